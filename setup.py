@@ -123,7 +123,7 @@ COMPILED = {
     "limpet.stores.channels.ring.ring_buffer": "limpet/stores/channels/ring/ring_buffer.py",
 }
 
-# What Cython would otherwise put into each of them again; it takes most of the time to compile.
+# Code that Cython would otherwise put into each of them; it takes most of the time to compile.
 SHARED = "limpet.shm.endpoint._cyutility"
 
 DIRECTIVES = {

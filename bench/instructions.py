@@ -4,8 +4,8 @@ For each subject (a kind of store, or a channel) and each of its operations a ch
 callgrind makes a pool, and does the operation a few times. Then callgrind is told to count (by
 `vgdb`), the child does the operation `ops` times, and callgrind is told to stop. The loop of Python
 around the operation is counted alone, and taken off. Instructions depend on the compiler and on
-Python's version, and not on how busy the machine is. A little chance is left, in what a client does
-now and then by the clock.
+Python's version, and not on how busy the machine is. A little chance is left: some steps of a
+client depend on the clock.
 
 An insert is of a new key, so it has its share of growth and splits; the keys that are deleted are
 there before. An insert when full, of a cache, evicts another entry. A transaction exchanges the

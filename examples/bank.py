@@ -1,7 +1,8 @@
 """Bank transfers by several processes, one of which is killed again and again.
 
-`pool.transaction` calls a function: all that it reads and writes happens at one moment, or nothing
-does, also when its process is killed in the midst of it. So the sum of all accounts never changes.
+`pool.transaction` calls a function: all its reads and writes happen at one moment, or nothing
+happens, also when its process is killed in the midst of it. So the sum of all accounts never
+changes.
 Transactions are for stores of the kinds `rtx-sherman` and `rtx-race`, whose keys and values are
 bytes.
 
@@ -34,9 +35,9 @@ ended: list[int] = []
 
 
 def goes_on(deadline: float) -> bool:
-    """Whether it is not yet the deadline. A program that was told to end does, and tidies up.
+    """Whether the deadline is not over. Ends the program, with its clean-up, after a signal.
 
-    The handler itself does not raise: Python drops what is raised while it forks.
+    The handler itself does not raise: Python drops exceptions of handlers while it forks.
     """
     if ended:
         sys.exit(f"ended by {signal.Signals(ended[0]).name}")

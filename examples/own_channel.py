@@ -31,7 +31,7 @@ LOGGERS = 3
 
 
 class HighWater(Channel):
-    """The highest number that any process has raised it to; 0 at first.
+    """The highest number to which any process has raised the mark; 0 at first.
 
     In memory, from `address` on: the mark, and in the next cache line the sleepers that wait until
     it rises.
@@ -49,7 +49,7 @@ class HighWater(Channel):
             return int(self.endpoint.load(self.address))
 
     def rise(self, level: int) -> bool:
-        """Raise the mark to `level`; False: it is there already, or higher."""
+        """Raise the mark to `level`; False: it is as high already, or higher."""
         with self.operation():
             before = self.endpoint.load(self.address)
             while before < level:
@@ -82,9 +82,9 @@ ended: list[int] = []
 
 
 def goes_on(deadline: float) -> bool:
-    """Whether it is not yet the deadline. A program that was told to end does, and tidies up.
+    """Whether the deadline is not over. Ends the program, with its clean-up, after a signal.
 
-    The handler itself does not raise: Python drops what is raised while it forks.
+    The handler itself does not raise: Python drops exceptions of handlers while it forks.
     """
     if ended:
         sys.exit(f"ended by {signal.Signals(ended[0]).name}")

@@ -3,9 +3,9 @@
 The store `tiny` is a hash table of fixed size for keys and values of up to 7 bytes, so each is one
 word of shared memory. That makes it simple: a key's slot is claimed by one compare-and-swap and
 stays its own; a put is a compare-and-swap of the value's word, a delete a swap to 0. A process that
-is killed has done that, or not; there is nothing to repair.
+is killed has made that step, or not; there is nothing to repair.
 
-Then writers use it while they are killed, and what is in it is compared with what they noted.
+Then writers use it while they are killed, and its values are compared with those that they noted.
 
     python examples/own_store.py --seconds 3
 """
@@ -54,7 +54,7 @@ class TinyParameters:
 
 
 class Tiny(Store):
-    """See above. It lies on memory node 0, as a region with the store's name."""
+    """The store, in a region of memory node 0 with the store's name."""
 
     Parameters = TinyParameters
 
@@ -76,12 +76,12 @@ class Tiny(Store):
         self.table = former(self.table, node)  # from now on it raises NodeFailed
 
     def _find(self, key: int, claim: bool) -> int:
-        """Address of the word of the key's value; 0: it has none. Within an operation."""
+        """Address of the word of the key's value; 0: the key has no slot. In an operation."""
         first = hash64(key.to_bytes(WORD, "little"))
         for number in range(self.slots):
             at = self.table + (first + number) % self.slots * SLOT
             there = self.endpoint.load(at)
-            self.endpoint.wait()  # the end of a round trip: what comes now depends on it
+            self.endpoint.wait()  # the end of a round trip: the next step depends on it
             if not there and claim:
                 there = self.endpoint.cas(at, 0, key) or key
                 self.endpoint.wait()
@@ -140,7 +140,7 @@ class Tiny(Store):
         return sum(1 for _ in self.keys())
 
     def references(self) -> Any:
-        return np.empty(0, np.uint64)  # it links to no objects: all is in the region
+        return np.empty(0, np.uint64)  # it links to no objects: all words are in the region
 
     def check(self) -> None:
         for key, value in self._table():
@@ -185,9 +185,9 @@ ended: list[int] = []
 
 
 def goes_on(deadline: float) -> bool:
-    """Whether it is not yet the deadline. A program that was told to end does, and tidies up.
+    """Whether the deadline is not over. Ends the program, with its clean-up, after a signal.
 
-    The handler itself does not raise: Python drops what is raised while it forks.
+    The handler itself does not raise: Python drops exceptions of handlers while it forks.
     """
     if ended:
         sys.exit(f"ended by {signal.Signals(ended[0]).name}")
@@ -228,7 +228,8 @@ def run(pool: limpet.Pool, seconds: float) -> bool:
             writers[victim].join()
             kills += 1
             there = int(store.get(b"w%d" % victim, b"0"))
-            # What was noted is there; of the step after it, no client knows.
+            # The noted value is there, or the next one: the writer was perhaps killed before its
+            # note.
             wrong += there - noted[victim] not in (0, 1)
             begun[victim] = noted[victim]
             writers[victim] = start(victim)

@@ -1,9 +1,9 @@
 """Workers that share a cache of slow reports; one is killed, again and again, as it computes.
 
-A report is computed by one worker, while the others that want it wait: `get_or_compute`. When the
-worker that computes is killed, one of those that wait takes over at once. The cache has room for
-half of the reports, and each lives for 0.2 s; then one worker computes it anew, and the others are
-served the old one meanwhile.
+One worker computes a report, while the others that want it wait: `get_or_compute`. When the worker
+that computes is killed, a waiting worker takes over at once. The cache has room for half of the
+reports, and each lives for 0.2 s; then one worker computes it anew, and the others get the old one
+meanwhile.
 
     python examples/shared_cache.py --seconds 3
 """
@@ -31,7 +31,7 @@ TTL_MS = 200
 KILL_EVERY_S = 0.1
 WORKERS_MOST = 5000
 WAIT_S = 60
-"""How long anything here may take before it counts as failed."""
+"""A wait that is longer than this has failed."""
 
 
 ended: list[int] = []
@@ -39,7 +39,7 @@ ended: list[int] = []
 
 
 def goes_on(deadline: float) -> bool:
-    """Whether it is not yet the deadline. A program that was told to end does, and tidies up."""
+    """Whether the deadline is not over. Ends the program, with its clean-up, after a signal."""
     if ended:
         sys.exit(f"ended by {signal.Signals(ended[0]).name}")
     return time.monotonic() < deadline
@@ -50,7 +50,7 @@ def text(number: int) -> str:
 
 
 def report(pool: limpet.Pool, me: int, number: int) -> str:
-    """A slow computation; it notes when another living worker is at the same one."""
+    """A slow computation; it counts when another living worker computes the same report."""
     computing, dead = pool.array("computing", REPORTS), pool.array("dead", WORKERS_MOST)
     other = computing[number]
     if other and not dead[other]:
@@ -106,7 +106,7 @@ def run(pool: limpet.Pool, seconds: float) -> bool:
             time.sleep(KILL_EVERY_S)
             busy = [number for number in computing[:] if number in workers]
             victim = busy[0] if busy else min(workers)
-            dead[victim] = 1  # from now on another one may compute what it computes
+            dead[victim] = 1  # from now on another worker may compute the same report
             pid = workers.pop(victim)
             if os.waitpid(pid, os.WNOHANG) != (0, 0):
                 sys.exit(f"worker {victim} has failed")

@@ -3,10 +3,10 @@
 `pool.array` is an array of doubles in shared memory, and `numpy()` is that memory itself: nothing
 is sent. Each double is whole, the array as such is not: a reader beside the trainer could see half
 of a step. So there are two copies and a counter, the version. The trainer writes into the copy that
-no client reads and then counts the version up; a reader takes a copy of that of the version, and
-keeps it only if the version is still the same. When the trainer is killed in the midst of writing,
-the version has not changed: readers go on with the weights from before, and so does the next
-trainer.
+no client reads, and then counts the version up. A reader takes a snapshot of the copy of the
+current version, and keeps it only if the version is still the same. When the trainer is killed in
+the midst of writing, the version has not changed: readers go on with the weights from before, and
+so does the next trainer.
 
 There are a thousand weights, and each step brings them nearer to the best ones.
 
@@ -37,7 +37,7 @@ LENGTH = WEIGHTS + 1
 """Doubles of a copy; the last one is a checksum, to show that no snapshot is torn."""
 READERS = 2
 SHARE = 0.01
-"""Of the way to the best weights, for each step."""
+"""The share of the way to the best weights, for each step."""
 TRUTH = np.random.default_rng(1).normal(size=WEIGHTS)
 
 
@@ -46,9 +46,9 @@ ended: list[int] = []
 
 
 def goes_on(deadline: float) -> bool:
-    """Whether it is not yet the deadline. A program that was told to end does, and tidies up.
+    """Whether the deadline is not over. Ends the program, with its clean-up, after a signal.
 
-    The handler itself does not raise: Python drops what is raised while it forks.
+    The handler itself does not raise: Python drops exceptions of handlers while it forks.
     """
     if ended:
         sys.exit(f"ended by {signal.Signals(ended[0]).name}")
@@ -56,7 +56,7 @@ def goes_on(deadline: float) -> bool:
 
 
 class Parameters:
-    """Two copies of the weights, of which the version says which one is valid."""
+    """Two copies of the weights; the version says which of them is valid."""
 
     def __init__(self, pool: limpet.Pool) -> None:
         self.version = pool.counter("version")
@@ -72,8 +72,7 @@ class Parameters:
                 return version, found
 
     def publish(self, version: int, weights: NDArray[Any]) -> None:
-        """Make these the weights of the version, which is one more than that before. By one process
-        at a time."""
+        """Publish the weights of a version, which is the last one + 1. By one process at a time."""
         self.copies[version % 2, :] = weights
         self.version.set(version)
 

@@ -1,9 +1,9 @@
 """Web workers that share a cache of rendered pages; one of them is killed, and replaced.
 
 The workers are forked before the first request and accept from one listening socket, as those of
-gunicorn or uWSGI do. Their cache is a `pool.dict`, so what one of them has rendered is a hit for
-all of them, also for those that come later, and when the one that rendered it is dead. It takes no
-server, as Redis or memcached would.
+gunicorn or uWSGI do. Their cache is a `pool.dict`, so a page that one worker has rendered is a hit
+for all of them, also for those that come later, and when the worker that rendered it is dead. It
+takes no server, as Redis or memcached would.
 
 Everything is on 127.0.0.1, at a port that the kernel chooses.
 
@@ -33,7 +33,7 @@ VISITORS = 6
 PAGES = 40
 RENDER_S = 0.02
 WAIT_S = 60
-"""How long anything here may take before it counts as failed."""
+"""A wait that is longer than this has failed."""
 
 
 ended: list[int] = []
@@ -41,9 +41,9 @@ ended: list[int] = []
 
 
 def goes_on(deadline: float) -> bool:
-    """Whether it is not yet the deadline. A program that was told to end does, and tidies up.
+    """Whether the deadline is not over. Ends the program, with its clean-up, after a signal.
 
-    The handler itself does not raise: Python drops what is raised while it forks.
+    The handler itself does not raise: Python drops exceptions of handlers while it forks.
     """
     if ended:
         sys.exit(f"ended by {signal.Signals(ended[0]).name}")
@@ -74,7 +74,7 @@ def serve(server: Server, pool: limpet.Pool, number: int) -> None:
                 found = cache.setdefault(self.path, (number, render(self.path)))
                 rendered.add(number)
             elif found[0] != number:
-                shared.add(number)  # a hit, of what another worker has rendered
+                shared.add(number)  # a hit: another worker has rendered the page
             self.send_response(200)
             self.send_header("X-Rendered-By", str(found[0]))
             self.send_header("Content-Length", str(len(found[1])))

@@ -1,10 +1,10 @@
 """A work queue whose workers are killed: every job is done, and its result counts once.
 
 A worker gets a job, does it, writes its result and calls `task_done`. When it is killed before
-that, the job is lost with it, and known to be: `join` raises `TasksLost`, whose `elements` are the
-jobs to be put again (`queue.lost()` gives them at any time, and `forget_lost` lets go of them). A
-worker that is killed between its result and `task_done` has its job done twice, so the result is
-written under the job's number with `setdefault`: the first one counts.
+that, the job is lost, and `join` raises `TasksLost`, whose `elements` are the jobs to be put again
+(`queue.lost()` gives them at any time, and `forget_lost` forgets them). A worker that is killed
+between its result and `task_done` has its job done twice, so the result is written under the job's
+number with `setdefault`: the first one counts.
 
     python examples/work_queue.py --jobs 200
 """
@@ -33,9 +33,9 @@ ended: list[int] = []
 
 
 def goes_on(deadline: float) -> bool:
-    """Whether it is not yet the deadline. A program that was told to end does, and tidies up.
+    """Whether the deadline is not over. Ends the program, with its clean-up, after a signal.
 
-    The handler itself does not raise: Python drops what is raised while it forks.
+    The handler itself does not raise: Python drops exceptions of handlers while it forks.
     """
     if ended:
         sys.exit(f"ended by {signal.Signals(ended[0]).name}")

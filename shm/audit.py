@@ -3,26 +3,27 @@
     reachable  objects in use that some store links to
     free       free blocks; objects not in use in blocks that a client has, or that may be adopted
     reserved   superblocks, directories, tables, bitmaps, named regions, rounding in blocks
-    held       objects in use and not linked that a living client has in the client journal; blocks
-               being claimed; what was on its way from one place to another while we looked
-    leaked     what no client will ever find again, and what a dead client has until it is recovered
+    held       objects in use and not linked that a living client has in its client journal; blocks
+               being claimed; objects that moved from one place to another while we looked
+    leaked     memory that no client will ever find again, and that of a dead client until recovery
     failed     nodes that are lost
 
 Clients may be at work meanwhile, and a look is no snapshot. It reads, in this order, the blocks and
-used bits, the client journals, the links, the client journals again, and the bits of what was found
-nowhere. An object in use is linked, or in the client journal of who links it until it is linked, or
-in the client journal of who unlinks it from before it is unlinked until its bit is cleared. So if
-its bit is set in the end as it was at first, and it was in no client journal either time, it was
-linked all the while between, and was found.
+used bits, the client journals, the links, the client journals again, and the bits of the objects
+that were found nowhere. An object in use is linked, or in a client journal: that of the client that
+links it, until it is linked; and that of the client that unlinks it, from before it is unlinked
+until its bit is cleared. So if its bit is set at the end as at the beginning, and it was in no
+client journal either time, it was linked all the while between, and was found.
 
-That takes for granted that the bit was not cleared and set again. No client can while the auditor
-is pinned, since what is freed then is not used again (epoch.py). So what looks leaked at first is
-looked at again under a pin, and only what is found nowhere then either is reported. The pin's
-counter goes on meanwhile, so that no client in need of memory takes us for one who stands still.
+This assumes that the bit was not cleared and set again. No client can do that while the auditor is
+pinned, since memory that is freed then is not used again (epoch.py). So the auditor looks again,
+under a pin, at the objects that seem leaked, and reports only those that are found nowhere then
+either. The pin's counter goes on meanwhile, so that no client in need of memory takes the auditor
+for a stopped client.
 
-A backup (replica_sets.py) counts on its own node, by its own used bits, as objects of its head: an
-object with three replicas is three times its bytes, and a bit that only one replica has set can
-leak, too.
+A backup (replica_sets.py) counts on its own node, by its own used bits, as objects of its primary:
+an object with three replicas counts three times its bytes, and a bit that only one replica has set
+can leak, too.
 
 A store that moves its links may hide an object from one such look. Hence there are some more, each
 after every operation that ran during the last one has ended.
@@ -73,11 +74,11 @@ if TYPE_CHECKING:
 
 _BACKUPS: Final = (BACKUP, STRAY)
 _HOLDERS: Final = (SLAB, LARGE, TAKEN, LIMBO, *_BACKUPS)
-_HEADS: Final = (PENDING, LARGE, TAKEN, LIMBO)
+_PRIMARIES: Final = (PENDING, LARGE, TAKEN, LIMBO)
 log: Final = logging.getLogger("limpet")
 TOLD_MAX: Final = 16
 LOOKS_MAX: Final = 3
-"""Looks under a pin until what is still found nowhere is called leaked."""
+"""Looks under a pin; objects that are found in none of them are leaked."""
 HELD, SOUND, ASTRAY = range(3)
 Suspect = tuple[int, int, int]
 """A reference, or the address of a block's word; its bytes; which replica."""
@@ -87,7 +88,8 @@ KEYS: Final = ("total", "reachable", "free", "reserved", "held", "leaked", "fail
 class Audit:
     """One audit of a pool, whose `contents` know what stores link to.
 
-    While a store is being dropped, what it had is linked no more, and is held until it is free.
+    While a store is being dropped, its objects are not linked any more, and count as held until
+    they are free.
     """
 
     def __init__(
@@ -163,15 +165,15 @@ class Audit:
         """References to objects that no store links to and no client has in the client journal, the
         dead included.
 
-        For a leader, all others parked: so one look is enough. They are of no use to any client if
-        every store could be read.
+        For a leader, with all others parked: so one look is enough. No client can use these objects
+        if every store could be read.
         """
         _, suspects = self._look()
-        in_hands: set[int] = set()
+        in_journals: set[int] = set()
         for slot, _ in self.membership.occupied():
-            in_hands.update(reference & REFERENCE_MASK for reference in self._in_hand(slot))
+            in_journals.update(reference & REFERENCE_MASK for reference in self._in_journal(slot))
         found = {at for at, _, _ in suspects if not self._is_block(at)}
-        return sorted(found - in_hands)
+        return sorted(found - in_journals)
 
     def _tell(self, leaks: set[Suspect]) -> None:
         """Log where the first leaks are: block words and objects, with what they hold."""
@@ -208,7 +210,7 @@ class Audit:
         # ORDER: used bits and blocks, client journals, links, and then client journals and bits of
         # the suspects again.
         nodes = [self._read_node(node) for node in range(self.regions.nodes)]
-        live, held = self._hands()
+        live, held = self._journals()
         reachable = np.unique(self.contents.references())
         self.in_regions = np.unique(self.regions.references())
         self.client.go_on()
@@ -222,29 +224,33 @@ class Audit:
 
     def _confirmed(self, suspects: set[Suspect]) -> set[Suspect]:
         """Those of the suspects that are found nowhere now either."""
-        in_hand = set(self._hands()[1].tolist())
+        in_journals = set(self._journals()[1].tolist())
         confirmed: set[Suspect] = set()
         for at, size, k in suspects:
             if not len(confirmed) & 0xFF:
                 self.client.go_on()
             try:
                 is_block = self._is_block(at)
-                if self._astray(at) if is_block else at not in in_hand and self.heap.used_at(at, k):
+                if (
+                    self._astray(at)
+                    if is_block
+                    else at not in in_journals and self.heap.used_at(at, k)
+                ):
                     confirmed.add((at, size, k))
             except NodeFailed:
                 continue  # it went with its node
         return confirmed
 
     def _astray(self, at: int) -> bool:
-        """Whether the block with its word at `at` belongs to nothing that there is."""
+        """Whether the block with its word at `at` belongs to no region, span or primary."""
         word = self.endpoint.load(at)
         kind, owner = word >> 60, word & OWNER_MASK
         node, offset = at >> NODE_SHIFT, at & OFFSET_MASK
         if kind == TAIL:
             # ORDER: the tail, its first block, the tail again: a tail is given back before that.
             first = self.heap.table_word(node, word & TAIL_FIRST_MASK)
-            head = self.endpoint.load(first) if first & OFFSET_MASK < offset else 0
-            astray = head >> 60 not in _HEADS or not self._lives(head)
+            primary = self.endpoint.load(first) if first & OFFSET_MASK < offset else 0
+            astray = primary >> 60 not in _PRIMARIES or not self._lives(primary)
         elif kind == REGION:
             astray = owner not in {mark for _, _, mark in self.regions.extents(node)}
         elif kind in _BACKUPS:
@@ -261,19 +267,24 @@ class Audit:
         return ((at & OFFSET_MASK) - self.heap.layout.block_table) // 8
 
     def _owning_word(self, node: int, block: int, word: int) -> int | None:
-        """The word that says whose a BACKUP or STRAY is; FREE if none does, None: its head is lost.
+        """The word that names the owner of a BACKUP or STRAY; FREE if none does, None: its primary
+        is lost.
 
         For a backup of a tail it is the word of the first block of the span.
         """
-        groups = self.blocks.groups
-        head = groups.head_of(node, block, word)
-        if head is None:
+        replica_sets = self.blocks.groups
+        primary = replica_sets.primary_of(node, block, word)
+        if primary is None:
             return FREE
         try:
-            found = groups.head_word(head, word)
+            found = replica_sets.primary_word(primary, word)
             if found >> 60 == TAIL:
                 first = found & TAIL_FIRST_MASK
-                found = groups.head_word((head[0], first), word) if first < head[1] else FREE
+                found = (
+                    replica_sets.primary_word((primary[0], first), word)
+                    if first < primary[1]
+                    else FREE
+                )
             return found if word >> 60 == BACKUP else FREE
         except NodeFailed:
             return None
@@ -316,18 +327,18 @@ class Audit:
         possible = kind in _BACKUPS or self.blocks.groups.possible(block, word)
         return size_class >= self.heap.class_count or not possible or not fits.get(kind, True)
 
-    def _hands(self) -> tuple[set[int], Words]:
+    def _journals(self) -> tuple[set[int], Words]:
         """Ids of the living clients, and the references in their client journals."""
         live: set[int] = set()
         held: list[int] = []
         for slot, word in self.membership.occupied():
             if not self.membership.dead(slot, word):
                 live.add(client_id(slot, word))
-                held += self._in_hand(slot)
+                held += self._in_journal(slot)
         return live, np.array(sorted(r & REFERENCE_MASK for r in held if r), dtype=np.uint64)
 
-    def _in_hand(self, slot: int) -> list[int]:
-        """The references in a client's journal, and what its pairs stand for."""
+    def _in_journal(self, slot: int) -> list[int]:
+        """The references in a client's journal, and those that its pairs stand for."""
         found = []
         for reference, link_address in journal_of(self.endpoint, slot):
             found.append(reference)
@@ -373,7 +384,7 @@ class Audit:
                 if class_of(word) == LARGE_CLASS:
                     length += self._tails(words, block)
                 self._account_objects(
-                    self._head_of(node, block, word),
+                    self._primary_of(node, block, word),
                     length,
                     word,
                     used[block],
@@ -388,7 +399,7 @@ class Audit:
             block += length
 
     def _standing(self, node: int, block: int, word: int, live: set[int]) -> int:
-        """Whether a block with objects or a pending one is a client's who lives, or being made."""
+        """Whether a block with objects, or a pending one, has a living owner or is being made."""
         kind, owner = word >> 60, word & OWNER_MASK
         if kind == PENDING:
             return HELD if owner in live else ASTRAY
@@ -402,11 +413,11 @@ class Audit:
         # A backup of a tail counts with the first of its span; met alone, it has come just now.
         return HELD if owning >> 60 == PENDING or class_of(word) == TAIL_CLASS else SOUND
 
-    def _head_of(self, node: int, block: int, word: int) -> tuple[int, int, int]:
+    def _primary_of(self, node: int, block: int, word: int) -> tuple[int, int, int]:
         """Node and block of the objects' first replica, and which replica this is."""
         if word >> 60 not in _BACKUPS:
             return node, block, 0
-        return self.heap.placement.head(node, block, replicas_of(word)) or (node, block, 0)
+        return self.heap.placement.primary(node, block, replicas_of(word)) or (node, block, 0)
 
     @staticmethod
     def _is_being_made(words: Words, first: int, live: set[int]) -> bool:
@@ -420,7 +431,7 @@ class Audit:
 
     def _account_objects(
         self,
-        head: tuple[int, int, int],
+        primary: tuple[int, int, int],
         length: int,
         word: int,
         used: Words,
@@ -429,8 +440,8 @@ class Audit:
         found: dict[str, int],
         suspects: set[Suspect],
     ) -> None:
-        """Account for the objects in use of `length` blocks with this word; `head`: `_head_of`."""
-        node, block, k = head
+        """Account for the objects in use of `length` blocks with this word; as `primary`."""
+        node, block, k = primary
         size_class = class_of(word)
         count = self.heap.object_count(size_class)
         size = (
@@ -439,14 +450,14 @@ class Audit:
         first = self.heap.reference(node, block, size_class, 0) | replica_bits(replicas_of(word))
         references = np.uint64(first) + used * np.uint64(size)
         linked = _among(references, reachable)
-        in_hand = ~linked & _among(references, held)
+        in_journals = ~linked & _among(references, held)
         in_regions = int((linked & _among(references, self.in_regions)).sum())
         found["reachable"] += (int(linked.sum()) - in_regions) * size
         found["reserved"] += in_regions * size
-        found["held"] += int(in_hand.sum()) * size
+        found["held"] += int(in_journals.sum()) * size
         found["free"] += (count - len(used)) * size
         found["reserved"] += length * self.block_size - count * size
-        for reference in references[~linked & ~in_hand].tolist():
+        for reference in references[~linked & ~in_journals].tolist():
             found["leaked"] += size
             suspects.add((reference, size, k))
 

@@ -1,9 +1,9 @@
-"""What the memory layer asks of the stores in a pool.
+"""The questions of the memory layer to the stores in a pool.
 
-The memory layer knows blocks, objects and client journals, and no store. Some links it cannot judge
-by their address alone, and only stores know what they link to. So whoever puts stores into a pool
-registers a `Contents` (`PoolCore.contents`, which the heap and the audit ask, too). This one is of
-a pool that has none.
+The memory layer knows blocks, objects and client journals, and no store. It cannot judge some links
+by their address alone, and only stores know their links. So a pool with stores has a `Contents`
+that answers (`PoolCore.contents`, which the heap and the audit ask, too; stores/contents.py). The
+one here is that of a pool without stores.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class Contents:
     # ---- links ----------------------------------------------------------------------------------
 
     def linked(self, reference: int, link_address: int) -> bool:
-        """Whether the object is linked by `link_address`, which no address is but a store's own
-        name of a link (words.py: REPLICATED), once that is decided. What no store knows, is."""
+        """Whether the object is linked by `link_address`, which is no address but a store's own
+        name of a link (words.py: REPLICATED), once that is decided. True if no store knows it."""
         return True
 
     def concerned(self, word: int, link_address: int, reference: int) -> bool:
-        """Whether the protocol that holds the link at `link_address`, by its word (words.py: HELD),
-        sees to an object that the link names, or may name."""
+        """Whether the protocol that holds the link at `link_address`, by its word (words.py:
+        HELD), frees an object itself that the link names, or may name."""
         return False
 
     def listed(self, reference: int, link_address: int) -> list[int]:
@@ -50,11 +50,11 @@ class Contents:
     # ---- lost nodes -----------------------------------------------------------------------------
 
     def reconcile(self, failed: list[int]) -> None:
-        """Put in order what the client journals name, before these nodes are excluded; for a
-        leader."""
+        """Put the links in order that the client journals name, before these nodes are excluded;
+        for a leader."""
 
     def refill(self, node: int) -> dict[str, int]:
-        """Make on a node with new memory what the replicated stores have on it; for a leader."""
+        """Make tables and objects of replicated stores on a node with new memory; for a leader."""
         return dict.fromkeys(("objects", "blocks", "regions", "bytes"), 0)
 
     # ---- recovery -------------------------------------------------------------------------------

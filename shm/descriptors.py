@@ -1,8 +1,8 @@
-"""A process that has no descriptor left is told so by an error of limpet, and not by an OSError.
+"""A process that has no descriptor left gets a `ClientError` that says so, and no OSError.
 
 A handle needs descriptors when it is opened (probe.py), becomes a client in a forked child
-(life_locks.py), maps a node that was replaced, or, of a `clover` store, connects. Whatever needed
-one is given up, and can be done again when there are some.
+(life_locks.py), maps a node that was replaced, or, of a `clover` store, connects. The step that
+needed one is undone, and can be done again when there are descriptors.
 """
 
 from __future__ import annotations

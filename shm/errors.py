@@ -43,7 +43,7 @@ class PoolVersion(PoolError):
 
 
 class PoolCorrupt(PoolError):
-    """The segment is a limpet segment, but what it says cannot be true."""
+    """The segment is a limpet segment, but its contents contradict each other."""
 
 
 class PoolIncomplete(PoolCorrupt):
@@ -61,7 +61,7 @@ class PoolClosed(PoolError):
 class NodeFailed(LimpetError):
     """A memory node is lost: SIGBUS on access, or marked failed in the control segment.
 
-    `node` is its index. What the node held cannot be served; the other nodes are not touched.
+    `node` is its index. Its contents cannot be served; the other nodes are not concerned.
     """
 
     def __init__(self, node: int, reason: str = "") -> None:
@@ -103,7 +103,7 @@ class StoreMismatch(StoreError):
 
 
 class StoreDropped(StoreError):
-    """The store was dropped, with all that it had; the operation did nothing."""
+    """The store was dropped, with all its keys; the operation did nothing."""
 
 
 class StoreFull(StoreError):
@@ -140,9 +140,9 @@ class BrokenBarrierError(StoreError, threading.BrokenBarrierError):
 class TasksLost(StoreError):
     """Processes that had got elements of a queue have ended without `task_done` for them.
 
-    `count`: of how many, at most; one that was killed in the midst of `get` may have got none.
-    `elements`: those that can be given back, in the order in which they were put; as many others as
-    `count` is larger cannot, at most. `forget_lost(error)` lets go of these.
+    `count`: an upper bound of these elements, as a process that was killed in the midst of `get`
+    may have got none. `elements`: those that can be given back, in the order in which they were
+    put; at most `count - len(elements)` others cannot. `forget_lost(error)` forgets all of them.
     """
 
     def __init__(self, text: str, count: int = 0) -> None:
@@ -150,7 +150,7 @@ class TasksLost(StoreError):
         self.count = count
         self.elements: list[Any] = []
         self.until = 0
-        """How many elements of the queue were lost ever."""
+        """How many elements of the queue were ever lost."""
         self.noted: list[tuple[int, int, int]] = []
         """Where the elements are noted."""
 

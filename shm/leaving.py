@@ -1,4 +1,4 @@
-"""The end of a pool's handle, and what it lends to others: nothing here keeps it alive."""
+"""The end of a pool's handle, and functions for objects that outlive it: none keeps it alive."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 
 def back(segments: list[MemoryNode], node: int, offset: int, size: int) -> bool:
-    """Have pages behind these bytes of a node; False: there is no room."""
+    """Allocate the pages of these bytes of a node; False: there is no room."""
     for segment in segments:
         if segment.index == node:
             return segment.back(offset, size)
-    return True  # it is lost, as whoever wants to use it finds
+    return True  # it is lost, as the next verb on it finds
 
 
 def vanished(endpoint: Endpoint, segments: list[MemoryNode], node: int) -> bool:
-    """Whether the memory of a lost node is gone for all: marked, or cut off."""
+    """Whether the memory of a lost node is gone for all clients: marked, or truncated."""
     if state_of(endpoint.load(NODE_STATES + 8 * node)) != IN_SERVICE:
         return True
     mapped = [segment for segment in segments if segment.index == node]
@@ -47,7 +47,7 @@ class Leaving:
     """How a handle is to be closed."""
 
     waits = False
-    """Whether for the other threads of this process, which are inside: only in `close`."""
+    """Whether to wait for other threads of this process inside operations: only in `close`."""
 
 
 def close_handle(
@@ -60,10 +60,10 @@ def close_handle(
 ) -> None:
     """The end of a handle: give up its place in the pool, and unmap.
 
-    It may run in the midst of anything, since the garbage collector calls it: also while this very
-    thread fills a node through another handle. So it waits for no thread, unless `close` asks for
-    it. What cannot be given back at once is left to others, who find a dead client: its life lock
-    is gone. When the process ends with a thread inside, that is all that happens.
+    The garbage collector calls it at any moment: also while this very thread fills a node through
+    another handle. So it waits for no thread, unless `close` asks for that. Memory that cannot be
+    given back at once is left to other clients, which find a dead client: its life lock is gone.
+    When the process ends with a thread inside, only the life lock goes.
     """
     ours = pid == os.getpid()
     if ours and not (not endpoint.begin() if leaving.waits else endpoint.begin_last()):

@@ -91,15 +91,16 @@ def check_fields(parameters: object, **limits: tuple[int, int]) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class PoolParameters:
-    """What a pool is made of. Every field has the same value in every superblock of the pool.
+    """The parameters of a pool. Every field has the same value in every superblock of the pool.
 
     `nodes`: memory nodes, 1 to 255. `node_size`: bytes each. `block_size`: bytes of a coarse block,
-    a power of two. `clients`: slots for processes at one time. `lease_us`: how long a client that
-    others wait for may stand still before it is suspected. `fence`: `kill` ends a suspect, `wait`
-    names it and waits; `command` is `kill`, but another host is given up only when the command of
-    `limpet watch` has switched it off. `multi_host`: clients of other hosts (or containers) may
-    join, and every client renews a lease. `coherent`: plain loads and stores of all clients see
-    each other; if not, only the first `coherent_bytes` of a node are hardware-coherent.
+    a power of two. `clients`: slots for processes at one time. `lease_us`: for so long a client
+    that others wait for may stand still before it is suspected. `fence`: `kill` ends a suspect,
+    `wait` names it and waits; `command` is `kill`, but clients of another host are taken for dead
+    only when the command of `limpet watch` has switched that host off. `multi_host`: clients of
+    other hosts (or containers) may join, and every client renews a lease. `coherent`: plain loads
+    and stores of all clients see each other; if not, only the first `coherent_bytes` of a node are
+    hardware-coherent.
     """
 
     nodes: int = 1

@@ -1,4 +1,4 @@
-"""What `pool.clients()`, `pool.hosts()` and `pool.nodes()` tell."""
+"""The rows of `pool.clients()`, `pool.hosts()` and `pool.nodes()`."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def clients(pool: Any) -> list[dict[str, Any]]:
 
 
 def hosts(pool: Any, exclusively: Callable[[Callable[[], Any]], Any]) -> list[dict[str, Any]]:
-    """A row for each host that has clients; `exclusively` is asked for each look at their slots.
+    """A row for each host that has clients; each look at their slots is made by `exclusively`.
 
     Leases are watched for half a lease, in which each of them is renewed.
     """

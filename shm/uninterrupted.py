@@ -1,13 +1,13 @@
-"""Work that no signal handler can cut in two: to open, create, close and destroy a pool.
+"""Work that no signal handler can cut in two: opening, creating, closing, destroying a pool.
 
 Python runs signal handlers in the main thread, between two bytecodes. A handler that raises (as
-that of Ctrl-C does) can therefore end any statement there: also the one between having a descriptor
-or a client slot and noting that, so that no `try` of ours can give it back. In all other threads no
-handler ever runs. So the main thread has such work done by a thread of its own and waits for it.
+that of Ctrl-C does) can therefore end any statement there, also between taking a descriptor or a
+client slot and noting it: then no `try` of ours can give it back. In other threads no handler ever
+runs. So the main thread has another thread do such work, and waits for it.
 
-Only the wait can be interrupted. Then the work is brought to its end all the same, what it made is
-undone, and the exception goes on: it is as if nothing had begun. A second exception, while that is
-waited for, goes on at once; the work and its undoing then end by themselves.
+Only the wait can be interrupted. Then the work still goes to its end, its result is undone, and the
+exception goes on: it is as if nothing had begun. A second exception during this wait goes on at
+once; the work and its undoing then end by themselves.
 
 The windows that are left: until `start_new_thread` is called nothing has begun; from then on the
 `except` clause is in force, since CPython looks for signals only after a call has returned, when a
@@ -64,9 +64,9 @@ def _nothing(result: object) -> None:
 
 
 def uninterrupted(work: Callable[[], T], undo: Callable[[T], object] = _nothing) -> T:
-    """Do `work`, whole or not at all as far as signal handlers go; what it returns, or raises.
+    """Do `work`, whole or not at all as far as signal handlers go; return its result, or raise.
 
-    `undo` is given what it returned when a handler has raised before the caller could have it.
+    When a handler has raised before the caller could get the result, `undo` is called with it.
     """
     if _thread.get_ident() != threading.main_thread().ident:
         return work()
@@ -79,7 +79,7 @@ def uninterrupted(work: Callable[[], T], undo: Callable[[T], object] = _nothing)
     except BaseException as error:
         trace = error.__traceback__
         if isinstance(error, RuntimeError) and trace is not None and trace.tb_next is None:
-            # Not a handler's: no thread can be started. A limit is met, or the interpreter ends.
+            # Not from a handler: no thread can be started. A limit is met, or the interpreter ends.
             return work()
         _thread.start_new_thread(job.run_back, ())
         job.undone.acquire()

@@ -1,15 +1,14 @@
-"""What every store is: `Store`, the base class, and how one is made and found again.
+"""`Store`, the base class of all stores; and how a store is made and found again.
 
 A store kind is a module with a class derived from `Store` and a frozen dataclass of parameters
-(`Parameters`), which `for_pool(pool, layout, *, capacity=None, ...)` makes: `capacity` is how many
-keys surely fit, and every parameter has a default that suits the pool. registry.py names the kinds,
-and takes those of programs (`register`); examples/own_store.py is one.
-A class provides
-    make(pool, name, parameters)      static: make the regions; may find them half made
+(`Parameters`), which `for_pool(pool, layout, *, capacity=None, ...)` makes: `capacity` is a number
+of keys that surely fit, and every parameter has a default that suits the pool. registry.py names
+the kinds, and takes those of programs (`register`); examples/own_store.py is one. A class provides
+    make(pool, name, parameters)      static: make the regions, perhaps half made already
     unmake(pool, name, parameters)    static: give them back after `make` raised
     get, _write, delete, __len__, keys, references, check
     losses_survived, replicated       of a replicated store
-    replaced(node)                    when it remembers addresses
+    replaced(node)                    if it remembers addresses
 and inherits everything else. Compiled classes may derive from it in turn.
 """
 
@@ -45,25 +44,25 @@ class Store:
 
     ordered = False
     entries_max = ENTRIES_MAX
-    """It has an entry of the catalogue with a number below this."""
+    """Its entry of the catalogue has a number below this."""
     grows = False
-    """Whether there is room for keys as long as there is memory."""
+    """Whether it grows as long as there is memory."""
     replicated = False
-    """Whether it has replicas of all that it has; then it `resolves`, and the class has `reconcile`
-    and `refill`."""
+    """Whether it has replicas of everything; then it `resolves`, and the class has `reconcile` and
+    `refill`."""
     resolves = False
     """Whether client journals name its links as stores/fusee/links.py says; then the class has
     `resolved`."""
     stops = False
-    """Whether who recovers a client stops its tables; then the class has `stop_words`
+    """Whether the recovery of a client stops its tables; then the class has `stop_words`
     (stores/baselines/dtx/stop.py)."""
     transactional = False
     """Whether it takes part in transactions (stores/rtx/transaction.py)."""
     majorities = False
-    """Whether the loss of a minority of the replicas is survived, and not of all but one."""
+    """Whether it survives the loss of a minority of the replicas only, and not of all but one."""
     losses_survived = 0
-    """Memory nodes that may be lost without any operation failing; of an instance, with its
-    parameters. 0: what was on a lost node is lost with it, and its operations raise NodeFailed."""
+    """Memory nodes that may be lost without any operation failing; for an instance, with its
+    parameters. 0: keys on a lost node are lost, and operations on them raise NodeFailed."""
 
     def __init__(self, pool: Any, kind: str, name: str, parameters: Any) -> None:
         self.pool = pool
@@ -75,11 +74,11 @@ class Store:
         self.heap = pool.heap
         self.allocator = pool.allocator
         self.entry_number, self.entry_word = pool.entry_of(name)
-        """Of the store's entry in the catalogue: its number, and its state word."""
+        """Number and state word of the store's entry in the catalogue."""
         self.drops = self.client.drops
         self.spares = not name.startswith(INTERNAL)
-        """Whether its new entries leave memory for updates; limpet's own stores take little, and
-        have to work."""
+        """Whether its new entries leave memory for updates; limpet's own stores need little, and
+        must work."""
         self.operations = 0
         self.retries = 0
         self.prefetches = False
@@ -87,7 +86,7 @@ class Store:
         pool.handles.add(self)
 
     def require_there(self) -> None:
-        """Raise StoreDropped if the store was dropped. Within an operation, before all else."""
+        """Raise StoreDropped if the store was dropped. In an operation, before any other step."""
         if self.client.drops != self.drops:
             self._after_a_drop()
 
@@ -100,7 +99,7 @@ class Store:
             self.client.unpin()
 
     def show_progress(self, count: int) -> None:
-        """Show, pinned and now and then by `count`, that a long walk does not stand still."""
+        """Show progress of a long walk, pinned; `count` decides how often."""
         if not count & 0xFF:
             self.pool.membership.progress()
             self.client.go_on()
@@ -116,7 +115,7 @@ class Store:
 
     @staticmethod
     def complete(pool: Any, name: str, parameters: Any) -> bool:
-        """Whether `make` has made all that belongs on nodes in service. Pinned, none is filled."""
+        """Whether `make` is complete on all nodes in service. Pinned, while no node is filled."""
         return True
 
     def get(self, key: Any, default: Any = None) -> Any:
@@ -154,28 +153,28 @@ class Store:
         raise NotImplementedError
 
     def check(self) -> None:
-        """Verify every invariant in memory; StoreCorrupt says what does not hold."""
+        """Verify every invariant in memory; StoreCorrupt names the one that does not hold."""
         raise NotImplementedError
 
     def references(self) -> Any:
         """References to all objects that the store links to, as a uint64 array; for audits.
 
-        Never raises NodeFailed: what only a lost node links to is left out. Called within
-        `exclusively`, perhaps pinned: it does not pin.
+        Never raises NodeFailed: links on a lost node are left out. Called within `exclusively`,
+        perhaps pinned: it does not pin.
         """
         raise NotImplementedError
 
     def index_size(self) -> int:
-        """Bytes of the objects that have no pair: those that are the index itself."""
+        """Bytes of the objects that are the index itself, and have no pair."""
         return 0
 
     def listed(self, reference: int, link_address: int) -> list[int]:
-        """References to objects that a pair of a client journal stands for, besides its own; for
+        """References, besides its own, to objects that a pair of a client journal stands for; for
         audits."""
         return []
 
     def left_by(self, ident: int) -> set[str]:
-        """The named crash points of this kind that the remains of the dead client `ident` show.
+        """The named crash points of this kind at which the dead client `ident` may have been.
 
         Called within `exclusively`; changes nothing.
         """
@@ -197,8 +196,8 @@ class Store:
     def put_many(self, pairs: Any) -> None:
         """`put` each (key, value) of `pairs`, a mapping or an iterable; not atomic as a whole.
 
-        What a list, a tuple or a dict has is known beforehand, and takes less time in some stores
-        (`_expect_keys`) than what other iterables give one by one.
+        The pairs of a list, a tuple or a dict are known beforehand, and take less time in some
+        stores (`_expect_keys`) than pairs that another iterable gives one by one.
         """
         if self.prefetches and type(pairs) is dict:
             pairs = list(pairs.items())
@@ -215,7 +214,7 @@ class Store:
                 for key, value in batch:
                     self.put(key, value)
         else:
-            # one by one: which pair comes next may depend on what was put
+            # one by one: the next pair may depend on the puts before it
             for key, value in pairs.items() if hasattr(pairs, "items") else pairs:
                 self.put(key, value)
 
@@ -229,18 +228,19 @@ class Store:
                 self.client.end()
 
     def _expect_keys(self, keys: list[bytes]) -> None:
-        """Hints of the endpoint only, no verbs, and nothing that an operation would go by: not
-        pinned. What a store does not say, its operations find out."""
+        """Prefetch only: no verbs, and no state on which an operation relies, as it is not pinned.
+        A store may leave it out."""
 
     def scan(self, low: Any = None, high: Any = None) -> Any:
         """The pairs with low <= key < high, in order; StoreError: this store is not ordered."""
         raise StoreError(f"a {self.kind} store is not ordered; scans need a tree store")
 
     def have_memory(self, key: Any, mode: int, *wanted: Any) -> Any:
-        """Have memory ready for a write, as `find_memory(update, *wanted)` does; what that returns.
+        """Have memory ready for a write, by `find_memory(update, *wanted)`; its result.
 
-        `update`: from what new entries leave for updates. A put is one if the key is there; that is
-        looked up only when there is no other memory. Outside of operations. Raises StoreFull.
+        `update`: also from the memory that new entries leave for updates. A put counts as an update
+        if the key is there; that is looked up only when there is no other memory. Outside of
+        operations. Raises StoreFull.
         """
         if mode in (UPDATE, DELETE) or not self.spares:
             return self.find_memory(True, *wanted)
@@ -254,7 +254,7 @@ class Store:
         return self.find_memory(True, *wanted)
 
     def find_memory(self, update: bool, *wanted: Any) -> Any:
-        """Have memory ready for an object: `wanted` is its node and size in bytes."""
+        """Have memory ready for an object: `wanted` is its node and its size in bytes."""
         node, size = wanted
         return self.allocator.replenish(node, size, 1, 0, 0, update)
 
@@ -262,8 +262,8 @@ class Store:
         return self.get(key) is not None
 
     def __iter__(self) -> Any:
-        """Every key. One that comes or goes meanwhile may be missing; one that goes and comes
-        again may be met twice; no other key is."""
+        """Every key. One that is inserted or deleted meanwhile may be missing; one that is deleted
+        and inserted again may be met twice; no other key is."""
         return iter(self.keys())
 
     def items(self) -> Any:
@@ -274,24 +274,24 @@ class Store:
                 yield key, value
 
     def replaced(self, node: int) -> None:
-        """From now on, `node` has other memory than what this handle knows of it."""
+        """From now on, `node` has new memory: forget the addresses on it."""
 
     def forget(self) -> None:
-        """Forget what this handle knows besides what is in memory."""
+        """Forget everything that this handle remembers outside of shared memory."""
 
     def let_go(self) -> None:
-        """The pool's handle was closed, or the store dropped: let go of what is not in memory."""
+        """The pool's handle was closed, or the store dropped: free resources outside of memory."""
 
     def recover(self) -> dict[str, Any]:
-        """Repair now what dead clients left, rather than when it is next met: `pool.recover()`."""
+        """Recover dead clients now, rather than when their traces are met: `pool.recover()`."""
         return self.pool.recover()
 
     def stats(self) -> dict[str, Any]:
         """Counts of this handle (`ops`, `retries`) and of its pool handle's verbs.
 
-        `reads`, `writes`, `cas` (`cas_lost` of them in vain), `atomics` (the other atomics),
-        `bytes_read`, `bytes_written` and `round_trips` are what operations did on memory nodes;
-        `background` holds the same of housekeeping and the control segment.
+        `reads`, `writes`, `cas` (`cas_lost` of them failed), `atomics` (the other atomics),
+        `bytes_read`, `bytes_written` and `round_trips` count the verbs of operations on memory
+        nodes; `background` has the same counts for housekeeping and the control segment.
         """
         return {
             "kind": self.kind,

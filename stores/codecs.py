@@ -1,9 +1,9 @@
-"""How Python objects become bytes and back, for `pool.dict()`.
+"""Codecs: Python objects to bytes and back, for `pool.dict()`.
 
 Keys need more than values: equal keys must have equal bytes, in every process. So keys are str,
 bytes, int, float, bool, None and tuples of these, and numbers that are equal are one key, as in a
 dict: True, 1 and 1.0 are read back as 1. Other keys raise TypeError (JSON: all but str, numbers,
-bool and None; bytes: all but bytes-like). Values may be whatever the codec takes.
+bool and None; bytes: all but bytes-like). Values may be of any type that the codec takes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from limpet.shm.errors import ParameterError, StoreCorrupt
 from limpet.stores.base import as_bytes
 
 PROTOCOL = 4
-"""Of pickled keys: fixed, so that every Python version writes a key alike."""
+"""The protocol of pickled keys: fixed, so that every Python version writes a key alike."""
 
 
 class Codec(NamedTuple):
@@ -43,10 +43,10 @@ class Codec(NamedTuple):
 
 
 def _guarded(what: str, codec: str, decode: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
-    """`decode`, with an error of ours for bytes that the codec cannot have written."""
+    """`decode`, with StoreCorrupt for bytes that the codec cannot have written."""
 
     expected: tuple[type[Exception], ...] = (ValueError, EOFError, IndexError, RecursionError)
-    # A TypeError of pickle is one of the class whose object it was reading.
+    # A TypeError of pickle comes from the class whose object it was reading.
     expected += (pickle.UnpicklingError,) if codec == "pickle" else (TypeError,)
 
     def guarded(data: bytes) -> Any:
@@ -62,7 +62,7 @@ def _guarded(what: str, codec: str, decode: Callable[[bytes], Any]) -> Callable[
 
 
 def canonical(key: Any, atoms: tuple[type, ...], codec: str, integers: range | None = None) -> Any:
-    """The one of all equal keys that is stored. Raises TypeError for a type that has none.
+    """The form in which all keys equal to this one are stored. Raises TypeError for other types.
 
     `integers`: those that the codec can write, if not all; floats that equal another one stay.
     """
@@ -87,7 +87,7 @@ def _pickled() -> Codec:
     def encode_key(key: Any) -> bytes:
         buffer = io.BytesIO()
         pickler = pickle.Pickler(buffer, PROTOCOL)
-        # No memo: whether two equal parts of a tuple are one object must not show in the bytes.
+        # No memo: the bytes must not depend on whether two equal parts of a tuple are one object.
         pickler.fast = True
         pickler.dump(canonical(key, atoms, "pickle"))
         return buffer.getvalue()

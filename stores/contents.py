@@ -1,7 +1,7 @@
-"""What the stores of a pool answer the memory layer (shm/contents.py).
+"""The answers of a pool's stores to the memory layer (shm/contents.py).
 
-A link that only a store can judge is in a client journal by a name of the store's own
-(fusee/links.py), which says which entry of the catalogue the store has.
+A client journal has a link that only a store can judge by the store's own name of it
+(fusee/links.py), which has the number of the store's entry in the catalogue.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 
 class StoreContents(Contents):
-    """The stores of a pool, which this does not keep alive."""
+    """The stores of a pool; it does not keep the pool alive."""
 
     def __init__(self, pool: Any) -> None:
         self._pool = weakref.ref(pool)
         self._shared: dict[int, Any] | None = None
-        """In a recovery, the handles by which it resolves, by the number of the store's entry."""
+        """In a recovery, the handles that resolve links, by the number of the store's entry."""
 
     @property
     def pool(self) -> Any:
@@ -40,7 +40,7 @@ class StoreContents(Contents):
     def linked(self, reference: int, link_address: int) -> bool:
         number = Link.of(link_address).entry
         shared = self._shared
-        # No other client has it: to resolve may be to change the view, and that to resolve again.
+        # No other client has it: to resolve may change the view, which resolves again.
         store = shared.pop(number, None) if shared is not None else None
         if store is None:
             store = self._store_of(number)
@@ -84,12 +84,12 @@ class StoreContents(Contents):
 
     @contextlib.contextmanager
     def recovering(self) -> Iterator[None]:
-        """What is resolved meanwhile, one after another, is so by one handle of each store."""
+        """Within it, one handle of each store resolves all links."""
         before, self._shared = self._shared, {}
         try:
             yield
         finally:
-            # None is kept beyond that, as handles keep the pool alive.
+            # No handle is kept beyond that, as handles keep the pool alive.
             self._shared = before
 
     def _named_links(self) -> dict[int, list[tuple[int, int]]]:
@@ -102,8 +102,8 @@ class StoreContents(Contents):
     def _store_of(self, number: int) -> Any:
         """A handle of the store with that entry in the catalogue, if it `resolves`; else None.
 
-        Handles that are in use are in the midst of something; so it is another one. It remembers no
-        keys: what it is for does not ask for them, and a cache takes longer to make than the rest.
+        It is a new handle, as those in use are in the midst of an operation. It has no cache:
+        resolving needs none, and a cache takes longer to make than the rest.
         """
         pool = self.pool
         for entry in pool.linking():

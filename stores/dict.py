@@ -3,7 +3,7 @@
 A value is encoded when it is set and decoded, afresh, each time it is read: `d[k].append(x)`
 changes a copy. Write `d[k] = d[k] + [x]`, which is not atomic. `setdefault` is; `pop` and `popitem`
 give an entry to one process only, with a value that may be replaced before the entry is gone.
-Only with codec "pickle": reading executes what whoever may write to the pool has put there.
+With codec "pickle", reading executes code that any process that may write to the pool can choose.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class SharedDict(MutableMapping[Any, Any]):
             return self.codec.decode(data)
 
     def copy(self) -> dict[Any, Any]:
-        """A dict with what is in the mapping; not a snapshot while others write."""
+        """A dict with the entries of the mapping; not a snapshot while others write."""
         return dict(self)
 
     def __or__(self, other: Any) -> dict[Any, Any]:

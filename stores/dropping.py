@@ -1,28 +1,27 @@
-"""Giving a store back: `pool.drop`. All that it has is free again, also when clients use it, and
+"""Giving a store back: `pool.drop`. All its memory is freed, also when clients use the store, and
 when the client that drops it is killed.
 
-The entry of the store in the catalogue says how far that is (directory.py):
+The entry of the store in the catalogue has the step (directory.py):
 
     READY     -> DROPPING   from now on no client attaches to the store. DROPS is counted up, and
                             then the epoch. An operation looks at DROPS once it is pinned, and at
                             its store's entry when DROPS has changed; it raises StoreDropped. So
-                            when all operations whose pins were there when DROPS had changed have
-                            ended, none will ever touch the store again. A client that stands still
-                            in one is fenced by the pool's policy; a dead one is recovered, with
-                            what it has in the client journal.
+                            once all operations that were pinned when DROPS changed have ended,
+                            none touches the store again. A client that stands still in one is
+                            fenced by the pool's policy; a dead one is recovered.
     DROPPING  -> EMPTYING   from now on no client walks through the store. Its objects are freed, in
                             any order: they link to each other, but no client follows that.
     EMPTYING  -> VOID       its regions are given back.
 
-The client that drops is pinned from before it reads what the store links to until all of it is
-free, so none of it is used for something else meanwhile; to free an object twice changes nothing
-then. Its progress is shown all the time.
+The client that drops is pinned from before it reads the store's links until all objects are free.
+So no object is used again meanwhile, and freeing one twice does no harm. The client shows progress
+all the time.
 
 A drop that a kill cut off is finished by the next client that wants the name, by `pool.recover()`
-and so by `limpet watch`. A DROPPING store is as it was: the next client begins anew. Of an EMPTYING
-one some objects may be in use for something else already, so its links mean nothing. The next
-client frees the objects that no other store links to, and that no client has in the client journal
-(audit.py); they are those that were left.
+and so by `limpet watch`. A DROPPING store is unchanged: the next client begins anew. Some objects
+of an EMPTYING store may have another use already, so its links mean nothing. The next client frees
+the objects that no other store links to and no client journal names (audit.py): those are the rest
+of it.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ def drop(pool: Any, name: str) -> None:
 
 
 def finish_all(pool: Any) -> int:
-    """Finish what dead clients were dropping, or gave up; how many stores."""
+    """Finish the drops of dead clients, and those that were given up; how many stores."""
     lives = pool.membership.lives
     return sum(
         finish(pool, entry)
@@ -71,14 +70,13 @@ def finish_all(pool: Any) -> int:
 
 
 def finish(pool: Any, entry: Entry) -> bool:
-    """Drop the store of an entry that no client works at; False: another client was faster."""
+    """Drop the store of an entry that no client is dropping; False: another client was faster."""
     catalogue, me = pool.catalogue, pool.membership.ident
     state = EMPTYING if entry.state == EMPTYING else DROPPING
-    # ORDER: before anything is changed: a process that does not know the kind leaves the store as
-    # it is.
+    # ORDER: before any change: a process that does not know the kind leaves the store as it is.
     stored = _stored(pool, entry)
     cls = store_class(stored["kind"])
-    # ORDER: before the entry is ours: it is not taken for an earlier hold of ours.
+    # ORDER: before the entry is ours, so that this hold is not taken for an earlier one of ours.
     pool.membership.progress()
     try:
         mine = catalogue.take(entry, state, me)
@@ -103,7 +101,7 @@ def _stored(pool: Any, entry: Entry) -> dict[str, Any]:
 
 
 def _await_operations(pool: Any) -> None:
-    """Wait until no operation that may not know that a store is dropped is at work."""
+    """Wait for all operations that may not know that a store is dropped."""
     pool.endpoint.faa(DROPS, 1)
     # ORDER: pins are looked at after DROPS has changed: a client pins before it looks at DROPS.
     epoch = pool.grace.close_period()

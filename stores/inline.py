@@ -1,9 +1,9 @@
 """`InlineStore`: the facade of stores with pairs in their own table and long values in objects.
 
-`rcuckoo`, `loco` and the tree stores derive from it, and hold all else that they use. It has the
-only loops of their operations: enter, attempt, leave; then get memory, or wait, and try again. A
-store gives the steps. `key_size` and `value_size`, of the parameters, are the bytes of the longest
-key, and of the longest value that is in the table itself.
+`rcuckoo`, `loco` and the tree stores derive from it, and hold their other parts. It has the only
+loops of their operations: enter, attempt, leave; then get memory, or wait, and try again. A store
+gives the steps. `key_size` and `value_size`, of the parameters, are the bytes of the longest key,
+and of the longest value that is in the table itself.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from limpet.stores.status import AGAIN, AT_ONCE, BATCH, DELETE, DONE, EXISTS, MI
 
 
 class Attempt:
-    """How a write goes on after an attempt that came to something unusual. Of one write only.
+    """How a write goes on after an attempt with an unusual result. For one write only.
 
-    A kind has a class of its own if later attempts go by what earlier ones found.
+    A kind has a class of its own if later attempts use results of earlier ones.
     """
 
     def __init__(self) -> None:
         self.outcome = AT_ONCE
-        """What the write has come to outside of its attempts; DONE, EXISTS or MISSING end it."""
+        """The result of the write outside of its attempts; DONE, EXISTS or MISSING end it."""
 
 
 class Step:
@@ -39,7 +39,7 @@ class Step:
 
 
 class InlineIndex:
-    """What a store finds its keys with. All in operations of the store, but `node_of`."""
+    """The index of a store. All methods but `node_of` are called in operations of the store."""
 
     def find_once(self, key: bytes, attempt: int) -> int:
         """Look a key up: DONE, MISSING, or AGAIN."""
@@ -50,8 +50,8 @@ class InlineIndex:
         raise NotImplementedError
 
     def get_batch(self, keys: list[bytes], found: list[bytes | None]) -> list[int]:
-        """Append the values of at most BATCH keys; the places in `found` of those that are to be
-        looked up one by one."""
+        """Append the values of at most BATCH keys; the places in `found` of those to be looked
+        up one by one."""
         raise NotImplementedError
 
     def node_of(self, key: bytes) -> int:
@@ -65,11 +65,11 @@ class InlineStore(Store):
     _change_once(key, value, size, mode, attempt, way)
                                         attempt a write, or a delete, as a mode; `size`: bytes of
                                         the object for the value, or 0: it is in the table.
-                                        DONE, EXISTS, MISSING, AGAIN, or what `_go_on` knows
+                                        DONE, EXISTS, MISSING, AGAIN, or a status for `_go_on`
     _go_on(outcome, way, key, value, size, mode)
                                         after any other outcome than those four
-    stay(attempt, writes)               wait for whatever was in the way
-    checker()                            looks at the whole of it
+    stay(attempt, writes)               wait for the client that was in the way
+    checker()                           the object that checks the whole store
     _enter, _leave                      if it has `locks_first`
     """
 
@@ -86,7 +86,7 @@ class InlineStore(Store):
     # ---- reading --------------------------------------------------------------------------------
 
     def get(self, key: Any, default: Any = None) -> Any:
-        """The value of `key`, or `default`. Round trips: as the module of the kind says."""
+        """The value of `key`, or `default`. Round trips: in the docstring of the kind's module."""
         if type(key) is not bytes:
             key = as_bytes("key", key)
         self.operations += 1
@@ -170,7 +170,7 @@ class InlineStore(Store):
         return 0 if len(value) <= self.value_size else self.objects.size_of(key, value)
 
     def _change(self, key: bytes, value: bytes, size: int, mode: int) -> int:
-        """Attempt a write until it comes to something: DONE, EXISTS or MISSING."""
+        """Attempt a write until its result is DONE, EXISTS or MISSING."""
         self.operations += 1
         attempt = 0
         way = self._first_way()
@@ -203,8 +203,8 @@ class InlineStore(Store):
     # ---- steps ----------------------------------------------------------------------------------
 
     def _enter(self, key: bytes, attempt: int, writes: bool) -> Any:
-        """Begin a write, or a later attempt of a get, if `locks_first`: with what `_leave` is to
-        give back, having seen that the store is there; or with None, and as always."""
+        """If `locks_first`, begin a write, or a later attempt of a get: the locks for `_leave` to
+        give back, after a look that the store is there. Or None: begin as any operation."""
         raise NotImplementedError
 
     def _leave(self, held: Any) -> None:
@@ -212,7 +212,7 @@ class InlineStore(Store):
         raise NotImplementedError
 
     def _first_way(self) -> Attempt | None:
-        """How a write begins; None: as always."""
+        """The way in which a write begins; None: the usual one."""
         return None
 
     def _change_once(
@@ -229,13 +229,13 @@ class InlineStore(Store):
         return way
 
     def stay(self, attempt: int, writes: bool) -> None:
-        """Wait a little for whatever was in the way of an attempt. Outside of operations."""
+        """Wait a little for the client that was in the way. Outside of operations."""
         raise NotImplementedError
 
     # ---- the whole of it ------------------------------------------------------------------------
 
     def checker(self) -> Any:
-        """Looks at the whole of it: count, keys, references, check, left_by."""
+        """The object that checks the whole store: count, keys, references, check, left_by."""
         raise NotImplementedError
 
     def __len__(self) -> int:
@@ -250,10 +250,10 @@ class InlineStore(Store):
         return self.checker().references()
 
     def check(self) -> None:
-        """Verify every invariant in memory; StoreCorrupt says what does not hold.
+        """Verify every invariant in memory; StoreCorrupt names the one that does not hold.
 
-        Other clients may be at work. NodeFailed: what was on a node is lost with it, and nothing is
-        wrong with the rest.
+        Other clients may be at work. NodeFailed: a node is lost with its keys, and the rest is
+        sound.
         """
         self.checker().check()
 

@@ -1,6 +1,6 @@
-"""What the parameters of several store kinds have in common: how many keys, in all and of a table.
+"""Checks that the parameters of several store kinds share: keys in all, and keys of a table.
 
-`tables` are what a store has one of on each memory node.
+A store has one of its `tables` on each memory node.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ CAPACITY_MAX: Final = 1 << 36
 PAIR_SIZE: Final = 512
 """Bytes of the pool's blocks for each key, if a program does not say how many keys there are."""
 CAPACITY_MIN: Final = 64
-"""Keys, likewise."""
+"""The number of keys, likewise."""
 TABLES: Final = (1, 255)
 SPREAD: Final = 4
 """Keys fall on tables by chance: each has room for this many standard deviations more."""

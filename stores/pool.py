@@ -56,8 +56,8 @@ class Pool(PoolCore):
         return StoreContents(self)
 
     def handle_of(self, entry: Entry, remembers: bool = True) -> Any:
-        """A new handle of the store with that entry; without a cache unless it `remembers`, of a
-        store that has one. Called within `exclusively`."""
+        """A new handle of the store with that entry; with its cache, if it has one, only if it
+        `remembers`. Called within `exclusively`."""
         name = _name_of(self.url, entry)
         stored = self.stored(entry.payload, name)
         parameters = self.parameters_of(stored, name)
@@ -67,7 +67,7 @@ class Pool(PoolCore):
         return store_class(stored["kind"])(self, stored["kind"], name, parameters)
 
     def parameters_of(self, stored: dict[str, Any], name: str = "") -> Any:
-        """The parameters of a store, from what the catalogue says of it."""
+        """The parameters of a store, from its entry in the catalogue."""
         return _parameters(store_class(stored["kind"]), stored, f"{self.url}: store {name!r}")
 
     def entry_of(self, name: str) -> tuple[int, int]:
@@ -123,7 +123,7 @@ class Pool(PoolCore):
         """A handle of the store; None: it has been dropped since its entry was read."""
         self.client.pin()
         try:
-            # ORDER: pinned before we look: who drops the store from now on waits for us.
+            # ORDER: pinned before we look: a client that drops the store from now on waits for us.
             if not self.catalogue.is_ready(entry.number, entry.word):
                 return None
             return self.handle_of(entry)
@@ -138,7 +138,7 @@ class Pool(PoolCore):
         codec: str | None,
         parameters: dict[str, Any],
     ) -> None:
-        """Raise StoreMismatch if the store that is there is not the one that is asked for."""
+        """Raise StoreMismatch if the store is of another kind or codec, or has other parameters."""
         if stored["kind"] != kind:
             raise StoreMismatch(
                 f"{self.url}: {name!r} is a {stored['kind']} store, not a {kind} store"
@@ -210,7 +210,7 @@ class Pool(PoolCore):
         return entry
 
     def stored(self, payload: bytes, name: str) -> dict[str, Any]:
-        """What the catalogue says of a store: kind, codec and parameters."""
+        """A store's entry in the catalogue: kind, codec and parameters."""
         try:
             stored = json.loads(payload)
             texts = isinstance(stored["kind"], str) and isinstance(stored["codec"], str)
@@ -235,13 +235,13 @@ class Pool(PoolCore):
         return [entry for entry in self.catalogue if entry.state in (READY, DROPPING)]
 
     def drop(self, name: str) -> None:
-        """Give back the store or mapping of that name, with all that it has, also on lost nodes.
+        """Give back the store or mapping of that name, with all its memory, also on lost nodes.
 
         Others may use it meanwhile: their operations raise StoreDropped from now on. Waits for
-        operations that are at work; a client that stands still in one is fenced by the pool's
-        policy. Afterwards the name is free. If a client is killed in the midst of it, the next one
-        that wants the name, or `recover()`, goes on (stores/dropping.py). Costs a look at
-        everything that the store has. Raises StoreError: there is no store of that name.
+        running operations; a client that stands still in one is fenced by the pool's policy.
+        Afterwards the name is free. If the client is killed in the midst of it, the next one that
+        wants the name, or `recover()`, goes on (stores/dropping.py). Takes a walk over all objects
+        of the store. Raises StoreError: there is no store of that name.
         """
         _check_name(name)
         self.exclusively(lambda: dropping.drop(self, name))
@@ -282,12 +282,13 @@ class Pool(PoolCore):
     ) -> Cache[Any, Any]:
         """The cache of that name: made if it is not there, else attached to; see `Cache`.
 
-        `max_bytes` (a number, or text such as "64MiB") and `max_items`: what it has at most; by
-        default half of the pool's memory, and as many as fit. An entry counts with its key and
-        value, encoded, and 64 bytes. `ttl`: ms that an entry lives unless it says so itself; 0, the
-        default: until it is evicted. `policy`: "clock", which keeps what is read, or "fifo".
-        `codec` as for `dict`. One that is not given is as the cache that is there has it. Raises
-        StoreMismatch when one that is given is another than that, StoreFull, ParameterError.
+        `max_bytes` (a number, or text such as "64MiB") and `max_items`: its bounds; by default half
+        of the pool's memory, and as many as fit. An entry counts as the bytes of its key and value,
+        encoded, and 64 more. `ttl`: ms that an entry lives unless it has a time of its own; 0, the
+        default: until it is evicted. `policy`: "clock", which keeps entries that are read, or
+        "fifo". `codec` as for `dict`. A parameter that is not given is that of the cache that is
+        there. Raises StoreMismatch when one that is given differs from it, StoreFull,
+        ParameterError.
         """
         given = {
             "max_bytes": None if max_bytes is None else parse_size(max_bytes),
@@ -306,9 +307,9 @@ class Pool(PoolCore):
     ) -> Result:
         """Call `work(tx)` as one transaction over named objects and keys of `rtx-...` stores.
 
-        All that it reads and writes by `tx` happens at one moment, or nothing does, whoever is
-        killed when; it is called again after a conflict. Returns what it returned. Raises what it
-        raised, TransactionConflict, StoreFull, NodeFailed: nothing has happened then.
+        All its reads and writes by `tx` happen at one moment, or none does, whichever process is
+        killed and when. It is called again after a conflict. Returns its result. Raises its
+        exception, TransactionConflict, StoreFull, NodeFailed: nothing has happened then.
         """
         return run(self, work, attempts)
 
@@ -351,8 +352,8 @@ class Pool(PoolCore):
     def array(self, name: str, length: int | None = None, typecode: str | None = None) -> Array:
         """The array of that name: zeros at first, each element of eight bytes atomic.
 
-        `typecode`: "q" signed, the usual one, "Q" unsigned, "d" double. What is not given is as
-        the array that is there has it; ParameterError: there is none, and no `length`.
+        `typecode`: "q" signed, the usual one, "Q" unsigned, "d" double. A parameter that is not
+        given is that of the array that is there; ParameterError: there is none, and no `length`.
         """
         found: Array = self.channels.attach(
             Array,
@@ -372,8 +373,8 @@ class Pool(PoolCore):
     ) -> Lock:
         """The lock of that name, free if it was not there; as threading.Lock, among processes.
 
-        Parameters: see `Lock`. One that is not given is as the lock that is there has it. Raises
-        StoreMismatch when one that is given is another than that.
+        Parameters: see `Lock`. One that is not given is that of the lock that is there. Raises
+        StoreMismatch when one that is given differs from it.
         """
         found: Lock = self.channels.attach(
             Lock,
@@ -398,8 +399,8 @@ class Pool(PoolCore):
     ) -> SharedQueue:
         """The queue of that name: made if it is not there, else attached to. First in, first out.
 
-        Parameters: see `SharedQueue`. One that is not given is as the queue that is there has it.
-        Raises StoreMismatch when one that is given is another than that.
+        Parameters: see `SharedQueue`. One that is not given is that of the queue that is there.
+        Raises StoreMismatch when one that is given differs from it.
         """
         found: SharedQueue = self.channels.attach(
             SharedQueue,
@@ -417,10 +418,10 @@ class Pool(PoolCore):
         overrun: str | None = None,
         codec: str | None = None,
     ) -> RingBuffer:
-        """The ring buffer of that name: a broadcast from one process, who sends, to all that read.
+        """The ring buffer of that name: a broadcast from one process, the writer, to all readers.
 
-        Parameters: see `RingBuffer`. One that is not given is as the ring that is there has it.
-        Raises StoreMismatch when one that is given is another than that.
+        Parameters: see `RingBuffer`. One that is not given is that of the ring that is there.
+        Raises StoreMismatch when one that is given differs from it.
         """
         found: RingBuffer = self.channels.attach(
             RingBuffer,
@@ -444,7 +445,7 @@ class Pool(PoolCore):
         return self._handles(lambda cls: True)
 
     def stopping_stores(self) -> Iterator[Any]:
-        """Likewise, of those whose tables a recovery stops (stores/baselines/dtx/stop.py)."""
+        """The same for stores whose tables a recovery stops (stores/baselines/dtx/stop.py)."""
         return self._handles(lambda cls: cls.stops)
 
     def _handles(self, wanted: Callable[[Any], bool]) -> Iterator[Any]:
@@ -461,7 +462,7 @@ def _check_name(name: str) -> None:
 
 
 def _why_not(kind: str, cls: Any, given: dict[str, Any], error: TypeError) -> str:
-    """Why a kind of store does not take the parameters that were given."""
+    """The message for parameters that a kind of store does not take."""
     fixed = kind_named(kind).fixed
     known = {
         name

@@ -7,8 +7,9 @@ Layout, in bytes from the object's address
     then  value
 
 Valid when it is linked: linking comes after the last word is written (release), and memory is not
-used again while a pinned client may read it (epoch.py). The checksum is there for `check()`, for
-memory without hardware coherence, and for what no protocol can prevent.
+used again while a pinned client may read it (epoch.py). The checksum is for `check()`, which finds
+damaged memory by it, also where memory is not hardware-coherent; gets do not compute it. In `pdpm`,
+which writes pairs in place, readers find a torn one by it.
 """
 
 from __future__ import annotations
@@ -25,20 +26,20 @@ MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
 
 
 class Objects:
-    """Writes objects, and reads them through one buffer, the image of the last one met."""
+    """Writes objects, and reads them through one buffer, the image of the last object read."""
 
     def __init__(self, heap: Any, replicas: int = 1, in_place: bool = False) -> None:
-        """`replicas`: of the objects that are written; it bounds their size. `in_place`: what is
-        loaded is linked, by a client that has been pinned since before (`Image`)."""
+        """`replicas`: of the objects that it writes; it bounds their size. `in_place`: every object
+        that it loads is linked, and the client has been pinned since before (`Image`)."""
         self.heap = heap
         self.endpoint = heap.endpoint
         self.image = heap.endpoint.image(IMAGE_SIZE, in_place)
         self.sizes = 0
-        """Of the object in the image."""
+        """The word `sizes` of the object in the image."""
         self.header = array("Q", [0, 0])
         self.value_max = heap.value_max(replicas)
         self.prefix = 0
-        """Bytes of an object before its sizes: there is a log entry in some stores."""
+        """Bytes of an object before its sizes: some stores have a log entry there."""
         self.address = 0
         self.complete = False
 

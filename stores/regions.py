@@ -1,6 +1,6 @@
 """One region on each memory node, for stores that are cut into a table on each of them.
 
-Zeros are an empty table. What is on a lost node is lost with it; its address raises NodeFailed.
+Zeros are an empty table. A table on a lost node is lost; its address raises NodeFailed.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ def make(pool: Any, name: str, tables: int, size: int) -> None:
 
 
 def unmake(pool: Any, name: str, tables: int) -> None:
-    """Give back what `make` made."""
+    """Give the regions back that `make` made."""
     for node in range(tables):
         with contextlib.suppress(NodeFailed):  # then its region is gone with the node
             pool.regions.discard(node, name)
 
 
 def attach(pool: Any, name: str, tables: int, size: int) -> list[int]:
-    """Addresses of the tables; of one that is lost, one that raises NodeFailed."""
+    """Addresses of the tables; that of a lost table raises NodeFailed."""
     _check(pool, name, tables)
     return [
         pool.regions.attach(node, name, functools.partial(_obtain, pool, name, size, node))

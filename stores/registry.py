@@ -1,6 +1,6 @@
-"""The kinds of stores. One of limpet's is in a table here, and goes through every test that way.
+"""The kinds of stores. Limpet's own are in tables here, and so go through every test.
 
-What the proofs need to know of a kind is in `limpet.fault.matrix.fault_profile`.
+`limpet.fault.matrix.fault_profile` describes the kinds for the proofs.
 
 A kind from outside needs no line here: a program calls `register`, or an installed package names it
 as an entry point of the group `limpet.stores`. The catalogue of a pool has the name of the kind
@@ -21,10 +21,10 @@ from limpet.stores.base import Store
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """Where the class of a store kind is: `module` and `name`.
+    """The class of a store kind: its `module` and `name`.
 
-    `fixed`: parameters that make it this kind, where several kinds are variants of one class; who
-    makes a store of the kind may not give them.
+    `fixed`: parameters that make it this kind, where several kinds are variants of one class; a
+    program that makes a store of the kind may not give them.
     """
 
     module: str
@@ -55,7 +55,7 @@ UNRECOVERED: Final = {
     "sherman": Kind("limpet.stores.sherman.plain", "Sherman"),
     "race-locks": Kind("limpet.stores.race.locked", "RaceLocks"),
 }
-"""Kinds that by their paper recover nothing: they go through the proofs in which no client dies."""
+"""Kinds that recover nothing, as in their papers: only proofs without deaths run on them."""
 
 UNPROVED: Final = {"raw": Kind("limpet.stores.baselines.raw.store", "Raw")}
 """Kinds that show how fast memory is, and promise nothing when clients meet or die: they go through
@@ -63,7 +63,7 @@ none of the proofs."""
 
 
 CACHES: Final = {"cache": Kind("limpet.stores.cache.store", "CacheStore")}
-"""Kinds that forget what they have: `pool.cache` makes them. They have proofs of their own."""
+"""Kinds that forget entries: `pool.cache` makes them. They have proofs of their own."""
 
 
 INTERNAL: Final = {"channels": Kind("limpet.stores.channels.regions.catalogue", "ChannelCatalogue")}
@@ -77,7 +77,7 @@ PROVIDED: Final = (
     "Parameters", "make", "unmake", "get", "_write", "delete", "__len__", "keys", "references",
     "check",
 )  # fmt: skip
-"""What the class of a kind provides (base.py)."""
+"""The methods that the class of a kind provides (base.py)."""
 
 _registered: Final[dict[str, Kind]] = {}
 
@@ -85,9 +85,9 @@ _registered: Final[dict[str, Kind]] = {}
 def register(kind: str, cls: type[Store], **fixed: Any) -> None:
     """Make `cls` the store kind of that name, in this process and those that it forks.
 
-    `fixed`: parameters that make it this kind, as in `Kind`. Done once the class is there, at the
-    top level of its module, so that whoever imports the module knows the kind. Raises
-    ParameterError when the name is another kind's, or the class is none that a store can be.
+    `fixed`: parameters that make it this kind, as in `Kind`. Call it once the class is defined, at
+    the top level of its module, so that each process that imports the module knows the kind. Raises
+    ParameterError when the name is another kind's, or the class cannot be a store.
     """
     made = Kind(cls.__module__, cls.__qualname__, fixed)
     if _of_limpet(kind) or _registered.get(kind, made) != made:
@@ -111,8 +111,8 @@ def _of_limpet(kind: str) -> Kind | None:
 
 
 def _installed(kind: str) -> Kind | None:
-    """The kind of that name which an installed package has, registered from now on."""
-    from importlib import metadata  # not at the top: every program would wait 20 ms for it
+    """The kind of that name from an installed package, registered from now on."""
+    from importlib import metadata  # not at the top: it would cost every program 20 ms
 
     for found in metadata.entry_points(group=ENTRY_POINTS, name=kind):
         register(kind, found.load())
@@ -120,7 +120,7 @@ def _installed(kind: str) -> Kind | None:
 
 
 def kind_named(kind: str) -> Kind:
-    """The kind of that name; ParameterError names those that there are."""
+    """The kind of that name; ParameterError lists the kinds."""
     found = _of_limpet(kind) or _registered.get(kind) or _installed(kind)
     if found is None:
         known = sorted({**KINDS, **UNRECOVERED, **UNPROVED, **_registered})

@@ -1,4 +1,4 @@
-"""How an attempt at an operation on a store ended; and what it was to do. Plain constants."""
+"""Results of an attempt at an operation on a store, and its modes. Plain constants."""
 
 from typing import Final
 
@@ -6,7 +6,7 @@ PUT: Final = 0
 INSERT: Final = 1
 UPDATE: Final = 2
 DELETE: Final = 3
-"""What a write is to do; `_write` is not given the last one."""
+"""Modes of a write; `_write` is not given the last one."""
 
 DONE: Final = 0
 AGAIN: Final = 1

@@ -1,20 +1,20 @@
-"""Words that stand for nothing, none of which ever comes again (trap F3).
+"""Words of vacant slots, none of which ever comes again (trap F3).
 
 A slot whose pair is deleted, or the pointer of an object that is given up, gets a word with a
-number that no client in the pool has used, its ticket (shm/clients/unique_ids.py). So a CAS that
-expects one succeeds once, however late it comes, and a client that finds the same word again knows
-that nothing was there meanwhile.
+unique id, a number that no client in the pool has used (shm/clients/unique_ids.py). So a CAS that
+expects one succeeds once, however late it is, and a client that finds the same word again knows
+that the slot was vacant meanwhile.
 
     bits 56-63  bits 47-54 of the number
     bits 48-55  VACANT_CLASS, which no reference to an object has
     bits 1-47   bits 0-46 of the number
     bit 0       0
 
-The number is 2^55 - 1 less the ticket. So bits 4-47 begin as an address that nothing has: code that
-took one of these words for a reference would get AddressError, and not write to anything.
+The number is 2^55 - 1 less the unique id. So bits 4-47 begin as an address outside of all nodes:
+code that took one of these words for a reference would get AddressError, and write to no memory.
 
-A ticket is below 2^54: ten million a second last for 57 years, and then `take` raises PoolCorrupt.
-So the word does not run over, and bits 56-63 are not 0: it is neither SPLIT nor UNSET
+A unique id is below 2^54: ten million a second last for 57 years, and then `take` raises
+PoolCorrupt. So the word does not overflow, and bits 56-63 are not 0: it is neither SPLIT nor UNSET
 (race/layout.py).
 """
 
@@ -30,6 +30,6 @@ LOW_MASK: Final = 0x7FFF_FFFF_FFFF
 
 
 def vacant_word(ticket: int) -> int:
-    """The word of this ticket."""
+    """The word with this unique id."""
     number = NUMBER_MAX - ticket
     return number >> LOW_BITS << 56 | VACANT_CLASS << 48 | (number & LOW_MASK) << 1

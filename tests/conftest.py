@@ -1,4 +1,4 @@
-"""What all tests share: which build they run, pools that go away, no hang, no leftovers.
+"""Shared parts of all tests: the build, pools that go away, no hang, no leftovers.
 
 `LIMPET_EXPECT_BUILD=compiled` (or `pure`) makes the run fail at once on another build.
 A test that takes longer than `HANG_S` fails; one that cannot even be interrupted ends the run with

@@ -26,7 +26,7 @@ ABOVE: Final = {
     "stores": ("fault", "bench", "cli", "adapters"),
     "fault": ("bench", "cli", "adapters"),
 }
-"""What a folder imports nothing of, for type checking neither."""
+"""Packages that a folder does not import, not even for type checking."""
 LEVELS: Final = 3
 """Classes from one of stores/ to `object`, which is not counted."""
 
@@ -110,7 +110,7 @@ def test_imports_go_one_way() -> None:
 
 def test_memory_layer_names_no_store() -> None:
     """Papers are named, for what they invented; modules of stores/ are not imported, and no
-    attribute is there for one of them. `layout` may say who has words."""
+    attribute is there for one of them. `layout` may name stores with words."""
     wrong = []
     for module, path in sources().items():
         if not module.startswith("limpet.shm"):

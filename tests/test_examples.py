@@ -47,7 +47,7 @@ SAYS = {
     "web_workers": r"was killed, and replaced(.|\n)*\n[1-9]\d* answers, 0 wrong",
     "work_queue": r"[1-9]\d* workers were killed.*\n60 jobs; .*; 60 results\n",
 }
-"""What it prints when what it promises has held."""
+"""The text that it prints when its promises have held."""
 BROKEN = {
     "bank": """
 def transfer(tx, store, source, target, amount):
@@ -84,7 +84,7 @@ def setdefault(self, job, result):
 module.limpet.SharedDict.setdefault = setdefault
 """,
 }
-"""What breaks each promise, before the program runs."""
+"""Lines that break each promise, run before the program."""
 
 
 def environment() -> dict[str, str]:

@@ -38,7 +38,7 @@ PARTS = {
     "quick": (f"{QUICK} slow_in_pure either[b]", QUICK),
     "rest": ("kinds[rcuckoo-3]", "slow_in_pure"),
 }
-"""What each part has in the compiled build, and in the pure one."""
+"""The tests of each part in the compiled build, and in the pure one."""
 
 
 def run(folder: Path, suite: str, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -189,7 +189,7 @@ def test_a_pickle_of_a_destroyed_pool(pools: Any) -> None:
 
 
 def _work(pool: limpet.Pool, store: Any, shared: Any, results: Any, number: int) -> None:
-    """In another process: use each handle, and tell who we are."""
+    """In another process: use each handle, and return our client ids."""
     assert store.get(b"from the parent") == b"v"
     store.put(b"from child %d" % number, b"v")
     shared[number] = os.getpid()

@@ -1,4 +1,4 @@
-"""`limpet bench channels` and `power`: what is built of channels."""
+"""`limpet bench channels` and `power`: channels and a power controller over them."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def progress_bar() -> Progress:
 
 @contextlib.contextmanager
 def advancing(total: int) -> Iterator[Callable[[str], None]]:
-    """With such a bar: what makes a step, and says what it was."""
+    """With such a bar: a function that makes a step, and shows its text."""
     with progress_bar() as bar:
         task = bar.add_task("", total=total)
 

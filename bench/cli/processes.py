@@ -142,7 +142,7 @@ def _kills_row(one: kills.Kills, calm: float) -> tuple[str, ...]:
 @click.option("--store", "stores", type=List(str), default="rtx-sherman", show_default=True,
               help="Kinds of stores.")  # fmt: skip
 @click.option("--moment", type=click.Choice(list(timeline.POINTS)), default="insert",
-              show_default=True, help="In the midst of what a client is killed.")  # fmt: skip
+              show_default=True, help="The operation in which a client is killed.")  # fmt: skip
 @click.option("--point", help="The crash point to be killed at.  [default: as suits the kind]")
 @click.option("--clients", type=click.IntRange(2, 64), default=max(2, min(3, machine.cores())),
               help="Client processes.  [default: 3, or 2 if there are no more cores]")  # fmt: skip

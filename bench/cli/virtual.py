@@ -129,7 +129,7 @@ def roundtrips_command(ops: int, keys: int, seed: int, as_json: bool) -> None:
               help="Of every random choice.")  # fmt: skip
 @json_option
 def factors_command(as_json: bool, **given: Any) -> None:
-    """Count what each step from Sherman to rTX costs an insert, as in the rTX paper's figures.
+    """Count the cost of each step from Sherman to rTX in an insert, as in the rTX paper's figures.
 
     In virtual time: equal arguments give equal figures on any machine.
     """
@@ -160,11 +160,11 @@ def factors_command(as_json: bool, **given: Any) -> None:
               help="Of every random choice.")  # fmt: skip
 @json_option
 def overhead_command(as_json: bool, **given: Any) -> None:
-    """Compare indexes by repairable transactions with those without, as the rTX paper's figures.
+    """Compare indexes with repairable transactions to those without, as in the rTX paper's figures.
 
-    Figures 11 to 13: what `rtx-sherman` and `rtx-race` reach of the throughput of `sherman` and
-    `race-locks`, and what one client waits. Takes two or three minutes. In virtual time: equal
-    arguments give equal figures on any machine.
+    Figures 11 to 13: the share of the throughput of `sherman` and `race-locks` that `rtx-sherman`
+    and `rtx-race` reach, and the latency of one client. Takes two or three minutes. In virtual
+    time: equal arguments give equal figures on any machine.
     """
     module = simulation("limpet.bench.figures.overhead")
     asked = (given["indexes"], given["mixes"], given["thetas"], given["clients"])
@@ -190,7 +190,7 @@ def overhead_command(as_json: bool, **given: Any) -> None:
               help="Of every random choice.")  # fmt: skip
 @json_option
 def cuckoo_command(figures: tuple[str, ...], as_json: bool, **given: int) -> None:
-    """Count what inserts into `rcuckoo` tables cost, as in the figures of the RCuckoo paper.
+    """Count the cost of inserts into `rcuckoo` tables, as in the figures of the RCuckoo paper.
 
     Takes a minute or two. Equal arguments give equal figures on any machine, but for inserts/s.
     """

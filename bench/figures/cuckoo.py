@@ -1,7 +1,7 @@
 """The figures of the RCuckoo paper, counted on `rcuckoo` stores (3.3, 3.4.1, 5.3, 5.5).
 
-Each table is one region of a pool of its own, which has no name. What is counted follows from the
-arguments, on any machine; times are those of this machine. The figures and their tables are in
+Each table is one region of a pool of its own, which has no name. Counts follow from the arguments,
+on any machine; times are those of this machine. The figures and their tables are in
 cuckoo_hashing.py (4a, 4b), cuckoo_paths.py (4c, 7, 8b) and cuckoo_contention.py (5).
 
     distances   figure 4(a): how far apart a key's two rows are
@@ -41,7 +41,7 @@ class Found:
 
 
 def steps(figures: Sequence[str], tables: int) -> int:
-    """How often `run` will say that it gets on."""
+    """How often `run` calls `advance`."""
     grid = len(ROWS_PER_LOCK)
     each = {
         "4a": 1, "4b": len(LOCALITIES) + 1, "5": grid * len(cuckoo_contention.LOCKS_PER_MESSAGE),

@@ -87,7 +87,7 @@ class Bucket:
 def fill_up(
     rows: int, locality: float, seed: int, **parameters: Any
 ) -> list[npt.NDArray[np.int64]]:
-    """Fill a table to 95 %; what each insert has cost, by shares of 5 % of its entries."""
+    """Fill a table to 95 %; the cost of each insert, by shares of 5 % of its entries."""
     with table_of(rows, locality=locality, **parameters) as store:
         filling = Filling(store, seed)
         found = [filling.fill(BUCKET * number) for number in range(1, round(FULL / BUCKET) + 1)]

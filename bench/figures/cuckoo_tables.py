@@ -38,9 +38,9 @@ COLUMNS: Final = (
     "full", "round_trips", "messages", "bytes_read", "bytes_written", "groups", "window", "locked",
     "path", "span", "ns",
 )  # fmt: skip
-"""Of an insert: whether there was no room; its cost; groups of locks; whether they would be one if
-a masked CAS could be at any byte; bytes of the rows under the locks of the key's two rows; rows of
-its path, 0: none; how far the outermost of them are apart; its time."""
+"""Columns for an insert: whether there was no room; its cost; groups of locks; whether they would
+be one if a masked CAS could be at any byte; bytes of the rows under the locks of the key's two
+rows; rows of its path, 0: none; how far the outermost of them are apart; its time."""
 MESSAGES: Final = ("reads", "writes", "cas", "atomics")
 
 _numbers = itertools.count()
@@ -79,7 +79,7 @@ def keys_of(seed: int, table: int) -> Iterator[bytes]:
 
 
 class Filling:
-    """A table of one client that is being filled, and what each insert has cost."""
+    """A table that one client fills, and the cost of each insert."""
 
     def __init__(self, store: Any, seed: int) -> None:
         self.store = store
@@ -138,7 +138,7 @@ class Filling:
         return bool(end - (first & ~7) <= 64)
 
     def _locked_bytes(self) -> int:
-        """Bytes of the rows under the locks of the key's two rows: what the paper reads at once."""
+        """Bytes of the rows under the locks of the key's two rows: the paper reads them at once."""
         store = self.store
         each = store.parameters.rows_per_lock
         runs = 1 + (store.found.first // each != store.found.second // each)

@@ -5,16 +5,16 @@ writes so many objects, drawn evenly: leaves of a tree, of one key each that is 
 is written without a log (`update`), several in a transaction with one. Clients' clocks differ, by a
 normal distribution (`skew_us`: its standard deviation); and verbs on memory nodes are late now and
 then, as a write is that "flies" (section 4.1), or of a client that loses its core: a share `late`
-of them, by `late_us` on average, exponentially distributed. Nothing is known of processes here, as
-among hosts: a client that meets a lock goes by its lease only.
+of them, by `late_us` on average, exponentially distributed. Clients know nothing of each other's
+processes here, as among hosts: a client that meets a lock goes by its lease only.
 
-What is counted is what the stores did: `repairs` of their `stats()`, each lock or transaction once.
-As all owners live, each is a false expiry. Nothing is harmed by it: the owner tries again.
+The count is `repairs` in the `stats()` of the stores, each lock or transaction once. As all owners
+live, each repair is a false expiry. It does no harm: the owner tries again.
 
-Then, the other side of a long lease: one client is gone when it has taken its first lock, and all
-transactions write the same objects. `blocked` is the time until a client has released that lock:
-how long a dead client of another host is in the way. (One of the same host is known to be dead
-within 10 ms.) Clocks are alike there; what they differ by comes on top.
+Then, the other side of a long lease: one client dies when it has taken its first lock, and all
+transactions write the same objects. `blocked` is the time until another client has released that
+lock: for so long a dead client of another host is in the way. (A client of the same host is known
+to be dead within 10 ms.) Clocks are alike there; their difference would be added.
 """
 
 from __future__ import annotations

@@ -1,17 +1,16 @@
-"""How a store gets on while its clients are killed, so many a second (RCuckoo 5.4, figure 8a).
+"""The throughput of a store while its clients are killed at a rate (RCuckoo 5.4, figure 8a).
 
-Worker processes read and update the keys as YCSB-A does. A random one is killed by SIGKILL, where
-it is, so many times a second, and another one takes its place at once (fault/inject/supervisor.py).
-A worker that meets what a dead one has left repairs that; the times of repairs are those in the
-pool's events.
+Worker processes read and update the keys as YCSB-A does. A random worker is killed by SIGKILL, at
+any instruction, so many times a second, and another one takes its place at once
+(fault/inject/supervisor.py). A worker that meets the traces of a dead one repairs them; the times
+of repairs are those in the pool's events.
 
-Most of what kills cost is the processes: to fork one and to bury it takes the machine's time, too.
-So each rate is run twice, and in the second run the killed clients are idle ones beside the
-workers.
+Most of the cost of a kill is that of the process: forking one and ending it takes the machine's
+time, too. So each rate is run twice, and in the second run the killed clients are idle ones beside
+the workers.
 
 Or clients are cut off in the midst of an update and their processes live on, as other clients, as
-the paper emulates failures (fault/inject/cut_off.py): that is the rate that no process has
-to be made for.
+the paper emulates failures (fault/inject/cut_off.py): then no process has to be made for a kill.
 
 At the end every key is read, the store is checked, and every byte of the pool accounted for.
 """

@@ -16,7 +16,7 @@ has 1 to 100 keys, each number as often.
 
 The shipped code runs in virtual time (limpet/fault/explore/sim_time.py), so equal arguments give
 equal figures on any machine. Before anything is counted each client has met the leaves, or
-subtables, as the paper has all inner nodes cached, and has memory in the client journal.
+subtables, as the paper has all inner nodes cached, and has claimed blocks.
 """
 
 from __future__ import annotations
@@ -204,7 +204,7 @@ def as_json(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 def tables(rows: Sequence[Row]) -> Iterator[Table]:
-    """Figures 11 and 12, what one client waits, and figure 13."""
+    """Figures 11 and 12, the latency of one client, and figure 13."""
     most = max(row.clients for row in rows)
     yield _throughput([row for row in rows if row.clients == most], most)
     yield _alone([row for row in rows if row.clients == 1])

@@ -2,7 +2,7 @@
 
 In virtual time all loops run in this process, over the channel, on one clock: equal arguments give
 equal figures. Live, the controller and some processes with the converters run loops of a fixed
-period on the clock of the machine. What takes 10 us on the paper's cluster takes `scale` times as
+period on the clock of the machine. A step of 10 us on the paper's cluster takes `scale` times as
 long here, as one machine has not a core for each of 21 loops; the circuit is simulated as slowly.
 An iteration that cannot begin in time begins late, and is counted.
 """

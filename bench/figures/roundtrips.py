@@ -37,7 +37,7 @@ SHARED: Final = {
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One operation of one run. `paper`: what there is to compare with, as the tables above."""
+    """One operation of one run. `paper`: the paper's numbers, as in the tables above."""
 
     store: str
     clients: int

@@ -9,8 +9,8 @@ process takes its place.
 
     gap       the longest run of buckets in which the survivors did less than half of their mean
               before the kill
-    unlocked  from the kill until memory does not show the crash point any more: what was locked is
-              free. A client has to meet it first
+    unlocked  from the kill until memory does not show the crash point any more: the lock is free. A
+              client has to meet the lock first
     recovered from the kill until the pool's event that the dead client's memory is given back
     blocked   survivors of which no insert returned in the last BLOCKED_MS, or raised a LimpetError
 """
@@ -163,7 +163,7 @@ class _Shared:
 
 
 class _TimelineRun:
-    """A filled store, the victim's handle of it, and what its clients tell."""
+    """A filled store, the victim's handle of it, and the reports of its clients."""
 
     def __init__(self, setting: Setting, pools: tuple[Any, Any], interrupt: Interrupt) -> None:
         self.setting = setting
@@ -234,7 +234,7 @@ class _TimelineRun:
     # ---- the run --------------------------------------------------------------------------------
 
     def play(self) -> Result:
-        """Run the clients; what came of it."""
+        """Run the clients; the result."""
         with Workers(self.client) as workers:
             for slot in range(self.setting.clients):
                 workers.start(slot)

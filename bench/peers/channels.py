@@ -1,6 +1,6 @@
 """Channels against what multiprocessing and Open MPI have, driven by the same loops.
 
-What is timed, with N processes
+Cases that are timed, with N processes
     lock       each acquires and releases one lock, time and again
     barrier    all meet at a barrier
     queue      half of them put items into one queue, the others get them
@@ -14,10 +14,10 @@ What is timed, with N processes
 The last two are those of the paper's figure 4 (section 7.1), with fewer accounts. Open MPI's
 windows (mpi.py) are their contender there, and here too, where it is installed.
 
-Each round times every contender once, one after another, so that what else the machine does hits
-all of them alike; medians of the rounds are reported. How often a loop runs is found out first, so
-that it takes about `seconds`. Loops begin together, and count from the first begin to the last end.
-By then each process is a client of the pool, which takes longer than thousands of locks.
+Each round times every contender once, one after another, so that other work of the machine hits all
+of them alike; medians of the rounds are reported. How often a loop runs is found out first, so that
+it takes about `seconds`. Loops begin together, and count from the first begin to the last end. By
+then each process is a client of the pool, which takes longer than thousands of locks.
 """
 
 from __future__ import annotations
@@ -61,15 +61,15 @@ LOW, HIGH = 20, 1_000_000
 
 Made = Any
 Body = Callable[[Made, int, int, int], None]
-"""Called with what was made, the number of this process, how many there are, and how often."""
+"""Called with the objects, the number of this process, the number of all, and how often."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """`makers`: of each contender, by its name, what makes the objects for so many processes.
+    """`makers`: for each contender, by its name, the function that makes the objects.
 
     `body` is the loop; `ready` is done before it. `per_round`: operations, of all, each time.
-    `total`: what all accounts have in the end, by processes and rounds; Open MPI runs such a case.
+    `total`: the sum of all accounts in the end, by processes and rounds; Open MPI runs such a case.
     """
 
     makers: Mapping[str, Callable[[Pool, int], Made]]
@@ -165,7 +165,7 @@ def _transfers(made: Made, index: int, processes: int, count: int) -> None:
         locks[one].release()
 
 
-# ---- what they work on --------------------------------------------------------------------------
+# ---- the objects --------------------------------------------------------------------------------
 
 
 class _Ring:

@@ -4,7 +4,7 @@ Life of a driver: in the parent `missing`, `start`, `load`; in each worker proce
 that, `attach`; in the parent again `stop`, which also clears up after workers that were killed.
 
 Every peer runs with the fastest settings under which processes that share it still see each other's
-writes at once; what those are is said at each driver. None of them writes to a disk.
+writes at once; each driver's docstring has its settings. None of them writes to a disk.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Connection:
     """One process's way to a store: `get(key)`, `put(key, value)` (insert or update), `close()`.
 
     Of an ordered store also `scan(key)`: the SCAN_LENGTH pairs from the key on. Where a store has a
-    way that is faster than one by one, also `get_many(keys)`, what was there at some time since the
+    way that is faster than one by one, also `get_many(keys)`, with values of some time since the
     call, and `put_many(pairs)`.
     """
 
@@ -95,7 +95,7 @@ class Driver(abc.ABC):
 
     @abc.abstractmethod
     def version(self) -> str:
-        """Version of what is measured."""
+        """Version of the store that is measured."""
 
     @abc.abstractmethod
     def start(self, workload: Workload) -> None:

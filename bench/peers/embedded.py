@@ -256,8 +256,8 @@ class UltraDictDriver(Driver):
     the stream is full, stay rare.
 
     It leaks its segments when a process is killed. Dump segments have random names, so they get a
-    prefix of ours and `stop` removes what bears it. Importing it stops multiprocessing's resource
-    tracker from watching shared memory in this process.
+    prefix of ours, and `stop` removes the segments with it. Importing it stops multiprocessing's
+    resource tracker from watching shared memory in this process.
     """
 
     name = "ultradict"

@@ -16,7 +16,7 @@ forked, attach, warm up, and run the loops below one after another, each behind 
 The loops call a store's bound `get(key)` and `put(key, value)`, the same callables for each of
 them, over operations made beforehand, and hold no timer: their time is one difference of
 CLOCK_MONOTONIC, and includes the interpreter's loop. The latency pass reads the clock around each
-operation and subtracts nothing; what the clock itself costs is reported as `timer_ns`.
+operation and subtracts nothing; the cost of reading the clock is reported as `timer_ns`.
 
 A slow store runs fewer operations of the same streams: as many as take about `seconds_per_cell`,
 judged by the warm-up. Garbage collection is off in the workers. Ratios are taken within a round,
@@ -101,7 +101,7 @@ class Options:
 class Measurement:
     """One loop of one set: `ns_per_op` in one process, `kops` of all processes together.
 
-    The latencies, over all processes, are None for what the loop does not do or does not time.
+    The latencies, over all processes, are None for operations that the loop does not make or time.
     """
 
     store: str

@@ -1,13 +1,13 @@
-"""Why a history of one key is not linearizable, in words that a person can follow.
+"""The explanation of a history of one key that is not linearizable.
 
-The search (linearize.py) stops at the first return that nothing explains. What it had seen until
-then is the shortest failing prefix; the operations that were open then need not have taken effect.
+The search (linearize.py) stops at the first return that no order explains. The events until then
+are the shortest failing prefix; the operations that were open then need not have taken effect.
 
-Most of a prefix does not matter. So a part of it is looked at again, from a quiescent point not
-long before the end and the states that were possible there, and its operations are relaxed one by
-one for as long as it still fails: one that never changes the key is dropped, and one that does may
-from then on take effect at any time after its call, or never. What cannot be relaxed is the
-evidence; it shows that the whole history is illegal, as relaxing never makes a legal history
+Most of a prefix does not matter. So a part of it is searched again, from a quiescent point shortly
+before the end and the states that were possible there. Its operations are relaxed one by one for as
+long as it still fails: an operation that never changes the key is dropped, and one that does may
+take effect at any time after its call, or never. The operations that cannot be relaxed are the
+evidence. They show that the whole history is illegal, as relaxing never makes a legal history
 illegal."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from limpet.fault.check.linearize import BudgetExceeded, Search, Timed
 from limpet.fault.check.models import UNREAD, KeyModel, KeyOp, Values
 
 WINDOW: Final = 60
-"""Operations that are looked at again; more where no quiescent point is so near."""
+"""Operations that are searched again; more where no quiescent point is so near."""
 TRIAL_BUDGET: Final = 20_000
 """Configurations that one relaxation may cost; beyond, the operations are kept as evidence."""
 EVENTS_MAX: Final = 2_000_000
@@ -32,7 +32,7 @@ SHOWN_MAX: Final = 20
 
 @dataclasses.dataclass(frozen=True)
 class Explanation:
-    """Why the records of `key` cannot be ordered.
+    """The reason why the records of `key` cannot be ordered.
 
     failing: the operation whose return nothing explains. prefix: how many operations had been
     called by then. concurrent: those of them that were open. possible: the values that the key

@@ -1,23 +1,23 @@
-"""Histories of what clients did to a store: records, their file format, and merging them.
+"""Histories of clients' operations on a store: records, their file format, and merging them.
 
 A history is a list of records, one for each operation of one client on one key. Its file has one
 JSON object a line, with exactly these fields:
 
-    field       what
+    field       meaning
     client      number of the client; no two incarnations share one
     op          "insert", "update", "put", "get" or "delete"
     key         hexadecimal, two digits a byte
-    value       what is written, hexadecimal; null for get and delete
+    value       the value that is written, hexadecimal; null for get and delete
     result      "ok"; "missing" (update, get, delete); "exists" (insert); "unknown"
-    read        what a get with result "ok" returned, hexadecimal; null for all others
+    read        the value that a get with result "ok" returned, hexadecimal; null for all others
     call_ns     CLOCK_MONOTONIC before the call
     return_ns   CLOCK_MONOTONIC after the return; null exactly when the result is "unknown"
 
-A record is unknown when its client was killed during the operation, or the operation raised
-something that leaves open whether it took effect (a failed memory node). Such an operation may take
+A record is unknown when its client was killed during the operation, or the operation raised an
+error that leaves open whether it took effect (a failed memory node). Such an operation may take
 effect at any time after its call, or never.
 
-The order of the lines means nothing; `merge` sorts by call. Times of different processes compare,
+The order of the lines has no meaning; `merge` sorts by call. Times of different processes compare,
 as CLOCK_MONOTONIC is one clock on one machine."""
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ WRITES: Final = frozenset(("insert", "update", "put"))
 
 
 class HistoryError(LimpetError, ValueError):
-    """A record, or a line of a history file, says what cannot be."""
+    """A record, or a line of a history file, is impossible."""
 
 
 class Record(NamedTuple):
-    """One operation; the module says what the fields mean. Times in ns."""
+    """One operation; the module's docstring has the fields. Times in ns."""
 
     client: int
     op: str

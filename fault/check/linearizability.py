@@ -1,4 +1,4 @@
-"""Whether a history of a key-value store is linearizable: key by key, with three verdicts.
+"""The check of a store's history for linearizability: key by key, with three verdicts.
 
 ok: there is an order of the operations that explains every result. illegal: there is none; an
 explanation says why (explanation.py). unknown: the search was given up when its budget was spent.
@@ -30,7 +30,7 @@ BUDGET: Final = 2_000_000
 BUDGET_PER_OPERATION: Final = 500
 """Configurations looked at for one key, and more for each of its operations; a few us each."""
 ALONE_MAX: Final = 20_000
-"""Up to this many operations, further processes cost more than they bring."""
+"""Up to this many operations, more processes cost more than they save."""
 BATCH: Final = 2000
 """Operations handed to a process at a time, at least."""
 
@@ -44,7 +44,7 @@ class Records(Protocol):
 
 
 Part = tuple[bytes, Records, bytes | None]
-"""A key, its records, and what it held before them."""
+"""A key, its records, and its value before them."""
 
 
 class Verdict(enum.Enum):
@@ -131,7 +131,7 @@ def check(
     budget: int | None = None,
     processes: int | None = None,
 ) -> LinearizabilityReport:
-    """Judge a history; `initial` is what the store held before it (default: nothing).
+    """Judge a history; `initial`: the store's keys and values before it (default: none).
 
     `budget`: configurations looked at for one key; by default it grows with the operations on the
     key. `processes` None: one for each CPU that this process may use, when the
@@ -154,8 +154,8 @@ def check_parts(
 ) -> LinearizabilityReport:
     """As `check`, of a history that is cut into its keys already.
 
-    The records of a part are asked for in the process that judges it, so they may be made then.
-    `progress` is told how many operations have been judged; what it raises ends the check.
+    The process that judges a part iterates over its records, so they may be made then. `progress`
+    is called with the number of judged operations; an exception of it ends the check.
     """
     ordered = sorted(parts, key=lambda part: len(part[1]), reverse=True)
     if processes is None:
@@ -236,7 +236,7 @@ def _check_batches(
 
 
 def _inherit(parent: int, parts: list[Part], budget: int | None) -> None:
-    """In a new process: what it inherited by the fork."""
+    """In a new process: note the arguments that it inherited by the fork."""
     global _budget
     end_with_parent(parent)
     _parts.extend(parts)

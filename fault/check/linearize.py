@@ -1,32 +1,32 @@
-"""The search for an order: is there one for these operations that their model and times allow?
+"""The search for an order of operations that their model and their times allow.
 
 J. Wing and C. Gong, "Testing and verifying concurrent objects" (1993), with the memoisation of G.
-Lowe, "Testing for linearizability" (2017), in its just-in-time form: events are taken in the order
-of their times, and an operation is put in the order no sooner than a return demands it.
+Lowe, "Testing for linearizability" (2017), in its just-in-time form: it takes events in the order
+of their times, and orders an operation no sooner than a return demands it.
 
 A configuration is (state, taken, free): the state after the operations put in the order so far, and
-two bitsets over the open operations, which were called and are not done with:
+two bitsets over the open operations, which were called and have not returned:
 
     taken   it is in the order
-    free    it could have been put in the order without a change to anything else (it found its own
-            result and changed nothing, or it was overwritten at once): it may count as taken or not
+    free    it could have been ordered without any other change (it found its own result and changed
+            nothing, or it was overwritten at once): it may count as taken or not
     neither it is yet to come
 
 When an operation returns, each configuration in which it is neither is replaced by all those that
 further open operations lead to, with the returning one as the last. No configuration left: illegal.
-So at a quiescent point, with nothing open, the set of possible states is all that is kept.
+So at a quiescent point, with no open operation, only the set of possible states is kept.
 
-An operation of unknown outcome never returns, so it stays open and nothing demands it.
+An operation of unknown outcome never returns, so it stays open and no return demands it.
 
-What makes it fast, each without changing the answer:
+These make the search fast, and do not change the answer:
 - of configurations with the same state, one with the same taken but more free operations replaces
   the other, and so does one that took fewer operations of unknown outcome;
 - of equal operations, the one that returns first is put in the order first;
 - an operation that returns before anything else happens is stepped, with no search;
 - the hints of the model.
 
-Operations of which one returns in the same nanosecond in which the other is called count as
-concurrent.
+Two operations count as concurrent if one returns in the same nanosecond in which the other is
+called.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from limpet.fault.check.models import Model, Op, State
 NEVER: Final = 1 << 63
 """Later than every return."""
 SCAN_MAX: Final = 64
-"""Configurations of one state that a new one is compared with; beyond, only its double is found."""
+"""A new configuration is compared with so many of its state; beyond, only an equal one is found."""
 
 Config = tuple[State, int, int]
 
@@ -225,8 +225,8 @@ class Search(Generic[State, Op]):
         return True
 
     def _explain(self, config: Config[State], bit: int, after: _Frontier[State]) -> None:
-        """Add to `after` what `config` becomes when the operation of `bit` is put in the order,
-        now or after further open ones."""
+        """Add to `after` the configurations that follow `config` when the operation of `bit` is
+        ordered, now or after further open ones."""
         op = self._op[bit]
         step = self.model.step
         last = step(config[0], op)
@@ -263,13 +263,13 @@ class Search(Generic[State, Op]):
                 raise BudgetExceeded
 
     def _candidates(self, taken: int, free: int, without: int) -> Iterator[tuple[Op, int]]:
-        """Of each set of equal open operations, those that may be the next in the order."""
+        """From each set of equal open operations, those that may be the next in the order."""
         for op, group in self._equals.items():
             for _, _, bit in group:
                 if taken & bit or bit == without:
                     continue
                 yield op, bit
-                # One that is free may not need this place, so the next may be first.
+                # A free operation may not need this place, so the next may be first.
                 if not free & bit:
                     break
 
@@ -293,7 +293,7 @@ class Search(Generic[State, Op]):
         return after, taken, free
 
     def _forget(self, index: int, bit: int) -> None:
-        """The operation is done with in every configuration: its bit can be another's."""
+        """Free the bit of an operation that every configuration has ordered."""
         op = self._op.pop(bit)
         del self.open[index]
         group = [entry for entry in self._equals[op] if entry[2] != bit]

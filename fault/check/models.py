@@ -1,13 +1,13 @@
-"""Sequential specifications: what a history is compared with.
+"""Sequential specifications, with which histories are compared.
 
 A model is init, step and equal: the state before the first operation; the state after an operation
-took effect in a state, or None if it cannot have come back from there as it did; and which states
-are the same, which here is `==` and `hash` of the states. A state is never None.
+took effect in a state, or None if its result is impossible there; and equality, which is `==` and
+`hash` of the states. A state is never None.
 
 An operation whose outcome is unknown is stepped as one that took effect: where it would have had no
 effect (an insert of a key that is there), `step` gives None or the same state.
 
-The hints say what can be left out of the search. Without them the search is right, and slower.
+The hints shorten the search. Without them the search is right, and slower.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ Op = TypeVar("Op", bound=Hashable)
 
 
 class Model(Generic[State, Op]):
-    """Base of models. Equal operations are interchangeable: same call, same outcome."""
+    """Base of models. Equal operations are interchangeable: same call, same result."""
 
     def init(self) -> State:
         """The state before the first operation."""
         raise NotImplementedError
 
     def step(self, state: State, op: Op) -> State | None:
-        """The state after `op` in `state`; None if `op` cannot come back as it did."""
+        """The state after `op` in `state`; None if the result of `op` is impossible there."""
         raise NotImplementedError
 
     def pure(self, op: Op) -> bool:
@@ -122,7 +122,7 @@ class Values:
         return None if state == ABSENT else self._values[state - 2]
 
     def renumber(self, other: Values, state: int) -> int:
-        """The number here of what `other` calls `state`."""
+        """The number here of the state that `other` numbers `state`."""
         return state if state in (ABSENT, UNREAD) else self.number(other.value(state))
 
     def key_op(self, record: Record) -> KeyOp:
@@ -153,8 +153,8 @@ _EFFECTS: Final[Mapping[tuple[str, str], tuple[int, int]]] = {
 
 
 class QueueOp(NamedTuple):
-    """An operation on a queue: "put" of a value; "get" of a value, or of what it found ("lost": it
-    is not known); "empty", a get that found nothing."""
+    """An operation on a queue: "put" of a value; "get" of a value; "lost", a get whose value is not
+    known; "empty", a get that found no element."""
 
     kind: str
     value: bytes = b""

@@ -16,14 +16,14 @@ A log, in bytes:
          +4         2      operation, see `Operation`
          +6         2      result, see `Result`; 0 until the call has returned
          +8         8      key: the caller's number for it
-         +16        8      value: the caller's number for what is written, 0 if nothing
-         +24        8      read: the caller's number for what was read, 0 if nothing
+         +16        8      value: the caller's number for the value that is written, 0 if none
+         +24        8      read: the caller's number for the value that was read, 0 if none
          +32        8      call_ns, CLOCK_MONOTONIC
          +40        8      return_ns, 0 until the call has returned
 
 Note i is valid when count > i. Its call is complete when its result is not 0; the result is written
 last. One process at a time writes a log (the next incarnation starts when the last one is dead) and
-every store is of 8 aligned bytes, in program order, so a kill leaves a valid log behind any of
+every store is of 8 aligned bytes, in program order, so a kill leaves a valid log after each of
 them.
 
 Known limit: every operation costs 48 bytes for as long as the run lasts.
@@ -78,7 +78,7 @@ class Operation(enum.IntEnum):
 
 
 class Result(enum.IntEnum):
-    """How it came back. UNKNOWN: it did not, or with an error that leaves open what it did.
+    """Its result. UNKNOWN: it did not return, or raised an error that leaves its effect open.
 
     TORN: a get returned bytes that no client wrote. FULL: there was no room, and nothing changed.
     """
@@ -97,8 +97,8 @@ class Log:
     def __init__(
         self, fd: int, client: int, start: int = 0, now: Callable[[], int] = time.monotonic_ns
     ) -> None:
-        """`start`: where in the file the log begins, a multiple of a page. `now`: the clock of the
-        calls and returns; it must be one for all clients of a history."""
+        """`start`: the offset of the log in the file, a multiple of a page. `now`: the clock of
+        calls and returns; all clients of a history must use the same."""
         self._fd = fd
         self._client = client
         self._start = start

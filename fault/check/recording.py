@@ -2,12 +2,12 @@
 
 The notes are those of recorder.py, whose logs hold numbers; here each slot has an archive besides,
 an anonymous file (`memfd`) of the byte strings that the numbers stand for. A string is appended to
-the archive before the note that names it is made, so a kill leaves no note without its bytes; what
-was appended and not named is skipped.
+the archive before the note that names it is made, so a kill leaves no note without its bytes;
+strings that were appended and not named are skipped.
 
 An archive, in bytes: 8 of zero, then strings one after the other, each
 
-    offset   size   what
+    offset   size   meaning
     0        8      length, in machine byte order
     8        length the bytes, then zero bytes up to the next multiple of 8
 
@@ -44,10 +44,10 @@ _RESULTS: Final = {
 def from_notes(
     notes: Notes, key_of: Callable[[int], bytes], value_of: Callable[[int], bytes]
 ) -> Iterator[Record]:
-    """The records of `notes`, in their order; the callables say what their numbers stand for.
+    """The records of `notes`, in their order; the callables turn numbers into keys and values.
 
-    What found no room is left out, as it changed nothing. ValueError for a torn read: it has no
-    place in a history, as it is wrong by itself.
+    Operations that found no room are left out, as they changed nothing. ValueError for a torn read:
+    it is wrong by itself, and has no place in a history.
     """
     for start in range(0, len(notes), CHUNK):
         yield from _from_tuples(notes[start : start + CHUNK].tolist(), key_of, value_of)

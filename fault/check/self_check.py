@@ -3,7 +3,7 @@
 A loaded value is the content of a file, known by its length and digest. A rewritten one is the same
 content and a trailer of 40 bytes, little-endian:
 
-    offset   size   what
+    offset   size   meaning
     0        8      MAGIC
     8        8      incarnation of the writer, from 1
     16       8      sequence of the write within the incarnation, from 1

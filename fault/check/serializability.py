@@ -1,14 +1,15 @@
-"""Whether a history of transactions is strictly serializable: one verdict for all keys together.
+"""The check of a history of transactions for strict serializability, all keys together.
 
-It is if the transactions that happened can be put into one order in which each reads what the last
-one before it wrote, and which has those first that returned before others were called.
+A history is strictly serializable if the transactions that happened have one order in which each
+reads the values that the last one before it wrote, and in which a transaction that returned before
+another was called comes first.
 
-What must hold of a history, or it is refused with HistoryError: the values that are written to a
-key are all different, and different from what it held at first; and every transaction that writes a
-key has read it. Then the order of a key's versions is known, as each names the one before it, and
-the question has an exact answer, found in time that grows with the size of the history (Adya,
-Liskov and O'Neil, "Generalized isolation level definitions", 2000; Kingsbury and Alvaro, "Elle",
-2020). These must come before those:
+A history is refused with HistoryError unless two rules hold: the values that are written to a key
+are all different, and different from its first value; and every transaction that writes a key has
+read it. Then the order of a key's versions is known, as each names the one before it, and the
+question has an exact answer, found in time that grows with the size of the history (Adya, Liskov
+and O'Neil, "Generalized isolation level definitions", 2000; Kingsbury and Alvaro, "Elle", 2020).
+A transaction in the column "from" must come before one in the column "to":
 
     edge          from                                  to
     write-read    writer of a version                   reader of that version
@@ -22,9 +23,9 @@ transactions that overwrite one version are a cycle of two. Edges of real time a
 each to each, which are n * n, but through a chain of the times of return: a transaction leads to
 its return, which leads to the next return; and the last return before its call leads to it.
 
-A transaction of unknown outcome happened if one that happened read what it wrote. Any other is left
+A transaction of unknown outcome happened if one that happened read its writes. Any other is left
 out: no transaction saw it, and leaving out unseen transactions removes edges and adds none. Aborted
-ones are left out, too; what they read may have been inconsistent.
+transactions are left out, too; their reads may have been inconsistent.
 
 Known limits: a key can be deleted only once, and only if it was there at first, since "absent" is
 a value like others; transaction_model.py judges small histories in which keys come and go. A
@@ -62,7 +63,7 @@ Version = tuple[Item, bytes | None]
 
 @dataclasses.dataclass(frozen=True)
 class Edge:
-    """Why one transaction comes before another; `kind` as in the module. Times have no version."""
+    """An edge between two transactions; `kind` as in the module. Times have no version."""
 
     kind: str
     before: Transaction
@@ -89,7 +90,7 @@ class SerializabilityReport:
     """The verdict on a history.
 
     unknown: transactions of unknown outcome; happened: those of them that others saw. cycle: the
-    edges that contradict each other, each from where the one before it leads. unfounded: reads of
+    edges that contradict each other, each from the end of the one before it. unfounded: reads of
     unwritten values, in words; no cycle is looked for where there are any.
     """
 
@@ -149,9 +150,9 @@ def check_file(path: str | os.PathLike[str]) -> SerializabilityReport:
 def check(
     history: Iterable[Transaction], *, initial: Values | None = None
 ) -> SerializabilityReport:
-    """Judge a history; `initial` is what the keys held before it (default: all absent).
+    """Judge a history; `initial`: the values of the keys before it (default: all absent).
 
-    HistoryError if it breaks what the module demands of a history.
+    HistoryError if it breaks one of the rules for histories.
     """
     transactions = list(history)
     initial = initial or {}
@@ -176,7 +177,7 @@ def check(
 
 
 def _find_writers(transactions: Sequence[Transaction], initial: Values) -> dict[Version, int]:
-    """The transaction that wrote each version, whatever came of it."""
+    """The transaction that wrote each version, committed or not."""
     found: dict[Version, int] = {}
     for index, one in enumerate(transactions):
         validate(one)
@@ -198,7 +199,7 @@ def _find_writers(transactions: Sequence[Transaction], initial: Values) -> dict[
 
 
 def _find_happened(transactions: Sequence[Transaction], writers: dict[Version, int]) -> list[int]:
-    """Those that were committed, and those of unknown outcome that one which happened has read."""
+    """Committed transactions, and those of unknown outcome whose writes one that happened read."""
     left = [index for index, one in enumerate(transactions) if one.outcome == "committed"]
     found = set(left)
     while left:
@@ -217,7 +218,7 @@ def _find_unfounded(
     writers: dict[Version, int],
     initial: Values,
 ) -> list[str]:
-    """Reads of unwritten or aborted values; only some of many."""
+    """Reads of unwritten or aborted values; if there are many, some of them."""
     found: list[str] = []
     for index in happened:
         one = transactions[index]
@@ -253,7 +254,7 @@ class _Order:
         self._add_times()
 
     def _add_versions(self) -> None:
-        """Of many transactions that overwrite one version, two are enough: they form a cycle."""
+        """If many transactions overwrite one version, two are enough: they form a cycle."""
         writer: dict[Version, int] = {}
         overwriters: dict[Version, list[int]] = {}
         for number, one in enumerate(self._transactions):
@@ -311,7 +312,7 @@ class _Order:
         return left
 
     def _some_cycle(self, left: set[int]) -> list[int]:
-        """The transactions of some cycle. In `left`, there is something before everything."""
+        """The transactions of some cycle. Every transaction in `left` has a predecessor there."""
         before = {other: number for number in left for other in self._after[number]}
         path: dict[int, None] = {}
         number = next(iter(left))
@@ -356,7 +357,7 @@ class _Order:
         return [number for number in reversed(path) if number < len(self._transactions)]
 
     def _edge(self, before: int, after: int) -> Edge:
-        """Why one comes before the other."""
+        """The edge by which one comes before the other."""
         first, then = self._transactions[before], self._transactions[after]
         for version in then.reads.items():
             item, value = version

@@ -1,4 +1,4 @@
-"""Made-up histories that are linearizable by the way they are made, for tests and for timing.
+"""Synthetic histories that are linearizable by construction, for tests and for timing.
 
 Clients take turns at random in virtual time. Each operation takes effect at a random moment between
 its call and its return, on a plain dict, and its client then calls the next one. A kill cuts an

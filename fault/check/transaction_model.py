@@ -3,11 +3,11 @@
 serializability.py has an exact answer for histories of any size, but only where each version of a
 key has a writer of its own: "absent" is a value that comes again, so it cannot follow keys that are
 inserted and deleted. Here all keys together are one object, and a transaction is an operation on
-it: what it read, and what it wrote. Then the question is whether that object is linearizable, which
-linearize.py answers, in time that grows exponentially at worst with what overlaps.
+it: its reads and its writes. linearize.py answers whether that object is linearizable, in time that
+grows exponentially, at worst, with the number of overlapping operations.
 
-A state is what is there: the pairs of key and value. An operation can take effect in a state that
-has what it read: a value, that a key is ABSENT, or that it is PRESENT, with whatever value.
+A state is the set of pairs of key and value. An operation can take effect in a state that agrees
+with its reads: a value, a key that is ABSENT, or a key that is PRESENT, with any value.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ BUDGET: Final = 1 << 20
 
 
 class Step(NamedTuple):
-    """A transaction, or an operation on one key: what it found, and what it left, None: nothing."""
+    """A transaction, or an operation on one key: its reads, and its writes (None: deleted)."""
 
     reads: tuple[tuple[bytes, Found], ...]
     writes: tuple[tuple[bytes, bytes | None], ...]
@@ -81,11 +81,11 @@ _NEEDS: Final[Mapping[tuple[str, str], Found]] = {
     ("update", "ok"): PRESENT, ("update", "missing"): ABSENT, ("update", "unknown"): PRESENT,
     ("delete", "ok"): PRESENT, ("delete", "missing"): ABSENT, ("delete", "unknown"): PRESENT,
 }  # fmt: skip
-"""The state that an operation found, by its result. An unknown one counts if it took effect."""
+"""The state that an operation found, by its result. An unknown one counts as if it took effect."""
 
 
 def timed_of(record: Record) -> Timed[Step]:
-    """An operation on one key, as one of all keys."""
+    """An operation on one key, as an operation on all keys."""
     reads: dict[bytes, Found] = {}
     writes: dict[bytes, bytes | None] = {}
     if record.op == "get":
@@ -100,8 +100,8 @@ def timed_of(record: Record) -> Timed[Step]:
 
 
 def wrong_order(history: Iterable[Timed[Step]], initial: Mapping[bytes, bytes]) -> str:
-    """Why there is no order of all these in which each finds what those before it left, and comes
-    after those that had returned before it was called; "" if there is one.
+    """The reason why there is no order of these in which each finds the values that those before it
+    left, and comes after those that had returned before its call; "" if there is one.
 
     Raises BudgetExceeded when that takes too long to tell.
     """

@@ -1,8 +1,8 @@
-"""Noting transactions in memory that survives their client, before anything of them can be seen.
+"""Noting transactions in memory that survives their client, before others can see them.
 
 An attempt at a transaction takes effect as a whole when its function has returned, so one note is
-enough: what the attempt has read and will write, made at the end of the function. A client that is
-killed before has changed nothing, and one that is killed later has an attempt of unknown outcome.
+enough: the attempt's reads and writes, noted at the end of the function. A client that is killed
+before has changed nothing, and one that is killed later has an attempt of unknown outcome.
 
 The notes are those of recording.py. An attempt is noted as an update of one key whose value is its
 line in a history file; the result is "ok" for committed, "missing" (nothing changed) for aborted.
@@ -35,12 +35,12 @@ class TransactionLog:
         self._open = True
 
     def committed(self) -> None:
-        """The last attempt was committed."""
+        """Note that the last attempt was committed."""
         self._log.returned(Result.OK)
         self._open = False
 
     def aborted(self) -> None:
-        """The last attempt, if it is not complete, was aborted."""
+        """Note that the last attempt, if it is not complete, was aborted."""
         if self._open:
             self._log.returned(Result.MISSING)
         self._open = False

@@ -1,23 +1,23 @@
-"""Histories of transactions: records of what each read and wrote, and their file format.
+"""Histories of transactions: records of their reads and writes, and the file format.
 
 A history is a list of records, one for each attempt at a transaction. Its file has one JSON object
 a line, with exactly these fields:
 
-    field       what
+    field       meaning
     client      number of the client; no two incarnations share one
     outcome     "committed"; "aborted"; "unknown"
-    reads       what it found: a list of [store, key, value]; not what it had written itself
-    writes      what it wrote: a list of [store, key, value]; of each key the last
+    reads       the values that it found: a list of [store, key, value]; not its own writes
+    writes      the values that it wrote: a list of [store, key, value]; the last of each key
     call_ns     CLOCK_MONOTONIC before the attempt
     return_ns   CLOCK_MONOTONIC after it; null exactly when the outcome is "unknown"
 
-A store stands there with its name, a key and a value in hexadecimal, two digits a byte, and null
-for the value of a key that is absent, or is deleted.
+A store is given by its name, a key and a value in hexadecimal, two digits a byte, and null for the
+value of a key that is absent, or is deleted.
 
-An attempt is unknown when its client was killed before it was told what came of it: it happened as
-a whole, perhaps later, when another client repaired it, or not at all. What an aborted one wrote
-must not be seen. An attempt that ended in a conflict is aborted, and the next one is a record of
-its own."""
+An attempt is unknown when its client was killed before it learned the result: it happened as a
+whole, perhaps later, when another client repaired it, or not at all. No client must see the writes
+of an aborted attempt. An attempt that ended in a conflict is aborted, and the next one is a record
+of its own."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SHOWN_MAX: Final = 4
 
 
 class Transaction(NamedTuple):
-    """One attempt at a transaction; the module says what the fields mean. Times in ns."""
+    """One attempt at a transaction; the module's docstring has the fields. Times in ns."""
 
     client: int
     outcome: str
@@ -184,7 +184,7 @@ def _parsed(rows: list[Any], name: str) -> dict[Item, bytes | None]:
 
 @functools.lru_cache(1 << 16)
 def _item(store: str, key: str) -> Item:
-    """The same for the same key, as most are met many times."""
+    """One object for equal keys, as most are met many times."""
     return str(store), bytes.fromhex(key)
 
 

@@ -1,6 +1,6 @@
-"""Whether what was read could be read: for keys that are loaded, rewritten, never deleted.
+"""The check that every read was possible: for keys that are loaded, rewritten, never deleted.
 
-Of each read in a history (`recorder.NOTE`), those after the run included:
+For each read in a history (`recorder.NOTE`), also those after the run:
 
 - it found the key, and the value was whole;
 - some write of that key, or the load, wrote the value, and was called before the read returned;
@@ -8,8 +8,8 @@ Of each read in a history (`recorder.NOTE`), those after the run included:
   had returned, and returned before the read was called.
 
 A write that was interrupted has no return: it may take effect at any time after its call, once. All
-of this holds in every linearizable history; the reverse is not so (two reads may disagree on the
-order of two writes that overlap), which is left to a checker of linearizability.
+of this holds in every linearizable history. The reverse is not true (two reads may disagree on the
+order of two writes that overlap); that is left to the checker of linearizability.
 
 Times of different processes compare: they are CLOCK_MONOTONIC of one machine.
 """
@@ -34,7 +34,7 @@ FINAL: Final = 0xFFFFFFFF
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """How many reads and writes were judged; what was wrong, by kind; some of it in words."""
+    """The numbers of judged reads and writes; the faults, by kind; some of them in words."""
 
     reads: int
     writes: int
@@ -48,7 +48,7 @@ class Verdict:
 
 
 def verify(notes: Notes, names: Sequence[str]) -> Verdict:
-    """Judge a history of PUT and GET notes; `names[key]` is what messages call a key."""
+    """Judge a history of PUT and GET notes; `names[key]`: the key's name in messages."""
     is_read = notes["op"] == Operation.GET
     unexpected = np.unique(notes["op"][~is_read & (notes["op"] != Operation.PUT)])
     if len(unexpected):
@@ -89,7 +89,7 @@ def _writes(writes: Notes) -> Notes:
 
 
 def _sources(reads: Notes, writes: Notes) -> tuple[Notes, npt.NDArray[np.bool_]]:
-    """For each read the write that it names, and whether there is such a write of its key."""
+    """For each read the write that its value names, and whether its key has such a write."""
     load = np.zeros(1, writes.dtype)
     load["return_ns"] = load["call_ns"] = -1
     table = np.concatenate([load, writes])

@@ -1,13 +1,13 @@
 """A client that dies in the midst of an operation, while its process lives on as another client.
 
-So the RCuckoo paper emulates failures: the verbs of an operation are cut off at a random one
-(RCuckoo 5.4). It takes no new process, so far more clients can die in a second.
+The RCuckoo paper emulates failures in this way: an operation is cut off at a random verb (RCuckoo
+5.4). No new process is needed, so far more clients can die in a second.
 
 `CutOffPool.endpoint.steps = k` cuts off before the k-th step from there on: as for `Endpoint.fuse`,
 each mutating verb is a step, and so is each word of a write. `Gone` is raised then, and by every
-later mutating verb: no `finally` of the dead client can touch memory. `reborn` makes its slot that
-of a process which is provably dead, without a life lock and with a start time that no process has,
-and joins again.
+later mutating verb: no `finally` of the dead client can touch memory. `reborn` makes its slot one
+of a provably dead process, without a life lock and with a start time that no process has, and joins
+again.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from limpet.shm.endpoint.layout import slot_address
 from limpet.stores.pool import Pool
 
 NEVER_STARTED: Final = 1
-"""A start time, in ticks since boot, that no process has but those of the kernel."""
+"""A start time, in ticks since boot, that only processes of the kernel have."""
 
 
 class Gone(BaseException):
-    """This client is dead. No handler of errors may take it for one."""
+    """This client is dead. A BaseException, so that no handler of errors catches it."""
 
 
 class CutOffEndpoint(HookedEndpoint, verbs=MUTATING):
@@ -52,7 +52,7 @@ class CutOffPool(Pool):
     endpoint: CutOffEndpoint
 
     def reborn(self) -> None:
-        """Make the client that has gone provably dead, and be another one."""
+        """Make the client that was cut off provably dead, and join as another client."""
         endpoint = self.endpoint
         endpoint.gone = False
         slot = self.client.ident >> slots.INCARNATION_BITS

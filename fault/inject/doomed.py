@@ -1,14 +1,14 @@
 """A client that is killed when it shows a named crash point, or in the midst of an operation.
 
 A store's `left_by` tells from memory which crash point a dead client shows. A `Doom` asks it before
-each atomic verb of the client that is to die, by another handle of the same process; when the point
-is shown, the process ends by SIGKILL. So it dies where it is meant to, whatever the operation does
-before: there are no steps to be counted beforehand.
+each atomic verb of the client that is to die, by another handle of the same process; when memory
+shows the point, the process ends by SIGKILL. So it dies at the point after any sequence of steps,
+and no steps have to be counted beforehand.
 
 Without a point, it dies half-way through, or in an operation that is far longer than the one
-before it, such as one that grows an index. Half-way is in steps, of which each atomic verb on a
-memory node is one, a plain store too: so who locks one thing, writes and unlocks it has locked it,
-and written.
+before it, such as one that grows an index. Half-way is counted in steps: each atomic verb on a
+memory node, also a plain store, is one. So an operation that locks, writes and unlocks one node has
+locked it, and written.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from limpet.shm.endpoint.layout import CONTROL_NODE, NODE_SHIFT
 from limpet.stores.pool import Pool
 
 LONG: Final = 10
-"""An operation of so many times the steps of the one before it is a long one."""
+"""An operation with so many times the steps of the one before it is a long one."""
 
 
 class DoomedEndpoint(HookedEndpoint, verbs=ATOMICS):
@@ -39,7 +39,7 @@ class DoomedEndpoint(HookedEndpoint, verbs=ATOMICS):
 
 
 class DoomedPool(Pool):
-    """A pool handle whose process can be doomed."""
+    """A pool handle whose process can be killed by a `Doom`."""
 
     endpoint_class = DoomedEndpoint
     endpoint: DoomedEndpoint
@@ -48,7 +48,7 @@ class DoomedPool(Pool):
 class Doom:
     """Ends this process by SIGKILL in an operation on `store`, a handle of a `DoomedPool`.
 
-    `point`: the crash point to die at, as `observer` sees it, another handle of the store by
+    `point`: the crash point at which to die, as `observer` sees it, a handle of the store by
     another pool handle; None: half-way through, or, if `in_long`, in a long operation. `last_words`
     is called before the end.
     """
@@ -72,7 +72,7 @@ class Doom:
         self.ident = store.pool.client_id
 
     def comes(self, operation: Callable[[], object]) -> None:
-        """Do an operation in whose midst we may die; if we do not, it is to be called again."""
+        """Run an operation in which we may die; if we do not, the caller calls this again."""
         self.steps = 0
         self.store.endpoint.watch = self._watch
         try:

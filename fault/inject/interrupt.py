@@ -1,4 +1,4 @@
-"""Ctrl-C, termination and hang-up as a flag that a loop asks for: clean-up is not cut in two."""
+"""Ctrl-C, termination and hang-up as a flag that a loop checks, so that clean-up is not cut off."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ class Interrupted(Exception):
 def ended_by_signals() -> Iterator[Callable[[], None]]:
     """While entered (main thread), SIGNALS raise Interrupted at once: `finally` is carried out.
 
-    It is raised once more by what this yields, and at the end of the body: Python drops what is
-    raised while a destructor runs. A signal that the process ignores (nohup) stays ignored.
+    The function that it yields raises it once more, and so does the end of the body: Python drops
+    an exception that is raised while a destructor runs. A signal that the process ignores (nohup)
+    stays ignored.
     """
     came: list[signal.Signals] = []
 

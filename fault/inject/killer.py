@@ -1,7 +1,7 @@
 """Signals to worker processes: kills and stops at given rates, by a seeded schedule.
 
 Only `Victims` are signalled: processes that were given by pid and are held by a pidfd since, so
-that a pid which was reused is never hit. Nothing here has a thread; the owner calls `step()` when
+that a signal never hits a reused pid. No class here has a thread; the owner calls `step()` when
 `due_ns` has come. The gaps between kills (and between stops) are drawn evenly from half to one and
 a half times the mean gap, and the victims evenly from those that are there; both follow from the
 seed (and from the processes that live).
@@ -50,7 +50,7 @@ class Victims:
             os.close(pidfd)
 
     def send(self, pid: int, number: signal.Signals) -> Sent:
-        """Signal this victim; KeyError if it is none, ProcessLookupError if it has ended."""
+        """Signal this victim; KeyError if it is no victim, ProcessLookupError if it has ended."""
         pidfd = self._pidfds[pid]
         sent = Sent(time.monotonic_ns(), pid, number)
         signal.pidfd_send_signal(pidfd, number)
@@ -62,7 +62,7 @@ class Victims:
 
 
 class Pace:
-    """When something is due that is to happen `rate` times a second (0: never)."""
+    """The times of an event that happens `rate` times a second (0: never)."""
 
     def __init__(self, rate: float, source: random.Random) -> None:
         if rate < 0:
@@ -78,7 +78,7 @@ class Pace:
     def take(self, now_ns: int) -> bool:
         """Whether it is due; if so, the next time is set.
 
-        At most once a call: an owner that comes late catches up call by call.
+        At most once a call: a late owner catches up call by call.
         """
         if self.due_ns is None or now_ns < self.due_ns:
             return False
@@ -117,13 +117,13 @@ class ProcessKiller:
         self._pace.start(now_ns)
 
     def step(self, now_ns: int) -> Sent | None:
-        """Kill one victim if that is due; its record, or None if it is not or none is left."""
+        """Kill one victim if a kill is due; its record, or None if none is due or none is left."""
         if not self._pace.take(now_ns) or not self._victims.pids:
             return None
         return self.kill(self._random.choice(sorted(self._victims.pids)))
 
     def kill(self, pid: int) -> Sent:
-        """Kill this victim now, whatever the schedule says; it is no victim any more."""
+        """Kill this victim now, outside of the schedule; it is not a victim any more."""
         sent = self._victims.send(pid, signal.SIGKILL)
         self._victims.discard(pid)
         self.sent.append(sent)
@@ -144,7 +144,7 @@ class ProcessStopper:
     ) -> None:
         self.sent: list[Sent] = []
         self.stopped: dict[int, int] = {}
-        """When each process that stands still is to go on."""
+        """The time at which each stopped process is to go on."""
         self._ever: set[int] = set()
         self._victims = victims
         self._random = random.Random(seed ^ 0x5709)
@@ -163,7 +163,7 @@ class ProcessStopper:
         self._pace.start(now_ns)
 
     def step(self, now_ns: int) -> None:
-        """Let those go on whose time has come; stop one more victim if that is due."""
+        """Continue the processes whose hold is over; stop one more victim if a stop is due."""
         for pid in [pid for pid, until_ns in self.stopped.items() if until_ns <= now_ns]:
             self._wake(pid)
         if not self._pace.take(now_ns):

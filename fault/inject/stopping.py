@@ -1,10 +1,8 @@
-"""A pool handle that stops its own process at a chosen step, or does something else there.
+"""A pool handle that stops its own process at a chosen step, or calls a function there.
 
-The twin of the crash fuse.
-
-The steps are those of `Endpoint.fuse`: every mutating verb is one, and so is every 8-byte word of
-a write. So `stop_at = k` stops where `fuse = k` kills, in place of the k-th step, and the process
-goes on from there when a process sends SIGCONT.
+The counterpart of the crash fuse. The steps are those of `Endpoint.fuse`: every mutating verb is
+one, and so is every 8-byte word of a write. So `stop_at = k` stops where `fuse = k` kills, in place
+of the k-th step, and the process goes on from there when another process sends SIGCONT.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from limpet.stores.pool import Pool
 
 
 def stop() -> None:
-    """Stop this process until another one wakes it."""
+    """Stop this process until another process wakes it."""
     os.kill(os.getpid(), signal.SIGSTOP)
 
 

@@ -6,9 +6,9 @@ status 0, when it was asked to. Then a replacement takes its slot, while the run
 end is a failure, and ends the run. So is a worker that makes no progress for `blocked_s` while it
 is not stopped, and a worker that does not end within that time when it is asked to.
 
-The pool's events say which client repaired which, and how long that took. Delays are measured from
-the moment before SIGKILL is sent, so they include the dying. Wall-clock times of events are turned
-into CLOCK_MONOTONIC by the difference of the clocks at the moment of reading.
+The pool's events name the dead and the repairing clients, with the time of each repair. Delays are
+measured from the moment before SIGKILL is sent, so they include the dying. Wall-clock times of
+events are turned into CLOCK_MONOTONIC by the difference of the clocks at the moment of reading.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ REFRESH_NS: Final = SECOND_NS // 4
 
 
 class Task(Protocol):
-    """Something that a run does at certain times, on CLOCK_MONOTONIC."""
+    """A task of a run at certain times, on CLOCK_MONOTONIC."""
 
     @property
     def due_ns(self) -> int | None:
-        """When `step` is next wanted; None: never again."""
+        """The time of the next `step`; None: there is none."""
 
     def step(self, now_ns: int) -> object:
-        """Do what is due at `now_ns`, if anything is."""
+        """Do the work that is due at `now_ns`, if any."""
 
 
 class Timer:
@@ -61,9 +61,9 @@ class Timer:
 class Progress:
     """The workers at one moment of the run; the lists have one element a slot.
 
-    `memory` is what a worker has in memory for itself, in bytes: what the pool and the parent share
-    with it is not in it. `repairs` is how many dead clients a worker has recovered, and `recovered`
-    the count of all workers; `killed`, `stops` and `fenced` count all processes.
+    `memory`: bytes of a worker's private memory, without the memory that it shares with the pool
+    and the parent. `repairs`: dead clients that a worker has recovered; `recovered`: those of all
+    workers; `killed`, `stops` and `fenced` count all processes.
     """
 
     elapsed_s: float
@@ -122,7 +122,7 @@ class EventLog:
 
 
 class Supervisor:
-    """One run's workers; `target(slot, incarnation)` is what each does. A context manager.
+    """One run's workers; each runs `target(slot, incarnation)`. A context manager.
 
     Slots count from 0. Those up to the number of rows in `counters` are workers that heed its stop
     flag; `endless` further ones do not, and are killed in the end.
@@ -150,7 +150,7 @@ class Supervisor:
         self.killer = ProcessKiller(self.victims, kill_rate, seed, self._note_kill)
         self.stopper = ProcessStopper(self.victims, stop_rate, seed, hold_ns)
         self.ends: list[str] = []
-        """Workers that ended as they should not have, in words."""
+        """Wrong ends of workers, in words."""
         self.blocked: list[str] = []
         """Workers that made no progress, in words."""
         self.kills = [0] * self.slots
@@ -190,9 +190,9 @@ class Supervisor:
         observer: Callable[[Progress], None],
         planned: Sequence[tuple[float, Callable[[], object]]] = (),
     ) -> None:
-        """Start a worker in each slot and have them work, and suffer, for so long.
+        """Start a worker in each slot, and let them work under faults for so long.
 
-        `observer` is told a few times a second; each of `planned` is done at its second of the run.
+        `observer` is called a few times a second; each of `planned` at its second of the run.
         Ends early when a worker fails.
         """
         gc.collect()
@@ -303,7 +303,7 @@ class Supervisor:
     # ---- what is known --------------------------------------------------------------------------
 
     def note_events(self) -> None:
-        """Read from the pool's events which client recovered which, before a slot is reused."""
+        """Read the recoveries from the pool's events, before a slot is reused."""
         snapshot = self.counters.read()
         for slot in range(self.clients):
             self._slot_of[snapshot.client(slot)] = slot
@@ -316,12 +316,12 @@ class Supervisor:
             if killed_ns is None:
                 continue
             repaired_ns = event["time_ns"] - clocks_ns - killed_ns
-            if repaired_ns >= 0:  # else it was dead before, by fencing
+            if repaired_ns >= 0:  # else fencing had killed it before
                 self.delays.repaired.append(repaired_ns)
                 self.delays.noticed.append(repaired_ns - event["took_ns"])
 
     def progress(self) -> Progress:
-        """How the workers are doing."""
+        """The present progress of the workers."""
         pids = [self._workers.pids.get(slot, 0) for slot in range(self.clients)]
         self.note_events()
         repairs = [0] * self.clients

@@ -1,8 +1,8 @@
-"""A child that is watched: it tells where it is, and one that does not end is ended and asked why.
+"""A watched child: it reports each step, and if it does not end, it is ended with its stacks.
 
-Its crash fuse ends it after so many memory steps, which is what a loop of CASes comes to. A timer
-ends one that neither ends nor makes steps, and has the stacks of its threads written. That is done
-in C, without the interpreter, so it ends a compiled loop that no signal handler gets into as well.
+Its crash fuse ends it after a number of memory steps, as in an endless loop of CASes. A timer ends
+a child that neither ends nor makes steps, and writes the stacks of its threads. The timer works in
+C, without the interpreter, so it also ends a compiled loop that no signal handler interrupts.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ def run_watched(
     describe: Callable[[str], str],
     steps_max: int,
 ) -> None:
-    """Run `work(tell)` in a forked child, which calls `tell` with what it is about to do.
+    """Run `work(tell)` in a forked child, which calls `tell` before each step with its name.
 
-    Raises Broken when it failed or did not end; `describe` turns its last message into its name,
-    and where. `work` sets the fuse of its endpoint, to `steps_max`.
+    Raises Broken when it failed or did not end; `describe` turns its last message into its name and
+    its place. `work` sets the fuse of its endpoint to `steps_max`.
     """
     with (
         os.fdopen(os.memfd_create("limpet-told"), "w+b", buffering=0) as told,

@@ -29,7 +29,7 @@ NICE: Final = 5
 
 @dataclasses.dataclass(frozen=True)
 class Exit:
-    """How a worker ended. `status`: its exit status, or minus the signal that killed it."""
+    """The end of a worker. `status`: its exit status, or minus the signal that killed it."""
 
     slot: int
     incarnation: int
@@ -107,10 +107,10 @@ class Workers:
         return [self.reap(pid) for pid in ended]
 
     def reap(self, pid: int) -> Exit:
-        """Wait for this worker to end; how it did.
+        """Wait for this worker to end; its `Exit`.
 
-        A signal's handler may raise at any call: what is still to be killed or read is in the
-        table until nothing of it is needed any more.
+        A signal handler may raise in any call: a worker that has yet to be killed or read stays in
+        the table until it is not needed any more.
         """
         worker = self._workers[pid]
         ended = os.waitid(os.P_PIDFD, worker.pidfd, os.WEXITED | os.WNOWAIT)

@@ -1,10 +1,10 @@
-"""How each kind of channel is tested. A new one is registered in CHANNELS.
+"""The tests of each kind of channel. A new kind is registered in CHANNELS.
 
-A kind says how a handle of it is opened, the calls at whose steps a client is killed, and a
-*round*: every call of the channel, by one client that is alone at it, with what each must return.
-The round is what survivors and successors of the dead do in the crash matrix (channel_matrix.py),
-and what clients do in memory that was damaged (damage.py): there anything may come of it but a
-signal, a hang, or an error that is not documented.
+A kind has a way to open a handle, the calls at whose steps a client is killed, and a *round*: every
+call of the channel, by one client alone, with the result that each must return. Survivors and
+successors of dead clients make the round in the crash matrix (channel_matrix.py), and clients make
+it in damaged memory (damage.py): there any result is allowed but a signal, a hang, or an
+undocumented error.
 
 Every call that waits is given a time: `patience_s`.
 """
@@ -36,12 +36,12 @@ WIDE: Final = b"twenty-four bytes of it."
 class Channels:
     """One kind of channel.
 
-    `prepare(handle)` gives it the state that `calls` begin with; it is called before each run, by
-    the survivor. `judge(handle, patience_s)` demands that a killed call happened or did not.
-    `round(handle, patience_s)` demands what a client may rely on that is alone. `release(handle)`:
-    what a client does after that, where the next one can come only then. `fresh`: needs a new pool
-    each time. `waits_for_ever`: by its paper it waits for a missing participant, with no time that
-    could be given.
+    `prepare(handle)` sets the state in which `calls` begin; the survivor calls it before each run.
+    `judge(handle, patience_s)` demands that a killed call happened or did not. `round(handle,
+    patience_s)` demands the results that a client alone may rely on. `release(handle)`: the step of
+    a client after that, where the next client can begin only then. `fresh`: needs a new pool each
+    time. `waits_for_ever`: as in its paper it waits for a missing participant, and takes no
+    timeout.
     """
 
     open: Callable[[Pool, str], Any]

@@ -2,10 +2,10 @@
 
 A victim, forked from a warm parent, makes one call of a channel and dies at its k-th step. The
 parent is the survivor. It demands, before any recovery or after it, that the call happened or did
-not, and that a *round* of all calls of the channel does what it should. Then a new process takes
+not, and that a *round* of all calls of the channel has the right results. Then a new process takes
 the victim's client slot, opens the channel and does such a round twice, and the survivor does one
-again. Nothing may be leaked, held or dead in the end, and the memory of channels has to pass its
-check. Two calls more are those of the manager: to `make` a channel, and to `remove` one.
+again. In the end no byte may be leaked or held, no client dead, and the memory of channels has to
+pass its check. Two more calls are those of the manager: to `make` a channel, and to `remove` one.
 
 Dimensions              the victim is                                           runs for a step
     killed              met by the survivor first, then recovered and           1
@@ -34,14 +34,14 @@ from limpet.stores.pool import Pool
 
 DIMENSIONS: Final = ("killed", "succeeded")
 STEPS_MAX: Final = 100_000
-"""Memory steps of a successor, all together, at most: a hundred times as many as it takes."""
+"""The most memory steps of a successor: a hundred times as many as it takes."""
 WAIT_S: Final = 5.0
-"""Of every call that waits: none has to."""
+"""The timeout of every call that waits; none should have to."""
 NAME: Final = "channel"
 MAKE: Final = "make"
 REMOVE: Final = "remove"
 NAMES: Final = {MAKE: "made", REMOVE: "removed"}
-"""The channels that calls of the manager are about."""
+"""The names of the channels in calls of the manager."""
 _count = itertools.count()
 
 
@@ -76,7 +76,7 @@ class ChannelTestbed(PoolTestbed):
             self.round(call)
 
     def round(self, call: str) -> None:
-        """A round of the channel that the victim worked on."""
+        """A round of the channel on which the victim worked."""
         with self.using(NAMES.get(call, NAME)) as handle:
             self.channel.round(handle, WAIT_S)
 
@@ -86,7 +86,7 @@ class ChannelTestbed(PoolTestbed):
                 self.channel.judge(handle, WAIT_S)
 
     def tidy(self, call: str) -> None:
-        """Remove what was made for a call."""
+        """Remove the channel that was made for a call."""
         if call in NAMES:
             self.pool.channels.remove(NAMES[call])
 
@@ -136,7 +136,7 @@ class ChannelTestbed(PoolTestbed):
         run_watched(work, lambda what: f"the successor, in {what},", STEPS_MAX)
 
     def inspect(self) -> None:
-        """Demand that nothing is leaked, held, or dead in the pool."""
+        """Demand that no byte is leaked or held in the pool, and no client dead."""
         self.account(1)
         self.pool.channels.catalogue.check()
 
@@ -144,7 +144,7 @@ class ChannelTestbed(PoolTestbed):
 class ChannelMatrix:
     """Runs calls of one kind of channel through the dimensions. In the main thread only.
 
-    `limit`: runs of one dimension of one call, about; None: at every step.
+    `limit`: about so many runs of one dimension of one call; None: every step.
     """
 
     def __init__(

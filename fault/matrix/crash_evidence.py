@@ -1,7 +1,8 @@
 """Crash evidence: the named crash points (`# CRASH(name):`) that a dead client's memory shows.
 
-A survivor looks after the death and before any recovery. A crash point is seen when memory is in
-the state that the comment at the crash point describes, however memory came into that state.
+A survivor looks after the death and before any recovery. It sees a crash point when memory is in
+the state that the comment at the crash point describes, in whatever way memory came into that
+state.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from limpet.stores.pool import Pool
 
 UNLINKED: Final = "unlinked"
-"""No crash point: `seen` reports an object in the journal, in use, whose link names nothing."""
+"""Not a crash point: `seen` reports an object in the journal, in use, whose link names none."""
 OWNER: Final = "owner"
 
 
@@ -53,7 +54,7 @@ def seen(pool: Pool, slot: int, word: int) -> set[str]:
     state = word >> 60
     if state == JOINING:
         return {"joining"}
-    found = _in_hand(pool, slot, state == DYING)
+    found = _in_journal(pool, slot, state == DYING)
     blocks = _in_blocks(pool, client_id(slot, word))
     if state == DYING:
         found.add("dying")
@@ -72,7 +73,7 @@ def seen(pool: Pool, slot: int, word: int) -> set[str]:
     return found
 
 
-def _in_hand(pool: Pool, slot: int, dying: bool) -> set[str]:
+def _in_journal(pool: Pool, slot: int, dying: bool) -> set[str]:
     words = np.frombuffer(
         pool.endpoint.read(slot_address(slot) + CLIENT_JOURNAL, CLIENT_JOURNAL_SIZE * 16),
         dtype="<u8",
@@ -84,7 +85,7 @@ def _in_hand(pool: Pool, slot: int, dying: bool) -> set[str]:
     ]
     found = set()
     for reference, link_address in pairs:
-        if link_address & REPLICATED:  # its store says what it shows: `left_by`
+        if link_address & REPLICATED:  # its store knows the crash point: `left_by`
             if pool.heap.plausible(reference) and len(set(_used_bits(pool, reference))) == 2:
                 found.add("used-in-part")
             if dying and pool.heap.plausible(reference) and not pool.heap.used(reference):
@@ -156,4 +157,4 @@ def _of_group(pool: Pool, node: int, block: int, word: int) -> str:
         if not table.groups.failed(other)
     )
     whole = there == table.groups.backups_in_service(node, block, word)
-    return "group-claimed" if whole else "group-in-part"
+    return "replica_set-claimed" if whole else "replica_set-in-part"

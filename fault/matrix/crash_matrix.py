@@ -4,16 +4,16 @@ A victim, forked from a warm parent, runs one operation with its crash fuse set 
 its k-th step (verbs.pyx: every mutating verb is a step, and every 8-byte word of a write). The
 parent is the survivor. For every k = 1, 2, ... until the operation survives, it demands:
     - before any recovery: the key can be read, written and deleted at once; it has the value from
-      before the operation, or the one from after it, and what is read once stays so
-    - after recovery the same, and what the survivor wrote meanwhile is not undone: the operation
-      happened as a whole or not at all, and at most once
+      before the operation, or the one from after it, and every later read returns the same
+    - after recovery the same, and the survivor's writes are not undone: the operation happened as a
+      whole or not at all, and at most once
     - `check()` holds, no byte is leaked or held, and the victim has no place in the pool any more
 
 Dimensions                                                                      runs for a step
     killed           as above; once with recovery first, once with the work     2
-    killed twice     the victim at step k, then the client that recovers it at its      the
-                     recoverer's step j, then a third one recovers both                     steps,
-    and 1 stopped, wait    SIGSTOP at step k (stopping.py), work around it,           1
+    killed twice     the victim at step k, then the client that recovers it     the recoverer's
+                     at its step j; then a third client recovers both           steps, and 1
+    stopped, wait    SIGSTOP at step k (stopping.py), work around it,           1
                      SIGCONT, and it goes on
     stopped, killed  SIGSTOP at step k, then fenced as the pool's policy does   1
     node lost        a memory node is lost at step k, or the victim and then    nodes times ways
@@ -21,10 +21,10 @@ Dimensions                                                                      
     succeeded        killed at step k, recovered; a new client of its slot      6
                      runs every operation (successor.py)
 
-One more row has an insert that meets the remains of another one of the same key, and is killed
-itself. With a `limit`, each of these takes as many steps of an operation as make no more runs than
-that: the first ones, the last ones, and as many evenly in between, which are the words of one long
-write. Without, all steps. A `MatrixResult` says how many there are and how many were taken.
+One more row has an insert that meets the traces of a killed insert of the same key, and is killed
+itself. With a `limit`, each row takes as many steps of an operation as make no more runs than that:
+the first, the last, and as many evenly in between, which are the words of one long write. Without a
+limit it takes all steps. A `MatrixResult` has the number of steps, and of those taken.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from limpet.stores.registry import kind_named
 DISTANT: Final = 1 << 60
 LIMIT: Final = 400
 LATE_MAX: Final = 500
-"""By how many steps interference may lengthen an operation."""
+"""Steps by which interference may lengthen an operation."""
 DIMENSIONS: Final = (
     "killed", "killed twice", "stopped, wait", "stopped, killed", "node lost", "succeeded",
 )  # fmt: skip
@@ -63,10 +63,10 @@ FIRST: Final[Mapping[str, Any]] = {", recovery first": "recover", ", work first"
 
 
 def chosen(steps: int, limit: int | None, cost: int = 1) -> list[int]:
-    """The steps that are taken, of so many, when each of them costs `cost` of `limit` runs.
+    """The steps to take, of so many, when each of them costs `cost` of `limit` runs.
 
-    All; or the first third and the last third of those that the limit allows, three at least,
-    and the others evenly in between.
+    All; or, of those that the limit allows, three at least, the first third, the last third, and
+    the others evenly in between.
     """
     most = steps if limit is None else max(3, limit // cost)
     if steps <= most:
@@ -84,7 +84,7 @@ def chosen(steps: int, limit: int | None, cost: int = 1) -> list[int]:
 class Matrix:
     """Runs operations of one store kind through the dimensions. In the main thread only.
 
-    `limit`: runs of one dimension of one operation, about; None: at every step. `step`: at this
+    `limit`: about so many runs of one dimension of one operation; None: every step. `step`: this
     one only. `testbed` makes the pools.
     """
 
@@ -95,7 +95,7 @@ class Matrix:
         testbed: Callable[[str, str, str], StoreTestbed] = StoreTestbed,
         step: int | None = None,
     ) -> None:
-        kind_named(kind)  # raises for one that there is not
+        kind_named(kind)  # raises if there is no such kind
         self.kind = kind
         self.limit = limit
         self.step = step
@@ -127,11 +127,11 @@ class Matrix:
             return testbed.told(1)
 
     def chosen(self, steps: int, cost: int = 1) -> list[int]:
-        """The steps that are taken, of so many, when each of them costs `cost` runs."""
+        """The steps to take, of so many, when each of them costs `cost` runs."""
         return chosen(steps, self.limit, cost)
 
     def _swept(self, steps: int, cost: int = 1) -> list[int]:
-        """The steps that are swept: those, and one that is expected to be outlived."""
+        """The steps to take, and one more, at which the operation should have ended."""
         return [*self.chosen(steps, cost), steps + 1] if self.step is None else [self.step]
 
     def _begin(self, operation: Operation, dimension: str) -> ResultCollector:
@@ -152,11 +152,12 @@ class Matrix:
         variants: Mapping[str, Any] = ONCE,
         fence: str = "kill",
     ) -> set[int]:
-        """Run `one(testbed, k, variant)` at each of `ks`, and on until a run outlives its fault.
+        """Run `one(testbed, k, variant)` at each of `ks`, and on until a run ends before its fault.
 
-        The last of `ks` is expected to be outlived, and all before not. `one` says whether the
-        fault took place; the steps at which it did are returned. A new pool is taken after each
-        failure; and where it did not, as the pool is another by now than when steps were counted.
+        Only at the last of `ks` a run should end before its fault. `one` returns whether the fault
+        took place; `_sweep` returns the steps at which it did. A new pool is taken after each
+        failure, and when the fault did not take place, as the pool has changed since steps were
+        counted.
         """
         struck: set[int] = set()
         runs = [(k, label) for k in ks for label in variants]
@@ -198,7 +199,7 @@ class Matrix:
         return rows[dimension](operation)
 
     def killed(self, operation: Operation) -> MatrixResult:
-        """Killed at steps of its own."""
+        """Kill the victim at its steps."""
         found = self._begin(operation, "killed")
 
         def one(testbed: StoreTestbed, k: int, first: str) -> bool:
@@ -223,7 +224,7 @@ class Matrix:
             return again
 
         if not found.failures:
-            # The last step leaves most to recover: it tells what a step costs.
+            # The last step leaves most to recover: its cost stands for that of all steps.
             ends = {found.steps, found.steps + 1} - {0} if self.step is None else {self.step}
             cost = max([self._then(found, operation, k, second, "kj") for k in sorted(ends)])
             more = set(self.chosen(found.steps, cost)) - ends if self.step is None else ()
@@ -232,7 +233,7 @@ class Matrix:
         return found.result()
 
     def past_the_dead(self, steps_of_first: Sequence[int] = ()) -> MatrixResult:
-        """An insert meets the remains of another one of the same key, and is killed itself."""
+        """An insert meets the traces of a killed insert of the same key, and is killed itself."""
         first = OPERATIONS["insert"]
         past = dataclasses.replace(first, run=lambda pool, kv: kv.insert(KEY, RIVAL))
         found = self._begin(first, "killed twice")
@@ -290,7 +291,7 @@ class Matrix:
         return len(js)
 
     def stopped(self, operation: Operation, fence: str) -> MatrixResult:
-        """Stopped at its steps, worked around, then woken (`wait`) or fenced (`kill`)."""
+        """Stop the victim at its steps, work around it, then wake (`wait`) or fence (`kill`) it."""
         found = self._begin(operation, "stopped, wait" if fence == "wait" else "stopped, killed")
 
         def one(testbed: StoreTestbed, k: int, _: Any) -> bool:
@@ -303,7 +304,7 @@ class Matrix:
         return found.result()
 
     def node_lost(self, operation: Operation) -> MatrixResult:
-        """A memory node is lost at its steps, each in every way, with or without a death."""
+        """Lose each memory node at its steps, in every way, with or without a death."""
         operation = crowded(operation)
         found = self._begin(operation, "node lost")
         variants = {
@@ -321,7 +322,7 @@ class Matrix:
         return found.result()
 
     def succeeded(self, operation: Operation) -> MatrixResult:
-        """Killed at steps of its own, recovered, and succeeded in its slot by a new client."""
+        """Kill the victim at its steps, recover it, and have a new client take its slot."""
         found = self._begin(operation, "succeeded")
         if not found.failures:
             ks = self._swept(found.steps, len(successor.FIRST))
@@ -367,9 +368,9 @@ class Matrix:
             value = testbed.store.get(KEY)
             due: set[bytes | None] = {operation.after if waits else b"survivor 3"}
             if operation.before != operation.after and first == operation.before:
-                # it had not taken effect when it was stopped, so now it has, or was refused
+                # it had not taken effect when it was stopped, so it has by now, or was refused
                 taken = {operation.after} if testbed.told(2) == 1 else due
-                # an update that loses to another one has taken effect, just before it
+                # an update that loses to another update has taken effect just before it
                 due = taken | due if testbed.store.replicated else taken
             demand(value in due, f"after it was woken the key has {short(value)}")
         with within(PATIENCE_S, "the survivor"):
@@ -402,7 +403,7 @@ def _possible(operation: Operation, died: bool) -> set[bytes | None]:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Have no kill logged while the body runs: here they are the purpose."""
+    """Log no kills while the body runs: here they are intended."""
     log = logging.getLogger("limpet")
     before = log.level
     log.setLevel(logging.ERROR)
@@ -428,7 +429,7 @@ def run(
     dimensions: Sequence[str] | None = None,
     step: int | None = None,
 ) -> Iterator[MatrixResult]:
-    """Every dimension of every operation of a store kind; a MatrixResult for each.
+    """Run every dimension of every operation of a store kind; a MatrixResult for each.
 
     `dimensions`: only these. `step`: only that one of each operation.
     """

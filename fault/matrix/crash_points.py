@@ -1,10 +1,9 @@
-"""The registry of crash points: the named steps of each module at which a death leaves something.
+"""The registry of crash points: the named steps of each module at which a death leaves traces.
 
-A module's comment `# CRASH(name):` stands at the step, and says what a survivor sees there and
-which client repairs it. Here each name is registered with its module: a module or a name that is
-only in one of the two fails tests/fault/test_crash_points.py. `defined` says which of them clients
-of a kind come by: those of the memory below, of what all stores share, and of the kind's own
-modules.
+A module's comment `# CRASH(name):` at the step says what a survivor sees there and which client
+repairs it. Here each name is registered with its module; tests/fault/test_crash_points.py fails for
+a name that is only in one of the two. `defined` returns the crash points that clients of a kind can
+come by: those of the memory layer, of code that all stores share, and of the kind's own modules.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ CRASH_POINTS: Final[dict[str, frozenset[str]]] = {
     "shm/clients/recovery.py": frozenset({"blocks-returned", "dying", "leaving", "settled"}),
     "shm/pool.py": frozenset({"node-created"}),
     "shm/replicas/replacement.py": frozenset({"node-filled", "node-restoring"}),
-    "shm/replicas/replica_sets.py": frozenset({"group-claimed", "group-in-part", "stray"}),
+    "shm/replicas/replica_sets.py": frozenset({"set-claimed", "set-in-part", "stray"}),
     "shm/replicas/view.py": frozenset({"parked", "reconciled"}),
     "stores/baselines/clover/store.py": frozenset({"appended", "retired"}),
     "stores/baselines/dtx/log.py": frozenset({"noted"}),
@@ -101,7 +100,7 @@ SHARED: Final = ("shm", "stores")
 
 
 def defined(kind: str) -> dict[str, str]:
-    """Every crash point that a client of this kind may come by, and the module that it is in."""
+    """Every crash point that a client of this kind can come by, and its module."""
     profile = profile_of(kind)
     package = "/".join(kind_named(kind).module.split(".")[2:-1])
     own = [f"stores/{pattern}" for pattern in profile.sources or (f"{package}/*.py",)]

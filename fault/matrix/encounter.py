@@ -1,23 +1,23 @@
-"""Two clients meet on a key: one is stopped, one is killed, and memory nodes are lost.
+"""Encounters of two clients on a key: one is stopped, one is killed, and nodes are lost.
 
 The crash matrix has one victim, and at most one lost node. Here two clients work on one key of a
 replicated store: one is stopped at its step j, the other is killed at its step k, `failures` memory
 nodes are lost, as many as the store survives, and the stopped client goes on. Either may be first:
-the one that comes second meets what the first has left. Both have written the key before, so their
-rows, buffers and caches are in use, and each remembers where the key is.
+the second client meets the traces of the first. Both have written the key before, so their rows,
+buffers and caches are in use, and each remembers where the key is.
 
-Demanded, by a survivor: that the clients end as they were ended; that the history of the key, with
-all that the survivor does to it before and after recovery, and with what an heir does, a new client
-in the killed one's slot, is linearizable (linearizability.py); that `check()` holds; that nothing
-is leaked or held; that other keys have their values. While the client is stopped, and the nodes are
-lost, the other keys must be served: by a store with majorities all of them; by another one those
+A survivor demands that the clients end as the test ended them; that the history of the key is
+linearizable (linearizability.py), with the survivor's operations before and after recovery, and
+those of a successor, a new client in the killed one's slot; that `check()` holds; that no byte is
+leaked or held; that other keys have their values. While the client is stopped, and the nodes are
+lost, the other keys must be served: by a store with majorities all of them; by another store those
 that it reads on no lost node, also while a third client waits for the change of the view.
 
 Every registered kind with replicas goes through it (`kinds`), with 2f + 1 memory nodes, and as many
 replicas as survive the loss of f. With a `limit`, each meeting is run about so often: at first,
-last and evenly spaced steps of both, of the first one only at those that are not in the midst of a
-write, each with one choice of lost nodes, by turns. Without, all steps of both, with every choice.
-Every other run loses the memory, too, and not only the node's state.
+last and evenly spaced steps of both, for the first client only at steps that are not in the midst
+of a write, with the choices of lost nodes by turns. Without a limit, all steps of both are taken,
+with every choice. Every other run also loses the memory, and not only the node's state.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ SIZE: Final = 40
 FIRST, OF_STOPPED, OF_KILLED, OF_SURVIVOR, OF_HEIR = VALUES = tuple(
     what.ljust(SIZE, b".") for what in (b"before", b"stopped", b"killed", b"survivor", b"heir")
 )
-"""Of one size, so that each client has memory ready for a copy of another's."""
+"""Values of one size, so that each client has memory ready for a copy of another's."""
 RESULTS: Final = ("ok", "missing", "exists")
 STOPPED, KILLED, SURVIVOR, HEIR = 0, 1, 2, 3
 WAITING: Final = 2
@@ -87,7 +87,7 @@ MEETINGS: Final = tuple(
     for killed in ("update", "delete", "insert")
     for stopped in ("get", "put", "delete")
     for first in (KILLED, STOPPED)
-    # a get that meets nothing has no step; without a value there is nothing to delete
+    # a get without traces to repair has no step; a delete needs a value
     if first == KILLED or (stopped != "get" and (stopped != "delete" or killed != "insert"))
 )
 
@@ -218,7 +218,7 @@ class EncounterTestbed(StoreTestbed):
         return target
 
     def serve(self, workers: Workers, nodes: Sequence[int]) -> None:
-        """Demand that what is to be served is, while the client is stopped and these are lost."""
+        """Demand that the right keys are served while the client is stopped and these are lost."""
         served = [key for key in CROWD if self.majorities or not self.read_on[key] & set(nodes)]
         others = [key for key in CROWD if key not in served]
         if others:
@@ -261,7 +261,7 @@ class EncounterTestbed(StoreTestbed):
             self.pool.fail_node(node)
 
     def did(self, number: int, store: Any, *ops: str) -> list[Record]:
-        """Have the survivor, or the heir, do that to the key."""
+        """Run these operations on the key, by the survivor or the successor."""
         done = []
         for op in ops:
             called = time.monotonic_ns()
@@ -276,7 +276,7 @@ class EncounterTestbed(StoreTestbed):
         heir = Pool.open(self.url)
         try:
             now = heir.client.ident >> INCARNATION_BITS
-            demand(now == slot, f"the heir has slot {now}, not {slot}")
+            demand(now == slot, f"the successor has slot {now}, not {slot}")
             store = heir.store(self.kind, name="store")
             ops = ("get", "put", "get", "delete", "get", "put", "get")
             return self.did(HEIR, store, *ops)
@@ -284,7 +284,7 @@ class EncounterTestbed(StoreTestbed):
             heir.close()
 
     def survive(self, history: list[Record], present: bool) -> None:
-        """All that is demanded in the end."""
+        """The demands at the end."""
         whole = [*history, *self.did(SURVIVOR, self.store, "get", "get")]
         self.pool.recover()
         whole += self.inherit()
@@ -296,7 +296,7 @@ class EncounterTestbed(StoreTestbed):
 
 
 def perform(store: Any, op: str, value: bytes) -> tuple[str, bytes | None]:
-    """Do an operation on the key: its result, as in a history, and what it has read."""
+    """Run an operation on the key: its result, as in a history, and the value that it read."""
     try:
         read = getattr(store, op)(KEY, *([] if _value_of(op, value) is None else [value]))
     except KeyExists:
@@ -351,8 +351,8 @@ class Encounter:
     def meet(
         self, meeting: Meeting, ks: Sequence[int] = (), js: Sequence[int] = ()
     ) -> MatrixResult:
-        """Have the clients meet at each of the chosen steps of both; or at `ks` of the first one,
-        and at `js` of the second."""
+        """Run the meeting at each of the chosen steps of both clients; or at `ks` of the first, and
+        at `js` of the second."""
         what = f"{self.failures} node{'s' * (self.failures > 1)} lost"
         found = ResultCollector(self.kind, str(meeting), what)
         undisturbed = found.counted("undisturbed", lambda: self.steps(meeting))
@@ -374,7 +374,7 @@ class Encounter:
         return found.result()
 
     def _ways(self, found: ResultCollector) -> list[tuple[tuple[int, ...], bool]]:
-        """Which nodes are lost in the next runs, and whether their memory is."""
+        """The nodes to lose in the next runs, and whether to lose their memory."""
         count = len(self.choices)
         if self.limit is not None:
             return [(self.choices[found.runs % count], bool(found.runs // count & 1))]
@@ -401,7 +401,7 @@ class Encounter:
         nodes: tuple[int, ...],
         gone: bool,
     ) -> tuple[bool, bool]:
-        """One run, noted; whether the first and the second of the clients were struck."""
+        """One run, noted; whether the fault struck the first and the second client."""
         how = "gone" if gone else "marked"
         found.at = f"the first at {k}, the second at {j}, nodes {nodes} {how}"
         found.runs += 1
@@ -456,7 +456,7 @@ class Encounter:
 
     @staticmethod
     def _end(workers: Workers, pid: int, due: tuple[int, ...]) -> bool:
-        """Wait for a client to end as it is to; whether it was killed."""
+        """Wait for a client to end as it must; whether it was killed."""
         ended = workers.reap(pid)
         demand(ended.status in due, f"a client ended with {ended.status}: {ended.traceback}")
         return ended.status != 0

@@ -13,16 +13,16 @@ from typing import Any, Final
 OF_REPLACEMENT: Final = frozenset({"node-restoring", "node-created", "node-filled"})
 """The named crash points of a client that replaces a node: tests/stores/test_replaced_nodes.py."""
 OF_REPLICAS: Final = OF_REPLACEMENT | {
-    "group-claimed", "group-in-part", "stray", "used-in-part", "parked", "reconciled",
+    "set-claimed", "set-in-part", "stray", "used-in-part", "parked", "reconciled",
 }  # fmt: skip
-"""These, and those that only clients of kinds with replicated objects come by."""
+"""These, and the crash points that only clients of kinds with replicated objects come by."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Checksum:
     """Values of at most `size_max` bytes are under a checksum: damage of them is found by a get.
 
-    `text`: what is under it, and why no more is.
+    `text`: the data under it, and the reason why no more is.
     """
 
     size_max: int = -1
@@ -33,11 +33,11 @@ class Checksum:
 class FaultProfile:
     """`matrix_...` is for the crash matrix, `explorer_...` for the explorer; sizes in bytes.
 
-    `..._capacity` is the store's. The matrix wants a small one, as making it is steps, too; the
-    explorer the smallest that there is, so that keys meet. `capacity_never`: of a store for which a
-    pool of the matrix has no room, once its last node has no more than `matrix_spare` free blocks.
-    `parameters`: others of the store. `not_met`: named crash points of the memory below that no
-    client of this kind comes by.
+    `..._capacity` is the store's. The matrix needs a small capacity, as making the store takes
+    steps, too; the explorer the smallest, so that keys meet. `capacity_never`: of a store for which
+    a pool of the matrix has no room, once its last node has no more than `matrix_spare` free
+    blocks. `parameters`: other parameters of the store. `not_met`: named crash points of the memory
+    layer that no client of this kind comes by.
     """
 
     parameters: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -56,15 +56,14 @@ class FaultProfile:
     its own package."""
     not_met: frozenset[str] = OF_REPLICAS
     waits_for_stopped: bool = False
-    """By its paper, clients wait for one that stands still while it holds a lock. So where it is
-    not killed for that (the matrix's "stopped, wait"), no client can work around it until it is
-    woken."""
+    """As in its paper, clients wait for one that stands still with a lock. So if it is not killed
+    for that (the matrix's "stopped, wait"), no client can work around it until it is woken."""
 
     checksum: Checksum = Checksum(
         text="none: a value is in an object that a link names, which has its key and sizes"
     )
     metadata_process: bool = False
-    """Whether a process keeps an index of its own, which outlives a change of the pool's memory."""
+    """Whether a process has an index of its own, which outlives a change of the pool's memory."""
 
     @property
     def damage_parameters(self) -> dict[str, Any]:

@@ -50,7 +50,7 @@ class MatrixResult:
 
 
 class ResultCollector:
-    """A MatrixResult in the making. `at`: which run is being made."""
+    """A MatrixResult in the making. `at`: the present run."""
 
     def __init__(self, store: str, operation: str, dimension: str) -> None:
         self.store = store
@@ -64,12 +64,12 @@ class ResultCollector:
 
     @property
     def full(self) -> bool:
-        """Whether there are so many failures that more say nothing new."""
+        """Whether there are enough failures."""
         return len(self.failures) >= FAILURES_MAX
 
     @contextlib.contextmanager
     def judging(self) -> Iterator[None]:
-        """Note what the body raises as a failure of the run `at`; only signals go on."""
+        """Note an exception of the body as a failure of the run `at`; signals are raised on."""
         try:
             yield
         except Interrupted:
@@ -99,7 +99,7 @@ class ResultCollector:
 
 
 def _told(error: Exception) -> str:
-    """The error in a line; with its source line, unless it is an error of limpet or a demand."""
+    """The error in a line; with its source line, unless it is a limpet error or a demand."""
     text = f"{type(error).__name__}: {error}"
     if isinstance(error, Broken | LimpetError):
         return text

@@ -1,13 +1,13 @@
-"""The crash matrix where a memory node is lost: in an operation, with or without a death.
+"""The dimension of the crash matrix in which a memory node is lost in an operation.
 
-The victim is forked as ever, and loses the node for all clients at its k-th step; or it dies there,
-and the node is lost then, before any recovery. The node is marked failed in the control
-segment, or its memory is gone: the segment is cut to nothing, and the next one to touch it gets
-SIGBUS, which the fabric turns into NodeFailed.
+The victim is forked as in the other dimensions, and loses the node for all clients at its k-th
+step; or it dies there, and the node is lost then, before any recovery. The node is marked failed in
+the control segment, or its memory is gone: the segment is truncated to nothing, and the next client
+that touches it gets SIGBUS, which the fabric turns into NodeFailed.
 
-Demanded of a store that survives the loss of a node: that only the dead client notices the loss.
-Of others: an operation may raise NodeFailed for that node, and then happened or did not; what is
-not on the node is served, can be written, and nothing is wrong with it or leaked.
+In a store that survives the loss of a node, only the dead client may notice the loss. In other
+stores an operation may raise NodeFailed for that node, and then happened or did not; keys on other
+nodes are served, can be written, and pass the check, and no byte is leaked.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def crowded(operation: Operation) -> Operation:
 
 
 def one_run(testbed: StoreTestbed, operation: Operation, k: int, node: int, way: Way) -> bool:
-    """Lose the node at step k of a crowded operation, and see what comes of it. Raises Broken.
+    """Lose the node at step k of a crowded operation, and judge the result. Raises Broken.
 
     Returns whether the operation has that step.
     """
@@ -177,7 +177,7 @@ def _served(
 
 @contextlib.contextmanager
 def _bearing(node: int) -> Iterator[None]:
-    """Bear with NodeFailed for this node."""
+    """Accept NodeFailed for this node."""
     try:
         yield
     except NodeFailed as error:

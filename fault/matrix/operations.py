@@ -35,10 +35,10 @@ def demand(holds: bool, what: str) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Operation:
-    """One operation: the key's value before and after, what the victim runs, and how it warms up.
+    """One operation: the key's value before and after, the victim's call, and its warm-up.
 
     `warm` runs before the fuse is armed. `fresh`: needs a new pool each time. `prepare` runs in the
-    survivor when the pool is new. `reads`: it changes nothing, so it may have no step at all.
+    survivor when the pool is new. `reads`: it only reads, so it may have no step at all.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Operation:
 
 
 def _warm(pool: Pool, kv: Any) -> None:
-    """Have memory at hand on every node, so that the operation itself needs no new block."""
+    """Have memory ready on every node, so that the operation itself needs no new block."""
     for number in range(8):
         kv.put(b"warm-%d" % number, NEW)
         kv.delete(b"warm-%d" % number)
@@ -100,7 +100,7 @@ def _fill_last_node(pool: Pool, kv: Any) -> None:
 
 
 def _hoard(pool: Pool, kv: Any) -> None:
-    """Own all of the memory, with nothing in it but the key."""
+    """Own all of the memory, with only the key in it."""
     kv.put(KEY, OLD)
     kept = []
     for blocks in (8, 4, 2, 1):
@@ -115,7 +115,7 @@ def _hoard(pool: Pool, kv: Any) -> None:
 
 def _made_small(pool: Pool, kv: Any) -> None:
     profile = profile_of(kv.kind)
-    # a plan that the victim left is carried out first, and fails
+    # a plan of the victim is carried out first, and fails
     for _ in range(2):
         with contextlib.suppress(StoreFull, StoreMismatch):
             small = pool.store(
@@ -135,7 +135,7 @@ def _make_to_drop(pool: Pool, kv: Any) -> None:
 
 
 def _dropped(pool: Pool, kv: Any) -> None:
-    """The store is there with all that it had, or is gone; then nothing of it is left."""
+    """Demand that the store is there with all its keys, or is gone without a trace."""
     names = [store["name"] for store in pool.stores()]
     demand(names in (["store"], ["store", "made"]), f"the catalogue has {names}")
     if "made" in names:

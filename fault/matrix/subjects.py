@@ -1,7 +1,7 @@
 """Subjects of the drills with stopped clients: every kind of store, and every channel.
 
 A subject is opened by name in a pool, and gives turns: `write` and `read` come back in bounded time
-as long as no client keeps what they need. Kinds of stores are all subjects; a channel is registered
+as long as no client keeps what they need. Every kind of store is a subject; a channel is registered
 in CHANNELS, or, if it is only a part of others, named in PARTS.
 """
 
@@ -21,19 +21,19 @@ from limpet.stores.channels.sst import SST
 from limpet.stores.registry import KINDS
 
 KEYS: Final = 6
-"""Few, so that clients meet."""
+"""Few keys, so that clients meet."""
 CAPACITY: Final = 1000
 PARAMETERS: Final[Mapping[str, Mapping[str, Any]]] = {"rcuckoo": {"rows_per_lock": 1}}
-"""Of stores: many locks, so that a client at work elsewhere does not meet a lock here."""
+"""Parameters of stores with many locks, so that a client at work elsewhere meets no lock here."""
 CHANGES: Final = 2 * KEYS
-"""The number of a turn that changes something, whatever was there before."""
+"""The number of a turn that changes memory in every state."""
 PHASE_S: Final = 3.0
 TURN_S: Final = 1.0
 """A turn that waits for others gives up after this."""
 PARTS: Final = frozenset(
     {"owned_var", "atomic_var", "shared_region", "rendezvous", "power_controller"}
 )
-"""Channels in which no client waits, that other channels are made of, or that an example has."""
+"""Channels without waiting clients that are parts of other channels, or an example."""
 
 
 class Subject(abc.ABC):
@@ -41,14 +41,14 @@ class Subject(abc.ABC):
 
     @abc.abstractmethod
     def write(self, number: int) -> None:
-        """Change something. Turn number `number`, from 0 on."""
+        """Make a change. Turn number `number`, from 0 on."""
 
     @abc.abstractmethod
     def read(self, number: int) -> None:
-        """Look at what others change."""
+        """Read data that others change."""
 
     def elsewhere(self, number: int) -> None:
-        """Change something that no `write` has to do with, if there is such a thing."""
+        """Make a change that shares no memory with `write`, if there is one."""
         self.write(number)
 
 
@@ -71,7 +71,7 @@ class StoreSubject(Subject):
     def write(self, number: int) -> None:
         key = self.keys[number % KEYS]
         value = b"%d" % number * self.random.randrange(1, 12)
-        # A key that is there, or is not; no room, as one that is stopped keeps memory from use.
+        # A key that is there, or is not; or no room, as a stopped client keeps memory from use.
         with contextlib.suppress(KeyError, StoreFull):
             if self.phased and int(time.monotonic() / PHASE_S) % 2:
                 self.store.insert(self.keys[0], value)
@@ -139,7 +139,7 @@ class QueueSubject(Subject):
 
 
 class RingSubject(Subject):
-    """A ring of which readers may miss something: its writer waits for none of them."""
+    """A ring whose readers may miss messages: its writer waits for none of them."""
 
     def __init__(self, pool: Any) -> None:
         self.ring = pool.ring("subject", 4096, overrun="skip")
@@ -151,7 +151,7 @@ class RingSubject(Subject):
             return
         try:
             self.ring.send(number, timeout=TURN_S)
-        except ChannelFull:  # another one sends
+        except ChannelFull:  # another client sends
             self.read(number)
 
     def read(self, number: int) -> None:

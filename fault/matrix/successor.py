@@ -1,10 +1,10 @@
-"""The crash matrix where the next client of the victim's own slot goes on after it.
+"""The dimension of the crash matrix in which a new client takes the victim's slot.
 
-The survivor of the other dimensions has a slot of its own, so it never meets what the victim left
-for the next client of its slot: rows, journals, logs and pins that belong to a slot, and not to a
-process. Here the survivor recovers the victim, and a new process opens the pool, takes the slot and
-runs every operation of the store, beginning with each of them, on the victim's key and on another
-one. Then it leaves, and everything that `StoreTestbed.inspect` asks for is demanded.
+The survivor of the other dimensions has a slot of its own, so it never meets the traces that the
+victim left for the next client of its slot: rows, journals, logs and pins that belong to a slot,
+and not to a process. Here the survivor recovers the victim, and a new process opens the pool, takes
+the slot and runs every operation of the store, beginning with each of them, on the victim's key and
+on another one. Then it leaves, and the demands of `StoreTestbed.inspect` must hold.
 
 A successor that hangs is a verdict, not a drill that hangs (watched.py).
 """
@@ -31,7 +31,7 @@ from limpet.shm.endpoint.slots import INCARNATION_BITS
 from limpet.stores.pool import Pool
 
 STEPS_MAX: Final = 100_000
-"""Memory steps of a successor, all together, at most: twenty times as many as it takes."""
+"""The most memory steps of a successor: twenty times as many as it takes."""
 OTHER: Final = b"other"
 LONGER: Final = b"the successor's value" * 9
 CALLS: Final = ("get", "insert", "update", "put", "delete", "put large")
@@ -65,7 +65,7 @@ def one_run(testbed: StoreTestbed, operation: Operation, k: int, first: str) -> 
 def _succeed(
     testbed: StoreTestbed, operation: Operation, possible: set[bytes | None], first: str
 ) -> int:
-    """Run a successor to its end; the slot that it had. Broken when it failed or did not end."""
+    """Run a successor to its end; its slot. Broken when it failed or did not end."""
     testbed.shared[:] = bytes(64)
     late = possible if len(possible) > 1 and testbed.store.replicated else set()
 
@@ -95,9 +95,9 @@ def _succeed(
 
 
 class _Successor:
-    """Runs every call on a key, and demands what each may do to a key of these `possible` values.
+    """Runs every call on a key, and demands a result that is possible for one of these values.
 
-    `tell`: told of each call before it is made.
+    `tell`: called with each call before it is made.
     """
 
     def __init__(self, store: Any, tell: Callable[[str], None]) -> None:

@@ -1,4 +1,4 @@
-"""One pool of the crash matrix: victims forked from a warm parent, and what a survivor does."""
+"""One pool of the crash matrix: victims forked from a warm parent, and the survivor's steps."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from limpet.fault.matrix.operations import (
 from limpet.stores.pool import Pool
 
 PATIENCE_S: Final = 10.0
-"""How long the survivor may take for one look; longer is a verdict: it was blocked."""
+"""Seconds that the survivor may take for one look; after that it counts as blocked."""
 
 
 class PoolTestbed:
@@ -59,7 +59,7 @@ class PoolTestbed:
         return ended.status != 0
 
     def account(self, clients: int) -> None:
-        """Demand that nothing is leaked, held, or dead in the pool."""
+        """Demand that no byte is leaked or held in the pool, and no client dead."""
         audit = self.pool.audit()
         demand(not audit["leaked"], f"{audit['leaked']} bytes are leaked: {audit}")
         demand(not audit["held"], f"{audit['held']} bytes are held: {audit}")
@@ -156,7 +156,7 @@ class StoreTestbed(PoolTestbed):
         return [(slot, word) for slot, word in membership.occupied() if membership.dead(slot, word)]
 
     def seen(self, dead: list[tuple[int, int]] | None = None) -> set[str]:
-        """The crash points that the dead show: slots and state words, or all that there are."""
+        """The crash points that dead clients show: those of these slots and state words, or all."""
 
         def look() -> set[str]:
             there = self.dead() if dead is None else dead
@@ -192,14 +192,14 @@ class StoreTestbed(PoolTestbed):
     def came_late(
         self, value: bytes | None, before: bytes | None, possible: set[bytes | None]
     ) -> bool:
-        """Whether the key's value is that of a dead client's operation that others completed.
+        """Whether the key has the value of a dead client's operation that others completed.
 
-        Where they do, it may take effect at any time after the death, once, and win over theirs.
+        Such an operation may take effect at any time after the death, once, and overwrite theirs.
         """
         return bool(self.store.replicated) and value in possible - {before}
 
     def inspect(self, clients: int) -> None:
-        """Demand that nothing is wrong, leaked, held, or dead in the pool."""
+        """Demand that the store is sound, no byte is leaked or held, and no client dead."""
         self.store.check()
         self.account(clients)
         for key in self.bystanders:
@@ -208,7 +208,7 @@ class StoreTestbed(PoolTestbed):
         demand(len(self.store) == there, "len() is wrong")
 
     def aftermath(self, operation: Operation, possible: set[bytes | None], first: str) -> None:
-        """All that is demanded after a death: recovery or the survivor's work first."""
+        """The demands after a death: recovery or the survivor's work first."""
         with within(PATIENCE_S, "the survivor"):
             if first == "recover":
                 value = self.store.get(KEY)
@@ -243,7 +243,7 @@ def short(value: bytes | None) -> str:
 def within(seconds: float, name: str) -> Iterator[None]:
     """Raise Broken when the body takes longer. Main thread only; its timer goes on after.
 
-    Again and again: Python drops what is raised while a destructor runs.
+    The signal is repeated: Python drops an exception that is raised while a destructor runs.
     """
 
     def late(number: int, frame: object) -> None:

@@ -60,7 +60,7 @@ MIX: Final = {
 
 
 class Agent:
-    """What a machine is asked to do. Each method is a command; its arguments are the line's."""
+    """The commands of a machine. Each method is a command; its arguments are those of the line."""
 
     def __init__(self, tell: Callable[[dict[str, Any]], None]) -> None:
         self.tell = tell
@@ -244,7 +244,7 @@ class Agent:
 
 
 def ready() -> dict[str, Any]:
-    """What the agent says of its machine when it is there."""
+    """The agent's report of its machine when it is ready."""
     sizes = {}
     for folder in sorted(Path("/sys/bus/dax/devices").glob("dax*")):
         sizes[folder.name] = [int((folder / name).read_text()) for name in ("size", "align")]
@@ -259,7 +259,7 @@ def ready() -> dict[str, Any]:
 
 
 class Told:
-    """What the children have told on a pipe."""
+    """The events that the children have written to a pipe."""
 
     def __init__(self, pipe: int) -> None:
         os.set_blocking(pipe, False)

@@ -1,4 +1,4 @@
-"""What the rack needs, and the initial file system that its machines boot from.
+"""The needs of the rack, and the initial file system from which its machines boot.
 
 Needed are qemu, a kernel of the distribution with its modules, a static busybox and ndctl. Nothing
 is fetched here: `look` says what is missing and how to get it.
@@ -37,7 +37,7 @@ from limpet.shm.errors import LimpetError
 MODULES: Final = (
     "virtio_pci", "9p", "9pnet_virtio", "libnvdimm", "nfit", "nd_pmem", "device_dax", "dax_pmem",
 )  # fmt: skip
-"""What a machine needs of the kernel, before what these need themselves."""
+"""Kernel modules that a machine needs, without those on which they depend."""
 PROGRAMS: Final = {
     "qemu-system-x86_64": "qemu-system-x86",
     "ndctl": "ndctl",
@@ -64,7 +64,7 @@ class Needs:
 
 
 def look(build: Path) -> Needs:
-    """What the rack needs; a kernel package in the folder `build` is unpacked there.
+    """The needs of the rack; a kernel package in the folder `build` is unpacked there.
 
     Raises RackError, which says what is missing and how to get it.
     """
@@ -177,7 +177,7 @@ def agent_command() -> list[str]:
 
 
 def script(modules: Sequence[str], agent: Sequence[str]) -> str:
-    """What a machine runs as its first program."""
+    """The first program of a machine."""
     load = "\n".join(f"insmod /{name}" for name in modules)
     return f"""#!/bin/busybox sh
 /bin/busybox --install -s /bin

@@ -44,7 +44,7 @@ LINE_MAX: Final = 1 << 20
 
 @dataclasses.dataclass(frozen=True)
 class Memory:
-    """What the machines of a rack share: files on the host, and their sizes in bytes."""
+    """The memory that the machines of a rack share: files of the host, and sizes in bytes."""
 
     nvdimms: tuple[Path, ...]
     nvdimm_size: int
@@ -93,7 +93,7 @@ class Machine:
         self.command = command
         self.folder = folder
         self.events: list[dict[str, Any]] = []
-        """What the agent has told by itself and `take` has not taken yet."""
+        """Events that the agent has sent by itself and `take` has not taken yet."""
         self.frozen = False
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
@@ -108,7 +108,7 @@ class Machine:
 
     @property
     def console(self) -> str:
-        """What the machine's console shows; of a machine that was started again, the last run."""
+        """The text on the machine's console; after a restart, that of the last run."""
         path = self.folder / f"{self.name}.console"
         return path.read_text(errors="replace") if path.exists() else ""
 

@@ -87,7 +87,7 @@ class Record:
 
     @property
     def counted(self) -> int:
-        """What was added up."""
+        """The sum."""
         return self._endpoint.load(COUNTED)
 
     def log(self, slot: int, client: int) -> Log:

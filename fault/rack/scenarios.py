@@ -1,4 +1,4 @@
-"""What happens in the rack: machines "a" and "b" work on one pool, and "b" is lost.
+"""The scenarios of the rack: machines "a" and "b" work on one pool, and "b" is lost.
 
 `killed`: clients work on both machines and some of them are killed inside; then the whole machine
 "b" is switched off. "a" goes on and recovers the clients of "b"; "b" boots again, and its clients
@@ -41,13 +41,13 @@ JOINING_S: Final = 180.0
 ENDING_S: Final = 20.0
 """How long the clients of a machine that goes on may take to find out that they are none."""
 SLACK_S: Final = 1.5
-"""What a machine that emulates each instruction may be late by."""
+"""Seconds by which a machine that emulates each instruction may be late."""
 Tell = Callable[[str], None]
 
 
 @dataclasses.dataclass(frozen=True)
 class RackParameters:
-    """What is run: kinds of stores, and for how long. Times in seconds."""
+    """Parameters of a run: kinds of stores, and durations in seconds."""
 
     kinds: tuple[str, ...] = KINDS
     lease_ms: int = 2000

@@ -25,14 +25,14 @@ LOOKED: Final = "every key can be read, and check() holds"
 AUDIT: Final = "audit() after recover(): 0 bytes leaked"
 
 SAYS_WHY: Final = ("ClientError", "declared dead")
-"""What the error of a client that was given up says."""
+"""Words in the error of a client that was declared dead."""
 FIRST: Final = 5
 """So much of what speaks against a check is shown."""
 
 
 @dataclasses.dataclass
 class Outcome:
-    """What a scenario did with one kind of store. `figures`: what was measured, with its unit."""
+    """The outcome of a scenario with one kind of store. `figures`: measurements with units."""
 
     scenario: str
     kind: str
@@ -49,7 +49,7 @@ class Outcome:
 
 
 def judge_ends(outcome: Outcome, ended: Iterable[Mapping[str, Any]]) -> None:
-    """The ends of clients that nobody froze."""
+    """The ends of clients that were not frozen."""
     for one in ended:
         if one["error"]:
             outcome.complain(ENDED, f"the client of slot {one['slot']}: {one['error']}")
@@ -98,7 +98,7 @@ def judge_history(outcome: Outcome, notes: Notes, keys: Sequence[bytes]) -> Line
 
 
 def judge_look(outcome: Outcome, found: Mapping[str, Any]) -> None:
-    """What the agent's `verify` found."""
+    """The report of the agent's `verify`."""
     outcome.checks[LOOKED] += found["wrong"]
     audit = found["audit"]
     outcome.figures["audit"] = ", ".join(f"{name} {audit[name]}" for name in audit)

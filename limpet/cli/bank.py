@@ -23,12 +23,12 @@ KINDS: Final = ("read", "transfer")
     type=click.Choice(["rtx-sherman", *UNORDERED]),
     default="rtx-sherman",
     show_default=True,
-    help="What has the accounts; both: a store of each kind has some of them.",
+    help="The kind of store with the accounts; both: each kind has some of them.",
 )
 @click.option("--accounts", type=click.IntRange(2, 100_000), default=64, show_default=True,
               help="Few of them make many conflicts.")  # fmt: skip
 def bank(history: str | None, as_json: bool, **given: Any) -> None:
-    """Kill and stop clients that make transfers in transactions, then judge what they saw.
+    """Kill and stop clients that make transfers in transactions, then judge their history.
 
     Clients move money between two or three accounts, or read some or all of them, each in one
     transaction; again and again a random one is killed and replaced, or stopped. Afterwards all

@@ -1,7 +1,7 @@
 """Shared parts of the commands: arguments, how they report, and how errors become exit statuses.
 
-Exit status: 0 everything asked for was done and held, 1 it was not (one line on stderr says why),
-2 the command line makes no sense, 128 + n ended by signal n.
+Exit status: 0 the command did everything asked for, and every check held; 1 it did not (one line on
+stderr says why); 2 the command line makes no sense; 128 + n ended by signal n.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def _plain(value: object) -> object:
 
 
 def console() -> Console:
-    """Stdout; as wide as it must be when that is no terminal."""
+    """Stdout; as wide as the text needs when it is no terminal."""
     return Console(file=sys.stdout, width=None if sys.stdout.isatty() else 120, highlight=False)
 
 

@@ -15,14 +15,14 @@ from limpet.fault.inject.interrupt import Interrupted, ended_by_signals
 @click.command()
 @click.argument("kinds_", nargs=-1, type=click.Choice(kinds()), metavar="[KIND]...")
 @click.option("--cases", type=click.IntRange(1), default=300, show_default=True,
-              help="Of all kinds together, in equal parts.")  # fmt: skip
-@click.option("--seed", type=click.IntRange(0), help="Of every random choice; printed if drawn.")
+              help="Cases of all kinds together, in equal parts.")  # fmt: skip
+@click.option("--seed", type=click.IntRange(0), help="Seed of random choices; printed if drawn.")
 @click.option("--case", "only", type=click.IntRange(0), help="Only this one: repeats a failure.")
 @json_option
 def damage(
     kinds_: tuple[str, ...], cases: int, seed: int | None, only: int | None, as_json: bool
 ) -> None:
-    """Damage the memory of pools that clients use, and see what operations come to.
+    """Damage the memory of pools that clients use, and judge the results of their operations.
 
     KIND is one of stores or channels; all of them if none is named. Bits, words, lines and pages of
     the segments are overwritten, before operations and between them. No client may end by a signal,

@@ -23,12 +23,12 @@ from limpet.fault.matrix.operations import Broken
               help="A small file system of its own (a tmpfs) to fill up for real.")  # fmt: skip
 @json_option
 def full(names: tuple[str, ...], every: int, folder: Path | None, as_json: bool) -> None:
-    """Have memory be full at each request for pages, then have room again.
+    """Refuse each request for pages in turn, as a full memory does, then grant them again.
 
     KINDs are those of stores, and "channels"; all of them if none is named. In each run, a write
-    that finds no memory must raise StoreFull and change nothing; meanwhile everything must be
-    readable, by clients that are there and by one that comes only then; and afterwards all must be
-    as if there had always been room. Exit status 0 only if everything held.
+    that finds no memory must raise StoreFull and change nothing; meanwhile every key must be
+    readable, by clients that are there and by one that opens the pool only then; and afterwards the
+    store must be as if there had always been room. Exit status 0 only if everything held.
     """
     if folder is not None:
         require_small(folder)

@@ -33,7 +33,7 @@ class Due:
         self._next = 0.0
 
     def __call__(self, always: bool = False) -> bool:
-        """Whether it is to be shown now; `always`: yes, however soon."""
+        """Whether to show it now; `always`: in any case."""
         now = time.monotonic()
         if not always and now < self._next:
             return False
@@ -169,7 +169,7 @@ def operations(progress: Progress) -> list[int]:
 def latencies_ns(
     snapshot: Snapshot, slot: int | None, kinds: tuple[str, str] = ("get", "put")
 ) -> dict[str, float | None]:
-    """The percentiles of PERCENTILES, of gets and of writes, which are called as `kinds` says."""
+    """The percentiles of PERCENTILES, of gets and of writes, with the names in `kinds`."""
     return {
         f"{name}_p{percent}": snapshot.percentile_ns(kind, percent, slot)
         for name, kind in zip(kinds, (GETS, PUTS), strict=True)

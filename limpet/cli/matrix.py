@@ -51,14 +51,14 @@ def matrix(
     failures: int | None,
     as_json: bool,
 ) -> None:
-    """Kill each operation of a KIND at its every step, and verify what survivors see.
+    """Kill each operation of a KIND at its every step, and verify the survivors' view.
 
     KIND is one of stores or of channels; race if none is named. The dimensions: it is killed;
     killed, and then the client that recovers it at each of its steps; stopped, and woken or killed;
     memory nodes are lost; and a new client of its slot runs every operation. (Of channels: the
-    first and the last.) The table says how many steps there are and how many were taken: those of
-    the operation, and the steps of the client that met the victims and was killed next. Exit status
-    0 only if everything held.
+    first and the last.) The table has the numbers of steps, and of those taken: of the operation,
+    and of the client that met the victims and was killed next. Exit status 0 only if everything
+    held.
 
     With --encounters, of a KIND with replicas, two clients work on one key; one is stopped at each
     of its steps, the other is killed at each of its own, NODES memory nodes are lost, and the first

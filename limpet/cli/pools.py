@@ -54,7 +54,8 @@ def create(
     stores: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Make a pool, with stores if --store says so. If a store cannot be made, neither is the pool.
+    """Make a pool, and the stores that --store names. If a store cannot be made, neither is the
+    pool.
 
     Sizes are bytes, or text such as 64MiB.
     """
@@ -117,9 +118,10 @@ def ls(url: str | None, as_json: bool) -> None:
 @url_argument
 @json_option
 def inspect(url: str, as_json: bool) -> None:
-    """Show a pool: parameters, nodes, stores, channels, clients, every byte, what happened last.
+    """Show a pool: parameters, nodes, stores, channels, clients, every byte, the last events.
 
-    What cannot be read, because a node is lost or damaged, is named; then the exit status is 1.
+    A part that cannot be read, because a node is lost or damaged, is named; then the exit status is
+    1.
     """
     with limpet.open(url) as pool:
         report: dict[str, Any] = {
@@ -204,9 +206,9 @@ def _clock(time_ns: int) -> str:
               "the host. Its exit status 0 says that the host is off.")  # fmt: skip
 @json_option
 def watch(url: str, interval_ms: float, fence_command: str, as_json: bool) -> None:
-    """Recover dead clients promptly, and say so, a line each time. Ctrl-C ends it.
+    """Recover dead clients promptly, and print a line each time. Ctrl-C ends it.
 
-    Clients repair what they meet without it, too; nothing depends on this process.
+    Clients recover the dead without it, too; nothing depends on this process.
     """
     with limpet.open(url) as pool:
         click.echo(f"watching {pool.url}; Ctrl-C ends it", err=True)
@@ -230,8 +232,8 @@ def watch(url: str, interval_ms: float, fence_command: str, as_json: bool) -> No
 def hosts(url: str, as_json: bool) -> None:
     """Show which hosts use a pool: their clients, leases and clocks, and the pool's memory.
 
-    Takes half a lease in a pool of several hosts, to see who renews. A clock is told by how much it
-    is ahead of this host's.
+    Takes half a lease in a pool of several hosts, to see which clients renew theirs. A clock is
+    shown by how much it is ahead of this host's.
     """
     with limpet.open(url) as pool:
         report: dict[str, Any] = {
@@ -262,8 +264,8 @@ def hosts(url: str, as_json: bool) -> None:
 def replace_node(url: str, node: int, as_json: bool) -> None:
     """Give memory node NODE, which is lost, new memory, and fill it from the nodes that are left.
 
-    Clients go on; those of replicated stores wait until it is filled. What only this node had is
-    gone, and stays an error.
+    Clients go on; those of replicated stores wait until it is filled. Keys that only this node had
+    are gone, and stay an error.
     """
     with limpet.open(url) as pool:
         done = pool.replace_node(node)
@@ -284,7 +286,7 @@ def replace_node(url: str, node: int, as_json: bool) -> None:
 def destroy(url: str, any_owner: bool, as_json: bool) -> None:
     """Remove a pool, also a half-created or damaged one.
 
-    Processes that have it open go on with what they have mapped.
+    Processes that have it open go on with the memory that they have mapped.
     """
     removed = limpet.destroy(url, any_owner=any_owner)
     if as_json:

@@ -19,7 +19,7 @@ from limpet.fault.rack.scenarios import KINDS, SCENARIOS, RackParameters
 @click.command()
 @click.argument("kinds", nargs=-1, metavar="[KIND]...")
 @click.option("--scenario", "chosen", type=click.Choice(sorted(SCENARIOS)), multiple=True,
-              help="What happens; may be repeated.  [default: all]")  # fmt: skip
+              help="The scenario; may be repeated.  [default: all]")  # fmt: skip
 @click.option("--build", type=click.Path(path_type=Path), default=Path("build/rack"),
               show_default=True, help="The folder with the kernel's package.")  # fmt: skip
 @click.option("--lease-ms", type=click.IntRange(500), default=RackParameters.lease_ms,
@@ -41,8 +41,8 @@ def rack(
     """Lose a virtual machine that works on a pool on shared device DAX (docs/hosts.md).
 
     KINDs are kinds of stores; those of the docs if none is named. Two machines are emulated, so it
-    takes minutes. What is missing is named, with how to get it. Exit status 0 only if every check
-    held.
+    takes minutes. A program that is missing is named, with the way to get it. Exit status 0 only if
+    every check held.
     """
     needs = image.look(build)
     parameters = RackParameters(kinds=kinds or KINDS, **given)

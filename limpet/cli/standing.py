@@ -58,8 +58,8 @@ def throttle(subjects: tuple[str, ...], as_json: bool, **given: Any) -> None:
 
     A SUBJECT is a kind of store, or a channel; all of them if none is named. Each client stands
     still at random, also in the midst of operations, for times that may be longer than the lease.
-    One may be killed for it, but not within a lease after a turn of it has come back. Exit status 0
-    only if none was, no client was blocked, and all that is left is whole.
+    A client may be killed for it, but not within a lease after it completed a turn. Exit status 0
+    only if that held, no client was blocked, and every subject is whole in the end.
     """
     seed = secrets.randbelow(1 << 32) if given["seed"] is None else given["seed"]
     given = {**given, "seed": seed, "url": f"shm://drill-{os.getpid()}"}
@@ -105,8 +105,8 @@ def beside(
     """Stop readers and waiters, let repairs meet a busy writer; no client may wait for a lease.
 
     A SUBJECT is a kind of store, or a channel; all of them if none is named. Clients stop, or die,
-    at steps of their own, and the lease is an hour, so that a client which would have to wait for
-    one is found to be blocked. Exit status 0 only if none was.
+    at steps of their own, and the lease is an hour, so the command finds a client that waits for
+    one of them. Exit status 0 only if none did.
     """
     shown = table(
         "beside clients that stand still", "subject", "role", "runs", "stopped", "verdict",

@@ -59,8 +59,8 @@ def _shown(value: Any) -> str:
 def get(url: str, key: str, name: str, as_hex: bool) -> None:
     """Write the value of KEY to stdout. Exit status 1 without one.
 
-    Bytes are written as they are, or in hexadecimal; what a codec reads as JSON, or as Python shows
-    it. To read a pickle runs what its writer put there.
+    Bytes are written as they are, or in hexadecimal; decoded values as JSON, or as Python shows
+    them. Reading a pickle runs the code that its writer put there.
     """
     with _existing(url, name) as mapping:
         codec = mapping.codec.name
@@ -87,7 +87,7 @@ def get(url: str, key: str, name: str, as_hex: bool) -> None:
 def put(
     url: str, key: str, value: str, name: str, kind: str, codec: str | None, as_hex: bool
 ) -> None:
-    """Set KEY to VALUE, or to stdin if VALUE is - or left out. Makes the store if needed."""
+    """Set KEY to VALUE, or to stdin if VALUE is - or missing. Makes the store if needed."""
     with limpet.open(url) as pool:
         there = {entry["name"]: entry for entry in pool.stores()}.get(name)
         if there is None:
@@ -122,6 +122,6 @@ def delete(url: str, key: str, name: str, as_hex: bool) -> None:
 @url_argument
 @click.argument("name")
 def drop(url: str, name: str) -> None:
-    """Give back the store NAME of POOL, with all that it has, also while others use it."""
+    """Give back the store NAME of POOL, with all its memory, also while others use it."""
     with limpet.open(url) as pool:
         pool.drop(name)

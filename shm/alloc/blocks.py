@@ -1,4 +1,4 @@
-"""The first level of memory management: who has which block. (Words: heap.py.)
+"""The first level of memory management: blocks and their owners. (Words: words.py.)
 
 Every step is one CAS that carries a client id, which is never reused, or moves a word that no
 other client may move; so a stopped client that wakes up finds its CAS refused.
@@ -13,8 +13,8 @@ back. A span is given back last block first, so a LARGE with fewer TAILs is a sp
 Before a block is claimed, it has pages behind it (backing.py), so that its owner never meets a file
 system without room in the midst of an operation. Blocks that were claimed before have them.
 
-A block is given back by its owner, or taken from it by others in need: reclaim.py. One that has
-backups is claimed and given back with them: replica_sets.py.
+A block is given back by its owner, or taken from the owner by clients in need: reclaim.py. A block
+with backups is claimed and given back with them: replica_sets.py.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from limpet.shm.endpoint.words import (
     tail_word,
 )
 from limpet.shm.errors import NodeFailed
-from limpet.shm.replicas.replica_sets import Groups
+from limpet.shm.replicas.replica_sets import ReplicaSets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 _KIND_AND_OWNER = np.uint64(0xF << 60 | OWNER_MASK)
 _BACKED = np.uint64(BACKED)
 RESERVE_SHARE = 20
-"""Of so many blocks, one is left for updates and channels."""
+"""One of so many blocks is left for updates and channels."""
 
 
 class BlockTable:
@@ -74,16 +74,16 @@ class BlockTable:
         self.coherent_blocks = coherent_blocks
         """Blocks of each node that lie wholly in its hardware-coherent range."""
         self.backing: Callable[[int, int, int], bool] = lambda node, offset, size: True
-        """Has pages behind so many bytes of a node from an offset on; False: there is no room for
-        them. Set by the pool."""
+        """Allocates the pages of some bytes of a node from an offset on; False: there is no room
+        for them. Set by the pool."""
         self.reserve = self.count // RESERVE_SHARE
         """How many blocks of a node new entries leave free: for updates and channels."""
         self.vanished: Callable[[int], bool] = lambda node: True
-        """Whether the memory of a lost node is gone for all, not for this process only; set by the
-        pool."""
+        """Whether the memory of a lost node is gone for all processes, not only for this one; set
+        by the pool."""
         self.unbacked = False
-        """Whether the last claim has met blocks that there are no pages for."""
-        self.groups = Groups(self)
+        """Whether the last claim has met blocks for which the file system has no pages."""
+        self.groups = ReplicaSets(self)
 
     def words(self, node: int) -> Words:
         """A copy of the node's block table."""
@@ -92,7 +92,7 @@ class BlockTable:
         )
 
     def free_count(self, node: int) -> int:
-        """How many blocks of the node are no client's."""
+        """How many blocks of the node have no owner."""
         return int((self.words(node) >> 60 == FREE).sum())
 
     def bitmap(self, node: int, block: int, size_class: int) -> Words:
@@ -107,9 +107,9 @@ class BlockTable:
         return self.endpoint.cas(self.heap.table_word(node, block), expected, desired) == expected
 
     def back(self, node: int, block: int, word: int) -> bool:
-        """Have pages behind a block that has this word; False: there is no room for them.
+        """Allocate the pages of a block that has this word; False: there is no room for them.
 
-        Once it was False it is so, in one claim, for everything that has no pages yet.
+        After the first False, the rest of a claim gets False for every block without pages.
         """
         if word >> 60 != FREE or word & BACKED:
             return True
@@ -119,7 +119,7 @@ class BlockTable:
         return not self.unbacked
 
     def claimable(self, words: Words, horizon: int) -> Flags:
-        """Which of the words are of free blocks whose time has come, and that can have pages."""
+        """Which of the words are of free blocks whose epoch has passed, and that can have pages."""
         unclaimed: Flags = words >> np.uint64(60) == FREE
         if self.unbacked:
             unclaimed &= words & _BACKED != 0
@@ -134,7 +134,7 @@ class BlockTable:
         return found
 
     def has_passed(self, word: int, horizon: int) -> bool:
-        """`passed`, of one word."""
+        """`passed` for one word."""
         now = self.endpoint.load(EPOCH)
         return not stamp(word) or age(word, now) > max(0, now - horizon)
 
@@ -151,12 +151,12 @@ class BlockTable:
         coherent: bool = False,
         fresh: bool = True,
     ) -> tuple[int, bool] | None:
-        """A block for objects of `size_class`, and whether it was a dead client's; None: none is.
+        """A block for objects of `size_class`, and whether it was adopted; None: there is none.
 
-        `fresh`: also one that is free, not only one that is no client's and has objects in use.
+        `fresh`: also a free block, and not only one without an owner that has objects in use.
 
-        A dead client's block is worth having if not all of its objects are in use. With `replicas`
-        it is the head of a group. `coherent`: in the hardware-coherent range, as are all backups.
+        A block is adopted if not all of its objects are in use. With `replicas` it is the primary
+        of a replica set. `coherent`: in the hardware-coherent range, as are all backups.
 
         Blocks are taken from the end of the node, so that its front stays whole for regions; first
         those that have pages behind them.
@@ -174,13 +174,13 @@ class BlockTable:
         if not fresh:
             return None
         if replicas > 1:
-            head = self.groups.claim_slab(node, size_class, replicas, client, horizon, limit)
-            return None if head is None else (head, False)
+            primary = self.groups.claim_slab(node, size_class, replicas, client, horizon, limit)
+            return None if primary is None else (primary, False)
         free = np.flatnonzero(self.claimable(words, horizon))[::-1]
         bare = words[free] & _BACKED == 0
         for block in np.concatenate((free[~bare], free[bare])).tolist():
             word = int(words[block])
-            # ORDER: pages first; then every block with an owner has them, whoever dies.
+            # ORDER: pages first; then every block with an owner has them, also after a kill.
             if not self.back(node, block, word):
                 return None
             if self.move(node, block, word, desired):
@@ -188,15 +188,15 @@ class BlockTable:
         return None
 
     def _limit(self, coherent: bool, replicas: int) -> int:
-        """How many of a node's first blocks may be claimed; backups come after their heads."""
+        """How many of a node's first blocks may be claimed; backups lie behind their primaries."""
         if not coherent:
             return self.count
         backups = (replicas - 1) * self.heap.placement.region_blocks
         return max(0, self.coherent_blocks - backups)
 
     def objects_max(self, size: int, replicas: int) -> int:
-        """How many objects of `size` bytes can have their heads on one node, if it has nothing else
-        and all replicas are hardware-coherent."""
+        """How many objects of `size` bytes can have their primaries on one node, if it has nothing
+        else and all replicas are hardware-coherent."""
         limit = self._limit(True, replicas)
         runs = [limit]
         if replicas > 1:
@@ -221,7 +221,7 @@ class BlockTable:
     ) -> int | None:
         """`blocks` adjacent blocks, all PENDING(client) now; the first, or None: no such run.
 
-        With `replicas` they are heads of groups in one region, whose backups are claimed, too.
+        With `replicas` they are primaries in one region, whose backups are claimed, too.
         """
         self.unbacked = False
         if replicas > 1:
@@ -260,7 +260,7 @@ class BlockTable:
         self.move(node, first, pending, recast(pending, LARGE, client))
 
     def make_region(self, node: int, first: int, blocks: int, client: int, mark: int) -> None:
-        """Turn PENDING blocks into a region's; those of a dead creator its recovery has turned."""
+        """Turn PENDING blocks into a region; recovery has turned those of a dead creator."""
         for block in range(first, first + blocks):
             self.move(node, block, block_word(PENDING, client), block_word(REGION, mark))
 
@@ -288,7 +288,7 @@ class BlockTable:
     def release(self, node: int, first: int, word: int, epoch: int, client: int) -> int:
         """Give back a slab or a span, seen as `word`, in which nothing is in use; how many blocks.
 
-        On behalf of `client`, which is us or is dead.
+        On behalf of `client`, which is this one or is dead.
         """
         if replicas_of(word) > 1:
             return self.groups.release(node, first, word, epoch, client)
@@ -341,8 +341,8 @@ class BlockTable:
     ) -> int:
         """Take a dead (or leaving) client's blocks on `node` from it; how many were given back.
 
-        Blocks without a used object are free again, after a grace period that begins when they
-        are seen to be unused; the others are no client's and will be adopted. `region_of(node,
+        Blocks without a used object are free again, after a grace period that begins when they are
+        seen to be unused; the others have no owner then, and will be adopted. `region_of(node,
         block)` is the mark of the region whose directory entry has the block. Repeating this, also
         by several clients at once, changes nothing. Raises NodeFailed.
         """
@@ -393,7 +393,8 @@ class BlockTable:
                 and self.unused(node, index, size_class)
                 and self.move(node, index, word, mine)
             ):
-                # It is ours: now no client can come and go between the look and the step.
+                # It is ours: now no client can claim it and give it back between the look and the
+                # step.
                 if self.unused(node, index, size_class):
                     released += self.release(node, index, mine, grace.close_period(), client)
                 else:

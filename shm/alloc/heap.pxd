@@ -58,11 +58,11 @@ cdef class Heap:
     cpdef bint used_at(self, u64 reference, u64 k) except -1
     @cython.locals(last=u64, k=u64)
     cpdef bint used(self, u64 reference) except -1
-    @cython.locals(index=u64, head=u64, scope=bint)
+    @cython.locals(index=u64, primary=u64, scope=bint)
     cpdef int take(self, u64 reference) except -1
     @cython.locals(row=u64, k=u64, at=u64)
-    cdef int _take_backups(self, u64 reference, u64 head, u64 mask) except -1
-    @cython.locals(index=u64, head=u64, row=u64, k=u64, at=u64, scope=bint)
+    cdef int _take_backups(self, u64 reference, u64 primary, u64 mask) except -1
+    @cython.locals(index=u64, primary=u64, row=u64, k=u64, at=u64, scope=bint)
     cpdef int free(self, u64 reference) except -1
     @cython.locals(word=u64)
     cpdef bint settle(self, u64 reference, u64 link_address) except -1

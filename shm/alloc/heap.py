@@ -12,10 +12,10 @@ that clears it, and may be repeated by several clients, as long as each was pinn
 before the object was unlinked: the owner does not use the object again before all of them are done.
 
 An object with replicas (replica_layout.py) has a used bit beside each. The owner goes by that of
-the head; the others are what is left of it if its node is lost. They are set after it, and cleared
-with it by every client that clears it; a replica on a lost node is passed over. Objects of a group
-whose head's node is lost live on, but no client allocates there: setting the head's bit raises
-NodeFailed.
+the primary; those of the backups are left if the primary's node is lost. They are set after it, and
+every client that clears it clears them, too; a replica on a lost node is passed over. Objects of a
+replica set whose primary's node is lost live on, but no client allocates there: setting the
+primary's bit raises NodeFailed.
 
 The words are in words.py.
 """
@@ -66,14 +66,14 @@ class Heap:
         self.first = self.blocks + (self.placement.first << self.block_shift)
         self.ends = array("Q", bytes(8 * (REPLICAS_MAX + 1)))
         """Where the objects with replicas begin on a node, and, for each number of replicas less 1,
-        where their heads end."""
+        where their primaries end."""
         for replicas in range(1, self.placement.replicas_max + 1):
             regions = self.placement.limits[replicas] * self.placement.region_blocks
             self.ends[replicas - 1] = self.first + (regions << self.block_shift)
         self.steps = array("Q", bytes(8 * REPLICAS_MAX * nodes))
         self.bit_steps = array("Q", bytes(8 * REPLICAS_MAX * nodes))
-        """Of objects with their heads on a node: how far it is from there to each replica, and from
-        the head's used bit to that of each."""
+        """For objects with their primaries on a node: the distance from there to each replica, and
+        from the primary's used bit to that of each."""
         for node in range(nodes):
             for k in range(REPLICAS_MAX):
                 ring = ((node + k) % nodes - node) << NODE_SHIFT
@@ -82,7 +82,7 @@ class Heap:
                 self.steps[row + k] = ring + (blocks << self.block_shift) & MASK
                 self.bit_steps[row + k] = ring + blocks * self.bitmap_size & MASK
         self.contents: Contents = Contents()
-        """Knows the links that an address alone does not tell."""
+        """Judges the links that an address alone does not tell."""
 
     def value_max(self, replicas: int) -> int:
         """Bytes of the largest object: a node's blocks; with replicas, those of one region."""
@@ -139,7 +139,7 @@ class Heap:
         return ((reference & REPLICAS_BITS) >> REPLICAS_SHIFT) + 1
 
     def replica(self, reference: int, k: int) -> int:
-        """Address of replica `k` of the object, which has more than `k`; 0 is the head.
+        """Address of replica `k` of the object, which has more than `k`; 0 is the primary.
 
         Raises PoolCorrupt for a reference that cannot be.
         """
@@ -159,7 +159,7 @@ class Heap:
         return REPLICAS_MAX * node
 
     def _used_bits(self, reference: int) -> int:
-        """Address of the word that has the used bit of the head."""
+        """Address of the word that has the used bit of the primary."""
         bitmap = self.bitmap(reference >> NODE_SHIFT & 0xFF, self.block_of(reference))
         return bitmap + 8 * (self.index_of(reference) >> 6)
 
@@ -208,25 +208,25 @@ class Heap:
     def take(self, reference: int) -> None:
         """Set the object's used bit on every replica in service. Only its block's owner may.
 
-        Raises NodeFailed when the head is not in service; nothing is changed then.
+        Raises NodeFailed when the primary is not in service; nothing is changed then.
         """
         index = self.index_of(reference)
-        head = self._used_bits(reference)
+        primary = self._used_bits(reference)
         scope = self.endpoint.background(True)
         try:
-            # ORDER: the head first; when it is lost, no client allocates from the group any more.
-            self.endpoint.fetch_or(head, bit(index & 63))
+            # ORDER: the primary first; when it is lost, no client allocates here any more.
+            self.endpoint.fetch_or(primary, bit(index & 63))
             if reference & REPLICAS_BITS:
                 # CRASH(used-in-part): in use on some replicas, and in the client journal; settling
                 # frees them.
-                self._take_backups(reference, head, bit(index & 63))
+                self._take_backups(reference, primary, bit(index & 63))
         finally:
             self.endpoint.background(scope)
 
-    def _take_backups(self, reference: int, head: int, mask: int) -> None:
+    def _take_backups(self, reference: int, primary: int, mask: int) -> None:
         row = self.row(reference)
         for k in range(1, self.replicas(reference)):
-            at = head + self.bit_steps[row + k] & MASK
+            at = primary + self.bit_steps[row + k] & MASK
             try:
                 if not self.endpoint.failed(at):
                     self.endpoint.fetch_or(at, mask)
@@ -236,17 +236,17 @@ class Heap:
     def free(self, reference: int) -> None:
         """Clear the used bit on every replica. The caller was pinned since before it was unlinked.
 
-        What is on a lost node went with it.
+        Replicas on a lost node are passed over.
         """
         index = self.index_of(reference)
-        head = self._used_bits(reference)
+        primary = self._used_bits(reference)
         row = self.row(reference) if reference & REPLICAS_BITS else 0
         scope = self.endpoint.background(True)
         try:
             for k in range(self.replicas(reference)):
                 # CRASH(used-in-part): free on some replicas, in the client journal; settling frees
                 # the others.
-                at = head + self.bit_steps[row + k] & MASK
+                at = primary + self.bit_steps[row + k] & MASK
                 try:
                     if not self.endpoint.failed(at):
                         self.endpoint.mcas(at, 0, 0, 0, bit(index & 63))
@@ -259,11 +259,10 @@ class Heap:
         """Free the object unless the word at `link_address` names it; True when it was freed.
 
         `link_address` 0 is no link at all. A tentative link is taken back first. This is both the
-        end of every operation and the recovery of a dead client's last one: for an object that was
-        linked there is nothing to do, for one that was not, or no longer is, it is freed, by
-        however many clients know of it. A link with a name of its store's own is decided by that
-        store: `contents`. Of the objects of a link that is HELD, the holder frees what is not
-        linked.
+        end of every operation and the recovery of a dead client's last one: an object that is
+        linked stays, and one that is not, or no longer, is freed, by any number of clients that
+        know of it. A link with a name of its store's own is decided by that store: `contents`. If
+        the link is HELD, its holder frees the objects that are not linked.
         """
         if link_address & REPLICATED:
             if self.contents.linked(reference, link_address):
@@ -282,8 +281,8 @@ class Heap:
                 break
             if not word & TENTATIVE:
                 return False
-            # CRASH(tentative-link): readers ignore it; whoever settles the client journal takes it
-            # back.
+            # CRASH(tentative-link): readers ignore it; the client that settles this journal takes
+            # it back.
             try:
                 if self.endpoint.cas(link_address, word, 0) == word:
                     break

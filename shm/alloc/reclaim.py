@@ -3,32 +3,34 @@
 A block belongs to one client, which alone allocates from it (allocator.py), and no other client
 knows whether it will: it may be idle, stopped, or busy elsewhere. So a client that finds no memory
 does not ask; it takes blocks whose objects are all free, and, if there is none, one of the size
-class it needs that has room. Their owner is not waited for and loses nothing: what it has in use
-stays where it is, whoever the block belongs to.
+class it needs that has room. It does not wait for their owner, which loses nothing: objects in use
+stay where they are, whichever client owns the block.
 
 Steps, each a CAS of the block's word from the whole word that was read:
     SLAB(owner, class) or LARGE(owner) -> TAKEN(taker, class)  by the taker
-    pressure += 1, then the period E is closed (epoch.py)      by the taker, or who recovers it
+    pressure += 1, then the period E is closed (epoch.py)      by the taker, or its recoverer
     TAKEN(taker, class) -> LIMBO(E, class)                     by the same
-    LIMBO(E, class) -> FREE, SLAB(no client) or LARGE(no client)     by anyone, once E lies behind
+    LIMBO(E, class) -> FREE, SLAB(no client) or LARGE(no client) by any client, once E lies behind
 
-The owner looks at the pressure before each allocation, under its pin. When it has changed it reads
-the words of all its blocks and forgets those that are no longer its own; it remembers the pressure
-that it read first. The word shares the epoch's cache line, which the pin has just read.
+The owner looks at the pressure before each allocation, under its pin. When the pressure has
+changed, the owner reads the words of all its blocks and forgets those that are no longer its own;
+it remembers the pressure that it read first. The word shares the epoch's cache line, which the pin
+has just read.
 
-Why no client but one allocates. An operation of the last owner either is seen pinned at E or
-before, or looks at the pressure after it was raised; that is the argument of epoch.py, with the
-pressure in place of a link. In the latter case it reads a word that is no longer its own, and does
-not allocate. Until the former ones have ended the block is in limbo, and what they allocate from it
-lies in a block that is not used otherwise. Then its used bits only ever go out; if none is left the
-block is free, after a period of its own for readers, else it is adopted like a dead client's.
+Why only one client allocates. An operation of the last owner either is seen pinned at E or before,
+or looks at the pressure after it was raised; that is the argument of epoch.py, with the pressure in
+place of a link. In the second case it reads a word that is no longer its own, and does not
+allocate. In the first case the block is in limbo until the operation has ended, and no other client
+allocates from it meanwhile. After that its used bits are only cleared. When none is left the block
+is free, after a period of its own for readers; before that it may be adopted like a dead client's.
 
-No client stamps a word that is not its own: a taker's id is in it, and a dead one's id is not used
-again. E is never that of another taking of the block, since every call that closes a period gets
-an epoch of its own.
+No client stamps the word of another taker: the taker's id is in it, and a dead client's id is not
+used again. E is never that of another taking of the block, since every call that closes a period
+gets an epoch of its own.
 
-A taker that is killed leaves TAKEN words, which its recovery turns to LIMBO; one that is stopped
-leaves them to be taken by the next one in need, and finds its CAS refused. LIMBO is no client's.
+A taker that is killed leaves TAKEN words, which its recovery turns to LIMBO. From a taker that is
+stopped the next client in need takes them, and the CAS of the stopped taker fails. A block in LIMBO
+has no owner.
 
 So that two clients in need do not take one block from each other before either has used it, a
 taker takes what it has seen twice, an attempt apart, with the same word and still free.
@@ -64,9 +66,9 @@ _KIND_AND_OWNER: Final = np.uint64(0xF << 60 | OWNER_MASK)
 
 
 class Shortage:
-    """The search of `client` for memory of a size class that others hoard on `node`.
+    """The search of `client` for memory of a size class in blocks of other clients on `node`.
 
-    For a group it also takes empty blocks of other nodes, where its backups may have to be.
+    For a replica set it also takes empty blocks of other nodes, where its backups may have to be.
     """
 
     def __init__(
@@ -85,11 +87,11 @@ class Shortage:
         self.size_class = size_class
         self.replicas = replicas
         self.waited = False
-        """Whether operations of others were waited for: what they free may do."""
+        """Whether this client waited for operations of others: the memory that they free may do."""
         self._seen: dict[tuple[int, int], int] = {}
 
     def look(self) -> bool:
-        """Take what could be taken at the last look already; whether anything can be taken."""
+        """Take blocks that could be taken at the last look already; whether any can be taken."""
         empty, roomy = self._hoarded(self.node)
         nodes = [self.node]
         if self.replicas > 1:
@@ -105,7 +107,7 @@ class Shortage:
         return bool(wanted)
 
     def _add_others(self, empty: dict[tuple[int, int], int]) -> list[int]:
-        """Add what is empty on the other nodes in service; those nodes."""
+        """Add the empty blocks of the other nodes in service; return those nodes."""
         found = []
         for node in range(self.table.heap.placement.nodes):
             if node == self.node:
@@ -118,7 +120,7 @@ class Shortage:
         return found
 
     def _take(self, node: int, block: int, word: int) -> bool:
-        # CRASH(taken): the owner may not know yet; recovery has the block go to limbo.
+        # CRASH(taken): the owner may not know yet; recovery sends the block to limbo.
         return self.table.move(node, block, word, recast(word, TAKEN, self.client))
 
     def _hoarded(self, node: int) -> tuple[dict[tuple[int, int], int], dict[tuple[int, int], int]]:

@@ -1,4 +1,4 @@
-"""What the parts of the block table ask of the whole (blocks.py): its words, and steps on one."""
+"""The block table (blocks.py) as its parts see it: its words, and steps on one of them."""
 
 from __future__ import annotations
 

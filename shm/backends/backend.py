@@ -1,4 +1,4 @@
-"""The protocol of a backend: all that limpet asks of a kind of memory.
+"""The protocol of a backend: everything that limpet needs from a kind of memory.
 
 A backend is a subclass of `Location`, registered under the scheme of its URLs. An object of it is
 the place of one pool. Its segments are one for each memory node and the control segment, and a
@@ -6,10 +6,10 @@ the place of one pool. Its segments are one for each memory node and the control
 
     Location   parse      the place that a URL names
                plan       how many nodes, of which size
-               create     make a segment that was not there, of which one creator wins
-               place      where a segment is that may be there
+               create     make a new segment; one of several creators wins
+               place      the place of a segment, which may be there or not
                removable  the segments that are there, if this process may remove them
-               usage      what is there, as far as the backend sees it
+               usage      number and sizes of the segments, as far as the backend sees them
     SegmentPlace  open, size, read, owner, back, remove: one segment
 
 node.py, probe.py, superblock.py, segments.py and inventory.py are written with these and know no
@@ -19,9 +19,10 @@ The promises that a backend makes:
 
 - `create` succeeds for one of any number of creators, and raises PoolExists for all others, until
   the segment is removed. Word 0 of a new segment is 0 or `superblock.CREATING`.
-- What `open` returns cannot write. `read` never faults: it returns fewer bytes where some are gone.
+- A descriptor of `open` cannot write. `read` never faults: it returns fewer bytes where some are
+  gone.
 - A segment is mapped through its descriptor, at `offset`, by any number of processes of one host.
-- Memory that is mapped stays until the last mapping is gone, whatever is removed meanwhile.
+- Mapped memory stays until the last mapping is gone, also when the segment is removed meanwhile.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class Plan:
 
 @dataclasses.dataclass(frozen=True)
 class Usage:
-    """What a backend sees of a pool: memory nodes, bytes of all segments, uid of the owner."""
+    """A pool as its backend sees it: memory nodes, bytes of all segments, uid of the owner."""
 
     nodes: int
     bytes: int
@@ -64,7 +65,7 @@ class Usage:
 
 
 class SegmentPlace(abc.ABC):
-    """Where a segment begins: `offset` bytes into what is at `path`.
+    """The place of a segment: it begins `offset` bytes into the file or device at `path`.
 
     `zeroed`: new memory there is all zeros. `can_shrink`: pages can go from under the mapping, as
     those of a file that is truncated; then `size` is asked when an access faults.
@@ -85,11 +86,11 @@ class SegmentPlace(abc.ABC):
 
     @abc.abstractmethod
     def read(self, fd: int, size: int, offset: int = 0) -> bytes:
-        """Bytes of the segment, fewer if it is shorter; word 0 not later than what follows it."""
+        """Bytes of the segment, fewer if it is shorter; word 0 is read before the rest."""
 
     @abc.abstractmethod
     def owner(self, fd: int, where: str) -> int | None:
-        """The uid that owns the segment; None: its superblock says. PoolForeign if `path` cannot
+        """The uid that owns the segment; None: the superblock has it. PoolForeign if `path` cannot
         be a segment."""
 
     @abc.abstractmethod
@@ -98,11 +99,11 @@ class SegmentPlace(abc.ABC):
 
     @abc.abstractmethod
     def back(self, fd: int, offset: int, size: int) -> bool:
-        """Have pages behind `size` bytes of the segment; False: there is no room for them."""
+        """Allocate the pages of `size` bytes of the segment; False: there is no room for them."""
 
     @abc.abstractmethod
     def arrange(self, mapping: mmap.mmap, where: str, numa_node: int | None, huge: bool) -> None:
-        """Bind the pages of a mapping to a NUMA node, have huge ones. ParameterError if it cannot.
+        """Bind the pages of a mapping to a NUMA node, use huge ones. ParameterError if impossible.
 
         `numa_node` is None except for the creator, before the first page is touched.
         """
@@ -112,11 +113,11 @@ class SegmentPlace(abc.ABC):
         """Take the segment away, if it is there."""
 
     def refuse_nothing(self, data: bytes, where: str) -> None:  # noqa: B027
-        """PoolNotFound if these first bytes of it say that there is no segment."""
+        """Raise PoolNotFound if these first bytes show that there is no segment."""
 
 
 class Location(abc.ABC):
-    """Where a pool is. `url` is canonical: `parse_url` of it gives this location again."""
+    """The place of a pool. `url` is canonical: `parse_url(url)` gives this location again."""
 
     scheme: ClassVar[str]
     example: ClassVar[str]
@@ -124,8 +125,7 @@ class Location(abc.ABC):
     several_hosts: ClassVar[bool] = False
     """Whether another host may have the same memory, so that `multi_host` is the default there."""
     reuses_memory: ClassVar[bool] = False
-    """New memory for a node that was lost is the memory that it had: no other process may
-    have it."""
+    """The new memory of a lost node is its old memory: no other process may have it mapped."""
 
     @classmethod
     @abc.abstractmethod
@@ -134,7 +134,7 @@ class Location(abc.ABC):
 
     @classmethod
     def everywhere(cls) -> list[Location]:
-        """The pools of this backend that can be found without being told where."""
+        """The pools of this backend that can be found without a URL."""
         return []
 
     @property
@@ -145,16 +145,16 @@ class Location(abc.ABC):
         return self.url
 
     def segment(self, index: int) -> str:
-        """What messages call the segment of this index, e.g. `shm://demo node 0`."""
+        """The segment's name in messages, e.g. `shm://demo node 0`."""
         return f"{self.url} {'control' if index == CONTROL_NODE else f'node {index}'}"
 
     @abc.abstractmethod
     def path(self, index: int, generation: int = 0) -> Path:
-        """What the segment is in: its file, or a device."""
+        """The file or device of the segment."""
 
     @abc.abstractmethod
     def place(self, index: int, generation: int = 0) -> SegmentPlace:
-        """Where the segment is. `generation`: which memory of the node (states.py)."""
+        """The place of the segment. `generation`: of the node's memory (states.py)."""
 
     @abc.abstractmethod
     def create(
@@ -162,9 +162,9 @@ class Location(abc.ABC):
     ) -> tuple[SegmentPlace, int]:
         """Make a segment of `size` bytes; its place, and a descriptor that may write.
 
-        The control segment is the first of a pool. With a `generation`, the segment is to replace
-        memory that is lost. Raises PoolExists, PoolPermission, ParameterError, OSError; then
-        nothing is left behind.
+        The control segment is the first of a pool. With a `generation`, the segment replaces lost
+        memory. Raises PoolExists, PoolPermission, ParameterError, OSError; then nothing is left
+        behind.
         """
 
     @abc.abstractmethod
@@ -180,7 +180,7 @@ class Location(abc.ABC):
         return []
 
     def usage(self) -> Usage | None:
-        """What is there; None: nothing, or only the superblock says."""
+        """The pool as the backend sees it; None: there is none, or only the superblock shows it."""
         return None
 
     def plan(
@@ -205,14 +205,14 @@ class Location(abc.ABC):
         return mmap.PAGESIZE
 
     def room(self) -> tuple[Path, int] | None:
-        """A folder and how many bytes are free for segments there; None: nothing to say."""
+        """A folder and the bytes that are free for segments there; None: not known."""
         return None
 
     def check_folder(self, any_owner: bool) -> None:  # noqa: B027
         """PoolPermission if another user could put other segments in the place of these."""
 
     def warning(self) -> str | None:
-        """What the creator of a pool should know of this backend on this host."""
+        """A warning for the creator of a pool on this host, if there is one."""
         return None
 
 

@@ -1,16 +1,16 @@
-"""Pages behind a pool's memory: had when a block is claimed, not when it is first touched.
+"""Pages of a pool's memory: allocated when a block is claimed, not when it is first touched.
 
-A tmpfs gives a file its pages when they are touched, and SIGBUS when it has none left. So pages are
-asked for beforehand, with fallocate(2), where the answer is an error that can be reported: tables
-and the control segment when they are made, a block by the client that claims it, before the claim.
-Backed pages stay: nothing here gives them back to the file system before the segment is removed.
+A tmpfs allocates the pages of a file when they are touched, and sends SIGBUS when it has none left.
+So limpet allocates them beforehand, with fallocate(2), whose error can be reported: those of tables
+and the control segment when they are made, those of a block by the client that claims it, before
+the claim. The pages stay until the segment is removed.
 
-`back` is the one place where that is done, for the backends whose segments are files. What
-cannot be backed is used as it is: device DAX has all of its memory, and a file system without
-fallocate reports a lack of room when it likes.
+Only `back` does this, for the backends whose segments are files. Other memory is used as it is:
+device DAX has all of its memory, and a file system without fallocate may report a lack of room at
+any time.
 
-A client that is killed between the two leaves a free block with pages, which is as good as one
-without. Several clients may back a block at once. Contents never change.
+A client that is killed before the claim leaves a free block with pages, which does no harm. Several
+clients may allocate the pages of a block at once. Contents never change.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Final
 
 FALLOC_FL_KEEP_SIZE: Final = 1
 CHUNK: Final = 1 << 20
-"""Bytes asked for at once. A signal that comes meanwhile makes the kernel give all of them back."""
+"""Bytes of one request. A signal during it makes the kernel give all of them back."""
 
 _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM)
 _NOT_THERE: Final = (errno.EOPNOTSUPP, errno.ENOSYS, errno.ENODEV)
@@ -34,10 +34,10 @@ _fallocate.restype = ctypes.c_int
 
 
 def back(fd: int, offset: int, size: int) -> bool:
-    """Have pages behind `size` bytes of a file from `offset` on; False: there is no room for them.
+    """Allocate the pages of `size` bytes of a file from `offset` on; False: there is no room.
 
-    The file does not become longer, so one that was truncated stays so. Raises OSError for what
-    else is wrong with the file.
+    The file does not become longer, so a truncated file stays so. Raises OSError for other faults
+    of the file.
     """
     parts = range(0, size, CHUNK)
     return all(_back(fd, offset + done, min(CHUNK, size - done)) for done in parts)
@@ -51,17 +51,17 @@ def _back(fd: int, offset: int, size: int) -> bool:
         if code in _NOT_THERE:
             return True
         if code != errno.EINTR:
-            raise OSError(code, f"cannot have pages behind the file: {os.strerror(code)}")
+            raise OSError(code, f"cannot allocate pages of the file: {os.strerror(code)}")
     return True
 
 
 def capacity(folder: Path) -> int | None:
-    """Bytes of the file system of a folder; None: it does not say."""
+    """Bytes of the file system of a folder; None: not known."""
     found = os.statvfs(folder)
     return found.f_blocks * found.f_frsize or None
 
 
 def room(folder: Path) -> int | None:
-    """Bytes that the file system of a folder has free; None: it does not say."""
+    """Free bytes of the file system of a folder; None: not known."""
     found = os.statvfs(folder)
     return found.f_bavail * found.f_frsize if found.f_blocks else None

@@ -1,13 +1,14 @@
 """`dax:///dev/dax0.0,/dev/dax1.0`: node i on device i, and the control segment on the first.
 
-What is different from files and POSIX shared memory:
+Differences from files and POSIX shared memory:
 
 - The size, the alignment and the NUMA node of a device come from sysfs; fstat and statvfs of the
-  character device say nothing. A device is known by its name, and its number must agree with sysfs.
+  character device do not have them. A device is known by its name, and its number must agree with
+  sysfs.
 - read(2), write(2), ftruncate and O_EXCL do not work on it. It is mapped, shared, and every offset
   and length of a mapping is a multiple of the alignment (4 KiB, 2 MiB or 1 GiB).
-- Its memory is never assumed to be zero. What an earlier life left there looks like anything, also
-  like a finished initialisation, so a creator claims word 0 by compare-and-swap.
+- Its memory is never assumed to be zero. Old contents may look like anything, also like a finished
+  initialisation, so a creator claims word 0 by compare-and-swap.
 - Segments cannot be made or unlinked. Their place is fixed: the control segment is at the front of
   the first device, memory node 0 begins where it ends, and memory node i > 0 is at the front of
   device i. The control segment's length is read from its superblock.
@@ -74,7 +75,7 @@ ALIGN_MIN: Final = 4096
 
 @dataclasses.dataclass(frozen=True)
 class Device:
-    """One DAX device: `size` and `align` in bytes, `numa_node` -1 if sysfs does not say."""
+    """One DAX device: `size` and `align` in bytes, `numa_node` -1 if sysfs has none."""
 
     path: Path
     size: int
@@ -91,7 +92,7 @@ class Device:
 def device(path: Path) -> Device:
     """The device at `path` as sysfs describes it.
 
-    Raises PoolNotFound if sysfs has no such device, PoolForeign if what it says cannot be.
+    Raises PoolNotFound if sysfs has no such device, PoolForeign if its entries are impossible.
     """
     folder = SYSFS / path.name
     if NAME.fullmatch(path.name) is None or not folder.is_dir():
@@ -153,7 +154,7 @@ def _number(path: Path) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class DevicePlace(SegmentPlace):
-    """A segment that is a part of a device, whose memory is there before and after the pool."""
+    """A segment in a device, whose memory is there before and after the pool."""
 
     zeroed: ClassVar[bool] = False
     can_shrink: ClassVar[bool] = False
@@ -177,7 +178,7 @@ class DevicePlace(SegmentPlace):
         return None
 
     def refuse_nothing(self, data: bytes, where: str) -> None:
-        """Zero in word 0 is a new segment in a file; on a device it is what `destroy` leaves."""
+        """Zero in word 0 is a new segment in a file; on a device, the trace of `destroy`."""
         if data.startswith(ABSENT):
             raise PoolNotFound(f"{where}: there is no pool on {self.path}")
 
@@ -252,7 +253,7 @@ class Devices(Location):
         return self.devices[first]
 
     def place(self, index: int, generation: int = 0) -> DevicePlace:
-        """Where the segment is. For node 0, the control segment must have been claimed."""
+        """The place of the segment. For node 0, the control segment must have been claimed."""
         found = device(self.path(index))
         offset = self._control_size(found) if index == 0 else 0
         return DevicePlace(found.path, offset, found)
@@ -320,7 +321,7 @@ class Devices(Location):
         where = self.segment(index)
         with at.front(fd) as front:
             if generation:
-                # the device was this node's before, and its pool says that no client uses it now
+                # the device was this node's before, and no client of its pool uses it now
                 write_word0(front, CREATING)
             elif index == 0:
                 if self.place(CONTROL_NODE).first_bytes()[: len(MAGIC)] != CREATING:
@@ -332,7 +333,7 @@ class Devices(Location):
             struct.pack_into("<Q", front, SIZE_OFFSET, size)
 
     def _refuse_claimed(self) -> None:
-        """Look at every device before the first is claimed, so that nothing is written in vain."""
+        """Check every device before the first is claimed, so that no write is in vain."""
         for index in (CONTROL_NODE, *range(1, len(self.devices))):
             at = self.place(index)
             if at.first_bytes()[: len(MAGIC)] in (MAGIC, CREATING):
@@ -358,7 +359,7 @@ class Devices(Location):
                 try:
                     self.place(index)
                 except PoolError:
-                    continue  # a device that is gone, or no one can tell where node 0 would begin
+                    continue  # the device is gone, or the beginning of node 0 is not known
                 word, node = self._found(index)
             anothers = node is not None and (
                 node.index != index

@@ -1,4 +1,4 @@
-"""What an error of the operating system means for a segment."""
+"""Errors of the operating system as LimpetErrors about a segment."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _ERRORS: Final[dict[int, tuple[type[LimpetError], str]]] = {
 
 @contextlib.contextmanager
 def explained(where: str) -> Iterator[None]:
-    """Turn an OSError into the LimpetError that says what it means for the segment `where`."""
+    """Turn an OSError into the LimpetError for the segment `where`."""
     try:
         yield
     except OSError as error:

@@ -4,8 +4,8 @@ DIR is taken as it is written (no %-escapes), absolute and without `..`. A node 
 replaced has a new file, with the generation (states.py) behind a hyphen: node.0-1.
 
 Files have the mode and the group of the control segment, 0600 unless its creator asked for another.
-Their room is looked at when they are made, and taken when it is needed (backing.py), all at once
-with `prefault`.
+The free space is checked when they are made; pages are allocated when they are needed (backing.py),
+all at once with `prefault`.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ class Files(Location):
     def check_folder(self, any_owner: bool) -> None:
         """PoolPermission if the folder, or a link to it, is another user's.
 
-        That user could put other files there. Root could anyway.
+        That user could put other files there. Root can do that anyway.
         """
         if any_owner:
             return
@@ -240,7 +240,7 @@ class Files(Location):
 
 
 def named_files(folder: Path, kind: type[Files]) -> list[tuple[Path, tuple[str, int, int]]]:
-    """The files in a folder that are named like segments of a pool, and what each name says."""
+    """The files in a folder that are named like segments of a pool, with the parts of the names."""
     if not folder.is_dir():
         return []
     with os.scandir(folder) as entries:
@@ -249,7 +249,7 @@ def named_files(folder: Path, kind: type[Files]) -> list[tuple[Path, tuple[str, 
 
 
 def _there(folder: Path) -> Path:
-    """The folder, or the nearest above it that exists."""
+    """The folder, or the nearest existing one above it."""
     return next(path for path in (folder, *folder.parents) if path.exists())
 
 

@@ -1,10 +1,10 @@
-"""What pools there are, and taking one away: sound, half-created or damaged.
+"""Listing pools, and removing one: sound, half-created or damaged.
 
 Segments are removed in the order of their indices, the control segment last: it is the lock that
-keeps a new pool of this name from being made while the old one is still being removed. A kill
-in between leaves a pool that no one can open and that `unlink_all` removes. Mappings that live
-processes hold are not taken from them. Two processes that destroy one pool at the same time are
-safe; one that destroys it while another creates it anew may take the new one's nodes away.
+keeps a new pool of this name from being made while the old one is still being removed. A kill in
+between leaves a pool that no process can open and that `unlink_all` removes. Mappings of live
+processes stay. Two processes may destroy one pool at the same time; a process that destroys it
+while another creates it anew may remove the new pool's nodes.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from limpet.shm.uninterrupted import uninterrupted
 
 
 def unlink_all(location: Location, *, any_owner: bool = False) -> list[str]:
-    """Remove every segment of the pool, whatever state it is in; the names of those removed.
+    """Remove every segment of the pool, in any state; the names of the removed ones.
 
     Nothing is removed if this raises PoolNotFound (there is none), PoolForeign (one of them is not
     limpet's, or belongs to another pool) or PoolPermission (another user's, unless `any_owner`).
-    On dax, what a device holds without being claimed is left as it is.
+    On dax, the contents of devices that are not claimed stay as they are.
     """
     found = location.removable(any_owner)
     for index, generation in found:
@@ -44,10 +44,10 @@ def unlink_generations(location: Location, index: int) -> None:
 
 
 def list_pools(url: str = "") -> list[dict[str, Any]]:
-    """The pools that can be found, those in /dev/shm, or the one at a URL, as far as can be seen.
+    """The pools in /dev/shm, or the one at a URL, as far as this process can see them.
 
-    A dict for each: url, nodes (how many were found), bytes (size of all its segments), uid (the
-    owner), status ("ok", or the name of the error that opening it would raise). Reads only.
+    A dict for each: url, nodes (their number), bytes (size of all segments), uid (the owner),
+    status ("ok", or the name of the error that opening it would raise). Reads only.
     """
     return uninterrupted(lambda: _list_pools(url))
 

@@ -1,4 +1,4 @@
-"""The backends by the scheme of their URLs; a pool's URL and what it names.
+"""The backends by the scheme of their URLs; and the location that a pool's URL names.
 
     shm://NAME                      posix.py
     file:///DIR                     file.py
@@ -31,7 +31,7 @@ def register(kind: type[Location]) -> None:
 
 
 def unregister(kind: type[Location]) -> None:
-    """Use it no more."""
+    """Remove the backend."""
     if _BACKENDS.get(kind.scheme) is kind:
         del _BACKENDS[kind.scheme]
 
@@ -41,12 +41,12 @@ def backends() -> list[type[Location]]:
 
 
 def full_url(url: str) -> str:
-    """The same; a bare name stands for shm://NAME."""
+    """The URL itself; for a bare name, shm://NAME."""
     return f"shm://{url}" if isinstance(url, str) and NAME.fullmatch(url) else url
 
 
 def parse_url(url: str) -> Location:
-    """The location that `url` names; ParameterError, saying what is wrong with it, if none."""
+    """The location that `url` names; ParameterError says what is wrong with the URL."""
     if not isinstance(url, str):
         raise ParameterError(f"a pool's URL is text such as 'shm://demo', not {url!r}")
     scheme, separator, rest = url.partition("://")

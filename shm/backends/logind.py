@@ -1,7 +1,7 @@
-"""Does logind delete this user's shared memory at logout? (`RemoveIPC=` in logind.conf)
+"""A warning if logind deletes this user's shared memory at logout (`RemoveIPC=`).
 
-It does so by default, for users who are not system users, when their last session ends, and takes
-the pools in /dev/shm away from processes that still run. limpet says so when it makes a pool there.
+By default it does so when a user's last session ends, except for system users; it takes the pools
+in /dev/shm away from processes that still run. limpet warns when it makes a pool there.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Memory nodes: making, publishing and opening the segments of a pool, on any backend.
 
-A segment is one shared, writable mapping. backend.py says what a backend does for it. The life of
+A segment is one shared, writable mapping. backend.py has the part of a backend in this. The life of
 a pool's segments:
 
     create(control)     exclusive; this is the lock, PoolExists for everyone else
@@ -9,7 +9,7 @@ a pool's segments:
     publish(control)    last: the pool can be opened from here on
 
 A creator that dies leaves segments that `open_` refuses as incomplete and `unlink_all` removes.
-What `open_` refuses it has only looked at, through a read-only descriptor (probe.py).
+`open_` only reads a segment that it refuses, through a read-only descriptor (probe.py).
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class MemoryNode:
         return self.place.size(self.fd)
 
     def back(self, offset: int, size: int) -> bool:
-        """Have pages behind `size` bytes from `offset` on; False: there is no room for them."""
+        """Allocate the pages of `size` bytes from `offset` on; False: there is no room for them."""
         return self.place.back(self.fd, offset, size)
 
     def close(self) -> None:
@@ -123,11 +123,11 @@ def create(
 ) -> MemoryNode:
     """Make and map a segment of `size` bytes, without a superblock yet. The control segment first.
 
-    With a `generation`, it is to replace the memory of a node that is lost.
+    With a `generation`, it replaces the memory of a lost node.
 
     Raises PoolExists if it is there in any state, PoolPermission, and ParameterError if there is no
-    room or an option cannot be had; then nothing is left behind. On dax, the contents of the new
-    segment are arbitrary (`zeroed` is False).
+    room or the host does not offer an option; then nothing is left behind. On dax, the contents of
+    the new segment are arbitrary (`zeroed` is False).
     """
     options = options or NodeOptions()
     where = location.segment(index)
@@ -142,7 +142,7 @@ def create(
 
 
 def back(node: MemoryNode, size: int) -> None:
-    """Have pages behind the first `size` bytes of a segment. Raises ParameterError."""
+    """Allocate the pages of the first `size` bytes of a segment. Raises ParameterError."""
     with explained(node.name):
         if not node.back(0, size):
             raise ParameterError(
@@ -152,7 +152,7 @@ def back(node: MemoryNode, size: int) -> None:
 
 
 def warn_if_larger(location: Location, size: int) -> str:
-    """What to tell the creator of a pool of `size` bytes, all segments together; "": nothing."""
+    """The warning for the creator of a pool of `size` bytes in all; "": none."""
     room = location.room()
     if room is None or size <= room[1]:
         return ""
@@ -184,7 +184,7 @@ def finish(node: MemoryNode, parameters: PoolParameters, uuid: bytes) -> None:
 
 
 def discard(node: MemoryNode) -> None:
-    """Take back a segment that this process created, so that it is as if it had not."""
+    """Remove a segment that this process has created, without a trace."""
     with explained(node.name):
         node.place.remove()
     node.close()
@@ -199,12 +199,12 @@ def open_(
     options: NodeOptions | None = None,
     generation: int = 0,
 ) -> tuple[MemoryNode, Superblock]:
-    """Map a segment that is there, after checking it without being able to write to it.
+    """Map an existing segment, after a check by a descriptor that cannot write.
 
-    `uuid` and `size`: what the control segment says, for memory nodes. Raises PoolNotFound,
+    `uuid` and `size`: those in the control segment, for memory nodes. Raises PoolNotFound,
     PoolPermission (another user's, unless `options.any_owner`), PoolForeign (not limpet's, not a
     plain file, another pool's), PoolIncomplete, PoolVersion, PoolTruncated or PoolCorrupt, and
-    ParameterError if an option cannot be had.
+    ParameterError if the host does not offer an option.
     """
     options = options or NodeOptions()
     where = location.segment(index)

@@ -1,6 +1,6 @@
-"""Where the kernel puts a mapping's pages: NUMA node, huge pages, all at once or when touched.
+"""The placement of a mapping's pages: NUMA node, huge pages, all at once or when touched.
 
-What was asked for and cannot be had is a ParameterError; nothing is left out silently. The NUMA
+An option that the host does not offer is a ParameterError; none is left out silently. The NUMA
 policy of tmpfs and hugetlbfs belongs to the file, so it is set once, by the creator, before the
 first page is touched. `MADV_HUGEPAGE` belongs to the mapping, so every process sets it.
 """
@@ -30,12 +30,12 @@ _MBIND: Final = {"x86_64": 237, "aarch64": 235, "riscv64": 235, "ppc64le": 259, 
 
 @dataclasses.dataclass(frozen=True)
 class NodeOptions:
-    """How segments are opened and where their pages go.
+    """Options for opening segments and for the placement of their pages.
 
     `numa_node`: the NUMA node to bind to, or one for each memory node (the control segment goes
     with the first); used by the creator only. `prefault`: touch every page now, so that a lack of
     memory shows now. `huge_pages`: on hugetlbfs, or on a tmpfs whose mount allows them.
-    `any_owner`: also open or destroy what another user owns. `mode`: permissions of the files of
+    `any_owner`: also open or destroy segments of another user. `mode`: permissions of the files of
     the segments, for the owner and others who may read and write, as 0o660; `group`: name or number
     of the group that they are for, if not the creator's. Both are used by the creator only: a node
     that is replaced has those of the control segment.
@@ -98,7 +98,7 @@ _NUMA_RANGE: Final = range(NUMA_NODES_MAX)
 
 @dataclasses.dataclass(frozen=True)
 class FileSystem:
-    """What a segment's file is on: its type, and the value of the mount option `huge`, if any."""
+    """The file system of a segment: its type, and the value of the mount option `huge`, if any."""
 
     kind: str
     huge: str
@@ -192,6 +192,6 @@ def prefault(mapping: mmap.mmap, where: str) -> None:
         if error.errno == errno.EINVAL:
             raise ParameterError(f"{where}: prefault needs Linux 5.14 or newer") from error
         raise ParameterError(
-            f"{where}: the {len(mapping)} bytes cannot all be had: {error.strerror}; "
+            f"{where}: the {len(mapping)} bytes cannot all be allocated: {error.strerror}; "
             "is there enough free memory?"
         ) from error

@@ -5,8 +5,8 @@ another folder, and as segment names end in a component without a dot, no two po
 node whose memory was replaced has a new object, with the generation (states.py) behind a hyphen:
 /limpet.NAME.0-1.
 
-On Linux these are files in /dev/shm, and in all but their names and how they are made they are used
-as such (file.py). They are made with `posix_ipc`, which does not register them with
+On Linux these are files in /dev/shm; except for their names and their creation they are used as
+files (file.py). They are made with `posix_ipc`, which does not register them with
 `multiprocessing`'s resource tracker; that tracker would unlink a live pool when any one process
 that opened it ends.
 """

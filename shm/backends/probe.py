@@ -1,7 +1,7 @@
-"""Looking at a segment without being able to write to it: where it is, and whether it is sound.
+"""Reading a segment without being able to write to it: its place, and whether it is sound.
 
-Every open begins here, with a read-only descriptor. What is refused has not been touched, and a
-file that is being truncated meanwhile gives a short read, not SIGBUS.
+Every open begins here, with a read-only descriptor. A segment that is refused was not written to,
+and a file that is truncated meanwhile gives a short read, not SIGBUS.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The segments of a pool, one a memory node and the control segment: made, opened, destroyed.
 
-The control segment is made first and finished last, so a pool that can be opened has all its nodes;
-what a kill leaves of one that was not is removed by `destroy`.
+The control segment is made first and finished last, so a pool that can be opened has all its nodes.
+`destroy` removes the remains of a pool whose creator was killed.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def create_segments(
         if name in given:
             given[name] = parse_size(given[name])
     if location.several_hosts:
-        # Without it a client of another host is taken for one from before a reboot, and for dead.
+        # Without it a client of another host counts as one from before a reboot, and as dead.
         given.setdefault("multi_host", True)
     draft = PoolParameters(**given)
     plan = nodes.plan(
@@ -135,7 +135,7 @@ def open_segments(
             at = NODE_STATES - address(CONTROL_NODE, 0) + 8 * index
             word = int.from_bytes(control.map[at : at + 8], "little")
             if state_of(word) != IN_SERVICE:
-                continue  # marked failed: what is there now does not matter
+                continue  # marked failed: its present memory does not matter
             segment, found = nodes.open_(
                 location,
                 index,
@@ -162,10 +162,11 @@ def unlink_quietly(url: str) -> None:
 
 
 def destroy(url: str, *, any_owner: bool = False) -> list[str]:
-    """Remove a pool, also a half-created or damaged one; the names of what was removed.
+    """Remove a pool, also a half-created or damaged one; the names of the removed segments.
 
-    Processes that have it open go on with what they have mapped; no process can open it any more.
-    Raises PoolNotFound, PoolPermission, and PoolForeign for what is not limpet's.
+    Processes that have it open go on with the memory that they have mapped; no process can open it
+    any more. Raises PoolNotFound, PoolPermission, and PoolForeign for segments that are not
+    limpet's.
     """
     location = nodes.parse_url(nodes.full_url(url))
     return uninterrupted(lambda: nodes.unlink_all(location, any_owner=any_owner))

@@ -67,7 +67,7 @@ assert len(MAGIC) == len(CREATING) == len(ABSENT) == VERSION_OFFSET
 
 @dataclasses.dataclass(frozen=True)
 class Superblock:
-    """What a valid superblock says. `size` is in bytes; `index` 255 is the control segment."""
+    """The fields of a valid superblock. `size` is in bytes; `index` 255: the control segment."""
 
     index: int
     size: int
@@ -139,7 +139,7 @@ def unpack(data: bytes, where: str) -> Superblock:
 def write(mapping: mmap.mmap, data: bytes) -> None:
     """Write a superblock into a new segment, so that it is seen whole or not at all."""
     mapping[len(MAGIC) : SUPERBLOCK_SIZE] = data[len(MAGIC) : SUPERBLOCK_SIZE]
-    # ORDER: MAGIC after everything else; who reads it must find the rest (release).
+    # ORDER: MAGIC after everything else: a client that reads it must find the rest (release).
     write_word0(mapping, data[: len(MAGIC)])
 
 

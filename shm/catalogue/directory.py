@@ -25,9 +25,9 @@ The creator at the higher entry gives way at once. The one at the lower entry wa
 has given way, or has planned; then it gives way itself. A claim tells only 12 bits of the name's
 hash, so a creator may give way to one of another name, and tries again.
 
-A creator that dies is taken over by the next one that wants the name: its claim is given up, its
-plan is carried out. A creator that stands still is waited for, and fenced by the pool's policy,
-since it writes plainly. The same holds for a client that drops.
+When a creator dies, the next one that wants the name gives its claim up, or carries its plan out.
+The others wait for a creator that stands still, and fence it by the pool's policy, since it writes
+plainly. The same holds for a client that drops.
 """
 
 from __future__ import annotations
@@ -65,13 +65,13 @@ CLIENT_BITS: Final = 48
 CLIENT_MASK: Final = (1 << CLIENT_BITS) - 1
 HASH_MASK: Final = 0xFFF
 READS_MAX: Final = 100
-"""How often an entry may not fit its state word, as it changes, until it is damaged."""
+"""An entry that does not fit its state word in so many looks is damaged, and not changing."""
 
 
 class Entry(NamedTuple):
-    """Number, state, the client at work or 0, what it says (b"" unless NAMED), the state word.
+    """Number, state, the client at work or 0, name and payload (b"" unless NAMED), the state word.
 
-    A VOID entry may still say what it was.
+    A VOID entry may still have the name and payload of its earlier use.
     """
 
     number: int
@@ -120,7 +120,7 @@ class Directory:
         raise PoolCorrupt(f"{self.where}: entry {index} is damaged; destroy the pool")
 
     def _decode(self, index: int, word: int) -> Entry | None:
-        """The entry, if what it says fits its state word; it may be changing meanwhile."""
+        """The entry, if its contents fit its state word; it may be changing meanwhile."""
         at = self._at(index)
         state = word >> 60
         if state > EMPTYING:
@@ -154,7 +154,7 @@ class Directory:
         return next((entry for entry in self.named(name) if entry.state == READY), None)
 
     def named(self, name: bytes) -> list[Entry]:
-        """The entries that are of that name, or may be: claims with the same bits of hash."""
+        """The entries of that name, and claims that may be of it: with the same bits of hash."""
         return self._search(name)[0]
 
     def is_ready(self, index: int, word: int) -> bool:
@@ -190,9 +190,9 @@ class Directory:
     ) -> tuple[Entry, bool]:
         """The READY entry of that name, made if it was not there; and whether we made it.
 
-        `plan(index)` returns the payload; `make(index, payload)` makes what it describes and may
-        find it half made by a dead creator; `undo(index, payload)` takes back what `make` did
-        before it raised; `drop(entry)` ends what a dead client was dropping. Raises StoreFull when
+        `plan(index)` returns the payload; `make(index, payload)` makes what it describes, perhaps
+        half made by a dead creator already; `undo(index, payload)` takes the work of a `make` back
+        that has raised; `drop(entry)` completes the drop of a dead client. Raises StoreFull when
         the directory is full.
         """
         try:
@@ -219,7 +219,7 @@ class Directory:
             raise
 
     def _renounce(self, client: int, undo: Callable[[int, bytes], None]) -> None:
-        """Give up what we were making; no client must wait for us, whatever else goes wrong."""
+        """Give up our claim or plan, so that no client waits for us, whatever else goes wrong."""
         for entry in self:
             if entry.client == client and entry.state in (CLAIMED, PLANNED):
                 at = self._at(entry.number)
@@ -231,7 +231,7 @@ class Directory:
                     self.endpoint.cas(at, word, VOID << 60)
 
     def discard(self, name: bytes) -> Entry | None:
-        """Make the READY entry of that name VOID; what it was. The rest is the caller's to do."""
+        """Make the READY entry of that name VOID; return it. The caller frees the memory."""
         entry = self.find(name)
         if entry is None:
             return None
@@ -239,9 +239,10 @@ class Directory:
         return entry if self.endpoint.cas(at, entry.word, VOID << 60) == entry.word else None
 
     def take(self, entry: Entry, state: int, client: int) -> Entry | None:
-        """Have an entry in `state`, with `client` at work; None: it is not as it was seen.
+        """Set an entry to `state`, with `client` at work; None: it has changed since `entry` was
+        read.
 
-        The client that was at work is `client`, or gone.
+        The client that was at work is `client`, or dead.
         """
         word = _word(state, entry.name, client)
         if self.endpoint.cas(self._at(entry.number), entry.word, word) != entry.word:
@@ -249,13 +250,13 @@ class Directory:
         return entry._replace(state=state, client=client, word=word)
 
     def let_go(self, index: int, client: int) -> None:
-        """If `client` drops what the entry has, it does so no longer; any other may go on."""
+        """If `client` is dropping the entry, end that; any other client may go on."""
         word = self.endpoint.load(self._at(index))
         if word >> 60 in (DROPPING, EMPTYING) and word & CLIENT_MASK == client:
             self.endpoint.cas(self._at(index), word, word & ~CLIENT_MASK)
 
     def claim_void(self, entry: Entry, client: int) -> Entry | None:
-        """Have a VOID entry for `client`, to clear it; None: it has changed."""
+        """Claim a VOID entry for `client`, to clear it; None: it has changed."""
         word = CLAIMED << 60 | client
         if self.endpoint.cas(self._at(entry.number), entry.word, word) != entry.word:
             return None
@@ -323,9 +324,9 @@ class Directory:
     def _take_over(
         self, entry: Entry, name: bytes, client: int, drop: Callable[[Entry], object] | None
     ) -> Entry | None:
-        """Go on with what a dead client was doing: the plan that is ours now, or None: look again.
+        """Go on with the work of a dead client: the plan that is ours now, or None: look again.
 
-        Also of an entry that no client drops any longer.
+        Also for an entry that no client drops any longer.
         """
         if entry.state in (DROPPING, EMPTYING):
             if drop is None:

@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 
 _PAYLOAD: Final = struct.Struct("<4Q")
 INTERNAL: Final = "."
-"""What names of limpet's own stores begin with, for which there is a reserve."""
+"""Names of limpet's own stores begin with this; they may use the reserve."""
 _ZEROS: Final = bytes(1 << 16)
 ATTEMPTS_MAX: Final = 16
-"""How often memory may turn up that is no run of blocks long enough."""
+"""Attempts in which memory is found that is no run of blocks long enough."""
 _LINE: Final = 64
 """Regions begin at a cache line; objects do so at a multiple of 16 bytes."""
 
@@ -97,7 +97,7 @@ class Regions:
     ) -> Region:
         """The region of that name on `node`, `size` bytes; made, zero-filled, if it was not there.
 
-        `whole`: of whole blocks, also if it is small: no object has to be had for it. Else the
+        `whole`: of whole blocks, also if it is small, so that no object is allocated. Else the
         caller is not pinned. Raises StoreFull when the node has no memory for it, StoreMismatch
         when the region exists with another size.
         """
@@ -147,7 +147,7 @@ class Regions:
             )
         except BaseException:
             # ORDER: the entry is void before its blocks are free, or the next creator would carry
-            # out a plan on blocks that are somebody else's by then.
+            # out a plan on blocks of another region.
             for mark in undone:
                 self._release(node, mark)
             raise
@@ -161,7 +161,7 @@ class Regions:
 
     def _claim(self, node: int, count: int, spared: int) -> int | None:
         """The first of `count` adjacent blocks, `spared` others left free; None: there are none,
-        though what nobody needs was given back, and others were asked for what they hoard."""
+        also after unused blocks were given back and taken from other clients."""
         client = self.membership.ident
         shortage = Shortage(self.blocks, self.grace, client, node, LARGE_CLASS)
         attempt = 0
@@ -228,10 +228,10 @@ class Regions:
         return None if entry is None else self._region(node, entry.number, entry.payload)
 
     def attach(self, node: int, name: str, obtain: Callable[[], int]) -> int:
-        """Address of a region that is there since its store was made; `obtain` gives it.
+        """Address of a region that was made with its store; `obtain` finds it.
 
-        If it is lost, an address on the lost node; if it is gone with what the node had before it
-        was replaced, one that is FORMER (states.py).
+        If its node is lost, an address on that node; if the node was replaced since, one that is
+        FORMER (states.py).
         """
         try:
             replaced = generation_of(self.blocks.endpoint.expected(node)) > 0
@@ -268,7 +268,7 @@ class Regions:
             self.blocks.release_region(node, mark, self.grace.close_period())
 
     def extents(self, node: int) -> list[tuple[int, int, int]]:
-        """First block, number of blocks and mark of every region of blocks that is, or is being,
+        """First block, number of blocks and mark of every region of blocks that is made, or being
         made."""
         found = []
         for entry in self.directories[node]:
@@ -298,7 +298,7 @@ class Regions:
     def sweep(self) -> int:
         """Free blocks of regions that are in no directory any more; how many.
 
-        And end what dead clients have left half done in directories, but for plans: the next
+        Also complete the half-done changes of dead clients in directories. Plans are left: the next
         creator of the name carries them out.
         """
         released = 0

@@ -1,9 +1,9 @@
-"""One client of a pool: its slot in the control segment, its pin, and its journal of what is
-unfinished.
+"""One client of a pool: its slot in the control segment, its pin, and its journal.
 
-The client journal names what is unfinished. An object is in it from before its used bit is set
-until it is linked or freed, and from before it is unlinked until it is freed. Invariants:
-    - the client journal holds something only while the pin is set;
+The client journal names the objects of unfinished changes. An object is in it from before its used
+bit is set until it is linked or freed, and from before it is unlinked until it is freed.
+Invariants:
+    - the client journal is not empty only while the pin is set;
     - an object that is in use is linked, or in some client journal, or both.
 So a kill leaves everything in the client journal; `Heap.settle` is idempotent on each pair, and
 the dead client's pin, which counts until its slot is FREE, keeps every one of them from being
@@ -63,13 +63,13 @@ class Client:
         self.sequence = 1
         self.held = 0
         self.epoch = 0
-        """That of the last pin."""
+        """The epoch of the last pin."""
         self.era = 0
-        """What our slot's word `era` is."""
+        """The word `era` in our slot."""
         self.base = 0
-        """What a pin has of the epoch."""
+        """The bits of the epoch in a pin."""
         self.drops = 0
-        """Stores that had been dropped when we pinned last."""
+        """The word DROPS at our last pin."""
         # The endpoint must not keep its client alive.
         unpin = weakref.WeakMethod(self.cut_off)
         endpoint.abandoned = lambda: (unpin() or _nothing)()
@@ -77,7 +77,7 @@ class Client:
         """Waits, pinned, until no node is being filled; set by the pool (view.py)."""
 
     def assume(self, ident: int, slot: int, word: int) -> None:
-        """Be the client `ident` from now on, with its slot's address and its state word."""
+        """Take on the identity of client `ident`, with its slot's address and its state word."""
         self.ident = ident
         self.slot = slot
         self.word = word
@@ -88,7 +88,7 @@ class Client:
             self.endpoint.guard(slot, word)
 
     def begin(self) -> None:
-        """Exclude the other threads of this process, and be sure to have an identity of our own.
+        """Keep the other threads of this process out; in a forked child, take a slot of our own.
 
         Raises ReentrantUse from inside an operation of the same thread.
         """
@@ -108,10 +108,10 @@ class Client:
             self.endpoint.end()
 
     def pin(self) -> None:
-        """Pin the epoch: what is linked from now on is not reused before `unpin`.
+        """Pin the epoch: memory that is linked from now on is not reused before `unpin`.
 
         Raises PoolClosed when the pool was closed, ClientError when this client was declared dead,
-        PoolCorrupt when the epoch is none.
+        PoolCorrupt when the word `epoch` is damaged.
         """
         endpoint = self.endpoint
         if not self.ident:
@@ -133,14 +133,14 @@ class Client:
             self.epoch = epoch
         # ORDER: the pin is visible before any link is read, hence `swap`, a full barrier.
         endpoint.swap(self.slot + PIN, self.base | self.sequence)
-        # ORDER: after the pin: who drops a store counts DROPS up before it looks for pins, so it
-        # waits for us or we learn of it.
+        # ORDER: after the pin: a client that drops a store counts DROPS up before it looks for
+        # pins, so it waits for us, or we see the new count.
         self.drops = endpoint.load(DROPS)
         if self.remotely_fenced and endpoint.load(self.slot) != self.word:
             self.disown()
 
     def pinned(self, work: Callable[[], Any]) -> Any:
-        """Do `work` on groups of blocks, outside of an operation: pinned, no node being filled."""
+        """Do `work` on replica sets outside of an operation: pinned, no node being filled."""
         try:
             self.pin()
             self.wait_stable()
@@ -152,14 +152,14 @@ class Client:
         """Move our pin back to another client's, `pin` of `era`, if that one is older."""
         own = self.endpoint.load(self.slot + PIN)
         if pin and (era < self.era or (era == self.era and pin < own)):
-            self.epoch = self.base = 0  # so that the next pin sees to the era
+            self.epoch = self.base = 0  # so that the next pin writes the era
             # ORDER: the era first: our pin is older than both for a moment.
             self.endpoint.store(self.slot + ERA, era)
             self.era = era
             self.endpoint.swap(self.slot + PIN, pin)
 
     def go_on(self) -> None:
-        """If we are pinned, show that we do not stand still; the epoch stays."""
+        """If we are pinned, change the pin's counter to show progress; the epoch stays."""
         pin = self.endpoint.load(self.slot + PIN)
         if pin:
             counter = pin + PIN_STEP & PIN_MASK
@@ -171,9 +171,9 @@ class Client:
         raise ClientError(DISOWNED)
 
     def unpin(self) -> None:
-        """Settle what is in the client journal, then let go of the epoch.
+        """Settle the client journal, then unpin the epoch.
 
-        Once more, as far as that goes, where it was cut off: by a signal handler, or a lost node.
+        If a signal handler or a lost node cuts that off, do it once more, as far as possible.
         """
         done = False
         try:
@@ -181,12 +181,12 @@ class Client:
             done = True
         finally:
             if not done and self.ident:
-                with contextlib.suppress(LimpetError):  # what was raised first goes on
+                with contextlib.suppress(LimpetError):  # the first error goes on
                     self._unpin()
 
     def _unpin(self) -> None:
         if self.remotely_fenced and self.endpoint.load(self.slot) != self.word:
-            self.held = 0  # it was settled by whoever declared us dead
+            self.held = 0  # the client that declared us dead has settled it
             self.disown()
         if self.held:
             self.settle()
@@ -228,19 +228,19 @@ class Client:
         self.leave()
 
     def note_frame(self) -> None:
-        """Have the operation end with the Python frame that has just entered it, if not before."""
+        """Note the Python frame that has just entered: the operation is over when it is gone."""
         if self.endpoint.frame is None:
             self.endpoint.frame = sys._getframe()
 
     def cut_off(self) -> None:
-        """End the operation of a thread that a signal handler has taken out of it."""
+        """End an operation that a signal handler has cut off in its thread."""
         self.unpin()
 
     def exclusively(self, work: Callable[[], Any]) -> Any:
         """Do `work`, which may pin, with the other threads of this process kept out.
 
-        In the background scope. Raises PoolClosed when this process has no place in the pool. When
-        it is cut off it is not pinned afterwards, whether its own `try` was in force yet or not.
+        In the background scope. Raises PoolClosed when this process has no client slot. When it is
+        cut off, the client is not pinned afterwards, also if its own `try` was not in force yet.
         """
         done = False
         self.begin()
@@ -255,13 +255,13 @@ class Client:
             try:
                 self.endpoint.background(scope)
                 if not done and self.ident:
-                    with contextlib.suppress(LimpetError):  # what was raised first goes on
+                    with contextlib.suppress(LimpetError):  # the first error goes on
                         self.unpin()
             finally:
                 self.endpoint.end()
 
     def settle(self) -> None:
-        """Empty the client journal: free what is in it and not linked. In the order of recovery."""
+        """Empty the client journal, in recovery's order: free its objects that are not linked."""
         index = 0
         while index < self.held:
             if self.references[index]:
@@ -272,7 +272,7 @@ class Client:
         self.held = 0
 
     def quit(self, complete: bool) -> None:
-        """Give up the slot. Unless nothing else is left of us (`complete`), others recover us."""
+        """Give up the slot. Unless all our memory is given back (`complete`), others recover us."""
         self.unpin()
         left = self.word & INCARNATION_MASK
         if not complete:
@@ -283,8 +283,8 @@ class Client:
             self.endpoint.guard(0, 0)  # there may be another slot for this process
 
     def log(self, reference: int, link_address: int) -> int:
-        """Take an object in the client journal, linked (perhaps soon) at `link_address`, or 0; its
-        place in the client journal."""
+        """Add an object to the client journal, with the address of the word that links it, or will,
+        or 0; its place in the client journal."""
         index = self.held
         if index == CLIENT_JOURNAL_SIZE:
             raise ClientError(f"an operation cannot hold more than {CLIENT_JOURNAL_SIZE} objects")
@@ -306,8 +306,7 @@ class Client:
         self.link_addresses[index] = link_address
 
     def drop(self, index: int) -> None:
-        """The object at this place of the client journal is linked for good: it is no concern of
-        ours."""
+        """Take the object at this place out of the client journal: it stays linked."""
         self.endpoint.store(self.slot + CLIENT_JOURNAL + 16 * index, 0)
         self.references[index] = 0
         while self.held and not self.references[self.held - 1]:
@@ -320,4 +319,4 @@ class Client:
 
 
 def _nothing() -> None:
-    """There is no client any more."""
+    """Do nothing: the client is closed."""

@@ -7,8 +7,8 @@ and on a host whose clock is set beyond it, `guess` and `after` raise ClientErro
 
 Timestamps of one writer never repeat and never go back, also if its process is killed and another
 takes its client slot, on a host whose clock is behind (trap S2). So the slot has a word, `clock`,
-above every timestamp that was used there; who uses one above it raises it first, by more than it
-needs, so that this is rare. The next client of the slot begins there.
+above every timestamp that was used there; a client that uses a timestamp above the word raises the
+word first, by more than it needs, so that this is rare. The next client of the slot begins there.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from limpet.shm.errors import ClientError, PoolCorrupt
 
 TIME_BITS: Final = 50
 TIME_MAX: Final = (1 << TIME_BITS) - 1
-"""No clock says that: it stands for the end of time."""
+"""No timestamp is as great as this: the end of time."""
 STRIDE_US: Final = 1 << 14
 """How far ahead the slot's word is set; a client that is killed costs its slot that much time."""
 
@@ -34,7 +34,7 @@ class Clock:
         self.forget()
 
     def forget(self) -> None:
-        """Begin with what the slot says."""
+        """Begin at the slot's word."""
         self.owner = 0
         self.last = 0
         self.ceiling = 0
@@ -81,6 +81,6 @@ class Clock:
             )
         scope = self.endpoint.background(True)
         self.ceiling = time + STRIDE_US
-        # ORDER: the word is above the timestamp before that is seen anywhere.
+        # ORDER: the word is above the timestamp before any client sees the timestamp.
         self.endpoint.store(self.client.slot + CLOCK, self.ceiling)
         self.endpoint.background(scope)

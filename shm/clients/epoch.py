@@ -1,8 +1,8 @@
 """Grace periods: when may memory that a reader could still hold be used again?
 
 Epoch-based reclamation (Fraser, "Practical lock freedom", 2004, section 5.2.3) with one
-free-running
-64-bit epoch instead of three, so that no client has to be waited for to advance it.
+free-running 64-bit epoch instead of three, so that the epoch advances without waiting for any
+client.
 
 Words (control segment)
     epoch              only ever goes up; by fetch-and-add
@@ -11,23 +11,24 @@ Words (control segment)
     era of each slot   the other bits of that epoch. Its client writes it before the pin, when it
                        has changed, which is once in 2^43 closings
 
-Rule. What was unlinked before the epoch was read as E may be reused once no client is pinned at an
-epoch <= E. Why: a client that could have seen the link pinned, with a full barrier, before it read
-the link, so its pin holds an epoch that was read before the unlinking, hence <= E; a client that
-pins after our scan of the pins reads the link after the unlinking and cannot see the object. That
-holds for what was unlinked before the scan, so its result is never above the epoch before it.
+Rule. Memory that was unlinked before the epoch was read as E may be reused once no client is pinned
+at an epoch <= E. Why: a client that could have seen the link pinned, with a full barrier, before it
+read the link, so its pin holds an epoch that was read before the unlinking, hence <= E; a client
+that pins after our scan of the pins reads the link after the unlinking and cannot see the object.
+That holds for memory that was unlinked before the scan, so its result is never above the epoch
+before it.
 
 Era and pin are two words. A client that looks at them reads the era first, so it may see an old era
 with a new pin, and takes that for an older epoch than it is: then it waits, and looks again.
 
 Ends. The epoch lasts for 2^62 closings, 14,000 years of ten million a second. A pin's counter wraps
-after 2^20 operations; those who ask whether a client stands still go by the looks of one wait, and
-its progress word (sightings.py). Block words have the low bits of an epoch only: words.py.
+after 2^20 operations; a client that judges whether another stands still compares its pins within
+one wait only, and its progress word (sightings.py). Block words have the low bits of an epoch only:
+words.py.
 
-Dead clients: their pins count until they are recovered (so that everything they had in the client
-journal stands still meanwhile), and recovery needs no client's consent. Stopped clients: their pins
-count; when others run out of memory because of it they are fenced, by the pool's policy
-(membership.py).
+Dead clients: their pins count until they are recovered, so the objects in their client journals are
+not reused meanwhile. Recovery needs no client's consent. Stopped clients: their pins count; when
+others run out of memory because of them, they are fenced, by the pool's policy (membership.py).
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 
 NEVER: Final = (1 << 64) - 1
 EPOCH_MAX: Final = 1 << 62
-"""No pool lives to see it, and so none in use runs over."""
+"""No pool is in use for so long."""
 FIELDS: Final = (
     Field("epoch", EPOCH_MAX, A_SECOND_MAX, LASTS, "beyond it memory was damaged: PoolCorrupt"),
 )
@@ -70,9 +71,9 @@ class Grace:
         return self.endpoint.load(EPOCH)
 
     def close_period(self) -> int:
-        """The epoch E of what is unlinked so far; clients that pin from now on pin a later one."""
+        """The epoch E of memory unlinked so far; a client that pins now pins a later one."""
         epoch = self.endpoint.faa(EPOCH, 1)
-        # The stamp 0 means long ago (words.py); so that of no period is 0.
+        # The stamp 0 means long ago (words.py), so no period has it.
         return epoch if stamp(epoch) else self.endpoint.faa(EPOCH, 1)
 
     def pinned(self) -> list[Pinned]:
@@ -91,7 +92,7 @@ class Grace:
         return found
 
     def horizon(self) -> int:
-        """An epoch such that what was unlinked in an earlier one may be reused, now and later.
+        """An epoch such that memory unlinked in an earlier one may be reused, now and later.
 
         The oldest epoch that is pinned, or, if none is, the epoch before we looked.
         """

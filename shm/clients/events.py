@@ -1,9 +1,9 @@
-"""The log of what happened to a pool's clients and nodes: a ring in the control segment.
+"""The log of events of a pool's clients and nodes: a ring in the control segment.
 
 Entry, 64 bytes: 0 sequence number + 1, written last; 8 kind; 16 subject (client id or node);
 24 its pid; 32 client that saw to it; 40 wall-clock time in ns; 48 ns from the moment when a death
 was noticed to the event.
-A reader takes an entry only if the sequence number is what its place demands, before and after.
+A reader takes an entry only if the sequence number is that of its place, before and after.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ def note(endpoint: Endpoint, kind: int, subject: int, pid: int, by: int, took_ns
 def read(endpoint: Endpoint, since: int = 0) -> list[dict[str, Any]]:
     """The last events, oldest first, from number `since` on.
 
-    Events are numbered from 0. A number that is left out was overwritten, or is being written.
+    Events are numbered from 0. An event whose number is missing was overwritten, or is being
+    written.
     """
     found = []
     last = endpoint.load(EVENT_COUNT)

@@ -1,9 +1,9 @@
 """Killing the process of a client of this host, and no other process.
 
 Only a process that has the pool's control segment mapped is killed: the words of a slot do not
-suffice, or whoever may write to the pool could have any process of this user killed. Where /proc
-does not show what a process has mapped (there is none, or the process hides from us), nothing is
-killed, and the client is named instead, as with `fence="wait"`.
+suffice, or a process that may write to the pool could have any process of this user killed. Where
+/proc does not show the mappings of a process (there is no /proc, or the process hides from us), the
+process is not killed, and the client is named instead, as with `fence="wait"`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ log = logging.getLogger("limpet")
 
 
 class Members(Protocol):
-    """What is asked here, and for a lease (leases.py), of the clients of a pool (membership.py)."""
+    """The clients of a pool (membership.py), as fencing and leases (leases.py) see them."""
 
     endpoint: Endpoint
     client: Client
@@ -48,8 +48,8 @@ def kill(membership: Members, slot: int, word: int, what: str) -> bool:
     at = slot_address(slot)
 
     def sure() -> bool:
-        # ORDER: asked when the pid cannot become another process's any more. The state word and the
-        # lock say then that the client lives; so that process is the client.
+        # ORDER: called when the pid cannot become another process's any more. If the state word and
+        # the lock then say that the client lives, that process is the client.
         if endpoint.load(at) != word or membership.dead(slot, word):
             return False
         if locks is not None and not locks.mapped_by(pid):

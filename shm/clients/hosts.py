@@ -1,6 +1,6 @@
-"""Hosts: what they are called, and when the clients of another one are lost.
+"""Hosts: their names, and when the clients of another host are lost.
 
-A client's slot says of its host (slots.py):
+A client's slot has these words about its host (slots.py):
 
     boot, namespace   this run of the host's kernel, and the PID namespace; two clients with the
                       same words are processes of one kernel: life locks decide between them
@@ -26,9 +26,9 @@ When a client of another host is lost, in a pool with `multi_host`:
                                         with status 0: the host is switched off
 
 All of it is measured on the clock of the client that looks. The clocks of hosts are not compared.
-A host that is lost by its lease alone may only stand still. A client of it that goes on makes no
-step in the pool any more (`Endpoint.guard`), but the one that it was in the midst of: of 8 bytes
-at most. Only a command makes sure of that one, too.
+A host that is lost by its lease alone may only have stood still. When its clients go on, they make
+no step in the pool any more (`Endpoint.guard`), except the one in which they were stopped, of 8
+bytes at most. Only a command rules that step out, too.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def name_of(word: int) -> str:
 
 
 class Looker(Protocol):
-    """The client that looks at others, as it is asked here (membership.py)."""
+    """The client that looks at others (membership.py), as it is seen here."""
 
     endpoint: Endpoint
     parameters: PoolParameters
@@ -113,7 +113,7 @@ class Looker(Protocol):
 
 
 class LostHost(NamedTuple):
-    """A host whose lease is over, as a command that is to switch it off is told."""
+    """A host whose lease is over: the arguments of the command that is to switch it off."""
 
     name: str
     machine: str
@@ -125,7 +125,7 @@ Fencer = Callable[[LostHost], bool]
 
 
 def fencer_of(command: Sequence[str]) -> Fencer:
-    """Has a command switch a host off: its arguments are name, machine and boot of the host.
+    """A fencer that runs a command with name, machine and boot of the host as its arguments.
 
     Only status 0, within `COMMAND_S`, says that the host is off.
     """
@@ -144,12 +144,12 @@ def fencer_of(command: Sequence[str]) -> Fencer:
 
 
 class Remote:
-    """What one client knows of the clients of other hosts."""
+    """One client's knowledge of the clients of other hosts."""
 
     def __init__(self, membership: Looker) -> None:
         self.membership = membership
         self.fencer: Fencer | None = None
-        """How this client can switch a host off."""
+        """The call by which this client can switch a host off, if it has one."""
         self._off: set[int] = set()
         """Words `boot` of hosts that were switched off. None of them comes back with that boot."""
 
@@ -159,7 +159,8 @@ class Remote:
         load = members.endpoint.load
         boot = load(at + slots.BOOT)
         if boot in self._off:
-            # ORDER: the slot's words were read before; if the client is still there they are its.
+            # ORDER: the slot's words were read before; if the client is still there, the words are
+            # its own.
             return load(at) == word
         if not members.overdue(("beat", slot), (word, load(at + slots.BEAT))):
             return False
@@ -200,7 +201,7 @@ class Remote:
     def refuse_name(self) -> None:
         """Raise ClientError when a host that runs has this one's name. It takes up to a lease.
 
-        A client that was left by an earlier run of this host renews no lease.
+        A client of an earlier run of this host renews no lease.
         """
         members = self.membership
         load = members.endpoint.load

@@ -1,12 +1,11 @@
 """The thread that renews a client's lease in a pool of several hosts (`multi_host`).
 
-It sets the client's beat to the wall clock four times a lease (hosts.py), and ends clients of its
-own host that clients of other hosts, which no signal of theirs reaches, ask to have ended (the
-fence word).
+It sets the client's beat to the wall clock four times a lease (hosts.py), and kills clients of its
+own host when a client of another host asks for that (the fence word), as no signal crosses hosts.
 
-It keeps its client only while it looks, so a handle that the program has dropped is collected, and
-the thread ends. `stop` is one call of a lock: a signal handler that raises cannot cut it in two,
-and it waits for nothing.
+It refers to its client only while it looks, so a handle that the program has dropped is collected,
+and the thread ends. `stop` is one call of a lock: a signal handler that raises cannot cut it in
+two, and it waits for nothing.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ class Heart:
     def stop(self) -> None:
         """End the thread, if there is one. May be called twice."""
         if self._running is not None:
-            with contextlib.suppress(RuntimeError):  # it was told before
+            with contextlib.suppress(RuntimeError):  # it was stopped before
                 self._running.release()
 
     def join(self) -> None:
@@ -72,7 +71,7 @@ def _beat(client: weakref.ref[Members], running: threading.Lock, slot: int, word
         except ClientError:
             return  # it was declared dead meanwhile, which its next operation says
         except (NodeFailed, AddressError, ValueError):
-            # ValueError: the portable fabric has let go of the mapping in the midst of a verb
+            # ValueError: the portable fabric has unmapped the node in the midst of a verb
             if running.locked():
                 log.exception("%s: the control segment is lost; the lease ends", membership.pool)
             return

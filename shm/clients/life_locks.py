@@ -1,4 +1,4 @@
-"""A lock that every client holds while it lives: the kernel's word on who is dead.
+"""A lock that every client holds while it lives, so that the kernel knows which are dead.
 
 Client slot `n` has byte `n` of the control segment's file. Its client holds a write lock on that
 byte (`fcntl`, F_OFD_SETLK: a lock of an open file description) from before the slot is JOINING
@@ -9,17 +9,17 @@ closed, so a lock that is not held is proof that the client is gone:
                                      no thread of it can store any more
     it replaced itself by `exec`     the descriptor is close-on-exec, and closed after the old
                                      address space is gone
-    a handle was cut off while it    `close` lets go of the memory first, of the lock last; one
-    was opened or closed             that is never called leaves that to the garbage collector
+    a handle was cut off while it    `close` unmaps first and unlocks last; if it is never
+    was opened or closed             called, the garbage collector does that
 
-To ask is one system call and needs no descriptor of the other process, and no number that means
-something else in another place: not its pid (which another PID namespace does not know), not its
-start time (which another time namespace sees shifted), not /proc. So a client of another container
-of this host is known to be alive, however long it is frozen, and known to be dead at once.
+A test of the lock is one system call. It needs no descriptor of the other process, and no value
+that differs between namespaces: not its pid (another PID namespace does not know it), not its start
+time (another time namespace sees it shifted), not /proc. So a client of another container of this
+host is known to be alive, however long it is frozen, and known to be dead at once.
 
 A forked child shares its parent's descriptions, so it closes them before anything else
 (`os.register_at_fork`), and opens its own when it joins. A child that C code forks, without
-Python's hooks, and that neither runs another program nor ends, makes its parent look alive.
+Python's hooks, makes its parent look alive until it ends or runs another program.
 
 Both sides must look at the same file. On device DAX each container may have a device node of its
 own. So a slot says which file its client's lock is on (`slots.LOCKED`: a hash of device and inode,
@@ -46,7 +46,7 @@ from limpet.shm.errors import ClientError
 FLOCK: Final = struct.Struct("hh4xqqi4x")
 """`struct flock` of 64-bit Linux: type, whence, start, length, pid."""
 IN_THE_WAY: Final = (errno.EAGAIN, errno.EACCES)
-"""Errors of a lock that another description has."""
+"""Errors that say that another description has the lock."""
 
 
 def describe(fd: int) -> int:
@@ -70,17 +70,17 @@ class LifeLocks:
     """The life locks of one pool, seen from one client."""
 
     def __init__(self, fd: int, address: int) -> None:
-        """`fd`, `address`: descriptor of the control segment, and where it is mapped here."""
+        """`fd`, `address`: descriptor of the control segment, and its address in this process."""
         self.fd = fd
         self.address = address
         self.file = 0
-        """Which file the locks are on; 0: they cannot be used here."""
+        """The hash of the file that has the locks; 0: locks cannot be used here."""
         self._own = -1
         self._close: Callable[[], object] = lambda: None
         self.open()
 
     def open(self) -> None:
-        """Have a description of our own; in a forked child, once more."""
+        """Open a description of our own; in a forked child, once more."""
         self.close()
         # Not the description that is mapped: a forked child could not close that one.
         try:
@@ -127,13 +127,13 @@ class LifeLocks:
     def mapped_by(self, pid: int) -> bool | None:
         """Whether that process of this PID namespace has the control segment mapped.
 
-        None: what it has mapped cannot be read (no /proc, or a process that hides from us).
+        None: its mappings cannot be read (no /proc, or a process that hides from us).
         """
         ours = mapped_file(self.address)
         return None if ours is None else has_mapped(pid, ours)
 
     def close(self) -> None:
-        """Let go of every lock. Others recover what was not given back before."""
+        """Drop every lock. Other clients recover the memory that was not given back before."""
         self._own = -1
         self.file = 0
         self._close()

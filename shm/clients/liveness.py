@@ -1,20 +1,21 @@
-"""Is that process alive? Identity of hosts and processes, certain death, and killing a suspect.
+"""The identity of hosts and processes, whether a process is certainly dead, and killing one.
 
 A process is named by pid and start time (pids are reused), on a host that is named by boot id and
-PID namespace: a process in another container counts as one on another host. Whether a client lives
-is asked of its life lock first (life_locks.py); what is here decides where there are no such locks,
-and finds the process that is to be killed.
+PID namespace: a process in another container counts as one on another host. A client's life lock
+says first whether it lives (life_locks.py). This module decides where there are no such locks, and
+finds the process that is to be killed.
 
 Start times come from /proc, which shifts them by the time namespace of the process that reads.
 `start_time` takes that shift away, so that two time namespaces agree. Where it cannot (a process
 that has unshared its time namespace and not run another program yet, or a shift by parts of a tick)
 the start time is unknown; so is that of a process which /proc hides. A process of unknown start
-time is taken for the one that was looked for: it is never declared dead by mistake.
+time is taken for the client's: no client is declared dead by mistake.
 
 No descriptor is kept: one is open while a process is being killed, and then it is a pidfd, so that
 the signal cannot reach a later process of that pid. Without `pidfd_open` (a kernel before 5.3, a
 seccomp filter, no descriptor left) the signal goes to the pid right after the process was looked
-at. Pids are given out in a circle, so the pid would have to come round within those microseconds.
+at. The kernel gives pids out in a circle, so the pid would have to come round within those
+microseconds.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def this_host(name: str = "") -> Host:
 
 
 class Process(NamedTuple):
-    """What /proc says of a process: whether it has ended, and its start time or None."""
+    """A process as /proc shows it: whether it has ended, and its start time or None."""
 
     ended: bool
     started: int | None
@@ -74,7 +75,7 @@ def look_at(pid: int) -> Process:
         with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
             fields = file.read(4096).rpartition(b")")[2].split()
     except OSError:
-        # There is none, or we may not see it, or have no descriptor to look at it.
+        # There is no such process, or we may not see it, or have no descriptor left to look at it.
         return Process(not _answers(pid), None)
     if not fields:
         return Process(True, None)
@@ -115,7 +116,7 @@ def _time_shift() -> int | None:
         return 0  # a kernel without time namespaces
     except OSError:
         return None
-    # The file tells of the namespace of our future children.
+    # The file is about the namespace of our future children.
     names = [Path(f"/proc/self/ns/{name}") for name in ("time", "time_for_children")]
     with contextlib.suppress(OSError):
         if names[0].readlink() == names[1].readlink():
@@ -140,7 +141,7 @@ def forget_surroundings() -> None:
 
 
 def mapped_file(address: int) -> tuple[bytes, bytes] | None:
-    """Device and inode, as /proc shows them, of what this process has mapped there."""
+    """Device and inode, as /proc shows them, of the file that this process has mapped there."""
     for line in _maps("self") or ():
         first, last = (int(number, 16) for number in line[0].split(b"-"))
         if first <= address < last:
@@ -173,7 +174,7 @@ def _pidfd(pid: int) -> int | None:
     except AttributeError:
         return None
     except OSError as error:
-        # By now the number may be that of a thread, or none that a process can have.
+        # By now the number may be that of a thread, or no pid at all.
         if error.errno in (errno.ESRCH, errno.ENOENT, errno.EINVAL):
             raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH)) from error
         if error.errno in NO_PIDFD:
@@ -192,7 +193,7 @@ class Watcher:
     """Tells whether processes of this host run, and kills suspects."""
 
     locks_tell = True
-    """Whether life locks are to be believed; not in a simulation, whose clients are one process."""
+    """Whether life locks decide; not in a simulation, whose clients are one process."""
 
     def alive(self, pid: int, started: int) -> bool:
         """Whether the process with that pid and start time (0: not known) still runs."""
@@ -208,8 +209,9 @@ class Watcher:
     ) -> bool:
         """SIGKILL that process and wait until it is dead; False when it outlives the timeout.
 
-        `sure` is asked once the pid cannot become another process's; when it says no, nothing is
-        done and the answer is False. Raises PermissionError when the process is another user's.
+        `sure` is called once the pid cannot become another process's. When it returns False, the
+        process is not killed, and the result is False. Raises PermissionError when the process is
+        another user's.
         """
         try:
             descriptor = _pidfd(pid)

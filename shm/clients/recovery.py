@@ -1,8 +1,8 @@
-"""What becomes of a dead client's belongings.
+"""Recovery of a dead client: its journal, its blocks and its slot.
 
 Steps, in this order; each is idempotent, and any number of recoverers may be at any of them:
     1. pin, as in every operation; wait until no node is being filled (view.py)
-    2. LIVE -> DYING; whoever finds DYING carries on
+    2. LIVE -> DYING; a client that finds DYING carries on
     3. move our pin back to the dead client's, read its client journal, then its state word again:
        only if it has not changed is it this client's journal, and do its objects stand still until
        we unpin
@@ -10,14 +10,14 @@ Steps, in this order; each is idempotent, and any number of recoverers may be at
     5. take the client's blocks from it (blocks.py)
     6. DYING -> FREE: from here on its pin no longer counts
 
-A recoverer that is killed leaves DYING; one that stands still between two steps does nothing wrong
-when it goes on: its CASes carry the dead client's id, and its pin keeps the objects of step 4 as
-they were. A client that leaves of its own accord returns its blocks while it is LIVE, and then its
-slot.
+A recoverer that is killed leaves DYING. One that stands still between two steps does no harm when
+it goes on: its CASes carry the dead client's id, and its pin keeps the objects of step 4 as they
+were. A client that leaves of its own accord returns its blocks while it is LIVE, and then its slot.
 
 Blocks on a node whose memory only this process has lost (a bad page) cannot be given back by it.
-Then the slot stays DYING, so that the client's id still says whose they are, and a client that has
-the memory carries on: one that is DYING is dead for all, whether its process lives or not.
+Then the slot stays DYING, so that the client's id still names the owner of these blocks, and a
+client that has the memory carries on. A client that is DYING is dead for all, whether its process
+lives or not.
 
 Not recovered here: directory entries that the client was making (directory.py: the next creator
 takes them over).
@@ -62,10 +62,11 @@ def recover_client(
 ) -> dict[str, int]:
     """Recover the client of `slot` and state word `word`, which is dead.
 
-    `lap` is told of each of the steps "journal", "objects", "blocks" and "slot" when it is done.
+    `lap` is called with the name of each step when it is done: "journal", "objects", "blocks",
+    "slot".
 
-    Returns how many objects and blocks were given back, and `clients`: 1 when it was we who did the
-    last step, 0 when another recoverer had.
+    Returns how many objects and blocks were given back, and `clients`: 1 when this client did the
+    last step, 0 when another recoverer had done it.
     """
     endpoint = client.endpoint
     at = slot_address(slot)
@@ -78,7 +79,7 @@ def recover_client(
         # ORDER: pinned before we look; then no node is filled, and bits copied, until we are done.
         client.wait_stable()
         endpoint.cas(at, state_word(LIVE, pid, incarnation), dying)
-        # CRASH(dying): whoever sweeps next carries on.
+        # CRASH(dying): the next client that sweeps carries on.
         # ORDER: the era before the pin, as in epoch.py.
         era = endpoint.load(at + ERA)
         client.share_pin(endpoint.load(at + PIN), era)
@@ -114,18 +115,18 @@ def _return_blocks(
             returned += blocks.recover(node, ident, grace, regions.region_of)
             # CRASH(blocks-returned): the rest are found by the dead client's id in their words.
         except NodeFailed:
-            # They are gone with the node, if that is so for all.
+            # The blocks are gone with the node, if it is lost for all clients.
             complete = complete and blocks.vanished(node)
     return returned, complete
 
 
 def _settle(client: Client, reference: int, link_address: int) -> bool:
-    """Settle a pair of a dead client's journal, if it can be one; damage there must not stop us."""
+    """Settle a pair of a dead client's journal, if it can be one; damage must not stop us."""
     if not link_address & REPLICATED and not client.heap.plausible(reference):
         return False
     try:
         return bool(client.heap.settle(reference, link_address))
-    except AddressError:  # a node that the pool has not
+    except AddressError:  # a node that the pool does not have
         return False
 
 
@@ -138,8 +139,8 @@ def release_client(
 ) -> None:
     """Give back everything that this client has, and its slot, for good; it waits for nothing.
 
-    What cannot be given back from here is left to the next client that sweeps, with the slot; that
-    is everything while a node is being filled (`is_stable` says no).
+    Memory that cannot be given back now is left, with the slot, to the next client that sweeps;
+    that is everything while a node is being filled (`is_stable` returns False).
     """
     endpoint = client.endpoint
     complete = False
@@ -147,7 +148,7 @@ def release_client(
     try:
         client.pin()
         # ORDER: pinned before we look, as above; a backup that is filled now would be left.
-        # What cannot be mapped any more, or by a handle that is gone, is left alone.
+        # Nodes that cannot be mapped any more, or whose handle is gone, are left alone.
         stable = True
         with contextlib.suppress(NodeFailed, PoolClosed):
             stable = is_stable()

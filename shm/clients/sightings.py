@@ -1,13 +1,13 @@
-"""Since when a client has been seen in the way: the evidence by which suspects are judged.
+"""How long a client has been seen to hold something: the evidence by which suspects are judged.
 
-"It stands still" is a claim about one hold of one resource. A sighting is therefore kept for a
-resource (a lock, a lease, a client in an operation) together with a *hold*: a value that no other
-hold of this resource has. It is begun anew
+A client stands still in one hold of one resource. So a sighting is kept for a resource (a lock, a
+lease, a client in an operation) together with a *hold*: a value that no other hold of this resource
+has. It begins anew
 
-    - when the hold is another one: the holder has changed, or has got on
-    - when no client has looked for as long as `gap_s`: that wait is over, and this is another one.
-      A hold that is told by counters which wrap, or that its holder may have had twice, is so
-      judged by the looks of one wait only
+    - when the hold is another one: the holder has changed, or has made progress
+    - when no client has looked for `gap_s`: that wait is over, and this is another one. So a hold
+      that is known by counters which wrap, or that its holder may have had twice, is judged within
+      one wait only
 
 A client that is stopped in two unrelated holds, or that is met by chance each time that it has a
 lock, is never taken for one that stands still (trap G9).
@@ -19,11 +19,11 @@ import math
 from typing import Final, NamedTuple
 
 SIGHTINGS_MAX: Final = 4096
-"""So many resources are remembered; then those that no client has looked at for longest are not."""
+"""So many resources are remembered; then those with the oldest last look are forgotten."""
 
 
 class Sighting(NamedTuple):
-    """A hold, since when it has been seen, and when it was seen last, in seconds."""
+    """A hold, and the times of its first and its last look, in seconds."""
 
     hold: object
     since_s: float
@@ -39,7 +39,7 @@ class Sightings:
     def lasted(
         self, resource: object, hold: object, now_s: float, gap_s: float = math.inf
     ) -> float:
-        """Note that `resource` is in this hold; for how many seconds it has been seen in it."""
+        """Note that `resource` is in this hold; the seconds for which it has been seen in it."""
         known = self._known.get(resource)
         since = now_s
         if known is not None and known.hold == hold and now_s - known.seen_s <= gap_s:

@@ -1,10 +1,11 @@
-"""Numbers that no two clients of a pool ever use, nor one client twice.
+"""Unique ids: numbers that no two clients of a pool ever use, nor one client twice.
 
 A client takes a range of them by one fetch-and-add on the word `tickets` of the control segment.
-What is left of its range when it ends, or forks, is never used.
+The rest of its range when it ends, or forks, is never used.
 
 Numbers end at 2^54: ten million a second last for 57 years. The words of vacant slots have room for
-all of them (stores/vacant.py). Then nothing can be deleted any more; all that is there can be read.
+all of them (stores/vacant.py). Beyond that no key can be deleted any more; every key can still be
+read.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 RANGE: Final = 256
 TICKETS_MAX: Final = 1 << 54
-"""No number is as great as that, or the next one."""
+"""No number is as great as this."""
 FIELDS: Final = (
     Field(
         "number of a vacant slot",

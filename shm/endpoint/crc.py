@@ -1,12 +1,12 @@
 """`crc_pair` of the native fabric, in numpy: two CRC-32C of an array of words, in one word.
 
 CRC-32C (Castagnoli, reflected polynomial 0x82F63B78) starts from 0 here, with nothing inverted. So
-it is linear: that of n words is the XOR of what each byte adds, which depends on the byte and on
-how many words come after it, and that of zeros is 0.
+it is linear: the CRC of n words is the XOR of the shares of all bytes. A share depends on the byte
+and on the number of words after it. The CRC of zeros is 0.
 
-The words of even and of odd places have a CRC each; with that of the even ones begins the CRC of
-the word with that of the odd ones, which is the result. Bits 0-31 are that of the words, bits 32-63
-that of their products with an odd number, so that what the one misses the other does not.
+The words at even and at odd places have a CRC each. The result is the CRC of one word, the CRC of
+the odd places, begun with the CRC of the even places. Bits 0-31 are the result for the words, bits
+32-63 that for their products with an odd number: damage that one of them misses, the other finds.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PLACES: Final = np.arange(8)
 
 
 def _of_bytes() -> np.ndarray[Any, np.dtype[np.uint32]]:
-    """What byte `b` at place `j` of a word adds, if no word follows: shape (8, 256)."""
+    """The share of byte `b` at place `j` of a word, if no word follows: shape (8, 256)."""
     table = np.arange(256, dtype=np.uint32)
     for _ in range(8):
         table = table >> 1 ^ (table & 1) * np.uint32(POLYNOMIAL)

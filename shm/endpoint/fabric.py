@@ -4,8 +4,8 @@
 fabric is taken. A compiled build whose module does not load is an ImportError, not a fall back.
 
 Each verb's signature is in verbs.pyx and, as Cython wants it, in verbs.pxd; in portable.py, which
-type checkers read for both; and in hooked.py, for all that overrides verbs. Tests compare them:
-`tests/shm/test_verbs.py`, `tests/shm/test_hooked.py`.
+type checkers read for both; and in hooked.py, for all classes that override verbs. Tests compare
+them: `tests/shm/test_verbs.py`, `tests/shm/test_hooked.py`.
 """
 
 # ruff: noqa: F403, F405

@@ -1,19 +1,19 @@
 """The hooked fabric: the `Endpoint` of this build with a hook before and after each verb.
 
 Stopping a client at a step, cutting it off, killing it at a crash point and simulating it are the
-same thing: something happens before a verb. So each is a few lines in a class that says which verbs
-it hooks:
+same thing: something happens before a verb. So each is a few lines in a class that names the verbs
+that it hooks:
 
     class CountingEndpoint(HookedEndpoint, verbs=MUTATING):
         def on_verb(self, verb, addr, words):
             self.count += 1
             return words
 
-Only these verbs are overridden; the others are the fabric's own, at their full speed. What runs is
-the code that ships, compiled or not.
+Only these verbs are overridden; the others are the fabric's own, at their full speed. The code that
+runs is the code that ships, compiled or not.
 
 A verb on several words is not atomic: a kill, or another client's verb, can fall between any two of
-them. So `on_verb` says how many of them to do at once, and is asked again about the rest.
+them. So `on_verb` returns how many of them to do at once, and is called again for the rest.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ class HookedEndpoint(Endpoint):
     def on_verb(self, verb: str, addr: int, words: int) -> int:
         """Called before a verb that would access so many words; how many to do now, at least 1.
 
-        What it raises comes out of the verb.
+        An exception that it raises comes out of the verb.
         """
         return words
 
     def on_done(self, verb: str, addr: int, words: int, value: int) -> None:
-        """Called after it, with how many words were done; of a compare-and-swap, whether it changed
-        the word. `value`: what was read or written, 0 of several words."""
+        """Called after the verb, with the number of words done; for a compare-and-swap, whether it
+        changed the word. `value`: the word that was read or written; 0 for several words."""
 
 
 def words_of(addr: int, size: int) -> int:

@@ -91,7 +91,7 @@ def _entries(size: int, least: int) -> int:
 
 
 def catalogue_entries(memory: int) -> int:
-    """Entries of the catalogue of a pool whose nodes have so many bytes: at most so many stores."""
+    """Entries of the catalogue of a pool whose nodes have `memory` bytes: the most stores."""
     return _entries(memory, CATALOGUE_ENTRIES_MIN)
 
 

@@ -13,12 +13,12 @@ class Image:
 
     def __init__(self, endpoint: Any, size: int, in_place: bool = False) -> None:
         if size < 8 or size & 7:
-            raise AddressError(f"an image of {size} bytes cannot be")
+            raise AddressError(f"an image cannot have {size} bytes")
         self.endpoint = endpoint
         self.words = memoryview(bytearray(size)).cast("Q")
 
     def read(self, addr: int, count: int) -> int:
-        """Have the `count` words from `addr` on in the image."""
+        """Read the `count` words from `addr` on into the image."""
         return int(self.endpoint.read_words(addr, self.words, count))
 
     def word(self, index: int) -> int:
@@ -40,9 +40,10 @@ class Image:
         return words_compare(self.words, offset, size, data)
 
     def search(self, first: int, count: int, data: bytes) -> int:
-        """Where `data` is among `count` pieces in ascending order; if it is not, ~ where it would.
+        """The place of `data` among `count` pieces in ascending order; if it is not there, ~ the
+        place where it would be.
 
-        Each word from `first` on says where a piece is: bits 0-15 byte, bits 16-31 size.
+        Each word from `first` on names a piece: bits 0-15 its first byte, bits 16-31 its size.
         """
         low, high = 0, ssize(count)
         while low < high:
@@ -76,9 +77,9 @@ class Image:
         return max(count, 0)
 
     def own(self) -> int:
-        """Have a copy of it in `words`, which may be changed from now on; it is the image then."""
+        """Copy the image into `words`, which may be changed from now on and is the image then."""
         return 0
 
     def forget(self) -> int:
-        """Have `words`, as they are, be the image."""
+        """Make `words`, as they are, the image."""
         return 0

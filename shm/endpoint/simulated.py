@@ -1,23 +1,23 @@
 """The simulated fabric: the shipped `Endpoint`, which hands over to a scheduler before each verb.
 
-`SimulatedEndpoint` hooks the verbs of the fabric of this build (hooked.py), so what runs on it is
-the very code that ships, compiled or not. Before a verb it calls its `turn`; a scheduler that sits
-there may let others go first (it switches greenlets), or decide that this client is dead, in
-which case `turn` raises Crashed, and does so for every verb from then on: no `finally` of the dead
-client's code can touch memory.
+`SimulatedEndpoint` hooks the verbs of the fabric of this build (hooked.py), so the code that runs
+on it is the code that ships, compiled or not. Before a verb it calls its `turn`; there, a scheduler
+may let others go first (it switches greenlets), or decide that this client is dead. Then `turn`
+raises Crashed, now and for every later verb, so that no `finally` of the dead client's code can
+touch memory.
 
-Of a verb on several words, `turn` says how many of them are done now; what is left is a step of its
+For a verb on several words, `turn` returns how many of them are done now; the rest is a step of its
 own. So a crash or another client's verb can fall between any two words.
 
-Many simulated clients live in one process. What Membership asks the kernel about processes it asks
-`SimulatedProcesses` instead, and a lease runs on the scheduler's clock (`Membership.watcher` and
+Many simulated clients live in one process. Membership asks `SimulatedProcesses` about processes
+instead of the kernel, and a lease runs on the scheduler's clock (`Membership.watcher` and
 `Membership.now`).
 
 Memory without hardware coherence: `CachedEndpoint` gives each client a cache of its own for the
-range that is not coherent. Its lines are there from the start and never leave, so what it holds is
-as stale as it can be, and only what the shipped verbs do about it (`Endpoint.write_back`,
-`Endpoint.invalidate`) moves a line of 64 bytes between cache and memory. Not modelled: a line that
-leaves the cache by itself, which a real one may at any time.
+range that is not coherent. Its lines are there from the start and never leave, so they are as stale
+as they can be. Only the shipped verbs (`Endpoint.write_back`, `Endpoint.invalidate`) move a line of
+64 bytes between cache and memory. Not modelled: a line that leaves the cache by itself, which a
+real one may at any time.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _KIND: Final = {
     "write_words": WRITE,
     "write_gather": WRITE,
 }
-"""What a scheduler calls a verb."""
+"""The scheduler's name of each verb."""
 
 LINE: Final = 64
 MAP_FIXED: Final = 0x10
@@ -130,12 +130,12 @@ class SimulatedEndpoint(HookedEndpoint, verbs=(*READS, *MUTATING)):
         return 0
 
     def futex_wait(self, addr: int, expected: int, timeout_us: int) -> int:
-        """A pause; what comes in time is up to the scheduler."""
+        """A pause; the scheduler decides whether the wake comes in time."""
         self.pause(0)
         return super().futex_wait(addr, expected, 0)
 
     def futex_wake(self, addr: int, count: int) -> int:
-        """No client sleeps: there is nothing to hand over for."""
+        """Do nothing: no simulated client sleeps."""
         return 0
 
 
@@ -147,7 +147,7 @@ class CachedEndpoint(SimulatedEndpoint):
         self._caches: dict[int, _Cache] = {}
 
     def cover(self, node: int, mine: mmap.mmap, memory: mmap.mmap, start: int) -> None:
-        """Have a cache in front of `memory`, a mapping of the node, from byte `start` on.
+        """Put a cache in front of `memory`, a mapping of the node, from byte `start` on.
 
         `mine` is the client's own mapping of the node; from `start` on it becomes the cache. The
         node must be attached, and `start` a multiple of the page size.
@@ -174,7 +174,7 @@ class CachedEndpoint(SimulatedEndpoint):
 
 
 class _Cache:
-    """The cache of one client for one node: `mine` is what it holds, `clean` what it fetched."""
+    """The cache of one client for one node: `mine` is its contents, `clean` those as fetched."""
 
     def __init__(self, mine: mmap.mmap, memory: mmap.mmap, start: int) -> None:
         self.start = start

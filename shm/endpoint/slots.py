@@ -14,20 +14,19 @@ Client slot, 512 bytes in the control segment; only its client writes it, but fo
     72   clock        above every timestamp that this slot's clients have used (clock.py); the next
                       client of the slot goes on from there
     80   own          two words of a protocol of stores (stores/rtx/layout.py has the only ones)
-    96   locked       which file the client's life lock is on (life_locks.py); 0: on none
+    96   locked       the file that the client's life lock is on (life_locks.py); 0: none
     104  era          the other bits of the epoch that is pinned (epoch.py)
-    112  machine      which host it is over its reboots, or 0 (hosts.py)
+    112  machine      the host, the same after its reboots, or 0 (hosts.py)
     120  name         the first 8 bytes of the host's name
     128  journal      24 pairs of words: object reference, address of its link (heap.py), or
                       a store's own name of a link (words.py: REPLICATED)
 
 Client id (48 bits): slot << 36 | incarnation. A slot's incarnation goes up by one each time it is
 taken, from 1 on, so an id is not used again while anything could still name it. After 2^36 - 1 it
-begins with 1 again: a word that was left with the id of a client so many clients ago, and that
-no client has met since (a lock's holder, say), is taken for that of the new one until that one
-ends.
+begins with 1 again. If a word still has the id of a client from 2^36 clients ago (a lock's holder,
+say), the new client with that id is taken for its owner until it ends.
 
-States: FREE -> JOINING -> LIVE -> DYING -> FREE (membership.py says who makes each step).
+States: FREE -> JOINING -> LIVE -> DYING -> FREE (membership.py says which client makes each step).
 """
 
 import struct

@@ -1,4 +1,4 @@
-"""The state word of a memory node, and what is gone with one. Plain arithmetic.
+"""The state word of a memory node, and addresses of lost memory. Plain arithmetic.
 
 State word (control segment)
     bits 8-63   generation: how often the node's memory was replaced by new memory (replacement.py)
@@ -9,9 +9,10 @@ State word (control segment)
                 but the client that does it
 
 A client has the memory of one generation mapped. It may use it only while the node's word is that
-generation in service, so whoever still has old memory mapped is refused, as if the node had failed.
+generation in service, so verbs of a client that still has old memory mapped are refused, as if the
+node had failed.
 
-An address with the bit FORMER names what was on a node (bits 40-47) before its memory was replaced:
+An address with the bit FORMER names a place on a node (bits 40-47) before its memory was replaced:
 it raises NodeFailed for ever.
 """
 
@@ -37,17 +38,17 @@ DISOWNED: Final = (
     "was too busy to renew it), so it was declared dead and another client has taken over what it "
     "had; the operation that it was in may have happened or not; open the pool again"
 )
-"""What a client learns that others have given up."""
+"""The error of a client that another client has declared dead."""
 FORMERLY: Final = "what was there is gone: the node was replaced, and no other had a replica of it"
 
 
 def state_of(word: int) -> int:
-    """What a node's state word says of it."""
+    """The state in a node's state word."""
     return word & STATE_MASK
 
 
 def generation_of(word: int) -> int:
-    """Which memory of the node its state word is about."""
+    """The generation of a node's memory in its state word."""
     return word >> GENERATION_SHIFT
 
 
@@ -62,12 +63,12 @@ def settled(states: list[int]) -> bool:
 
 
 def former(address: int, node: int) -> int:
-    """What an address becomes when the memory of `node` is replaced."""
+    """The address after the memory of `node` was replaced: FORMER if it was on that node."""
     return address | FORMER if address >> 40 == node else address
 
 
 def why_failed(word: int, expected: int) -> str:
-    """What is wrong with a node that has this word; `expected` is that of its mapping, -1: none."""
+    """Why a node with this word cannot be used; `expected`: its word as mapped here, -1: none."""
     if state_of(word) == IN_SERVICE:
         return "it was replaced, and this handle has yet to map its new memory: pool.nodes() does"
     if state_of(word) == RESTORING:

@@ -4,33 +4,34 @@ Block word
     bits 60-63  kind
     bits 52-59  size class (all but FREE, REGION and a TAIL); LARGE_CLASS for a span, and for a
                 block being claimed for no class yet; TAIL_CLASS for a BACKUP of a TAIL
-    bits 48-51  number of replicas - 1 (all but FREE, REGION); the block is the head of its group,
-                or, a BACKUP or a STRAY, one of the others (replica_layout.py)
+    bits 48-51  number of replicas - 1 (all but FREE, REGION); the block is the primary of its set,
+                or, a BACKUP or a STRAY, one of its backups (replica_layout.py)
     bits 0-47   owner: a client id or 0 for no client (SLAB, LARGE, PENDING, TAKEN); the index of
                 the first block in bits 0-25, and above it bits of the id of the span's maker
-                (TAIL); the region's mark (REGION); the mark of the claim of its group (BACKUP); the
-                low bits of the epoch in which the block was given back (FREE), taken from its owner
-                (LIMBO), or seen to have lost its head (STRAY): a stamp
+                (TAIL); the region's mark (REGION); the mark of the claim of its replica set
+                (BACKUP); the low bits of the epoch in which the block was given back (FREE), taken
+                from its owner (LIMBO), or seen to have lost its primary (STRAY): a stamp
 
-    FREE     no client's; may be claimed once the epoch in it lies behind every pinned client. With
-             BACKED, bit 48, it has been claimed before, so that there are pages behind it
-             (backing.py); all other kinds have, too
+    FREE     no owner; may be claimed once the epoch in it lies behind every pinned client. With
+             BACKED, bit 48, it has been claimed before, so that its pages are allocated
+             (backing.py), as those of all other kinds are
     SLAB     cut into objects of its class
-    PENDING  claimed by a client that is still arranging what it will be, or giving its group back
+    PENDING  claimed by a client that is making it a slab, span or region, or giving it back
     LARGE    first block of a span that holds one object
     TAIL     further block of a span or, for a moment, of a span being made
     REGION   part of a named region; never given back
     TAKEN    a slab or a span that the client in it is taking from its owner (reclaim.py)
-    LIMBO    one that was taken; its last owner may use it until the epoch in it lies behind
-    BACKUP   holds replicas of the objects of another block, its head
-    STRAY    a backup whose head's node is lost; nothing new comes into it once its epoch has passed
+    LIMBO    a slab or span that was taken; its last owner may use it until the epoch in it lies
+             behind every pinned client
+    BACKUP   holds replicas of the objects of another block, its primary
+    STRAY    a backup whose primary's node is lost; no object is added once its epoch has passed
 
 Stamps wrap after 2^48 closings of a period (epoch.py). No stamp is of a later epoch than that which
 is read after it, so it stands for the last epoch until then with these bits (`age`). That is the
 epoch in which it was written, or one that is 2^48 or a multiple of it later: a block that has been
-free for so long may count as given back a moment ago, and waits once more for those who are pinned.
-It is never taken too early. The stamp 0 is of no period, and means long ago. A mark of a BACKUP is
-an epoch's low bits, too; it only has to differ from what was there before, for the CAS of a client
+free for so long may count as given back a moment ago, and waits once more for pinned clients. It is
+never taken too early. The stamp 0 is of no period, and means long ago. A mark of a BACKUP is an
+epoch's low bits, too; it only has to differ from what was there before, for the CAS of a client
 that was stopped meanwhile.
 
 Object reference (56 bits): bits 48-55 size class, bits 4-47 address of the first replica, bits 1-3
@@ -38,8 +39,9 @@ number of replicas - 1, bit 0 clear. Objects are 16-byte aligned.
 
 Link: a word in a store that makes an object reachable. Bits 1-47 are those of the object's
 reference; bit 0 marks it tentative, that is, not in force until cleared; the other bits are the
-store's. With HELD in bits 1-3, as which no reference has them, a protocol of the store holds the
-link, and the word is no reference: `Contents.concerned` says whose the objects are meanwhile.
+store's. With HELD in bits 1-3, a value that no reference has there, a protocol of the store holds
+the link, and the word is no reference: `Contents.concerned` says which objects the protocol frees
+meanwhile.
 """
 
 from typing import Final
@@ -77,8 +79,8 @@ ADDRESS_MASK: Final = (1 << 48) - 16
 LINK_MASK: Final = ADDRESS_MASK
 TENTATIVE: Final = 1
 REPLICATED: Final = 1
-"""In the address of a link, in a client journal: it is no address but a store's own name of a link,
-as of one with replicas. `Contents.linked` judges it."""
+"""In the address of a link, in a client journal: it is no address but a store's own name of a
+link, such as one with replicas. `Contents.linked` judges it."""
 REPLICAS_SHIFT: Final = 1
 REPLICAS_BITS: Final = 0xE
 REFERENCE_MASK: Final = (1 << 56) - 1
@@ -111,7 +113,7 @@ FIELDS: Final = (
         1 << 12,
         10_000,
         WRAPS,
-        "only a span's owner, or who recovers it, moves its tails; the latter is pinned, so that "
+        "only a span's owner, or its recoverer, moves its tails; the recoverer is pinned, so that "
         "the blocks are not used again meanwhile",
     ),
 )
@@ -122,7 +124,7 @@ def block_word(kind: int, owner: int = 0, size_class: int = 0, replicas: int = 1
 
 
 def stamp(epoch: int) -> int:
-    """What a block word has of an epoch."""
+    """The bits of an epoch in a block word."""
     return epoch & OWNER_MASK
 
 

@@ -1,41 +1,40 @@
 """Replacing a memory node: new memory for one that is lost, filled from the nodes that are left.
 
-FUSEE gives this to its master (section 5.2); here it is done by whichever client is asked
-to, as the leader of a change of the view (view.py). Steps, with the node's state word (states.py):
+FUSEE gives this to its master (section 5.2); here the client that calls `pool.replace_node` does
+it, as the leader of a change of the view (view.py). Steps, with the node's state word (states.py):
 
     1. new memory: a new segment, of the next generation; no other client knows of it
-    2. EXCLUDED -> RESTORING, of that generation; wait until all others that could change groups of
-       blocks, or objects or slots with replicas, are parked. Begin again if one of them is dead
-    3. fill the new memory: block words and used bits and contents of every group that has a place
-       on the node (`Groups`), then what the replicated stores have there (`Contents.refill`)
-    4. free objects with replicas that no client links to or has in the client journal: what named
-       them was on the lost node only, as it was written by one who died. Not while other nodes are
-       lost
+    2. EXCLUDED -> RESTORING, of that generation; wait until all others that could change replica
+       sets, or objects or slots with replicas, are parked. Begin again if one of them is dead
+    3. fill the new memory: block words, used bits and contents of every replica set that has a
+       place on the node (`Filling`), then the tables of the replicated stores (`Contents.refill`)
+    4. free objects with replicas that no store links to and no client journal names: their link was
+       on the lost node only, written by a client that died. Not while other nodes are lost
     5. raise the pressure: owners look again at the words of their blocks (allocator.py)
-    6. RESTORING -> IN_SERVICE; view += 1. Here it happens: others map the new memory and count it
+    6. RESTORING -> IN_SERVICE; view += 1. Here it happens: others map the new memory and use it
 
-Another node that is lost meanwhile is FAILED until the view has changed, and only then can any
-client say what its loss means: the replacement begins anew, whatever a store has said (trap F12).
+Another node that is lost meanwhile is FAILED until the view has changed, and before that no client
+can judge its loss: the replacement begins anew, also if a store has raised an error (trap F12).
 
-A kill leaves behind: RESTORING, and a leader that is dead; whoever leads next puts the node
-back to EXCLUDED. No client has read what was filled. Only three things change elsewhere, and
-each is as good as before: slots whose replicas differed are brought to what the primary has;
-backups whose head was on the lost node have a new mark, so that a sweep which began while it was
-lost finds its CASes refused; and of what is freed some replicas may be free already, of which the
-next leader finds the others.
+A kill leaves behind: RESTORING, and a leader that is dead; the next leader sets the node back to
+EXCLUDED. No client has read the memory that was filled. Only three things change elsewhere, and
+each does no harm: slots whose replicas differed have the value of the primary; backups whose
+primary was on the lost node have a new mark, so that a sweep which began while it was lost finds
+its CASes refused; and some replicas of unlinked objects are free already, and the next leader frees
+the others.
 
-Of a group, the surviving members say that it exists: its head, or, if that is lost, all backups
-that are left (a group of which some are missing was being claimed or given back, and holds
-nothing). A head comes back as no client's, to be adopted. Bits and contents are copied from the
-first replica that is left, which is the one that readers go by. Contents are also copied of blocks
-with an object that is in a client's journal, used or not: it may be free by now, and who has it in
-the client journal has yet to read there what became of it. Groups that were claimed while the node
-was lost find their place free, since two never were promised the same one (replica_sets.py).
+A replica set exists if its primary is left, or, if that is lost, all backups that are left (if some
+are missing, the set was being claimed or given back, and has no object). A primary comes back
+without an owner, to be adopted. Bits and contents are copied from the first replica that is left,
+which is the one that readers use. The contents of a block are copied, too, if it has an object that
+is in a client's journal, used or not: the object may be free by now, and its client has yet to read
+there how the round ended. Replica sets that were claimed while the node was lost find their place
+free, since no place was promised to two sets (replica_sets.py).
 
 A process that has the old memory mapped is refused by every verb, as the node's word is another
 (verbs.pyx).
-On device DAX the new memory is the old device, and a process that stands still inside a verb could
-write to it afterwards; so there no other client may have the pool open.
+On device DAX the new memory is on the old device, and a process that stands still inside a verb
+could write to it afterwards; so there no other client may have the pool open.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ from limpet.shm.endpoint.words import (
     tail_word,
 )
 from limpet.shm.errors import NodeFailed, ParameterError, StoreFull
-from limpet.shm.replicas.replica_sets import HEAD_KINDS, MIRROR_KINDS
+from limpet.shm.replicas.replica_sets import BACKUP_KINDS, PRIMARY_KINDS
 from limpet.shm.uninterrupted import uninterrupted
 
 if TYPE_CHECKING:
@@ -88,7 +87,7 @@ if TYPE_CHECKING:
 
 
 class PoolMemory(Protocol):
-    """What is asked of a pool whose node is replaced (shm/pool.py)."""
+    """The pool whose node is replaced (shm/pool.py), as it is seen here."""
 
     url: str
     uuid: bytes
@@ -112,11 +111,11 @@ class PoolMemory(Protocol):
 
 
 CHUNK: Final = 1 << 20
-"""Bytes that are copied between two signs of progress."""
+"""Bytes that are copied between two updates of the progress word."""
 
 
 def copy(membership: Membership, source: int, target: int, size: int) -> None:
-    """Copy `size` bytes from one address to another, showing that we do not stand still."""
+    """Copy `size` bytes from one address to another, and show progress meanwhile."""
     endpoint: Endpoint = membership.endpoint
     for done in range(0, size, CHUNK):
         part = min(CHUNK, size - done)
@@ -136,7 +135,7 @@ class Replacement:
         self.location = nodes.parse_url(memory.url)
 
     def run(self) -> dict[str, Any]:
-        """Replace the node; what `PoolCore.replace_node` returns, and raises."""
+        """Replace the node; results and errors as of `PoolCore.replace_node`."""
         began_ns = time.monotonic_ns()
         self.view.fail_if_lost(self.node)
         attempt = 0
@@ -182,7 +181,7 @@ class Replacement:
             self.view.resign()
 
     def _give_up_unless_done(self, segment: nodes.MemoryNode) -> None:
-        # CRASH(node-restoring): whoever leads next puts the node back.
+        # CRASH(node-restoring): the next leader sets the node back to EXCLUDED.
         self.view.move(self.node, RESTORING, EXCLUDED)
         if self.view.word(self.node) != node_word(segment.generation, IN_SERVICE):
             self.memory.unmap_node(self.node)
@@ -198,7 +197,7 @@ class Replacement:
             )
 
     def _require_alone(self) -> None:
-        """Refuse while others have the memory mapped, where it is to be used again."""
+        """Refuse while other processes have the memory mapped, if it is to be used again."""
         if not self.location.reuses_memory:
             return
         others = [
@@ -230,17 +229,17 @@ class Replacement:
             for slot, state, _, _ in memory.grace.pinned()
             if not self.membership.ours(slot)
         ):
-            return None  # what it has in the client journal is settled before the view changes
+            return None  # its client journal is settled before the view changes
         self._format(segment)
         filled = Filling(memory, node).run()
         stores = memory.contents.refill(node)
         strays = memory.strays() if self._others_serve() else []
-        # ORDER: after the look, by which what only a lost node has is nowhere.
+        # ORDER: after the look, in which links that only a lost node had are not found.
         if self.view.failed() or (strays and not self._others_serve()):
             return None
         for stray in strays:
             memory.heap.free(stray)
-        # ORDER: the pressure before the node is in service: who had blocks there has them no more.
+        # ORDER: the pressure before the node is in service: old owners must forget their blocks.
         endpoint.faa(PRESSURE, 1)
         # CRASH(node-filled): complete, and used by no client.
         if endpoint.lost(node) or endpoint.cas(at, restoring, in_service) != restoring:
@@ -260,7 +259,7 @@ class Replacement:
         )
 
     def _format(self, segment: nodes.MemoryNode) -> None:
-        """Zero the tables, where memory is not, and write the superblock."""
+        """Zero the tables, unless the memory is zero, and write the superblock."""
         if not segment.zeroed:
             base = self.memory.heap.table_word(self.node, 0) - self.memory.layout.block_table
             for start in range(SUPERBLOCK_SIZE, self.memory.layout.blocks, CHUNK):
@@ -271,23 +270,23 @@ class Replacement:
         uninterrupted(lambda: nodes.finish(segment, memory.parameters, memory.uuid))
 
 
-class Group(NamedTuple):
-    """A group with a place on the lost node.
+class ReplicaSet(NamedTuple):
+    """A replica set with a place on the lost node.
 
-    Replicas; which of them the place is; size class, or TAIL_CLASS; node and block of the head; of
-    the first replica that is left; the backups that are left, with their words.
+    Number of replicas; which of them the place is; size class, or TAIL_CLASS; node and block of the
+    primary; those of the first replica that is left; the backups that are left, with their words.
     """
 
     replicas: int
     part: int
     size_class: int
-    head: tuple[int, int]
+    primary: tuple[int, int]
     source: tuple[int, int]
     backups: list[tuple[int, int, int]]
 
 
 class Filling:
-    """The groups of a pool that have a place on a node, made there anew. For a leader."""
+    """Makes the members of replica sets anew that have a place on a node. For a leader."""
 
     def __init__(self, memory: PoolMemory, node: int) -> None:
         self.memory = memory
@@ -303,46 +302,46 @@ class Filling:
             for other, state in enumerate(memory.view.states())
             if state == IN_SERVICE
         }
-        self.in_hand = {
+        self.in_journals = {
             (reference >> NODE_SHIFT & 0xFF, self.heap.block_of(reference))
             for pair in memory.view.journals()
             for reference in pair
         }
-        """Node and block of the heads of all objects that a client has in the client journal, and
-        of those that the links are in."""
+        """Node and block of the primaries of all objects in client journals, and of the objects
+        that have the links."""
         self.found = dict.fromkeys(("objects", "blocks", "regions", "bytes"), 0)
         self.table.unbacked = False
         self.first = -1
-        """Block of the head of the span that the last head was, or followed; else -1."""
+        """Block of the primary of the span that the last primary began, or followed; else -1."""
         self.spans_used = False
-        """Whether the last span that was met has its object in use."""
+        """Whether the object of the last span is in use."""
 
     def run(self) -> dict[str, int]:
-        """Make them; how many objects, blocks and bytes were copied."""
+        """Make all of them; the numbers of objects, blocks and bytes that were copied."""
         for block in range(self.table.count):
-            group = self._group_at(block)
-            if group is None or not self._make(block, group):
+            replica_set = self._set_at(block)
+            if replica_set is None or not self._make(block, replica_set):
                 self.first = -1
             self.memory.membership.progress()
         return self.found
 
     # ---- what belongs there ---------------------------------------------------------------------
 
-    def _group_at(self, block: int) -> Group | None:
-        """The group that has a place at that block of the node."""
+    def _set_at(self, block: int) -> ReplicaSet | None:
+        """The replica set that has a place at that block of the node."""
         found = [
-            group
+            replica_set
             for replicas in range(2, self.heap.placement.replicas_max + 1)
-            if (group := self._group_of(block, replicas)) is not None
+            if (replica_set := self._set_of(block, replicas)) is not None
         ]
         if len(found) > 1:
             raise StoreFull(
-                f"{self.memory.url}: two groups of blocks need block {block} of node {self.node}; "
+                f"{self.memory.url}: two replica sets need block {block} of node {self.node}; "
                 "delete entries, and replace the node again"
             )
         return found[0] if found else None
 
-    def _group_of(self, block: int, replicas: int) -> Group | None:
+    def _set_of(self, block: int, replicas: int) -> ReplicaSet | None:
         members = self.groups.members(self.node, block, replicas)
         if not members:
             return None
@@ -352,13 +351,13 @@ class Filling:
             if there in self.words
         }
         if 0 in left:
-            head = left[0]
-            if head >> 60 not in HEAD_KINDS or replicas_of(head) != replicas:
+            primary = left[0]
+            if primary >> 60 not in PRIMARY_KINDS or replicas_of(primary) != replicas:
                 return None
-            size_class = TAIL_CLASS if head >> 60 == TAIL else class_of(head)
+            size_class = TAIL_CLASS if primary >> 60 == TAIL else class_of(primary)
         else:
             shapes = {
-                (word >> 60 in MIRROR_KINDS, replicas_of(word), class_of(word))
+                (word >> 60 in BACKUP_KINDS, replicas_of(word), class_of(word))
                 for word in left.values()
             }
             if len(shapes) != 1:
@@ -370,52 +369,57 @@ class Filling:
             return None  # damaged; an audit shows it
         part = members.index((self.node, block))
         backups = [(*members[k], word) for k, word in left.items() if k]
-        return Group(replicas, part, size_class, members[0], members[min(left)], backups)
+        return ReplicaSet(replicas, part, size_class, members[0], members[min(left)], backups)
 
     # ---- making it ------------------------------------------------------------------------------
 
-    def _make(self, block: int, group: Group) -> bool:
-        """Make the group's place; whether the block is part of a span of which it has the head."""
-        if group.part == 0:
-            word = self._head_word(block, group)
-            if not word or not self._mark_anew(group):
+    def _make(self, block: int, replica_set: ReplicaSet) -> bool:
+        """Make the set's member here; whether it belongs to a span with its primary here."""
+        if replica_set.part == 0:
+            word = self._primary_word(block, replica_set)
+            if not word or not self._mark_anew(replica_set):
                 return False  # its backups are swept
         else:
-            word = block_word(BACKUP, self.mark, group.size_class, group.replicas)
+            word = block_word(BACKUP, self.mark, replica_set.size_class, replica_set.replicas)
         if not self.table.back(self.node, block, FREE):
             raise StoreFull(
                 f"{self.memory.url}: the file system of node {self.node} has no room for what "
                 "belongs there; make room, and replace the node again"
             )
-        self._copy(block, group)
+        self._copy(block, replica_set)
         self.endpoint.store(self.heap.table_word(self.node, block), word)
         self.found["blocks"] += 1
         return self.first >= 0
 
-    def _head_word(self, block: int, group: Group) -> int:
-        """The word of a head that belongs to no client; 0: of a tail, without the span's
-        beginning."""
-        if group.size_class == TAIL_CLASS:
-            return tail_word(self.first, self.client, group.replicas) if self.first >= 0 else 0
-        is_span = group.size_class == LARGE_CLASS
+    def _primary_word(self, block: int, replica_set: ReplicaSet) -> int:
+        """The word of a primary without an owner; 0: of a tail whose span has no beginning."""
+        if replica_set.size_class == TAIL_CLASS:
+            return (
+                tail_word(self.first, self.client, replica_set.replicas) if self.first >= 0 else 0
+            )
+        is_span = replica_set.size_class == LARGE_CLASS
         self.first = block if is_span else -1
-        return block_word(LARGE if is_span else SLAB, 0, group.size_class, group.replicas)
+        return block_word(
+            LARGE if is_span else SLAB, 0, replica_set.size_class, replica_set.replicas
+        )
 
-    def _mark_anew(self, group: Group) -> bool:
-        """Give the backups that are left a mark that no sweep has seen; False: one has gone."""
-        backup = block_word(BACKUP, self.mark, group.size_class, group.replicas)
-        return all(self.table.move(node, at, word, backup) for node, at, word in group.backups)
+    def _mark_anew(self, replica_set: ReplicaSet) -> bool:
+        """Give the backups that are left a mark that no sweep has seen; False: one is gone."""
+        backup = block_word(BACKUP, self.mark, replica_set.size_class, replica_set.replicas)
+        return all(
+            self.table.move(node, at, word, backup) for node, at, word in replica_set.backups
+        )
 
-    def _copy(self, block: int, group: Group) -> None:
+    def _copy(self, block: int, replica_set: ReplicaSet) -> None:
         """Copy used bits, and contents if there can be any, from the first replica that is left."""
-        node, at = group.source
-        if group.size_class != TAIL_CLASS:
-            bits = self.table.bitmap(node, at, group.size_class)
+        node, at = replica_set.source
+        if replica_set.size_class != TAIL_CLASS:
+            bits = self.table.bitmap(node, at, replica_set.size_class)
             self.endpoint.write(self.heap.bitmap(self.node, block), bits.tobytes())
             used = int(np.unpackbits(bits.view(np.uint8)).sum())
             self.found["objects"] += used
             self.spans_used = bool(used)
-        if self.spans_used or group.head in self.in_hand:
+        if self.spans_used or replica_set.primary in self.in_journals:
             size = self.heap.layout.block_size
             source = self.heap.reference(node, at, LARGE_CLASS, 0)
             target = self.heap.reference(self.node, block, LARGE_CLASS, 0)

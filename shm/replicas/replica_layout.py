@@ -1,23 +1,24 @@
-"""Where the replicas of an object lie: block groups with backups (FUSEE section 4.4).
+"""The places of an object's replicas: primaries and their backups (FUSEE section 4.4).
 
 The paper keeps each region of memory on r nodes, the first of which is its primary, and finds them
 by consistent hashing. Ours are as many as a node has regions of equal length, counted from its end;
 blocks that do not fill a region are the first ones, where named regions begin.
 
 The nodes are a ring in the order of their numbers. For r replicas, of r adjacent regions of a node
-the first has objects of its own, as the head; the next has replica 1 of the node before it, the
-next replica 2 of the one before that, and so on. So
+the first has objects of its own, as their primary; the next has replica 1 of the node before it,
+the next replica 2 of the one before that, and so on. So
 
     replica k of (node, block) = (node + k modulo the number of nodes, block + k regions)
 
-Properties: the r replicas of an object lie on r nodes, and those of all objects with their heads on
-one node lie on the same r nodes. (So the buffers of a register lie beside its replicas, and what
-takes r - 1 nodes from one takes it from the other.) Nothing is in two groups. Of each node, the
-same number of regions are heads and replica 1, 2, ... ; fewer than r regions have no place in a
-round. All follows from the number of nodes and the geometry.
+Properties: the r replicas of an object lie on r nodes, and those of all objects with their
+primaries on one node lie on the same r nodes. (So the buffers of a register lie beside its
+replicas, and are lost together with them.) For one r, no block is in two replica sets. Of each
+node, the same number of regions are primaries and replica 1, 2, ...; fewer than r regions of each
+node have no place. All follows from the number of nodes and the geometry.
 
-The address of the head is the address of the object; the number of replicas is in its reference
-(words.py). Groups of different r overlap: who claims a group claims each of its blocks (blocks.py).
+The address of the primary is the address of the object; the number of replicas is in its reference
+(words.py). Replica sets of different r overlap: a client claims each block of a set
+(replica_sets.py).
 
 Deviation: the nodes of a pool are fixed, so a ring has one point a node, and none is ever moved;
 the bound on the load is exact instead of approximate. A node that is lost hands its load to the
@@ -34,7 +35,7 @@ from limpet.shm.errors import ParameterError, PoolCorrupt
 
 REGIONS_MAX: Final = 64
 REGIONS_MIN: Final = 2 * REPLICAS_MAX
-"""As long as a node has that many blocks; so there are two heads at least, whatever r is."""
+"""As long as a node has that many blocks; so there are at least two primaries for every r."""
 REGION_SIZE: Final = 2 << 20
 """Bytes of a region if the node is large enough: a replicated object is no larger than one."""
 
@@ -46,14 +47,14 @@ class ReplicaLayout:
         self.nodes = nodes
         least = -(-block_count // REGIONS_MAX)
         most = min(-(-REGION_SIZE // block_size), block_count // REGIONS_MIN)
-        # a power of two, as divisions would be most of the time that a look-up takes
+        # a power of two, as divisions would take most of the time of a look-up
         self.region_shift = max((least - 1).bit_length(), most.bit_length() - 1, 0)
         self.region_blocks = 1 << self.region_shift
         self.regions = block_count // self.region_blocks
         self.first = block_count % self.region_blocks
         self.replicas_max = min(nodes, self.regions, REPLICAS_MAX)
         self.limits = array("Q", bytes(8 * (REPLICAS_MAX + 1)))
-        """For each number of replicas, how many of a node's regions have a place in groups."""
+        """For each number of replicas, how many of a node's regions belong to replica sets."""
         for replicas in range(1, self.replicas_max + 1):
             self.limits[replicas] = self.regions // replicas * replicas
 
@@ -67,7 +68,7 @@ class ReplicaLayout:
             )
 
     def part(self, block: int, replicas: int) -> int:
-        """Which replica the block holds in groups of `replicas`; -1: it has no place in one."""
+        """Which replica the block has in sets of `replicas`; -1: it belongs to none."""
         region = (block - self.first) >> self.region_shift
         if block < self.first or region >= self.regions // replicas * replicas:
             return -1
@@ -76,24 +77,24 @@ class ReplicaLayout:
     def node_of(self, node: int, block: int, replicas: int, steps: int) -> int:
         """The node `steps` places after this one on the ring.
 
-        Raises PoolCorrupt for a block that has no place in a group of `replicas`.
+        Raises PoolCorrupt for a block that belongs to no set of `replicas`.
         """
         region = (block - self.first) >> self.region_shift
         known = node < self.nodes and replicas <= self.replicas_max and steps <= self.nodes
         if not known or block < self.first or region >= self.limits[replicas]:
             raise PoolCorrupt(
-                f"block {block} of node {node} is said to be in a group of {replicas} replicas, "
+                f"block {block} of node {node} is said to be in a set of {replicas} replicas, "
                 "which cannot be; destroy the pool"
             )
         there = node + steps
         return there - self.nodes if there >= self.nodes else there
 
     def backup(self, node: int, block: int, replicas: int, k: int) -> tuple[int, int]:
-        """Node and block of replica `k` of what has its head in (node, block)."""
+        """Node and block of replica `k` of what has its primary in (node, block)."""
         return self.node_of(node, block, replicas, k), block + k * self.region_blocks
 
-    def head(self, node: int, block: int, replicas: int) -> tuple[int, int, int] | None:
-        """Node and block of the head of which (node, block) holds replica k, and k; or None."""
+    def primary(self, node: int, block: int, replicas: int) -> tuple[int, int, int] | None:
+        """Node and block of the primary of which (node, block) holds replica k, and k; or None."""
         k = self.part(block, replicas)
         if k < 1:
             return None if k < 0 else (node, block, 0)
@@ -101,6 +102,6 @@ class ReplicaLayout:
         return there, block - k * self.region_blocks, k
 
     def starts(self, replicas: int) -> range:
-        """The first block of each region of a node that has the heads of groups of `replicas`."""
+        """The first block of each region of a node that has primaries of sets of `replicas`."""
         turn = replicas * self.region_blocks
         return range(self.first, self.first + self.regions // replicas * turn, turn)

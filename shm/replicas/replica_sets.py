@@ -1,44 +1,46 @@
-"""Block groups: a block, the head, and r - 1 backups of it on other nodes (replica_layout.py).
+"""Replica sets: a block, the primary, and its r - 1 backups on other nodes (replica_layout.py).
 
-The word of the head alone says which client owns the group, and changes as that of any block.
-Words, in the order in which they are written:
+Only the word of the primary names the client that owns the replica set; it changes as that of any
+block. Words, in the order in which they are written (P: primary, B: backups):
 
-    claimed     head FREE -> PENDING(client)   backups FREE -> BACKUP(mark)   head PENDING -> SLAB
-    given back  head SLAB -> PENDING(client)   backups BACKUP(mark) -> FREE   head PENDING -> FREE
+    claimed     P FREE -> PENDING(client)   B FREE -> BACKUP(mark)   P PENDING -> SLAB
+    given back  P SLAB -> PENDING(client)   B BACKUP(mark) -> FREE   P PENDING -> FREE
 
-A span is a run of groups within one region, claimed from its first block to its last; then the
-heads become TAILs from the second on, and the first becomes LARGE. It is given back last block
-first.
+A span is a run of replica sets within one region, claimed from its first block to its last; then
+the primaries become TAILs from the second on, and the first becomes LARGE. It is given back last
+block first.
 
 Invariants
-    - a BACKUP's head is not FREE and says the same number of replicas; hence no other client claims
-      it
-    - only who is named in a PENDING head moves its backups, or who recovers that client
+    - a BACKUP's primary is not FREE and has the same number of replicas; hence no other client
+      claims it
+    - only the client whose id is in a PENDING primary, or its recoverer, moves the backups
     - no two BACKUP words are the same, other than those of one claim: the mark is an epoch that was
       closed for it alone. So a stopped client that wakes up finds its CASes refused.
 
-A backup whose node is marked as failed is left out, from the claim on: a degraded pool goes on. One
-that only this process has lost makes a claim fail, since others would not leave it out. The backup
-comes when the node is replaced (replacement.py); so its place, which no client can claim meanwhile,
-must not be promised to two groups. A client that claims a group looks whether another one, of
-another number of replicas, would have to be there too, after its own head is PENDING; so of two
-that do this at the same time at least one sees the other.
+A backup whose node is marked as failed is left out, from the claim on: a degraded pool goes on. If
+only this process has lost the node, the claim fails, since others would not leave the backup out.
+The backup is made when the node is replaced (replacement.py); so its place, which no client can
+claim meanwhile, must not be promised to two replica sets. After its own primary is PENDING, a
+client looks whether a replica set with another number of replicas needs the same place; so of two
+clients that claim at the same time at least one sees the other.
 
-A kill leaves behind: a PENDING head of the dead client, and any of its backups. Recovery gives
+A kill leaves behind: a PENDING primary of the dead client, and any of its backups. Recovery gives
 all of them back, in the order above.
 
-When the head's node is marked as failed, the group can neither be claimed nor given back by its
-head. What is in use in it lives on. Then, for each backup on its own, whoever looks for memory does
+When the primary's node is marked as failed, the replica set can neither be claimed nor given back
+by its primary. Objects in use in it live on. A client that looks for memory then takes these steps
+for each backup on its own:
 
     BACKUP(mark) -> STRAY(E)   once the mark of failure was seen and period E was closed (epoch.py)
     STRAY(E) -> FREE           once E lies behind and none of its used bits is set
 
-An operation that is pinned later than E finds the head lost when it sets its used bit (heap.py), so
-by then bits only ever go out. Each step is one CAS from a word that never was there before.
+An operation that is pinned later than E finds the primary lost when it sets its used bit (heap.py),
+so by then bits are only cleared. Each step is one CAS from a word that never was there before.
 
-A client that was declared dead while it was stopped may write a BACKUP word after its head was
-given back. Such a word, whose head does not belong to it, is given back by the same search; so is
-the backup of a tail whose head is lost and that does not follow that of its span's first block.
+A client that was declared dead while it was stopped may write a BACKUP word after its primary was
+given back. The same search gives back such a word, whose primary does not belong to it; and the
+backup of a tail whose primary is lost and that does not follow the backup of its span's first
+block.
 """
 
 from __future__ import annotations
@@ -81,12 +83,12 @@ if TYPE_CHECKING:
     Moves = list[tuple[int, int, int, int]]
     """Steps of a claim: node, block, word before, word after."""
 
-HEAD_KINDS: Final = (SLAB, PENDING, LARGE, TAIL, TAKEN, LIMBO)
-MIRROR_KINDS: Final = (BACKUP, STRAY)
-GROUP_KINDS: Final = (*HEAD_KINDS, *MIRROR_KINDS)
+PRIMARY_KINDS: Final = (SLAB, PENDING, LARGE, TAIL, TAKEN, LIMBO)
+BACKUP_KINDS: Final = (BACKUP, STRAY)
+SET_KINDS: Final = (*PRIMARY_KINDS, *BACKUP_KINDS)
 
 
-class Groups:
+class ReplicaSets:
     """The backups in the block tables of a pool."""
 
     def __init__(self, table: Table) -> None:
@@ -100,14 +102,14 @@ class Groups:
         return state_of(self.endpoint.load(NODE_STATES + 8 * node)) != IN_SERVICE
 
     def possible(self, block: int, word: int) -> bool:
-        """Whether a block with this word can be the head of its group, or needs none."""
+        """Whether a block with this word can be the primary of its replica set, or needs none."""
         replicas = replicas_of(word)
         return replicas == 1 or (
             replicas <= self.placement.replicas_max and self.placement.part(block, replicas) == 0
         )
 
     def backups(self, node: int, block: int, replicas: int) -> Iterator[tuple[int, int]]:
-        """Node and block of each backup of a head."""
+        """Node and block of each backup of a primary."""
         for k in range(1, replicas):
             yield self.placement.backup(node, block, replicas, k)
 
@@ -119,24 +121,25 @@ class Groups:
             not self.failed(there) for there, _ in self.backups(node, block, replicas_of(word))
         )
 
-    def head_of(self, node: int, block: int, word: int) -> tuple[int, int] | None:
-        """Node and block of the head of a BACKUP or STRAY; None when the word is damaged."""
+    def primary_of(self, node: int, block: int, word: int) -> tuple[int, int] | None:
+        """Node and block of the primary of a BACKUP or STRAY; None when the word is damaged."""
         replicas = replicas_of(word)
         if not 1 < replicas <= self.placement.replicas_max:
             return None
-        head = self.placement.head(node, block, replicas)
-        return head[:2] if head is not None and head[2] else None
+        primary = self.placement.primary(node, block, replicas)
+        return primary[:2] if primary is not None and primary[2] else None
 
-    def head_word(self, head: tuple[int, int], word: int) -> int:
-        """The word of the head of a BACKUP; 0 when the head does not belong to it. NodeFailed."""
-        there = self.endpoint.load(self.table.heap.table_word(*head))
-        belongs = there >> 60 in HEAD_KINDS and replicas_of(there) == replicas_of(word)
+    def primary_word(self, primary: tuple[int, int], word: int) -> int:
+        """The word of a BACKUP's primary; 0 when the primary does not belong to it. NodeFailed."""
+        there = self.endpoint.load(self.table.heap.table_word(*primary))
+        belongs = there >> 60 in PRIMARY_KINDS and replicas_of(there) == replicas_of(word)
         return there if belongs else 0
 
     # ---- claiming -------------------------------------------------------------------------------
 
     def usable(self, node: int, replicas: int, horizon: int) -> Flags:
-        """Which blocks of the node are heads whose groups may be claimed; a look, no promise."""
+        """Which blocks of the node are primaries that may be claimed with their backups; a look, no
+        promise."""
         here = self.table.claimable(self.table.words(node), horizon)
         found: Flags = np.zeros(len(here), dtype=np.bool_)
         there: dict[int, Flags | None] = {}
@@ -153,7 +156,7 @@ class Groups:
         return found
 
     def _claimable_of(self, node: int, horizon: int) -> Flags | None:
-        """Which blocks of another node may be claimed; None: it is lost, and backups do without."""
+        """Which blocks of another node may be claimed; None: it is lost, and left out."""
         if self.failed(node):
             return None
         try:
@@ -166,7 +169,7 @@ class Groups:
     def claim_slab(
         self, node: int, size_class: int, replicas: int, client: int, horizon: int, limit: int
     ) -> int | None:
-        """Claim a free group for objects of `size_class`; its head's block, below `limit`."""
+        """Claim a free replica set for objects of `size_class`; its primary, below `limit`."""
         usable = np.flatnonzero(self.usable(node, replicas, horizon)[:limit])[::-1].tolist()
         if not usable:
             return None
@@ -175,7 +178,7 @@ class Groups:
         backup = block_word(BACKUP, mark, size_class, replicas)
         for block in usable:
             if self._claim(node, block, pending, backup, horizon, []):
-                # CRASH(group-claimed): PENDING with all of its backups; recovery gives them back.
+                # CRASH(set-claimed): PENDING with all of its backups; recovery gives them back.
                 self.table.move(node, block, pending, recast(pending, SLAB, client))
                 return int(block)
         return None
@@ -183,8 +186,8 @@ class Groups:
     def claim_run(
         self, node: int, blocks: int, replicas: int, client: int, horizon: int, limit: int
     ) -> int | None:
-        """Claim a run of free groups for a span, all PENDING(client) now; its first block. All are
-        below `limit`."""
+        """Claim a run of free replica sets for a span, all PENDING(client) now; its first block.
+        All are below `limit`."""
         pending = block_word(PENDING, client, LARGE_CLASS, replicas)
         while (first := self._find_run(node, blocks, replicas, horizon, limit)) is not None:
             mark = stamp(self.grace.close_period())
@@ -212,14 +215,15 @@ class Groups:
     def _claim(
         self, node: int, block: int, pending: int, backup: int, horizon: int, done: Moves
     ) -> bool:
-        """Claim one group after those in `done`; False, and nothing is claimed, if it is not free.
+        """Claim one replica set after those in `done`; False, and nothing claimed, if it is not
+        free.
 
         Raises NodeFailed, with nothing claimed, for a node that is not marked as failed.
         """
         try:
             well = self._step(node, block, pending, horizon, done)
             for there, at in self.backups(node, block, replicas_of(pending)):
-                # CRASH(group-in-part): PENDING with some of its backups; recovery frees them.
+                # CRASH(set-in-part): PENDING with some of its backups; recovery frees them.
                 try:
                     well = well and self._step(there, at, backup, horizon, done)
                 except NodeFailed:
@@ -234,16 +238,16 @@ class Groups:
         return well
 
     def members(self, node: int, block: int, replicas: int) -> list[tuple[int, int]]:
-        """Node and block of all of the group of `replicas` that has this place; [] if none has."""
+        """Node and block of all members of the set of `replicas` with this place; [] if none."""
         if not 1 < replicas <= self.placement.replicas_max:
             return []
-        head = self.placement.head(node, block, replicas)
-        if head is None:
+        primary = self.placement.primary(node, block, replicas)
+        if primary is None:
             return []
-        return [head[:2], *self.backups(head[0], head[1], replicas)]
+        return [primary[:2], *self.backups(primary[0], primary[1], replicas)]
 
     def _promised(self, node: int, block: int, replicas: int) -> bool:
-        """Whether a place on a lost node would belong to a group of other than `replicas`."""
+        """Whether a place on a lost node would belong to a set with other than `replicas`."""
         return any(
             self._is_claimed(there, at, other)
             for other in range(2, self.placement.replicas_max + 1)
@@ -253,19 +257,19 @@ class Groups:
         )
 
     def _is_claimed(self, node: int, block: int, replicas: int) -> bool:
-        """Whether the place has a part of a group of that many; not if its node is lost."""
+        """Whether the place has a member of a set of `replicas`; not if its node is lost."""
         try:
             word = self.endpoint.load(self.table.heap.table_word(node, block))
         except NodeFailed:
             if not self.failed(node):
                 raise
             return False
-        return word >> 60 in GROUP_KINDS and replicas_of(word) == replicas
+        return word >> 60 in SET_KINDS and replicas_of(word) == replicas
 
     def _step(self, node: int, block: int, desired: int, horizon: int, done: Moves) -> bool:
         word = self.endpoint.load(self.table.heap.table_word(node, block))
         free = word >> 60 == FREE and self.table.has_passed(word, horizon)
-        # ORDER: pages first; then every block with an owner has them, whoever dies.
+        # ORDER: pages first; then every block with an owner has them, also after a kill.
         if not (free and self.table.back(node, block, word)):
             return False
         if not self.table.move(node, block, word, desired):
@@ -274,7 +278,7 @@ class Groups:
         return True
 
     def _undo(self, done: Moves) -> None:
-        # ORDER: the backups before their head, which keeps others from claiming them.
+        # ORDER: the backups before their primary, which keeps others from claiming them.
         for node, block, before, after in reversed(done):
             try:
                 self.table.move(node, block, after, before)
@@ -285,16 +289,16 @@ class Groups:
     # ---- giving back ----------------------------------------------------------------------------
 
     def release(self, node: int, first: int, word: int, epoch: int, client: int) -> int:
-        """Give back a group, or a span of them, that has no object in use and is seen as `word`.
+        """Give back a replica set, or a span of them, seen as `word`, with no object in use.
 
-        On behalf of `client`, which is us or is dead; in the latter case we are pinned. Returns how
+        On behalf of `client`, which is this one, or is dead and then we are pinned. Returns how
         many blocks were given back, backups not counted.
         """
         pending = recast(word, PENDING, client)
         if word != pending:
-            # Refused: another may have done it on behalf of the same client, and be dead by now.
+            # Refused: another recoverer of the same client may have done it, and be dead by now.
             self.table.move(node, first, word, pending)
-        # CRASH(group-in-part): PENDING with some of its backups; recovery frees them.
+        # CRASH(set-in-part): PENDING with some of its backups; recovery frees them.
         words = self.table.words(node)
         # ORDER: the tails were read before the first block is seen unchanged, so they are its own.
         if self.endpoint.load(self.table.heap.table_word(node, first)) != pending:
@@ -312,17 +316,17 @@ class Groups:
                 word = self.endpoint.load(self.table.heap.table_word(there, at))
             except NodeFailed:
                 continue  # it is gone with its node
-            # ORDER: the backup was read before the head is seen unchanged: it is not another's.
+            # ORDER: the backup was read before the primary is seen unchanged: it belongs to it.
             if self.endpoint.load(self.table.heap.table_word(node, first)) != pending:
                 return
             if word >> 60 == BACKUP and replicas_of(word) == replicas_of(pending):
                 with contextlib.suppress(NodeFailed):
                     self.table.move(there, at, word, free_word(epoch))
 
-    # ---- without a head -------------------------------------------------------------------------
+    # ---- without a primary ----------------------------------------------------------------------
 
     def sweep(self, node: int) -> int:
-        """Give back the backups on `node` that have no head, as far as may be; how many.
+        """Give back the backups on `node` that have no primary, as far as may be; how many.
 
         We are pinned, and no node is being filled.
         """
@@ -332,12 +336,12 @@ class Groups:
         released = 0
         for block in found:
             word = int(words[block])
-            head = self.head_of(node, block, word)
-            if head is None:
+            primary = self.primary_of(node, block, word)
+            if primary is None:
                 continue  # damaged; an audit shows it
             if class_of(word) == TAIL_CLASS:
-                if self._is_astray(head, word) or (
-                    self.failed(head[0]) and not self._has_first(node, block, word)
+                if self._is_astray(primary, word) or (
+                    self.failed(primary[0]) and not self._has_first(node, block, word)
                 ):
                     free = free_word(self.grace.close_period())
                     released += self.table.move(node, block, word, free)
@@ -347,12 +351,12 @@ class Groups:
             if word >> 60 == STRAY:
                 if self.table.has_passed(word, horizon):
                     released += self._release_stray(node, block, words)
-            elif self.failed(head[0]):
-                # ORDER: the head was seen lost before the period is closed.
+            elif self.failed(primary[0]):
+                # ORDER: the primary was seen lost before the period is closed.
                 stray = recast(word, STRAY, stamp(self.grace.close_period()))
-                # CRASH(stray): anyone goes on with it.
+                # CRASH(stray): any client that looks for memory goes on with it.
                 self.table.move(node, block, word, stray)
-            elif self._is_astray(head, word):
+            elif self._is_astray(primary, word):
                 released += self._release_run(node, block, words)
         return released
 
@@ -383,24 +387,24 @@ class Groups:
     def _has_first(self, node: int, block: int, word: int) -> bool:
         """Whether the backup of a span's first block is before this one, that of a tail of it.
 
-        It is claimed before those of the tails and given back after them; so, if the word is still
-        there afterwards, it never will be.
+        The first block's backup is claimed before those of the tails and given back after them. So
+        if it is missing while this word is still there, it stays missing.
         """
         before = word
         while before == word and block > 0:
             block -= 1
             before = self.endpoint.load(self.table.heap.table_word(node, block))
-        is_first = before >> 60 in MIRROR_KINDS and class_of(before) == LARGE_CLASS
+        is_first = before >> 60 in BACKUP_KINDS and class_of(before) == LARGE_CLASS
         return is_first and replicas_of(before) == replicas_of(word)
 
-    def _is_astray(self, head: tuple[int, int], word: int) -> bool:
-        """Whether the head, in service, does not belong to the backup with this word.
+    def _is_astray(self, primary: tuple[int, int], word: int) -> bool:
+        """Whether the primary, in service, does not belong to the backup with this word.
 
-        Then it never will, since the word was there before the look at the head, and if it is there
-        after it, it was meanwhile.
+        Then it never will: the word was there before the look at the primary, and if it is there
+        after it, it was there all the time.
         """
         try:
-            return not self.head_word(head, word)
+            return not self.primary_word(primary, word)
         except NodeFailed:
             return False
 

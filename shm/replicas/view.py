@@ -1,40 +1,40 @@
-"""Which memory nodes are in service: the view, and how all clients come to agree on a new one.
+"""The view: which memory nodes are in service, and how all clients agree on a new view.
 
-A mechanism that keeps replicas on several nodes has to know, of each, whether it still counts; and
-two clients that disagree would decide one thing twice. FUSEE leaves the change of the view to a
-master (algorithm 3). Here any client that meets a lost node does it, the leader, under a
-lease: the word `leader` holds its id until it is done, or dead and another takes its place.
+A mechanism with replicas on several nodes has to know which of them are valid; two clients that
+disagree could decide one slot in two ways. FUSEE leaves the change of the view to a master
+(algorithm 3). Here any client that meets a lost node does it, the leader, under a lease: the word
+`leader` holds its id until it is done, or dead and another takes its place.
 
 Words (control segment)
     node states   in service; FAILED: lost, and the view is not changed yet; EXCLUDED: lost, and no
                   replica is counted there; RESTORING: it has new memory, which the leader fills
                   (replacement.py). Verbs raise NodeFailed for the last three. (states.py)
     view          counts the changes; a client compares it at the start of each operation
-    leader        client id of the leader (bits 0-47) and a number of its own that is another each
-                  time (48-63), or 0. A leader is pinned: the word of one that is not is left over
-                  from an interrupt, or damaged, and any client may replace it
+    leader        client id of the leader (bits 0-47) and a number that it changes each time
+                  (48-63), or 0. A leader is pinned. If that client is not pinned, the word is left
+                  over from an interrupt, or damaged, and any client may replace it
     parked        in each client slot: the client is pinned, and does nothing until no node is
                   FAILED or RESTORING
 
 Steps of the leader. All are idempotent: if it dies, the next leader begins again.
     1. view += 1: operations that begin from now on look at the node states, and park
     2. close a grace period; wait until every client pinned in it is unpinned, parked or dead (one
-       that stands still for a lease is ended, if the pool's policy permits). Now no client is in
-       the midst of anything that concerns a FAILED node
+       that stands still for a lease is killed, if the pool's policy permits). Now no client is in
+       the midst of a step that concerns a FAILED node
     3. the stores put in order what the client journals of those clients name (`reconcile`)
     4. FAILED -> EXCLUDED; view += 1; leader = 0
 A node that is RESTORING while its leader is dead goes back to EXCLUDED before step 1.
 
 Parking. A client sets `parked`, waits (or leads), clears it by a full barrier, and looks at the
-node states again. So either a leader sees that it is not parked any more and waits for it, or it
-sees the next FAILED node and parks again before it has done anything. Operations on replicated
-stores look at the view first and at the states if that has changed. They go by states that were
-settled when they were looked at, pinned: from then on, no client excludes a node or puts one back
-without waiting for them. A client that sees a node RESTORING may have pinned too late to be waited
-for, and in the next moment it is in service, and all others count it. Any other code that changes
-groups of blocks or used bits of replicas, outside of them (claims, giving back, sweeps, recovery),
-is pinned meanwhile and calls `wait_stable` first: it may go on while a node is lost, not while one
-is filled.
+node states again. So either a leader sees that the client is not parked any more and waits for it,
+or the client sees the next FAILED node and parks again before it changes anything. Operations on
+replicated stores look at the view first and at the states if that has changed. They rely on states
+that were settled when they looked, pinned: from then on, no client excludes a node or puts one in
+service without waiting for them. An operation that sees a node RESTORING parks, too: it may have
+pinned too late for the leader to wait for it, and in the next moment the node may be in service for
+all others. Other code that changes replica sets or used bits of replicas (claims, giving back,
+sweeps, recovery) is pinned meanwhile and calls `wait_stable` first: it may go on while a node is
+lost, not while one is filled.
 """
 
 from __future__ import annotations
@@ -100,9 +100,9 @@ class View:
         self.membership = membership
         self.nodes = nodes
         self.led = 0
-        """What the word `leader` has, or last had, when we lead."""
+        """Our value of the word `leader`, of now or of the last time that we led."""
         self.reconcile: Callable[[list[int]], None] = lambda failed: None
-        """Puts replicas in order on what is left when those nodes are lost; set by the pool."""
+        """Puts the replicas in order that are left when those nodes are lost; set by the pool."""
         self.remap: Callable[[], None] = lambda: None
         """Maps the new memory of nodes that were replaced; set by the pool. Raises NodeFailed."""
 
@@ -130,18 +130,18 @@ class View:
         return RESTORING in self.states()
 
     def journals(self) -> list[tuple[int, int]]:
-        """Of the client journals of all clients in operations, the pairs with replicated links."""
+        """The pairs with replicated links in the client journals of all clients in operations."""
         return [pair for slot, _, _, _ in self.grace.pinned() for pair in self.journal(slot)]
 
     def journal(self, slot: int) -> list[tuple[int, int]]:
-        """Of the client journal in a client slot, the pairs with replicated links."""
+        """The pairs with replicated links in the client journal of a slot."""
         return [pair for pair in journal_of(self.endpoint, slot) if pair[1] & REPLICATED]
 
     def settle(self, lost: int | None = None) -> None:
         """Wait in an operation, pinned, until no node is FAILED; change the view if no client does.
 
-        Then map what was replaced. `lost`: a node that raised NodeFailed; no client may know that
-        yet. Nothing that was read before may be relied on afterwards.
+        Then map the new memory of replaced nodes. `lost`: a node that raised NodeFailed, of which
+        perhaps no other client knows yet. Words that were read before are out of date afterwards.
         """
         scope = self.endpoint.background(True)
         try:
@@ -154,7 +154,7 @@ class View:
             self.endpoint.background(scope)
 
     def wait_stable(self) -> None:
-        """Wait, pinned, until no node is being filled, and map what was; as `settle` otherwise."""
+        """Wait, pinned, until no node is being filled, and map those that were; as `settle`."""
         scope = self.endpoint.background(True)
         try:
             while self._restoring():
@@ -172,10 +172,10 @@ class View:
         return True
 
     def _park(self, unsettled: Callable[[], bool]) -> None:
-        """Wait, parked, as long as that holds; what is raised meanwhile leaves us as we were."""
+        """Wait, parked, as long as that holds; after an exception we are not parked."""
         attempt = 0
         try:
-            # CRASH(parked): in the client journal is what we were about to do; the leader settles
+            # CRASH(parked): the client journal names our unfinished change; the leader settles
             # it.
             self.endpoint.store(self.client.slot + PARKED, 1)
             while unsettled():
@@ -185,7 +185,7 @@ class View:
                 self.endpoint.pause(attempt)
         finally:
             self.endpoint.cas(LEADER, self.led, 0)
-            # ORDER: not parked, for all to see, before we look once more.
+            # ORDER: the word says not parked before we look once more.
             self.endpoint.swap(self.client.slot + PARKED, 0)
 
     def lead(self) -> bool:
@@ -196,9 +196,9 @@ class View:
             return True
         if leader and not ours and not self._ended(leader & IDENT_MASK):
             return False
-        # ORDER: before we lead: no client takes this change for an earlier one that we led.
+        # ORDER: before we lead, so that no client takes this change for an earlier one of ours.
         self.membership.progress()
-        # ORDER: another word than before, or this CAS could replace that of a later time.
+        # ORDER: a new number each time, or this CAS could replace the word of a later time.
         self.led = (self.led >> IDENT_BITS) + 1 << IDENT_BITS & MASK | self.client.ident
         return bool(self.endpoint.cas(LEADER, leader, self.led) == leader)
 
@@ -222,7 +222,7 @@ class View:
 
     def _change(self) -> None:
         for node, state in enumerate(self.states()):
-            if state == RESTORING:  # who was at it is dead; no client has used it
+            if state == RESTORING:  # its leader is dead; no client has used it
                 self.move(node, RESTORING, EXCLUDED)
         failed = self.failed()
         if failed:
@@ -231,7 +231,7 @@ class View:
             try:
                 self.reconcile(failed)
             except NodeFailed as error:
-                self.fail_if_lost(error.node)  # one more; all is done again for both
+                self.fail_if_lost(error.node)  # one more; begin again for both
                 return
         for node in failed:
             # CRASH(reconciled): the next leader does it again, and finds all in order.
@@ -242,7 +242,7 @@ class View:
     def fail_if_lost(self, node: int) -> None:
         """Mark a node that raised NodeFailed, unless it is marked already.
 
-        If we have not lost its memory either, then what we had of it was replaced.
+        If its memory is not lost for us either, then the memory that we had mapped was replaced.
         """
         if self.endpoint.lost(node):
             self.membership.fail_node(node, generation_of(self.endpoint.expected(node)))
@@ -258,8 +258,7 @@ class View:
     def quiesce(self) -> None:
         """As the leader, which has changed a node's state: wait until all others are parked.
 
-        A client that begins an operation later sees that the view has changed, and what the states
-        are.
+        A client that begins an operation later sees that the view has changed, and the new states.
         """
         self.endpoint.faa(VIEW, 1)
         closed = self.grace.close_period()
@@ -284,7 +283,7 @@ class View:
         slot, word, _, _ = laggard
         if self.membership.ours(slot) or self.endpoint.load(slot_address(slot) + PARKED):
             return True
-        # Another pin is none of its end: a recoverer changes its own (`share_pin`).
+        # A changed pin is no sign of its end: a recoverer changes its own (`share_pin`).
         return self.membership.dead(slot, word) or (
             self.membership.stands_still("view", laggard)
             and self.membership.end(slot, word, "a change of the view")

@@ -1,8 +1,8 @@
-"""`AckKey`: whether operations on channels that were begun have been completed (LOCO 5.2).
+"""`AckKey`: tells whether operations on channels are complete (LOCO 5.2).
 
-The paper's is a set of bits, one for each verb on its way, which a polling thread clears. Here the
-verbs of a process that are on their way make up a phase, and all become complete together (the
-manager counts phases): a key is the set of the phases that its verbs belong to.
+The paper's key is a set of bits, one for each verb on its way, which a polling thread clears. Here
+all verbs of a process that are on their way make up a phase, and become complete together (the
+manager counts phases): a key is the set of the phases of its verbs.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ Element i is the word at byte 8 * i: as array.array's of the typecode "q" (signe
 or "d" (double). A slice is read or written element by element: each is whole, and others may
 change them in between.
 
-A kill leaves behind: each element as before or after; of a slice that is written, some.
+A kill leaves behind: each element as before or after; if it cut the write of a slice, some elements
+are written and some are not.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class Array(Channel):
         typecode: str = "q",
         node: int | None = None,
     ) -> None:
-        """`node`: the memory node that it shall lie on."""
+        """`node`: the memory node for its memory."""
         if typecode not in TO_WORD:
             raise ParameterError(f"a typecode is one of {', '.join(TO_WORD)}, not {typecode!r}")
         length = whole("an array's `length`", length, 1, LENGTH_MAX)
@@ -160,7 +161,7 @@ class Array(Channel):
         return iter(self[:])
 
     def add(self, index: int, delta: Number = 1) -> Number:
-        """Add to an element; what it is then. Whole numbers wrap around."""
+        """Add to an element; its new value. Whole numbers wrap around."""
         at = self._at(index)
         self.enter()
         try:
@@ -188,10 +189,10 @@ class Array(Channel):
     def numpy(self) -> npt.NDArray[Any]:
         """The elements as a numpy array: the shared memory itself, as long as that is there.
 
-        Raises CoherenceError when plain loads and stores do not do, NodeFailed. Reads and
-        writes of it are not checked: when the node is lost, it is memory of this process alone,
-        also after the pool was closed (in the pure build the process dies); and it must not be
-        touched any more when the array was removed.
+        Raises CoherenceError in a pool where plain loads and stores are not visible to all,
+        NodeFailed. Reads and writes of it are not checked: when the node is lost, it becomes memory
+        of this process alone, also after the pool was closed (in the pure build the process dies);
+        and do not touch it any more when the array was removed.
         """
         if not self.pool.parameters.coherent:
             raise CoherenceError(f"{self.pool.url} has memory that is not coherent: use indices")

@@ -20,7 +20,7 @@ class AtomicVar(Channel):
         super().__init__(manager, name, parent, size=WORD, node=node, kind="atomic_var")
 
     def load(self) -> int:
-        """The value. One round trip, as the others."""
+        """The value. One round trip, as for the other methods."""
         self.enter()
         try:
             value = self.endpoint.load(self.address)
@@ -34,7 +34,7 @@ class AtomicVar(Channel):
         self.swap(value)
 
     def swap(self, value: int) -> int:
-        """Set the value; what it was."""
+        """Set the value; the old one."""
         self.enter()
         try:
             before = self.endpoint.swap(self.address, value & MASK)
@@ -44,7 +44,7 @@ class AtomicVar(Channel):
             self.leave()
 
     def faa(self, delta: int) -> int:
-        """Add to the value; what it was."""
+        """Add to the value; the old one."""
         self.enter()
         try:
             before = self.endpoint.faa(self.address, delta & MASK)
@@ -54,7 +54,7 @@ class AtomicVar(Channel):
             self.leave()
 
     def cas(self, expected: int, desired: int) -> int:
-        """Change the value if it is `expected`; what it was."""
+        """Change the value if it is `expected`; the old one."""
         self.enter()
         try:
             before = self.endpoint.cas(self.address, expected & MASK, desired & MASK)

@@ -8,17 +8,17 @@ to come makes a region; the others find it.
 Participants. In the paper an endpoint sends a join message to its peers, and is answered by a
 connect message. Here memory is passive: a region `.participants` has a word for each participant,
 its client id, 0 when it is free. To join is to write the own id into one, by CAS: its number is the
-participant's *row*. CLAIMED is set beside the id until the row is as that of a newcomer should be
-(`joined`). To leave is to clear the word. A participant that looks (`refresh`) runs the callbacks
-`on_join` and `on_leave` for what has changed since it looked last. The row of a dead client is
-taken over by a client that joins when no other row is free; until then it says which client died.
+participant's *row*. CLAIMED is set beside the id until `joined` has prepared the row. To leave is
+to clear the word. A participant that looks (`refresh`) runs the callbacks `on_join` and `on_leave`
+for the changes since its last look. A client that joins takes the row of a dead client over when no
+other row is free; until then the row names the dead client.
 
-An operation on a channel is bracketed by `enter` and `leave`: pinned, so that what it works on is
-not used for something else if the channel is removed, and alone in its process. It never waits in
-there: it looks, leaves, sleeps (waiting.py), and looks again.
+An operation on a channel runs between `enter` and `leave`: pinned, so that the channel's memory is
+not used again if the channel is removed, and alone in its process. It never waits in there: it
+looks, leaves, sleeps (waiting.py), and looks again.
 
-A channel without parent has one part more, `..name`, on the next memory node: when its own node is
-lost, that says that there was a channel of this name (regions/catalogue.py).
+A channel without parent has one part more, `..name`, on the next memory node. When the channel's
+own node is lost, that part shows that there was a channel of this name (regions/catalogue.py).
 
 A channel and its parts have one `Mark`, which knows the nodes that any of them has memory on. When
 such a node has been replaced, other objects are at our addresses, and the mark raises NodeFailed
@@ -38,7 +38,7 @@ from limpet.stores.channels.regions.region import Links
 
 
 class Mark:
-    """Where the mark of a channel is, and what it is as long as the channel is there."""
+    """The address of a channel's mark, and its value as long as the channel is there."""
 
     def __init__(self) -> None:
         self.address = 0
@@ -46,7 +46,7 @@ class Mark:
         self.nodes: set[int] = set()
 
     def replaced(self, node: int) -> None:
-        """`node` has other memory."""
+        """`node` has new memory."""
         if node in self.nodes:
             self.address = former(node << NODE_SHIFT, node)
 
@@ -81,15 +81,15 @@ class Channel:
         of: int | None = None,
         **parameters: Any,
     ) -> None:
-        """`size`: bytes of memory of its own, at `address`. `node`: where they shall lie.
+        """`size`: bytes of memory of its own, at `address`. `node`: the memory node for them.
 
-        A channel without parent says what `kind` it is, and its `parameters`; `of` is the one that
-        users know as its `size`. Raises StoreMismatch
-        when there is another one of that name, StoreFull, NodeFailed.
+        A channel without parent gives its `kind` and its `parameters`; `of` is the one that users
+        call its `size`. Raises StoreMismatch when there is another one of that name, StoreFull,
+        NodeFailed.
         """
         self.manager = manager
         self.parameters: dict[str, Any] = {}
-        """Those that `manager.open` was given."""
+        """The parameters that `manager.open` was given."""
         self.pool = manager.pool
         self.client = manager.pool.client
         self.endpoint = manager.pool.endpoint
@@ -99,7 +99,7 @@ class Channel:
         self.address = 0
         self.rows = 0
         self.seats = 0
-        """Address of the participants' words, once there are some."""
+        """Address of the participants' words; 0: there are none."""
         self.own_row = 0
         self.joined_as = 0
         self.seen: dict[int, int] = {}
@@ -120,12 +120,12 @@ class Channel:
     ) -> int:
         """Address of a region of this channel, zeros at first. Not within an operation.
 
-        `links`: where in it there are links to objects (regions/catalogue.py).
+        `links`: the places in it of links to objects (regions/catalogue.py).
         """
         return self._obtain(f"{self.name}.{name}", size, node=node, of=self.mark, links=links)
 
     def _obtain(self, name: str, size: int, **options: Any) -> int:
-        """Address of a region; from then on the mark knows of its node."""
+        """Address of a region; from then on the mark watches its node."""
         while True:
             replacements = self.manager.replacements
             found = self.manager.region(name, size, **options)
@@ -141,7 +141,7 @@ class Channel:
         return int(found.address)
 
     def _attest(self) -> None:
-        """Have the part `..name`; not while its node is lost, as nothing else needs that."""
+        """Make the part `..name`; not while its node is lost."""
         nodes = self.pool.parameters.nodes
         if nodes > 1:
             beside = ((self.mark_address >> NODE_SHIFT) + 1) % nodes
@@ -150,7 +150,7 @@ class Channel:
             self._still_there()
 
     def _still_there(self) -> None:
-        """Raises ChannelRemoved, when the channel was removed before a part was made."""
+        """Raise ChannelRemoved if the channel was removed before a part was made."""
         try:
             self.enter()
         except ChannelRemoved:
@@ -182,8 +182,8 @@ class Channel:
             raise ChannelRemoved(f"the channel {self.name!r} of {self.pool.url} was removed")
 
     def removed(self) -> bool:
-        """Whether this channel is no more, or some of it is lost; there may be another one of its
-        name."""
+        """Whether this channel was removed, or a part of it is lost; there may be another channel
+        of its name by now."""
         self.client.enter()
         try:
             return self.endpoint.load(self.marked.address) != self.marked.number
@@ -213,37 +213,37 @@ class Channel:
         self.refresh()
 
     def open_rows(self, participants: int) -> None:
-        """Have rows for so many participants, without being one."""
+        """Make rows for so many participants, without taking one."""
         if not self.seats:
             self.rows = participants
             self.seats = self.region("participants", 8 * participants)
 
     def row(self) -> int:
-        """Our row. In an operation; a forked child joins again, as does a client taken for dead."""
+        """Our row. In an operation; a forked child joins again, as does a client declared dead."""
         mine = self.client.ident
         while self.joined_as != mine:
             self.own_row = self._claim()
             self.joined()
-            # ORDER: by CAS: if we were taken for dead meanwhile, another client has the row.
+            # ORDER: by CAS: if we were declared dead meanwhile, another client may have the row.
             seen = self.endpoint.cas(self.seats + 8 * self.own_row, mine | CLAIMED, mine)
             if seen & ~CLAIMED == mine:
                 self.joined_as = mine
         return self.own_row
 
     def joined(self) -> None:
-        """Called in an operation when `own_row` is ours, before we are a participant; or again, if
-        it is as an endpoint of ours that was forgotten has left it."""
+        """Called in an operation when `own_row` is ours, before we are a participant; once more, if
+        the row is as a forgotten endpoint of this process has left it."""
 
     def vacates(self, row: int, last: bool) -> bool:
         """Whether the row of a dead participant may be taken over; `last`: else there is none.
 
-        For derived classes; in an operation. It may have freed the row.
+        For derived classes; in an operation. It may free the row itself.
         """
         return True
 
     def suits(self, row: int, level: int) -> bool:
-        """Whether a free row is good enough: we ask for the best ones (`level` 0) first, and at
-        last for any (2). For derived classes; in an operation."""
+        """Whether a free row is good enough: first only the best ones (`level` 0), at last any (2).
+        For derived classes; in an operation."""
         return True
 
     def _claim(self) -> int:
@@ -251,7 +251,7 @@ class Channel:
         for row in range(self.rows):
             seat = self.seats + 8 * row
             if endpoint.load(seat) & ~CLAIMED == mine:
-                return row  # of an endpoint that was forgotten, or whose `joined` has failed
+                return row  # of a forgotten endpoint, or one whose `joined` has failed
         for level in range(3):
             for row in range(self.rows):
                 seat = self.seats + 8 * row
@@ -269,20 +269,20 @@ class Channel:
         )
 
     def _take_over(self, row: int, last: bool) -> bool:
-        """Have a row that is free, or that of a dead participant; False: it is not to be had."""
+        """Take a row that is free, or that of a dead participant; False: it cannot be taken."""
         endpoint, mine = self.endpoint, self.client.ident
         seat = self.seats + 8 * row
         ident = endpoint.load(seat)
         if self.lives(ident & ~CLAIMED):
             return False
-        # One that was claimed was vacated before.
+        # A claimed row was vacated before.
         if ident and not ident & CLAIMED and not self.vacates(row, last):
             return False
         there = endpoint.load(seat)
         return there in (0, ident) and endpoint.cas(seat, there, mine | CLAIMED) == there
 
     def resign(self) -> None:
-        """Be no participant any more."""
+        """Stop being a participant."""
         self.enter()
         try:
             if self.joined_as == self.client.ident:
@@ -292,7 +292,7 @@ class Channel:
             self.leave()
 
     def participants(self) -> dict[int, int]:
-        """The rows that are taken, and by which client ids; some may be dead. In an operation."""
+        """The client ids in the rows that are taken; some clients may be dead. In an operation."""
         found = {}
         for row in range(self.rows):
             ident = self.endpoint.load(self.seats + 8 * row)
@@ -323,11 +323,11 @@ class Channel:
         """A participant has left, or its row was taken over; for derived classes."""
 
     def lives(self, ident: int) -> bool:
-        """Whether that client is there, as far as this process knows. In an operation or not."""
+        """Whether that client lives, as far as this process knows. In an operation or not."""
         return ident == self.client.ident or bool(ident and self.membership.lives(ident))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """By name; the process that unpickles it opens it as this one has."""
+        """Pickle by name; the process that unpickles it opens it with the same parameters."""
         if self.parent is not None:
             raise TypeError(f"{self.name!r} is a part of a channel; pickle {self.parent.name!r}")
         return _reopened, (self.pool, type(self), self.name, self.parameters)

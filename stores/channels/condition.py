@@ -1,17 +1,17 @@
-"""The condition: threads of any processes wait, without its lock, until something has changed.
+"""The condition: threads of any processes wait, without its lock, for a change.
 
 Memory: a region of its own, and the part `lock` (lock.py), a recursive lock
     0     number  of calls of notify
     64    waiting where threads sleep (waiting.py)
 
 `wait` reads the number while it holds the lock, gives the lock back, and waits until the number is
-another one; `notify`, which takes the lock, too, adds to the number and wakes all. So nothing is
-missed between the two. Of several threads that wait, all return, and each looks whether it was for
-its sake, as with any condition; that is what `wait_for` does.
+another one; `notify`, which needs the lock, too, adds to the number and wakes all. So a waiter
+misses no notify between the two. All waiting threads return, and each checks its own condition, as
+`wait_for` does.
 
-A kill leaves behind: a process that dies with the lock may have changed something and not have
-notified (CRASH(notifying)). A thread that waits looks from time to time at the holder of the
-lock, and returns if that process is dead; it has the lock then, and `inherited` says so.
+A kill leaves behind: a change without its notify, if the process died with the lock
+(CRASH(notifying)). A thread that waits looks from time to time at the holder of the lock, and
+returns if that process is dead; it has the lock then, and `inherited` says so.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Condition(Channel):
 
     @property
     def inherited(self) -> bool:
-        """For a thread that holds the lock: whether the last holder died holding it."""
+        """For a thread that holds the lock: whether the last holder died with it."""
         return self.lock.inherited
 
     def __enter__(self) -> bool:
@@ -64,9 +64,8 @@ class Condition(Channel):
     def wait(self, timeout: float | None = None) -> bool:
         """Give the lock back, wait to be notified, at most `timeout` seconds, and take it again.
 
-        False: the time was over. True: look whether what is waited for is there, as it may have
-        been another thread's turn, or the lock's holder has died. Raises RuntimeError without the
-        lock.
+        False: the time was over. True: check the condition again, as the notify may have been for
+        another thread, or the lock's holder has died. Raises RuntimeError without the lock.
         """
         self._check_owned("wait")
         deadline = deadline_after(timeout)
@@ -78,7 +77,7 @@ class Condition(Channel):
             self.lock._acquire_restore(count)
 
     def wait_for(self, predicate: Callable[[], Found], timeout: float | None = None) -> Found:
-        """`wait` until `predicate()` is true, at most `timeout` seconds; what it returned last."""
+        """`wait` until `predicate()` is true, at most `timeout` seconds; its last result."""
         deadline = deadline_after(timeout)
         found = predicate()
         while not found:
@@ -90,7 +89,7 @@ class Condition(Channel):
         return found
 
     def notify(self, n: int = 1) -> None:
-        """Wake the threads that wait; all of them, whatever `n` is, and one of them comes first.
+        """Wake all threads that wait, whatever `n` is; one of them gets the lock first.
 
         Raises RuntimeError without the lock.
         """
@@ -102,7 +101,7 @@ class Condition(Channel):
         """Wake all threads that wait. Raises RuntimeError without the lock."""
         self._check_owned("notify")
         with self.operation():
-            # LINEARIZES: all threads that wait by now are notified.
+            # LINEARIZES: all threads that wait now are notified.
             # CRASH(notifying): sleepers look after a while.
             self.endpoint.faa(self.address, 1)
             self.waiting.wake()
@@ -116,7 +115,7 @@ class Condition(Channel):
             return int(self.endpoint.load(self.address))
 
     def _is_notified(self, before: int, deadline: float | None) -> bool:
-        """Wait until the number is not `before`, or the lock's holder is dead; False: too long."""
+        """Wait until the number is not `before`, or the lock's holder is dead; False: timeout."""
         looks = token = 0
         sleepy = False
         while True:
@@ -137,6 +136,6 @@ class Condition(Channel):
                 sleepy = not self.waiting.spin(looks)
 
     def _is_forsaken(self) -> bool:
-        """Whether a process that is dead has the lock. In an operation."""
+        """Whether a dead process has the lock. In an operation."""
         holder = self.endpoint.load(self.lock.address) & HOLDER
         return holder != 0 and not self.lives(holder)

@@ -47,7 +47,7 @@ class Counter(Channel):
         return signed(self.variable.load())
 
     def add(self, delta: int = 1) -> int:
-        """Add to the number; what it is then."""
+        """Add to the number; the new one."""
         word = unsigned(delta)
         return signed((self.variable.faa(word) + word) % (2 * HALF))
 

@@ -8,21 +8,21 @@ from limpet.stores.channels.layout import SLEEP_US
 
 
 def deadline_of(block: bool, timeout: float | None) -> float | None:
-    """When waiting is over, by the monotonic clock; None: never. As queue.Queue takes it."""
+    """The end of the wait, by the monotonic clock; None: none. Arguments as of queue.Queue."""
     if block and timeout is not None and timeout < 0:
         raise ValueError("'timeout' must be a non-negative number")
     return deadline_after(timeout if block else 0.0)
 
 
 def deadline_after(timeout: float | None) -> float | None:
-    """The same for so many seconds, as threading's objects take them."""
+    """The same for a timeout as threading's objects take it."""
     if timeout is None:
         return None
     return time.monotonic() + timeout if timeout > 0 else 0.0
 
 
 def still_us(deadline: float | None) -> int:
-    """Microseconds that one may still sleep; 0: the time is over."""
+    """Microseconds until the deadline; 0: it is over."""
     if deadline is None:
         return SLEEP_US
     left = deadline - time.monotonic() if deadline else 0.0

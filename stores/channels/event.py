@@ -3,9 +3,9 @@
 Words, in bytes from its start
     0     bit 0: whether it is set; bits 1-63: how often it has been set
     64    where threads sleep (waiting.py)
-A waiter goes on when it is set, or was since: `set` and at once `clear` let all waiters go.
+A waiter goes on when it is set, or has been set since: `set` and at once `clear` release all.
 
-A kill leaves nothing behind; a sleeper looks again after a while.
+A kill leaves nothing to repair; a sleeper looks again after a while.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Event(Channel):
             return bool(self.endpoint.load(self.address) & SET)
 
     def set(self) -> None:
-        """Set it, and let all waiting threads go."""
+        """Set it, and release all waiting threads."""
         with self.operation():
             state = self.endpoint.load(self.address)
             while not state & SET:

@@ -11,7 +11,7 @@ SIZE_MASK: Final = 0xFFFF_FFFF
 MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
 WORD: Final = 8
 LINE: Final = 64
-"""Bytes of a cache line: what different processes write lies in different ones."""
+"""Bytes of a cache line: words that different processes write lie in different lines."""
 
 SLEEPERS: Final = 1
 WOKEN: Final = 2
@@ -20,15 +20,15 @@ WAKE: Final = WAKE_FLAGS + 1
 SLEEP_US: Final = 5000
 """The longest sleep of a waiting client before it looks again for the dead."""
 POLL_US: Final = 1000
-"""The same where clients of other hosts, which cannot wake us, may be waited for."""
+"""The same where we may wait for clients of other hosts, which cannot wake us."""
 SPINS: Final = 20
 """How often a waiting client looks before it sleeps in the kernel."""
 SPIN: Final = 3
-"""The attempt, for `pause`, that a look waits for at most: about a microsecond."""
+"""The argument of `pause` for the longest wait of a look: about a microsecond."""
 YIELD: Final = 8
-"""The attempt at which `pause` lets other processes have the core."""
+"""The argument of `pause` from which it yields the core to other processes."""
 CLAIMED: Final = 1 << 63
-"""Of a participant's word: the row is its own, but not ready."""
+"""A bit of a participant's word: the row is taken, but not ready."""
 
 FIELDS: Final = (
     Field(

@@ -1,16 +1,16 @@
-"""The manager of a pool handle: makes and finds channels, and orders what they do.
+"""The manager of a pool handle: makes and finds channels, and orders their verbs.
 
-(LOCO sections 4.2, 5.2 and 5.3.) A region of a channel is kept under its full name; that of a
-part of a channel with `@` and the mark of the channel's own region behind it, so that what one has
-left that was removed is not taken for a part of the next one of the same name.
+(LOCO sections 4.2, 5.2 and 5.3.) A channel's own region has the channel's full name. The region of
+a part has `@` and the mark of the channel's own region behind its name, so that remains of a
+removed channel are not taken for parts of the next channel of the same name.
 
 The fences. In the paper a verb may be placed after the next one; a fence waits for those before it.
 Here, too, a phase is a round trip that ends with `wait`, and verbs on one memory node are carried
-out in order (FIFO). So, for what the threads of this process have issued and not waited for:
+out in order (FIFO). So, for verbs that the threads of this process have issued and not waited for:
 
-    PAIR      verbs of this thread on one node before later ones on it     nothing to wait for
-    THREAD    verbs of this thread before later ones, wherever             one round trip, if any
-    GLOBAL    verbs of all threads before later ones, wherever             one round trip, if any
+    PAIR     verbs of this thread on one node before later ones on it     nothing to wait for
+    THREAD   verbs of this thread before later ones, on any node          one round trip, if any
+    GLOBAL   verbs of all threads before later ones, on any node          one round trip, if any
 
 The threads of a process share one endpoint, so one `wait` completes the verbs of all of them.
 """
@@ -46,7 +46,7 @@ def opening() -> threading.RLock:
 
 
 def _is_name(name: object) -> bool:
-    """Whether that can be the name of a channel without parent: no part has such a name."""
+    """Whether this can be the name of a channel without parent: no part has such a name."""
     return is_name(name, without="/.@")
 
 
@@ -72,12 +72,12 @@ class Manager:
             weakref.WeakValueDictionary()
         )
         self.issued = 0
-        """Phases that were begun by channels, and those of them that are complete."""
+        """The phases that channels have begun, and those of them that are complete."""
         self.completed = 0
         self._outstanding: set[int] = set()
         """Threads that have issued verbs since the last phase ended."""
         self.replacements = 0
-        """How often a node got other memory."""
+        """How often a node was given new memory."""
         self._marks: set[weakref.ref[Any]] = set()
         pool.handles.add(self)
 
@@ -113,7 +113,7 @@ class Manager:
 
     def attach(self, cls: Any, name: str, given: dict[str, Any], usual: dict[str, Any]) -> Any:
         """As `open`. A parameter that is None in `given` is that of the channel that is there, or,
-        if there is none, the `usual` one.
+        if there is none, from `usual`.
 
         Raises ParameterError if there is no channel and a parameter has no usual value.
         """
@@ -129,28 +129,28 @@ class Manager:
             try:
                 return self.open(cls, name, **chosen)
             except StoreMismatch:
-                # Another process may have made it, or another one, since we looked.
+                # Another process may have made it, or one with other parameters, since we looked.
                 if self._parameters_of(cls, name) == there:
                     raise
 
     def _parameters_of(self, cls: Any, name: str) -> dict[str, Any]:
-        """The parameters of a channel that is there; {}: there is none, as far as is known."""
+        """The parameters of a channel that is there; {}: none is found."""
         with opening():
             found = self.handles.get((cls, name))
         if found is not None and not found.removed():
             return dict(found.parameters)
         described: dict[str, Any] = {}
         if _is_name(name) and self._has_memory():
-            with contextlib.suppress(NodeFailed):  # `open` says so
+            with contextlib.suppress(NodeFailed):  # `open` raises it
                 described = self.catalogue.describe(name.encode())
         return dict(described.get("parameters") or {})
 
     def follow(self, mark: Any) -> None:
-        """Tell it, as long as it is there, which nodes are replaced."""
+        """Tell a mark, as long as it is there, which nodes are replaced."""
         self._marks.add(weakref.ref(mark, self._marks.discard))
 
     def replaced(self, node: int) -> None:
-        """From now on, `node` has other memory."""
+        """From now on, `node` has new memory."""
         self.replacements += 1
         for found in list(self._marks):
             mark = found()
@@ -161,10 +161,10 @@ class Manager:
         return f"<{type(self).__name__} of channels of {self.pool.url}>"
 
     def let_go(self) -> None:
-        """The pool's handle was closed; channels have nothing outside of memory."""
+        """The pool's handle was closed; channels have no resources outside of memory."""
 
     def forget(self, channel: Any) -> None:
-        """Have the next `open` of this channel give another endpoint."""
+        """Forget an endpoint: the next `open` of this channel makes another one."""
         place = (type(channel), channel.name)
         if self.handles.get(place) is channel:
             del self.handles[place]
@@ -183,8 +183,8 @@ class Manager:
     ) -> Region:
         """The region of that full name, zeros if it was not there.
 
-        `kind` and `parameters`: of the channel whose own region it is. `of`: the mark of that one,
-        if it is that of a part. `links`, `anew`: see catalogue.py.
+        `kind` and `parameters`: of the channel, for its own region. `of`: the channel's mark, for
+        the region of a part. `links`, `anew`: see catalogue.py.
         """
         description = {"kind": kind, "parameters": parameters} if kind else {}
         if links is not None:
@@ -195,8 +195,8 @@ class Manager:
     def list(self) -> list[dict[str, Any]]:
         """The channels that have no parent: name, kind, parameters, size of all memory in bytes.
 
-        Regions on a lost node are left out. Kind "lost": there are parts of it, and its own region,
-        which says what it was, is lost.
+        Regions on a lost node are left out. Kind "lost": parts of it are there, and its own region,
+        which has the kind, is lost.
         """
         found: dict[str, dict[str, Any]] = {}
         for key in self._keys():
@@ -216,7 +216,7 @@ class Manager:
         return [found[name] for name in sorted(found) if found[name]["kind"]]
 
     def _text(self, key: bytes) -> str:
-        """The full name of a region as text. Raises StoreCorrupt for what can be none."""
+        """The full name of a region as text. Raises StoreCorrupt if it cannot be one."""
         try:
             return key.decode()
         except UnicodeDecodeError as error:
@@ -241,8 +241,8 @@ class Manager:
     def remove(self, name: str) -> None:
         """Remove a channel, with its sub-channels and regions; KeyError if there is none.
 
-        A process that uses it gets ChannelRemoved. Of one that was lost, all or in part, what is
-        left is removed; then there can be a new one of its name.
+        A process that uses it gets ChannelRemoved. If the channel was lost, all or in part, the
+        rest is removed; then there can be a new one of its name.
         """
         if not _is_name(name):
             raise KeyError(name)
@@ -253,10 +253,10 @@ class Manager:
             raise KeyError(name)
 
     def clear(self, name: str) -> None:
-        """Remove what is left of a channel that was removed; `name`: of it, or of a part."""
+        """Remove the rest of a channel that was removed; `name`: of it, or of a part."""
         self.catalogue.clear(_root(name))
 
-    # ---- what is on its way -----------------------------------------------------------------
+    # ---- verbs on their way -----------------------------------------------------------------
 
     def issue(self) -> AckKey:
         """The key of the verbs that this thread has just issued, within an operation."""
@@ -265,13 +265,13 @@ class Manager:
         return AckKey(self, {self.issued})
 
     def complete(self) -> None:
-        """End the phase: everything that was issued is complete. In an operation."""
+        """End the phase: all issued verbs are complete. In an operation."""
         self.pool.endpoint.wait()
         self.completed = self.issued
         self._outstanding.clear()
 
     def fence(self, scope: str = GLOBAL) -> None:
-        """Order what was issued before what comes now; `scope` as above."""
+        """Order the verbs issued so far before later ones; `scope` as above."""
         if scope not in SCOPES:
             raise ParameterError(f"a fence's scope is one of {', '.join(SCOPES)}, not {scope!r}")
         own = threading.get_ident() in self._outstanding

@@ -4,9 +4,9 @@ One word: the value, as it is. Larger: two copies, each of them
     0     sequence    how often the owner has pushed; the copies take turns
     8     checksum    XXH64 of the value, seeded with the sequence
     16    value
-A reader takes, of the copies whose checksum holds, that with the higher sequence. The owner writes
-over the older one only; so if it is killed in the midst of that, the value from before is there,
-where the paper's single copy would never fit its checksum again (trap L1).
+Of the copies whose checksum holds, a reader takes that with the higher sequence. The owner writes
+over the older copy only; so if it is killed in the midst of that, the last value is still there,
+where the paper's single copy would never match its checksum again (trap L1).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class OwnedVar(Channel):
     def __init__(
         self, manager: Any, name: str, parent: Any = None, *, size: int = WORD, at: int = 0
     ) -> None:
-        """`size`: bytes of a value. `at`: memory of the parent's that it shall lie in."""
+        """`size`: bytes of a value. `at`: its address, in memory of the parent."""
         if size < 1:
             raise ParameterError(f"a variable has at least one byte, not {size}")
         own = 0 if at else owned_size(size)
@@ -41,7 +41,7 @@ class OwnedVar(Channel):
         self.size = size
         self.at = at or self.address
         self.value: int | bytes = 0 if size <= WORD else bytes(size)
-        """The owner's copy: what `push` publishes."""
+        """The owner's copy, which `push` publishes."""
 
     def store(self, value: int | bytes) -> None:
         """Set the owner's copy; others see it after `push`. For the owner only."""
@@ -77,7 +77,7 @@ class OwnedVar(Channel):
         self.endpoint.write(self.at + second * step, head + self.value)
 
     def _copies(self) -> list[tuple[int, bytes]]:
-        """Sequence and value of both copies; sequence 0 of one that is none."""
+        """Sequence and value of both copies; sequence 0: the copy is torn."""
         found = []
         step = HEAD.size + (self.size + 7 & ~7)
         for copy in range(2):
@@ -111,15 +111,15 @@ class OwnedVar(Channel):
         attempt = 0
         while True:
             copies = self._copies()
-            # ORDER: the first copy is read before the second. If that is whole, the newer of them
-            # was the value at some time since we began: the owner writes the other one next. If it
-            # is not, the first must not have changed, or it may be older than we are.
+            # ORDER: the first copy is read before the second. If the second is whole, the newer
+            # copy was the value at some time since we began: the owner writes the other one next.
+            # If it is not, the first must not have changed, or it may be older than our call.
             if copies[1][0] or self._copies() == copies:
                 return max(copies)[1]
             attempt += 1
             self.endpoint.pause(attempt)
 
     def clear(self) -> None:
-        """Make it as it was at first; within an operation, by a client that is about to own it."""
+        """Make it as it was at first; in an operation, by a client that is about to own it."""
         self.value = 0 if self.size <= WORD else bytes(self.size)
         self.place()

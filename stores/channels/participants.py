@@ -1,4 +1,4 @@
-"""The rows of a channel's participants, as its parts see them (channel.py says what they are)."""
+"""The rows of a channel's participants (channel.py), as its parts see them."""
 
 from __future__ import annotations
 
@@ -20,5 +20,5 @@ class Participants:
         return self.endpoint.load(self.address + 8 * row)
 
     def lives(self, ident: int) -> bool:
-        """Whether that client is there, as far as this process knows. In an operation or not."""
+        """Whether that client lives, as far as this process knows. In an operation or not."""
         return ident == self.client.ident or bool(ident and self.membership.lives(ident))

@@ -3,13 +3,13 @@
 A channel of two arrays of owned variables, each in a cache line of its own:
     "NAME/duty0" ...      duty cycle of a converter, from 0 to 1; owned by the controller
     "NAME/voltage0" ...   its output, in volts; owned by that converter
-A value is a double in one word. Both sides run loops of a fixed period, and take what the other
-one has pushed last.
+A value is a double in one word. Both sides run loops of a fixed period, and take the values that
+the other one has pushed last.
 
 A converter is a buck converter, averaged over its switching: L di/dt = d Vin - v and
 C dv/dt = i - v / R, in steps of `step_us` (the current first, then the voltage with it, which
-keeps the energy of the filter). The output of all is the sum of theirs. The controller is a
-discrete PI in its incremental form, on the error of the sum over that which all could give.
+keeps the energy of the filter). The output of all is the sum of their outputs. The controller is a
+discrete PI in its incremental form, on the error of the sum, divided by the largest possible sum.
 
 The paper does not print its parameters. With these, the delay of the loop (half of the controller's
 period, and the step of the converters) leaves the filter less damping the longer it is: at 50 us
@@ -58,7 +58,7 @@ class Circuit:
 
 
 class PowerController(Channel):
-    """The variables by which the controller and the converters tell each other their values."""
+    """The variables with which the controller and the converters exchange their values."""
 
     def __init__(
         self, manager: Any, name: str, parent: Any = None, *, converters: int = 20

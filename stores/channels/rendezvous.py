@@ -1,10 +1,11 @@
 """The barrier of the paper's figure 1, all of it: a dozen lines over a state table.
 
-Each participant counts how often it has come, says so in its register, and waits until no
-count is lower. It shows what a channel is made of; docs/channels.md goes through it.
+Each participant counts its arrivals, publishes the count in its register, and waits until no count
+is lower. It is an example of a channel; docs/channels.md goes through it.
 
 A kill leaves behind: a register that is never raised, so the others wait for ever, as in the
-paper. barrier.py, which is `pool.barrier`, tells them; and it has timeouts, threads and sleep.
+paper. barrier.py, which is `pool.barrier`, raises an error then; and it has timeouts, threads and
+sleep.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class Rendezvous(Channel):
         self.sst = SST(manager, "sst", self, participants=nodes)
 
     def waiting(self) -> None:
-        """Come, and wait for the others."""
+        """Arrive, and wait for the others."""
         self.manager.fence()
         self.count += 1
         self.sst.store_mine(self.count)

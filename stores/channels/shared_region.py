@@ -1,6 +1,6 @@
 """The shared region: memory of each participant that all may read and write (LOCO section 5.1).
 
-A kill leaves behind: of a write, any of its words.
+A kill leaves behind: any of the words of a write.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from limpet.stores.channels.layout import WORD
 
 
 class SharedRegion(Channel):
-    """As much memory for each participant, which all may read and write.
+    """The same amount of memory for each participant, which all may read and write.
 
-    Nothing orders what they do: add locks, or rules on which participant writes what.
+    Nothing orders their accesses: add locks, or rules on which participant writes where.
     """
 
     def __init__(

@@ -31,7 +31,8 @@ class SST(Channel):
         size: int = WORD,
         join: bool = True,
     ) -> None:
-        """`participants`: at most so many at a time. `size`: bytes of a value, as in OwnedVar.
+        """`participants`: their number at one time, at most. `size`: bytes of a value, as in
+        OwnedVar.
 
         `join` False: only look at the others, until `row()` is called.
         """
@@ -83,5 +84,5 @@ class SST(Channel):
             return self[self.row()]
 
     def __iter__(self) -> Iterator[Any]:
-        """The variables of all participants: OwnedVars, of words or bytes as the table is."""
+        """The variables of all participants: OwnedVars, of words or of bytes."""
         return iter([self[row] for row in self.refresh()])

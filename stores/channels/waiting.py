@@ -6,19 +6,19 @@ That is an event count, one word in shared memory
     bits 2-31   count of wakes; the kernel compares the lower half of the word
 
 A waiter:    token = prepare(); look once more; sleep(token); prepare(); look...
-A changer:   changes what others look at, by an atomic verb; wake() or wake_one()
+A changer:   changes the word that others look at, by an atomic verb; wake() or wake_one()
 
 Between `prepare` and the second look the bit is set, by CAS; so either that look sees the change,
 or the change's `wake` sees the bit, counts up, and the kernel does not let the waiter fall asleep.
 
 As long as WOKEN is set, `wake_one` wakes no client: on few cores it takes a while until the woken
-client runs, and clients that are woken for each change meanwhile would find that they came for
-nothing. The next `prepare` clears it, before the look that sees what was changed until then. So a
-client that was woken, and leaves something for others, has to `wake_one` in its turn.
+client runs, and clients that each change would wake meanwhile would find no work. The next
+`prepare` clears WOKEN, before the look that sees all changes until then. So a client that was
+woken, and leaves elements for others, has to call `wake_one` itself.
 
-If a client is killed before its `wake`, or the client that it woke is, that costs time only, as
-does a bit that a dead client has left: a sleep is no longer than SLEEP_US, and the sleeper then
-clears WOKEN; an idle `wake` is one system call.
+A kill of a client before its `wake`, or of the client that it woke, costs time only: a sleep is no
+longer than SLEEP_US, and the sleeper then clears WOKEN. So does a bit that a dead client has left:
+an idle `wake` is one system call.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ EVERYBODY = 0x7FFF_FFFF
 
 
 def spin(endpoint: Any, look: int) -> bool:
-    """Wait a moment before look number `look` (1, 2...), and let other processes have the core
-    in the end; False: it is time to sleep. Outside of operations."""
+    """Wait a moment before look number `look` (1, 2...), after some looks by yielding the core;
+    False: it is time to sleep. Outside of operations."""
     if look > SPINS:
         return False
     endpoint.pause(min(look, SPIN) if look <= SPINS // 2 else YIELD)
@@ -55,8 +55,8 @@ class Waiting:
     """Sleeping and waking by the word at `address`."""
 
     def __init__(self, endpoint: Any, address: int, remote: bool, parties: int = 0) -> None:
-        """`remote`: clients of other hosts may be waited for. `parties`: as many wait for each
-        other; where there are not so many cores, one sleeps at once."""
+        """`remote`: clients of other hosts may be waited for. `parties`: so many clients wait for
+        each other; where there are fewer cores, a client sleeps at once."""
         self.endpoint = endpoint
         self.address = address
         self.sleep_us = POLL_US if remote else SLEEP_US
@@ -67,13 +67,14 @@ class Waiting:
         return self.spins and spin(self.endpoint, look)
 
     def prepare(self) -> int:
-        """Say that we are about to sleep. In an operation; look again before `sleep`."""
+        """Note that we are about to sleep. In an operation; look again before `sleep`."""
         while True:
             word = self.endpoint.load(self.address)
             token = word & ~WOKEN | SLEEPERS
-            # ORDER: WOKEN goes before we look: a change after that wakes another client.
+            # ORDER: WOKEN is cleared before we look: a change after that wakes another client.
             if word == token or self.endpoint.cas(self.address, word, token) == word:
-                # CRASH(woken): gone with what it was woken for; the others look after SLEEP_US.
+                # CRASH(woken): WOKEN is cleared, and the client that was woken is dead; the others
+                # look after SLEEP_US.
                 return token
 
     def sleep(self, token: int, timeout_us: int) -> None:
@@ -98,8 +99,8 @@ class Waiting:
         if word & WAKE_FLAGS == SLEEPERS:
             counted = (word | WAKE_FLAGS) + WAKE & 0xFFFF_FFFF
             # SLEEPERS stays, for the others, until no client is found asleep.
-            # CRASH(waking): WOKEN, and no client is; the next sleeper clears it, before or after.
+            # CRASH(waking): WOKEN is set, and no client was woken; the next sleeper clears it.
             seen = self.endpoint.cas(self.address, word, counted)
             if seen == word and not self.endpoint.futex_wake(self.address, 1):
-                # ORDER: the word is another one if a client has said since that it will sleep.
+                # ORDER: the word has changed if a client has noted since that it will sleep.
                 self.endpoint.cas(self.address, counted, counted & ~WAKE_FLAGS)

@@ -1,18 +1,18 @@
-"""The adaptive index cache (FUSEE section 4.6): where a key's slot is, and what was in it.
+"""The adaptive index cache (FUSEE section 4.6): the place of a key's slot, and its last word.
 
-An answer is no more than a guess: whoever uses it reads the slot, and counts whether it still had
-what the cache says. A key whose invalid answers are more than a share of all is not asked for; all
-that find its slot without the cache, be it to read, to update or to delete, go on counting whether
-it would have been right, and old counts fade, so it may be asked for again (trap F13).
+An answer is a guess: the operation that uses it reads the slot, and counts whether it still had the
+word in the cache. The cache is not asked for a key whose share of invalid answers is too large.
+Operations that find its slot without the cache, gets, updates and deletes, go on counting whether
+the answer would have been right, and old counts fade, so the key may be trusted again (trap F13).
 
 The paper marks objects as invalid when they are replaced; a crash between the two leaves stale
 reads for ever (trap F6). Here the slot is compared, in the same round trip.
 
-Places are chosen by the key's hash; of keys that share one, the last one met has it. A key's slot
+A key's hash chooses its place; of keys that share one, the last key has it. A key's slot
 is one of 32 words in two buckets that follow from its hash (stores/race/index.py), so a place takes
 16 bytes:
-    0     bits 24-63 those of the hash; bits 16-23 which of the 32 words; bits 8-15 how often it was
-          asked; bits 0-7 how often the answer was invalid
+    0     bits 24-63 of the hash; bits 16-23 which of the 32 words; bits 8-15 answers; bits 0-7
+          invalid answers
     8     the slot's word, or 0
 """
 
@@ -39,7 +39,7 @@ class IndexCache:
         self.words = array("Q", bytes(16 * self.size or 8))
 
     def find(self, hashed: int) -> int:
-        """Where the key with this hash is noted, or NOWHERE."""
+        """The place of the key with this hash, or NOWHERE."""
         if not self.size:
             return NOWHERE
         place = 2 * (hashed & self.size - 1)
@@ -52,11 +52,11 @@ class IndexCache:
         return self.words[place] >> 16 & 0xFF
 
     def word(self, place: int) -> int:
-        """What was in the slot."""
+        """The slot's word as it is noted."""
         return self.words[place + 1]
 
     def trusts(self, place: int) -> bool:
-        """Whether to use what is noted there."""
+        """Whether to use the answer that is noted there."""
         meta = self.words[place]
         return (meta & 0xFF) <= self.threshold * (meta >> 8 & 0xFF)
 
@@ -74,7 +74,7 @@ class IndexCache:
         self.words[place] = meta >> 16 << 16 | asked << 8 | invalid
 
     def remember(self, hashed: int, index: int, word: int) -> None:
-        """Note where a key is, according to one who has read it there or put it there."""
+        """Note the slot of a key that was read there or put there."""
         if self.size:
             place = 2 * (hashed & self.size - 1)
             meta = self.words[place]

@@ -1,4 +1,4 @@
-"""A replicated index as a whole: counting, checks, and what the dead have left in it."""
+"""A whole replicated index: counting, checks, and the traces of dead clients."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from limpet.stores.race.parameters import GROUP_SIZE
 
 
 class ReplicatedCheck(Check):
-    """Looks at all of a replicated index."""
+    """Checks a whole replicated index."""
 
     def __init__(
         self, pool: Any, index: Index, tables: ReplicatedTables, logged: LoggedObjects
@@ -34,7 +34,7 @@ class ReplicatedCheck(Check):
         self.view = tables.view
 
     def outliving(self, within: Within, look: Callable[[], Any]) -> Any:
-        """What `look` returns, by a view that is settled; again when a node is lost meanwhile."""
+        """The result of `look` in a settled view; look again when a node is lost meanwhile."""
         while True:
             within(lambda: self.tables.renew())
             try:
@@ -48,7 +48,7 @@ class ReplicatedCheck(Check):
         return Check.references(self)
 
     def pairs(self) -> Any:
-        """References to what slots link to, as far as it is not lost."""
+        """References to the objects that slots link to, as far as they are not lost."""
         self.tables.look()
         return self.linked_all()[0]
 
@@ -63,7 +63,7 @@ class ReplicatedCheck(Check):
                     raise
 
     def check(self, within: Within) -> None:
-        """As of every index; and that replicas agree on all slots that no client is changing."""
+        """As for every index; and the replicas of slots agree that no client is changing."""
         self.outliving(within, lambda: Check.check(self, within))
 
     def check_group(self, number: int, base: int, group: int, seen: dict[bytes, int]) -> None:
@@ -79,7 +79,7 @@ class ReplicatedCheck(Check):
             self._compare(start, replica & MASK, head)
 
     def _head_of(self, base: int) -> int:
-        """The node of the head of the subtable that has its primary there."""
+        """The node of replica 0 of the subtable that has its primary there."""
         node = base >> NODE_SHIFT
         block = (base & OFFSET_MASK) - self.heap.blocks >> self.heap.block_shift
         part = self.heap.placement.part(block, self.replicas)
@@ -97,8 +97,8 @@ class ReplicatedCheck(Check):
         place = slot - self.tables.steps[REPLICAS_ROW * head] & PLACE_BITS
         here = there = 0
         for attempt in range(64):
-            # ORDER: client journals before slots: who begins to change the slot has named it in the
-            # client journal.
+            # ORDER: client journals before slots: a client names a slot in its journal before it
+            # changes the slot.
             named = any(
                 is_slot(link_address)
                 and Link.of(link_address)[:2] == (self.tables.number_of_store, place)
@@ -130,10 +130,10 @@ class ReplicatedCheck(Check):
                     return f"the sizes or checksum of the object's replica {k} do not hold"
         return ""
 
-    # ---- what the dead have left ----------------------------------------------------------------
+    # ---- traces of dead clients -----------------------------------------------------------------
 
     def left_by(self, ident: int) -> set[str]:
-        """What the client journal of a dead client shows of the rounds that it took part in."""
+        """The crash points of rounds that the client journal of a dead client shows."""
         found = set()
         for reference, link_address in self.view.journal(ident >> INCARNATION_BITS):
             link = Link.of(link_address)
@@ -158,7 +158,7 @@ class ReplicatedCheck(Check):
         return found
 
     def _left_at_entry(self, link: Link, reference: int) -> set[str]:
-        """What a pair of a client journal shows that names an entry of a directory."""
+        """The crash points that a pair of a client journal shows which names an entry."""
         row = REPLICAS_ROW * (link.place >> NODE_SHIFT)
         offset = link.place & OFFSET_BITS
         count = self.tables.counts[link.place >> NODE_SHIFT]

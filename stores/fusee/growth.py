@@ -1,27 +1,28 @@
 """Splitting subtables that have replicas, without locks: stores/race/splitter.py with rounds.
 
-A client that finds no room, or a frozen slot, does all of
+A client that finds no room, or a frozen slot, takes all of these steps:
 
-    1. make the two halves, all of whose slots are UNSET on every replica, and have the halves'
-       entries go from 0 to them (tables.py)
-    2. freeze each slot. One with a pair: by a round of SNAPSHOT that sets FROZEN. One that is
-       vacant: as a round is made void, but by FROZEN_VACANT, on the primary and then on the backups
-    3. CAS each slot of both halves, on every replica, from UNSET to what the frozen slot at the
-       same place says: its word, if the key belongs there, else vacant
-    4. have the entry go from the subtable to SPLIT; free the subtable
+    1. make the two halves, all of whose slots are UNSET on every replica, and change the halves'
+       entries from 0 to them (tables.py)
+    2. freeze each slot. A slot with a pair: by a round of SNAPSHOT that sets FROZEN. A vacant slot:
+       as a round is made void, but by FROZEN_VACANT, on the primary and then on the backups
+    3. CAS each slot of both halves, on every replica, from UNSET to the word of the frozen slot at
+       the same place, if its key belongs there, else to vacant
+    4. change the entry from the subtable to SPLIT; free the subtable
 
-Any number of clients may be at it, each for itself. No client goes on to step 3 before each slot is
-frozen on every replica. So what it says is the same to all, now and after any loss of nodes, and
-what comes late fails: a proposal finds its old value on no backup, an insert not on the primary. A
-half is not written by others before step 4, and no slot is UNSET after it. Memory is taken before
-anything is frozen, so who meets a frozen slot can always go on, within its operation.
+Any number of clients may take them at the same time. No client goes on to step 3 before each slot
+is frozen on every replica. So its word is the same for all clients, now and after any loss of
+nodes, and late changes fail: a proposal finds its old value on no backup, an insert does not find
+it on the primary. No other client writes to a half before step 4, and no slot is UNSET after it.
+Memory is taken before anything is frozen, so a client that meets a frozen slot can always go on,
+within its operation.
 
-A round that freezes a slot is one as those of updates: any of its participants may win, and any
-client may complete it. It leaves no mark in the log entry of the pair, which stays linked; who
-loses to it sees that by the primary, for a frozen slot never changes, and begins again.
+A round that freezes a slot works as one of an update: any of its participants may win, and any
+client may complete it. It leaves no mark in the log entry of the pair, which stays linked. A client
+that loses to it sees that by the primary, as a frozen slot never changes, and begins again.
 
 A kill leaves behind: in the client journal a subtable, with its entry; or a pair, or FROZEN_VACANT,
-with the slot that was being frozen. `resolved` brings either to its end.
+with the slot that was being frozen. `resolved` completes either.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class ReplicatedSplitter(Splitter):
                 raise
 
     def _within(self, step: Callable[[], Any]) -> Any:
-        """What a step returns that is done as an operation of its own."""
+        """Run a step as an operation of its own; its result."""
         self.client.enter()
         try:
             return step()
@@ -84,7 +85,8 @@ class ReplicatedSplitter(Splitter):
             return NO_MEMORY
         if self.endpoint.load(place.entry) != old:
             return DONE
-        # CRASH(freezing): whoever wants to write here goes on; readers do not mind.
+        # CRASH(freezing): the next client that wants to write here goes on; readers are not
+        # concerned.
         self.freeze(old)
         base = self.index.base_of(old)
         self.move(place, base, first & ADDRESS_MASK, second & ADDRESS_MASK)
@@ -110,7 +112,7 @@ class ReplicatedSplitter(Splitter):
             self.endpoint.write(tables.replica(new & ADDRESS_MASK, k), filled)
         self.endpoint.wait()
         self.client.retarget(self.client.held - 1, link_address)
-        # CRASH(subtable-made): from then on it is linked, and whoever needs it goes on.
+        # CRASH(subtable-made): it is linked, and the next client that needs it goes on.
         return tables.advance(link_address & PLACE_BITS, 0, new)
 
     def freeze(self, pointer: int) -> int:
@@ -131,14 +133,14 @@ class ReplicatedSplitter(Splitter):
             else:
                 self._freeze_vacant(word)
             word = self.slot.read()
-        # ORDER: all backups before any client goes by what the primary has.
+        # ORDER: all backups before any client takes the slot for frozen by the primary.
         self.slot.even_out(word)
 
     def _freeze_pair(self, word: int) -> None:
         if self.slot.backups:
             held = self.client.log(word & OBJECT_MASK, self.slot.link_address | OLD)
             self.slot.write(word, word | FROZEN)
-            # CRASH(slot-frozen): the pair is linked there for ever, and in a half, or will be.
+            # CRASH(slot-frozen): the pair stays linked there, and is in a half, or will be.
             self.client.drop(held)
         else:
             self.endpoint.cas(self.slot.address, word, word | FROZEN)
@@ -146,19 +148,19 @@ class ReplicatedSplitter(Splitter):
     def _freeze_vacant(self, word: int) -> None:
         held = self.client.log(FROZEN_VACANT, self.slot.link_address) if self.slot.backups else -1
         if self.endpoint.cas(self.slot.address, word, FROZEN_VACANT) == word:
-            # CRASH(slot-freezing): the backups still have what was there, or a proposal.
+            # CRASH(slot-freezing): the backups still have the old word, or a proposal.
             self.slot.even_out(FROZEN_VACANT)
         if held >= 0:
             self.client.drop(held)
 
     def fill(self, slot: int, word: int) -> None:
-        """Fill a slot of a half, which has this address in the head, on every replica."""
+        """Fill a slot of a half, on every replica; `slot`: its address in replica 0."""
         for k in range(self.tables.lives[slot >> NODE_SHIFT]):
             self.endpoint.cas(self.tables.replica(slot, k), UNSET, word)
 
     def follow(self, place: Place, old: int, offset: int) -> int:
-        """The slot of the half that a key belongs to, at the same place as a frozen one of the
-        subtable `old`; split that first, if no client has. `place` is then the key's in the half.
+        """The slot of a key's half at the place of a frozen slot of the subtable `old`; split that
+        first, if no client has. `place` is then the key's in the half.
         """
         self.index.locate(place, place.hash)
         while place.pointer == old:

@@ -1,7 +1,7 @@
 """The index of RACE hashing on r memory nodes (FUSEE section 4.2): finds keys on the primaries.
 
-Where the primaries are is in tables.py. An operation has the view that all others have before it
-looks for a key; one that only reads waits for no change of the view (trap F14).
+tables.py has the places of the primaries. Before an operation looks for a key it has the same view
+as all others; one that only reads waits for no change of the view (trap F14).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class ReplicatedIndex(Index):
         self.replicated = replicated
         primaries = replicated.primaries
         Index.__init__(self, pool, name, parameters, objects, list(primaries), Holds(name))
-        # the same memory, so that a new view is in force for both
+        # the same memory, so that a new view holds for both
         self.tables = primaries
 
     def forget(self) -> None:

@@ -1,4 +1,4 @@
-"""How a client's journal names a link of a replicated index. Plain arithmetic.
+"""Names of links of a replicated index in a client's journal. Plain arithmetic.
 
 Each replica of a slot has an address of its own, and its first one may be lost, so the client
 journal has the slot's name instead (Heap.settle asks the store then):
@@ -7,12 +7,12 @@ journal has the slot's name instead (Heap.settle asks the store then):
     bits 48-59  number of the store's entry in the catalogue; of a BUFFER, bits 48-55 are
     bits 3-47   of a slot: its address in replica 0 of its subtable, whether that is lost or not; of
                 an entry: its directory in bits 40-47, and below its offset there
-    bit 2       BUFFER: it names neither, and bits 3-47 and above 55 are something else; so a store
-                with BUFFERs has one of the first 256 entries
-    bit 1       OLD: the object was linked there when our round began; else it is one proposed
+    bit 2       BUFFER: it names neither, and bits 3-47 and above 55 have other uses; so a store of
+                BUFFERs has one of the first 256 entries
+    bit 1       OLD: the object was linked there when our round began; else it is a proposed one
     bit 0       REPLICATED
 
-A client that has a name in the client journal is pinned; so the subtable stays where it is.
+A client that has a name in its client journal is pinned, so the subtable is not used again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from limpet.shm.endpoint.layout import ENTRIES_MAX
 
 OLD: Final = 2
 BUFFER: Final = 4
-"""No slot: an object that belongs to another one, as the store says (stores/swarm/recycling.py)."""
+"""No slot: an object that belongs to another object (stores/swarm/recycling.py)."""
 BUFFER_ENTRIES: Final = 1 << 8
 """A store that makes BUFFERs has an entry of the catalogue with a number below this."""
 ENTRY: Final = 1 << 63

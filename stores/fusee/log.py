@@ -9,16 +9,16 @@ phase:
     16    sizes, checksum, key, value: as records.py says
 
 `birth` is written before any slot has the object (UPDATED), or before the primary slot has it
-(INSERTED). `death` is written before the primary slot is changed, by whoever is about to do that;
-all who complete one round write the same. Both are read only by clients that are pinned since
-before the object was unlinked.
+(INSERTED). `death` is written before the primary slot is changed, by the client that is about to
+change it; all clients that complete one round write the same word. Both are read only by clients
+that are pinned since before the object was unlinked.
 
 Deviations. The paper's entry has the next and previous objects of a list, the old value, its CRC,
-the operation and the used bit. Here the client journal (client.py) is the list of what is
-unfinished, and used bits lie apart. The paper writes the old value into the new object's entry, in
-the same phase in which we write the new one into the old object's: for the old object tells all
-participants of a round how it ended, also those whose own object is gone by then (traps F4, F5, F8:
-a completed operation leaves a mark of its own, in memory that stands still).
+the operation and the used bit. Here the client journal (client.py) is the list of unfinished
+changes, and used bits lie apart. The paper writes the old value into the new object's entry. We
+write the new value into the old object's entry, in the same phase: so the old object tells all
+participants of a round how it ended, also those whose own object is freed by then (traps F4, F5,
+F8: a completed operation leaves a mark of its own, in memory that is not used again).
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class LoggedObjects(Objects):
     def mark(self, reference: int, offset: int, word: int) -> None:
         """Write a word of the entry, on every replica in service; not waited for.
 
-        As any write: objects need not be hardware-coherent.
+        A plain write: objects need not be hardware-coherent.
         """
         self.entry_word[0] = word
         for k in range(self.heap.replicas(reference)):
@@ -92,12 +92,12 @@ class LoggedObjects(Objects):
         return self.entry_word[0]
 
     def death(self, reference: int) -> int:
-        """What replaced the object, or 0."""
+        """The word that replaced the object, or 0."""
         return self.marked(reference, DEATH)
 
     def load(self, reference: int) -> None:
         """Read the object, or the front of a large one, into the image; from one replica."""
-        # Ask first: to raise NodeFailed, and catch it, takes longer than all else (trap G15).
+        # Look first: to raise and catch NodeFailed takes longer than all the rest (trap G15).
         if self.endpoint.failed(reference & ADDRESS_MASK):
             self._load_backup(reference)
         else:
@@ -108,7 +108,7 @@ class LoggedObjects(Objects):
 
     def _load_backup(self, reference: int) -> None:
         if not self._found_backup(reference):
-            self.load_at(reference, 0)  # says why not
+            self.load_at(reference, 0)  # raises the reason
 
     def _found_backup(self, reference: int) -> bool:
         for k in range(1, self.heap.replicas(reference)):

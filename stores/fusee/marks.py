@@ -1,6 +1,6 @@
 """Constants of the log entry and of rounds. Plain, as compiled modules need them.
 
-Nothing in a log entry counts. Of a slot, the numbers of vacant words do (stores/vacant.py).
+A log entry has no counter. The numbers of vacant words in slots count up (stores/vacant.py).
 """
 
 from typing import Final
@@ -8,19 +8,19 @@ from typing import Final
 from limpet.stores.object_layout import HEADER
 
 REPLICAS_ROW: Final = 8
-"""Places for what is to be known of each replica of a slot."""
+"""Places in an array with one word for each replica of a slot."""
 
 BIRTH: Final = 0
 DEATH: Final = 8
 ENTRY_SIZE: Final = 16
 KEY_OFFSET: Final = ENTRY_SIZE + HEADER
-"""Where the key of an object with a log entry begins."""
+"""Offset of the key in an object with a log entry."""
 
 INSERTED: Final = 1
 UPDATED: Final = 2
 
 GONE: Final = 1
-"""In place of the word that replaced an object, when that is not told from others."""
+"""In place of the word that replaced an object, where that word does not matter."""
 
 IDLE: Final = 0
 UPDATING: Final = 1
@@ -34,4 +34,4 @@ RULE_2: Final = 2
 RULE_3: Final = 3
 LOSE: Final = 4
 FINISH: Final = 5
-"""What `evaluate_rules` says (FUSEE algorithm 2)."""
+"""Results of `evaluate_rules` (FUSEE algorithm 2)."""

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 REPLICAS: Final = 2
 CACHE_SIZE_DEFAULT_MAX: Final = 1 << 17
 CACHE_SIZE_MAX: Final = 1 << 24
-"""Of 16 bytes each, which every handle has at once."""
+"""The most keys of a cache, of 16 bytes each, which every handle allocates at once."""
 CACHE_THRESHOLD: Final = 0.5
 
 
 @dataclasses.dataclass(frozen=True)
 class FuseeParameters(GrowingParameters):
-    """Those of `race`, and
+    """The parameters of `race`, and
 
     `replicas`: of the index and of each object, on as many memory nodes; `sequential`: replicas are
     changed one after another (FUSEE-CR); `cache_size`: keys whose slots a handle remembers, 0 for

@@ -1,11 +1,11 @@
-"""What a leader does with the tables of a replicated index when nodes were lost, or are replaced.
+"""The leader's steps for the tables of a replicated index when nodes are lost or replaced.
 
-All others are parked meanwhile (shm/replicas/view.py). After a loss the replicas that are left are
-put in order: slots by what client journals say of them (reconcile.py), entries of directories to
-the greatest word that one has. A node that gets new memory gets copies of what others have
+All others are parked meanwhile (shm/replicas/view.py). After a loss the leader puts the replicas in
+order that are left: slots by the client journals that name them (reconcile.py), entries of
+directories to the greatest word of all replicas. A node with new memory gets copies from the others
 (`refill`).
 
-A kill leaves behind: rounds that client journals name as before, so that the next leader does it
+A kill leaves behind: rounds that client journals name as before, so that the next leader begins
 anew.
 """
 
@@ -32,7 +32,7 @@ from limpet.stores.race.layout import FROZEN_VACANT, MASK
 
 
 class Restoring:
-    """How leaders restore the tables of a replicated index."""
+    """Restores the tables of a replicated index, for a leader."""
 
     def __init__(
         self, tables: ReplicatedTables, index: Index, check: Check, logged: LoggedObjects
@@ -74,8 +74,7 @@ class Restoring:
         self._level_directories()
 
     def _level_directories(self) -> None:
-        """Give all replicas of each entry the greatest word that one has; no other client is at
-        it."""
+        """Give all replicas of each entry their greatest word; no other client is at work."""
         for table in range(self.subtables):
             row = REPLICAS_ROW * table
             bases = [self.tables.bases[row + k] for k in range(self.tables.counts[table])]
@@ -95,8 +94,8 @@ class Restoring:
         """Make the replicas that belong on a node with new memory; for a leader, all others parked,
         after `require_replicas`.
 
-        `pairs`: those of hands that name slots of this store. Raises NodeFailed, with nothing lost,
-        if all replicas of a directory are lost.
+        `pairs`: those of client journals that name slots of this store. Raises NodeFailed, with
+        nothing lost, if all replicas of a directory are lost.
         """
         self._require_directories(node)
         self._level(pairs)
@@ -105,7 +104,7 @@ class Restoring:
         for table in range(self.subtables):
             places = self.tables.nodes_of(table)
             if not self.tables.counts[table]:
-                continue  # without replicas: what was there is gone, as with every other store
+                continue  # without replicas: its keys are gone, as with every other store
             if node in places:
                 region = self._new_region(table, places.index(node))
                 size = self.parameters.directory_size
@@ -132,7 +131,7 @@ class Restoring:
     def _refill_subtable(self, node: int, address: int) -> int:
         """Copy a subtable to its replica on that node, if it has one there; how many bytes.
 
-        The block is there already, with what was in it before the slots were put in order.
+        The block is there already, with its contents from before the slots were put in order.
         """
         head = address >> NODE_SHIFT
         k = (node - head) % self.pool.parameters.nodes
@@ -150,8 +149,7 @@ class Restoring:
             raise StoreFull(f"{error}, or delete entries and replace the node again") from error
 
     def _require_directories(self, node: int) -> None:
-        """Raise NodeFailed if all replicas of a directory are lost: no client knows what was
-        there."""
+        """Raise NodeFailed if all replicas of a directory are lost: no client knows its entries."""
         self.tables.look()
         if self.replicas > 1 and 0 in list(self.tables.counts):
             raise NodeFailed(
@@ -183,9 +181,9 @@ class Restoring:
             )
 
     def _level(self, pairs: list[tuple[int, int]]) -> None:
-        """Give all replicas of the slots that are being changed what the primary has.
+        """Give all replicas of the slots that are being changed the value of the primary.
 
-        As if a backup had been lost: what was proposed is not in force (reconcile.py).
+        As if a backup had been lost: proposals have no effect (reconcile.py).
         """
         for reference, link_address in pairs:
             if not is_slot(link_address) or not self.tables.is_named(link_address):
@@ -198,8 +196,7 @@ class Restoring:
             for k in range(1, self.tables.lives[head]):
                 replica = self.tables.replica(link.place, k)
                 if self.endpoint.load(replica) != word:
-                    # CRASH(levelling): the rounds that differ are named in client journals as
-                    # before.
+                    # CRASH(levelling): client journals still name the slots whose replicas differ.
                     self.endpoint.store(replica, word)
             tell(self, [(reference, link)], word, False)
 
@@ -214,10 +211,11 @@ class Restoring:
                 self.endpoint.store(self.tables.replica(address + 8 * index, k), number)
 
     def mark_of(self, word: int, offset: int) -> int:
-        """A word of the log entry of the object in a slot word; 0 of what can be no object.
+        """A word of the log entry of the object in a slot word; 0 if the word is no reference.
 
-        UPDATED when all of the object's replicas are lost, more than the store survives: it is left
-        where it is, so that who wants it is told, not that there is none.
+        UPDATED when all of the object's replicas are lost, more than the store survives: the slot
+        is left, so that a client that wants the key gets NodeFailed, and not that the key is
+        missing.
         """
         reference = identity(word)
         if not self.heap.plausible(reference):

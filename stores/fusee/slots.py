@@ -7,10 +7,10 @@ make sure that no other slot gets the same key (the paper does not; trap F10):
         two inserts of one key, at least one finds the other there
         the client that has the first backup wins the round; others begin again, and now and then
         void it
-        it looks at the primary, too, where other backups have another value: until the primary
-        has changed, that is of its own round
-        another slot with the key has been decided: withdraw. Another is under way: that at the
-        lower address goes first, the other withdraws or, met again and again, is evicted
+        if other backups have another value, it looks at the primary, too: until the primary has
+        changed, that value is of its own round
+        another slot with the key has been decided: withdraw. Another insert is open: the one at
+        the lower address goes first, the other withdraws or, met again and again, is evicted
     (3) change the other backups that have another value; write INSERTED into the own object's log
         entry
     (4) CAS the primary
@@ -21,8 +21,8 @@ Round trips without conflict: update and delete 4, insert 4, of which the first 
 When nodes are lost (algorithms 3 and 4), a participant finds out how its round ended by the primary
 and the log entries: `recall`.
 
-With one replica left, there is no backup; then slots are changed as in `race`, but for the mark in
-the log entry of what is replaced.
+With one replica left, there is no backup; then slots are changed as in `race`, except for the mark
+in the log entry of the replaced object.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ PATIENCE: Final = 8
 
 
 class Round:
-    """What an operation was about to do when it lost a node: it changed a slot from `old` to `new`.
+    """The change that an operation was making when it lost a node: a slot from `old` to `new`.
 
     `link_address`: the slot's name. `doing`: of IDLE, UPDATING, DELETING, INSERTING.
     """
@@ -88,7 +88,7 @@ class ReplicatedSlots(Slots):
         self.slot = ReplicatedSlot(tables, logged, sequential)
         """The slot that an operation changes."""
         self.other = ReplicatedSlot(tables, logged, sequential)
-        """One that stands in its way, or that a client journal names."""
+        """A slot that stands in its way, or that a client journal names."""
         self.round = Round()
 
     # ---- updates and deletes ------------------------------------------------------------------
@@ -135,9 +135,10 @@ class ReplicatedSlots(Slots):
         return DONE if won else AGAIN
 
     def _mark_alone(self, word: int) -> None:
-        """Note that the object in a slot is being replaced that has no backups any more.
+        """Mark the object in a slot without backups as replaced.
 
-        Its author may have lost a node as it was about to link it, and not know yet that it is.
+        Its author may have lost a node as it was about to link it, and may not know yet that it is
+        linked.
         """
         if self.tables.replicas > 1:
             self.logged.mark(word & OBJECT_MASK, DEATH, GONE)
@@ -159,8 +160,9 @@ class ReplicatedSlots(Slots):
         ours = slot.cas_backups(vacant, desired)
         # ORDER: the buckets after our CAS of the same backup; so one of two rivals sees the other.
         self._read_backup(place)
-        # ORDER: the primary after the backups: what they had was of this round. The first backup
-        # does not say so: it is the last that is cleared, and others may have the next round's.
+        # ORDER: the primary after the backups, so that their values were of this round. The first
+        # backup alone does not show that: it is cleared last, and others may have values of the
+        # next round.
         still = ours or self._still_has(vacant)
         self.endpoint.wait()
         if self.index.words[32 + index] != desired or not still:
@@ -201,7 +203,7 @@ class ReplicatedSlots(Slots):
         self.endpoint.read_words(second, self.index.words, 16, 48)
 
     def _withdraw(self, desired: int, hurry: bool) -> int:
-        """Give up filling a slot; what was proposed is nowhere afterwards, unless it is linked."""
+        """Give up filling a slot; afterwards no replica has the proposal, unless it is linked."""
         if self.slot.resolve(desired & OBJECT_MASK, self.round.link_address, hurry):
             self.client.drop(0)
             return DONE
@@ -217,7 +219,8 @@ class ReplicatedSlots(Slots):
                 continue
             slot = self.index.address(place, index)
             if is_vacant(word):
-                # Since the primary was read, the key may have come there, and be on its way out.
+                # Since the primary was read, the key may have been inserted there, and be deleted
+                # again.
                 if word != self.index.words[index] and self._key_in(slot, key, fingerprint):
                     return True
             elif word >> 56 == fingerprint and is_valid(word):
@@ -243,18 +246,16 @@ class ReplicatedSlots(Slots):
         self.endpoint.wait()
         if is_valid(theirs) or (slot < self.slot.address and attempt < PATIENCE):
             return True
-        # CRASH(evicting): the rival is neither helped nor hindered by half of it.
+        # CRASH(evicting): a half-done eviction has no effect on the rival.
         return self.other.resolve(word & OBJECT_MASK, self.tables.link_address(slot, head), True)
 
-    # ---- what client journals name
-    # ----------------------------------------------------------------------
+    # ---- names in client journals ---------------------------------------------------------------
 
     def resolved(self, reference: int, link_address: int) -> bool:
-        """Bring what concerns this pair of a client journal to its end; whether its object is then
-        linked.
+        """Complete the round of this pair of a client journal; whether its object is linked then.
 
-        For a ticket, that stands for a slot being made vacant, True. What cannot be is linked, as
-        far as any client knows. Called pinned.
+        True for the unique id of a slot that is being made vacant, and for a pair that cannot be
+        (then the object may be linked). Called pinned.
         """
         tables = self.tables
         ticket = reference & FROZEN != 0
@@ -275,9 +276,9 @@ class ReplicatedSlots(Slots):
     # ---- after the loss of a node -------------------------------------------------------------
 
     def recall(self, node: int) -> int:
-        """How the operation has ended that met a lost node: DONE or AGAIN.
+        """The result of the operation that met a lost node: DONE or AGAIN.
 
-        FAILED: more is lost than the store survives, and no client knows.
+        FAILED: more nodes are lost than the store survives, and no client can tell.
         """
         while self.tables.outlive(node):
             try:

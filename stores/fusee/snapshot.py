@@ -1,15 +1,15 @@
 """SNAPSHOT: a slot that has replicas, READ and WRITE (FUSEE section 4.3, algorithms 1, 2 and 4).
 
 READ reads the primary. WRITE is a round: it changes a slot from one value of its primary, `old`, to
-another, `new`. Each phase is one round trip; (1) is the caller's, who has read the primary and
+another, `new`. Each phase is one round trip; in phase (1) the caller has read the primary and
 written the object.
 
-    (2) CAS all backups from `old` to the own value. What they then have, the proposals, is fixed:
+    (2) CAS all backups from `old` to the own value. Their values then, the proposals, are fixed:
         each backup is changed by one participant, since `old` does not come again
         Algorithm 2, `evaluate_rules`, picks the winner from the proposals: rule 1, all are one's
         own; rule 2, the value that most backups have; rule 3, the smallest. Unless rule 1 holds,
-        look first whether the primary still has `old`; if not (FINISH), what we saw may be of a
-        later round. A winner by rules 2 and 3 changes the other backups to its own value
+        look first whether the primary still has `old`; if not (FINISH), the values that we saw may
+        be of a later round. A winner by rules 2 and 3 changes the other backups to its own value
     (3) write the new value into the log entry of the old object (log.py)
     (4) CAS the primary. This decides
     a client that loses (LOSE) waits until the primary changes
@@ -20,24 +20,23 @@ begins again: it might have lost to an update, which found the key.
 Completing a round. All proposals of an update or a delete are legal, so a client that has waited
 for PATIENCE completes the round on the winner's behalf, `help`: gives backups that still have
 `old` one of the proposals, looks whether the primary still has `old`, and goes on as the winner. So
-no client waits for a client that is dead or stopped.
+no client waits for a dead or stopped client.
 
 A round that fills a vacant slot is different: its winner must make sure that no other slot gets the
-same key, and only itself knows that it has (slots.py). So no other client completes it; any client
-may make it *void*: CAS the primary from `old` to a number that was never used, and then every
-backup, the first backup last, to that number, too. Only its author ever writes that number, to each
-backup once; if it dies, another number is used. As the first backup is the last to be cleared, the
-winner of the next round meets nothing from before on the others, and no client acts upon a round's
-being void before that can be read from any backup.
+same key, and only the winner knows when it has done so (slots.py). So no other client completes it;
+any client may make it *void*: CAS the primary from `old` to a number that was never used, and then
+every backup, the first backup last, to that number, too. Only the client that took the number ever
+writes it, to each backup once; if it dies, another number is used. As the first backup is cleared
+last, the winner of the next round meets no old values on the others, and no client takes a round
+for void before any backup shows it.
 
-A kill leaves behind: every participant has in the client journal, under the slot's name, what it
-proposes, or the old object that it means to free, or the number that voids a round. `resolve`
-brings the round to its end on behalf of a client that is gone, and says whether the object is
-linked.
+A kill leaves behind: every participant has in the client journal, under the slot's name, its
+proposal, or the old object that it will free, or the number that voids a round. `resolve` completes
+the round on behalf of a dead client, and returns whether the object is linked.
 
-When nodes are lost (algorithms 3 and 4): a participant that meets NodeFailed does nothing more in
-its round, waits for the new view (shm/replicas/view.py), and finds out how the round ended
-(slots.py). What the leader does with the replicas that are left is in reconcile.py.
+When nodes are lost (algorithms 3 and 4): a participant that meets NodeFailed changes nothing more
+in its round, waits for the new view (shm/replicas/view.py), and finds out how the round ended
+(slots.py). The leader's steps are in reconcile.py.
 
 `sequential` (FUSEE-CR): backups are CASed one after another, each in a round trip of its own, and
 the first one's value wins.
@@ -65,11 +64,11 @@ from limpet.stores.race.index import is_frozen, is_vacant
 from limpet.stores.race.layout import FROZEN, OBJECT_MASK
 
 PATIENCE: Final = 8
-"""How often a client that has lost looks at the primary before it helps."""
+"""Looks of a client that has lost at the primary before it helps."""
 
 
 class ReplicatedSlot:
-    """One slot at a time, the one that was selected last."""
+    """One slot at a time: the one that was selected last."""
 
     def __init__(
         self, tables: ReplicatedTables, logged: LoggedObjects, sequential: bool = False
@@ -80,18 +79,18 @@ class ReplicatedSlot:
         self.client = self.tables.client
         self.endpoint = self.tables.endpoint
         self.address = 0
-        """Of the primary."""
+        """Address of the primary."""
         self.head = 0
-        """The node of the head of its subtable."""
+        """The node of replica 0 of its subtable."""
         self.backups = 0
-        """How many there are."""
+        """The number of backups."""
         self.link_address = 0
         """Its name in the client journal."""
         self.seen = array("Q", bytes(8 * REPLICAS_ROW))
-        """What each backup has, from place 1 on: `v_list` of the algorithms."""
+        """The value of each backup, from place 1 on: `v_list` of the algorithms."""
 
     def select(self, address: int, head: int) -> None:
-        """Select the slot with this address, in a subtable that has its head on that node."""
+        """Select the slot with this address, in a subtable with its replica 0 on node `head`."""
         self.address = address
         self.head = head
         self.backups = self.tables.backups_of(head)
@@ -109,7 +108,7 @@ class ReplicatedSlot:
     # ---- algorithm 1 ------------------------------------------------------------------------
 
     def read(self) -> int:
-        """READ (line 2): what the primary has."""
+        """READ (line 2): the value of the primary."""
         return self.endpoint.load(self.address)
 
     def write(self, old: int, new: int) -> bool:
@@ -123,7 +122,7 @@ class ReplicatedSlot:
             return False
         if win != RULE_1:
             self.change_backups(new)  # line 14
-        # CRASH(won): all backups have the new value; whoever comes by completes the round.
+        # CRASH(won): all backups have the new value; the next client here completes the round.
         self.endpoint.wait()
         self._mark_end(old, new)
         # LINEARIZES: update, delete
@@ -133,7 +132,7 @@ class ReplicatedSlot:
         return was in (old, new) or self._has_won(old, new)
 
     def cas_backups(self, old: int, new: int) -> bool:
-        """CAS all backups; `seen` is then what each has. Whether that is our value (rule 1)."""
+        """CAS all backups; `seen` has their values then. Whether all are our value (rule 1)."""
         ours = True
         for k in range(1, self.backups + 1):
             was = self.endpoint.cas(self.backup(k), old, new)
@@ -160,7 +159,7 @@ class ReplicatedSlot:
             self.endpoint.wait()
 
     def _has_won(self, old: int, new: int) -> bool:
-        """How a round has ended that others have completed, as the old object's log entry says."""
+        """Whether we have won a round that others have completed, by the old object's log entry."""
         won: bool = self.logged.death(old & OBJECT_MASK) == new
         self.endpoint.wait()
         return won
@@ -185,12 +184,12 @@ class ReplicatedSlot:
         return RULE_3 if self._least() == new else LOSE
 
     def _winner(self) -> int:
-        """Which of the proposals seen wins, by rules 1 and 2, or 3."""
+        """The winning proposal of those seen, by rules 1 and 2, or 3."""
         k = self._majority()
         return self.seen[k] if k else self._least()
 
     def _majority(self) -> int:
-        """A backup that has the value that most have; 0: there is none."""
+        """A backup with the value that most backups have; 0: there is none."""
         if self.sequential:
             return 1
         for k in range(1, self.backups + 1):
@@ -230,17 +229,17 @@ class ReplicatedSlot:
             still = self.read() == old
             self.endpoint.wait()
             if still:
-                # ORDER: the primary after the backups: what they had was of this round.
+                # ORDER: the primary after the backups, so that their values were of this round.
                 winner = self._winner()
                 self.change_backups(winner)
                 self.endpoint.wait()
                 self._mark_end(old, winner)
-                # CRASH(helped): the next one does it again.
+                # CRASH(helped): the next client does it again.
                 self.endpoint.cas(self.address, old, winner)
                 self.endpoint.wait()
 
     def _fill(self, old: int) -> None:
-        """Give backups that were seen to have the old value a proposal that another one has."""
+        """Give backups that had the old value a proposal of another backup."""
         proposal = 0
         for k in range(1, self.backups + 1):
             if self.seen[k] != old:
@@ -252,7 +251,7 @@ class ReplicatedSlot:
         self.endpoint.wait()
 
     def _look_at_backups(self, value: int) -> bool:
-        """Read all backups into `seen`; whether one has something else than `value`."""
+        """Read all backups into `seen`; whether one has another value than `value`."""
         differs = False
         for k in range(1, self.backups + 1):
             self.seen[k] = self.endpoint.load(self.backup(k))
@@ -261,15 +260,16 @@ class ReplicatedSlot:
         self.endpoint.wait()
         return differs
 
-    # ---- bringing a round to its end ----------------------------------------------------------
+    # ---- completing a round ---------------------------------------------------------------------
 
     def resolve(self, reference: int, link_address: int, hurry: bool) -> bool:
         """Wait until this pair of a client journal is decided; whether the slot's primary has the
         object.
 
-        Decided is a proposal when no backup has it or the primary has; an old object, or a number
-        that voids a round, when the primary has it no longer or all backups have it, too. With
-        `hurry`, do not wait for others before completing the round, or making it void.
+        A proposal is decided when no backup has it, or the primary has it. An old object, or a
+        number that voids a round, is decided when the primary does not have it any more, or all
+        backups have it, too. With `hurry`, do not wait for others before completing the round, or
+        making it void.
         """
         self.go_to(link_address)
         attempt = 0
@@ -300,7 +300,7 @@ class ReplicatedSlot:
                 self._help_out(word)
 
     def even_out(self, word: int) -> None:
-        """Give all backups of a frozen slot what the primary has, for good."""
+        """Give all backups of a frozen slot the primary's value, for good."""
         for k in range(1, self.backups + 1):
             backup = self.backup(k)
             there = self.endpoint.load(backup)
@@ -328,7 +328,7 @@ class ReplicatedSlot:
         self.endpoint.wait()
         if not lost:
             for k in range(self.backups, 0, -1):
-                # CRASH(voided): the first backup still has the proposal; no client counts on it.
+                # CRASH(voided): the first backup still has the proposal; no client relies on it.
                 self._clear(k, ticket)
         self.client.drop(held)
 
@@ -341,7 +341,8 @@ class ReplicatedSlot:
             self.endpoint.wait()
             current = self.read()
             self.endpoint.wait()
-            # ORDER: the primary after the backup: what that had was of a round before this number.
+            # ORDER: the primary after the backup, so that the backup's value was of an earlier
+            # round.
             done = word == ticket or current != ticket
             if not done:
                 done = self.endpoint.cas(backup, word, ticket) == word

@@ -9,11 +9,11 @@ Phases, one round trip each:
     insert                               write the object, read both buckets; CAS backups, read
                                          the buckets there; log; CAS primary                      4
 
-The slot is read before the object, whoever says where they are: what is linked in the slot stands
-still while we are pinned, so an object that has been used again since the cache met it is not taken
-for the old one (trap F7). The key is compared in any case.
+The slot is read before the object, also when the cache knows both: an object that is linked in the
+slot is not used again while we are pinned, so the new user of an old object's memory is not taken
+for the old object (trap F7). The key is compared in any case.
 
-Losing operations begin again with an object of their own that no client has seen (trap F2).
+Losing operations begin again with a new object that no client has seen (trap F2).
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Fusee(HashStore):
         self.hold_parts(index, self.writer, splitter, self.replicated_check)
 
     @property
-    def losses_survived(self) -> int:  # type: ignore[override]  # that of others is a constant
+    def losses_survived(self) -> int:  # type: ignore[override]  # a constant in other stores
         return int(self.parameters.replicas) - 1
 
     @staticmethod
@@ -155,14 +155,14 @@ class Fusee(HashStore):
         return slot if self.objects.key_is(key) else 0
 
     def _learn(self, place: Place, slot: int) -> None:
-        """Tell the cache what a search has found."""
+        """Note the result of a search in the cache."""
         at = self.cache.find(place.hash)
         if at >= 0:
             self.cache.judge(at, place.word)
         self.cache.remember(place.hash, self._index_of(place, slot), place.word)
 
     def _index_of(self, place: Place, slot: int) -> int:
-        """Which of the words of the key's buckets the slot is."""
+        """The index of the slot among the words of the key's buckets."""
         if place.first <= slot < place.first + 128:
             return slot - place.first >> 3
         return 16 + (slot - place.second >> 3)
@@ -187,8 +187,7 @@ class Fusee(HashStore):
         self.index.choose(place, key)
         at = self.cache.find(place.hash)
         known = mode != INSERT and at >= 0 and self.cache.trusts(at)
-        # Without backups no client asks for the mark before it must be there; an update has it
-        # always.
+        # Without backups no client reads the mark before it must be there; an update always has it.
         updates = known or mode == UPDATE or not place.backups
         self.logged.birth = UPDATED if updates else 0
         if known:
@@ -225,7 +224,7 @@ class Fusee(HashStore):
         return outcome
 
     def _prefetch(self, place: Place, at: int) -> None:
-        """Have memory on its way that an update touches besides its own object."""
+        """Prefetch the memory that an update touches besides its own object."""
         slot = self.index.address(place, self.cache.index(at))
         old = self.cache.word(at) & OBJECT_MASK
         self.endpoint.prefetch(slot, 8, True)
@@ -271,16 +270,14 @@ class Fusee(HashStore):
         return int(self.replicated_check.outliving(self.within, lambda: HashStore.index_size(self)))
 
     def left_by(self, ident: int) -> set[str]:
-        """What the client journal of a dead client shows of the rounds that it took part in."""
+        """The crash points of rounds that the client journal of a dead client shows."""
         found: set[str] = self.replicated_check.left_by(ident)
         return found
 
-    # ---- what client journals name
-    # --------------------------------------------------------------------
+    # ---- names in client journals ---------------------------------------------------------------
 
     def resolved(self, reference: int, link_address: int) -> bool:
-        """Bring what a pair of a client journal concerns to its end; whether its object is then
-        linked."""
+        """Complete the round of a pair of a client journal; whether its object is linked then."""
         return bool(self.writer.resolved(reference, link_address))
 
     def reconcile(self, pairs: list[tuple[int, int]], failed: list[int]) -> None:

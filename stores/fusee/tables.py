@@ -2,27 +2,26 @@
 
 Directories and subtables are those of `race` (stores/race/index.py), with replicas. Directory t
 is a region on each of the nodes t, t + 1, ... t + r - 1 (modulo the number of nodes). A subtable is
-an object with r replicas (shm/replicas/replica_layout.py): where they lie follows from the address
-of the first one, the head, which need not be on node t. Of the replicas that are counted in the
-view (shm/replicas/view.py), the first is the primary and the others are backups; whoever takes part
-in an operation has the same view.
+an object with r replicas (shm/replicas/replica_layout.py): their addresses follow from that of
+replica 0 (`head` in the code), which need not be on node t. Of the replicas that are valid in the
+view (shm/replicas/view.py), the first is the primary and the others are backups. All clients in an
+operation have the same view.
 
-A slot's value is what the primary has. Invariant: when no operation on a slot is unfinished, all
-replicas are equal; when one is, the client journal of some pinned client names the slot (links.py),
-and whoever meets it can bring it to its end: `resolve`.
+A slot's value is that of the primary. Invariant: when no operation on a slot is unfinished, all
+replicas are equal; when one is, the client journal of a pinned client names the slot (links.py),
+and any client that meets it can complete it: `resolve`.
 
 Vacant slots. 0 at first; later a number that never comes again (vacant.py). Objects' addresses do
 not come again while a client is pinned that could have seen them. So no value comes back to a slot
-as long as any client knows it, and a CAS that comes too late does nothing (traps F1, F3). Leaders
-do bring what the primary has back to backups, in restoring.py and reconcile.py: when no client is
-in the midst of a round, as whoever parks begins nothing again before it has looked how its round
-ended.
+as long as any client knows it, and a CAS that is too late fails (traps F1, F3). Leaders do write
+the primary's value back to backups, in restoring.py and reconcile.py: then no client is in the
+midst of a round, as a parked client looks how its round ended before it begins another.
 
 Entries of a directory need no rounds, since they only ever grow: 0, a pointer, SPLIT. The last
-replica decides, by CAS, which pointer comes after 0, and when SPLIT after that; then whoever comes
-by raises the others to what it has, the primary last: `advance`. So what the primary has, all
-have; and when nodes are lost, the greatest word that any replica has left is in force. The journal
-of who links or unlinks a subtable names the entry.
+replica decides, by CAS, which pointer follows 0, and when SPLIT follows the pointer; then the next
+client raises the others to its word, the primary last: `advance`. So all replicas have at least the
+primary's word; and when nodes are lost, the greatest word of the replicas that are left is valid. A
+client that links or unlinks a subtable names the entry in its journal.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ NODES: Final = 256
 
 
 def identity(word: int) -> int:
-    """What a slot's word is known by, frozen or not: its object, or its number."""
+    """The identity of a slot's word, frozen or not: its object, or its number."""
     if word & FROZEN and (is_vacant(word) or word == FROZEN_VACANT):
         return word
     return word & OBJECT_MASK
@@ -244,19 +243,19 @@ class ReplicatedTables:
         return settled(states)
 
     def step(self, node: int, k: int) -> int:
-        """How far replica `k` is from the head of a subtable, which is on that node."""
+        """The distance of replica `k` of a subtable from its replica 0, which is on that node."""
         there = (node + k) % self.pool.parameters.nodes
         region = self.heap.placement.region_blocks * self.heap.layout.block_size
         return ((there - node) << NODE_SHIFT) + k * region & MASK
 
     def _lost(self, subtable: int, states: list[int]) -> int:
-        """An address for a subtable that is lost altogether: every access raises NodeFailed."""
+        """An address for a subtable without a replica: every access raises NodeFailed."""
         places = self.nodes_of(subtable)
         lost = [node for node in places if states[node] not in (IN_SERVICE, RESTORING)]
         return lost[0] << NODE_SHIFT if lost else FORMER | places[0] << NODE_SHIFT
 
     def replaced(self, node: int) -> None:
-        """What we know of the node holds no more; operations find it out anew."""
+        """`node` has new memory: forget the addresses on it; operations find them again."""
         for subtable in range(self.subtables):
             self.primaries[subtable] = former(self.primaries[subtable], node)
         self.looked = self.glanced = False
@@ -271,7 +270,7 @@ class ReplicatedTables:
         try:
             found = self.pool.regions.find(node, region_name(self.name, subtable))
         except NodeFailed:
-            self.view.fail_if_lost(node)  # no client may know that yet
+            self.view.fail_if_lost(node)  # perhaps no client knows that yet
             return 0
         return 0 if found is None else int(found.address)
 
@@ -293,7 +292,7 @@ class ReplicatedTables:
         return bool(within(lambda: self.outlive(node)))
 
     def backup(self, slot: int, head: int, k: int) -> int:
-        """Address of a slot's replica on backup `k`, from 1 on, in a subtable with that head."""
+        """Address of a slot's replica on backup `k`, from 1 on; `head`: node of replica 0."""
         row = REPLICAS_ROW * head
         return slot - self.steps[row] + self.steps[row + k] & MASK
 
@@ -304,7 +303,7 @@ class ReplicatedTables:
     # ---- names of slots ---------------------------------------------------------------------
 
     def link_address(self, slot: int, head: int) -> int:
-        """A slot's name in the client journal, in a subtable with that head."""
+        """A slot's name in the client journal, in a subtable with its replica 0 on node `head`."""
         place = slot - self.steps[REPLICAS_ROW * head] & PLACE_BITS
         return self.number_of_store << 48 | place | REPLICATED
 
@@ -333,8 +332,8 @@ class ReplicatedTables:
     # ---- entries --------------------------------------------------------------------------------
 
     def advance(self, place: int, word: int, desired: int) -> int:
-        """Have an entry of a directory, named as in a link, go from `word` to `desired`, if it has
-        `word`; what it has then, on all replicas."""
+        """Change an entry of a directory, named as in a link, from `word` to `desired`, if it has
+        `word`; its word then, on all replicas."""
         row = REPLICAS_ROW * (place >> NODE_SHIFT)
         offset = place & OFFSET_BITS
         backups = self.counts[place >> NODE_SHIFT] - 1 if self.counts[place >> NODE_SHIFT] else 0
@@ -342,7 +341,7 @@ class ReplicatedTables:
         if desired:
             # LINEARIZES: linking a subtable; unlinking it
             self.endpoint.cas(last, word, desired)
-            # CRASH(entry-decided): whoever comes by raises the other replicas.
+            # CRASH(entry-decided): the next client here raises the other replicas.
         decided = self.endpoint.load(last)
         self.endpoint.wait()
         for k in range(backups - 1, -1, -1):

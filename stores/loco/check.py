@@ -1,6 +1,6 @@
-"""Looks at the whole of a `loco` store: counting, iterating, audits, checking.
+"""Checks a whole `loco` store: counting, iterating, audits, checking.
 
-They go through the data arrays, and not by an index. Other clients may be at work.
+They walk through the data arrays, and use no index. Other clients may be at work.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from limpet.stores.loco.layout import (
 BATCH: Final = 64
 """Entries that are read in one operation."""
 LOOKS_MAX: Final = 1000
-"""So many looks at what no client is changing, and is not as it should be: that is damage."""
+"""An entry that is wrong in so many looks, while no client is changing it, is damaged."""
 INTENT_OF: Final = {CLAIMED: INSERTING, VALID: UPDATING, DELETED: DELETING}
 
 
 class LocoCheck:
-    """Looks by a store's handle, one operation at a time."""
+    """Checks by a store's handle, one operation at a time."""
 
     def __init__(self, store: Any) -> None:
         self.store = store
         self.endpoint = store.endpoint
 
-    # ---- all of it ------------------------------------------------------------------------------
+    # ---- the whole table ------------------------------------------------------------------------
 
     def _words(self, table: int) -> Any:
         """A copy of a data array, as an array of shape (entries, words)."""
@@ -71,7 +71,7 @@ class LocoCheck:
         """References to all objects that an entry links to, on nodes in service, as uint64."""
         found = [np.empty(0, dtype=np.uint64)]
         for table in range(len(self.store.lookup.tables)):
-            with contextlib.suppress(NodeFailed):  # what it links to is on the same node
+            with contextlib.suppress(NodeFailed):  # its objects are on the same node
                 links = self._words(table)[:, LINK]
                 found.append(links[links != 0] & np.uint64(REFERENCE_MASK))
         return np.concatenate(found)
@@ -110,10 +110,11 @@ class LocoCheck:
     # ---- checking -------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Verify every invariant of the tables in memory; StoreCorrupt says what does not hold.
+        """Verify every invariant of the tables in memory; StoreCorrupt names the one that does not
+        hold.
 
-        Other clients may be at work, and what one that died, or stands still, was changing is left
-        out. NodeFailed: a table is lost with its node, and nothing is wrong with the others.
+        Other clients may be at work; entries that a dead or stopped client was changing are left
+        out. NodeFailed: a table is lost with its node, and the others are sound.
         """
         lost = None
         for table in range(len(self.store.lookup.tables)):
@@ -149,7 +150,7 @@ class LocoCheck:
             return wrong
 
     def _wrong(self, table: int, entry: int, seen: dict[bytes, int]) -> str:
-        """What is wrong with an entry, or "" if nothing is, as far as can be told now."""
+        """The fault of an entry, or "" if none is certain now."""
         store, index = self.store, self.store.lookup.indexes[table]
         entries = index.entries
         entries.read(entry)
@@ -194,7 +195,7 @@ class LocoCheck:
         return found == key
 
     def _is_intended(self, table: int, entry: int) -> bool:
-        """Whether the journal of the entry's lock says what is being done to it."""
+        """Whether the journal of the entry's lock names the entry."""
         store = self.store
         state = self.endpoint.load(store.lookup.indexes[table].entries.address(entry))
         number = state >> LOCK_SHIFT & (1 << LOCK_BITS) - 1
@@ -205,7 +206,7 @@ class LocoCheck:
         wanted = INTENT_OF.get(state & PHASE_MASK)
         return intent >> INTENT_SHIFT == entry and intent & INTENT_MASK == wanted
 
-    # ---- what a dead client left ----------------------------------------------------------------
+    # ---- traces of dead clients -----------------------------------------------------------------
 
     def left_by(self, ident: int) -> set[str]:
         """The named crash points that a dead client shows."""

@@ -1,4 +1,4 @@
-"""The data array of a memory node: its entries, and the one that this client read last.
+"""The data array of a memory node: its entries, and a copy of the entry that was read last.
 
 LOCO section 6: each node has an array of values with a checksum for atomicity, a counter for
 garbage collection and a valid bit. An entry, in words:
@@ -13,22 +13,22 @@ garbage collection and a valid bit. An entry, in words:
     4     key       padded with zeros to the size that keys have in this store
     then  value     padded with zeros to a multiple of 8; if it is not in an object
 
-Lock and counter say whose life of the entry it is; they and the phase are one word, which changes
-by one CAS or store, and the phase is not in the checksum (L2): so who is killed while it sets the
-phase leaves no checksum that never holds. The counter is in it, so that a value is not taken for
-that of an earlier life whose state word was read just before.
+Lock and counter name the life of the entry. They and the phase are one word, which changes by one
+CAS or store, and the phase is not in the checksum (L2): so a kill while a client sets the phase
+leaves no checksum that never holds. The counter is in the checksum, so that a value is not taken
+for that of an earlier life whose state word was read just before.
 
 Writers: any client claims a vacant entry, by a CAS on its state. The client that holds its lock
-writes all else. In one life, key and its length do not change. `link` is written before the
+writes the other words. In one life, key and its length do not change. `link` is written before the
 other words, by itself: as long as a dead client's new object is not linked, nothing has changed.
 
 An entry is whole if its checksum holds. A valid entry that is not whole is being overwritten, or
-was when its writer was killed; then the journal of its lock has what it was to be (journal.py).
+was when its writer was killed; then the journal of its lock has its new words (journal.py).
 
 Invariants
     - a vacant entry has no link
     - an entry that is valid is whole, or named in the journal of its lock
-    - one that is claimed or deleted is named in the journal of its lock
+    - an entry that is claimed or deleted is named in the journal of its lock
     - of all valid entries, one has a given key
 """
 
@@ -108,7 +108,7 @@ class DataArray:
         return self.words[CHECKSUM] == self._checksum()
 
     def _checksum(self) -> int:
-        """The checksum that the words have."""
+        """The checksum of the words."""
         count = self.value_at - SIZES
         if not self.words[LINK]:
             length = self.words[SIZES] >> VALUE_LENGTH_SHIFT & VALUE_LENGTH_MASK
@@ -131,7 +131,7 @@ class DataArray:
     # ---- changing -------------------------------------------------------------------------------
 
     def compose(self, state: int, key: bytes, value: bytes, link: int) -> int:
-        """Have the words be those of an entry with this pair; how many they are."""
+        """Compose the words of an entry with this pair; their number."""
         self.words[STATE] = state
         self.words[LINK] = link
         words_put(self.words, 8 * KEY, key, self.key_room)
@@ -147,12 +147,12 @@ class DataArray:
         return count
 
     def write(self, entry: int, count: int, linked: int) -> None:
-        """Write the first `count` words, but the state, to an entry whose link is `linked`."""
+        """Write the first `count` words, except the state, to an entry whose link is `linked`."""
         if self.words[LINK] != linked:
-            # ORDER: the link before all other words. What a dead client's journal has beside it is
-            # settled by it: an entry that is not whole links to the new object.
+            # ORDER: the link before all other words: an entry that is not whole links to the new
+            # object, and recovery settles a dead client's journal by the link.
             self.endpoint.store(self.link_address(entry), self.words[LINK])
-        # CRASH(torn): who gets the lock next completes it from the journal, before all else.
+        # CRASH(torn): the next holder of the lock first completes it from the journal.
         # LINEARIZES: update; the last word
         at = self.address(entry) + 8 * CHECKSUM
         self.endpoint.write_words(at, self.words, count - CHECKSUM, CHECKSUM)

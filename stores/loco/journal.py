@@ -1,17 +1,17 @@
-"""The journal beside each lock of a table: what its holder is doing.
+"""The journal beside each lock of a table: the step of its holder.
 
     0     intent  bits 0-1 nothing, inserting, updating or deleting; bits 2-29 the entry
-                  bits 32-63 sequence, one more at each end; it may wrap, as it only shows to who
-                  waits for the lock that its holder gets on
-    8     claim   the state word of that entry: as it is claimed, or, of the others, as it is valid
-    16    redo    when updating: the words of the entry from `checksum` on, as they are to be
+                  bits 32-63 sequence, one more at each end; it may wrap, as it only shows
+                  waiting clients that the holder makes progress
+    8     claim   the state word of that entry: for an insert as it is claimed, else as it is valid
+    16    redo    when updating: the new words of the entry from `checksum` on
 
 The client that holds the lock writes it. A client that finds an intent when it gets the lock
-repairs (repair.py): it is the intent of a client that died, or whose operation ended with an error
-of its own, while it held the lock.
+repairs (repair.py): the last holder died, or its operation ended with an error, while it held the
+lock.
 
-The claim tells whether an entry is the intended one: an entry that was claimed under this lock has
-the lock's number in its state, and no other lock's holder claims it with that.
+The claim identifies the intended entry: an entry that was claimed under this lock has the lock's
+number in its state, and no holder of another lock claims it with that number.
 """
 
 from __future__ import annotations
@@ -43,31 +43,31 @@ class Journal:
         self.sequence = 0
 
     def intent(self) -> int:
-        """What the holder is doing; 0: nothing. Without the sequence, which is kept."""
+        """The holder's intent; 0: none. Without the sequence, which is remembered."""
         word = self.endpoint.load(self.at + INTENT)
         self.sequence = word & SEQUENCE_MASK
         return word & INTENT_ENTRY_MASK
 
     def claim(self) -> int:
-        """The state word of the entry that it does it to."""
+        """The state word of the intended entry."""
         return self.endpoint.load(self.at + CLAIM)
 
     def declare(self, what: int, entry: int, claim: int) -> None:
-        """Say what is going to be done to an entry with this state word; after `intent`."""
+        """Note the intent for an entry with this state word; after `intent`."""
         self.endpoint.store(self.at + CLAIM, claim)
-        # ORDER: claim, and redo image, before the intent that makes them count.
+        # ORDER: claim, and redo image, before the intent that makes them valid.
         self.endpoint.store(self.at + INTENT, self.sequence | entry << INTENT_SHIFT | what)
 
     def keep(self, entries: DataArray, count: int) -> None:
-        """Note the first words of an entry, but the state, as they are to be."""
+        """Note the first new words of an entry, except the state."""
         self.endpoint.write_words(self.at + REDO, entries.words, count - CHECKSUM, CHECKSUM)
 
     def load(self, entries: DataArray) -> None:
-        """Have the words of an entry, but the state, be those that were noted."""
+        """Load the noted words, all but the state, as the words of the entry."""
         count = entries.entry_words - CHECKSUM
         self.endpoint.read_words(self.at + REDO, entries.words, count, CHECKSUM)
 
     def end(self) -> None:
-        """Say that it is done; after `intent`."""
+        """Clear the intent; after `intent`."""
         self.sequence = self.sequence + SEQUENCE & SEQUENCE_MASK
         self.endpoint.store(self.at + INTENT, self.sequence)

@@ -1,12 +1,12 @@
 """The locks of a kvstore: an array of ticket locks in each table (LOCO section 6).
 
-They are those of channels (ticket_lock.py), in the operations of the store. Where no client waits,
-a lock is taken and given back within the operation that it is for.
+They are the ticket locks of channels (ticket_lock.py), in the operations of the store. Where no
+client waits, a lock is taken and released within the operation that needs it.
 
-A client that waits for one that is dead passes it over, as in every ticket lock. One that stands
-still for a lease with a lock of keys is killed, or waited for, by the pool's policy
-(membership.py): it is in an operation of this store, and those are short. Another operation of it,
-another journal, and another wait after which it got the lock are other holds, not the same one.
+A waiting client passes over a dead one, as in every ticket lock. A client that stands still for a
+lease with a lock of keys is killed, or waited for, by the pool's policy (membership.py): it is in
+an operation of this store, and those are short. Another operation, another journal state, and
+another acquisition of the lock are other holds, not the same one.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from limpet.stores.channels.lock.ticket_layout import HOLDER
 from limpet.stores.channels.lock.ticket_lock import TicketLock
 
 LOOK_S: Final = (0.005, 0.05)
-"""How long to wait before looking who has the lock: a quarter of a lease, from this to that."""
+"""Bounds of the wait before a look at the lock's holder, which is a quarter of a lease."""
 
 
 class KeyLocks(Channel):
-    """The locks of one store. They are in no region of their own, and removed with the store."""
+    """The locks of one store. They have no region of their own, and are removed with the store."""
 
     def __init__(self, store: Any) -> None:
         # The locks must not keep their store alive.
@@ -48,15 +48,15 @@ class KeyLocks(Channel):
                 self.client.leave()
 
     def wait_for(self, lock: TicketLock, journal: int) -> None:
-        """Take a lock that another one has. Outside of operations."""
-        # ORDER: before we have it: until the operation begins, nothing else tells this hold from
-        # another one of ours.
+        """Take a lock that another client has. Outside of operations."""
+        # ORDER: before we have it: until the operation begins, only this tells the hold from an
+        # earlier one of ours.
         self.pool.exclusively(self.membership.progress)
         while not lock.acquire(self.patience_s):
             self.pool.exclusively(functools.partial(self._look_after, lock, journal))
 
     def _look_after(self, lock: TicketLock, journal: int) -> None:
-        """Have the holder of a lock be no client any more, if it stands still for a lease."""
+        """Fence the holder of a lock if it stands still for a lease; recover it if it is dead."""
         self.store().look_whether_there()
         holder = self.endpoint.load(lock.address) & HOLDER
         if holder not in (0, self.client.ident):

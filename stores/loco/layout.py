@@ -2,7 +2,7 @@
 
 A table is one region of a memory node:
 
-    0         position  how many messages the node's tracker has had (tracker.py)
+    0         position  number of messages of the node's tracker so far (tracker.py)
     64        ring      the last of them, a word each
     then      locks     a record for each, from a multiple of 64 on: lock and journal (journal.py)
     then      array     the data array (data_array.py), from a multiple of 64 on
@@ -17,7 +17,7 @@ RING: Final = 64
 
 PHASE_MASK: Final = 3
 VACANT: Final = 0
-"""No client's; whoever needs an entry may claim it."""
+"""Vacant: any client that needs an entry may claim it."""
 CLAIMED: Final = 1
 """Being inserted: not valid. This bit is also in VALID: those have a key."""
 VALID: Final = 3
@@ -29,7 +29,7 @@ COUNTER_SHIFT: Final = 14
 COUNTER_MAX: Final = (1 << 50) - 1
 """An entry with it is not claimed again: counters do not wrap. That takes decades."""
 ENTRY_SHIFT: Final = 2
-"""State words without their phase are those of one life of an entry, if they are alike."""
+"""State words that are equal without their phase belong to one life of an entry."""
 
 STATE: Final = 0
 CHECKSUM: Final = 1
@@ -54,7 +54,7 @@ INTENT_ENTRY_MASK: Final = (1 << 30) - 1
 SEQUENCE: Final = 1 << 32
 
 ROW_BITS: Final = 28
-"""Of a message: which entry. The rest is the lap."""
+"""The bits of a message that are the entry. The rest is the lap."""
 ROW_MASK: Final = (1 << ROW_BITS) - 1
 LAP_MASK: Final = (1 << 64 - ROW_BITS) - 1
 RING_MIN: Final = 2
@@ -63,12 +63,12 @@ RING_MAX: Final = 1 << ROW_BITS
 NEAR: Final = 1024
 """Messages that a client applies while it holds a lock; four times as many at each next attempt."""
 LATE_MAX: Final = 8
-"""After so many attempts, each of them late again, it makes its index anew while it holds the lock.
-For that, others have to announce more messages than the ring has room for each time that it makes
-its index anew; so the ring has to be much shorter than the table."""
+"""After so many attempts, each of them late again, a client makes its index anew while it holds the
+lock. That happens only if others announce more messages than the ring has room for each time that
+it makes its index anew; so the ring has to be much shorter than the table."""
 
 TORN: Final = 8
-"""An outcome: the entry's checksum does not hold."""
+"""A status: the entry's checksum does not hold."""
 
 assert LOCK_SHIFT + LOCK_BITS == COUNTER_SHIFT
 assert COUNTER_MAX == (1 << 64 - COUNTER_SHIFT) - 1
@@ -93,6 +93,6 @@ FIELDS: Final = (
         1 << 32,
         A_SECOND_MAX,
         WRAPS,
-        "shows to those who wait for a lock that its holder gets on",
+        "shows waiting clients that the holder of a lock makes progress",
     ),
 )

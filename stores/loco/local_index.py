@@ -1,39 +1,38 @@
-"""The local index: what this process knows about where the keys of a memory node are.
+"""The local index: this process's map from the keys of a memory node to entries.
 
-LOCO section 6: each node has an index of all keys, key -> (node, array index, counter), and
-applies to it what the trackers of the others say. Here it is private to a handle, one for the table
-of each memory node: a hash table with open addressing and linear probing, a word for each entry
-that has a key.
+LOCO section 6: each node has an index of all keys, key -> (node, array index, counter), and applies
+to it the messages of the others' trackers. Here it is private to a handle, one for the table of
+each memory node: a hash table with open addressing and linear probing, a word for each entry that
+has a key.
 
     bits 0-27   the entry, plus 1; 0: the place is empty
     bits 28-63  bits of the key's hash
 
-The key is compared where it is, in the entry, and with it the phase, so the counter is not needed
-here. Of several entries for a key, at most one is valid. A lookup of the key reads them one by one
-(`find`).
+A lookup compares the key in the entry itself, and the phase, so the counter is not needed here. Of
+several entries for a key, at most one is valid. A lookup of the key reads them one by one (`find`).
 
 Acknowledgements. In the paper a thread of each node applies the messages of the trackers, and an
 inserter waits until all nodes have acknowledged its own. So a process that is dead, stopped, or
-keeps its interpreter busy would hold up all inserts and deletes (trap L1). Here no client is waited
-for: who looks a key up brings the index up to date first (`refresh`): it loads the position of the
-tracker, and applies what was announced since. An index that is not up to date is not looked into,
-which is what the acknowledgements are for. A message that was overwritten in the ring has been
-overtaken: then the index is made anew from the whole data array. A client that holds a lock does
-not do that, nor does it apply more than some messages (`refresh_near`): it gives the lock back, and
-brings its index up to date without it (trap L4; locking.py).
+keeps its interpreter busy would stop all inserts and deletes (trap L1). Here no client waits for
+another: a client that looks a key up brings its index up to date first (`refresh`): it loads the
+position of the tracker, and applies the messages since. It never looks into an index that is not up
+to date, which is the purpose of the acknowledgements. If a message was overwritten in the ring, the
+index is made anew from the whole data array. A client that holds a lock does not do that, and
+applies only a few messages (`refresh_near`): else it gives the lock back, and brings its index up
+to date without it (trap L4; locking.py).
 
-To apply a message is to look at the entry that it names, and to take over which key is there: that
-of a valid or a claimed entry. If the entry begins another life while it is looked at, or is claimed
-and not written yet, that may be no key at all, or the wrong one; a message follows then, after what
-was loaded as the position, and it is looked at again.
+To apply a message is to look at the entry that it names, and to take over its key, if the entry is
+valid or claimed. If the entry begins another life during the look, or is claimed and not written
+yet, the key may be missing or wrong; then another message follows, beyond the position that was
+loaded, and the entry is looked at again.
 
 Why a key is missing if none of the entries that the index has for it is valid and has it (L3). Let
 p be the position that `refresh` loaded. If the key is valid at that moment in a life of entry e,
 then e was announced when it was written, before it became valid. So that message is among the first
 p, and when it was applied the key was there; the index has e for the key until e is looked at in
-another life. If e is found in another life, or not valid any more, that came about since p was
-loaded, within the operation: then the key was missing at that moment. An index that is made anew
-goes by the position from before its first look, and so the same holds for it.
+another life. If e is found in another life, or not valid any more, it changed after p was loaded,
+within the operation: then the key was missing at that moment. An index that is made anew uses the
+position from before its first look, so the same holds for it.
 """
 
 from __future__ import annotations
@@ -59,31 +58,31 @@ if TYPE_CHECKING:
 
 SPREAD: Final = 0x9E37_79B9
 LOOKS: Final = 2048
-"""So many looks at entries between two signs of progress; a lease has time for many more."""
+"""Looks at entries between two updates of the progress word; a lease has time for many more."""
 
 
 class LocalIndex:
     """The index of one table. Used within operations."""
 
     def __init__(self, entries: DataArray, tracker: Tracker, progress: Callable[[], None]) -> None:
-        """`progress`: shows others that we do not stand still, called when much is looked at."""
+        """`progress`: updates the progress word; called during long walks."""
         self.entries = entries
         self.tracker = tracker
         self.progress = progress
         self.endpoint = entries.endpoint
         self.mask = (1 << (2 * entries.count).bit_length()) - 1
-        """Of a place's number; no more than half of the places are taken."""
+        """Mask of a place's number; no more than half of the places are taken."""
         self.forget()
 
     def forget(self) -> None:
-        """Know nothing; the next `refresh` makes the index anew."""
+        """Forget all keys; the next `refresh` makes the index anew."""
         self.known = False
         self.applied = 0
         self.words = array("Q")
         self.link_addresses = array("Q")
-        """Of each entry, the number of its place plus 1; 0: it has none."""
+        """For each entry, the number of its place plus 1; 0: it has none."""
         self.states = array("Q")
-        """Of each entry, its state when it was looked at last."""
+        """For each entry, its state at the last look."""
         self.at = 0
         self.mark = 0
         self.cursor = 0
@@ -94,13 +93,13 @@ class LocalIndex:
     # ---- looking up -----------------------------------------------------------------------------
 
     def refresh(self) -> None:
-        """Apply all that was announced so far. One load, if nothing was."""
+        """Apply all messages so far. One load, if there are none."""
         position = self.tracker.position()
         if position != self.applied or not self.known:
             self._catch_up(position, True)
 
     def refresh_near(self, limit: int) -> bool:
-        """The same, if it takes no more than `limit` messages; whether it is up to date now."""
+        """The same, if there are no more than `limit` messages; whether it is up to date now."""
         position = self.tracker.position()
         if position == self.applied or not self.known:
             return self.known
@@ -110,7 +109,7 @@ class LocalIndex:
         return self.known
 
     def expect(self, hashed: int) -> None:
-        """The key with this hash is looked up soon."""
+        """Prefetch the place of the key with this hash."""
         words_prefetch(self.words, hashed >> ROW_BITS & self.mask)
 
     def find(self, hashed: int) -> int:
@@ -120,7 +119,7 @@ class LocalIndex:
         return self.find_next()
 
     def find_next(self) -> int:
-        """The next one; or -1."""
+        """The next such entry; or -1."""
         word = self.words[self.at]
         while word:
             self.at = self.at + 1 & self.mask
@@ -140,13 +139,13 @@ class LocalIndex:
     # ---- applying -------------------------------------------------------------------------------
 
     def _catch_up(self, position: int, anew: bool) -> None:
-        """Apply what was announced before `position`, in the background scope.
+        """Apply the messages before `position`, in the background scope.
 
-        `anew`: what was overtaken makes the index anew; else it is not known any more.
+        `anew`: make the index anew if messages were overwritten; else forget it.
         """
         scope = self.endpoint.background(True)
         try:
-            # One by one: who is interrupted begins again at the message that it was at.
+            # One by one: after an interrupt we begin again at the same message.
             while self.known and self.applied != position:
                 entry = -1
                 if position - self.applied <= self.tracker.size:
@@ -174,7 +173,7 @@ class LocalIndex:
         self.words = array("Q", bytes(8 * (self.mask + 1)))
         self.link_addresses = array("Q", bytes(8 * self.entries.count))
         self.states = array("Q", bytes(8 * self.entries.count))
-        # ORDER: the position before the entries: what changes meanwhile is announced after it.
+        # ORDER: the position before the entries: later changes have messages after it.
         position = self.tracker.position()
         for entry in range(self.entries.count):
             self.look(entry)
@@ -182,7 +181,7 @@ class LocalIndex:
         self.known = True
 
     def look(self, entry: int) -> None:
-        """Take over what is in an entry now."""
+        """Take over the present key and state of an entry."""
         self.looks += 1
         if self.looks % LOOKS == 0:
             self.progress()
@@ -195,9 +194,9 @@ class LocalIndex:
             self._drop(entry)
 
     def learn(self, entry: int, hashed: int, state: int, number: int) -> None:
-        """We have changed an entry, and told so by message `number`: this is what is there now.
+        """Note our own change of an entry, which message `number` has announced.
 
-        `hashed`: of the key that it has, if it is claimed.
+        `hashed`: of its key, if it is claimed.
         """
         self.states[entry] = state
         if state & CLAIMED:
@@ -208,11 +207,11 @@ class LocalIndex:
             self.applied = number + 1
 
     def see(self, entry: int, state: int) -> None:
-        """An entry was found in this state, by who looks for a vacant one."""
+        """Note the state of an entry that a search for a vacant one has met."""
         self.states[entry] = state
 
     def _put(self, entry: int, hashed: int) -> None:
-        """Have the entry for the key with this hash."""
+        """Add the entry for the key with this hash."""
         if not self.has(entry, hashed):
             self._drop(entry)
             known, self.known = self.known, False
@@ -221,11 +220,12 @@ class LocalIndex:
                 place = place + 1 & self.mask
             self.words[place] = self._word(entry, hashed)
             self.link_addresses[entry] = place + 1
-            # ORDER: not known until all is done: who is interrupted makes the index anew.
+            # ORDER: the index counts as unknown until all is done: after an interrupt it is made
+            # anew.
             self.known = known
 
     def _drop(self, entry: int) -> None:
-        """Have the entry for no key."""
+        """Take the entry out of the index."""
         if self.link_addresses[entry]:
             known, self.known = self.known, False
             self._empty(self.link_addresses[entry] - 1)
@@ -233,7 +233,7 @@ class LocalIndex:
             self.known = known
 
     def _empty(self, hole: int) -> None:
-        """Have a place be empty; others move up into it (Knuth, algorithm 6.4 R)."""
+        """Empty a place; later entries move up into it (Knuth, algorithm 6.4 R)."""
         place, word = hole, self.words[hole]
         while word:
             place = place + 1 & self.mask
@@ -248,7 +248,7 @@ class LocalIndex:
     # ---- entries that may be vacant -------------------------------------------------------------
 
     def search(self, ident: int) -> None:
-        """Begin a search for a vacant entry. Each client begins at another one."""
+        """Begin a search for a vacant entry. Each client begins at another place."""
         self.left = self.entries.count
         if self.searcher != ident:
             self.searcher = ident

@@ -1,8 +1,8 @@
 """Operations of a kvstore that hold the lock of a key.
 
-The key's index is up to date in them, and what the lock's last holder left is repaired (repair.py).
-A client that is late gives the lock back, brings its index up to date, and tries again: an index is
-never made anew under a lock (L4).
+In them the key's index is up to date, and the traces of the lock's last holder are repaired
+(repair.py). A late client gives the lock back, brings its index up to date, and tries again: an
+index is never made anew under a lock (L4).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Locking:
         self.repairs = 0
 
     def replaced(self, node: int) -> None:
-        """From now on, this memory node has other memory."""
+        """From now on, this memory node has new memory."""
         for lock in itertools.chain(*self.locks):
             if lock is not None:
                 lock.replaced(node)
@@ -60,7 +60,7 @@ class Locking:
         return found
 
     def enter_journal(self, table: int, number: int) -> None:
-        """Have the journal be that of this lock."""
+        """Set the journal to that of this lock."""
         base = self.lookup.tables[table]
         self.writer.journal.at = base + self.locks_at + number * self.record_size + self.journal_at
 
@@ -90,7 +90,7 @@ class Locking:
                 self.client.leave()
 
     def leave(self, lock: TicketLock) -> None:
-        """End the operation, and let the next one have the lock."""
+        """End the operation, and release the lock."""
         try:
             lock.drop()
             self.endpoint.wait()
@@ -110,7 +110,7 @@ class Locking:
             self.enter_journal(found.table, found.hash & self.lock_count - 1)
             held = lock.grab()
             if held:
-                # CRASH(locked): nothing was begun; who waits for the lock passes it over.
+                # CRASH(locked): no change was begun; a waiting client passes the lock over.
                 return lock
             self.endpoint.wait()
         except BaseException:
@@ -128,7 +128,7 @@ class Locking:
     def _enter_held(
         self, store: Store, found: KeyEntry, lock: TicketLock, key: bytes
     ) -> TicketLock:
-        """The same, once we have waited for the lock."""
+        """The same, after a wait for the lock."""
         try:
             self.client.enter()
         except BaseException:
@@ -144,9 +144,9 @@ class Locking:
         return lock
 
     def _begin(self, found: KeyEntry, attempt: int) -> bool:
-        """Having a lock, be up to date, and repair what its last holder left.
+        """With the lock, bring the index up to date, and repair the traces of the last holder.
 
-        False: the index is late, and nothing was done.
+        False: the index is late, and nothing was changed.
         """
         if attempt >= LATE_MAX:
             found.index.refresh()
@@ -157,17 +157,17 @@ class Locking:
             repair(self.writer, found)
         return True
 
-    # ---- what the dead left ---------------------------------------------------------------------
+    # ---- traces of dead clients -----------------------------------------------------------------
 
     def mend(self, store: Store, table: int) -> None:
-        """Repair what dead holders of a table's locks left."""
+        """Repair the traces of dead holders of a table's locks."""
         for number in range(self.lock_count):
             attempt = 0
             while not self._mend_once(store, table, number, attempt):
                 attempt += 1
 
     def _mend_once(self, store: Store, table: int, number: int, attempt: int) -> bool:
-        """Repair what a dead holder of this lock left; False: our index is late, once more."""
+        """Repair the traces of a dead holder of this lock; False: our index is late again."""
         found = self.lookup.found
         self.client.enter()
         scope = self.endpoint.background(True)

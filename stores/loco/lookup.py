@@ -1,7 +1,7 @@
 """Finding keys in a kvstore: gets, which take no lock.
 
-A key is looked up in the client's own index of its table (local_index.py), and its entry is read
-(data_array.py). store.py says when that is linearized.
+A client looks a key up in its own index of the table (local_index.py), and reads the entry
+(data_array.py). store.py has the linearization points.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ PATIENCE: Final = 8
 class KeyEntry:
     """A key's table, and its entry there.
 
-    `hash`: of the key. `table`: its number; `index`, `entries`: of the table. `entry`: that was
-    read, or -1. It counts within the operation that has chosen it.
+    `hash`: of the key. `table`: its number; `index`, `entries`: of the table. `entry`: the one that
+    was read, or -1. It is valid within the operation that has chosen it.
     """
 
     def __init__(self, index: LocalIndex) -> None:
@@ -44,8 +44,8 @@ class KeyEntry:
 
 
 class Lookup(InlineIndex):
-    """The tables of a store, and finding keys in them, for one client. `found`: what the operation
-    that is inside has found."""
+    """The tables of a store, and finding keys in them, for one client. `found`: the result of
+    the running operation."""
 
     def __init__(self, pool: Any, name: str, parameters: LocoParameters, objects: Objects) -> None:
         """`objects`: reads values that are too long for an entry."""
@@ -63,10 +63,10 @@ class Lookup(InlineIndex):
             self.indexes.append(LocalIndex(entries, tracker, pool.membership.progress))
         self.found = KeyEntry(self.indexes[0])
         self.batch = array("Q", bytes(16 * BATCH))
-        """Of the keys of a batch: hash and table."""
+        """For each key of a batch: hash and table."""
 
     def replaced(self, node: int) -> None:
-        """From now on, this memory node has other memory."""
+        """From now on, this memory node has new memory."""
         self.tables = [former(base, node) for base in self.tables]
         for number, base in enumerate(self.tables):
             self.indexes[number].tracker.move(base)
@@ -74,15 +74,15 @@ class Lookup(InlineIndex):
             self.indexes[number].forget()
 
     def forget(self) -> None:
-        """Forget which keys there are."""
+        """Forget all keys."""
         for index in self.indexes:
             index.forget()
 
     # ---- steps of operations --------------------------------------------------------------------
 
     def is_late(self, attempt: int) -> bool:
-        """Whether this attempt of a get holds the key's lock: then the client that was writing has
-        ended, or died and been repaired."""
+        """Whether this attempt of a get takes the key's lock: then the writer has ended, or died
+        and its entry was repaired."""
         return attempt != 0 and attempt % PATIENCE == 0
 
     def find_once(self, key: bytes, attempt: int) -> int:
@@ -141,7 +141,7 @@ class Lookup(InlineIndex):
         return torn
 
     def expect_keys(self, keys: list[bytes]) -> None:
-        """At most BATCH keys are looked up soon."""
+        """Prefetch the places of at most BATCH keys."""
         at = self.found
         for row, key in enumerate(keys):
             self.choose(at, key)
@@ -156,11 +156,11 @@ class Lookup(InlineIndex):
                 self.endpoint.prefetch(at.entries.address(entry), size)
 
     def _turn_to_row(self, at: KeyEntry, row: int) -> None:
-        """Turn to a key of the batch."""
+        """Select a key of the batch."""
         at.hash = self.batch[2 * row]
         self.enter_table(at, self.batch[2 * row + 1])
 
-    # ---- where a key is -------------------------------------------------------------------------
+    # ---- the place of a key ---------------------------------------------------------------------
 
     def choose(self, found: KeyEntry, key: bytes) -> None:
         """Work out a key's hash and table."""
@@ -168,14 +168,14 @@ class Lookup(InlineIndex):
         self.enter_table(found, (found.hash >> 32) * self.table_count >> 32)
 
     def table_of(self, key: bytes) -> int:
-        """Which table a key belongs to."""
+        """The number of a key's table."""
         return (hash64(key) >> 32) * self.table_count >> 32
 
     def node_of(self, key: bytes) -> int:
         return self.tables[self.table_of(key)] >> NODE_SHIFT & 0xFF
 
     def enter_table(self, found: KeyEntry, table: int) -> None:
-        """Have index and entries be those of this table."""
+        """Set index and entries to those of this table."""
         found.table = table
         found.index = self.indexes[table]
         found.entries = found.index.entries
@@ -197,7 +197,7 @@ class Lookup(InlineIndex):
         return MISSING
 
     def damaged(self, found: KeyEntry, entry: int) -> StoreCorrupt:
-        """What to raise for an entry that stays torn."""
+        """The error for an entry that stays torn."""
         return StoreCorrupt(
             f"{self.name}: entry {entry} of table {found.table} does not match its checksum, and "
             "no client is writing it: memory was damaged. Other keys can be read; destroy the pool"

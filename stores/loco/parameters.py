@@ -30,7 +30,7 @@ VALUE_SIZE_MAX: Final = 4096
 LOCKS: Final = 64
 LOCKS_MAX: Final = 1 << LOCK_BITS
 WAITERS: Final = 16
-"""Places of each ticket lock; who finds none free waits without order."""
+"""Places of each ticket lock; a client that finds none free waits without order."""
 TRACKER_MIN: Final = 64
 """Messages that a tracker's ring has room for by default, at least."""
 CAPACITY_MAX: Final = 1 << 34
@@ -85,7 +85,7 @@ class LocoParameters:
         """The parameters for a pool.
 
         By default a key for every 512 bytes of its blocks, or for every four entries' bytes, and a
-        message for every entry, so that a late client never looks at more than it missed.
+        message for every entry, so that a late client never looks at more entries than it missed.
         """
         check_whole("key_size", key_size, 0, KEY_SIZE_MAX)
         check_whole("value_size", value_size, 0, VALUE_SIZE_MAX)

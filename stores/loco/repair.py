@@ -1,23 +1,23 @@
-"""Repair of what the last holder of a lock left (trap L1): it died, or ended with an error.
+"""Repair after the last holder of a lock, which died or ended with an error (trap L1).
 
-The paper has none: a lock whose holder dies is held for ever, and a value that it was writing never
-has the right checksum again. Here whoever gets a lock looks into its journal first (journal.py),
-and carries out or takes back what it says, before all else:
+The paper has no repair: a lock whose holder dies is held for ever, and a value that it was writing
+never has the right checksum again. Here the client that gets a lock first looks into its journal
+(journal.py), and carries out or takes back the intent in it:
 
-    inserting   an entry with the claim is vacant again, and its object, if it has one, is freed:
-                it was never valid. If it is valid, the insert is done
+    inserting   an entry with the claim becomes vacant again, and its object, if it has one, is
+                freed: it was never valid. If it is valid, the insert is done
     updating    an entry that is whole is left as it is, old or new. One that is not is written once
                 more, from the redo image: no client has read the old value since the first word of
                 the new one was there, as nothing was whole, and no client has read the new one yet
-    deleting    an entry that is still valid is left so. One that is not is freed
+    deleting    an entry that is still valid is left so. One that is not becomes vacant
 
 A get that finds an entry torn again and again takes the lock, and so it ends. `recover` takes every
-lock whose journal says something.
+lock whose journal has an intent.
 
-A repairer that dies leaves the journal as it was, for the next one: every step is the same again,
-or left out. What the dead one had in the client journal (client.py) is settled by its recovery,
-before or after: a new object is linked or freed, and an update whose entry is not whole is linked
-to the new one already (data_array.py); of an old one, that is the other way round.
+A repairer that dies leaves the journal as it was, for the next one: every step writes the same
+again, or is left out. The recovery of the dead client settles its client journal (client.py),
+before or after: a new object is linked or freed, and an entry of an update that is not whole links
+to the new object already (data_array.py), so the old one is freed.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ if TYPE_CHECKING:
 
 
 def repair(writer: Writer, found: KeyEntry) -> None:
-    """Carry out what the journal of the lock says, or take it back. Inside, with the lock held.
+    """Carry out the intent in the lock's journal, or take it back. In an operation, with the lock.
 
-    Raises StoreCorrupt for a journal that cannot be.
+    Raises StoreCorrupt for an impossible journal.
     """
     intent, claim = writer.journal.intent(), writer.journal.claim()
     what, entry = intent & INTENT_MASK, intent >> INTENT_SHIFT
@@ -58,7 +58,7 @@ def repair(writer: Writer, found: KeyEntry) -> None:
     if (state ^ claim) & ~PHASE_MASK == 0:
         phase = state & PHASE_MASK
         if what == INSERTING and phase == CLAIMED:
-            # CRASH(repairing): the next one finds the entry claimed, or vacant.
+            # CRASH(repairing): the next holder finds the entry claimed, or vacant.
             writer.vacate(found, entry, state)
         elif what == UPDATING and phase == VALID:
             _complete(writer, found, entry)

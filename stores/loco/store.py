@@ -3,21 +3,22 @@
 "LOCO: Rethinking Objects for Network Memory", section 6 and appendix C. One table on
 each memory node, chosen by the key's hash; its layout is in layout.py. A table has a data array
 (data_array.py) with a place for every key, locks with a journal each (journal.py), and a tracker
-(tracker.py) that tells which entries have changed. Every process has its own index of the table
-(local_index.py), key -> entry, which the tracker keeps up to date.
+(tracker.py), whose messages name the entries that have changed. Every process has its own index of
+the table (local_index.py), key -> entry, which the tracker keeps up to date.
 
 Get takes no lock: bring the index up to date, which costs one load if nothing has changed; look the
-key up; read the entry. Valid, of the life that the index names, whole: that is the value. Torn:
-again, and after some tries holding the lock (so gets end). Else it is missing.
+key up; read the entry. If the entry is valid and whole, and of the life in the index, it has the
+value. If it is torn, the get begins again, after some tries with the lock (so gets end). Else the
+key is missing.
 
-Insert, update and delete hold the lock of the key, hash mod number of locks. Index up to date; the
-journal says what is going to be done; then
+Insert, update and delete hold the lock of the key, hash mod number of locks. Bring the index up to
+date; note the intent in the journal; then
     insert   claim a vacant entry, by a CAS that counts its counter up; write the pair and the
              checksum; append a message; set it valid
     update   the new words to the journal; then over the entry, which stays valid
-    delete   set it deleted; append a message; have it be vacant
-and the journal says that nothing is being done. A value too long for an entry is in an object that
-was written before; the entry links to it.
+    delete   set it deleted; append a message; make it vacant
+and clear the intent. A value too long for an entry is in an object that was written before; the
+entry links to it.
 
 Linearization points: insert and delete by the store of the state word, update by the last word of
 the entry. A get that returns a value: by the read of the entry. A get that finds nothing, when it
@@ -25,25 +26,26 @@ loaded the position of the tracker, or when the entry changed since (local_index
 message of an insert is announced before it is valid, that of a delete after it is not). All changes
 of a key are made under its lock, one after the other (lemma C.1).
 
-A kill leaves behind: a lock, which who waits for it passes over; a journal that says what was
-going on, which the next holder of the lock completes or takes back (repair.py); in the client
-journal of the client (client.py) the objects that were going to be linked, and were linked; and a
-message that is not announced. No client waits for any client but for who holds a lock.
+A kill leaves behind: a lock, which waiting clients pass over; an intent in its journal, which the
+next holder of the lock completes or takes back (repair.py); in the client journal (client.py) the
+objects that were to be linked, or had been; and a message that is not announced. A client waits
+only for a client that holds a lock.
 
 Where we deviate from the paper
-    - no client is waited for to apply a message (L1): who looks up applies them (local_index.py)
+    - no client waits until another has applied a message (L1): a lookup applies them
+      (local_index.py)
     - one tracker for each memory node's table, to which all append, where the paper has one for
       each node that inserts; messages name the entry, and not the key
     - the entry of a key is on the node of its hash, where the paper takes an entry of the node that
-      inserts: so a lost node takes with it all that there was of its keys, and nothing of others
-    - any client may claim any vacant entry; the valid bit is a phase, so that one that is going to
-      be valid is told from one that was
+      inserts: so a lost node takes everything of its keys with it, and nothing of others
+    - any client may claim any vacant entry; the valid bit is a phase, so that an entry that will be
+      valid differs from one that was
     - locks skip dead holders; there are journals, and repair
     - a value may be longer than an entry; then it is in an object
 
 Limits that are the paper's: every process has all keys in its own memory; the data array has a
-fixed size; a client that stands still while it holds a lock is waited for by who writes its keys,
-for a lease, and is killed then (docs/operations.md), or waited for, if the pool says so; nothing is
+fixed size; when a client stands still while it holds a lock, writers of its keys wait for a lease,
+and then kill it (docs/operations.md), or go on waiting, as the pool's `fence` says; nothing is
 replicated.
 
 Round trips without conflict: get 1 (and 1 or 2 for an object), insert 5, update 2, delete 4.
@@ -124,7 +126,7 @@ class Kvstore(InlineStore):
             return way
         if way is not None:
             raise StoreFull(self._why_full(key))
-        self.recover()  # what dead clients claimed is room
+        self.recover()  # entries that dead clients had claimed become vacant
         return Attempt()
 
     def _why_full(self, key: bytes) -> str:
@@ -145,10 +147,10 @@ class Kvstore(InlineStore):
     # ---- recovery -------------------------------------------------------------------------------
 
     def recover(self) -> dict[str, Any]:
-        """Recover the dead, and repair what they left under the locks of this store."""
+        """Recover dead clients, and repair their traces under the locks of this store."""
         found = super().recover()
         for table in range(len(self.lookup.tables)):
-            with contextlib.suppress(NodeFailed):  # what is on it is gone with it
+            with contextlib.suppress(NodeFailed):  # its table is gone with it
                 self.locking.mend(self, table)
         return found
 

@@ -1,14 +1,14 @@
-"""The tracker of a memory node: a ring buffer that tells which entries have changed.
+"""The tracker of a memory node: a ring buffer of messages that name changed entries.
 
 Loco's kvstore broadcasts changes of the index on ring buffers called trackers (LOCO section 6).
 Here a node's data array has one tracker, to which all clients append:
 
-    position  word: how many messages were ever announced; only ever goes up
+    position  word: the number of messages that were ever announced; it only goes up
     ring      `size` words: message number p is at p mod size
-              bits 0-27 an entry that is to be looked at; bits 28-63 the lap, p div size + 1
+              bits 0-27 an entry that has changed; bits 28-63 the lap, p div size + 1
 
-A message is one word, and so is never torn (G2). It says only which entry to look at, and what is
-there then is what counts: so a message may be applied twice, late, or by chance too early.
+A message is one word, and so is never torn (G2). It only names the entry, whose contents at the
+look count: so a message may be applied twice, late, or by chance too early.
 
 Append: load the position p and the word of message p. If that has p's lap already, a client has
 written it and not announced it yet: help. Else a CAS from the word that was read to our message
@@ -18,14 +18,14 @@ No client can take p + 1 before. When `append` returns, the position is above p.
 A kill leaves behind: a message that is not announced (CRASH unannounced); the next one to
 append announces it, and nothing depended on it yet.
 
-How long the ring is: by default as many messages as the table has entries, or more (trap L4). To
+The length of the ring: by default as many messages as the table has entries, or more (trap L4). To
 make an index anew is to look at every entry, so it never costs more than the messages that were
 missed. A shorter ring saves 8 bytes a message; a client that is late by more than its length makes
 its index anew, and the next time again.
 
-Damage: a message may name an entry that the array does not have; the index says so. The word of
-message p has p's lap or the one before, as long as the position is p; any other is damage, and
-`append` says so instead of trying for ever. So is a position above 2^62.
+Damage: a message may name an entry that the array does not have; then the index raises
+StoreCorrupt. The word of message p has p's lap or the one before, as long as the position is p; for
+any other, and for a position above 2^62, `append` raises StoreCorrupt instead of trying for ever.
 
 A lap is 36 bits. It would have to come round while one client stands still between its load and its
 CAS, and the word to have the same entry: after 2^36 laps.
@@ -53,7 +53,7 @@ class Tracker:
         self.move(base)
 
     def move(self, base: int) -> None:
-        """Be that of the table at this address."""
+        """Become the tracker of the table at this address."""
         self.at = base + POSITION
         self.ring = base + RING
 
@@ -62,7 +62,7 @@ class Tracker:
         return self.endpoint.load(self.at)
 
     def message(self, number: int) -> int:
-        """The entry that a message says to look at; -1: the ring has gone round since."""
+        """The entry that a message names; -1: the ring has gone round since."""
         word = self.endpoint.load(self.ring + 8 * (number & self.size - 1))
         if word >> ROW_BITS != self._lap(number):
             return -1
@@ -72,7 +72,7 @@ class Tracker:
         return (number >> self.shift) + 1 & LAP_MASK
 
     def append(self, entry: int) -> int:
-        """Have every client look at this entry before they look anything up; the message's number.
+        """Announce a change of this entry to all clients; the message's number.
 
         2 round trips. Raises StoreCorrupt.
         """
@@ -82,7 +82,7 @@ class Tracker:
         return number
 
     def _try(self, entry: int) -> int:
-        """Append: the number. Or -1: help another one who did, or find that others were faster."""
+        """Append: the number. Or -1, after helping another client, or losing to one."""
         endpoint = self.endpoint
         number = endpoint.load(self.at)
         slot = self.ring + 8 * (number & self.size - 1)
@@ -102,7 +102,7 @@ class Tracker:
         if endpoint.cas(slot, there, lap << ROW_BITS | entry) != there:
             return -1
         endpoint.wait()
-        # CRASH(unannounced): who appends next announces it.
+        # CRASH(unannounced): the next client that appends announces it.
         endpoint.cas(self.at, number, number + 1)
         return number
 

@@ -1,4 +1,4 @@
-"""How entries of a kvstore are changed, by the client that holds the lock of the key (store.py)."""
+"""Changes of entries of a kvstore, by the client that holds the lock of the key (store.py)."""
 
 from __future__ import annotations
 
@@ -88,14 +88,14 @@ class Writer:
         if reference:
             self.client.retarget(0, entries.link_address(entry))
         count = entries.compose(state, key, value, reference)
-        # CRASH(claimed): never valid; who gets the lock next makes it vacant.
+        # CRASH(claimed): never valid; the next holder of the lock makes it vacant.
         entries.write(entry, count, 0)
-        # ORDER: written before it is told, and told before it is valid (L3).
+        # ORDER: written before it is announced, and announced before it is valid (L3).
         number = found.index.tracker.append(entry)
         found.index.learn(entry, found.hash, state, number)
         # LINEARIZES: insert
         self.endpoint.store(entries.address(entry), state & ~PHASE_MASK | VALID)
-        # CRASH(inserted): who gets the lock next finds it valid, and leaves it so.
+        # CRASH(inserted): the next holder of the lock finds it valid, and leaves it so.
         self.journal.end()
         return DONE
 
@@ -115,7 +115,8 @@ class Writer:
             if there & PHASE_MASK != VACANT or counter == COUNTER_MAX:
                 continue
             state = counter + 1 << COUNTER_SHIFT | lock << LOCK_SHIFT | CLAIMED
-            # ORDER: said before it is done, or no client could tell whose the entry is.
+            # ORDER: the intent before the claim, or no client could tell which lock's holder
+            # claimed it.
             self.journal.declare(INSERTING, entry, state)
             if endpoint.cas(address, there, state) == there:
                 endpoint.wait()
@@ -127,20 +128,20 @@ class Writer:
         self.journal.declare(DELETING, entry, state)
         # LINEARIZES: delete
         self.endpoint.store(found.entries.address(entry), state & ~PHASE_MASK | DELETED)
-        # CRASH(deleted): who gets the lock next has it be vacant.
+        # CRASH(deleted): the next holder of the lock makes it vacant.
         self.vacate(found, entry, state)
         self.journal.end()
 
     def vacate(self, found: KeyEntry, entry: int, state: int) -> None:
-        """Tell every client that an entry is not valid, and have it be no client's.
+        """Announce that an entry is not valid, and make it vacant.
 
-        With its lock held. What it links to is in the client journal then, and no longer linked.
+        With its lock held. Its object is in the client journal then, and no longer linked.
         """
         link_address = found.entries.link_address(entry)
         vacant = state & ~PHASE_MASK | VACANT
         number = found.index.tracker.append(entry)
         found.index.learn(entry, 0, vacant, number)
-        # ORDER: told before it is vacant; no link before that, either.
+        # ORDER: announced before it is vacant; the link is cleared before that, too.
         link = self.endpoint.load(link_address)
         if link:
             self.client.log(link & REFERENCE_MASK, link_address)

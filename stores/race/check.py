@@ -1,7 +1,7 @@
-"""A hash index as a whole: counting, all keys, all references, and the check of every invariant.
+"""A whole hash index: counting, all keys, all references, and the check of every invariant.
 
 `keys` and `check` go through one group after another, each within an operation of its own, which
-the store begins and ends: its `within(step, ...)`. What counts, or lists references, does not pin.
+the store begins and ends: its `within(step, ...)`. Counting, and listing references, does not pin.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Within = Callable[..., Any]
 
 
 class Check:
-    """Looks at all of an index. `unset_stays`: slots of a half may be UNSET after its split."""
+    """Checks a whole index. `unset_stays`: slots of a half may be UNSET after its split."""
 
     def __init__(self, pool: Any, index: Index, unset_stays: bool = False) -> None:
         self.pool = pool
@@ -69,7 +69,7 @@ class Check:
         """
         below = []
         for number in self.index.roots():
-            # A client that is pinned shows that a long walk does not stand still.
+            # A pinned client shows progress on a long walk.
             self.pool.membership.progress()
             self.pool.client.go_on()
             below.append(self._linked_below(table, number, lossy))
@@ -126,7 +126,7 @@ class Check:
         for there in range(group, self.index.groups):
             found = within(self.keys_at, table, number, there)
             if found is None:
-                # A key has the same group in the half, so those before have been met.
+                # A key has the same group in the half, so the groups before it have been met.
                 half = self.index.below(number)
                 yield from self._keys_below(within, table, half, there)
                 yield from self._keys_below(within, table, half + 1, there)
@@ -157,8 +157,8 @@ class Check:
     # ---- the check ----------------------------------------------------------------------------
 
     def check(self, within: Within) -> None:
-        """Verify every invariant; StoreCorrupt says what does not hold. NodeFailed: a subtable is
-        lost, and nothing is wrong with the others."""
+        """Verify every invariant; StoreCorrupt names the one that does not hold. NodeFailed: a
+        subtable is lost, and the others are sound."""
         seen: dict[bytes, int] = {}
         lost = None
         for table in range(self.index.subtables):
@@ -170,7 +170,7 @@ class Check:
             raise lost
 
     def check_of(self, within: Within, table: int, seen: dict[bytes, int]) -> None:
-        """Verify what a directory leads to; `seen`: slots of the keys that were met already."""
+        """Verify a directory with its subtables; `seen`: slots of the keys met already."""
         for number in self.index.roots():
             self._check_below(within, table, number, 0, seen)
 
@@ -231,7 +231,7 @@ class Check:
             raise StoreCorrupt(f"{where}: {wrong}")
 
     def wrong_with(self, group: int, slot: int, word: int, seen: dict[bytes, int]) -> str:
-        """What is wrong with a slot, or "" if nothing is."""
+        """The fault of a slot, or "" if it has none."""
         word = self.index.holds.settled(slot, word)
         reference = word & OBJECT_MASK
         if not self.heap.plausible(reference):
@@ -249,14 +249,15 @@ class Check:
             return f"the fingerprint is not that of {key!r}"
         if slot not in [self.index.address(place, index) for index in range(32)]:
             return f"{key!r} does not belong into group {group:#x}"
-        # A key that went and came again while we looked is met twice; its first slot has changed.
+        # A key that was deleted and inserted again meanwhile is met twice; its first slot has
+        # changed.
         if key in seen and self._holds(seen[key], key):
             return f"{key!r} is also in the slot at {seen[key]:#x}"
         seen[key] = slot
         return ""
 
     def _holds(self, slot: int, key: bytes) -> bool:
-        """Whether a slot of the subtable of the key that was looked at last has this key."""
+        """Whether a slot of the subtable that was chosen last has this key."""
         base = self.place.base
         # In a subtable that is split by now, it is not the key's slot any more.
         if not base or not base <= slot < base + self.index.subtable_size:

@@ -2,9 +2,9 @@
 
 A store on the index of RACE hashing has an index that finds (index.py), a writer of slots
 (slots.py), a splitter (splitter.py) and a check (check.py). This class has the one loop of each
-operation: enter, do a step, leave; then have memory ready, make room, wait, and do it again. What
-differs between stores is in the parts, or in a step: `search_once`, `search_batch`, `write_once`,
-`delete_once`, `give_way`.
+operation: enter, do a step, leave; then have memory ready, make room, wait, and do it again. The
+differences between stores are in the parts, or in a step: `search_once`, `search_batch`,
+`write_once`, `delete_once`, `give_way`.
 
 Search, update and delete are RACE's: read both combined buckets, read the objects whose fingerprint
 matches, change the slot. Pairs are written out of place (records.py), never changed while linked.
@@ -35,20 +35,20 @@ from limpet.stores.status import (
 
 
 class HashStore(Store):
-    """A store on a hash index. A class that derives from it makes the parts, and gives them to
+    """A store on a hash index. A derived class makes the parts, and passes them to
     `hold_parts`."""
 
     grows = True
 
     def hold_parts(self, index: Index, slots: Slots, splitter: Splitter, check: Check) -> None:
-        """Have these parts. Called once, when the store is made."""
+        """Hold these parts. Called once, when the store is made."""
         self.index = index
         self.objects = index.objects
         self.slots = slots
         self.splitter = splitter
         self.checker = check
         self.place = Place()
-        """Of the operation that is inside."""
+        """The place of the running operation."""
         self.replicas = splitter.replicas
 
     def replaced(self, node: int) -> None:
@@ -84,7 +84,7 @@ class HashStore(Store):
             self.give_way(busy, table, attempt)
 
     def search_once(self, place: Place, key: bytes) -> Any:
-        """The value of a key, or None: it is not there if nothing is `place.busy`."""
+        """The value of a key, or None: then it is missing, unless `place.busy` is set."""
         self.index.choose(place, key)
         if self.index.find(place, key):
             return self.objects.value()
@@ -96,7 +96,7 @@ class HashStore(Store):
         found: list[bytes | None] = []
         self.operations += len(wanted)
         for start in range(0, len(wanted), BATCH):
-            # one pin a batch: a pin held for long looks like a process that stands still
+            # one pin a batch: a long pin looks like a stopped process
             self.client.enter()
             try:
                 self.require_there()
@@ -112,7 +112,7 @@ class HashStore(Store):
     def search_batch(self, place: Place, keys: list[bytes], found: list[bytes | None]) -> bool:
         """Append the values of at most BATCH keys: the reads of a phase overlap.
 
-        False: for some of those that are None, something was `busy`.
+        False: some of the Nones are undecided, as `place.busy` was set.
         """
         index = self.index
         for row, key in enumerate(keys):
@@ -189,7 +189,7 @@ class HashStore(Store):
                 self.client.leave()
             if outcome == NO_MEMORY:
                 if size == exact and not widened and self.allocator.coarse:
-                    # First an object of a size that many others share, if there is one.
+                    # First an object of a size class that many objects share, if there is one.
                     widened = True
                     size = self.allocator.coarsened(exact)
                 elif not self._obtain_memory(key, mode, size, size == exact):
@@ -234,8 +234,9 @@ class HashStore(Store):
     # ---- between two attempts ---------------------------------------------------------------
 
     def _obtain_memory(self, key: bytes, mode: int, size: int, last: bool) -> bool:
-        """Have memory ready; False: there is none, of that size. Raises StoreFull if it is the
-        `last` size to be tried."""
+        """Have memory of this size ready; False: there is none. Raises StoreFull if it is the
+        `last`
+        size to try."""
         try:
             self.have_memory(key, mode, key, size)
         except StoreFull:
@@ -255,7 +256,7 @@ class HashStore(Store):
         return self.allocator.replenish(node, size, self.replicas, 0, 0, update)
 
     def give_way(self, busy: int, table: int, attempt: int) -> None:
-        """Wait for what was `place.busy`, in this directory, where something can be."""
+        """Wait for the slot that was `place.busy`, in this directory, in stores that set it."""
 
     def grow(self, key: bytes) -> None:
         """Split the key's subtable, which has no room for it or a frozen slot. Raises StoreFull."""
@@ -287,7 +288,7 @@ class HashStore(Store):
     # ---- the whole table --------------------------------------------------------------------
 
     def within(self, step: Callable[..., Any], *arguments: Any) -> Any:
-        """What a step returns that is done as an operation of its own."""
+        """Run a step as an operation of its own; its result."""
         self.client.enter()
         try:
             self.require_there()
@@ -310,10 +311,11 @@ class HashStore(Store):
         return self.checker.keys(self.within)
 
     def check(self) -> None:
-        """Verify every invariant of the table in memory; StoreCorrupt says what does not hold.
+        """Verify every invariant of the table in memory; StoreCorrupt names the one that does not
+        hold.
 
-        Other clients may be at work. Nothing dead may be left unrecovered. NodeFailed: a subtable
-        is lost with its node, and nothing is wrong with the others.
+        Other clients may be at work; dead ones must have been recovered. NodeFailed: a subtable is
+        lost with its node, and the others are sound.
         """
         self.checker.check(self.within)
 

@@ -1,23 +1,23 @@
-"""The index of RACE hashing: where a key's slot is, and how it is found (FUSEE section 4.2).
+"""The index of RACE hashing: the place of a key's slot, and the search for it (FUSEE 4.2).
 
 Zuo et al., "One-sided RDMA-conscious extendible hashing for disaggregated memory", ATC '21. All
-stores on the index share this part. How a slot is changed is the concern of a writer of slots
-(slots.py and its variants), how the index grows that of a splitter (splitter.py and its variants).
+stores on the index share this part. A writer of slots changes slots (slots.py and its variants), a
+splitter lets the index grow (splitter.py and its variants).
 
 Each memory node has a directory, a region; a key's hash chooses which. A directory is a binary trie
 in an array: entry 1 is the root, the halves of entry k are entries 2k and 2k + 1, and further bits
 of the hash choose between them. The last entry comes first in memory. So a transaction, which works
-in the order of addresses, has set both halves before their parent is split. An entry is 16 bytes, a
+in the order of addresses, sets both halves before it splits their parent. An entry is 16 bytes, a
 TXObj as of stores/rtx:
 
     0   lock       of growth by transactions (rtx/race.py), or under locks (locked.py,
                    baselines/dtx/race.py); else 0
     8   pointer    0        nothing yet; the first client that inserts makes a subtable
-                   SPLIT    split for good: the keys are in its halves. Any word that stands for
-                            nothing says the same (stores/vacant.py)
+                   SPLIT    split for good: the keys are in its halves. Any word of a vacant slot
+                            (stores/vacant.py) has the same meaning
                    else     reference to the subtable with the keys, an object (words.py)
 
-A store begins with the entries of depth `depth`; all above them are never looked at. A handle
+A store begins with the entries of depth `depth`; no client looks at those above them. A handle
 remembers how deep a key's entry is, and where its subtable was, so one round trip reads the entry
 and the buckets.
 
@@ -29,9 +29,9 @@ A subtable is an array of groups of 192 bytes:
 
 A bucket is 64 bytes: a header word (number of the entry << 32 | group number, for `check`) and 7
 slots. A key has two choices; each is a combined bucket, a main bucket with the overflow bucket
-beside it, read as 128 adjacent bytes. So a key's pair is in one of 28 slots, and stays in the one
-it was put into. A key has the same place in a half as it had before, so a client that goes through
-the groups of a subtable that is split meanwhile goes on with the same group of both halves.
+beside it, read as 128 adjacent bytes. So a key's pair is in one of 28 slots, and stays in the slot
+into which it was put. A key has the same place in a half as it had before, so a client that goes
+through the groups of a subtable that is split meanwhile goes on with the same group of both halves.
 
 Slot word
     bits 56-63  fingerprint: 8 bits of the key's hash
@@ -47,9 +47,9 @@ A slot is valid when it is neither vacant nor tentative. Invariant: of all valid
 holds a given key.
 
 A pinned client that has seen a pointer may use the subtable until it leaves, even if it is split
-meanwhile: no slot of it changes from before the split on. So what a client reads in a slot was
-there at some moment since it saw the pointer, before the split; and what it writes there fails. An
-entry never has the same subtable twice.
+meanwhile: its slots are frozen before the split and never change again. So a word that a client
+reads in a slot was there at some moment after it saw the pointer and before the split; and its CAS
+of a frozen slot fails. An entry never has the same subtable twice.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def is_split(pointer: int) -> bool:
 
 
 class Place:
-    """The key that an operation works on: where it belongs, and what a search has found.
+    """The key of an operation: its directory, entry and buckets, and the result of the search.
 
     A store has one, and uses it again for each operation. `Index.choose` fills it from the key's
     hash; `Index.match` sets `word` and `busy`.
@@ -114,29 +114,29 @@ class Place:
         """Number of the directory."""
         self.depth = 0
         self.number = 0
-        """Of the entry that the key belongs to."""
+        """Number of the key's entry."""
         self.entry = 0
         """Address of the entry's pointer."""
         self.pointer = 0
-        """What the entry's pointer was; 0: the key has no subtable yet."""
+        """The entry's pointer as it was read; 0: the key has no subtable yet."""
         self.base = 0
         """Address of the subtable; 0: there is none."""
         self.first = 0
         self.second = 0
         """Addresses of the two combined buckets."""
         self.surprised = False
-        """The entry was not as remembered, so the buckets can be read only in the next phase."""
+        """The handle remembered another entry: the buckets can be read only in the next phase."""
         self.word = 0
-        """Of the slot that `match` found."""
+        """The word of the slot that `match` found."""
         self.busy = 0
-        """What the operation has to wait for, in words of the store's own; 0: nothing."""
+        """A word of the store's own for the slot that the operation has to wait for; 0: none."""
         self.head = 0
         self.backups = 0
-        """Of a replicated subtable: the node of its first replica, and how many backups it has."""
+        """For a replicated subtable: the node of its replica 0, and its number of backups."""
 
 
 class Holds:
-    """What slots stand for that a transaction holds. Here none may be held."""
+    """Reads slots that a transaction holds. In this class no slot may be held."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -144,12 +144,12 @@ class Holds:
     def held(self, place: Place, slot: int, word: int, key: bytes) -> int:
         """Reference to the pair of a held slot, for a search; 0: it has none, or it is undecided.
 
-        If it is undecided, and may have `key`, `place.busy` says what to wait for.
+        If it is undecided, and may have `key`, `place.busy` is set for the wait.
         """
         raise StoreCorrupt(f"{self.name}: a transaction holds the slot at {slot:#x}: {word:#x}")
 
     def settled(self, slot: int, word: int) -> int:
-        """The word of a slot; of a held slot, the word that it has if the transaction ends now."""
+        """The word of a slot; of a held slot, the word that it gets if the transaction ends now."""
         return word
 
 
@@ -172,15 +172,15 @@ class Index:
         self.depth_first = parameters.depth
         self.depth_max = parameters.depth_max
         self.entries = (2 << parameters.depth_max) - 1
-        """Of a directory; the number of its last one."""
+        """The number of the last entry of a directory."""
         self.tables = array("Q", tables)
         self.words = memoryview(bytearray(256 * BATCH)).cast("Q")
-        """What was read: a row of 32 words for each key of a batch, the two combined buckets."""
+        """The buckets that were read: for each key of a batch a row of 32 words."""
         self.batch = array("Q", bytes(32 * BATCH))
-        """Of the keys of a batch: hash, subtable, and the two combined buckets."""
+        """For each key of a batch: hash, subtable, and the addresses of its combined buckets."""
         self.deepest = 0
-        """The greatest depth that this handle has seen; by so many bits it remembers `depths`, and
-        by the number of the entry the subtables, `known`."""
+        """The greatest depth that this handle has seen: `depths` is indexed by so many bits of the
+        hash, and `known`, the subtables, by the number of the entry."""
         self.depths = memoryview(bytearray())
         self.known = array("Q")
         self.forget()
@@ -193,7 +193,7 @@ class Index:
         self.known = array("Q", bytes(16 * count))
 
     def replaced(self, node: int) -> None:
-        """From now on, `node` has other memory than what is known of it."""
+        """From now on, `node` has new memory: forget the addresses on it."""
         for table in range(self.subtables):
             self.tables[table] = former(self.tables[table], node)
         self.forget()
@@ -240,7 +240,7 @@ class Index:
             place.base = 0
 
     def _locate_in(self, place: Place, base: int) -> None:
-        """Work out where the key's combined buckets are in the subtable at this address."""
+        """Work out the addresses of the key's combined buckets in the subtable at this address."""
         combined = 2 * self.groups
         first = ((place.hash * MIX_FIRST & MASK) >> 32) * combined >> 32
         second = ((place.hash * MIX_SECOND & MASK) >> 32) * combined >> 32
@@ -256,7 +256,7 @@ class Index:
         return (hash64(key) >> 32) * self.subtables >> 32
 
     def node_of(self, table: int) -> int:
-        """The memory node of a directory, and of all that its entries lead to."""
+        """The memory node of a directory, its subtables and their pairs."""
         return self.tables[table] >> NODE_SHIFT & 0xFF
 
     def base_of(self, pointer: int) -> int:
@@ -268,7 +268,7 @@ class Index:
         return ((hashed * MIX_DIRECTORY & MASK) >> 32) >> 32 - self.depth_max
 
     def _remembered(self, table: int, prefix: int) -> int:
-        """Where the depth of a key with these bits is remembered."""
+        """The place in `depths` for a key with these bits."""
         return table << self.deepest | prefix >> self.depth_max - self.deepest
 
     def _remember_deeper(self) -> None:
@@ -309,7 +309,7 @@ class Index:
     # ---- finding ----------------------------------------------------------------------------
 
     def end_choosing(self, place: Place) -> None:
-        """End the phase that worked out where buckets are, if that took one."""
+        """End the phase that read the entry, if it took one of its own."""
         if place.surprised:
             place.surprised = False
             self.endpoint.wait()
@@ -345,8 +345,8 @@ class Index:
     def match(self, place: Place, key: bytes, row: int, phases: bool) -> int:
         """Of the slots in a row, the address of the valid one with this key, or 0.
 
-        With `phases`, each object read is a round trip of its own. If it returns 0, `place.busy`
-        says what to wait for, where the key may be in a slot that is undecided.
+        With `phases`, each object read is a round trip of its own. After 0, `place.busy` is set if
+        the key may be in a slot that is undecided.
         """
         place.busy = 0
         left = self.candidates(place, row)
@@ -391,7 +391,8 @@ class Index:
         most = 0
         for side in range(2):
             start = place.second if side else place.first
-            # the main bucket is the second half of a combined bucket if its group's second one
+            # the main bucket is the second half of a combined bucket if it is its group's second
+            # one
             main = 16 * side + (8 if (start - place.base) % GROUP_SIZE else 0)
             empty = 0
             last = -1
@@ -418,7 +419,7 @@ class Index:
     # ---- batches ----------------------------------------------------------------------------
 
     def keep(self, place: Place, row: int) -> None:
-        """Keep the place of a key of a batch, for `select`; its buckets are read next."""
+        """Store the place of a key of a batch, for `select`; its buckets are read next."""
         self.batch[4 * row] = place.hash
         self.batch[4 * row + 1] = place.base
         self.batch[4 * row + 2] = place.first
@@ -427,14 +428,14 @@ class Index:
         self.endpoint.prefetch(place.second, 128)
 
     def select(self, place: Place, row: int) -> None:
-        """Turn to a key of a batch, as far as searches need it."""
+        """Load the place of a key of a batch, as far as searches need it."""
         place.hash = self.batch[4 * row]
         place.base = self.batch[4 * row + 1]
         place.first = self.batch[4 * row + 2]
         place.second = self.batch[4 * row + 3]
 
     def prefetch_objects(self, place: Place, row: int) -> None:
-        """Have the objects on their way that `match` reads for this row."""
+        """Prefetch the objects that `match` reads for this row."""
         left = self.candidates(place, row)
         while left:
             word = self.words[32 * row + lowest_bit(left)]

@@ -1,8 +1,8 @@
-"""Words of RACE hashing in memory; index.py and store.py say what they mean. Plain constants.
+"""Words of RACE hashing in memory; their tables are in index.py and store.py. Plain constants.
 
-Fields that are narrower than a word, and count: the numbers of vacant slots, in `rtx-race`, `fusee`
-and `swarm`, and of entries that `rtx-race` has split; 54 bits, 57 years of ten million a second
-(stores/vacant.py). Locks of entries are those of stores/rtx/layout.py, or client ids.
+Counters of less than a word: the numbers of vacant slots, in `rtx-race`, `fusee` and `swarm`, and
+of entries that `rtx-race` has split; 54 bits, 57 years of ten million a second (stores/vacant.py).
+Locks of entries are those of stores/rtx/layout.py, or client ids.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SLOTS: Final = 0xFEFE_FEFE
 
 FROZEN: Final = 1 << 55
 OBJECT_MASK: Final = REFERENCE_MASK & ~FROZEN
-"""Of a valid slot word: the reference to its object."""
+"""The bits of a valid slot word that are the reference to its object."""
 FROZEN_VACANT: Final = FROZEN | TENTATIVE
 """A slot that was vacant, or not decided, when its subtable was frozen."""
 UNSET: Final = VACANT_CLASS << 48 | 2

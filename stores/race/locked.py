@@ -2,7 +2,7 @@
 
 A baseline (rTX section 6.2, figure 15, "Optimal"): `race`, but that only the client that holds the
 lock of an entry of the directory (index.py) splits its subtable. The lock word is 0 or the id of
-the client that holds it. Others that want to write to a slot that is frozen, or find no room, wait
+the client that holds it. Other clients that want to write to a frozen slot, or find no room, wait
 for it; readers do not.
 
 A kill leaves behind: a lock that no client takes over. A client that waits for a dead one raises
@@ -29,7 +29,7 @@ from limpet.stores.rtx.repair import PATIENCE
 from limpet.stores.status import AGAIN
 
 DOUBTS_MAX: Final = 500
-"""Looks in a row, of which each comes after several pauses of a millisecond."""
+"""Looks in a row; each comes after several pauses of a millisecond."""
 
 
 class RaceLocks(HashStore):
@@ -62,8 +62,8 @@ class LockedSplitter(Splitter):
         self.holder = 0
         self.pin = 0
         self.doubts = 0
-        """The client that was seen to have a lock, the pin that it had then, and how often in a row
-        the pin was another one, or none, when it was looked at again."""
+        """The client that was seen with a lock, its pin then, and how many looks in a row found
+        another pin, or none."""
 
     def split(self, place: Place) -> int:
         lock = place.entry - POINTER
@@ -71,7 +71,8 @@ class LockedSplitter(Splitter):
         if holder and holder != self.client.ident:
             place.busy = lock
             return AGAIN
-        # Our own id, since we are in no other operation, is damage, or of one that was cut off.
+        # We are in no other operation, so our own id is damage, or left by an operation that was
+        # cut off.
         try:
             # CRASH(growing): no client unlocks it.
             outcome = Splitter.split(self, place)
@@ -85,12 +86,12 @@ class LockedSplitter(Splitter):
             self._look_after(busy, self.endpoint.load(busy))
 
     def _look_after(self, lock: int, holder: int) -> None:
-        """Raise StoreStuck if the client that holds a lock is dead, StoreCorrupt if it is at other
-        work."""
+        """Raise StoreStuck if the client that holds a lock is dead, StoreCorrupt if it is in other
+        operations."""
         if not holder or self.pool.membership.lives(holder):
             self._require_work(lock, holder)
             return
-        # ORDER: after the look at the client, which may have unlocked it and left.
+        # ORDER: after the look at the client, which may have unlocked and left.
         if self.endpoint.load(lock) == holder:
             raise StoreStuck(
                 f"{self.index.name}: client {holder:#x} died splitting a subtable in "
@@ -99,10 +100,10 @@ class LockedSplitter(Splitter):
             )
 
     def _require_work(self, lock: int, holder: int) -> None:
-        """Raise StoreCorrupt if a living client has the lock in ever other operations.
+        """Raise StoreCorrupt if a living client has the lock through many operations.
 
-        It takes a lock, and gives it back, within one. One that stands still in there is waited
-        for, and one may take the same lock several times, but not as often as that.
+        A client takes and releases a lock within one operation. A client that stands still in it is
+        waited for, and a client may take the same lock several times, but not as often as that.
         """
         pin = 0
         if holder:

@@ -19,17 +19,16 @@ GROUP_WORDS: Final = GROUP_SIZE // 8
 SLOTS_PER_BUCKET: Final = 7
 SLOTS_PER_GROUP: Final = 21
 FILL_PERCENT: Final = 70
-"""Share of the slots that `capacity` keys take: with two choices of 14 slots, none is then full."""
+"""Share of the slots that `capacity` keys take: with two choices of 14 slots, no bucket is full."""
 TABLE_GROUPS_MAX: Final = 1 << 31
 GROUPS_MIN: Final = 32
 GROUPS_MAX: Final = 256
-"""Groups of a subtable that can be split, if a program does not ask for others: 6 to 48 KiB."""
+"""Default groups of a subtable that can be split: 6 to 48 KiB."""
 SUBTABLES_MAX: Final = 1 << 18
-"""About as many subtables a node, at most, if a program does not ask: on a large one they have more
-groups."""
+"""The default aims at no more subtables a node than this: on a large node they have more groups."""
 DEPTH_MAX: Final = 24
 SPREAD: Final = 4
-"""Keys fall on subtables by chance: each has room for this many standard deviations more."""
+"""Keys fall on subtables by chance: each has room for so many standard deviations more."""
 CAPACITY: Final = 1000
 CAPACITY_MAX: Final = 1 << 36
 
@@ -65,9 +64,9 @@ class RaceParameters:
 @dataclasses.dataclass(frozen=True)
 class GrowingParameters(RaceParameters):
     """`capacity`: keys that surely fit before a subtable is split; `subtables`: directories, one a
-    node; `groups`: of a subtable; `depth`: how often the first ones are split already, `depth_max`:
-    how often any can be; `bucket_size`: slots of a bucket that are used, 7 but in tests of growth;
-    `limit`: keys that surely fit at last; 0: as many as memory has room for.
+    node; `groups`: of a subtable; `depth`: splits that the first subtables have behind them;
+    `depth_max`: the most splits of any; `bucket_size`: slots of a bucket that are used, 7 but in
+    tests of growth; `limit`: keys that surely fit at last; 0: as many as memory has room for.
     """
 
     depth: int
@@ -109,7 +108,7 @@ class GrowingParameters(RaceParameters):
         limit: int,
         replicas: int = 1,
     ) -> tuple[int, int, int, int, int, int, int]:
-        """The fields of this class, in their order; subtables have so many replicas."""
+        """The fields of this class, in their order, for subtables with so many replicas."""
         check_whole("limit", limit, 0, CAPACITY_MAX)
         wanted = capacity
         if wanted is None:

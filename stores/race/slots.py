@@ -1,27 +1,27 @@
-"""How slots are changed, by one CAS each: RACE's search, update and delete, and an insert of ours.
+"""Changes of slots, by one CAS each: RACE's update and delete, and an insert of our own.
 
 Update and delete are the paper's (Zuo et al., ATC '21; FUSEE section 4.2): a client that has found
 the slot changes it by a CAS. The paper's insert writes the slot and then looks for a duplicate,
-removing the later of two; a reader can have seen that one already, which is not linearizable. Ours
-is decided by one CAS:
+removing the later of two; a reader can have seen the later one already, which is not linearizable.
+Our insert is decided by one CAS:
 
     1. CAS an empty slot to the object, tentative; read both combined buckets again (one round trip)
-    2. a valid slot holds the key: withdraw. Another tentative one does: the one at the lower
-       address goes first, the other withdraws, or, met again and again, is kicked out by a CAS to 0
+    2. a valid slot holds the key: withdraw. Another tentative slot holds it: the one at the lower
+       address goes first, the other withdraws, or, met again and again, is emptied by a CAS to 0
     3. CAS the own slot to not tentative
 
 Of two inserts of one key, each reads the slots after its own step 1, so at least one sees the
 other. It goes on to step 3 only if it saw the other's slot empty again, cleared by the other insert
 or by this one, and then the other's step 3 fails. A dead or stopped client's tentative slot is
-kicked out in the same way.
+emptied in the same way.
 
 A writer of slots has three methods, `replace`, `insert` and `remove`. Each returns DONE, AGAIN (the
-operation starts again), or FULL: the subtable is to be split. Others are transactional
+operation starts again), or FULL: the subtable must be split. Other writers are transactional
 (stores/rtx/hash_slots.py) and replicated (stores/fusee/slots.py).
 
-A kill leaves behind: the client journal (client.py) names the new object and the slot that it was
-meant for, the old object and the slot that it was in. Before the deciding CAS the new one is not
-validly linked and is freed; after it, the old one is not, and is freed.
+A kill leaves behind: the client journal (client.py) names the new object and its slot, the old
+object and its slot. Recovery frees the new object if the deciding CAS did not happen, else the old
+one: that which is not validly linked.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from limpet.stores.race.layout import FROZEN
 from limpet.stores.status import AGAIN, DONE, FULL
 
 PATIENCE: Final = 8
-"""How often an insert gives way to another one of the same key before it kicks it out."""
+"""How often an insert gives way to another insert of the same key before it empties its slot."""
 
 
 class Slots:
-    """Changes the slots of an index that is on one memory node each."""
+    """Changes the slots of an index without replicas."""
 
     def __init__(self, index: Index, client: Any) -> None:
         self.index = index
@@ -73,13 +73,13 @@ class Slots:
         if self.endpoint.cas(slot, vacant, tentative) != vacant:
             self.endpoint.wait()
             return AGAIN
-        # CRASH(inserting): readers pass over the tentative slot; others may kick it out.
+        # CRASH(inserting): readers pass over the tentative slot; other inserts may empty it.
         if not self.goes_on(place, key, slot, attempt):
             return AGAIN
         return DONE if self.decide(slot, tentative, desired) else AGAIN
 
     def decide(self, slot: int, tentative: int, desired: int) -> bool:
-        """Decide an insert; False: it was kicked out."""
+        """Decide an insert; False: another client has emptied its slot."""
         # LINEARIZES: insert
         lost = self.endpoint.cas(slot, tentative, desired) != tentative
         self.endpoint.wait()
@@ -94,7 +94,7 @@ class Slots:
         return not self.rival(place, key, slot, attempt)
 
     def rival(self, place: Place, key: bytes, slot: int, attempt: int) -> bool:
-        """Whether an undecided insert of the same key stands in our way; kick it out if it may."""
+        """Whether an undecided insert of the same key is in our way; empty its slot if we may."""
         fingerprint = place.hash & 0xFF
         for index in range(32):
             word = self.index.words[index]
@@ -108,7 +108,7 @@ class Slots:
                 continue
             if self.goes_first(theirs, slot, attempt):
                 return True
-            # CRASH(kicked): whose object it is frees it, or whoever recovers that client.
+            # CRASH(kicked): the other insert frees its object, or the recovery of its client does.
             if not self.kick(theirs, word):
                 return True
         return False
@@ -122,7 +122,7 @@ class Slots:
         return self.endpoint.cas(slot, word, 0) == word
 
     def vacated(self, word: int) -> int:
-        """What becomes of a slot whose pair, with this word, is deleted."""
+        """The word of a slot after its pair, with this word, was deleted."""
         return 0
 
     def remove(self, place: Place, slot: int) -> int:

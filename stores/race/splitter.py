@@ -1,29 +1,29 @@
-"""How a subtable is split in two, without locks, so that the index grows.
+"""Splitting a subtable in two, without locks, so that the index grows.
 
 The paper locks directory entries, and moves pairs one after another; a client that is killed while
-it holds a lock blocks all. Here any client that finds no room, or a frozen slot, does all of
+it holds a lock blocks all. Here any client that finds no room, or a frozen slot, takes all of these
+steps:
 
     1. make the two halves, all of whose slots are UNSET, and CAS the halves' entries from 0 to them
     2. freeze each slot: by CAS set FROZEN, or a vacant or undecided one to FROZEN_VACANT
-    3. CAS each slot of both halves from UNSET to what the frozen slot at the same place says: its
-       word, if the key belongs there, else vacant
+    3. CAS each slot of both halves from UNSET to the word of the frozen slot at the same place, if
+       its key belongs there, else to vacant
     4. CAS the entry (index.py) from the subtable to SPLIT; free the subtable
 
-Any number of clients may be at it, each for itself. A frozen slot is never changed, so all clients
-see the same and write the same, and step 3 fills each slot once: a half is not written by others
-before step 4, and no slot is UNSET after it. A writer's CAS on a slot of the old subtable fails
-once it is frozen, so nothing is lost that came late (trap R7); an undecided insert starts again in
-the half. Memory is taken before anything is frozen, so no client is ever stuck because memory is
-full.
+Any number of clients may take them at the same time. A frozen slot is never changed, so all clients
+see the same words and write the same, and step 3 fills each slot once: no other client writes to a
+half before step 4, and no slot is UNSET after it. A writer's CAS on a slot of the old subtable
+fails once it is frozen, so no late write is lost (trap R7); an undecided insert starts again in the
+half. Memory is taken before anything is frozen, so no client is ever stuck because memory is full.
 
 The same steps are done under a lock in locked.py, as a transaction in stores/rtx/race.py, with a
 log of values in stores/baselines/dtx/race.py, and on replicas in stores/fusee/growth.py.
 
 A kill leaves behind: before the CAS of step 1 a half in the client journal, for its entry; later
-nothing but a subtable, partly frozen, and halves that the next client goes on with; after the CAS
-of step 4 the old subtable in the client journal.
+only a subtable, partly frozen, and halves, with which the next client goes on; after the CAS of
+step 4 the old subtable in the client journal.
 
-Limits: subtables are not merged again, and what they take is not given back.
+Limits: subtables are not merged again, and their memory is not given back.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Splitter:
         self.allocator.replenish_all(node, sizes, self.replicas, 0, 0, update)
 
     def wait(self, busy: int, table: int, attempt: int) -> None:
-        """Wait a little for what was in the way of a split, where something can be."""
+        """Wait a little for the client that was in the way of a split."""
 
     def split(self, place: Place) -> int:
         """Split the subtable of a key: DONE, also if it is split by now; NO_MEMORY; or AGAIN."""
@@ -113,7 +113,8 @@ class Splitter:
             return NO_MEMORY
         if self.endpoint.load(place.entry) != old:
             return DONE
-        # CRASH(freezing): whoever wants to write here goes on; readers do not mind.
+        # CRASH(freezing): the next client that wants to write here goes on; readers are not
+        # concerned.
         self.freeze(old)
         self.move(place, self.index.base_of(old), first & ADDRESS_MASK, second & ADDRESS_MASK)
         self.client.log(old & REFERENCE_MASK, place.entry)
@@ -138,7 +139,7 @@ class Splitter:
         self.endpoint.write(new & ADDRESS_MASK, self.filled(number, word))
         self.client.retarget(self.client.held - 1, entry)
         pointer = self.endpoint.cas(entry, 0, new)
-        # CRASH(subtable-made): it is linked, and whoever needs it goes on.
+        # CRASH(subtable-made): it is linked, and the next client that needs it goes on.
         self.endpoint.wait()
         return pointer or new
 
@@ -185,7 +186,7 @@ class Splitter:
         """Fill a slot of a half, unless another client has."""
         self.endpoint.cas(slot, UNSET, word)
 
-    # ---- what the dead leave --------------------------------------------------------------------
+    # ---- traces of dead clients -----------------------------------------------------------------
 
     def left_by(self, ident: int) -> set[str]:
         """The crash points of a split that the journal of a dead client shows."""
@@ -200,7 +201,7 @@ class Splitter:
         return found
 
     def _left_at(self, table: int, reference: int, entry: int) -> set[str]:
-        """What a pair of the journal shows that is meant for this entry."""
+        """The crash points that a pair of the journal shows which names this entry."""
         index = self.index
         pointer = self.endpoint.load(entry)
         if is_split(pointer):

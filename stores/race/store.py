@@ -4,8 +4,7 @@ Each memory node has a directory, a region; a key's subtable and its pair lie on
 directory, and are lost with it.
 
 Round trips without conflict: search 2 (1 when no fingerprint matches), update 3, delete 3, insert
-3. What a kill leaves behind is said where slots are changed (slots.py) and subtables split
-(splitter.py).
+3. slots.py and splitter.py say what a kill leaves behind.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ class Race(HashStore):
     def __init__(
         self, pool: Any, kind: str, name: str, parameters: Any, objects: Any = None
     ) -> None:
-        """`objects`: what writes and reads pairs, if not `Objects`."""
+        """`objects`: writes and reads pairs, if not `Objects`."""
         super().__init__(pool, kind, name, parameters)
         if objects is None:
             objects = Objects(pool.heap, in_place=True)
@@ -53,7 +52,7 @@ class Race(HashStore):
 
 
 def attach(pool: Any, name: str, parameters: Any) -> list[int]:
-    """Addresses of the directories; of one that is lost, one that raises NodeFailed."""
+    """Addresses of the directories; that of a lost one raises NodeFailed."""
     found: list[int] = regions.attach(pool, name, parameters.subtables, parameters.directory_size)
     return found
 

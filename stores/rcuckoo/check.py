@@ -1,8 +1,8 @@
-"""Looks at the whole of an `rcuckoo` store: counting, iterating, audits, checking.
+"""Checks a whole `rcuckoo` store: counting, iterating, audits, checking.
 
-They are made by a row at a time, and other clients may be at work. An entry that is moved from a
-row that was not looked at yet to one that was would be missed; so rows that have changed since are
-read again, until that shows no other key.
+They look at one row at a time, and other clients may be at work. An entry that moves from a row
+still to be read to one that was read would be missed; so rows that have changed since are read
+again, until that shows no new key.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ BATCH: Final = 64
 """Rows that are read in one operation."""
 PASSES: Final = 2
 BUSY_MAX: Final = 64
-"""So many looks at what a living client is changing."""
+"""Looks at a row that a living client is changing."""
 
 
 class RcuckooCheck:
-    """Looks by a store's handle, one operation at a time."""
+    """Checks by a store's handle, one operation at a time."""
 
     def __init__(self, store: Any) -> None:
         self.store = store
         self.rows = store.lookup.rows
         self.endpoint = store.endpoint
 
-    # ---- all of it ------------------------------------------------------------------------------
+    # ---- the whole table ------------------------------------------------------------------------
 
     def _headers(self, table: int) -> Any:
         """A copy of the headers of a table, as an array of shape (rows, 8)."""
@@ -69,7 +69,7 @@ class RcuckooCheck:
         """References to all extents on nodes in service, as uint64."""
         found = [np.empty(0, dtype=np.uint64)]
         for table in self._tables():
-            with contextlib.suppress(NodeFailed):  # what it links to is on the same node
+            with contextlib.suppress(NodeFailed):  # its extents are on the same node
                 headers = self._headers(table).ravel()
                 linked = headers[(headers != 0) & (headers & np.uint64(INLINE) == 0)]
                 found.append(linked & np.uint64(REFERENCE_MASK))
@@ -83,7 +83,7 @@ class RcuckooCheck:
     def keys(self) -> Iterator[bytes]:
         """Every key that is there all the while, once; a table's at a time.
 
-        One that others move from row to row each time that we look at both may be missed.
+        A key that others move from row to row each time that we look at both may be missed.
         """
         for table in self._tables():
             found: dict[bytes, None] = {}
@@ -98,7 +98,7 @@ class RcuckooCheck:
             yield from found
 
     def _changed(self, table: int, versions: list[int]) -> list[int]:
-        """The rows that have not these versions."""
+        """The rows that have other versions than these."""
         size = 8 * self.rows.row_words
         trailer = (
             self.store.lookup.tables[table] + self.store.lookup.rows_at + size - 8 * TRAILER_WORDS
@@ -139,7 +139,7 @@ class RcuckooCheck:
             return True
 
     def _wait(self, table: int, row: int, attempt: int) -> None:
-        """Wait for a row that is not whole; StoreCorrupt when no client makes it so."""
+        """Wait for a row that is not whole; StoreCorrupt when no client completes it."""
         store = self.store
         if attempt > LOOKS_MAX and self._is_torn(table, row):
             raise StoreCorrupt(
@@ -167,7 +167,7 @@ class RcuckooCheck:
     def _lock(self, table: int, row: int) -> tuple[int, int]:
         """The word and the bit of a row's lock.
 
-        Outside of operations: so nothing that another thread's operation goes by is changed.
+        Outside of operations: it must not change state that another thread's operation relies on.
         """
         lock = self.store.lookup.locks.lock_of(row)
         return self.store.lookup.tables[table] + self.store.lookup.locks_at + (
@@ -177,10 +177,11 @@ class RcuckooCheck:
     # ---- checking -------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Verify every invariant of the tables in memory; StoreCorrupt says what does not hold.
+        """Verify every invariant of the tables in memory; StoreCorrupt names the one that does not
+        hold.
 
-        Other clients may be at work, and what one that stands still is writing is left out.
-        NodeFailed: a table is lost with its node, and nothing is wrong with the others.
+        Other clients may be at work; rows that a stopped client is writing are left out.
+        NodeFailed: a table is lost with its node, and the others are sound.
         """
         lost = None
         for table in self._tables():
@@ -197,7 +198,7 @@ class RcuckooCheck:
             attempt = 0
             while (wrong := self._check_row(table, row, seen)) is None:
                 if attempt > BUSY_MAX and self._locked(table, row):
-                    break  # its writer is alive, and stands still in the midst of it
+                    break  # its writer lives, and stands still in the midst of the write
                 self._wait(table, row, attempt)
                 attempt += 1
             if wrong:
@@ -205,7 +206,7 @@ class RcuckooCheck:
         self._check_locks(table)
 
     def _check_row(self, table: int, row: int, seen: dict[bytes, int]) -> str | None:
-        """What is wrong with a row, "" if nothing is; None: it is not whole."""
+        """The fault of a row, "" if it has none; None: it is not whole."""
         store, rows = self.store, self.rows
         with store.client:
             store.require_there()
@@ -232,7 +233,7 @@ class RcuckooCheck:
         return wrong
 
     def _wrong(self, table: int, row: int, header: int, key: bytes) -> str:
-        """What is wrong with an entry, or "" if nothing is."""
+        """The fault of an entry, or "" if it has none."""
         store, hashed = self.store, hash64(key)
         if len(key) > store.key_size:
             return f"a key of {len(key)} bytes"
@@ -264,8 +265,8 @@ class RcuckooCheck:
             if both is not None and both < 2:
                 return False
             if both == 2 and attempt > PASSES:
-                # ORDER: the copies, the locks, the copies again: had a client been moving the key
-                # when it was in both rows, one of them would have another version by now.
+                # ORDER: the copies, the locks, the copies again: if a client had been moving the
+                # key, one of the rows would have another version by now.
                 locked = any(self._locked(table, row) for row in rows)
                 if not locked and self._copies(key) == (both, rows, versions):
                     return True
@@ -273,8 +274,8 @@ class RcuckooCheck:
         return False
 
     def _copies(self, key: bytes) -> tuple[int | None, tuple[int, int], tuple[int, int]]:
-        """In how many of its rows a key is (None: they are being changed), the rows, and the
-        versions of what was read."""
+        """The number of its rows that have a key (None: these are being changed), the rows, their
+        versions as read."""
         store = self.store
         with store.client:
             store.require_there()
@@ -284,7 +285,7 @@ class RcuckooCheck:
             return both, (store.found.first, store.found.second), versions
 
     def _check_locks(self, table: int) -> None:
-        """Every lock that is set is in a group of the journal of a client that there is."""
+        """Verify that every lock that is set is in a group of a client's journal."""
         store = self.store
         base = store.lookup.tables[table]
         first = base + store.lookup.locks_at
@@ -313,12 +314,12 @@ class RcuckooCheck:
             self.endpoint.background(scope)
 
     def _is_client(self, ident: int) -> bool:
-        """Whether the client is in its slot, be it dead: then it is recovered some time."""
+        """Whether the client is in its slot, alive or dead: a dead one will be recovered."""
         if ident >> INCARNATION_BITS >= self.endpoint.load(SLOTS_USED):
-            return False  # of a journal that is damaged
+            return False  # the journal is damaged
         return self.store.pool.membership.place(ident) is not None
 
-    # ---- what a dead client left ----------------------------------------------------------------
+    # ---- traces of dead clients -----------------------------------------------------------------
 
     def left_by(self, ident: int) -> set[str]:
         """The named crash points that a dead client shows."""

@@ -7,7 +7,7 @@ T rows, Z the number of trailing zeros, f the parameter `locality`. The paper ha
 one key of ten has L1 = L2 at f = 2.3, and so only one row. T is even and d odd here, so the two
 rows are never the same. Offsets wrap around within a table.
 
-f = 0 stands for independent hashing, for comparison: d is any odd distance, all equally likely.
+f = 0 means independent hashing, for comparison: d is any odd distance, all equally likely.
 
 The three hashes are the upper halves of products of one hash of the key (XXH64) with odd numbers.
 """

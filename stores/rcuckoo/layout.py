@@ -7,9 +7,9 @@ A table is one region of a memory node:
     then      locks     a bit each (locks.py), from a multiple of 64 on
     then      rows      (rows.py), from a multiple of 64 on
 
-Fields that are narrower than a word, and count: the sequence of a journal, 51 bits, which wraps
-after 7 years of ten million states a second (journal.py says why that is safe). The version of a
-row is a word; it is compared for being the same, or one or two more, modulo 2^64.
+Counters of less than a word: the sequence of a journal, 51 bits, which wraps after 7 years of ten
+million states a second (journal.py says why that is safe). The version of a row is a word; clients
+compare it for equality, or for one or two more, modulo 2^64.
 """
 
 from typing import Final
@@ -30,7 +30,7 @@ GROUPS_MAX: Final = 8
 PATH: Final = 144
 PATH_MAX: Final = 7
 REDO: Final = 256
-"""Offsets in a journal, in bytes; how many groups of locks and rows of a path it has room for."""
+"""Offsets in a journal, in bytes; the most groups of locks and rows of a path in it."""
 
 HELD_MASK: Final = 15
 UNSURE: Final = 16
@@ -44,13 +44,13 @@ ANY: Final = 0xFFFF_FFFF_FFFF_FFFF
 """All bits of a word of the lock table."""
 
 LOST: Final = 8
-"""An outcome: there is no path among the locked rows."""
+"""A status: there is no path among the locked rows."""
 FOUND: Final = 0
 NO_PATH: Final = 1
 LACKING: Final = 2
-"""How a search ended: there is a path; there is none; none among the rows that are known."""
+"""Results of a search: there is a path; there is none; none among the cached rows."""
 LOOKS_MAX: Final = 1000
-"""So many looks at a row that is not whole, or at a lock of no client's: that is damage."""
+"""A row that is not whole, or a lock without an owner, in so many looks is damaged."""
 EMPTY: Final = 0xFFFF_FFFF
 """In place of an entry's other row: there is no entry."""
 

@@ -5,10 +5,9 @@ distant rows may share a bit. Of the bits of a 64-bit word, `locks_per_message` 
 default) can be taken by one masked CAS, all or none: a group. An operation's groups are taken in
 ascending order of their bits, after the modulo, one round trip each.
 
-A client that meets a lock that is taken gives back what it has (as section 4.1 says; section 3.4.1
-says that it spins while it holds, which would let one dead client stop all), and tries again when
-it has seen the bits clear. Locks are given back by a masked CAS that compares nothing, and so
-cannot fail.
+A client that meets a taken lock gives its own back (as in section 4.1; in section 3.4.1 it spins
+while it holds, so that one dead client could stop all), and tries again when it has seen the bits
+clear. Locks are given back by a masked CAS that compares nothing, and so cannot fail.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class Locks:
         self.count = 0
         self.busy = 0
         self.busy_bits = 0
-        """The word and the bits of it that kept us from our locks, or from a row."""
+        """The word, and its bits, of the lock for which we wait."""
 
     # ---- planning -------------------------------------------------------------------------------
 
@@ -49,7 +48,7 @@ class Locks:
         self.count = 0
 
     def lock_of(self, row: int) -> int:
-        """Which bit of the lock table is the row's."""
+        """The bit of the lock table for a row."""
         return row // self.rows_per_lock % self.locks
 
     def add(self, row: int) -> None:
@@ -78,7 +77,7 @@ class Locks:
         self.count += 1
 
     def wait_for(self, row: int) -> None:
-        """Be kept from going on by the row's lock."""
+        """Note that we wait for the row's lock."""
         lock = self.lock_of(row)
         self.busy = self.base + (lock >> 6 << 3)
         self.busy_bits = bit(lock & 63)
@@ -86,9 +85,9 @@ class Locks:
     # ---- taking and giving back -----------------------------------------------------------------
 
     def are_free(self) -> bool:
-        """Whether no client has a lock of the set, before it is tried again.
+        """Whether no client has a lock of the set, before another attempt.
 
-        If so, that is counted as part of the attempt: the paper's clients attempt without looking.
+        If so, the look counts as part of the attempt: the paper's clients attempt without looking.
         """
         endpoint = self.endpoint
         for index in range(self.count):
@@ -100,7 +99,7 @@ class Locks:
         return True
 
     def acquire(self) -> bool:
-        """Take the set; False, and nothing is held, when one of them is taken.
+        """Take the set; False, and no lock is held, when one of them is taken.
 
         A round trip for each group but the last, whose caller ends it.
         """
@@ -109,8 +108,8 @@ class Locks:
         journal.publish(self.words, self.bits, self.count)
         for index in range(self.count):
             bits = self.bits[index]
-            # CRASH(unsure): a lock in a group of ours that is set, and that no living client may
-            # have, is a dead one's; who repairs gives it back.
+            # CRASH(unsure): a lock in our group that is set, and that no living client may have, is
+            # a dead client's; the repairing client gives it back.
             if endpoint.mcas(self.words[index], 0, bits, bits, bits) & bits:
                 journal.say(index, 0, 0)
                 self.busy = self.words[index]
@@ -122,7 +121,7 @@ class Locks:
                 journal.say(index + 1, UNSURE, 0)
                 endpoint.wait()
         journal.say(self.count, 0, 0)
-        # CRASH(locked): what is held is known; who repairs gives it back.
+        # CRASH(locked): the journal names the locks; the repairing client gives them back.
         return True
 
     def release(self, held: int) -> None:

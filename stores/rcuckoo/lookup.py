@@ -1,7 +1,7 @@
-"""Where a key is in an `rcuckoo` store (RCuckoo sections 3.1 and 3.2.1), and what lies there.
+"""Finding a key in an `rcuckoo` store, and reading its value (RCuckoo sections 3.1 and 3.2.1).
 
 A key is looked up by reading both of its rows, by one covering read if they are adjacent. An entry
-counts if its row is whole. Before a key is called missing, the versions of both rows are read
+is valid if its row is whole. Before a key counts as missing, the versions of both rows are read
 again: between the two reads it may have been moved from the row that was read later to the one that
 was read first (C3). A long value is read from its extent.
 """
@@ -36,8 +36,8 @@ class KeyRows:
 
     `hash`: of the key. `table`: its number. `first`, `second`: its rows. `at_first`, `at_second`:
     the places in `Rows` that they were read to. `place`, `slot`: of its entry there, if it was
-    found. It counts within the operation that has chosen it; outside of that it is a hint of what
-    was in the way.
+    found. It is valid within the operation that has chosen it; outside of that it only guides the
+    wait.
     """
 
     def __init__(self) -> None:
@@ -52,8 +52,8 @@ class KeyRows:
 
 
 class Lookup(InlineIndex):
-    """The tables of a store, and finding keys in them, for one client. `found`: what the operation
-    that is inside has found."""
+    """The tables of a store, and finding keys in them, for one client. `found`: the result of
+    the running operation."""
 
     def __init__(
         self, pool: Any, name: str, parameters: RcuckooParameters, objects: Objects
@@ -77,7 +77,7 @@ class Lookup(InlineIndex):
         self.found = KeyRows()
 
     def replaced(self, node: int) -> None:
-        """From now on, this memory node has other memory."""
+        """From now on, this memory node has new memory."""
         for table in range(len(self.tables)):
             self.tables[table] = former(self.tables[table], node)
 
@@ -138,10 +138,10 @@ class Lookup(InlineIndex):
             self.endpoint.wait()
         return busy
 
-    # ---- where a key is -------------------------------------------------------------------------
+    # ---- the place of a key ---------------------------------------------------------------------
 
     def choose(self, found: KeyRows, key: bytes) -> None:
-        """Work out a key's hash, table and rows; rows and locks are those of the table then."""
+        """Work out a key's hash, table and rows; set rows and locks to those of the table."""
         found.hash = hash64(key)
         found.table = self.table_of(found.hash)
         self.enter_table(self.tables[found.table])
@@ -158,12 +158,12 @@ class Lookup(InlineIndex):
         return self.tables[self.table_of(hash64(key))] >> NODE_SHIFT & 0xFF
 
     def enter_table(self, base: int) -> None:
-        """Have rows and locks be those of the table at this address."""
+        """Set rows and locks to those of the table at this address."""
         self.rows.base = base + self.rows_at
         self.locks.base = base + self.locks_at
 
     def expect(self, found: KeyRows) -> None:
-        """A key's rows are read soon."""
+        """Prefetch a key's rows."""
         size = 8 * self.rows.row_words
         self.endpoint.prefetch(self.rows.address(found.first), size)
         self.endpoint.prefetch(self.rows.address(found.second), size)
@@ -185,7 +185,7 @@ class Lookup(InlineIndex):
         found.at_second = 1 - found.at_first
 
     def find(self, found: KeyRows, key: bytes) -> bool:
-        """Whether the rows that were read have the key; then `place` and `slot` are its entry's."""
+        """Whether the rows that were read have the key; `place` and `slot` are its entry's then."""
         fingerprint = found.hash & 0xFF
         found.place = found.at_first
         found.slot = self.rows.find(found.place, key, fingerprint)
@@ -195,13 +195,13 @@ class Lookup(InlineIndex):
         return found.slot >= 0
 
     def row_at(self, found: KeyRows, place: int) -> int:
-        """Which of the key's rows was read to place 0 or 1."""
+        """The row of the key that was read to place 0 or 1."""
         return found.first if place == found.at_first else found.second
 
     def are_settled(self, found: KeyRows) -> bool:
         """Whether both rows are whole, and have not changed since both were read.
 
-        So at the end of that read the key had, in both, what it has there.
+        So at the end of that read the key's state in both rows was the one that was read.
         """
         rows = self.rows
         for place in range(2):
@@ -214,7 +214,7 @@ class Lookup(InlineIndex):
         self.locks.wait_for(found.first)
         return first == rows.version(found.at_first) and second == rows.version(found.at_second)
 
-    # ---- what is there --------------------------------------------------------------------------
+    # ---- the entry ------------------------------------------------------------------------------
 
     def header(self, found: KeyRows) -> int:
         """The header of the entry that was found."""
@@ -228,7 +228,7 @@ class Lookup(InlineIndex):
         return self.objects.value()
 
     def copies_of(self, found: KeyRows, key: bytes) -> int | None:
-        """In how many of its rows a key is; None: they are being changed."""
+        """The number of its rows that have a key; None: they are being changed."""
         self.choose(found, key)
         self.read(found)
         self.endpoint.wait()
@@ -260,8 +260,8 @@ class Lookup(InlineIndex):
         """Whether a row of the present table is not whole, and no client is writing it.
 
         "Not whole" and "not locked" are two facts of two moments (trap C13): a writer may end, and
-        another one begin, between them. So the row is read once more after its lock: had a client
-        been writing it at the first read, it would be another version of it by now.
+        another one begin, between them. So the row is read once more after its lock: if a client
+        had been writing it at the first read, it would have another version by now.
         """
         rows, locks = self.rows, self.locks
         rows.room(SPARE + 2)
@@ -276,7 +276,7 @@ class Lookup(InlineIndex):
         return rows.is_same(SPARE, SPARE + 1)
 
     def damaged(self, found: KeyRows) -> StoreCorrupt:
-        """What to raise when `is_damaged`."""
+        """The error when `is_damaged`."""
         return StoreCorrupt(
             f"{self.name}: row {found.first} or {found.second} of table {found.table} does not "
             "match its CRC, and no client is writing it: memory was damaged. Other keys can be "

@@ -23,7 +23,7 @@ LOCALITY_MAX: Final = 16.0
 ROWS_PER_LOCK: Final = 16
 LOCKS_PER_MESSAGE: Final = 64
 LOCKS_MAX: Final = 1 << 21
-"""256 KiB of bits: what the paper's NIC has for them."""
+"""256 KiB of bits, as in the paper's NIC."""
 DEPTH: Final = 5
 CACHE_ROWS: Final = 2048
 """160 KiB; the paper's cache of 64 KiB has whole rows."""

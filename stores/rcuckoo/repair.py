@@ -1,21 +1,21 @@
-"""Which client has a lock, and the repair of a table after a dead client (RCuckoo section 4).
+"""The owner of a lock, and the repair of a table after a dead client (RCuckoo section 4).
 
 Detection. A client that waits for a lock, or for a row that is not whole, looks for journals with
-that lock in a group that is held or unsure. If the owner of one is dead it is recovered; if it
-stands still for a lease, it is killed first (membership.py). A journal whose state changes is one
-of a client that does not stand still, whatever the row under the lock looks like (C4). The recovery
-of a client that had its journal in the client journal repairs the table for it (`resolved`).
+that lock in a group that is held or unsure. If the owner of one is dead, the client recovers it; if
+it stands still for a lease, it is killed first (membership.py). A client whose journal changes does
+not stand still, whatever the row under the lock looks like (C4). The recovery of a client whose
+client journal names its journal repairs the table (`resolved`).
 
-Lease. One client at a time repairs a table: word 0 has its id. It is taken over from one that is
-provably dead, so nothing that an earlier repairer still writes can arrive later (C7, G1). The
-paper's leases are for regions of a table and expire.
+Lease. One client at a time repairs a table: word 0 has its id. It is taken over only from a client
+that is provably dead, so no late write of an earlier repairer can arrive (C7, G1). The paper's
+leases are for regions of a table and expire.
 
 Repair, under the lease, of a journal whose owner is provably dead
     1. with a path: the new entry goes into its first row, which is written last. If that row is
-       whole and has the version from before, no client has seen the new entry, and the path is
-       undone: from the second row on, each entry that came is replaced by the one that was there
-       and has moved on to the next row, where it still is; the last one is emptied. A row that is
-       whole with its version from before, or two above, needs nothing. If the first row is not
+       whole and has the version from before, no client has seen the new entry, and the
+       path is undone: from the second row on, each entry that came is replaced by the one that was
+       there before and is now in the next row; the last one is emptied. A row that is whole with
+       its version from before, or two above, needs no change. If the first row is not
        whole, or new, the operation has taken effect, or no client can tell: it is completed, with
        the redo image
     2. the state without a path; then the groups are given back from the last one on, as their
@@ -23,26 +23,24 @@ Repair, under the lease, of a journal whose owner is provably dead
     3. the state of a journal at rest; the lease
 
 A repairer that dies leaves a journal that the next one repairs in the same way: each write is the
-same again, or left out. So neither the torn row is made valid as it is (the paper's states 1 and 3)
-nor the good one of two copies cleared (state 2): C1. The second row of an entry that is in two rows
-was locked by the dead client, and is until the end (C6).
+same again, or left out. So no torn row is made valid as it is (the paper's states 1 and 3), and of
+two copies the good one is not cleared (state 2): C1. If an entry is in two rows, the dead client
+had locked the second one, too, and it stays locked until the end (C6).
 
-Stranded. Of an unsure group of a dead client, each bit is settled for itself, by looks at its word:
+Stranded. Each bit of an unsure group of a dead client is decided by itself, by looks at its word:
 
-    - a bit that is seen clear, or surely held by another client, was not the dead one's: no client
-      but who holds the lease gives that back, and no client gets it meanwhile. It is asked about no
-      more
-    - a bit that is set, and that no client alive has at that moment, is the dead one's, or another
-      dead one's. No client alive has it if no journal has it in a group that is held, or, of a
-      living client, unsure, and no state of any journal changes from before the bit is seen to
-      after that: a client that had the bit at that moment would have said so in a state all the
-      while
+    - a bit that is seen clear, or surely held by another client, was not the dead one's: only the
+      holder of the lease gives the dead client's bits back, and no client gets them meanwhile. It
+      is decided
+    - a bit that is set, and that no living client has at that moment, is a dead client's. No living
+      client has it if no journal has it in a group that is held, or, of a living client, unsure,
+      and no state of any journal changes from before to after the look at the bit: a client that
+      had the bit would have shown it in its state all the while
 
 Clients that have been refused look at the word until the bits are clear, and so their states do not
-change. Those of clients at work elsewhere do, all the time; so the states are read in a moment, the
-ones that were seen to change last before the word and first after it, which leaves each of them as
-little time as can be (trap C12). The repairer shows progress at every look: it is at work, however
-long that takes.
+change. Those of clients at work elsewhere do, all the time; so the states are read as fast as
+possible, those that change most often last before the word and first after it (trap C12). The
+repairer shows progress at every look: it is at work, however long that takes.
 """
 
 from __future__ import annotations
@@ -80,8 +78,8 @@ MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
 REST_MASK: Final = MASK >> SEQUENCE_SHIFT << SEQUENCE_SHIFT
 LOOKS_EVERY: Final = 8
 LOOKS_BETWEEN: Final = 32
-"""So many glances at a word are made in a row: one just after a pause is slow, and sees all who are
-at work change their states."""
+"""Glances at a word in a row: the first one after a pause is slow, and sees the states of all
+running clients change."""
 JOURNAL: Final = 1
 """In a client journal: the reference is the address of a journal."""
 
@@ -107,7 +105,7 @@ class Look(NamedTuple):
         return sum(bits for at, bits in self.groups[: self.held] if at == word)
 
     def may_have(self, word: int) -> int:
-        """Those, and the ones that may be held."""
+        """The bits that are held or may be held."""
         known = self.held + self.unsure
         return sum(bits for at, bits in self.groups[:known] if at == word)
 
@@ -122,10 +120,10 @@ class Repair:
         self.membership = store.pool.membership
         self.what = f"a lock of {store.name!r}"
 
-    # ---- whom we wait for -----------------------------------------------------------------------
+    # ---- the owner of a lock --------------------------------------------------------------------
 
     def look_after(self, word: int, bits: int) -> None:
-        """Recover those who have, or may have, these locks, if they are dead or stand still."""
+        """Recover clients that have, or may have, these locks, if they are dead or stand still."""
         for look in self.looks():
             if look.may_have(word) & bits and self.membership.gone(look.owner, *self._of(look)):
                 self.repair(look.at)  # most often its recovery has done that
@@ -134,14 +132,13 @@ class Repair:
             self.membership.gone(holder, f"the lease of {self.store.name!r}")
 
     def clear(self, word: int, bits: int) -> None:
-        """The same, for who is in the midst of recovering a client: no other client is
-        recovered."""
+        """The same, for a client in the midst of a recovery: it recovers no other client."""
         for look in self.looks():
             if look.may_have(word) & bits and self._ended(look):
                 self.repair(look.at)
 
     def _of(self, look: Look) -> tuple[str, int]:
-        """What we wait for, and how far its holder is: no state of a journal comes again."""
+        """Resource and hold of our wait: a holder's state of its journal never comes again."""
         return self.what, look.state
 
     def looks(self) -> list[Look]:
@@ -149,7 +146,7 @@ class Repair:
         return [look for look in map(self._look, self._journals()) if look is not None]
 
     def _look(self, at: int) -> Look | None:
-        """A journal, if it is not at rest; read until it has stood still meanwhile."""
+        """A journal, if it is not at rest; read again until it does not change meanwhile."""
         while True:
             state = self.endpoint.load(at + STATE)
             if not state >> COUNT_SHIFT & COUNT_MASK:
@@ -159,7 +156,7 @@ class Repair:
                 return look
 
     def _look_in(self, at: int, state: int) -> Look | None:
-        """A journal, if it is still in this state when it has been read."""
+        """A journal, if it is still in this state after the read."""
         load = self.endpoint.load
         count = state >> COUNT_SHIFT & COUNT_MASK
         pairs = range(at + GROUPS, at + GROUPS + 16 * min(count, GROUPS_MAX), 16)
@@ -181,14 +178,13 @@ class Repair:
             "the pool"
         )
 
-    # ---- pairs of a client journal
-    # ------------------------------------------------------------------------
+    # ---- pairs of a client journal --------------------------------------------------------------
 
     @staticmethod
     def resolved(store: Any, reference: int) -> bool:
-        """Whether a pair of a client journal needs nothing more: a journal, which is repaired, or
-        an extent that is linked. True for what is on a lost node, and for a journal that is
-        damaged: the recovery of its client goes on, and who wants its locks gets an error.
+        """Decide a pair of a client journal: repair a journal; is an extent linked? True for
+        a pair on a lost node, and for a damaged journal: the recovery of its client goes on, and
+        clients that want its locks get an error.
         """
         try:
             if not reference & JOURNAL:
@@ -222,10 +218,11 @@ class Repair:
         return owner == self.membership.ident or not self.membership.lives(owner)
 
     def _take_lease(self, at: int) -> bool:
-        """Be the one that repairs the table; False: the journal there needs no repair any more."""
+        """Take the lease to repair the table; False: the journal there needs no repair any more."""
         me = self.membership.ident
         attempt = 0
-        # ORDER: before the lease: who waits for that does not take this repair for the last one.
+        # ORDER: before the lease, so that a waiting client does not take this
+        # repair for the last one.
         self.membership.progress()
         while True:
             holder = self.endpoint.cas(self.base, 0, me)
@@ -236,7 +233,7 @@ class Repair:
             if ended and self.endpoint.cas(self.base, holder, me) == holder:
                 return True
             if self._look(at) is None:
-                return False  # it was repaired by who had the lease
+                return False  # it was repaired by the client that had the lease
             attempt += 1
             self.endpoint.pause(attempt)
 
@@ -258,7 +255,7 @@ class Repair:
         elif not rows.is_whole(0) or rows.version(0) != version + 1 & MASK:
             rows.load_entry(0, slot, look.at + REDO)
             rows.write(0, row, slot, version + 1 & MASK)
-        # CRASH(repairing): the next repairer finds the rows as they are to be, or goes on.
+        # CRASH(repairing): the next repairer finds the rows repaired, or goes on.
         self._say(look, len(look.groups), 0)
 
     def _step(self, at: int) -> tuple[int, int, int]:
@@ -300,7 +297,7 @@ class Repair:
         self.endpoint.store(look.at + STATE, look.state & REST_MASK)
 
     def _stranded(self, mine: Look, word: int, bits: int) -> int:
-        """Of these bits of a word, those that are set, and that no client alive has."""
+        """The bits among these that are set in a word, and that no living client has."""
         attempt = 0
         changes: Counter[int] = Counter()
         while True:
@@ -311,7 +308,7 @@ class Repair:
             bits &= found & ~functools.reduce(operator.or_, has, 0)
             changes.update(at for at, some in zip(journals, may_have, strict=True) if some == ANY)
             suspects = [at for at, some in zip(journals, may_have, strict=True) if some & bits]
-            # ORDER: that there is no newcomer, after the word.
+            # ORDER: after the word: no client has joined since the states were read.
             if not bits or (
                 len(self._journals()) == len(journals) + 1
                 and all(self._is_over_in(at, word, bits) for at in suspects)
@@ -323,7 +320,7 @@ class Repair:
                 self.endpoint.pause(attempt // LOOKS_BETWEEN)
 
     def _is_over_in(self, at: int, word: int, bits: int) -> bool:
-        """Whether a journal may have these bits, and its owner, be it made so, is no client."""
+        """Whether a journal may have these bits, and its owner is dead, perhaps fenced just now."""
         look = self._look(at)
         return look is not None and bool(look.may_have(word) & bits) and self._ended(look)
 
@@ -338,9 +335,10 @@ class Repair:
 
 
 def _linked(store: Any, reference: int) -> bool:
-    """Whether the rows of an extent's key have it. It is as it was: its client is pinned.
+    """Whether the rows of an extent's key link to it. The extent is intact: its client is pinned.
 
-    True if no client can tell, as one of the rows is damaged: what may be linked is not freed.
+    True if no client can tell, as one of the rows is damaged: an extent that may be linked is not
+    freed.
     """
     lookup, at = store.lookup, store.found
     objects = store.objects
@@ -349,7 +347,7 @@ def _linked(store: Any, reference: int) -> bool:
         return False
     key = objects.key()
     if lookup.node_of(key) != reference >> NODE_SHIFT & 0xFF:
-        return False  # it was not written yet: the key is another one's, whose table may be lost
+        return False  # not written yet: this is an old key, whose table may be lost
     attempt = 0
     while True:
         found = lookup.header_of(at, key)

@@ -1,4 +1,4 @@
-"""The rows of a table, and what this client has read of them (RCuckoo section 3.1).
+"""The rows of a table, and this client's copies of them (RCuckoo section 3.1).
 
 Row: 8 entries, and a trailer of two words:
 
@@ -13,12 +13,12 @@ Entry
     then  value      of one size in all entries; zeros where it is in an extent
 
 An extent is an object as other stores have them (records.py), with key, value and checksum. The
-paper's have no checksum, and tell by nothing that they have been used again (C11); ours lie in
-memory that is not used again while any client may read it (epoch.py).
+paper's extents have no checksum, and do not show that their memory has been used again (C11); ours
+lie in memory that is not used again while any client may read it (epoch.py).
 
-A row is whole if its CRC holds. A row of zeros is whole, and empty. Only who holds a row's lock
-(locks.py) writes it: one entry, then version and CRC, so that a row that is read meanwhile, or
-whose writer was killed, is not whole. What a row holds changes when its CRC does.
+A row is whole if its CRC holds. A row of zeros is whole, and empty. Only the client that holds a
+row's lock (locks.py) writes it: one entry, then version and CRC, so that a row that is read
+meanwhile, or whose writer was killed, is not whole. The contents of a row change when its CRC does.
 
 Rows are read into `words`, at numbered places, and changed there before they are written.
 """
@@ -63,11 +63,11 @@ class Rows:
         return self.base + 8 * (self.row_words * row + self.entry_words * slot)
 
     def trailer(self, row: int) -> int:
-        """Address of a row's version, which the CRC comes after."""
+        """Address of a row's version; the CRC follows it."""
         return self.address(row) + 8 * (self.row_words - TRAILER_WORDS)
 
     def room(self, places: int) -> None:
-        """Have room for so many rows in `words`; what is there stays."""
+        """Make room for so many rows in `words`; present rows stay."""
         more = places * self.row_words - len(self.words)
         if more > 0:
             self.words = array("Q", bytes(memoryview(self.words))) + array("Q", bytes(8 * more))
@@ -180,9 +180,9 @@ class Rows:
         last = start + self.row_words - 1
         self.words[last - 1] = version
         self.words[last] = crc_pair(self.words, start, self.row_words - 1)
-        # ORDER: the entry before the trailer: a row with its old version and a CRC that holds is as
-        # it was before.
-        # CRASH(torn): who finds its writer dead restores the row (repair.py).
+        # ORDER: the entry before the trailer: a row with its old version and a CRC that holds is
+        # unchanged.
+        # CRASH(torn): the client that finds the writer dead repairs the row (repair.py).
         at = start + slot * self.entry_words
         self.endpoint.write_words(self.slot_address(row, slot), self.words, self.entry_words, at)
         # LINEARIZES: insert, update, delete; the second word, the CRC

@@ -1,20 +1,20 @@
 """The client's cache of rows, and the search for a cuckoo path in it (RCuckoo section 3.2.3).
 
-Of a row, the cache has what a search needs: for each entry, which other row it could move to, or
-that there is none. A row is kept at one place, given by its number; a later one takes it over, but
-for what a search has asked for: that is also kept beside, until the next search begins anew. So two
-rows of one place, which a search needs both, do not drive out each other. What is cached may be out
-of date: it costs an attempt, and nothing else, since a path is taken only if it is found again
-among rows that are locked and were read after that.
+For each entry of a row, the cache has the other row to which it could move, or that there is no
+entry. A row's number gives its place in the cache; a later row replaces it there. Rows that a
+search has asked for are also kept beside the cache, until the next search begins anew, so that two
+rows of one place, which a search needs both, do not replace each other. The cache may be out of
+date: that costs an attempt, and nothing else, since a path is taken only if it is found again among
+rows that were locked and then read.
 
 The search is breadth first, from both of the key's rows, so the path is as short as can be. It ends
-at a row with an empty entry, within `depth` moves. It expands rows that the cache knows; those that
-it meets and does not know are `unknown`, for the caller to read. The paper begins at the primary
-row alone; with both, fewer inserts need a path at all.
+at a row with an empty entry, within `depth` moves. It expands rows in the cache; rows that it meets
+and does not find there are `unknown`, for the caller to read. The paper begins at the primary row
+alone; with both, fewer inserts need a path at all.
 
 Deviations: the paper fills the cache by every operation; here it is filled with the rows that
-inserts lock, when they look for a path, and with those that a search has missed. Gets, which are
-what has to be fast, leave it alone.
+inserts lock, when they look for a path, and with those that a search has missed. Gets must be fast,
+and do not touch it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ NODES_MAX: Final = 2048
 MET_SIZE: Final = 2 * NODES_MAX
 SEARCH_SHIFT: Final = 32
 SEARCHES_MAX: Final = 0xFFFF_FFFF
-"""After so many searches what was met is forgotten, and they are counted anew."""
+"""After so many searches the rows that were met are forgotten, and the count begins anew."""
 UNKNOWN_MAX: Final = 16
 """Rows that a search asks for at one time."""
 
@@ -50,7 +50,7 @@ class PathSearch:
         self.others = array("Q", bytes(8 * SLOTS * self.size))
         self.tags = array("Q", bytes(8 * self.size))
         self.beside: dict[int, int] = {}
-        """Rows that the present search has asked for, and where in `others` they are, too."""
+        """Rows that the present search has asked for, and their second places in `others`."""
         self.fresh = array("Q", bytes(64 * SLOTS))
         """As `others`, of the rows that are locked, which lie in runs."""
         self.begins = array("Q", bytes(8 * (PATH_MAX + 2)))
@@ -63,8 +63,7 @@ class PathSearch:
         self.slots = array("q", bytes(8 * NODES_MAX))
         self.depths = array("q", bytes(8 * NODES_MAX))
         self.met = array("Q", bytes(8 * MET_SIZE))
-        """The row that the present search has met last, of those that share a place here, below the
-        search's number."""
+        """For each place, the row that a search has met there last, and the search's number."""
         self.searches = 0
         self.count = 0
         self.path_rows = array("Q", bytes(8 * PATH_MAX))
@@ -74,12 +73,12 @@ class PathSearch:
         self.lacking = 0
 
     def forget(self) -> None:
-        """Know no row."""
+        """Forget all rows."""
         for index in range(self.size):
             self.tags[index] = 0
 
     def learn(self, rows: Rows, place: int, row: int) -> int:
-        """Cache a row, which was read to that place; where it is cached."""
+        """Cache a row, which was read to that place; its place in the cache."""
         at = row % self.size
         self.tags[at] = row + 1
         for slot in range(SLOTS):
@@ -90,7 +89,7 @@ class PathSearch:
         return at
 
     def begin(self) -> None:
-        """Search anew: keep nothing beside the cache."""
+        """Begin a new search: no rows are kept beside the cache."""
         self.beside = {}
 
     def keep(self, at: int, row: int) -> None:
@@ -104,7 +103,7 @@ class PathSearch:
             self.others[place * SLOTS + slot] = self.others[at * SLOTS + slot]
 
     def _cached(self, row: int) -> int:
-        """Where in `others` a row is; or -1."""
+        """The place of a row in `others`; or -1."""
         at = row % self.size
         if self.tags[at] == row + 1:
             return at
@@ -124,7 +123,7 @@ class PathSearch:
         return -1
 
     def hold(self, row: int, count: int) -> int:
-        """Have `count` rows from `row` on, which are locked; the place of the first of them."""
+        """Add `count` rows from `row` on, which are locked; the place of the first of them."""
         place = self.held
         self.begins[self.runs] = row
         self.counts[self.runs] = count
@@ -137,7 +136,7 @@ class PathSearch:
         return place
 
     def learn_locked(self, rows: Rows, place: int, row: int, held: int) -> None:
-        """Know the locked row with place `held` as it was read to `place`, and cache it."""
+        """Note the locked row with place `held` as it was read to `place`, and cache it."""
         at = self.learn(rows, place, row)
         for slot in range(SLOTS):
             self.fresh[held * SLOTS + slot] = self.others[at * SLOTS + slot]
@@ -178,7 +177,7 @@ class PathSearch:
     def _meet(self, row: int, parent: int, slot: int, depth: int) -> bool:
         """Queue a row that an entry of the row at `parent` could move to, unless it is met there.
 
-        The rows of a path are different ones: each is written once.
+        The rows of a path all differ: each is written once.
         """
         at = row % MET_SIZE
         mark = self.searches << SEARCH_SHIFT | row

@@ -2,36 +2,35 @@
 
 Grant and Snoeren, "Cuckoo for Clients: Disaggregated Cuckoo Hashing". One table on
 each memory node, chosen by the key's hash; the layout of a table is in layout.py. A key's entry is
-in one of two rows (dependent_hash.py) of 8 entries (rows.py), under locks (locks.py) that journals
-(journal.py) tell whose they are.
+in one of two rows (dependent_hash.py) of 8 entries (rows.py), under locks (locks.py) whose owners
+are in journals (journal.py).
 
-Get (section 3.2.1): read both rows, by one covering read if they are adjacent. An entry counts if
-its row is whole. Before a key is called missing, the versions of both rows are read again: between
-the two reads it may have been moved from the one that was read later to the one that was read first
+Get (section 3.2.1): read both rows, by one covering read if they are adjacent. An entry is valid if
+its row is whole. Before a key counts as missing, the versions of both rows are read again: between
+the two reads it may have been moved from the row that was read later to the one that was read first
 (C3). A long value is read from its extent.
 
 Update, delete (3.2.2): take the locks of both rows and read them; write the entry, version and CRC;
 give the locks back. A long value is written to a new extent before.
 
 Insert (3.2.3): the same if one of the key's rows has a vacant entry; else in the paper's phases,
-which writer.py says.
+which are in writer.py.
 
-What is linearized: each row has its value from CRC to CRC, and a key has the value that it has in
-either row; a key in both rows has the same value in both, as they are locked until it is in one.
+Linearization: a row has one value from CRC to CRC, and a key has its value in either row. A key in
+both rows has the same value in both, as they are locked until it is in one.
 
 A kill leaves behind: locks, perhaps a row that is not whole, perhaps entries in two rows; and
-a journal that says so, in the client journal (client.py), so that whoever recovers the client
-repairs the table (repair.py), before its slot can be another client's. An extent is in the client
-journal from before it is in use until it is linked, and its link is decided by the rows of its key,
-wherever they have moved since.
+a journal that names them, which is in the client journal (client.py), so that the recovery of the
+client repairs the table (repair.py), before another client can have its slot. An extent is in the
+client journal from before it is in use until it is linked; the rows of its key decide whether it is
+linked, also when the entry has moved since.
 
-A client that waits for a lock, or for a row that is not whole, looks in the journals whose it is.
-If the owner is dead the client recovers it, at once, where the paper waits 100 ms; if the owner
-stands still for a lease it is killed first, or waited for, if the pool says so
-(docs/operations.md).
+A client that waits for a lock, or for a row that is not whole, looks for the owner in the journals.
+It recovers a dead owner at once, where the paper waits 100 ms. An owner that stands still for a
+lease is killed first, or waited for, as the pool's `fence` says (docs/operations.md).
 
-Limits that are the paper's: rows have a fixed size, the table does not grow; a client that stands
-still while it holds a lock is waited for, for a lease; nothing is replicated.
+Limits that are the paper's: rows have a fixed size, the table does not grow; others wait for a
+lease when a client stands still while it holds a lock; nothing is replicated.
 
 Deviations, besides: an insert reads all rows under its locks only when it needs a path (the paper
 always does); the table is checked for a path from both of the key's rows.
@@ -59,13 +58,13 @@ from limpet.stores.rcuckoo.writer import Plan, Writer
 from limpet.stores.status import AT_ONCE, NO_MEMORY
 
 LOST_MAX: Final = 1000
-"""How often a path that was found may be gone when it is locked."""
+"""How often a path may be found and be gone when it is locked."""
 PATIENCE: Final = 8
-"""After so many attempts, or more where there are many clients, a client looks whom it waits for;
-and again after twice as many, four times, eight times, and every eight times from then on."""
+"""After so many attempts, or more where there are many clients, a client looks for the owner of the
+lock; and again after twice as many, four times, eight times, and every eight times from then on."""
 CLIENTS_PER_ATTEMPT: Final = 4
-"""A look reads a word of every client's journal. It is made once in so many attempts that what it
-costs each of them does not grow with the number of clients (trap C14)."""
+"""A look reads a word of every client's journal. It is made once in so many attempts that its cost
+for each of them does not grow with the number of clients (trap C14)."""
 
 
 class Rcuckoo(InlineStore):
@@ -134,7 +133,7 @@ class Rcuckoo(InlineStore):
     # ---- waiting --------------------------------------------------------------------------------
 
     def stay(self, attempt: int, writes: bool) -> None:
-        """Wait a little, and look now and then whom we wait for."""
+        """Wait a little, and now and then look for the owner of the lock."""
         self.retries += 1
         self.endpoint.pause(attempt)
         turn = attempt // self.patience
@@ -144,7 +143,7 @@ class Rcuckoo(InlineStore):
             self._refuse_stray()
 
     def _refuse_stray(self) -> None:
-        """StoreCorrupt when we wait for a lock that is set, and that no client has."""
+        """Raise StoreCorrupt when we wait for a lock that is set, and that no client has."""
         locks = self.lookup.locks
         word, bits = locks.busy, locks.busy_bits
         base = self._table_with(word)
@@ -160,10 +159,10 @@ class Rcuckoo(InlineStore):
             )
 
     def _table_with(self, word: int) -> int:
-        """Address of the table that has this word of locks; 0 as a word: that of the key.
+        """Address of the table that has this word of locks; for word 0, the key's table.
 
-        Outside of operations. Another thread of the handle may be inside, with a key of another
-        table, so the word says which table it is of.
+        Outside of operations. Another thread of the handle may be in an operation with a key of
+        another table, so the word decides.
         """
         lookup = self.lookup
         for base in lookup.tables:
@@ -172,12 +171,12 @@ class Rcuckoo(InlineStore):
         return int(lookup.tables[self.found.table])
 
     def _take_patience(self) -> None:
-        """Know how many attempts a look is worth, with as many clients as there are now."""
+        """Set the number of attempts between looks by the present number of clients."""
         used = self.endpoint.load(SLOTS_USED)
         self.patience = max(PATIENCE, used // CLIENTS_PER_ATTEMPT)
 
     def look_after(self) -> None:
-        """Recover who has the lock that we wait for, if it is dead, or stands still for a lease."""
+        """Recover the owner of the lock we wait for, if it is dead or stands still for a lease."""
         self._take_patience()
         locks = self.lookup.locks
         word, bits = locks.busy, locks.busy_bits

@@ -1,19 +1,19 @@
-"""How entries are written in an `rcuckoo` store (RCuckoo sections 3.2.2 and 3.2.3).
+"""Writing entries in an `rcuckoo` store (RCuckoo sections 3.2.2 and 3.2.3).
 
 An update or a delete locks the key's two rows and reads them, writes its entry, and gives the locks
 back. An insert goes through the paper's phases:
 
-    speculative search       a path is searched in the cache (search.py); at first none is needed:
-                             the degenerate path is presumed, to a vacant entry of the key's rows
+    speculative search a path is searched in the cache (search.py); the first attempt has none:
+                             it assumes the degenerate path, to a vacant entry of the key's rows
     locks                    of the key's rows, and of the path (locks.py)
     cache synchronization    the rows under these locks are read
     second search            a path is searched among these rows only; if there is none, the locks
-                             are given back, and it begins anew with a search in the cache
+                             are given back, and the insert begins anew with a search in the cache
     execution                entries move one at a time, from the end of the path on, so that each
                              is always in one of its rows; the locks are given back
 
-Both rows of the new key are locked, and not only the path: else a client may insert the key into
-the other one (C9). Deviation: the rows are read, but for the key's own, only when a path is needed.
+Both rows of the new key are locked, and not only the path: else another client may insert the key
+into the other row (C9). Deviation: rows other than the key's are read only when a path is needed.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from limpet.stores.status import (
 
 MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
 PLANS_MAX: Final = 256
-"""How often a search asks for rows that it lacks."""
+"""How often a search asks for missing rows."""
 AT_PATH: Final = 2
 """The place in `Rows` of the first row under the locks; those of a key's rows come before."""
 
@@ -59,9 +59,9 @@ class Plan(Attempt):
         self.length = 0
         self.rows = array("Q", bytes(8 * PATH_MAX))
         self.lost = 0
-        """How often there was none among the locked rows."""
+        """How often there was no path among the locked rows."""
         self.full = 0
-        """How often there was none in the cache."""
+        """How often there was no path in the cache."""
 
 
 class Writer:
@@ -79,10 +79,10 @@ class Writer:
         self.rows_per_lock = parameters.rows_per_lock
         self.link = link
         self.searches: list[PathSearch | None] = [None] * parameters.tables
-        """Of each table, when an insert has needed one."""
+        """The search of each table, once an insert has needed it."""
 
     def forget(self) -> None:
-        """Know no row."""
+        """Forget all rows."""
         self.searches = [None] * len(self.searches)
 
     def search(self, table: int) -> PathSearch:
@@ -110,7 +110,8 @@ class Writer:
         if plan is not None and plan.is_sought and not self._search_speculatively(found, plan):
             return FULL
         self._plan_locks(found, plan)
-        # ORDER: before memory is taken, which is not used again while who has the locks is pinned.
+        # ORDER: before memory is taken, which is not used again while the owner of the locks is
+        # pinned.
         if attempt and not self.locks.are_free():
             return AGAIN
         self._open_journal(found)
@@ -128,7 +129,7 @@ class Writer:
         return outcome
 
     def _settle_hand(self, outcome: int, reference: int) -> None:
-        """Of the client journal, in order: the journal, the new extent, the old one."""
+        """Settle the client journal, in order: the journal, the new extent, the old one."""
         if outcome == DONE:
             held = 2 if reference else 1
             if self.client.held > held:
@@ -142,7 +143,7 @@ class Writer:
     # ---- speculative search ---------------------------------------------------------------------
 
     def _search_speculatively(self, found: KeyRows, plan: Plan) -> bool:
-        """Find a path in the cache, reading what it lacks; whether there is one."""
+        """Find a path in the cache, and read missing rows; whether there is one."""
         search = self.search(found.table)
         search.begin()
         for _ in range(PLANS_MAX):
@@ -156,7 +157,7 @@ class Writer:
             if outcome != LACKING:
                 break
             self._learn_unknown(search)
-        # What is cached may be out of date.
+        # The cache may be out of date.
         search.forget()
         plan.is_sought = False
         plan.length = 0
@@ -175,7 +176,7 @@ class Writer:
     # ---- locks ----------------------------------------------------------------------------------
 
     def _plan_locks(self, found: KeyRows, plan: Plan | None) -> None:
-        """Have the set of locks be those of the key's rows, and of the path."""
+        """Set the locks to those of the key's rows, and of the path."""
         locks = self.locks
         locks.plan()
         locks.add(found.first)
@@ -185,7 +186,7 @@ class Writer:
                 locks.add(plan.rows[index])
 
     def _open_journal(self, found: KeyRows) -> None:
-        """Take our journal of the table in the client journal."""
+        """Add our journal of the table to the client journal."""
         base = self.lookup.tables[found.table]
         slot = self.client.ident >> INCARNATION_BITS
         self.journal.at = base + JOURNALS + slot * self.lookup.journal_size
@@ -196,7 +197,7 @@ class Writer:
     def _change_locked(
         self, found: KeyRows, key: bytes, value: bytes, reference: int, mode: int, plan: Plan | None
     ) -> int:
-        """Lock, look, and write if there is something to write; the locks are given back."""
+        """Lock, look, and write if there is a change; give the locks back."""
         locks = self.locks
         if not locks.acquire():
             return AGAIN
@@ -268,7 +269,7 @@ class Writer:
         return DONE
 
     def _refuse(self, found: KeyRows) -> None:
-        """A row that is not whole under its lock: give the locks back, and raise StoreCorrupt."""
+        """For a row that is not whole under its lock: release the locks, raise StoreCorrupt."""
         self.locks.release(self.locks.count)
         raise self.lookup.damaged(found)
 
@@ -303,9 +304,9 @@ class Writer:
             self._fill(found, found.place, found.slot, key, value, reference)
         self.journal.step(0, row, found.slot, version)
         self.journal.commit(rows, found.place, found.slot, 1)
-        # CRASH(committed): nothing is written; who repairs leaves the row as it is.
+        # CRASH(committed): nothing is written; the repairing client leaves the row as it is.
         rows.write(found.place, row, found.slot, version + 1 & MASK)
-        # CRASH(written): the row is whole and new; who repairs gives the locks back.
+        # CRASH(written): the row is whole and new; the repairing client gives the locks back.
 
     def _write_path(
         self, found: KeyRows, search: PathSearch, key: bytes, value: bytes, reference: int
@@ -319,7 +320,7 @@ class Writer:
             if not rows.is_whole(at):
                 self._refuse(found)
             journal.step(step, row, search.path_slots[step], rows.version(at))
-        # Of the key's rows, the first two places have copies that are not needed any more.
+        # The first two places have copies of the key's rows that are not needed any more.
         self._fill(found, 0, 0, key, value, reference)
         journal.commit(rows, 0, 0, length)
         for step in range(length - 1, -1, -1):
@@ -331,4 +332,4 @@ class Writer:
             else:
                 rows.copy(at, slot, 0, 0)
             rows.write(at, row, slot, rows.version(at) + 1 & MASK)
-            # CRASH(moving): entries are in two rows; who repairs moves them back.
+            # CRASH(moving): entries are in two rows; the repairing client moves them back.

@@ -50,7 +50,7 @@ def test_a_case_is_timed_with_every_contender(name: str) -> None:
 
 
 def left_of_mpi(pid: int) -> list[str]:
-    """What a process's runs of Open MPI have in memory, and the processes that they are."""
+    """Files in memory of a process's runs of Open MPI, and their processes."""
     found = [path.name for path in Path("/dev/shm").glob(f"limpet-bench-{pid}-*")]
     for process in psutil.process_iter(["cmdline", "environ"]):
         of = (process.info["environ"] or {}).get("TMPDIR", "")

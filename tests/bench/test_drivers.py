@@ -28,7 +28,7 @@ SHARED = [name for name in (*STORES, *peers.PEERS) if name != "dict"]
 
 
 def left_over() -> list[str]:
-    """What this process's drivers have in memory, and the processes that they started."""
+    """Files in memory of this process's drivers, and the processes that they started."""
     pid = os.getpid()
     marks = (f"limpet-bench-{pid}-", f"limpet.bench-{pid}-")
     found = [

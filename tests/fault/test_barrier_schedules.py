@@ -117,7 +117,7 @@ MUTANTS = {
     "the count is raised by a load and a store": ("break", StoresBlindly),
     "the living do not come again after a death": ("continue", KeepsTheCount),
     "the dead are waited for": ("continue", WaitsForTheDead),
-    "no register says who comes": ("break", SaysNothing),
+    "no register names the arriving process": ("break", SaysNothing),
 }
 
 

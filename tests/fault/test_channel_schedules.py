@@ -64,7 +64,7 @@ class Scene:
         self.pauses = collections.Counter[int]()
 
     def go(self, lives: list[Callable[[], None]]) -> list[SimulatedClient]:
-        """Each process lives its life, but one, perhaps, who dies in it; the living."""
+        """Run each process; perhaps one of them dies. Returns the living."""
 
         def may_crash() -> bool:
             return self.crashes and not any(player.dead for player in self.clients)
@@ -95,7 +95,7 @@ class Counting(Play):
 
 
 def ring(stage: SimulatedCluster, seed: int, cls: Any) -> None:
-    """A writer, and one who goes on when it is dead or has closed; two readers, one from the first
+    """A writer, and its successor when it is dead or has closed; two readers, one from the first
     message on. Messages go round some times."""
     overrun = "skip" if seed % 2 else "block"
     scene = Scene(stage, seed, cls, size=160, overrun=overrun, codec="bytes")
@@ -162,7 +162,7 @@ def event(stage: SimulatedCluster, seed: int, cls: Any) -> None:
     scene = Scene(stage, seed, cls)
     passed = [0, 0]
     begun: dict[tuple[int, int], int] = {}
-    """How often who waits had paused before it began to, by turn and number."""
+    """Pauses of a waiting client before its wait, by turn and number."""
     sets, clears = [0], [0]
 
     def looked(turn: int) -> Callable[[], bool]:
@@ -241,7 +241,7 @@ def array(stage: SimulatedCluster, seed: int, cls: Any) -> None:
 
 
 def table(stage: SimulatedCluster, seed: int, cls: Any) -> None:
-    """Two push values of five words, and two look at them, who may join only later."""
+    """Two clients push values of five words, and two look at them, which may join only later."""
     words, pushes = 5, 8
     scene = Scene(stage, seed, cls, participants=4, size=8 * words, join=False)
     pushed = [0, 0]
@@ -288,7 +288,7 @@ def table(stage: SimulatedCluster, seed: int, cls: Any) -> None:
 
 
 def join(stage: SimulatedCluster, seed: int, cls: Any) -> None:
-    """Two workers, who put another element before they are done with one; two who join."""
+    """Two workers, which put another element before they are done with one; two clients in join."""
     scene = Scene(stage, seed, cls, crashes=seed % 2 == 1, maxsize=4, codec="bytes")
     for channel in scene.channels:
         channel.patience = 2
@@ -472,7 +472,7 @@ MUTANTS: dict[str, tuple[str, Any]] = {
         "ring",
         with_parts(RingBuffer, writer_class=WritesLate),
     ),
-    "who waits does not see that it was set meanwhile": ("event", SetsOneBit),
+    "a waiter does not see that it was set meanwhile": ("event", SetsOneBit),
     "a counter is read, and then written": (
         "counter",
         with_parts(Counter, variable_class=ReadsFirst),

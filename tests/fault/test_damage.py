@@ -98,7 +98,7 @@ def test_a_damaged_clock_of_a_client_slot_is_refused(pools: Any, kind: str) -> N
 
 
 def drill_with(monkeypatch: pytest.MonkeyPatch, worse: Any, cases: int = 1) -> damage.Report:
-    """What the drill says of `race` when a case does this besides, once there is damage."""
+    """The drill's report of `race` when a case also does this, once there is damage."""
 
     def look_around(found: Findings, pool: Any) -> None:
         found.attempt("what is worse", lambda: worse(pool))

@@ -1,4 +1,4 @@
-"""Faults that are counted took place, waits of whoever inspects end, and signals leave nothing."""
+"""Counted faults took place, waits of the inspecting client end, and signals leave nothing."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class FullNowAndThen(Broke):
 
 
 class HangsInTheEnd(Broke):
-    """A read never comes back, for whoever has made the store."""
+    """A read never comes back, for the process that has made the store."""
 
     def __init__(self, store: Any) -> None:
         super().__init__(store)
@@ -229,7 +229,7 @@ WAITS = Mutant("get-waits-for-the-dead", ("no end",), race_with(get=get_waiting)
 
 
 def test_explorer_ends_when_the_survivor_waits_for_ever() -> None:
-    """No other client reads in this program, so only who inspects the run meets the dead client."""
+    """No other client reads in this program, so only the inspecting client meets the dead one."""
     with in_force(WAITS):
         (failure,) = explore(Exploration(schedules=300, seed=1, program="ic||")).failures
     assert failure.what.startswith("no end: the survivor waits")

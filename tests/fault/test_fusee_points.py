@@ -38,7 +38,7 @@ class Scene:
         """A client begins an operation, and dies just before that verb."""
 
         def prepare() -> None:
-            look_away(self.pool)  # whom it meets dead is not to be recovered
+            look_away(self.pool)  # it must not recover dead clients that it meets
             for value in (SMALL, MIDDLE, BIG):  # so that it has memory at hand
                 self.store.put(b"warm", value)
             self.store.delete(b"warm")

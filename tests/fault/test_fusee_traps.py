@@ -116,7 +116,7 @@ def _help_meets_the_next_round(pools: Any) -> None:
 
 
 def _rules_meet_the_next_round(pools: Any) -> None:
-    """What the backups had is of two rounds, and the least of that is no client's."""
+    """The values of the backups are of two rounds, and the smallest is no client's proposal."""
     scene = Scene(pools, 3, 2)
     late, fast = scene.clients
     assert not late.begin(lambda: late.store.update(b"k", MIDDLE), verb_on("cas", number=2))
@@ -244,7 +244,7 @@ def _node_lost_beside_an_undecided_insert(pools: Any) -> None:
 
 
 def _node_lost_beside_an_insert_that_had_failed(pools: Any) -> None:
-    """What was almost linked once is proposed again, and the key has come into another slot."""
+    """An object that was almost linked is proposed again, and the key is in another slot by now."""
     scene = Scene(pools, 2, 2)
     late, other = scene.clients
     scene.store.delete(b"k")

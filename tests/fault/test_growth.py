@@ -539,7 +539,7 @@ SUBTABLE: Final = 8 * GROUP_WORDS * SMALL["groups"]
 
 
 class ReusesSubtablesAtOnce(Allocator):  # type: ignore[misc]
-    """What subtables had, but not pairs, is used again though a client may be writing there."""
+    """Memory of subtables, but not of pairs, is used again though a client may be writing there."""
 
     def _reclaim(self, slabs: list[Slab]) -> None:
         super()._reclaim(slabs)

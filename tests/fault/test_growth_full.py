@@ -65,7 +65,7 @@ def use_up(pool: Any) -> None:
 
 
 def refused(pools: Any, kind: str, step: int) -> list[str] | None:
-    """What is refused after a kill at this step, when memory has run out; None: no client died."""
+    """The refused writes after a kill at this step, in full memory; None: no client died."""
     pool = pools(nodes=1, node_size="512KiB", block_size=16 << 10)
     store, keys = crowded(pool, kind)
     if not dies_inserting(store, step):
@@ -88,7 +88,7 @@ def _refused(work: Callable[[bytes], object], keys: list[bytes]) -> Iterator[str
 
 
 def refused_at_any_step(pools: Any, kind: str) -> list[str]:
-    """What was refused after a kill at some step of the split."""
+    """The refused writes after a kill at some step of the split."""
     step = 1
     while (found := refused(pools, kind, step)) is not None:
         if found:

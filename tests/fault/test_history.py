@@ -1,4 +1,4 @@
-"""Histories: the file format is strict, and what was recorded survives whoever recorded it."""
+"""Histories: the file format is strict, and records survive the client that made them."""
 
 from __future__ import annotations
 

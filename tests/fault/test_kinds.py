@@ -205,7 +205,7 @@ def test_pools_have_a_node_more_than_fail() -> None:
 
 def test_every_way_to_lose_a_node_is_different() -> None:
     possible = {Way(*bits) for bits in itertools.product((False, True), repeat=3)}
-    # a client loses it: the victim, dying or not, or else whoever comes after its death
+    # a client loses it: the victim, dying or not, or the next client after its death
     assert len(WAYS) == 6
     assert set(WAYS) == {way for way in possible if way.by_victim or way.killed}
     assert len({str(way) for way in WAYS}) == len(WAYS)

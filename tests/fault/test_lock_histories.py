@@ -27,7 +27,7 @@ REFUSED, HAD, INHERITED = 0, 1, 2
 
 
 def judged(history: list[Timed[LockOp]]) -> str:
-    """What is wrong with it; "": nothing."""
+    """The fault of a history; "": none."""
     events = events_of(history)
     failed = Search(LockModel(), BUDGET).run(history, events)
     return "" if failed is None else f"nothing explains {history[~events[failed]]}"

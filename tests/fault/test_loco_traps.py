@@ -199,7 +199,7 @@ def _entry_begins_another_life_while_it_is_read(pools: Any) -> None:
 
 
 def _two_mean_to_claim_one_entry(pools: Any) -> None:
-    """One dies before it does; who repairs for it must know the other one's claim from its own."""
+    """A client dies before its claim; the repairing client must tell the other's claim from it."""
     clients = Clients(pools, 1, locks=2)
     (inserter,) = clients.puppets
     beside, *_ = clients.keys(1)
@@ -242,7 +242,7 @@ def _a_late_client_inserts(pools: Any) -> None:
     assert not late.begin(
         lambda: late.store.insert(b"k", NEW), verb_on_address("read_words", first)
     )
-    assert not clients.store.locking.lock(0, 0).locked(), "others wait for who makes its index anew"
+    assert not clients.store.locking.lock(0, 0).locked(), "others wait for a late client"
     assert late.go()
     assert clients.store.get(b"k") == NEW
     clients.sound()

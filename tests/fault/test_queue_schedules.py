@@ -95,9 +95,9 @@ class WakesNoProducer(CyclicRing):
 
 
 MUTANTS: dict[str, dict[str, Any]] = {
-    "who was woken does not say so": {"waiting_class": SaysNothing},
-    "who was woken to get wakes no other client": {"ring_class": LooksEmpty},
-    "who was woken to put wakes no other client": {"ring_class": LooksFull},
+    "a woken client does not say so": {"waiting_class": SaysNothing},
+    "a client woken to get wakes no other": {"ring_class": LooksEmpty},
+    "a client woken to put wakes no other": {"ring_class": LooksFull},
     "no client is woken after a get": {"ring_class": WakesNoProducer},
 }
 """Parts in place of a queue's."""

@@ -75,7 +75,7 @@ def test_modules_in_a_circle_are_an_error(modules: Path) -> None:
 
 
 def entries(data: bytes) -> dict[str, tuple[int, bytes]]:
-    """What an archive "newc" has: mode and content by path. Written after the format's text."""
+    """The entries of an archive "newc": mode and content by path. After the format's text."""
     found, at = {}, 0
     while True:
         assert data[at : at + 6] == b"070701"
@@ -316,7 +316,7 @@ LATE = [
 
 
 def test_write_that_lands_after_its_client_was_given_up_is_caught(outcome: Outcome) -> None:
-    """What the rack found: an update of a key, deleted meanwhile, that brought it back."""
+    """The rack found it: an update of a key, deleted meanwhile, brought the key back."""
     back = note(1, Operation.GET, Result.OK, 0, 0, NEW, 8, 9)
     verdicts.judge_history(outcome, np.array([*LATE, back], NOTE), KEYS)
     assert failed(outcome) == {verdicts.HISTORY}

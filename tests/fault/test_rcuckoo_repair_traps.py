@@ -107,7 +107,7 @@ def _of_a_lock_that_is_clear(pools: Any) -> None:
 
 
 def _shows_that_it_gets_on(pools: Any) -> None:
-    """It looks at the lock again and again; those who wait for its lease do not suspect it."""
+    """It looks at the lock again and again; clients that wait for its lease do not suspect it."""
     clients = Clients(pools, 1)
     busy = Busy(clients, pools)
     die_unsure(clients, True)

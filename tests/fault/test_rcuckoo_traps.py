@@ -63,7 +63,7 @@ UPDATE: Final = OPERATIONS["update, same size"]
 
 
 def of_path(monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
-    """What the matrix says of an insert that moves two entries."""
+    """The matrix's verdicts on an insert that moves two entries."""
     monkeypatch.setitem(
         FAULT_PROFILES, "rcuckoo", FaultProfile(dict(RING), matrix_nodes=1, matrix_capacity=64)
     )
@@ -104,7 +104,7 @@ def test_rcuckoo_mutant_is_caught_by_the_matrix(
 
 
 def tired(clients: Clients) -> Where:
-    """The look of who was refused, or its tenth try to take locks."""
+    """The look of a refused client, or its tenth try to take locks."""
     tries = itertools.count(1)
 
     def there(verb: str, address: int) -> bool:
@@ -229,7 +229,7 @@ def _living_client_has_the_lock_of_the_dead(pools: Any) -> None:
 
 
 def _lock_is_taken_while_states_are_looked_at(pools: Any) -> None:
-    """By a client that had none when who repairs looked at the journals."""
+    """By a client that had no lock when the repairing client looked at the journals."""
     clients = Clients(pools, 3)
     holder, repairer, other = clients.puppets
     key, beside = clients.key(3), clients.key(3, number=1)
@@ -293,7 +293,7 @@ class Backward:
 
 
 def _both_copies_are_locked_while_one_is_cleared(pools: Any) -> None:
-    """A client updates the copy that who repairs is about to clear."""
+    """A client updates the copy that the repairing client is about to clear."""
     clients = Clients(pools, 2)
     repairer, other = clients.puppets
     made = Backward(clients)
@@ -394,7 +394,7 @@ def _two_insert_one_key_by_two_paths(pools: Any) -> None:
 
 
 def _refused_client_keeps_no_others_waiting(pools: Any) -> None:
-    """One stands still; who waits for it has no lock that a third one needs."""
+    """One client stands still; a client that waits for it has no lock that a third one needs."""
     clients = Clients(pools, 3, locks_per_message=1)
     still, waiting, third = clients.puppets
     held, needs, free = clients.key(5), clients.key(4), clients.key(3)

@@ -23,8 +23,8 @@ COMPILED = BUILD == "compiled"
 
 
 def insert_through_a_replacement() -> list[str]:
-    """What breaks when a node is lost in the midst of an insert, and its client stands still until
-    another has replaced what it inserted, and the node."""
+    """The failures when a node is lost in the midst of an insert, and its client stands still
+    until another client has replaced the pair, and the node."""
     program = parse_program("pd|ud n")
     broken = []
     with SimulatedCluster("fusee", 2, nodes=2, value_size=40) as stage:
@@ -47,7 +47,7 @@ def test_who_stood_still_finds_in_new_memory_what_became_of_its_object() -> None
 class Thrifty(replacement.Filling):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self.in_hand = set()
+        self.in_journals = set()
 
 
 def test_replacement_that_copies_only_what_is_used_is_caught(
@@ -61,7 +61,7 @@ def test_replacement_that_copies_only_what_is_used_is_caught(
 
 
 def read_from_new_memory() -> str:
-    """What is wrong with a run in which a node is replaced, and then all keys are read there."""
+    """The fault of a run in which a node is replaced, and then all keys are read there."""
     with SimulatedCluster("fusee", 2, nodes=2, value_size=40) as stage:
         run = replay(stage, parse_program("ua|n ub"), parse_schedule("0.0.1m0"))
     assert run.replaced == 1

@@ -132,7 +132,7 @@ PROGRAMS = (("mab|mab|s gb", 0), ("i i i|i mba|mbc s", 2), ("cab|mba o|n", 0))
 @pytest.mark.parametrize("kind", [STALL, CRASH], ids=["stops", "dies"])
 @pytest.mark.parametrize(("program", "op"), PROGRAMS)
 def test_owner_may_stop_at_each_step(program: str, op: int, kind: str, made: TxStage) -> None:
-    """Others do the same keys meanwhile; who stopped goes on when they are done."""
+    """Others change the same keys meanwhile; the stopped client goes on when they are done."""
     runs: list[TxRun] = []
     for step in _steps(made, program):
         assert faulty(made, program, (0, op, step, kind), runs=runs) == ""

@@ -64,7 +64,7 @@ class Scene(StillTestbed):
         self.owner.begin(work, where)
 
     def holds(self, value: bytes) -> None:
-        """What is left is so, at once, and nothing is leaked; and it can be changed."""
+        """The key has this value, at once, and can be changed; and nothing is leaked."""
         pauses = StillEndpoint.pauses
         assert self.store.get(KEPT) == value
         with pytest.raises(limpet.NodeFailed):
@@ -145,7 +145,7 @@ def test_who_lives_carries_out_what_was_decided(pools: Any, kind: str) -> None:
 def test_who_wakes_when_others_have_let_go_frees_nothing_that_is_linked(
     pools: Any, kind: str, then: str
 ) -> None:
-    """It had decided; who waited for it took that for undone, and found its pair freed."""
+    """It had decided; a waiting client took that for undone, and found its pair freed."""
     scene = Scene(pools, kind, LONG)
     scene.begin(scene.decides(scene.owner), LONG + NEW)
     scene.owner.go(on_second("cas", 1))

@@ -131,7 +131,7 @@ def test_keys_of_programs_are_in_leaves_of_their_own() -> None:
 @kinds
 @pytest.mark.parametrize("transactions", [False, True])
 def test_runs_are_the_same_in_whatever_order_they_are_run(kind: str, transactions: bool) -> None:
-    """What a client knew of the last pin was kept from one run to the next."""
+    """A client's knowledge of its last pin was kept from one run to the next."""
     explored = Exploration(store=kind, value_size=40, seed=5, transactions=transactions)
     numbers = range(12 if COMPILED else 3)
     with cluster_of(explored) as stage:

@@ -85,7 +85,7 @@ PROGRAMS: Final = ("mab|mab|s gb", "t|p fab d|fba t", "fab i|fba|s gb")
 @pytest.mark.parametrize("kind", [STALL, CRASH], ids=["stops", "dies"])
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_owner_may_stop_at_each_step(program: str, kind: str, made: TxStage) -> None:
-    """Others do the same keys meanwhile; who stopped goes on when they are done."""
+    """Others change the same keys meanwhile; the stopped client goes on when they are done."""
     runs: list[TxRun] = []
     for step in range(1, steps_of(made, program) + 1, 3 if COMPILED else 40):
         assert faulty(made, program, (0, 0, step, kind), runs=runs) == ""
@@ -140,7 +140,7 @@ MUTANTS: Final[dict[str, tuple[Change_, str, str]]] = {
          lambda tx, store, key, found: store.note(tx._reads, key, found)), "mab mab|s s|", "order",
     ),
 }  # fmt: skip
-"""What is changed, a program that shows it, and how what it says begins."""
+"""The changed lines, a program that shows the fault, and the beginning of the failure's text."""
 
 
 def _caught(name: str, kind: str, count: int = 3000) -> Explored:

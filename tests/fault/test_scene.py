@@ -1,4 +1,4 @@
-"""What the matrix demands of a survivor: that no client is blocked."""
+"""The matrix demands of a survivor that no client is blocked."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ GOOD = {
     "stale read, called in the nanosecond of the return": [
         tx("x0", "x1", 1, 2), tx("x0", "", 2, 4),
     ],
-    "stale read of who was called before": [tx("x0", "x1", 1, 3), tx("x0", "", 2, 4)],
+    "stale read of an earlier transaction": [tx("x0", "x1", 1, 3), tx("x0", "", 2, 4)],
     "delete": [tx("x0", "x-", 1, 2), tx("x-", "x1", 3, 4), tx("x1", "", 5, 6)],
     "order of return that reads confirm": [
         tx("x0", "x1", 1, 2), tx("y0", "y1", 3, 4), tx("x1 y0", "", 1, 9),

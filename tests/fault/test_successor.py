@@ -98,7 +98,7 @@ def test_make_soak_takes_every_kind() -> None:
 
 
 def run_with(monkeypatch: pytest.MonkeyPatch, name: str, by: Any) -> str:
-    """What the matrix says of the successor of a killed update when a call of the store is this."""
+    """The matrix's failures for the successor of a killed update, with this call of the store."""
     real = successor.Pool.store
 
     def store(pool: Any, kind: str, **given: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What a client leaves in its row of a register, and what the next one there makes of it.
+"""A client's traces in its row of a register, and their repair by the next client there.
 
 Traps S10 and S11: a tombstone that was cut in two, and copies that were not written back.
 """

@@ -277,8 +277,8 @@ def _tombstone_is_lost_and_the_guess_is_stale(pools: Any) -> None:
 
 
 def _row_is_not_in_order_and_the_tombstone_is_lost(pools: Any) -> None:
-    """A writer was killed who had begun to move its value to the other pointer. The next one cannot
-    write, meets a tombstone at a minority, and is killed, too: the value stands."""
+    """A writer was killed that had begun to move its value to the other pointer. The next one
+    cannot write, meets a tombstone at a minority, and is killed, too: the value stands."""
     scene = Scene(pools, 2)
     deleter, writer = scene.clients
     k, row = scene.order[0], writer.pool.client.ident >> INCARNATION_BITS
@@ -308,7 +308,7 @@ def _row_is_not_in_order_and_the_tombstone_is_lost(pools: Any) -> None:
 
 
 def _value_in_place_is_torn(pools: Any) -> None:
-    """A client was killed who wrote it."""
+    """The client that wrote it was killed."""
     scene = Scene(pools, 1)
     (reader,) = scene.clients
     scene.visit()

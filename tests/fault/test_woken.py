@@ -54,7 +54,7 @@ class SleepyPool(limpet.Pool):
 
 
 class UnguardedEndpoint(SleepyEndpoint, verbs=MUTATING):
-    """What there was before: a client looks whether it is one at its next operation only."""
+    """The variant: a client checks only at its next operation whether it has its slot."""
 
     def guard(self, addr: int, word: int) -> int:
         return 0
@@ -122,7 +122,7 @@ class Night:
         successor.close()
 
     def wrong(self) -> str:
-        """What is not as the others have left it."""
+        """The keys that are not as the others have left them."""
         for key in (KEY, b"new"):
             if (found := self.store.get(key)) is not None:
                 return f"{key!r} is back: {found!r}"

@@ -1,1 +1,1 @@
-"""What tests share: how the suite is divided, scenes, clients that stop when they are told to."""
+"""Shared parts of tests: the division of the suite, scenes, clients that stop on demand."""

@@ -16,7 +16,7 @@ STALL_MAX = 300
 class Play:
     """One run of what each player does; `may_crash` says when one of them may.
 
-    What reads or writes several words may stall, and die, between any two of them.
+    A verb on several words may stall, and the client die, between any two of them.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What the tests of clients and of their memory share."""
+"""Shared parts of the tests of clients and of their memory."""
 
 from __future__ import annotations
 

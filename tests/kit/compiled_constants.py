@@ -81,7 +81,7 @@ def _constants(tree: ast.Module) -> set[str]:
 
 
 def _value(node: ast.expr, values: dict[str, Any]) -> Any:
-    """What a constant expression is; None: it is none."""
+    """The value of a constant expression; None: it is not constant."""
     try:
         return eval(compile(ast.Expression(node), "", "eval"), {"__builtins__": {}}, dict(values))
     except Exception:

@@ -140,7 +140,7 @@ class Clients(Testbed):
         return key
 
     def looks(self) -> Where:
-        """The look at the locks of who has been refused, before it tries again."""
+        """The look of a refused client at the locks, before it tries again."""
         return lambda verb, address: verb == "load" and address == self.locks
 
     def locked(self) -> int:

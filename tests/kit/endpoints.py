@@ -10,7 +10,7 @@ from limpet.shm.endpoint.hooked import HookedEndpoint
 
 
 class Interrupted(Exception):
-    """What a signal handler raised in the midst of an operation."""
+    """An exception of a signal handler in the midst of an operation."""
 
 
 class WatchedEndpoint(HookedEndpoint, verbs=("load", "cas", "mcas", "read", "read_words")):

@@ -1,4 +1,4 @@
-"""What the tests of the fabric share: both builds, endpoints over plain memory."""
+"""Shared parts of the tests of the fabric: both builds, endpoints over plain memory."""
 
 import mmap
 import os

@@ -29,7 +29,7 @@ SPAN = 3
 """Blocks of a large object."""
 STEPS_MAX = 2000
 SETTLED = (SLAB, LARGE, TAIL, TAKEN, LIMBO)
-"""Kinds of heads that no client is claiming or giving back."""
+"""Kinds of primaries that no client is claiming or giving back."""
 
 
 class LinkedPool(limpet.Pool):
@@ -110,7 +110,7 @@ def settled(pool: Any) -> None:
 
 
 def sound(pool: Any) -> dict[str, int]:
-    """Nothing has leaked, no head is without its backups, nor the other way round; the audit."""
+    """Nothing has leaked, no primary is without its backups, nor the other way round; the audit."""
     audit: dict[str, int] = pool.audit()
     assert audit["leaked"] == 0
     assert sum(value for key, value in audit.items() if key != "total") == audit["total"]
@@ -119,13 +119,13 @@ def sound(pool: Any) -> dict[str, int]:
 
 
 def _whole(pool: Any) -> None:
-    groups = pool.blocks.groups
+    replica_sets = pool.blocks.groups
     backups = set()
     for node, words in _tables(pool).items():
         for block, word in enumerate(words):
             if word >> 60 in SETTLED and replicas_of(word) > 1:
-                for there, at in groups.backups(node, block, replicas_of(word)):
-                    if not groups.failed(there):
+                for there, at in replica_sets.backups(node, block, replicas_of(word)):
+                    if not replica_sets.failed(there):
                         backup = pool.endpoint.load(pool.heap.table_word(there, at))
                         assert backup >> 60 == BACKUP, (node, block, there, at)
                         assert replicas_of(backup) == replicas_of(word)
@@ -133,9 +133,9 @@ def _whole(pool: Any) -> None:
     for node, words in _tables(pool).items():
         for block, word in enumerate(words):
             if word >> 60 == BACKUP and (node, block) not in backups:
-                head = pool.heap.placement.head(node, block, replicas_of(word))
-                assert head is not None
-                assert groups.failed(head[0]), (node, block, hex(word))
+                primary = pool.heap.placement.primary(node, block, replicas_of(word))
+                assert primary is not None
+                assert replica_sets.failed(primary[0]), (node, block, hex(word))
 
 
 def _tables(pool: Any) -> dict[int, list[int]]:
@@ -149,7 +149,7 @@ def _tables(pool: Any) -> dict[int, list[int]]:
 
 
 def strays(pool: Any) -> int:
-    """How many blocks are those of groups without a head."""
+    """How many blocks are backups without a primary."""
     return sum(word >> 60 == STRAY for words in _tables(pool).values() for word in words)
 
 
@@ -192,7 +192,7 @@ def fill(pool: LinkedPool, node: int, size: int, replicas: int, at: int = 0) -> 
 
 
 def hoard(pool: LinkedPool, replicas: int) -> None:
-    """Own all memory that groups can have, with nothing in it."""
+    """Own all memory that replica sets can have, with nothing in it."""
     last = 0
     for node in range(pool.parameters.nodes):
         last = fill(pool, node, WHOLE, replicas, last)
@@ -202,7 +202,7 @@ def hoard(pool: LinkedPool, replicas: int) -> None:
 
 
 def everything_is_free(pool: LinkedPool) -> None:
-    """What is not reserved is free once no client has anything."""
+    """All memory that is not reserved is free once no client has any."""
     for _ in range(3):
         settled(pool)
         give_back(pool)

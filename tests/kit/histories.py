@@ -32,7 +32,7 @@ def delete(call: int, end: int | None, result: str = "ok") -> Record:
 
 
 def outcomes(value: bytes | None, record: Record) -> list[tuple[bytes | None]]:
-    """What the key can be after `record` came back as it did, in a tuple; none if it cannot."""
+    """The possible values of the key after `record` with its result, as tuples; [] if none."""
     present = value is not None
     op, result = record.op, record.result
     if op == "get":

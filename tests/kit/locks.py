@@ -186,7 +186,7 @@ class Run:
         VAIN_S."""
         self._held = 0.0
         self.order: list[int] = []
-        """Of those who got the lock, what their locks have as `drawn`."""
+        """The attribute `drawn` of the locks of the clients that got the lock."""
         self._hub = getcurrent()
 
     # ---- the scheduler --------------------------------------------------------------------------
@@ -252,7 +252,7 @@ class Run:
             self._held = self.stage.clock
 
     def _vainly(self, addr: int) -> bool:
-        """Whether who slept there until the time was over could have gone on long ago."""
+        """Whether a client that slept there until its timeout could have gone on long ago."""
         if self.stage.clock - self._held <= VAIN_S:
             return False
         lock = self.players[0].lock
@@ -275,7 +275,7 @@ class Run:
             player.finished = True
 
     def _work(self, player: Player) -> None:
-        """What the lock protects: a word that is counted up without an atomic verb."""
+        """Count the word up, without an atomic verb, that the lock protects."""
         if self.holder is not None:
             if not self.holder.dead:
                 self.failure = self.failure or "two clients hold the lock"
@@ -324,10 +324,10 @@ class Run:
         return self
 
     def _over(self) -> bool:
-        """Whether those who are left would wait for ever, and should."""
+        """Whether the clients that are left would wait for ever, and should."""
         return False
 
     def _wrong(self) -> str:
-        """What is wrong in the end; "": nothing."""
+        """The fault at the end; "": none."""
         counted = self.stage.setup_client.endpoint.load(self.stage.channel.address + PROTECTED)
         return "" if counted == self.done else f"{counted} was counted, {self.done} were done"

@@ -97,7 +97,7 @@ def children(
 
 
 def gather(*functions: Callable[[], object], lifetime_s: int = LIFETIME_S) -> list[Any]:
-    """What each function returned in a child of its own; all must end well."""
+    """The result of each function, each run in a child; all must end well."""
     with children(list(functions), lifetime_s) as started:
         results = []
         for pid, out in started:
@@ -153,7 +153,7 @@ class Child:
         os.write(self._ask, name.encode())
 
     def answer(self) -> Any:
-        """What the action returned; RuntimeError with its traceback when it raised."""
+        """The result of the action; RuntimeError with its traceback when it raised."""
         data = os.read(self._answer, 65536)
         if not data:
             raise EOFError(f"child {self.pid} is gone")

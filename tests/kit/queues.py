@@ -1,6 +1,6 @@
 """Simulated clients of one queue that wait for each other: a locks.py of queues.
 
-Fewer than half of the clients put, two or more get. No client but they wakes who sleeps, or its
+Fewer than half of the clients put, two or more get. Only they wake a sleeping client, or its
 time is over; a sleep is in vain if there was an element, or room, for long, and no client was on
 the way.
 """
@@ -35,7 +35,7 @@ class QueueStage(LockStage):
 
 
 class QueueRun(Run):
-    """One run: each of those who put puts `times` elements; the others get as many as there are.
+    """One run: each producer puts `times` elements; the others get as many as there are.
 
     `dies`: one client dies when it was WOKEN, and has not looked yet, or when it has said that it
     wakes a client, and has not (WAKING).

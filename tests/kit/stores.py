@@ -1,4 +1,4 @@
-"""What the tests of stores and channels share: sizes, keys, and whether all is sound afterwards."""
+"""Shared parts of tests of stores and channels: sizes, keys, and the check afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is not yet as tests/test_architecture.py wants it. It only becomes shorter.
+"""Exceptions from the rules of tests/test_architecture.py. The list only becomes shorter.
 
 An entry that is not needed any more fails the tests: take it out. A new one says why here.
 """

@@ -136,7 +136,7 @@ class Happened:
 
 
 class Judge:
-    """What there was in a run, and whether it is strictly serialisable."""
+    """The operations of a run, and whether they are strictly serialisable."""
 
     def __init__(self) -> None:
         self.moves: dict[bytes, tuple[Happened, bytes]] = {}
@@ -150,7 +150,7 @@ class Judge:
         return self.time
 
     def verdict(self, final: dict[bytes, tuple[int, tuple[bytes, ...]]]) -> str:
-        """What is wrong, or "" if nothing is; `final`: balance and names of each account."""
+        """The fault, or "" if there is none; `final`: balance and names of each account."""
         total = sum(balance for balance, _ in final.values())
         if total != BALANCE * len(final):
             return f"sum: the accounts have {total}: {final}"
@@ -288,7 +288,7 @@ class TxRun(Run):
         super().__init__(stage, program, chooser)
         self.judge = Judge()
         self.own: dict[int, list[bytes]] = {}
-        """What a client has put: what may be there at the end."""
+        """The values that a client has put: these may be there at the end."""
         self.inserted: set[bytes] = set()
 
     def _get(self, tx: Any, player: SimulatedClient, key: bytes) -> Any:
@@ -506,7 +506,7 @@ def logged(made: TxStage, run: TxRun, client: int) -> bool:
 
 @dataclasses.dataclass
 class Explored:
-    """What came of many runs."""
+    """The results of many runs."""
 
     runs: int = 0
     crashes: int = 0

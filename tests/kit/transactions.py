@@ -1,6 +1,6 @@
 """Scenes of an `rtx-sherman` store step by step: puppets of it, whose clocks stand still.
 
-Time passes only by pauses of who waits, and when it is told to: see `Clients.pass_lease`.
+Time passes only by pauses of waiting clients, and by `Clients.pass_lease`.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ def deciding(beside: Any, pool: Any) -> Where:
 
 
 def look_after(store: Any, at: int) -> None:
-    """See to the lock of an object, as who waits for it does now and then."""
+    """Repair the lock of an object, as a waiting client does now and then."""
     store.leaf.at = at
     store.stay(0, True)
 

@@ -32,7 +32,7 @@ class Side:
         self.node = node
 
     def named(self, key: bytes) -> bytes:
-        """What a key is called here."""
+        """A key's name here."""
         names = (b"%s#%d" % (key, count) for count in itertools.count())
         return next(name for name in names if self.race.index.table_of(name) == self.node)
 

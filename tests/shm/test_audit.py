@@ -23,14 +23,14 @@ SIZE = 3000
 
 
 class ConfirmsAll(Audit):
-    """What was found nowhere in one look is not looked for again."""
+    """Objects that one look found nowhere are not looked for again."""
 
     def _confirmed(self, suspects: set[tuple[int, int]]) -> set[tuple[int, int]]:
         return suspects
 
 
 class NeverPins(Audit):
-    """What is freed while it looks may be in use again before it has looked."""
+    """Memory that is freed during its look may be in use again before it has looked there."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)

@@ -326,7 +326,7 @@ class NotExclusive(Memfds):
 
 
 class WritableToReaders(Memfds):
-    """What is opened to be looked at can be written."""
+    """Descriptors for looks can write."""
 
     def place(self, index: int, generation: int = 0) -> Any:
         class Writable(MemfdPlace):

@@ -1,4 +1,4 @@
-"""What is different on device DAX, with a made-up sysfs and files standing in for devices."""
+"""Device DAX, with a made-up sysfs and files standing in for devices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is used again when, where the epoch leaves the bits that others have of it.
+"""When memory is used again, at epochs beyond the bits that other words have of them.
 
 These are a pin's (epoch.py) and a block word's (words.py). Tests of new pools are run again with
 pools that have been in use for so long.

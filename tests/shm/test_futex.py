@@ -21,7 +21,7 @@ WORD = 64
 READY = 128
 LONG_US = 20_000_000
 HIGH = 7 << 32
-"""The upper half of a word is no concern of those who sleep on it."""
+"""The upper half of a word does not concern clients that sleep on it."""
 
 
 @pytest.fixture(params=BOTH)

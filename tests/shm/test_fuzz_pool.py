@@ -570,7 +570,7 @@ REFERENCES = st.one_of(
 @example([(255 << 48 | 16, 0)], 3, 1)
 @example([(1 << 48 | 255 << 40 | 4096, 0)], 2, 1)
 @example([(1 << 48 | 16, 7)], 2, 1)
-def test_the_hand_of_a_dead_client(
+def test_the_journal_of_a_dead_client(
     victim: Victim, journal: list[tuple[int, int]], state: int, pin: int
 ) -> None:
     """Recovery settles it, whatever it holds."""

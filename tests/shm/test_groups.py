@@ -1,4 +1,4 @@
-"""Block groups: whoever is killed at any step, or comes late, nothing is lost or leaks."""
+"""Replica sets: a client killed at any step, or a late one, loses and leaks nothing."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from limpet.shm.endpoint.words import (
     block_word,
     recast,
 )
-from limpet.shm.replicas.replica_sets import Groups
+from limpet.shm.replicas.replica_sets import ReplicaSets
 
 COMPILED = BUILD == "compiled"
 
@@ -90,8 +90,8 @@ def test_recoverer_may_be_killed_at_any_step(pools: Any, spans: bool) -> None:
     pool = roomy(pools)
 
     def dies_holding(pool: LinkedPool, replicas: int) -> None:
-        """With an object in the client journal that is linked, one that is not, and a group half
-        given back."""
+        """Die with a linked object and an unlinked one in the client journal, and a replica set
+        half given back."""
         size = size_of(pool, spans)
         pool.put(1, 0, size, replicas)
         pool.allocator.replenish(1, size, replicas)
@@ -229,11 +229,11 @@ def test_of_two_recoverers_one_may_be_killed_at_any_step_while_the_other_is_at_a
     everything_is_free(pool)
 
 
-# ---- who comes late ------------------------------------------------------------------------------
+# ---- late clients --------------------------------------------------------------------------------
 
 
 def test_late_recoverer_leaves_the_backups_of_the_next_group_alone(pools: Any) -> None:
-    """It stood still between its look at the dead client's head and at the backups."""
+    """It stood still between its look at the dead client's primary and at the backups."""
     pool = small(pools, nodes=3, lease_us=20_000)
     late, next_owner = pools.again(pool), pools.keep(LinkedPool.open(pool.url))
     with child(claim=lambda: pool.allocator.replenish(0, SIZE, 3)) as other:
@@ -242,33 +242,33 @@ def test_late_recoverer_leaves_the_backups_of_the_next_group_alone(pools: Any) -
     (block,) = (b for b, word in enumerate(pool.blocks.words(0).tolist()) if word >> 60 == SLAB)
     word = pool.blocks.words(0).tolist()[block]
     early = pool.grace.close_period()
-    release_backups = Groups._release_backups
+    release_backups = ReplicaSets._release_backups
     references = []
 
-    def overtaken(groups: Groups, *arguments: Any) -> None:
-        if groups is late.blocks.groups and not references:
+    def overtaken(replica_sets: ReplicaSets, *arguments: Any) -> None:
+        if replica_sets is late.blocks.groups and not references:
             # By another recoverer, which had closed its period before the late one was pinned.
             pending = recast(word, PENDING, word & OWNER_MASK)
             assert pool.blocks.groups.release(0, block, pending, early, word & OWNER_MASK) == 1
             references.append(next_owner.put(0, 0, SIZE, 3))
-        release_backups(groups, *arguments)
+        release_backups(replica_sets, *arguments)
 
-    Groups._release_backups = overtaken  # type: ignore[method-assign]
+    ReplicaSets._release_backups = overtaken  # type: ignore[method-assign]
     try:
         late.recover()
     finally:
-        Groups._release_backups = release_backups  # type: ignore[method-assign]
+        ReplicaSets._release_backups = release_backups  # type: ignore[method-assign]
     assert pool.heap.block_of(references[0]) == block
     assert pool.serves(references[0]) == 3
     sound(pool)
 
 
 @pytest.mark.parametrize("size_class", [5, LARGE_CLASS, TAIL_CLASS])
-@pytest.mark.parametrize("lost", [False, True], ids=["head in service", "head lost"])
+@pytest.mark.parametrize("lost", [False, True], ids=["primary in service", "primary lost"])
 def test_mirror_written_by_a_client_that_was_declared_dead_is_given_back(
     pools: Any, size_class: int, lost: bool
 ) -> None:
-    """It was stopped within a claim, and its head was given back before it went on."""
+    """It was stopped within a claim, and its primary was given back before it went on."""
     pool = roomy(pools, nodes=3)
     start = pool.heap.placement.starts(2)[1]
     node, block = pool.heap.placement.backup(0, start + 1, 2, 1)

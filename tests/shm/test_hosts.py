@@ -129,7 +129,7 @@ def test_host_that_booted_again_recovers_its_earlier_run_after_one_lease(
             took = time.monotonic() - start
             assert earlier.ident not in ids(again)
         assert took >= LEASE_S * 0.9  # it was looked at for so long
-        assert pool.endpoint.load(slot_of(earlier.ident) + slots.FENCE) == 0  # nobody was asked
+        assert pool.endpoint.load(slot_of(earlier.ident) + slots.FENCE) == 0  # no host was asked
 
 
 def test_client_with_the_same_machine_id_is_given_two_leases(pools: Any) -> None:
@@ -154,7 +154,7 @@ def test_host_is_given_up_only_when_the_command_has_switched_it_off(
     with Away(pool, boot=1, name="rack-b") as other:
         other.stand_still()
         end = time.monotonic() + 4 * LEASE_S
-        while time.monotonic() < end:  # a client that has no command waits, and says for whom
+        while time.monotonic() < end:  # a client without a command waits, and names the other
             assert pool.recover()["clients"] == []
             time.sleep(LEASE_S / 10)
         assert "suspended" in {event["kind"] for event in pool.events()}

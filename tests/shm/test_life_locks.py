@@ -292,7 +292,7 @@ def test_program_that_a_pinned_client_became_is_not_killed(pools: Any) -> None:
     assert [event["kind"] for event in pool.events()] == ["recovered"]
 
 
-# ---- whom the words of a slot name ---------------------------------------------------------------
+# ---- the process that a slot names ---------------------------------------------------------------
 
 
 @pytest.fixture

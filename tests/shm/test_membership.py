@@ -165,7 +165,7 @@ def test_newcomer_that_dies_half_way_leaves_a_free_slot(pools: Any, fuse: int) -
 
 @pytest.mark.parametrize("fuse", [3, 30, 68, 69, 70, 80])
 def test_pool_full_of_the_dead_can_be_joined(pools: Any, fuse: int) -> None:
-    """Also when who came to recover them died in the slot that is kept for that."""
+    """Also when a recovering client died in the slot that is reserved for that."""
     pool = pools(clients=4)
     store = pool.store("race", capacity=64)
     with serving(pool, store) as one, serving(pool, store) as two:

@@ -1,4 +1,4 @@
-"""What only the portable fabric has: views of words, files behind mappings."""
+"""Parts of the portable fabric alone: views of words, files behind mappings."""
 
 import mmap
 import os

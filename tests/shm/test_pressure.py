@@ -1,4 +1,4 @@
-"""Memory that living clients hoard: who needs it takes it, and who had it never uses it again."""
+"""Memory that living clients hoard: a client in need takes it, and its owner uses it no more."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def short_of(pool: limpet.Pool, size: int = 3000) -> Shortage:
 
 
 def take(pool: limpet.Pool, size: int = 3000) -> None:
-    """Take what others hoard, as who finds no memory does; it is in limbo then."""
+    """Take hoarded blocks, as a client without memory does; they are in limbo then."""
     shortage = short_of(pool, size)
     assert pool.exclusively(shortage.look)
     assert not in_limbo(pool), "taken at first sight"
@@ -146,7 +146,7 @@ def test_owner_notices_at_its_next_operation(pools: Any) -> None:
 
 
 def test_block_that_comes_back_to_its_owner_begins_anew(pools: Any) -> None:
-    """What the owner knew of the block's objects was still there beside what it found out."""
+    """The owner's old knowledge of the block's objects was still there beside the new."""
     pool = pools(node_size="512KiB", lease_us=LEASE_US)
     owner = pools.again(pool)
     store, of_owner = stores(pool, owner)

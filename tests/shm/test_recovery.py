@@ -1,4 +1,4 @@
-"""What becomes of a dead client's belongings; and audits that can fail."""
+"""Recovery of a dead client's memory; and audits that can fail."""
 
 from __future__ import annotations
 
@@ -143,8 +143,8 @@ def leak_block(word: int) -> Any:
     return leak
 
 
-def leak_hand_of_nobody(pool: limpet.Pool) -> None:
-    """What is in the client journal of a slot that is free is in no client's journal."""
+def leak_in_free_journal(pool: limpet.Pool) -> None:
+    """An object in the client journal of a free slot is in no client's journal."""
     leak_used_bit(pool)
     slot = slot_of(9 << 36)
     pool.endpoint.store(slot + CLIENT_JOURNAL, 1 << 48)
@@ -173,7 +173,7 @@ def lose_link(pool: limpet.Pool) -> None:
         pytest.param(leak_block(block_word(LARGE, 7 << 36 | 5)), id="LARGE of a dead id"),
         pytest.param(leak_block(block_word(TAIL, 1)), id="TAIL of no span"),
         pytest.param(leak_block(block_word(REGION, 12345)), id="REGION of no entry"),
-        pytest.param(leak_hand_of_nobody, id="journal of a free slot"),
+        pytest.param(leak_in_free_journal, id="journal of a free slot"),
     ],
 )
 def test_audit_reports_an_injected_leak(pools: Any, leak: Any) -> None:

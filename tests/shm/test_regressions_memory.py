@@ -265,9 +265,8 @@ def test_interrupted_release_of_a_block_leaves_it_to_others(pools: Any) -> None:
     of_two.check()
 
 
-def test_damaged_hand_of_the_dead_does_not_stop_recovery(pools: Any) -> None:
-    """What cannot be a reference in a dead client's journal killed or stopped whoever recovered
-    it."""
+def test_damaged_journal_of_the_dead_does_not_stop_recovery(pools: Any) -> None:
+    """An impossible reference in a dead client's journal killed or stopped the recoverer."""
     pool = pools(clients=8)
     for reference in (200 << 48 | 0x7F000, 1 << 48 | 16, 1 << 48 | 5 << 40 | 0x7F000):
 
@@ -367,9 +366,9 @@ def test_empty_blocks_of_nobody_serve_every_size_class(pools: Any) -> None:
     assert pool.audit()["leaked"] == 0
 
 
-def test_hand_left_by_an_interrupted_operation_is_settled_by_the_next(pools: Any) -> None:
-    """What an interrupted operation left in the client journal was counted with the next
-    operation's objects."""
+def test_journal_left_by_an_interrupted_operation_is_settled_by_the_next(pools: Any) -> None:
+    """Objects of an interrupted operation in the client journal were counted with those of the
+    next operation."""
     pool = pools.keep(WatchedPool.create(pools.url(), nodes=1, node_size="2MiB"))
     (store,) = stores(pool)
     store.put(b"warm", OLD)

@@ -1,4 +1,4 @@
-"""A memory node that is replaced: what has replicas is there again, whoever is killed meanwhile."""
+"""A replaced memory node: objects with replicas are there again, also after kills meanwhile."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from limpet.shm.backends.location import SHM_DIR
 from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.endpoint.layout import LEADER, address
 from limpet.shm.endpoint.states import EXCLUDED, IN_SERVICE, RESTORING, generation_of, state_of
-from limpet.shm.replicas.replica_sets import Groups
+from limpet.shm.replicas.replica_sets import ReplicaSets
 
 COMPILED = BUILD == "compiled"
 LAST = 3
@@ -44,7 +44,7 @@ class StoppingLinkedPool(LinkedPool):
 
 
 def files(pool: Any) -> set[str]:
-    """What is behind the name of the pool in the names of its segments."""
+    """The suffixes of the names of the pool's segments."""
     prefix = f"limpet.{pool.url.removeprefix('shm://')}."
     return {
         path.name.removeprefix(prefix) for path in SHM_DIR.iterdir() if path.name.startswith(prefix)
@@ -114,19 +114,19 @@ def test_every_node_is_replaced_in_turn_and_memory_comes_back(pools: Any) -> Non
 
 
 def test_groups_are_never_promised_one_place(pools: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A head is lost with its node; later groups must not have their backups in its place."""
+    """A primary is lost with its node; later sets must not have their backups in its place."""
     pool = small(pools)
     objects = {at: pool.put(at, 0, WHOLE, 3) for at in range(LATER)}
     pool.fail_node(0)
-    promised = Groups._promised
+    promised = ReplicaSets._promised
     refused = []
 
-    def counted(self: Groups, node: int, block: int, replicas: int) -> bool:
+    def counted(self: ReplicaSets, node: int, block: int, replicas: int) -> bool:
         found = promised(self, node, block, replicas)
         refused.append(found)
         return found
 
-    monkeypatch.setattr(Groups, "_promised", counted)
+    monkeypatch.setattr(ReplicaSets, "_promised", counted)
     with contextlib.suppress(limpet.StoreFull):
         for at in range(LATER, LINKS):
             objects[at] = pool.put(at, 1 + at % 3, WHOLE, 2 + at // 3 % 2)
@@ -379,7 +379,7 @@ def test_a_client_stands_still_while_it_claims(pools: Any, replicas: int) -> Non
 
 
 def test_a_client_stops_before_and_wakes_up_after(pools: Any) -> None:
-    """What it has mapped, and knows of its blocks, is of the memory that was lost."""
+    """Its mapping, and its knowledge of its blocks, are of the memory that was lost."""
     pool = roomy(pools)
     objects = put_some(pool, 2)
     mine = pools.keep(LinkedPool.open(pool.url))

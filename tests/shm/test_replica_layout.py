@@ -23,8 +23,8 @@ PLACES = st.tuples(
 )
 
 
-def groups(placement: ReplicaLayout, nodes: int, replicas: int) -> list[list[tuple[int, int]]]:
-    """Every group: the places of its replicas."""
+def sets(placement: ReplicaLayout, nodes: int, replicas: int) -> list[list[tuple[int, int]]]:
+    """Every replica set: the places of its replicas."""
     length = placement.region_blocks
     return [
         [(node, block), *(placement.backup(node, block, replicas, k) for k in range(1, replicas))]
@@ -43,17 +43,17 @@ def test_replicas_lie_on_different_nodes_and_no_block_is_in_two_groups(
     placement = ReplicaLayout(*place)
     replicas = data.draw(st.integers(1, placement.replicas_max))
     seen: set[tuple[int, int]] = set()
-    for group in groups(placement, nodes, replicas):
-        assert len({node for node, _ in group}) == replicas
-        assert all(node < nodes and block < blocks for node, block in group)
-        assert not seen.intersection(group)
-        seen.update(group)
-        for k, (node, block) in enumerate(group):
-            assert placement.head(node, block, replicas) == (*group[0], k)
+    for members in sets(placement, nodes, replicas):
+        assert len({node for node, _ in members}) == replicas
+        assert all(node < nodes and block < blocks for node, block in members)
+        assert not seen.intersection(members)
+        seen.update(members)
+        for k, (node, block) in enumerate(members):
+            assert placement.primary(node, block, replicas) == (*members[0], k)
             assert placement.part(block, replicas) == k
     for node in range(nodes):
         for block in set(range(blocks)) - {at for there, at in seen if there == node}:
-            assert placement.head(node, block, replicas) is None
+            assert placement.primary(node, block, replicas) is None
 
 
 @settings(deadline=None, max_examples=EXAMPLES)
@@ -66,8 +66,8 @@ def test_every_node_has_as_many_heads_and_backups_and_little_is_left(
     replicas = data.draw(st.integers(1, placement.replicas_max))
     loads = Counter(
         (node, k)
-        for group in groups(placement, nodes, replicas)
-        for k, (node, _) in enumerate(group)
+        for members in sets(placement, nodes, replicas)
+        for k, (node, _) in enumerate(members)
     )
     assert len(loads) == nodes * replicas
     assert len(set(loads.values())) == 1
@@ -130,13 +130,13 @@ def test_impossible_numbers_of_replicas_are_refused(pools: Any) -> None:
 def test_impossible_references_are_not_followed(pools: Any) -> None:
     pool = pools(nodes=3)
     heap, placement = pool.heap, pool.heap.placement
-    head = placement.starts(3)[0]
-    good = heap.reference(2, head, 5, 1) | replica_bits(3)
+    primary = placement.starts(3)[0]
+    good = heap.reference(2, primary, 5, 1) | replica_bits(3)
     assert heap.plausible(good)
     bad = [
         good + (1 << 40),  # no such node
         good | replica_bits(4),
-        heap.reference(2, head + placement.region_blocks, 5, 1) | replica_bits(3),  # a backup
+        heap.reference(2, primary + placement.region_blocks, 5, 1) | replica_bits(3),  # a backup
         heap.reference(2, pool.layout.block_count, 5, 1) | replica_bits(3),
         good | 1,
     ]
@@ -150,14 +150,14 @@ def test_address_of_a_replica_is_where_its_block_is(pools: Any) -> None:
     pool = pools(nodes=4)
     heap, placement = pool.heap, pool.heap.placement
     for replicas in range(1, 5):
-        head = placement.starts(replicas)[1] + 1
+        primary = placement.starts(replicas)[1] + 1
         for size_class in (1, 7, 0):
             index = heap.object_count(size_class) - 1
-            reference = heap.reference(3, head, size_class, index) | replica_bits(replicas)
+            reference = heap.reference(3, primary, size_class, index) | replica_bits(replicas)
             assert heap.replicas(reference) == replicas
             assert heap.index_of(reference) == index
-            assert heap.block_of(reference) == head
+            assert heap.block_of(reference) == primary
             for k in range(replicas):
-                node, block = placement.backup(3, head, replicas, k) if k else (3, head)
+                node, block = placement.backup(3, primary, replicas, k) if k else (3, primary)
                 there = heap.reference(node, block, size_class, index)
                 assert heap.replica(reference, k) == there & (1 << 48) - 1

@@ -1,4 +1,4 @@
-"""What is left of full memory: for updates, for channels, and for clients that come late."""
+"""The reserve of full memory: for updates, for channels, and for late clients."""
 
 from __future__ import annotations
 

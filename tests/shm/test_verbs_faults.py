@@ -1,4 +1,4 @@
-"""What the fabric does when processes die, memory goes away, and processes fork."""
+"""The fabric when processes die, memory goes away, and processes fork."""
 
 import mmap
 import os

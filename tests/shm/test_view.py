@@ -1,4 +1,4 @@
-"""Changes of the view: who leads, who waits for whom, what is left when it goes wrong."""
+"""Changes of the view: the leader, waiting clients, and the traces of failures."""
 
 from __future__ import annotations
 

@@ -252,7 +252,7 @@ def test_a_stopped_participant_is_neither_missed_nor_left_behind(pools: Any, on_
             told[turn] = 1 + barrier.wait()
 
     def both(timeout: float) -> list[Any]:
-        """What we and another thread are told."""
+        """The results, or errors, of this thread and another one."""
         other = in_thread(lambda: barrier.wait(timeout))
         try:
             return [barrier.wait(timeout), other()]
@@ -393,7 +393,7 @@ def test_with_continue_a_newcomer_does_not_hide_the_dead(pools: Any) -> None:
 
 @pytest.mark.parametrize("on_death", ["break", "continue"])
 def test_a_kill_at_any_step_of_taking_over_a_register(pools: Any, on_death: str) -> None:
-    """No client waits for the dead one, nor for who was to have its register."""
+    """No client waits for the dead one, nor for the next owner of its register."""
     pool = pools()
     fuse, running = 0, True
     while running:
@@ -414,7 +414,7 @@ def test_a_kill_at_any_step_of_taking_over_a_register(pools: Any, on_death: str)
     assert fuse > 3
 
 
-# ---- resets and those who are late ------------------------------------------------------------
+# ---- resets and late parties ------------------------------------------------------------------
 
 
 class LateEndpoint(Endpoint):
@@ -536,7 +536,7 @@ def killed_in_a_wait(barrier: Any, fuse: int) -> bool:
 @pytest.mark.parametrize("on_death", ["break", "continue"])
 @pytest.mark.parametrize("action", [None, int])
 def test_a_kill_at_any_step_of_a_wait(pools: Any, action: Any, on_death: str) -> None:
-    """The other one passes, or learns who died; then they go on."""
+    """The other party passes, or learns of the death; then they go on."""
     pool = pools()
     fuse, running = 0, True
     while running:
@@ -607,7 +607,7 @@ def one_of_four_is_killed(barrier: Any, come: Any, delay_s: float) -> None:
 
 
 def test_processes_killed_at_random_moments_at_a_barrier(pools: Any) -> None:
-    """The others learn who, and all of them have passed as often."""
+    """The others learn the pid, and all of them have passed equally often."""
     pool, rng = pools(), random.Random(4)
     for number in range(8 if COMPILED else 2):
         barrier, come = pool.barrier(f"b{number}", 4), pool.array(f"come{number}", 1)

@@ -146,7 +146,7 @@ def test_sliding_entry_lives_while_it_is_read(cache: Any) -> None:
 
 
 def test_a_hit_writes_no_more_than_thrice(cache: Any) -> None:
-    """What all processes read stays in their CPUs' caches: only the own counter is written."""
+    """Words that all processes read stay in their caches: a hit writes its own counter only."""
     cache.set("k", 1, ttl=10_000, slide=True)
     for _ in range(5):
         assert cache["k"] == 1

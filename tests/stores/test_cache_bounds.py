@@ -1,7 +1,7 @@
 """A cache is within its bounds at all times, and a kill anywhere leaves it so.
 
-What is linked is counted by a walk of the table (`linked`), and compared with the bounds and with
-what the ledger says.
+A walk of the table counts the linked entries (`linked`), and the tests compare them with the bounds
+and with the ledger.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def linked(store: Any) -> tuple[int, int]:
 
 
 def within(store: Any) -> None:
-    """What is linked is within the bounds, and within what the ledger says."""
+    """The linked entries are within the bounds, and within the ledger's counts."""
     items, size = linked(store)
     assert items <= store.parameters.max_items
     assert size <= store.parameters.max_bytes
@@ -277,7 +277,7 @@ def test_what_a_kill_left_is_gone_after_some_laps(pools: Any) -> None:
 
 
 def test_cache_of_one_item_survives_kills(pools: Any) -> None:
-    """What the dead have left fills a cache that is so small, until the laps end."""
+    """Traces of dead clients fill such a small cache, until the laps end."""
     store = pools(clients=16).store("cache", name="test", max_items=1)
     for number in range(5):
         store.within(lambda: store.ledger.admit(store.ledger.lap(), 5, 5))

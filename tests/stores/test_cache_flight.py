@@ -1,4 +1,4 @@
-"""`get_or_compute` and `memoize`: one process computes, whoever is killed."""
+"""`get_or_compute` and `memoize`: one process computes, also after kills."""
 
 from __future__ import annotations
 

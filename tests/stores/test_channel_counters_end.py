@@ -366,7 +366,7 @@ def test_a_round_that_is_reset_where_rounds_wrap_is_broken(pools: Any, before: i
 
 
 def was_reset(barrier: Any, place: int) -> bool:
-    """What a party is told that was counted in that round, and looks now."""
+    """The result of a party that was counted in that round, and looks now."""
     resets = barrier.endpoint.load(barrier.address + RESETS_AT)
     ago = (resets >> ROUND_SHIFT) - (place >> ROUND_SHIFT) - 1
     ago &= ROUNDS - 1

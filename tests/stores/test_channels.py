@@ -90,7 +90,7 @@ def test_a_channel_of_another_kind_or_other_parameters_is_refused(pools: Any) ->
 
 
 def test_whole_numbers_of_any_type_will_do(pools: Any) -> None:
-    """They are the same for all, whoever was first."""
+    """They are the same for all processes, whichever was first."""
     pool = pools()
     other = pools.again(pool)
     three, one = np.int64(3), True
@@ -330,7 +330,7 @@ def test_who_falls_asleep_while_the_bits_are_cleared_is_woken_the_next_time() ->
     """It has looked since the change that no client was woken for."""
     endpoint = OneWord()
     waiting = Waiting(endpoint, 0, False)
-    waiting.prepare()  # of one who found something and did not sleep
+    waiting.prepare()  # of a client that found an element and did not sleep
 
     def falls_asleep() -> None:
         endpoint.hook = lambda: None
@@ -455,7 +455,7 @@ def test_what_was_on_a_node_that_is_replaced_is_not_begun_anew(pools: Any) -> No
 
 
 class Roll(Channel):
-    """Notes who came and went."""
+    """Notes the participants that came and went."""
 
     def __init__(self, manager: Any, name: str, participants: int = 3) -> None:
         self.notes: list[tuple[str, int]] = []

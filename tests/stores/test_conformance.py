@@ -1,4 +1,4 @@
-"""What every registered store promises to one process: results, errors, sizes, fullness, costs."""
+"""Promises of every registered store to one process: results, errors, sizes, fullness, costs."""
 
 from __future__ import annotations
 
@@ -405,7 +405,7 @@ def test_no_room_for_the_index_leaves_nothing(pools: Any, kind: str) -> None:
     with pytest.raises(limpet.StoreFull, match="node 0"):
         pool.store(kind, name="s", capacity=10_000_000)
     after = pool.audit()
-    # What a block has more than its objects take is reserved as long as a client has it.
+    # The rest of a block beyond its objects is reserved as long as a client owns it.
     assert after.pop("free") + after.pop("reserved") == before.pop("free") + before.pop("reserved")
     assert after == before
     assert not any(pool.regions.extents(node) for node in range(2))

@@ -1,4 +1,4 @@
-"""`pool.drop`: everything is given back, whoever uses the store meanwhile or is killed doing it."""
+"""`pool.drop`: all memory is given back, also when clients use the store, or one is killed."""
 
 from __future__ import annotations
 
@@ -363,8 +363,8 @@ def test_channels_are_no_store_to_drop(pools: Any) -> None:
 
 
 def test_drop_of_another_store_ends_no_handle(pools: Any, kind: str) -> None:
-    """What a store has to know of its entry in the catalogue was overwritten by its own searches,
-    where classes share names; so the next drop of any store was taken for its own."""
+    """A store's note of its entry in the catalogue was overwritten by its own searches, where
+    classes share names; so it took the next drop of any store for its own."""
     pool = pools(nodes=3)
     store = pool.store(kind, name="stays")
     pool.store("race", name="goes")

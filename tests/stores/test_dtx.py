@@ -332,7 +332,7 @@ def test_readers_do_not_wait_for_who_died_splitting(pools: Any) -> None:
 def test_what_is_split_is_not_written_again(
     pools: Any, monkeypatch: pytest.MonkeyPatch, naive: bool
 ) -> None:
-    """Others go on in the halves, before any client recovers who died with their locks."""
+    """Others go on in the halves, before any client recovers the one that died with their locks."""
     if naive:
         monkeypatch.setattr(SplitLog, "carry_out", write_again)
     store = grown(pools, "dtx-race")

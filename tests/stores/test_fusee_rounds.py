@@ -1,4 +1,4 @@
-"""What FUSEE's operations cost in round trips, alone and against each other, step by step."""
+"""Round trips of FUSEE's operations, alone and against each other, step by step."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ def test_rule_3_the_least_wins(pools: Any, ours: bytes, theirs: bytes) -> None:
     if theirs is SMALL:
         assert (duel.trips, trips) == (WON_BY_RULES, LOST)
     else:
-        # it has lost, and completes the round for us who stand still
+        # it has lost, and completes the round for this client, which stands still
         assert duel.trips == HELPED
         assert trips == LOST
     assert duel.store.get(b"k") == duel.other.get(b"k") == SMALL

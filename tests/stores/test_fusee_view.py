@@ -112,7 +112,7 @@ def test_view_changes_when_all_replicas_of_an_object_are_lost_at_once(pools: Any
 def test_nobody_goes_on_without_a_node_that_is_back(pools: Any, looks: int) -> None:
     """A node was back before a client's so many-th look at its state, and was not counted.
 
-    What the client then wrote was not on that node, which for all others was the primary again.
+    The client's next writes were not on that node, which for all others was the primary again.
     """
     pool = pools(nodes=3)
     reader = pool.store("fusee", name="test", capacity=300, replicas=2)

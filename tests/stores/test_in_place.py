@@ -1,4 +1,4 @@
-"""What stores look at in place is lost, or is changed by others, while they look."""
+"""Memory that stores read in place is lost, or changed by others, during the read."""
 
 from __future__ import annotations
 

@@ -324,7 +324,7 @@ def test_it_is_the_same_by_name_and_by_pickle(pools: Any) -> None:
 
 
 def test_a_lock_outlives_its_handle(pools: Any) -> None:
-    """And no client but who has it, and lives, can give it back."""
+    """And only a living client that has it can give it back."""
     pool = pools()
     other = pools.again(pool).lock("lock")
     pool.lock("lock").acquire()

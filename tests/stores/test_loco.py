@@ -1,4 +1,4 @@
-"""LOCO's kvstore: who need not be waited for, indexes, repair; and what `check` finds."""
+"""LOCO's kvstore: no client waits in vain, indexes, repair; and faults that `check` finds."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from limpet.stores.loco.parameters import LocoParameters
 OLD, NEW = b"old", b"new"
 KEYS = [b"%d" % number for number in range(20)]
 WAITS_S = 1.0
-"""What no client may wait for takes less."""
+"""Seconds; an operation that waits for no client takes less."""
 
 
 def make(pools: Any, pool: dict[str, Any] | None = None, **parameters: Any) -> Any:
@@ -216,8 +216,7 @@ def test_a_writer_that_is_late_every_time_gets_on(pools: Any) -> None:
     store.check()
 
 
-# ---- no client is waited for (L1)
-# -------------------------------------------------------------------
+# ---- no client is waited for (L1) ---------------------------------------------------------------
 
 
 def test_a_stopped_process_holds_up_no_insert_and_reads_right_when_it_goes_on(pools: Any) -> None:
@@ -244,7 +243,7 @@ def test_a_stopped_process_holds_up_no_insert_and_reads_right_when_it_goes_on(po
 
 
 def test_many_processes_see_what_others_insert_at_once(pools: Any) -> None:
-    """What was inserted before a process is told of it is there, whoever inserted it."""
+    """A key that any process inserted is there before another process hears of it."""
     store = make(pools, capacity=1000, tracker=8)
     count = 150
 

@@ -225,7 +225,7 @@ def test_where_all_was_lost_a_name_is_anew_for_who_removes_it(pools: Any, nodes:
     "lost", list(itertools.permutations(range(3), 2)) if COMPILED else [(1, 0)]
 )
 def test_no_name_begins_anew_when_its_trace_is_lost_too(pools: Any, lost: tuple[int, int]) -> None:
-    """Nor, where no client can tell, for others than who has removed it."""
+    """Nor, where no client can tell, for other processes than the one that has removed it."""
     pool = pools(nodes=3, node_size="4MiB", clients=8)
     other = pools.again(pool)
     for name in NAMES:
@@ -284,7 +284,7 @@ def test_a_handle_of_what_is_no_more_is_closed_all_the_same(pools: Any, how: str
 
 @pytest.mark.exhaustive("every step")
 def test_a_kill_in_a_removal_or_a_new_beginning_leaves_nothing(pools: Any) -> None:
-    """Of channels with something lost; the first of them are those who need a new directory."""
+    """Clients of channels with losses; the first of them need a new directory."""
     pool = pools(nodes=2)
     fuses = [*range(1, 40, 1 if COMPILED else 7), *range(40, 400, 11 if COMPILED else 90)]
     names = [f"table{fuse}" for fuse in fuses]

@@ -1,6 +1,6 @@
 """`pool.dict()`: the standard library's own mapping tests, with every codec that takes their keys.
 
-What is overridden, for every codec, and why:
+Tests that are overridden, for every codec, and the reasons:
 
 | test | reason |
 | --- | --- |

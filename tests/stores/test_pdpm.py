@@ -106,7 +106,7 @@ def test_redo_copies_are_given_back(store: Any) -> None:
 
 
 def met_half_written(pools: Any, store: Any) -> bytes:
-    """What a reader returns when a writer is in the midst of its value as it first looks."""
+    """The value that a reader returns whose first look falls into the midst of a write."""
     watching = pools.keep(WatchedPool.open(store.pool.url))
     reading = watching.store(store.kind, name="test")
     (reference,) = store.references().tolist()
@@ -351,7 +351,7 @@ def test_check_sees_a_torn_pair_without_a_redo_copy(store: Any) -> None:
 
 @pytest.mark.parametrize("what", ["pair", "redo"])
 def test_a_get_of_damaged_memory_ends(store: Any, what: str) -> None:
-    """It would wait for ever for a writer who is not there."""
+    """It would wait for ever for a writer that is not there."""
     (reference,) = store.pool.exclusively(store.references).tolist()
     if what == "pair":
         store.endpoint.write((reference & (1 << 48) - 1) + 32, b"damaged!")

@@ -1,4 +1,4 @@
-"""What every registered store promises to several processes that use it at once."""
+"""Promises of every registered store to several processes that use it at once."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def test_what_a_consumer_had_is_given_back(pools: Any, how: str, size: int) -> N
     assert caught.value.count == 2
     assert caught.value.elements == q.lost() == expected
     assert pickle.loads(pickle.dumps(caught.value)).elements == expected
-    # Of those who join next none takes them for its own.
+    # No process that joins next takes them for its own.
     gather(*[q.qsize] * 3)
     pool.recover()
     assert q.lost() == expected
@@ -102,7 +102,7 @@ def test_an_element_is_in_the_queue_or_lost_wherever_its_consumer_is_killed(
         there = q.get_many(2) if q.qsize() else []
         assert len(lost) + len(there) <= 1, "given twice"
         assert {*lost, *there} <= {item(fuse, size)}
-        # What is got from the queue meanwhile does not come again.
+        # An element that is got from the queue meanwhile does not come again.
         assert q.lost() == lost
         for _ in there:
             q.task_done()

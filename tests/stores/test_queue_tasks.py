@@ -112,7 +112,7 @@ def test_a_handle_that_was_forgotten_leaves_its_tasks_to_the_next_of_its_process
     assert q.join()
 
 
-# ---- those who end without ----------------------------------------------------------------------
+# ---- processes that end without it --------------------------------------------------------------
 
 
 def lose(q: Any, number: int, how: Callable[[], object]) -> None:
@@ -156,7 +156,7 @@ def test_everybody_is_told_what_was_lost_until_it_is_forgotten(pools: Any, how: 
         q.get()
         q.task_done()
     assert q.join()
-    # Those who take over the rows of the dead are not taken for them, nor forget them.
+    # Processes that take over the rows of the dead are not taken for them, nor forget them.
     q.put_many(range(2))
     lose(q, 1, ENDS[how](q))
     pool.recover()
@@ -222,7 +222,7 @@ def test_a_kill_at_any_step_of_get_and_task_done(pools: Any, large: bool) -> Non
 
 
 def test_a_row_is_taken_over_by_one_who_is_killed_in_that(pools: Any) -> None:
-    """What its dead participants had open is counted once, whatever was done of it."""
+    """The open elements of its dead participants are counted once, at every step of the fold."""
     pool = pools(clients=3)
     q = pool.queue("q", 3)
     fuse, lost, running = 0, 0, True

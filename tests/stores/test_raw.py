@@ -113,7 +113,7 @@ def test_a_value_of_more_than_one_page(pools: Any) -> None:
 
 
 def test_nothing_mends_a_half_written_value(store: Any) -> None:
-    """What it promises not to prevent does happen; the other kinds are tested for the contrary."""
+    """Torn values, which `raw` does not prevent, do happen; other kinds are tested for none."""
     store.put(b"k", b"o" * 160)
 
     def put_and_die() -> None:

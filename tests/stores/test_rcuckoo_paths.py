@@ -24,9 +24,9 @@ from limpet.shm.endpoint.fabric import BUILD
 
 COMPILED = BUILD == "compiled"
 EVERY = 23
-"""Of the steps of who dies first, when others die in turn."""
+"""Steps of the first client that dies, when others die in turn."""
 POINTS = {"unsure", "locked", "committed", "torn", "moving", "written", "unlocking"}
-"""What a client shows that is killed at an insert."""
+"""The crash points of a client that is killed at an insert."""
 
 compiled_only = pytest.mark.skipif(not COMPILED, reason="many runs")
 INSERT = dataclasses.replace(

@@ -1,4 +1,4 @@
-"""What was wrong with RCuckoo once, step by step: locks, plans of other threads, damaged memory."""
+"""Old faults of RCuckoo, step by step: locks, plans of other threads, damaged memory."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def test_check_is_right_beside_a_writer(pools: Any) -> None:
 
 
 def test_get_many_keeps_no_period_open_for_longer_than_a_batch(pools: Any) -> None:
-    """Its one pin kept others waiting for memory, who killed the reader in the end."""
+    """Its one pin kept others waiting for memory, until they killed the reader."""
     pool = pools()
     reading = pools.keep(WatchedPool.open(pool.url))
     store = reading.store("race", capacity=64)
@@ -86,8 +86,8 @@ def test_failed_creation_is_given_up_when_taking_it_back_fails_too(pools: Any) -
     assert pool.audit()["leaked"] == 0
 
 
-def test_node_lost_while_an_insert_is_taken_back_leaves_nothing_in_hand(pools: Any) -> None:
-    """What was left in the client journal shifted the next operation's objects, and a linked one
+def test_node_lost_while_an_insert_is_taken_back_leaves_an_empty_journal(pools: Any) -> None:
+    """An object left in the client journal shifted the next operation's objects, and a linked one
     was freed."""
     pool = pools(nodes=2)
     working = pools.keep(WatchedPool.open(pool.url))

@@ -1,5 +1,5 @@
-"""What was wrong with the tree store and its transactions once, step by step: clients that come
-late, are interrupted or killed; merges; routes and walks that are out of date; lost memory nodes.
+"""Old faults of the tree store and its transactions, step by step: clients that are late,
+interrupted or killed; merges; routes and walks that are out of date; lost memory nodes.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ pytestmark = pytest.mark.exhaustive_in_pure("the same lines as compiled, and slo
 
 COMPILED: Final = BUILD == "compiled"
 PATIENCE_S: Final = 10
-"""After so long, who is not done hangs."""
+"""Seconds; a client that takes longer hangs."""
 
 
 def outcome(work: Callable[[], object]) -> object:
-    """What it returned, or the class of the error of limpet that it raised."""
+    """Its result, or the class of the LimpetError that it raised."""
     try:
         return work()
     except limpet.LimpetError as error:
@@ -262,7 +262,7 @@ def test_routes_to_leaves_that_are_gone_are_forgotten(pools: Any) -> None:
 
 def aborted_before_its_second_lock(tree: Tree, keys: list[bytes]) -> None:
     """A client meets the first lock of a transaction that stands still, and aborts it."""
-    with within(PATIENCE_S, "who meets the lock"):
+    with within(PATIENCE_S, "the client that meets the lock"):
         tree.store.put(keys[0], b"later")
     assert tree.store.get(keys[0]) == b"later"
 
@@ -351,7 +351,7 @@ def test_a_transaction_that_loses_a_node_as_it_installs_is_whole_on_the_others(
     assert works.go()
     assert works.result is None
     left = [key for node, key in enumerate(keys) if node != lost]
-    with within(PATIENCE_S, "who reads what is left"):
+    with within(PATIENCE_S, "the client that reads the rest"):
         assert [tree.store.get(key) for key in left] == [b"new", b"new"]
         works.pool.transaction(lambda tx: tx.put(other, left[0], b"another store's"))
         assert [tree.store.get(key) for key in left] == [b"new", b"new"]

@@ -281,7 +281,7 @@ def test_with_more_lost_the_errors_name_a_node(
 @pytest.mark.either_build("the same lines")
 @pytest.mark.parametrize("nodes", [3, NODES])
 def test_every_node_is_replaced_in_turn_and_then_another_is_lost(pools: Any, nodes: int) -> None:
-    """What was at the mere majority that the lost node was of is at a majority of those left."""
+    """A value on a bare majority with the lost node is on a majority of the nodes that are left."""
     store = fill(pools, 3, nodes)
     other = pools.again(store.pool).store("swarm", name="test")
     round_ = 0
@@ -568,7 +568,7 @@ def test_what_a_minority_had_when_it_was_lost(pools: Any) -> None:
 
 
 def test_check_that_fails_is_not_in_the_background_afterwards(pools: Any) -> None:
-    """What operations did after it was counted as housekeeping."""
+    """The verbs of later operations were counted as housekeeping."""
     pool = pools(nodes=3, node_size="8MiB")
     store, other = pool.store("swarm", name="w"), pool.store("race", name="r")
     for number in range(30):

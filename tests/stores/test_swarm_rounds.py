@@ -1,4 +1,4 @@
-"""What SWARM-KV's operations cost in round trips: alone, in conflict, and with clocks that are off.
+"""Round trips of SWARM-KV's operations: alone, in conflict, and with wrong clocks.
 
 And what it refuses: parameters that cannot be, clients that have no number as a writer, sizes.
 """
@@ -395,7 +395,7 @@ def test_a_get_beside_a_write_that_stands_still(pools: Any, replicas: int) -> No
 @pytest.mark.parametrize("operation", ["put", "update"])
 @pytest.mark.parametrize("knows", [True, False])
 def test_a_write_beside_a_delete_that_stands_still(pools: Any, knows: bool, operation: str) -> None:
-    """Its tombstone is at a majority, and the key is in the index still: who comes by unmaps it."""
+    """Its tombstone is at a majority, and the index still has the key: the next client unmaps."""
     pool = pools(nodes=3)
     store = pool.store("swarm", name="test", capacity=100)
     deleter = Puppet(pools, pool.url, "swarm")
@@ -762,7 +762,7 @@ def test_a_client_without_a_number_as_a_writer_only_reads(pools: Any) -> None:
         assert dict(ninth.items()) == {b"k": b"v"}
         assert len(ninth) == 1
     ninth.check()
-    # when a writer leaves, the next one who comes has its number
+    # when a writer leaves, the next writer gets its number
     writers[3].close()
     heir = pools.again(pool).store("swarm", name="test")
     heir.update(b"k", b"of the heir")

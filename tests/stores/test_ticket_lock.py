@@ -92,7 +92,7 @@ def test_places_are_a_power_of_two(pools: Any, places: int) -> None:
 
 
 def test_who_gives_up_keeps_the_ticket_for_the_next_time(pools: Any) -> None:
-    """Else who tries again and again would soon have all the places."""
+    """Else a client that tries again and again would soon have all the places."""
     lock = lock_of(pools())
     lock.acquire()
     first = TicketLock(lock.channel, lock.address, PLACES)
@@ -270,7 +270,7 @@ class WaitsForTheDead(TicketLock):
 
 
 class WakesTooSoon(TicketLock):
-    """Looks who sleeps before the lock is free."""
+    """Looks for sleepers before the lock is free."""
 
     def drop(self) -> int:
         self.queue.wake()

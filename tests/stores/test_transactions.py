@@ -1,5 +1,5 @@
-"""What `pool.transaction` promises: all that a function reads and writes happens at one moment, or
-nothing does."""
+"""Promises of `pool.transaction`: all reads and writes of a function happen at one moment, or
+none does."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MANY: Final = 200
 
 
 class Sudden(Exception):
-    """What a function of a user raises."""
+    """An exception of a user's function."""
 
 
 @pytest.fixture
@@ -389,7 +389,7 @@ def test_many_new_keys_are_not_staged_anew_for_each_split(
 def test_who_writes_many_keys_shows_that_it_does_not_stand_still(
     pool: limpet.Pool, store: Any
 ) -> None:
-    """All of the commit is one operation; who needs memory has those killed that stand still."""
+    """The commit is one operation; a client that needs memory kills one that stands still in it."""
     progress = int(pool.client.slot) + PROGRESS
     before = pool.endpoint.load(progress)
 

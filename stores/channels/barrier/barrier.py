@@ -1,55 +1,55 @@
 """The barrier (LOCO figure 1 and section 5.4), for threads and for processes that may die.
 
-The paper's own, a dozen lines over an SST, is rendezvous.py: a client that comes fences, raises its
-count, says so in its register, and waits until no count is lower. This one does more: parties are
-processes or threads, as many as there are, so they are counted in one word beside the SST, whose
-CAS also tells all of them at once that all have come; it can be broken and reset as threading's;
-and the registers say which processes take part, for when one dies.
+The paper's own, a dozen lines over an SST, is rendezvous.py: a client that arrives fences, raises
+its count, publishes it in its register, and waits until no count is lower. This barrier does more.
+Parties are processes or threads, in any number, so they are counted in one word beside the SST; the
+CAS of the last party on that word lets all pass at once. It can be broken and reset as that of
+threading. The registers name the processes that take part, for the case that one dies.
 
 Words of the barrier, in bytes from its start
     0     round
               bits 0-7      how many have come
-              bits 8-15     how many fewer than `parties` are waited for: the dead
-              bits 16-31    regroupings of this round: the parties that had come come again
+              bits 8-15     the dead parties, for which it does not wait
+              bits 16-31    regroupings of this round: all living parties arrive again
               bit  32       broken
               bits 33-63    how many rounds have passed
     8     resets
               bits 0-32     bit n: whether the round n + 1 before that in bits 33-63 was reset
-              bits 33-63    all resets of rounds before that one are told
+              bits 33-63    the round up to which resets are noted
     64    where parties sleep (waiting.py)
-Register of a process in the SST, "NAME/sst": the process, and where it was last
+Register of a process in the SST, "NAME/sst": the process, and its last round
     bits 0-30     its last round
     bits 32-39    most threads of it that came in one round
     bits 40-63    pid; 0: it has never come
-Rounds wrap after 2^31: their difference tells which of two is the later one. So that `resets` is
-not taken for later than it is, parties that come in every 2^28th round bring it up to date, and the
-next client that looks gives back registers of processes that were last here 2^29 rounds ago. A
-party that was stopped for a multiple of 2^31 rounds, exactly, takes the round for its own; a party
-that was stopped for a multiple of 2^16 regroupings of its round is waited for, as it waits, until
-the next one.
+Rounds wrap after 2^31: the sign of their difference says which of two is the later one. So that
+`resets` is not taken for later than it is, parties that arrive in every 2^28th round bring it up to
+date, and clients give back registers of processes whose last round was 2^29 rounds ago. A party
+that was stopped for a multiple of 2^31 rounds, exactly, takes the round for its own. If a party was
+stopped for a multiple of 2^16 regroupings of its round, it and the others wait for each other until
+the next regrouping.
 
-Death. A process that has come is a participant, until it resigns, or is told that the barrier is
-broken (and comes again). If a participant dies that was there in this round or the last, and a
-waiting party was there, too, BrokenBarrierError tells that party, with the dead one's pid, until
-`reset` (which forgets the dead). It does not matter whether the dead one had come in this round.
-With on_death="continue" the round is regrouped instead: from then on all living processes that have
-ever come are waited for, as many threads of each as ever came in one round; the dead are no
-participants any more. A participant that comes for the first time, or with one more thread, looks
-for dead ones before it is counted: it may come in place of one, whose coming must not count beside
-its own. The last party to come looks for no death: if a process that had come is dead then, the
-others learn it in the next round.
+Death. A process that has arrived once is a participant, until it resigns, or gets
+BrokenBarrierError (and arrives again). If a participant of this round or the last one dies, a
+waiting party that was there with it gets BrokenBarrierError with the dead one's pid, until `reset`
+(which forgets the dead). It does not matter whether the dead one had arrived in this round. With
+on_death="continue" the round is regrouped instead: from then on the barrier waits for all living
+processes that have ever arrived, for as many threads of each as ever arrived in one round; the dead
+are no participants any more. A participant that arrives for the first time, or with one more
+thread, looks for dead ones before it is counted: it may arrive in place of a dead one, and only one
+of the two must count. The last party to arrive does not look for deaths: if a process that had
+arrived is dead then, the others learn it in the next round.
 
-When all registers are taken, a newcomer takes that of a dead process, and first does what its death
-means to the others. With on_death="break" it takes a register first that no party misses; if there
-is none, it breaks the barrier, and then no party learns that pid.
+When all registers are taken, a newcomer takes that of a dead process, and first breaks or regroups
+the round because of that death. With on_death="break" it prefers a register of a process that no
+party waits for. If there is none, it breaks the barrier, and then no party learns that pid.
 
-Invariant: a round is left by one CAS of its word, that which counts the last party (or, if it has
-an action to run, one after that). A party that sees a later round has passed, if its own round was
-not reset. A process that looks only when 33 rounds later, or more, another one was reset is told
-that its own was.
+Invariant: one CAS of its word ends a round: that which counts the last party (or, if it has an
+action to run, one after that). A party that sees a later round has passed, if its own round was not
+reset. A process that checks 33 or more rounds late may see the reset of a later round and report
+its own round as reset.
 
-A kill leaves behind: a register, which tells the others. Killed between two CASes of `reset`:
-a broken barrier.
+A kill leaves behind: a register, by which the others notice the death. A kill between two CASes of
+`reset`: a broken barrier.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Barrier(Channel):
         timeout: float | None = None,
         on_death: str = "break",
     ) -> None:
-        """`on_death`: what becomes of the others when one dies: "break" or "continue"."""
+        """`on_death`: "break" or "continue", for the others when a participant dies."""
         parties = whole("`parties`", parties, 1, PARTIES_MAX)
         if on_death not in ON_DEATH:
             raise ParameterError(f"on_death is one of {', '.join(ON_DEATH)}, not {on_death!r}")
@@ -129,11 +129,10 @@ class Barrier(Channel):
     # ---- to come, and to wait ------------------------------------------------------------------
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait until all parties have come; our number among them, from 0 on.
+        """Wait until all parties have arrived; our number among them, from 0 on.
 
-        The last to come runs the action first. Raises BrokenBarrierError: a
-        participant died (its `pids`), the `timeout` of a party went by, or one called `abort` or
-        `reset`.
+        The last to arrive runs the action first. Raises BrokenBarrierError: a participant died
+        (`pids`), the `timeout` of a party is over, or a party called `abort` or `reset`.
         """
         self.manager.fence()
         limit = self.timeout if timeout is None else timeout
@@ -169,7 +168,7 @@ class Barrier(Channel):
             raise
 
     def _come(self) -> int:
-        """Raise the count: the round as it was before, or NOWHERE: the last one is still full."""
+        """Count this party; the round as before, or NOWHERE: the last round is still full."""
         while True:
             state = self.endpoint.load(self.address)
             if state & BROKEN:
@@ -177,11 +176,11 @@ class Barrier(Channel):
             if not self._left(state):
                 return NOWHERE
             if self.announce(state):
-                # ORDER: said that we come before we count the dead, or those that have come.
+                # ORDER: our register says that we arrive before we count the dead, or the others.
                 self._look_after()
                 continue
             last = self._left(state) == 1 and self.action is None
-            # LINEARIZES: our coming; the last one's: the passing of all, if it has nothing to run.
+            # LINEARIZES: our arrival; for the last party: all pass, if it has no action to run.
             # CRASH(came): counted, with a register that says so; or not counted.
             if self.change(state, _next(state) if last else state + 1):
                 self._note(state)
@@ -194,7 +193,7 @@ class Barrier(Channel):
         return self.endpoint.cas(self.address, state, after) == state
 
     def announce(self, state: int) -> bool:
-        """Say in our register that we come; whether it is with more threads than ever before."""
+        """Publish our arrival in our register; whether with more threads than ever before."""
         number = self.sst.row()
         register = self.sst[number]
         if not register.value:
@@ -215,11 +214,11 @@ class Barrier(Channel):
             self.came_in, self.came = state >> AGAIN_SHIFT, 0
         self.came += 1
         if not state >> ROUND_SHIFT & RENEWAL:
-            # Resets of rounds before this one were noted before they were left.
+            # Resets of rounds before this one were noted before those rounds ended.
             self._note_reset(state >> ROUND_SHIFT, 0)
 
     def _left(self, state: int) -> int:
-        """How many are still waited for."""
+        """How many parties have yet to arrive."""
         return self.of - (state >> LOST_SHIFT & COME) - (state & COME)
 
     def _found(self, place: int) -> int:
@@ -231,13 +230,13 @@ class Barrier(Channel):
             if state & BROKEN:
                 raise self._error(state >> ROUND_SHIFT)
             return WAITS if place >> AGAIN_SHIFT == state >> AGAIN_SHIFT else AGAIN
-        # ORDER: the resets after the round: they are noted before a round that is reset is left.
+        # ORDER: the resets after the round: a reset is noted before its round ends.
         if self._was_reset(place >> ROUND_SHIFT):
             raise self._error(place >> ROUND_SHIFT)
         return PASSED
 
     def _was_reset(self, number: int) -> bool:
-        """Whether that round was reset, as far as is known of it."""
+        """Whether that round was reset, as far as is noted."""
         resets = self.endpoint.load(self.address + RESET)
         ago = (resets >> ROUND_SHIFT) - number - 1 & ROUND_MASK
         return ago < LATER and (ago >= ROUND_SHIFT or resets >> ago & 1 != 0)
@@ -253,7 +252,7 @@ class Barrier(Channel):
         self.action()
         self.enter()
         try:
-            # LINEARIZES: the passing of all.
+            # LINEARIZES: all parties pass.
             # CRASH(acting): a round that is full, and a register of a dead process.
             self.endpoint.cas(self.address, place + 1, _next(place))
             self.waiting.wake()
@@ -263,7 +262,7 @@ class Barrier(Channel):
     # ---- waiting and breaking -------------------------------------------------------------------
 
     def _pause(self, place: int, token: int, looks: int, deadline: float | None) -> bool:
-        """Wait for a moment; break the barrier when it takes too long. Whether to sleep next."""
+        """Wait for a moment; break the barrier after the deadline. Whether to sleep next."""
         left = still_us(deadline)
         if not left:
             self._break(place)
@@ -274,7 +273,7 @@ class Barrier(Channel):
         return True
 
     def _break(self, place: int) -> None:
-        """Break the round in which we were counted, or the one that keeps us from being so."""
+        """Break the round in which we were counted, or the full one before it."""
         self.enter()
         try:
             state = self.endpoint.load(self.address)
@@ -289,7 +288,7 @@ class Barrier(Channel):
             self.leave()
 
     def abort(self) -> None:
-        """Break the barrier: parties that wait, or come before `reset`, get BrokenBarrierError."""
+        """Break the barrier: until `reset`, waiting and new parties get BrokenBarrierError."""
         self._break(NOWHERE)
 
     def reset(self) -> None:
@@ -315,13 +314,13 @@ class Barrier(Channel):
         return self.endpoint.cas(self.address, state, number << ROUND_SHIFT) == state
 
     def _note_reset(self, number: int, reset: int) -> None:
-        """Note whether (1) the round before that one is reset, if nothing is noted of it yet."""
+        """Note whether (1) the round before that one was reset, if there is no note of it yet."""
         at = self.address + RESET
         there = self.endpoint.load(at)
         later = number - (there >> ROUND_SHIFT) & ROUND_MASK
         while 0 < later < LATER:
             before = (there & RESETS) << later & RESETS if later < ROUND_SHIFT else 0
-            # CRASH(reset-noted): of a round that is broken; it is reset, or will be.
+            # CRASH(reset-noted): the note is of a broken round, which is reset, or will be.
             self.endpoint.cas(at, there, number << ROUND_SHIFT | before | reset)
             there = self.endpoint.load(at)
             later = number - (there >> ROUND_SHIFT) & ROUND_MASK
@@ -329,7 +328,7 @@ class Barrier(Channel):
     # ---- death ----------------------------------------------------------------------------------
 
     def _look_after(self) -> None:
-        """See whether others are dead, and break or regroup the round."""
+        """Look for dead participants, and break or regroup the round."""
         if self.goes_on:
             self.regroup()
             return
@@ -347,7 +346,7 @@ class Barrier(Channel):
             self.waiting.wake()
 
     def vacates_register(self, row: int, last: bool) -> bool:
-        """As `vacates` of the register in that row."""
+        """As `vacates`, for the register in that row."""
         if self.goes_on:
             while not self.regroup():
                 pass
@@ -362,7 +361,7 @@ class Barrier(Channel):
                 return False
             if state & BROKEN or (ago == 1 and not self._others_live()):
                 return True
-            # CRASH(register-taken): the barrier is broken, as by a party that missed the dead one.
+            # CRASH(register-taken): the barrier is broken, as by a party that noticed the death.
             self.endpoint.cas(self.address, state, state | BROKEN)
             self.waiting.wake()
 
@@ -388,7 +387,7 @@ class Barrier(Channel):
             self.endpoint.cas(self.sst.seats + 8 * row, ident, 0)
 
     def missed(self, number: int, since: int) -> list[int]:
-        """Pids of the dead that were there in this round, or one as long `since`."""
+        """Pids of the dead participants of this round, or of one up to `since` rounds before."""
         return [
             register >> PID_SHIFT
             for _, register in self._gone().values()
@@ -396,7 +395,7 @@ class Barrier(Channel):
         ]
 
     def regroup(self) -> bool:
-        """Wait for the living only, once a process has died; False: another change came first."""
+        """Have the round wait for the living only; False: another change came first."""
         # ORDER: the round before the registers: if a new party comes meanwhile, our CAS fails, or
         # it finds the round as we have changed it.
         state = self.endpoint.load(self.address)
@@ -412,7 +411,7 @@ class Barrier(Channel):
         fewer = self.of - min(self.of, max(1, living))
         counted = state & COME > 0 and self._came_here(gone, state >> ROUND_SHIFT & ROUND_MASK)
         if fewer != lost or counted:
-            # CRASH(regrouped): the parties that had come find that they are to come again.
+            # CRASH(regrouped): the parties that had arrived find that they must arrive again.
             done = self.change(state, self.regrouped(state) | fewer << LOST_SHIFT)
             if done:
                 self._forget(gone)
@@ -430,18 +429,18 @@ class Barrier(Channel):
         return any(register & ROUND_MASK == number for _, register in gone.values())
 
     def _error(self, number: int) -> BrokenBarrierError:
-        """The error for a party of this round; no party misses us then before we come again."""
+        """The error for a party of this round; we are no participant until we arrive again."""
         missed = [] if self.goes_on else self.missed(number, 1)
         register = self.sst[self.sst.row()]
-        # Another thread of ours may have come again by now.
+        # Another thread of ours may have arrived again by now.
         if (number - int(register.value) & ROUND_MASK) <= ROUND_MASK >> 1:
             register.clear()
         if missed:
             names = ", ".join(str(pid) for pid in missed)
-            return BrokenBarrierError(f"{self.name!r}: gone is process {names}", missed)
+            return BrokenBarrierError(f"{self.name!r}: process {names} has died", missed)
         return BrokenBarrierError(f"{self.name!r} was aborted or reset, or a wait timed out", [])
 
-    # ---- what is asked --------------------------------------------------------------------------
+    # ---- properties -----------------------------------------------------------------------------
 
     def _state(self) -> int:
         self.enter()
@@ -452,12 +451,12 @@ class Barrier(Channel):
 
     @property
     def parties(self) -> int:
-        """How many must come; after deaths, with on_death="continue", fewer than at first."""
+        """How many must arrive; after deaths, with on_death="continue", fewer than at first."""
         return self.of - (self._state() >> LOST_SHIFT & COME)
 
     @property
     def n_waiting(self) -> int:
-        """How many have come."""
+        """How many have arrived."""
         state = self._state()
         return 0 if state & BROKEN else state & COME
 
@@ -467,7 +466,7 @@ class Barrier(Channel):
         return bool(self._state() & BROKEN)
 
     def resign(self) -> None:
-        """Be no participant any more: no party misses us."""
+        """Stop being a participant: the barrier does not wait for us any more."""
         self.sst.resign()
 
 

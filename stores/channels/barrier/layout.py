@@ -16,7 +16,7 @@ LATER: Final = 1 << 30
 RENEWAL: Final = (1 << 28) - 1
 """In rounds without these bits `resets` is brought up to date."""
 ANCIENT: Final = range(1 << 29, 3 << 29)
-"""So many rounds ago came those whose registers are given back; more is a round still to come."""
+"""Registers whose last round is so many rounds ago are given back; more is a later round."""
 THREADS_SHIFT: Final = 32
 PID_SHIFT: Final = 40
 PARTIES_MAX: Final = 0xFF
@@ -26,7 +26,7 @@ FIELDS: Final = (
         ROUND_MASK + 1,
         A_SECOND_MAX,
         WRAPS,
-        "told by differences; deceived is a party that was stopped for 2^31 rounds",
+        "compared by differences; deceived is a party that was stopped for 2^31 rounds",
     ),
     Field(
         "barrier: regroupings of a round",
@@ -40,6 +40,6 @@ RESET: Final = 8
 RESETS: Final = BROKEN | BROKEN - 1
 WORD_MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
 NOWHERE: Final = WORD_MASK
-"""In place of the round in which a thread was counted: it was not, yet."""
+"""In place of the round of a thread: it was not counted yet."""
 ON_DEATH: Final = ("break", "continue")
 PROCESSES_MIN: Final = 64

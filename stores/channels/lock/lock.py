@@ -2,17 +2,17 @@
 # The interpreter calls methods that are no function objects more quickly.
 """`pool.lock`: threading.Lock among processes and their threads, over a ticket lock (LOCO 5.4).
 
-The process holds the ticket lock (ticket_lock.py); one of its threads holds this. Of the threads
-that wait at most one, the *delegate*, queues in shared memory; the others wait in `line` for a
-thread of their own. A thread that releases while others are in line hands over to the first of
+The process holds the ticket lock (ticket_lock.py); one of its threads holds this lock. At most one
+of the waiting threads, the *delegate*, queues in shared memory; the others wait in `line` for a
+thread of their process. A thread that releases while others are in line hands over to the first of
 them, without a verb, at most HANDOVERS_MAX times in a row, as other processes wait, too. Then it
 releases the ticket lock, and the first in line becomes the delegate.
 
 `held_by`, `delegated` and `line` are changed within operations only, which exclude the threads of a
-process from each other. They belong to the client `ident`: a forked child finds that it has another
-one, and begins with none of them. So it does not hold what its parent holds.
+process from each other. They belong to the client `ident`: a forked child has another id, and
+begins with none of them. So it does not hold the locks of its parent.
 
-A kill leaves behind: what ticket_lock.py says; all else is gone with the process.
+A kill leaves behind: the words of the ticket lock (ticket_lock.py); the rest goes with the process.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from limpet.stores.channels.lock.ticket_lock import TicketLock, ticket_lock_size
 HANDOVERS_MAX: Final = 100
 PLACES: Final = 64
 LOOK_S: Final = 0.2
-"""How often a thread in line looks whether the channel is still there, or a signal has come."""
+"""Seconds between looks of a thread in line: for removal of the channel, and for signals."""
 
 NOTHING = 0
 DELEGATE = 1
@@ -45,7 +45,7 @@ class Gate:
         self.opened = LocalLock()
         self.opened.acquire()
         self.role = NOTHING
-        """Why it was opened: HOLDER, the lock was handed over; or DELEGATE."""
+        """The reason for its opening: HOLDER, the lock was handed over; or DELEGATE."""
 
 
 class Lock(Channel):
@@ -97,9 +97,9 @@ class Lock(Channel):
     # ---- the interface of threading -----------------------------------------------------------
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        """Take the lock; False if it was not to be had at once, or for `timeout` seconds.
+        """Take the lock; False if it was not free at once, or for `timeout` seconds.
 
-        Raises what a signal handler raises, ChannelRemoved, NodeFailed: it is not held then.
+        Raises ChannelRemoved, NodeFailed, and exceptions of signal handlers: it is not held then.
         """
         if timeout != -1:
             if not blocking:
@@ -126,7 +126,7 @@ class Lock(Channel):
         finally:
             try:
                 if not known and not self.held_by and self.ticket.is_ours():
-                    self.ticket.drop()  # a signal handler has raised when it had just been taken
+                    self.ticket.drop()  # a signal handler has raised just after it was taken
                 self.leave()
                 left = True
             finally:
@@ -137,9 +137,9 @@ class Lock(Channel):
         return blocking and timeout != 0 and self._wait(thread, timeout)
 
     def release(self) -> None:
-        """Let the next one have the lock; any thread of the process may do that, unless recursive.
+        """Release the lock; any thread of the process may do that, unless it is recursive.
 
-        Also if it was taken by a handle that the process has forgotten.
+        Also if it was taken by a handle that the process has dropped.
         Raises RuntimeError if this process, or the thread, does not hold it.
         """
         self.enter()
@@ -181,13 +181,13 @@ class Lock(Channel):
             entered = True
         finally:
             if not entered and self._is_owned():
-                # A signal handler has raised, as far as we know; it must not stay held.
+                # Perhaps a signal handler has raised; the lock must not stay held.
                 self.enter()
                 self._release()
         self._release()
 
     def _is_owned(self) -> bool:
-        """For threading.Condition, as the three that follow: whether this thread has the lock."""
+        """For threading.Condition, as the next three methods: whether this thread has the lock."""
         thread = get_ident() if self.recursive else 1
         return self.held_by == thread and self.ident == self.client.ident
 
@@ -208,7 +208,7 @@ class Lock(Channel):
     # ---- the threads of this process ----------------------------------------------------------
 
     def _forget(self) -> None:
-        """Be as new: what is known here was another client's."""
+        """Begin anew: this state belongs to another client."""
         self.ident = self.client.ident
         self.held_by = 0
         self.count = 0
@@ -218,10 +218,10 @@ class Lock(Channel):
         self.lined = False
 
     def _adopt(self) -> None:
-        """Have the lock, if this process holds it by a handle that it has forgotten."""
+        """Take over the lock, if this process holds it by a handle that it has dropped."""
         if self.ident != self.client.ident:
             self._forget()
-        # A delegate may have it already, and be about to say so.
+        # A delegate may hold it already, and be about to note that.
         if not self.delegated and self.ticket.is_ours():
             self.held_by = get_ident() if self.recursive else 1
             self.count = 1
@@ -241,7 +241,7 @@ class Lock(Channel):
                 self._resign()
 
     def _resign(self) -> None:
-        """Let the first in line, if there is one, be the only delegate."""
+        """Make the first in line, if there is one, the only delegate."""
         self.delegated = False
         gate = self._first()
         if gate is not None:
@@ -250,10 +250,10 @@ class Lock(Channel):
             gate.opened.release()
 
     def _first(self) -> Gate | None:
-        """Take the first in line out of it. A thread that gives up does so at any time."""
+        """Take the first gate out of the line. A thread may leave the line at any time."""
         if not self.lined:
             return None
-        # ORDER: before the look, as a thread says so after it has lined up: that is not forgotten.
+        # ORDER: before the look: a thread sets it after it has lined up, so it is not missed.
         self.lined = False
         try:
             gate = self.line.popleft()
@@ -272,7 +272,7 @@ class Lock(Channel):
         try:
             taken = self.ticket.acquire(max(end - now(), 0.0) if end != math.inf else -1.0)
         finally:
-            # In this order, so that no other thread takes itself for the delegate meanwhile.
+            # In this order, so that no other thread becomes the delegate meanwhile.
             if taken:
                 self.count = 1
                 self.held_by = thread
@@ -282,7 +282,7 @@ class Lock(Channel):
         return taken
 
     def _line_up(self, thread: int, end: float) -> int:
-        """Be in line until it is our turn, or until `end`: HOLDER, DELEGATE or NOTHING."""
+        """Wait in line until our turn, or until `end`: HOLDER, DELEGATE or NOTHING."""
         self.enter()
         try:
             if not self.held_by and not self.delegated:
@@ -314,17 +314,18 @@ class Lock(Channel):
                 return True
             if left <= LOOK_S:
                 return False
-            # A signal that another thread got does not interrupt one that was asleep.
+            # A signal that another thread got does not interrupt a sleeping thread.
             self.endpoint.pause(YIELD)
             self.enter()  # the channel may have been removed, the pool closed
             self.leave()
 
     def _step_out(self, gate: Gate) -> bool:
-        """Leave the line; False if the gate was opened by now."""
+        """Leave the line; False if the gate has been opened."""
         try:
             self.line.remove(gate)
         except ValueError:
-            # ORDER: before we ask what for: the thread that took it out of the line will open it.
+            # ORDER: before we read the reason: the thread that took it out of the line will open
+            # it.
             while gate.role == NOTHING:
                 gate.opened.acquire(timeout=LOOK_S)
             return False

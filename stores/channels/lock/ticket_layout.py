@@ -27,11 +27,11 @@ LATER: Final = 1 << 28
 """Rounds that differ by less than this are later ones; they wrap around."""
 
 BEHIND_MAX: Final = 8
-"""Clients that are far from their turn sleep longer; so many times as long at most."""
+"""Clients that are far from their turn sleep longer, at most by this factor."""
 TURN_S: Final = 0.02
-"""So long a lock is kept for the head of its queue, when it is free."""
+"""A free lock is kept for the head of its queue for this time, in seconds."""
 FULL_ATTEMPT: Final = 74
-"""Of `pause`: a client that finds no place sleeps 1 ms."""
+"""The argument of `pause` of a client that finds no place: it sleeps 1 ms."""
 HALF: Final = (1 << 32) - 1
 """The half of a word that the kernel compares."""
 
@@ -41,7 +41,7 @@ FIELDS: Final = (
         ROUND_MASK + 1,
         A_SECOND_MAX,
         WRAPS,
-        "the lock word alone excludes; a ticket that is taken for another is passed over",
+        "only the lock word excludes; a ticket that is taken for another is passed over",
     ),
     Field(
         "ticket lock: life of an owner",

@@ -2,41 +2,41 @@
 
 In the paper a process draws a ticket by fetch-and-add and waits until that number is served. A
 process that dies with a ticket blocks all others (trap L1), and one that dies between the draw and
-the word that names it leaves a ticket without an owner. Here mutual exclusion and order are kept
-apart:
+the word that names it leaves a ticket without an owner. Here mutual exclusion and order are
+separate:
 
 Lock word, at byte 0: the holder
     bits 0-47   holder     client id, never used again; 0: free
     bit 48      QUEUED     there may be a queue: the holder looks when it releases
     bit 49      HANDOFF    only the head of the queue may take the lock
-    bit 50      INHERITED  the last holder died, so what the lock protects may be half done
+    bit 50      INHERITED  the last holder died, so the protected data may be half changed
 Behind it, from byte 8 on, the queue: the head, and the tickets in their places (ticket_queue.py).
 
-To take the lock is one CAS of the lock word, from free to one's id; to release it another. A client
-that finds it held takes the first ticket that is free, by one CAS of its place, so that a ticket
-and its owner become known together. The head of the queue sleeps until a release wakes it; it takes
-the lock before it counts the head up. Only the head is woken.
+To take the lock is one CAS of the lock word, from free to the own id; to release it another. A
+client that finds it held takes the first free ticket, by one CAS of its place, so that a ticket and
+its owner appear together. The head of the queue sleeps until a release wakes it; it takes the lock
+before it counts the head up. Only the head is woken.
 
-Overtaking. A newcomer may take a lock that is free, though others queue: one that runs does not
-wait for one that has to be woken first. A head that was woken and finds the lock held sets HANDOFF,
-so it is overtaken by those of one sleep only. Without `overtaking` the order is that of the
-tickets.
+Overtaking. A newcomer may take a free lock though others queue: a running client does not wait for
+one that has to be woken first. A head that was woken and finds the lock held sets HANDOFF, so
+others overtake it during one sleep only. Without `overtaking` the order is that of the tickets.
 
-A waiter is not a holder, and delays no client by a lease (trap G11): HANDOFF is a favour to a head
+A waiter is not a holder, and delays no client by a lease (trap G11): HANDOFF serves only a head
 that runs. A waiting process that finds the lock free, and kept for the head, for TURN_S passes the
-head over. A head that runs sets HANDOFF after a sleep; if there is none for TURN_S and the longest
-sleep, while the lock was free or changed hands, a waiting process passes the head over, too.
+head over. A running head sets HANDOFF after a sleep. If HANDOFF is missing for TURN_S and the
+longest sleep, while the lock was free or changed its holder, a waiting process passes the head
+over, too.
 
 Why it is correct: the lock word alone excludes; it goes from free to an id, and from that id to
 free, by the holder's CAS or by that of a client that has seen that the holder is dead; and ids do
-not come again. The queue says only which clients wait: whatever becomes of it, no two clients hold
+not come again. The queue only names the waiting clients: whatever its state, no two clients hold
 the lock, and every waiting client looks again after SLEEP_US or a few times that.
 
 A kill leaves behind: a lock word with a dead holder, and tickets of dead owners. A waiter finds
-them when it has slept in vain, and frees the lock, INHERITED, or counts the head up. A ticket
-that was given back (a timeout, Ctrl-C) is passed over, too, or taken up again by its owner's next
-wait. One whose owner stands still, while the lock is free, is passed over after TURN_S; it draws
-another. A holder that stands still keeps the lock; a timeout ends the wait for it.
+them when it has slept in vain, and frees the lock, INHERITED, or counts the head up. A ticket that
+was given back (a timeout, Ctrl-C) is passed over, too, or used again by its owner's next wait. A
+ticket whose owner stands still, while the lock is free, is passed over after TURN_S; the owner
+draws another. A holder that stands still keeps the lock; a timeout ends the wait for it.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ GIVEN_UP = 5
 
 WAITS = 6
 PASSED = 7
-"""Beside TAKEN: how a look ended."""
+"""Results of a look, beside TAKEN."""
 
 
 def ticket_lock_size(places: int) -> int:
@@ -81,9 +81,9 @@ def ticket_lock_size(places: int) -> int:
 class TicketLock:
     """The lock at `address`, for the threads of this process, in the operations of `channel`.
 
-    `places`: a power of two, at least as many as clients that may wait at one time; those that
+    `places`: a power of two, at least the number of clients that may wait at one time; clients that
     find no place wait without order. `size`: bytes that it takes. `inherited`, for the holder:
-    whether the last one died holding it.
+    whether the last holder died with it.
     """
 
     queue_class: type[TicketQueue] = TicketQueue
@@ -102,14 +102,14 @@ class TicketLock:
         self.queue = self.queue_class(channel, address, places)
 
     def replaced(self, node: int) -> None:
-        """`node` has other memory: a lock that was there raises NodeFailed, also in a wait."""
+        """`node` has new memory: a lock that was there raises NodeFailed, also in a wait."""
         self.address = self.queue.address = former(self.address, node)
 
     def acquire(self, timeout: float = -1.0) -> bool:
-        """Take the lock; False if it was not to be had for `timeout` seconds (below 0: for ever).
+        """Take the lock; False if it was not free for `timeout` seconds (below 0: wait for ever).
 
-        Two atomics with `release`, when it is free. Not within an operation. Raises what
-        `channel.enter` raises, and what a signal handler raises: the lock is not held then.
+        Two atomics with `release`, when it is free. Not within an operation. Raises the errors of
+        `channel.enter`, and exceptions of signal handlers: the lock is not held then.
         """
         self.channel.enter()
         try:
@@ -120,7 +120,7 @@ class TicketLock:
         return timeout != 0 and TicketWait(self, timeout).run()
 
     def release(self) -> None:
-        """Let the next one have the lock. Raises RuntimeError if this process does not hold it."""
+        """Release the lock. Raises RuntimeError if this process does not hold it."""
         self.channel.enter()
         try:
             self.drop()
@@ -149,7 +149,7 @@ class TicketLock:
         """Take the lock if it is free and no waiting client comes first."""
         # LINEARIZES: free, and no client has waited.
         if self.endpoint.cas(self.address, 0, self.client.ident) == 0:
-            # CRASH(holding): the id of a dead client; a waiting one frees the lock, INHERITED.
+            # CRASH(holding): the id of a dead client; a waiting client frees the lock, INHERITED.
             self.inherited = False
             return True
         return self._take(False)
@@ -184,7 +184,7 @@ class TicketLock:
                 return True
 
     def seize(self) -> bool:
-        """Take the lock if only the dead have it, or queue for it."""
+        """Take the lock if only dead clients have it, or queue for it."""
         self._bury()
         head = self.queue.head()
         while self.queue.pass_over(head, True):
@@ -207,7 +207,7 @@ class TicketLock:
     def look(self, ticket: int, idle: bool) -> int:
         """Whether it is the turn of our ticket (0: we have none): TAKEN; WAITS; or PASSED over.
 
-        `idle`: we have slept in vain, so see to the dead.
+        `idle`: we have slept in vain, so look for dead clients.
         """
         if idle:
             self._bury()
@@ -237,8 +237,8 @@ class TicketWait:
                     -> LOOK
         TAKEN, GIVEN_UP   the end
 
-    After a sleep in vain the next look is `idle`: it sees to the dead. A waiter that gives up has
-    looked once whether the holder or the head is dead.
+    After a sleep in vain the next look is `idle`: it looks for dead clients. A waiter that gives up
+    has looked once whether the holder or the head is dead.
     """
 
     def __init__(self, lock: TicketLock, timeout: float) -> None:
@@ -251,13 +251,13 @@ class TicketWait:
         self.timed = timeout > 0
         self.end = self.now() + timeout if timeout > 0 else 0.0
         self.left = 1.0
-        """Seconds until the end, when we looked last."""
+        """Seconds until the end, at our last look."""
         self.ticket = 0
-        """Ours; 0: we have none."""
+        """Our ticket; 0: none."""
         self.behind = 0
-        """How many tickets are before ours, when we looked last."""
+        """How many tickets are before ours, at our last look."""
         self.flags = QUEUED
-        """The head sets these in the lock word: it is overtaken during its first sleep only."""
+        """Bits that the head sets in the lock word: others overtake it in its first sleep only."""
         self.idle = False
 
     def run(self) -> bool:
@@ -277,7 +277,7 @@ class TicketWait:
         return state == TAKEN
 
     def _step(self, state: int) -> int:
-        """Do what there is to do in this state; the next one."""
+        """Make the step of this state; the next state."""
         if state == LOOK:
             return self._look()
         if state == SPIN:
@@ -335,12 +335,12 @@ class TicketWait:
                 self.flags = QUEUED | HANDOFF
 
     def _patience_us(self) -> int:
-        """How long to sleep: the next two in line see at once if a client is dead."""
+        """How long to sleep: the next two in line notice a death soonest."""
         times = min(max(self.behind, 1), BEHIND_MAX)
         return int(min(self.queue.sleep_us * times, self.left * 1e6 + 1))
 
     def _barge(self) -> bool:
-        """Take the lock if it comes free within a moment, before we queue."""
+        """Take the lock if it becomes free within a moment, before we queue."""
         look = 1
         try:
             while spin(self.endpoint, look):
@@ -357,7 +357,7 @@ class TicketWait:
         return False
 
     def _spin(self) -> bool:
-        """Whether the lock comes free within a moment."""
+        """Whether the lock becomes free within a moment."""
         look = 1
         while self.endpoint.load(self.lock.address) & HOLDER:
             if not spin(self.endpoint, look):

@@ -1,24 +1,24 @@
-"""The queue of a ticket lock: its tickets, in order of which waiting clients are served.
+"""The queue of a ticket lock: tickets, in whose order waiting clients are served.
 
-Head, at byte 8 of the lock: how many tickets are over; the next one, counted from 1, is the head of
-the queue. Places, from byte 16 on, a power of two of them. Ticket t lies in place t % places:
+Head, at byte 8 of the lock: the number of tickets that are over; the next one, counted from 1, is
+the head of the queue. Places, from byte 16 on, a power of two of them. Ticket t lies in place t %
+places:
     bits 0-2    state      WAITING, SLEEPING (in the kernel), GIVEN_BACK
     bits 3-14   slot       the owner's, in the control segment
     bits 15-34  life       the low bits of its incarnation
     bits 35-63  round      t / places + 1, modulo 2**29: whether ticket t is taken
 
 A client takes the first ticket that is free, by one CAS of its place, so that a ticket and its
-owner become known together. A ticket says only that a client waits: the lock word alone excludes
+owner appear together. A ticket only says that a client waits: the lock word alone excludes
 (ticket_lock.py).
 
 A kill leaves behind: tickets of dead owners; a client that waits passes them over when it has slept
-in vain. A ticket that was given back is passed over, too, or taken up again by its owner's next
-wait.
+in vain. A ticket that was given back is passed over, too, or used again by its owner's next wait.
 
 Numbers that wrap: a ticket's owner is taken for alive if its slot has a client with the same
 `life`, some multiple of 2**20 processes later; it is passed over after TURN_S. A round is taken for
 another one if a client was stopped for a multiple of 2**29 rounds between two verbs; then one
-ticket is passed over, or waited for in vain, which again is over after TURN_S.
+ticket is passed over, or waited for in vain until TURN_S is over.
 """
 
 from __future__ import annotations
@@ -50,10 +50,11 @@ from limpet.stores.channels.lock.ticket_layout import (
 
 
 class HeadSighting:
-    """A head of the queue that this process waits for: whether it is passed over.
+    """A head of the queue that this process waits for: decides whether to pass it over.
 
-    A head delays others only by TURN_S while the lock is free and kept for it, and by that and the
-    longest sleep while the lock was free or changed hands and the head did not say that it runs.
+    A head delays others by TURN_S at most while the lock is free and kept for it; and by TURN_S and
+    the longest sleep while the lock is free or changes its holder and the head does not show that
+    it runs.
     """
 
     def __init__(self, turn_s: float, sleep_us: int) -> None:
@@ -61,16 +62,16 @@ class HeadSighting:
         self.patience_s = turn_s + sleep_us * BEHIND_MAX * 1e-6
         self.head = 0
         self.since_s = 0.0
-        """The ticket, and since when it has been the head for us."""
+        """The ticket, and the time at which we first saw it as the head."""
         self.held_by = 0
         self.has_changed = False
-        """The holder of the lock then, and whether it has not held the lock all the time since."""
+        """The holder of the lock then, and whether the lock has been free or another's since."""
         self.kept = False
         self.kept_s = 0.0
-        """Whether the lock was free and kept for the head at our last look, and since when."""
+        """Whether the lock was free and kept for the head at our last look, and from what time."""
 
     def is_overdue(self, head: int, lock: int, now: float) -> bool:
-        """Look again: whether the head is to be passed over, when the lock word is `lock`."""
+        """Look again: whether to pass the head over, when the lock word is `lock`."""
         if self.head != head:
             self.head = head
             self.since_s = self.kept_s = now
@@ -98,7 +99,7 @@ class TicketQueue:
         self.address = address
         self.places = places
         self.parked = 0
-        """A ticket that we gave back, and may take up again."""
+        """A ticket that we gave back, and may use again."""
         self.sleep_us = POLL_US if channel.pool.parameters.multi_host else SLEEP_US
         self.sighting = HeadSighting(min(TURN_S, channel.membership.lease_s), self.sleep_us)
 
@@ -107,7 +108,7 @@ class TicketQueue:
         return self.endpoint.load(self.address + HEAD) + 1
 
     def count_up(self, head: int) -> None:
-        """The head is over: the next ticket is the head. Several clients may say so."""
+        """Make the next ticket the head. Several clients may do so at once."""
         self.endpoint.cas(self.address + HEAD, head - 1, head)
 
     def place(self, ticket: int) -> int:
@@ -148,7 +149,7 @@ class TicketQueue:
         return 0
 
     def pass_over(self, head: int, idle: bool) -> bool:
-        """Count the head up if its ticket was given back or, if `idle`, its owner will not use
+        """Count the head up if its ticket was given back or, if `idle`, its owner does not use
         it."""
         word = self.endpoint.load(self.place(head))
         if word >> ROUND_SHIFT != self._round(head):
@@ -159,7 +160,7 @@ class TicketQueue:
         return True
 
     def _is_forsaken(self, head: int, word: int) -> bool:
-        """Whether the owner of the head is dead, or does not run though it could."""
+        """Whether the owner of the head is dead, or stopped while it could take the lock."""
         slot = word >> SLOT_SHIFT & SLOT_MASK
         there = self.endpoint.load(CLIENT_SLOTS + slot * SLOT_SIZE) & INCARNATION_MASK
         if (there ^ word >> LIFE_SHIFT) & LIFE_MASK or not self.channel.lives(
@@ -188,12 +189,11 @@ class TicketQueue:
             return False
 
     def doze(self, ticket: int, flags: int) -> int:
-        """Say that we are about to sleep; the word to sleep on, 0 if we had better look again."""
+        """Note in our place that we are about to sleep; the word to sleep on, 0: look again."""
         endpoint = self.endpoint
         place, asleep = self.place(ticket), self._mine(ticket, SLEEPING)
         endpoint.cas(place, self._mine(ticket, WAITING), asleep)
-        # ORDER: the words that we look at now were changed before the client that changed them
-        # looks at our place, or after.
+        # ORDER: our place before the words: a client that changes them later sees that we sleep.
         head = self.head()
         if head > ticket or (
             head == ticket and not endpoint.fetch_or(self.address, flags) & HOLDER
@@ -202,7 +202,7 @@ class TicketQueue:
         return asleep
 
     def give_back(self, ticket: int) -> None:
-        """Queue no longer; the ticket may be taken up by our next wait. An operation of its own."""
+        """Leave the queue; our next wait may use the ticket again. An operation of its own."""
         endpoint = self.endpoint
         self.channel.enter()
         try:
@@ -211,8 +211,8 @@ class TicketQueue:
             while (word ^ given) & ~STATE_MASK == 0 and word != given:
                 endpoint.cas(place, word, given)
                 word = endpoint.load(place)
-            # ORDER: given back before we look whether it is our turn; the client that made it so
-            # looks, too.
+            # ORDER: given back before we look whether it is our turn; the client that made it our
+            # turn looks, too.
             # CRASH(given-back): the head was given back; a waiting client passes it over.
             if self.head() >= ticket:
                 self.wake()

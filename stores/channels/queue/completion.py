@@ -1,8 +1,8 @@
-"""When all elements of a queue are done with: the look of `join`, and what it forgets.
+"""Whether all elements of a queue are done with, for `join`; and forgetting lost elements.
 
-`join` looks at the slots, then at the open tasks of consumers, and then at the tail and those slots
-that were WRITING again: if these are as before, all elements whose put had returned by then were
-done with, also those that a consumer has put before it was done with another.
+`join` looks at the slots, then at the open tasks of consumers, and then again at the tail and at
+the slots that were WRITING. If these are as before, all elements whose put had returned by then are
+done with, also those that a consumer has put before it was done with another element.
 
 The word `forgotten` of the queue is the number of lost elements that `join` does not report.
 """
@@ -38,7 +38,7 @@ class Completion:
 
     def is_complete(self) -> bool:
         """Whether all elements that were put are done with. Raises TasksLost, with the elements
-        that are given back, encoded."""
+        that can be given back, encoded."""
         endpoint, slots, maxsize = self.endpoint, self.ring.slots, self.ring.maxsize
         tail = endpoint.load(self.ring.tail)
         at = endpoint.load(self.ring.head)
@@ -59,14 +59,14 @@ class Completion:
                     cut.append(slot)
                     words.append(word)
             at += 1
-        # ORDER: after the slots: an element taken from them is open, or done with.
+        # ORDER: after the slots: an element that was taken from them is open, or done with.
         living, lost = self.tasks.counted(self.participants)
         if more := lost_since(lost, endpoint.load(self.forgotten)):
             raise self._lost_error(more)
         if not empty or living:
             return False
-        # ORDER: after the counts: an element put by a client that was not done yet is behind this
-        # tail.
+        # ORDER: after the counts: if a client was not done yet, an element that it put is behind
+        # this tail.
         return not self.has_more(tail) and [endpoint.load(one) for one in cut] == words
 
     def has_more(self, tail: int) -> bool:
@@ -88,7 +88,7 @@ class Completion:
         return error
 
     def count_lost(self) -> tuple[int, list[tuple[int, int, int, Any]]]:
-        """How many were lost ever, and those that are noted, at the same time."""
+        """How many were ever lost, and those that are noted, at the same time."""
         lost = self.tasks.counted(self.participants)[1]
         while True:
             found = self.notes.lost()
@@ -98,8 +98,8 @@ class Completion:
                 return lost, found
 
     def forget(self, error: TasksLost | None) -> int:
-        """Let `join` go on without the elements that were lost so far, or those that `error` tells
-        of; how many it did not forget before."""
+        """Let `join` go on without the elements lost so far, or those of `error`; how many of them
+        were not forgotten before."""
         if error is None:
             lost, there = self.count_lost()
             noted = [one[:3] for one in there]

@@ -3,8 +3,8 @@
 The paper adapts the cyclic ring queue of Morrison and Afek (LCRQ, PPoPP 2013), where a place is
 taken by fetch-and-add on head or tail; a killed client then leaves a hole that no other client can
 tell from a slow one. Here a place is taken by CAS on its slot, which names the row that took it;
-head and tail follow, moved on by the next client that finds them behind. A ticket is a number of a
-place in the order: ticket t has slot t % maxsize in round t // maxsize.
+the next client that finds head or tail behind moves it on. A ticket is the number of a place in the
+order: ticket t has slot t % maxsize in round t // maxsize.
 
 Memory: a region of its own, and regions `.stripe0`, `.stripe1`... with the slots (slots.py)
 
@@ -12,51 +12,52 @@ Memory: a region of its own, and regions `.stripe0`, `.stripe1`... with the slot
     64    head         the next ticket to get from, or one that is done with
     128   news         where consumers sleep (waiting.py)
     192   room         where producers sleep
-    256   done with    where clients sleep that join
-    320   forgotten    how many elements were lost that join does not report any more
+    256   done with    where clients sleep in `join`
+    320   forgotten    how many lost elements `join` does not report any more
     .tasks             elements that consumers have got and are not done with (tasks.py, notes.py)
 
 A slot, in bytes from its start
     0     word         bits 0-1 state, bits 2-15 the owner's row + 1, or 0, bits 16-63 round
     8     size         bytes of the element
-    16    cell         which link names the object that has the element, if it is larger than DATA
+    16    cell         the link to the object that has the element, if it is larger than DATA
     24    data         item_size bytes
 A slot's cell is its own at first, and another one when a large element was taken (notes.py).
 
     FREE(r)            for the put of round r, if the ticket is that of the tail
-    FREE(r, owner)     the owner has taken the element of round r - 1, and is to note that
-    WRITING(r, owner)  being written by the participant of that row
+    FREE(r, owner)     the owner has taken the element of round r - 1, and has yet to note that
+    WRITING(r, owner)  the participant of that row is writing
     READY(r)           the element of round r
-    SKIPPED(r, owner)  there is none in round r; but the owner, unless it is 0, may still write here
+    SKIPPED(r, owner)  round r has no element; but the owner, unless it is 0, may still write here
 
     put    t = tail: FREE(r) -> WRITING(r, own row); tail t -> t + 1; write; WRITING -> READY(r)
     get    h = head: READY(r); read; note; READY(r) -> FREE(r + 1, own row); head h -> h + 1;
            note that it was taken; FREE(r + 1, own row) -> FREE(r + 1)
 
-The element is the one that was read, since the word never is READY(r) again: so a consumer that is
-killed before its CAS has taken nothing, and one that is killed after it owns the element. Each
-element is got at most once; if a dead consumer got it, it can be had back (`lost`). `put` takes
-effect with READY, for all consumers, in the order of the tickets: when a put has returned, the tail
-is behind its ticket.
+The consumer takes the very element that it read, since the word is never READY(r) again. So a
+consumer that is killed before its CAS has taken nothing, and one that is killed after it owns the
+element. Each element is got at most once; if a dead consumer got it, `lost` gives it back. `put`
+takes effect with READY, for all consumers, in the order of the tickets: when a put has returned,
+the tail is behind its ticket.
 
-Tickets are numbers of 64 bits, which never end. Rounds wrap after 2^48: which of two is the later
-one is told by their difference. No slot is more than a round ahead of the tail. A client that was
-stopped in the midst of an operation for a multiple of 2^48 rounds of a slot, exactly, would take
-its word for the one that it knew.
+Tickets are numbers of 64 bits, which never end. Rounds wrap after 2^48: the sign of their
+difference says which of two is the later one. No slot is more than a round ahead of the tail. A
+client that was stopped in the midst of an operation for a multiple of 2^48 rounds of a slot,
+exactly, would take the slot's word for the one that it had read.
 
 No client waits for another one. A consumer that finds WRITING at the head, while the tail says that
-others may have put behind it, is patient for some yields, and then makes it SKIPPED. The producer
-finds its CAS fail, gives the slot up (owner 0), and puts again; if it is killed, its row tells, and
-if its put ended with an error, its pin. A slot whose owner neither gave it up, nor is dead, nor has
-left its operation is skipped in the next rounds, too, as its plain writes could land in another
-element: a producer that stands still in there takes one place away. A place that is WRITING or
-SKIPPED before the head has passed it counts as taken for `Full`.
+others may have put behind it, yields some times, and then makes the slot SKIPPED. The CAS of the
+producer fails then: it gives the slot up (owner 0), and puts again. If the producer was killed, its
+row shows that; if its put ended with an error, its pin does. If the owner has neither given the
+slot up, nor died, nor left its operation, the slot is skipped in the next rounds, too, as the
+owner's plain writes could land in another element: a producer that stands still there takes one
+place away. A place that is WRITING or SKIPPED counts as taken for `Full` until the head has passed
+it.
 
 `Empty` is certain: the slot of the head is free, or WRITING and no client has put behind it.
 
-A kill leaves behind: a slot that is WRITING, and perhaps has a link: see above; the object is
-freed by the next put there. A link to an element that was got, and not noted: as well. A slot that
-is FREE with an owner: the next put there does the rest. An object in the client's journal.
+A kill leaves behind: a slot that is WRITING, perhaps with a link: see above; the next put there
+frees the object. A link to an element that was got, and not noted: likewise. A slot that is FREE
+with an owner: the next put there does the rest. An object in the client's journal.
 
 A row is taken over when its participant is dead; the newcomer first gives up its slots.
 """
@@ -126,12 +127,12 @@ class CyclicRing:
         self.head = address + HEAD
         self.header = array("Q", [0, 0])
         self.unfinished = 0
-        """The slot that this process is writing to; not 0 after an operation that was cut."""
+        """The slot that this process is writing to; not 0 after an operation that was cut off."""
 
     def length(self) -> int:
-        """How many tickets have been put at, and not got from: at most so many have an element.
+        """Tickets that were put at and not got from: an upper bound of the elements.
 
-        For a client that was woken, and has come: whether others could come, too.
+        A client that was woken uses it to decide whether to wake another one.
         """
         head = self.endpoint.load(self.head)
         return self.endpoint.load(self.tail) - head
@@ -139,7 +140,7 @@ class CyclicRing:
     # ---- putting, in an operation -----------------------------------------------------------
 
     def put(self, row: int, data: bytes) -> Refusal | None:
-        """Put an encoded element; why it was not put, or None."""
+        """Put an encoded element; the reason if it was not put, or None."""
         endpoint = self.endpoint
         size = len(data)
         reference = 0
@@ -170,11 +171,11 @@ class CyclicRing:
                 if endpoint.cas(slot, word, writing) != word:
                     continue
                 # CRASH(claimed): the dead one's row is in the slot; a consumer skips it.
-                # ORDER: the tail is behind every ticket whose put has returned.
+                # ORDER: before the put returns, so that the tail is behind its ticket.
                 endpoint.cas(self.tail, tail, tail + 1)
                 endpoint.wait()
                 self._fill(slot, place, data, reference, index)
-                # LINEARIZES: the element is there, in the order of tickets.
+                # LINEARIZES: the element is in the queue, in the order of tickets.
                 if endpoint.cas(slot, writing, number << ROUND_SHIFT | READY) == writing:
                     self._filled(reference, index)
                     return None
@@ -191,7 +192,7 @@ class CyclicRing:
                 owner = word & OWNER_MASK << OWNER_SHIFT
                 if skipped > self.maxsize:
                     ident = self.participants.word((owner >> OWNER_SHIFT) - 1)
-                    # By now another client may have claimed the row; that one does not lag.
+                    # By now another client may have claimed the row; that client is not in the way.
                     return NO_ROOM if ident & CLAIMED else Refusal(FULL, 0, ident)
                 endpoint.cas(slot, word, number << ROUND_SHIFT | owner | SKIPPED)
             elif endpoint.load(self.tail) == tail:
@@ -226,7 +227,7 @@ class CyclicRing:
             unlink(self.client, link)
         if reference:
             endpoint.store(slot + SIZE, len(data))
-            # ORDER: the journal knows the link before it is set; a link has a large size.
+            # ORDER: the journal names the link before it is set; a link has a large size.
             self.client.retarget(index, link)
             endpoint.store(link, reference)
         else:
@@ -236,13 +237,13 @@ class CyclicRing:
             endpoint.write_gather(slot + SIZE, self.header, 2, data, b"")
 
     def _filled(self, reference: int, index: int) -> None:
-        """The element in that slot is there for the others."""
+        """Note that the element in that slot is visible to the others."""
         self.unfinished = 0
         if reference:
             if self.endpoint.load(self.mark.address) == self.mark.number:
                 self.client.drop(index)
             else:
-                # It is still in the journal, so `leave` frees it.
+                # The object is still in the journal, so `leave` frees it.
                 self.endpoint.cas(self.client.link_addresses[index], reference, 0)
         self.endpoint.wait()
         self.news.wake_one()
@@ -255,7 +256,7 @@ class CyclicRing:
         self.release(row, slot)
 
     def release(self, row: int, slot: int) -> None:
-        """Say that the participant of this row, which is ours, does not write to the slot any
+        """Publish that the participant of this row, which is ours, does not write to the slot any
         more."""
         word = self.endpoint.load(slot)
         while word & WRITING and word >> OWNER_SHIFT & OWNER_MASK == row + 1:
@@ -274,20 +275,20 @@ class CyclicRing:
         owner = word >> OWNER_SHIFT & OWNER_MASK
         if owner == 0 or owner == row + 1:
             return True
-        # A row that is being taken over was that of a dead participant.
+        # A row that is being taken over had a dead participant.
         ident = self.participants.word(owner - 1)
         if ident & CLAIMED or not self.participants.lives(ident):
             return True
-        # ORDER: the pin after the slot's word: a client that has it from an operation that ended
-        # with an error, and is in none now, does not write there any more.
+        # ORDER: the pin after the slot's word: a client whose operation ended with an error, and
+        # that is in none now, does not write there any more.
         pin = CLIENT_SLOTS + (ident >> INCARNATION_BITS) * SLOT_SIZE + PIN
         return not self.endpoint.load(pin)
 
     # ---- getting, in an operation -----------------------------------------------------------
 
     def take(self, row: int, skip: bool) -> Any:
-        """Take the first element: as bytes. A status if there is none: EMPTY; AGAIN: its producer
-        is at it, and is skipped instead if `skip`; REJOIN: we were taken for dead."""
+        """Take the first element, as bytes. A status if there is none: EMPTY; AGAIN: its producer
+        is writing it (if `skip`, it is skipped instead); REJOIN: we were declared dead."""
         endpoint = self.endpoint
         while True:
             head = endpoint.load(self.head)
@@ -322,14 +323,15 @@ class CyclicRing:
                 taken = (number + 1 & ROUND_MASK) << ROUND_SHIFT | FREE
                 if noted:
                     taken |= row + 1 << OWNER_SHIFT
-                # CRASH(begun): counted as open, and in the queue, for another one to get.
-                # LINEARIZES: it is ours, and the data read is whole.
+                # CRASH(begun): counted as open, and still in the queue, for another consumer.
+                # LINEARIZES: the element is ours, and the data that we read is whole.
                 if endpoint.cas(slot, word, taken) != word:
                     self.tasks.end()
                     if noted:
                         self.notes.withdraw(noted - 1)
                     continue
-                # CRASH(taken): the slot names us, so it is noted for us; others move the head on.
+                # CRASH(taken): the slot names us, so others note the element for us, and move the
+                # head.
                 endpoint.cas(self.head, head, head + 1)
                 if noted:
                     self.notes.mark_taken(row, noted - 1, slot, head, taken)
@@ -353,7 +355,7 @@ class CyclicRing:
     def _read_large(self, slot: int, word: int, size: int, cell: int) -> Any:
         """The large element in a slot, by the link of this cell; None: the slot is not READY."""
         reference = self.endpoint.load(self.slots.link(cell))
-        # ORDER: the word after size and link: else these may be of different elements.
+        # ORDER: the word after size and link, so that these are of the same element.
         if self.endpoint.load(slot) != word:
             return None
         if not reference:

@@ -31,12 +31,12 @@ LATER: Final = 1 << 47
 
 EMPTY: Final = 6
 REJOIN: Final = 7
-"""Beside those of stores/status.py: there is nothing to get; this process was taken for dead."""
+"""Beside those of stores/status.py: the queue is empty; this process was declared dead."""
 
 
 class Refusal(NamedTuple):
     """Why an element was not put. `outcome`: FULL; or NO_MEMORY, on `node`. `laggard`: the id of
-    the client that keeps the last place from being put to: it has neither given that up nor died.
+    the client that keeps the last place: it has neither given that up nor died.
     """
 
     outcome: int
@@ -49,12 +49,12 @@ NO_ROOM: Final = Refusal(FULL)
 MAXSIZE: Final = 1024
 ITEM_SIZE: Final = 104
 PATIENCE: Final = 24
-"""How often a consumer pauses for a producer that others have overtaken."""
+"""Pauses of a consumer for a producer that others have overtaken."""
 BATCH: Final = 64
 """Elements of a batch that are put or got in one operation."""
 
 KEPT_MAX: Final = 4
-"""Entries of a row; fewer where they would take more than this part of a node's memory."""
+"""Entries of a row; fewer where they would take more than this share of a node's memory."""
 PART: Final = 4
 
 PENDING: Final = 1
@@ -80,7 +80,7 @@ FIELDS: Final = (
         ROUND_MASK + 1,
         A_SECOND_MAX,
         WRAPS,
-        "told by differences; deceived is a client that was stopped in the midst of an operation "
+        "compared by differences; deceived is a client that was stopped in an operation "
         "for 2^48 rounds of a slot",
     ),
     Field("queue: ticket in an entry", 1 << 61, A_SECOND_MAX, LASTS, "a count of 64 bits, shifted"),
@@ -96,20 +96,20 @@ FIELDS: Final = (
         1 << COUNT_BITS - 1,
         A_SECOND_MAX,
         STAYS,
-        "of a process that never says task_done; as long as it lives, `join` waits",
+        "of a process that never calls task_done; as long as it lives, `join` waits",
     ),
     Field(
         "tasks: lost",
         1 << COUNT_BITS,
         A_SECOND_MAX,
         WRAPS,
-        "told by differences, of fewer than 2^39 elements that were not forgotten",
+        "compared by differences, of fewer than 2^39 elements that were not forgotten",
     ),
     Field(
         "tasks: turn",
         1 << 64 - COUNT_BITS,
         10_000,
         WRAPS,
-        "deceived is a process that was taken for dead, and stopped for 2^24 turns of its row",
+        "deceived is a process that was declared dead, and stopped for 2^24 turns of its row",
     ),
 )

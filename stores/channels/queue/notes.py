@@ -1,8 +1,8 @@
-"""Notes of a queue's consumers: what each has got and is not done with, so it can be given back.
+"""Notes of a queue's consumers: elements that each has got and is not done with.
 
 A slot is used again soon after its element was taken. So a consumer notes the element in an entry
 of its row before it takes it, and clears the entry after `task_done`, the oldest first. Entries of
-consumers that have died, or left, stay until they are forgotten.
+consumers that have died, or left, stay until they are forgotten: their elements can be given back.
 
 Memory, behind the counts of the region `.tasks` (tasks.py): of each row `keep` entries, rows at
 multiples of a line; then two words for each entry, its link and its spare cell (slots.py).
@@ -12,28 +12,28 @@ multiples of a line; then two words for each entry, its link and its spare cell 
     24    before       the row's word `open` before the last `begin`, or before `task_done`
     32    data         of an element that is not large
 
-    PENDING  noted, not taken as far as this says
-    TAKEN    of the row's participant, which is not done with it
-    CLOSING  the same, unless `open` is not `before` any more: then it is done with
-    LOST     of a participant that was in this row before
+    PENDING  noted; the slot says whether it was taken
+    TAKEN    the row's participant has it, and is not done with it
+    CLOSING  the same as long as `open` is `before`; else it is done with
+    LOST     an earlier participant of this row had it
 
 Taking     READY(r) -> FREE(r + 1, own row); PENDING -> TAKEN; FREE(r + 1, row) -> FREE(r + 1)
-A client that wants to put at FREE(r + 1, row), or asks what that consumer has, does the rest for
-it. So a slot says which row took its element until the entry says it; an entry that is PENDING
-while its slot does not name the row was not taken. No element is both in the queue and in an entry
-that counts.
+A client that wants to put at FREE(r + 1, row), or looks at that consumer's entries, does the rest
+for it. So the slot names the row that took its element until the entry is TAKEN; if an entry is
+PENDING and its slot does not name the row, the element was not taken. No element is both in the
+queue and in an entry that counts.
 
-When a large element is taken, its slot's cell goes to the entry, for the entry's spare cell. The
-bits of a ticket in those words are other ones at each change: a CAS that comes late changes
-nothing, unless it comes a multiple of 2^36 tickets late, exactly, and the same cell is there again.
+When a large element is taken, its slot and the entry exchange cells: the slot gets the entry's
+spare cell. The bits of a ticket in those words differ at each change: a late CAS changes nothing,
+unless it is a multiple of 2^36 tickets late, exactly, and the same cell is there again.
 
-A consumer that has more open elements than entries has the newest of them there; a consumer that
-never calls `task_done` has those that it got last. The others are counted only. Entries with lost
-elements are not used for others; a client that joins takes a row without them, if there is one.
+A consumer with more open elements than entries has the newest of them noted; one that never calls
+`task_done` has the last that it got. The others are only counted. Entries with lost elements are
+not used again; a client that joins takes a row without them, if there is one.
 
 A kill leaves behind: an entry that is PENDING, or CLOSING, see above; an entry whose link is 0,
-which is being cleared; and `fold` goes on where it was cut. Cut by a signal handler: `unsure` is
-set, and the state in memory is read again (`reload`).
+which is being cleared; and `fold` half done, which the next `fold` goes on with. After a cut by a
+signal handler `unsure` is set, and the state is read again from memory (`reload`).
 """
 
 from __future__ import annotations
@@ -116,9 +116,9 @@ class Notes:
         self.taken: list[int] = []
         """Numbers of our row's entries that are TAKEN, the oldest first."""
         self.empty: list[int] = []
-        """Numbers of those in which there is nothing."""
+        """Numbers of its empty entries."""
         self.unsure = False
-        """An operation was cut: `taken`, `empty` and memory may differ."""
+        """An operation was cut off: `taken`, `empty` and memory may differ."""
 
     def entry(self, row: int, number: int) -> int:
         """Address of an entry."""
@@ -147,7 +147,7 @@ class Notes:
             del self.taken[0]
             self.empty.append(number)
         elif not self.empty:
-            # All have lost elements of others; perhaps these were forgotten meanwhile.
+            # All entries have lost elements; perhaps these were forgotten meanwhile.
             self.reload(row)
             self.unsure = True
         if not self.empty:
@@ -168,20 +168,20 @@ class Notes:
     def mark_taken(self, row: int, number: int, slot: int, ticket: int, word: int) -> None:
         """The element that is noted in that entry of ours was taken; its slot has `word`."""
         self._record_taken(row, number, ticket, slot)
-        # CRASH(named): in the entry, and the slot still names us; the next put there ends that.
+        # CRASH(named): in the entry, and the slot still names us; the next put there clears that.
         self.endpoint.cas(slot, word, word & ~(OWNER_MASK << OWNER_SHIFT))
         self.taken.append(number)
         self.unsure = False
 
     def withdraw(self, number: int) -> None:
-        """The element that is noted there was not taken."""
+        """Note that the element in that entry was not taken."""
         # The entry is written over by the next one.
         self.empty.append(number)
         self.unsure = False
 
     def _record_taken(self, row: int, number: int, ticket: int, slot: int) -> None:
-        """The element that this entry notes was taken: let the entry say so. Any client may do that
-        while the slot names the row, and several at the same time."""
+        """Mark the element of this entry as taken. Any client may do that while the slot names the
+        row, also several at the same time."""
         endpoint = self.endpoint
         at = self.entry(row, number)
         noted = ticket + 1 << TICKET_SHIFT | PENDING
@@ -189,7 +189,7 @@ class Notes:
             cell = endpoint.load(at + ENTRY_CELL)
             own = self._own_cell(row, number)
             spare = self.slots.cell(endpoint.load(self._spare(row, number)), own)
-            # ORDER: the state after these: they are of the same element.
+            # ORDER: the state after these, so that they are of the same element.
             if endpoint.load(at) != noted:
                 return
             tag = ticket + 1 & TAG_MASK
@@ -215,8 +215,8 @@ class Notes:
         self.endpoint.cas(slot, word, word & ~(OWNER_MASK << OWNER_SHIFT))
 
     def was_taken(self, row: int, word: int) -> bool:
-        """Whether the consumer of that row took the element that its entry, of this state, notes;
-        if it did, the entry says so afterwards."""
+        """Whether the consumer of that row took the element of its entry with this state; if it
+        did, the entry is TAKEN afterwards."""
         ticket = (word >> TICKET_SHIFT) - 1
         place = ticket % self.slots.maxsize
         slot = self.slots.slot(place)
@@ -229,7 +229,7 @@ class Notes:
         return True
 
     def close(self, row: int) -> bool:
-        """Count one element as done with; False: we were taken for dead."""
+        """Count one element as done with; False: we were declared dead."""
         number = -1
         if self.taken and len(self.taken) >= self.tasks.ours():
             self.unsure = True
@@ -239,7 +239,7 @@ class Notes:
             self.endpoint.store(at + BEFORE, self.tasks.word)
             # ORDER: before the count: an entry that is TAKEN is not done with.
             self.endpoint.store(at, word & ~KIND | CLOSING)
-        # LINEARIZES: it is done with.
+        # LINEARIZES: the element is done with.
         # CRASH(done): clients that join look after a while.
         if not self.tasks.end():
             return False
@@ -276,9 +276,9 @@ class Notes:
         return bool(endpoint.cas(at, word, 0) == word)
 
     def reload(self, row: int) -> None:
-        """Have our row's entries as they are in memory, and our count as it says. In an operation.
+        """Read our row's entries from memory, and set our count by them. In an operation.
 
-        An element that an operation noted and did not take, as it was cut, is not open.
+        An element that an operation noted and, cut off, did not take is not open.
         """
         endpoint = self.endpoint
         self.tasks.go_on(row)
@@ -313,7 +313,7 @@ class Notes:
         self.unsure = False
 
     def fold(self, row: int) -> None:
-        """The elements in the entries of our row that are not done with are lost. In an
+        """Mark the elements in the entries of our row that are not done with as lost. In an
         operation."""
         for number in range(self.keep):
             at = self.entry(row, number)
@@ -334,10 +334,10 @@ class Notes:
         before = self.endpoint.load(self.entry(row, number) + BEFORE)
         return self.endpoint.load(self.tasks.address + row * LINE) != before
 
-    # ---- what was lost, in an operation ---------------------------------------------------------
+    # ---- lost elements, in an operation ---------------------------------------------------------
 
     def suits(self, row: int, level: int) -> bool:
-        """Whether a row's entries are there for us: all of them, or (1) any."""
+        """Whether a row's entries are free for us: all of them, or (1) any."""
         there = [bool(self.endpoint.load(self.entry(row, one))) for one in range(self.keep)]
         return level > 1 or (not all(there) if level else not any(there))
 
@@ -372,7 +372,7 @@ class Notes:
                 if kind == CLOSING and self._is_closed(row, number):
                     return None
             data = self._noted_element(at, word)
-            # ORDER: after all: it is of that participant, and that element.
+            # ORDER: last: then all of it is of that participant, and of that element.
             if endpoint.load(at) == word and (kind == LOST or self.participants.word(row) == ident):
                 return word, data
 
@@ -390,7 +390,7 @@ class Notes:
         return self.endpoint.read(reference & ADDRESS_MASK, size)
 
     def forget(self, row: int, number: int, word: int) -> None:
-        """Clear an entry that `lost` has found, whatever its state is by now."""
+        """Clear an entry that `lost` has found, in any state."""
         at = self.entry(row, number)
         while not self._clear(row, number, word):
             now = self.endpoint.load(at)

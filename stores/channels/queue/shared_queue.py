@@ -1,13 +1,13 @@
 """The shared queue: globally FIFO, any process puts and gets (LOCO section 5.4).
 
-Its parts: the cyclic ring with put and take (cyclic_ring.py), where its slots lie (slots.py), the
-notes of consumers, from which lost elements are given back (notes.py), the count of open tasks
-behind `task_done` (tasks.py), and whether all are done with, for `join` (completion.py). Here are
-the interface and the waiting.
+Its parts: the cyclic ring with put and take (cyclic_ring.py), the addresses of its slots
+(slots.py), the notes of consumers, from which lost elements are given back (notes.py), the count of
+open tasks behind `task_done` (tasks.py), and the look of `join` (completion.py). Here are the
+interface and the waiting.
 
 A waiting client looks for a moment and then sleeps (waiting.py). A put wakes a client that waits
-for an element, a get one that waits for room; and a client that has slept, and leaves something for
-another one, wakes the next.
+for an element, a get one that waits for room; and a client that has slept wakes the next one if
+elements, or room, are left.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from limpet.stores.status import AGAIN, FULL, NO_MEMORY
 
 assert NEWS < ROOM < DONE_WITH < FORGOTTEN < CONTROL_SIZE
 DESCRIPTION_MAX: Final = 4096
-"""Bytes of a region besides its memory, at most."""
+"""An upper bound of the bytes of a region besides its memory."""
 SIZE_MAX: Final = 1 << 31
 
 
@@ -80,8 +80,8 @@ class SharedQueue(Channel):
         item_size: int = ITEM_SIZE,
         codec: str = "pickle",
     ) -> None:
-        """`maxsize`: elements, at least 1. `item_size`: bytes of an encoded element up to which it
-        lies in its slot; a larger one takes an object of the pool. Less where nodes are small."""
+        """`maxsize`: elements, at least 1. `item_size`: an encoded element of up to so many bytes
+        lies in its slot, a larger one in an object of the pool; less where nodes are small."""
         maxsize = whole("a queue's `maxsize`", maxsize, 1, MAXSIZE_MAX)
         item_size = whole("a queue's `item_size`", item_size, 1, SIZE_MAX)
         coding = Codec.named(codec)
@@ -122,7 +122,7 @@ class SharedQueue(Channel):
         self.take_part(participants)
 
     def _have_parts(self, participants: int, stride: int, stripes: int, each: int) -> None:
-        """Obtain the regions of slots and of notes, and have the parts work on them."""
+        """Obtain the regions of slots and of notes, and make the parts on them."""
         links = Links(each * stride, 8, each)
         size = each * (stride + 8)
         bases = [self.region(f"stripe{k}", size, k, links) for k in range(stripes)]
@@ -148,7 +148,7 @@ class SharedQueue(Channel):
     # ---- a participant, in an operation -----------------------------------------------------
 
     def ready(self) -> int:
-        """Our row; nothing of ours is unfinished then. Raises ValueError when closed."""
+        """Our row, with no unfinished put or get of ours. Raises ValueError when closed."""
         if self.closed:
             raise ValueError(f"{self!r} is closed")
         row = self.row()
@@ -184,8 +184,9 @@ class SharedQueue(Channel):
     def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
         """Put an element; waits for room, at most `timeout` seconds. 3 round trips.
 
-        Raises queue.Full, ValueTooLarge, StoreFull (no memory for a large element); then it is not
-        in the queue. Killed before it returns, it is in there, or not.
+        Raises queue.Full, ValueTooLarge, StoreFull (no memory for a large element); then the
+        element is not in the queue. After a kill before it returns, the element is in the queue or
+        not.
         """
         deadline = None if block and timeout is None else deadline_of(block, timeout)
         data = self.encode(item)
@@ -221,8 +222,8 @@ class SharedQueue(Channel):
     def put_many(
         self, items: Iterable[Any], block: bool = True, timeout: float | None = None
     ) -> None:
-        """`put` each of `items`; others' may come between. After an error those before it are in
-        the queue."""
+        """`put` each of `items`; elements of others may come between. After an error the items
+        before it are in the queue."""
         deadline = deadline_of(block, timeout)
         waiting = [self.encode(item) for item in items]
         done = 0
@@ -245,9 +246,10 @@ class SharedQueue(Channel):
         return [self.decode(data) for data in found]
 
     def task_done(self) -> None:
-        """An element that this process got is done with. 1 round trip.
+        """Count one element that this process got as done with. 1 round trip.
 
-        Raises ValueError: all of them are. Killed before it returns, it is done with, or lost.
+        Raises ValueError if all of them are. After a kill before it returns, it is done with, or
+        lost.
         """
         self.enter()
         try:
@@ -256,7 +258,7 @@ class SharedQueue(Channel):
                 raise ValueError(f"{self!r}: task_done() called too many times")
             if not self.notes.close(row):
                 raise ValueError(
-                    f"{self!r}: this process was taken for dead, and its tasks are lost"
+                    f"{self!r}: this process was declared dead, and its tasks are lost"
                 )
             self.endpoint.wait()
             if not self.tasks.ours() and (
@@ -287,7 +289,7 @@ class SharedQueue(Channel):
                 finally:
                     self.leave()
             except TasksLost as error:
-                # Not in an operation: decoding may run anything.
+                # Not in an operation: decoding may run any code.
                 error.elements = [self.decode(data) for data in error.elements]
                 raise
             if complete:
@@ -302,9 +304,9 @@ class SharedQueue(Channel):
                 sleepy = not self.done_with.spin(looks)
 
     def lost(self) -> list[Any]:
-        """The elements that processes had got which have ended without `task_done`, in the order in
-        which they were put, until `forget_lost`. Each consumer has the last few that it got noted
-        (`keep`); others that it had are gone."""
+        """The elements of processes that have ended without `task_done`, in the order in which they
+        were put, until `forget_lost`. The last few of each consumer are noted (`keep`); older ones
+        are gone."""
         self.enter()
         try:
             self.ready()
@@ -314,12 +316,12 @@ class SharedQueue(Channel):
         return [self.decode(data) for data in found]
 
     def forget_lost(self, error: TasksLost | None = None) -> int:
-        """Let `join` go on without the elements that were lost so far, and let go of them; how many
-        it did not forget before. A client that wants them done puts them again before.
+        """Let `join` go on without the elements lost so far, and forget them; how many were
+        not forgotten before. To have them done, put them again first.
 
-        With the `error` that a `join` has raised, only the elements that it tells of: the next
-        `join` tells of those that were lost meanwhile. Killed in there: some may be gone, and are
-        still counted.
+        With the `error` that a `join` has raised, only the elements of that error: the next `join`
+        reports those that were lost meanwhile. After a kill in it, some may be gone and still
+        counted.
         """
         self.enter()
         try:
@@ -346,17 +348,17 @@ class SharedQueue(Channel):
         return self.qsize() >= self.maxsize
 
     def close(self) -> None:
-        """This process neither puts nor gets by this handle any more: ValueError. The elements that
-        it has put stay in the queue."""
+        """Close this handle: puts and gets by it raise ValueError from now on. The elements that it
+        has put stay in the queue."""
         if not self.closed:
             self.closed = True
             self.manager.forget(self)
-            # Of a queue that was removed, or lost, there is nothing to give back.
+            # A queue that was removed, or lost, has no row to give back.
             with contextlib.suppress(ChannelRemoved, NodeFailed):
                 self.resign()
 
     def join_thread(self) -> None:
-        """As multiprocessing's; there is no thread that puts: `put` does."""
+        """As multiprocessing's: returns at once, as `put` itself puts, and no thread does."""
 
     def cancel_join_thread(self) -> None:
         """Likewise."""
@@ -399,7 +401,7 @@ class SharedQueue(Channel):
                 self.leave()
 
     def _take_slowly(self, found: Any, deadline: float | None) -> Any:
-        """The first element; `found` is why `_take` gave none."""
+        """The first element; `found` is the status of the last `_take`."""
         attempts = looks = token = 0
         sleepy = slept = False
         while True:
@@ -430,8 +432,8 @@ class SharedQueue(Channel):
                 attempts = 0
 
     def _put_some(self, waiting: list[bytes], done: int) -> tuple[Refusal | None, int]:
-        """Put some of `waiting` from number `done` on; why one was not put, and how many are
-        done."""
+        """Put some of `waiting` from number `done` on; the reason if one was not put, and how many
+        are done."""
         last = min(len(waiting), done + BATCH)
         self.enter()
         try:
@@ -446,7 +448,7 @@ class SharedQueue(Channel):
             self.leave()
 
     def _take_many(self, limit: int, found: list[bytes]) -> int:
-        """Append elements that are there to `found`, up to `limit`; why there are no more, or 0."""
+        """Append elements to `found`, up to `limit`; the status that ended it, or 0."""
         while len(found) < limit:
             self.enter()
             try:

@@ -1,9 +1,9 @@
-"""Where the slots of a queue lie, and the links to its large elements.
+"""Addresses of a queue's slots, and of the links to its large elements.
 
 Slot s is in stripe s % stripes, on different memory nodes. Behind a stripe's slots there is a link
 for each: 0, or a reference to an object. Links do not move, as a link that is in two places would
-be freed twice: a *cell* is a link's number, slots' first, then those of entries (notes.py). Each
-slot and each entry has one cell, its own at first.
+be freed twice: a *cell* is a link's number, those of slots first, then those of entries (notes.py).
+Each slot and each entry has one cell, its own at first.
 
     cell, spare   bits 0-27 number of the cell + 1; 0: the own one. Bits 28-63 bits of a ticket
 """

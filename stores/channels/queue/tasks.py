@@ -4,27 +4,27 @@ Memory: a line for each participant's row of the queue
     0     open    bits 0-39 elements of the row's participant, bits 40-63 turn
     8     lost    bits 0-39 elements of participants before, bits 40-63 turn
 
-An element is counted by its consumer before the CAS that takes it from the queue, and again when
-that CAS has failed; so a client that sees that it is not in the queue any more sees it here, until
-`task_done`. Open elements of a participant that is dead, or has left, are lost. `fold` adds that to
-`lost`, and then begins the row's next turn: while the turns of both words are the same, `open` is
-not in `lost` yet. The sum of what is lost never becomes less, so what was forgotten is a number
-that it is compared with.
+A consumer counts an element before the CAS that takes it from the queue, and takes it off again
+when that CAS has failed. So a client that does not see an element in the queue any more sees it
+here, until `task_done`. Open elements of a participant that is dead, or has left, are lost. `fold`
+adds them to `lost`, and then begins the row's next turn: while the turns of both words are the
+same, `open` is not in `lost` yet. The sum of the lost elements never becomes less, so one number
+says how many of them were forgotten.
 
-Which elements these are, as far as they can be given back, is in notes.py.
+notes.py has the elements themselves, as far as they can be given back.
 
-A row that is its process's own already, by an endpoint that was forgotten, keeps its counts.
+A row that its process has already, by a forgotten endpoint, keeps its counts.
 
-Numbers that end. A count of open elements stays at COUNT_MAX, as that of a process that never says
-`task_done` will be some day: so long as that process lives, `join` waits. Counts of lost elements
-wrap; what was lost since is told by differences (`lost_since`), of fewer than 2^39. Turns wrap: the
-words of a process that was stopped for a multiple of 2^24 turns of its row, exactly, count.
+Numbers that end. A count of open elements stays at COUNT_MAX, which only a process that never calls
+`task_done` reaches: as long as that process lives, `join` waits. Counts of lost elements wrap; they
+are compared by differences (`lost_since`), of fewer than 2^39. Turns wrap: the words of a process
+that was stopped for a multiple of 2^24 turns of its row, exactly, count.
 
-The turn keeps a process that was taken for dead, and goes on later, from the count of its
-successor: the words are changed by CAS.
+The words are changed by CAS, and the turn is in them: so a process that was declared dead, and goes
+on later, does not change the count of its successor.
 
-A kill leaves behind: an element that is counted though it was not taken, if it was killed
-between the two. Killed in `fold`: words of different turns; the next one to fold goes on.
+A kill leaves behind: an element that is counted and was not taken, if the kill was between the two
+steps. A kill in `fold`: words of different turns; the next `fold` goes on.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def lost_since(lost: int, before: int) -> int:
 
 
 class Tasks:
-    """The counts of all rows, at `address`; that of ours may be changed after `fold`."""
+    """The counts of all rows, at `address`; ours may be changed after `fold`."""
 
     def __init__(self, endpoint: Any, address: int) -> None:
         self.endpoint = endpoint
@@ -57,30 +57,30 @@ class Tasks:
         self.word = 0
 
     def fold(self, row: int) -> None:
-        """Nothing is open in this row, which is ours; what was is lost. In an operation."""
+        """Count the open elements of this row, which is ours, as lost. In an operation."""
         at = self.address + row * LINE
         word = self.endpoint.load(at)
         lost = self.endpoint.load(at + LOST)
         following = (word >> TURN_SHIFT) + 1 & TURN_MASK
         if lost >> TURN_SHIFT == word >> TURN_SHIFT:
             count = (lost & COUNT_MASK) + (word & COUNT_MASK) & COUNT_MASK
-            # CRASH(folding): it is lost, and not open, as the turns say.
+            # CRASH(folding): counted as lost, and not as open, as the turns show.
             self.endpoint.cas(at + LOST, lost, following << TURN_SHIFT | count)
         self.own = at
         self.word = following << TURN_SHIFT
         self.endpoint.cas(at, word, self.word)
 
     def go_on(self, row: int) -> None:
-        """Have the counts of this row, which are ours. In an operation."""
+        """Read the counts of this row, which are ours. In an operation."""
         self.own = self.address + row * LINE
         self.word = self.endpoint.load(self.own)
 
     def begin(self) -> bool:
-        """One more is open; False: we were taken for dead, and have to join again."""
+        """Count one more as open; False: we were declared dead, and have to join again."""
         return self._change(self.word + (self.word & COUNT_MASK < COUNT_MAX))
 
     def end(self) -> bool:
-        """One fewer is open, unless there were too many to count; False: as `begin`."""
+        """Count one fewer as open, unless there were too many to count; False: as `begin`."""
         return self._change(self.word - (self.word & COUNT_MASK < COUNT_MAX))
 
     def _change(self, word: int) -> bool:
@@ -90,12 +90,12 @@ class Tasks:
         return changed
 
     def ours(self) -> int:
-        """How many are open of ours."""
+        """How many of ours are open."""
         return self.word & COUNT_MASK
 
     def counted(self, participants: Any) -> tuple[int, int]:
-        """How many are open of the living, and lost of the others (modulo 2^40); at most. In an
-        operation."""
+        """Upper bounds: how many elements of living participants are open, and how many of others
+        are lost (modulo 2^40). In an operation."""
         endpoint = self.endpoint
         living = gone = 0
         for row in range(participants.count):
@@ -104,7 +104,7 @@ class Tasks:
                 ident = participants.word(row)
                 word = endpoint.load(at)
                 lost = endpoint.load(at + LOST)
-                # ORDER: after the counts: they are those of that participant.
+                # ORDER: after the counts, so that they are those of that participant.
                 if participants.word(row) == ident:
                     break
             gone += lost & COUNT_MASK

@@ -4,22 +4,22 @@ The table of the store `.channels` (table.py) has an entry for each region, unde
 entry's value is the region: its mark, its description, and its memory.
 
 Mark
-    bits 40-63  how often nodes of the pool had been replaced, as the number of a directory
+    bits 40-63  how many nodes of the pool had been replaced, as the number of a directory
     bits 1-39   a random number
     bit 0       1
 
-Invariant: a region lies on the node of its key's directory. A part that is to lie on a certain node
-has `~` and a number before its mark, the first number by which the key belongs there; a channel's
-own region keeps its name, and where that belongs elsewhere, its memory is a part. So names and
-regions are lost together, and no slot leads to memory that was replaced.
+Invariant: a region lies on the node of its key's directory. A part for a certain node has `~` and a
+number before its mark: the first number with which the key belongs to that node. A channel's own
+region keeps its name; if the key belongs to another node than its memory shall be on, the memory is
+a part. So names and regions are lost together, and no slot leads to memory that was replaced.
 
 A node that was replaced is given a new directory (directories.py). A key that is not found in there
     of a part        was lost, if the channel's mark is older than the directory; else it is missing
     of a channel     was lost, if it has parts: each has the part `..name` in the next directory
     of a channel without parts: if the next directory was replaced, too, no client can tell
-A channel that was lost, or may have been, is not begun anew: NodeFailed, until it is removed, which
-is possible without its own region. Where no client can tell, the removal counts for the process
-that does it.
+A channel that was lost, or may have been, is not made anew: NodeFailed, until it is removed, which
+is possible without its own region. Where no client can tell, the removal counts only for the
+process that makes it.
 
 A client that uses a region is pinned and has seen its mark since: then the region is not removed
 and used again before the client is unpinned.
@@ -64,12 +64,12 @@ RANDOM_BITS: Final = 39
 REPLACEMENTS: Final = 40
 
 _given_up: weakref.WeakKeyDictionary[Any, dict[str, int]] = weakref.WeakKeyDictionary()
-"""Of each pool handle: names of channels that were removed where no client can tell whether
-something was lost, and the number of the directory that this counts for."""
+"""For each pool handle: names of channels that were removed where no client can tell whether they
+were lost, and the number of the directory for which this counts."""
 
 
 class ChannelParameters(GrowingParameters):
-    """Those of the table of regions: it takes little memory, and many channels."""
+    """Parameters of the table of regions: little memory, room for many channels."""
 
     @classmethod
     def for_pool(cls, pool: Any, layout: Any, **given: Any) -> ChannelParameters:
@@ -127,10 +127,10 @@ class ChannelCatalogue:
         self.race.check()
 
     def left_by(self, ident: int) -> set[str]:
-        """The named crash points of the table that the remains of the dead client `ident` show."""
+        """The named crash points of the table at which the dead client `ident` may have been."""
         return self.race.left_by(ident)
 
-    # ---- what was lost ------------------------------------------------------------------------
+    # ---- losses -------------------------------------------------------------------------------
 
     def _cannot_tell(self, node: int) -> bool:
         """Whether parts `..name` of channels that belong to that directory may be lost, too."""
@@ -180,9 +180,9 @@ class ChannelCatalogue:
     ) -> Region:
         """The region of that name, made with zeros if it is not there.
 
-        `of`: the mark of the channel that it is a part of. `node`: where it is to lie, of a part
-        the same for all who ask for it. `anew`: make it also if it was lost. Raises StoreMismatch
-        when it was made with another size or description, StoreFull, NodeFailed, KeyTooLarge,
+        `of`: the mark of the channel, for a part. `node`: the memory node for it; for a part, every
+        caller must give the same. `anew`: make it also if it was lost. Raises StoreMismatch when it
+        was made with another size or description, StoreFull, NodeFailed, KeyTooLarge,
         ValueTooLarge, ParameterError (size < 0, or there is no such node).
         """
         self._check_given(name, size, node)
@@ -193,14 +193,14 @@ class ChannelCatalogue:
             self.directories.renew(own, True)
             found = self._look(key, described)
             if found is None and not anew and self._was_lost(name, own, of):
-                # ORDER: after the parts: they may be those of a channel that was made meanwhile.
+                # ORDER: after the parts, which may be those of a channel that was made meanwhile.
                 found = self._look(key, described)
                 if found is None:
                     raise NodeFailed(own, f"{FORMERLY}; remove the channel to begin it anew")
             if found is not None:
                 break
             if not of:
-                # ORDER: before the mark has a number: so parts on these nodes are not older.
+                # ORDER: before the mark has a number, so that parts on these nodes are not older.
                 self.directories.renew_all()
             apart = 0 if node is None or node == own else 1 + node
             with contextlib.suppress(KeyExists):
@@ -251,8 +251,8 @@ class ChannelCatalogue:
         return value, mark, sizes
 
     def describe(self, key: bytes) -> dict[str, Any]:
-        """The kind of channel that a region belongs to, its parameters, and the bytes of memory in
-        there; {}: the region is gone."""
+        """The kind and the parameters of a region's channel, and the bytes of its memory; {}: the
+        region is gone."""
         try:
             with self.client:
                 value = self.table.locate(key)
@@ -267,7 +267,7 @@ class ChannelCatalogue:
                 return found
         except (ValueError, RecursionError) as error:
             raise PoolCorrupt(
-                f"{self.pool.url}: what the channel region {key!r} says of itself is damaged; "
+                f"{self.pool.url}: the description of the channel region {key!r} is damaged; "
                 "remove the channel"
             ) from error
 
@@ -301,8 +301,7 @@ class ChannelCatalogue:
             return value != 0
 
     def _give_up(self, name: str, node: int, found: bool) -> bool:
-        """If no client can tell whether a channel was lost, let it be begun anew; whether that is
-        so.
+        """If no client can tell whether a channel was lost, allow a new one; whether that is so.
 
         Raises NodeFailed while its node is lost, unless something was `found`.
         """
@@ -323,7 +322,7 @@ class ChannelCatalogue:
         """Remove the rest of channels of that name that have no mark; whether there were parts.
 
         The own region last: as long as it is there, the next client that asks for the name goes on
-        with this.
+        with the removal.
         """
         parts = self._parts(name)
         # ORDER: after the parts: those of a channel that was made since then have this mark.

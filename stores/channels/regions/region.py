@@ -1,10 +1,10 @@
-"""What the catalogue says of a memory region. Plain, as compiled modules need it."""
+"""A memory region as the catalogue has it. Plain classes, as compiled modules need them."""
 
 from typing import NamedTuple
 
 
 class Region(NamedTuple):
-    """Where the memory of a region lies, the address of its mark, and the mark (catalogue.py)."""
+    """The address of a region's memory, the address of its mark, and the mark (catalogue.py)."""
 
     address: int
     size: int
@@ -13,7 +13,7 @@ class Region(NamedTuple):
 
 
 class Links(NamedTuple):
-    """Where the words of a region are that are 0 or a link to an object: `number` of them."""
+    """The places of the words of a region that are 0 or a link to an object: `number` of them."""
 
     first: int
     stride: int

@@ -9,11 +9,11 @@ A value, in bytes from its start
     0     mark         a number that is never used again; 0: the region is being removed
     8     bits 0-31    size of the description
           bits 32-63   0, or 1 + the node on which the memory lies, as the part `..memory`
-    16    description  JSON: what kind of channel it is, and its parameters
+    16    description  JSON: the kind of channel, and its parameters
     then  memory       from the next multiple of 64 of the address on
 
-A region may have links (links.py): words that are 0 or a reference to an object, which audits know
-and which are freed with the region. The description says where they are.
+A region may have links (links.py): words that are 0 or a reference to an object, which audits
+follow and which are freed with the region. The description has their places.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class RegionTable:
         self.place = Place()
 
     def node_of(self, key: bytes) -> int:
-        """The node whose directory a key belongs to, on which its region lies."""
+        """The node to whose directory a key belongs; its region lies there."""
         return int(self.race.index.table_of(key))
 
     def insert(self, key: bytes, value: bytes) -> None:
@@ -87,7 +87,7 @@ class RegionTable:
     def take_out(self, key: bytes, unmarked: bool) -> bool:
         """Remove a region with its links; False: there is none.
 
-        `unmarked`: only one that has no mark any more. Else its mark is cleared first.
+        `unmarked`: only if it has no mark any more. Else its mark is cleared first.
         """
         while True:
             self.client.enter()
@@ -132,7 +132,7 @@ class RegionTable:
     def _links(self, at: int) -> list[int]:
         """Addresses of the links of a region, by its object's address.
 
-        An audit asks without a pin, and then does not rely on it: it may be no region any more.
+        An audit calls it without a pin, and does not rely on the result: the region may be gone.
         """
         sizes = self.endpoint.load(at)
         value = at + HEADER + ((sizes & 0xFFFF) + 7 & ~7)

@@ -25,10 +25,10 @@ NOW: Final = "now"
 OLD: Final = "oldest"
 SIZE_MAX: Final = 1 << 40
 POSITION_MAX: Final = (1 << 64) - 4 * SIZE_MAX
-"""No position is greater: at 10 GB a second that takes 58 years. So positions, with the size of a
-ring or of a message, do not wrap."""
+"""No position is greater: it lasts for 58 years at 10 GB a second. So a position plus the size of
+a ring or of a message does not wrap."""
 EVER: Final = 0xFFFF_FFFF_FFFF_FFFF
-"""Positions up to which a reader looks whether it was overtaken."""
+"""As `Reader.unsafe`: the writer may overtake the reader at every position."""
 
 FIELDS: Final = (
     Field(

@@ -1,12 +1,12 @@
 """A reader of a ring buffer.
 
-A newcomer takes its row, with the end as its position, and only then looks where it begins: at the
-end, or at the oldest message. The writer, which may not have seen the row, overwrites nothing from
-the end on. What is older is read as a reader that may be overtaken reads: if `oldest` is not beyond
-a message after it was read, then it is whole.
+A newcomer takes its row, with the end as its position, and only then chooses its beginning: the
+end, or the oldest message. The writer, which may not have seen the row, overwrites nothing from the
+end on. The writer may overwrite an older message while the newcomer reads it: the message is whole
+if `oldest` is not beyond it after it was read.
 
-A reader that was overtaken has read any payload (trap L5), so it looks at `oldest` before it
-computes with a size. A message that does not end at `end` or before is damage: StoreCorrupt.
+A reader that was overtaken may have read any bytes (trap L5), so it looks at `oldest` before it
+computes with a size. A message that ends beyond `end` is damaged: StoreCorrupt.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ class Reader:
     """This process as a reader. In an operation."""
 
     def __init__(self, messages: Messages, room: Waiting, skips: bool) -> None:
-        """`room`: where the writer sleeps. `skips`: slow readers are overtaken."""
+        """`room`: the word on which the writer sleeps. `skips`: slow readers are overtaken."""
         self.messages = messages
         self.endpoint = messages.endpoint
         self.room = room
         self.skips = skips
         self.ident = 0
-        """The client id as which we are a reader."""
+        """Our client id when we became a reader."""
         self.ack = 0
         """Address of our position in shared memory."""
         self.position = 0
         self.seen_end = 0
-        """The end when we looked last."""
+        """The end at our last look."""
         self.expected = 0
-        """1 + number of the next message, if we have had one before."""
+        """1 + number of the next message, after the first one."""
         self.unsafe = 0
-        """Up to this position we may be overtaken."""
+        """The writer may overtake us up to this position."""
         self.lost = 0
         """Messages that were overwritten before we received them."""
 
@@ -45,7 +45,7 @@ class Reader:
         """Begin at the end, or at the oldest message, with the row whose position is at `ack`."""
         messages = self.messages
         self.ack = ack
-        # ORDER: after the row is there: so nothing is overwritten from this end on.
+        # ORDER: after the row is there, so that nothing is overwritten from this end on.
         self.seen_end = messages.end()
         self.position = self.seen_end
         self.unsafe = EVER if self.skips else self.seen_end
@@ -55,7 +55,8 @@ class Reader:
         elif self.skips:
             self.expected = messages.next_number(self.position) + 1
             end = messages.end()
-            # ORDER: after the number, which is of another place if the writer has overtaken this.
+            # ORDER: after the number, which may be of another message if the writer has overtaken
+            # us.
             while end > self.position and messages.oldest() >= self.position:
                 self.seen_end = end
                 self.position = end
@@ -79,7 +80,7 @@ class Reader:
             if size <= messages.size - HEAD:
                 data = messages.body_at(at, size)
             self.endpoint.wait()
-            # ORDER: after the message, which is whole if the writer has not come so far.
+            # ORDER: after the message, which is whole if the writer has not overwritten it by then.
             if self.position < self.unsafe and self.was_overtaken():
                 continue
             length = messages.length(size, self.seen_end - self.position, self.position)
@@ -102,7 +103,7 @@ class Reader:
         self.position = self.messages.sound(oldest)
         if self.seen_end < oldest:
             self.seen_end = oldest
-        # ORDER: if there is nothing to read from here on, a writer may wait for us.
+        # ORDER: the position before the wake: a writer may wait for us.
         self.endpoint.swap(self.ack, self.position)
         self.room.wake()
         return True

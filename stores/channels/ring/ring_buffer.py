@@ -18,13 +18,13 @@ Memory: a region of its own
     send       room; oldest moves behind what will be overwritten; message; end: now it is there
     receive    own position < end; message; own position moves behind it
 
-Room: no live reader's position may be overtaken. The writer looks at the rows only when what it
-knows of them does not do. A dead reader's row does not count, from the moment when it is dead. A
-live one is waited for, or, with overrun="skip", overtaken: it goes on at the oldest message, and
-counts those that it has lost.
+Room: the writer may not overtake a live reader's position. It looks at the rows only when their
+positions of its last look leave too little room. A dead reader's row does not count. The writer
+waits for a live reader, or, with overrun="skip", overtakes it: the reader goes on at the oldest
+message, and counts those that it has lost.
 
-A kill leaves behind: a writer's message before the end has moved is none, and `oldest` may be
-beyond what it had to be; its successor goes on behind the last message. A reader's row.
+A kill leaves behind: a message that is not sent, if the end has not moved, and perhaps an `oldest`
+that is higher than necessary; the next writer goes on behind the last message. A dead reader's row.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ class RingBuffer(Channel):
         overrun: str = BLOCK,
         codec: str = "pickle",
     ) -> None:
-        """`size`: bytes of messages that are kept at most. `overrun`: "block", the writer waits for
-        slow readers, or "skip", it overtakes them."""
+        """`size`: bytes of memory for messages. `overrun`: "block", the writer waits for slow
+        readers, or "skip", it overtakes them."""
         wanted = parse_size(size)
         if not 64 <= wanted <= SIZE_MAX or wanted % 8:
             raise ParameterError(
@@ -180,9 +180,9 @@ class RingBuffer(Channel):
     # ---- readers --------------------------------------------------------------------------------
 
     def subscribe(self, start: str = NOW) -> None:
-        """Be a reader, of what is sent from now on, or, with start="oldest", of all that is kept.
+        """Become a reader of messages from now on, or, with start="oldest", of all that are kept.
 
-        `receive` does that, from now on, where it was not done before.
+        `receive` does that, from now on, if it was not done before.
         """
         if start not in (NOW, OLD):
             raise ParameterError(f"start is {NOW!r} or {OLD!r}, not {start!r}")
@@ -197,7 +197,7 @@ class RingBuffer(Channel):
             self.leave()
 
     def unsubscribe(self) -> None:
-        """Be no reader any more; the writer does not wait for us."""
+        """Stop being a reader; the writer does not wait for us any more."""
         if self.acks is not None:
             self.acks.resign()
             self.reader.ident = 0
@@ -260,11 +260,11 @@ class RingBuffer(Channel):
         return self.reader.next()
 
     def close(self) -> None:
-        """This process neither sends nor receives by this handle any more: ValueError."""
+        """Close this handle: sending and receiving by it raise ValueError from now on."""
         if not self.closed:
             self.closed = True
             self.manager.forget(self)
-            # Of a ring that was removed, or lost, there is nothing to give back.
+            # A ring that was removed, or lost, has nothing to give back.
             with contextlib.suppress(ChannelRemoved, NodeFailed):
                 self.unsubscribe()
                 self.enter()

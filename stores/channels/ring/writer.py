@@ -1,7 +1,7 @@
 """The writer of a ring buffer.
 
 The first client that sends is the writer. When it is dead, or has closed, the next client that
-sends is: by CAS from the old id; a writer that is alive keeps the others out (ChannelFull).
+sends becomes the writer, by a CAS from the old id; while a writer lives, others get ChannelFull.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Writer:
     def __init__(
         self, messages: Messages, readers: Participants, acks: int, stride: int, skips: bool
     ) -> None:
-        """`acks`: the address of the first reader's position; the next ones are `stride` bytes
-        apart. `skips`: slow readers are overtaken."""
+        """`acks`: the address of the first reader's position; those of the others follow at
+        distances of `stride` bytes. `skips`: slow readers are overtaken."""
         self.messages = messages
         self.endpoint = messages.endpoint
         self.readers = readers
@@ -38,13 +38,13 @@ class Writer:
         self.stride = stride
         self.skips = skips
         self.ident = 0
-        """The client id as which we are the writer."""
+        """Our client id when we became the writer."""
         self.end = 0
         self.oldest = 0
         self.number = 0
         """Position of the next message and of the oldest one, and number of the next."""
         self.limit = 0
-        """There is room up to this position, as far as is known."""
+        """There is room up to this position, by our last look."""
 
     def send(self, data: bytes) -> int:
         """Write a message: DONE, or FULL. Raises ChannelFull."""
@@ -56,10 +56,10 @@ class Writer:
         if self.oldest + self.messages.size < self.end + length:
             self._overwrite(self.end + length)
         self.write(data)
-        # CRASH(sending): the message is none; the next writer writes over it.
+        # CRASH(sending): the message is not sent; the next writer writes over it.
         self.end += length
         self.number += 1
-        # LINEARIZES: it is there for all readers. ORDER: a full barrier, before the look at `news`.
+        # LINEARIZES: all readers see it. ORDER: a full barrier, before the look at `news`.
         self.endpoint.swap(self.messages.address + END, self.end)
         self.endpoint.wait()
         return DONE
@@ -87,11 +87,11 @@ class Writer:
         self.ident = mine
 
     def resign(self) -> None:
-        """Be the writer no longer, if we are."""
+        """Stop being the writer, if we are."""
         self.endpoint.cas(self.messages.address + WRITER, self.readers.client.ident, 0)
 
     def _has_room(self, length: int) -> bool:
-        """Look at the readers' positions; whether a message may be that long now."""
+        """Look at the readers' positions; whether there is room for a message of that length."""
         size = self.messages.size
         self.messages.sound(self.end + length)
         if self.skips:
@@ -110,11 +110,11 @@ class Writer:
         return self.end + length <= self.limit
 
     def counts(self, word: int) -> bool:
-        """Whether a reader that has no room for us yet is alive."""
+        """Whether the reader of that word, which leaves no room yet, is alive."""
         return self.readers.lives(word & CLIENT_MASK)
 
     def _overwrite(self, end: int) -> None:
-        """Before memory is used up to the position `end`: forget the messages that were there."""
+        """Move `oldest` behind all messages that a write up to position `end` destroys."""
         messages = self.messages
         oldest = self.oldest
         while oldest + messages.size < end:
