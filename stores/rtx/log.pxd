@@ -58,6 +58,9 @@ cdef class Log:
     cpdef bint take_over(self) except -1
     @cython.locals(state=u64, word=u64, commits=bint, entries=list, entry=Entry)
     cpdef bint finish(self) except -1
+    @cython.final
+    @cython.locals(word=u64, entry=Entry)
+    cdef int _apply(self, list entries, u64 state, bint installs, bint commits) except -1
     @cython.locals(locks=LLLocks)
     cdef _install(self, Entry entry)
     @cython.locals(locks=LLLocks)

@@ -244,7 +244,12 @@ class Log:
         word = self.state()
         commits = word & STATE_MASK == DOING or bool(word & COMMITTED)
         entries = [entry for entry in self.entries() if entry.at > PART]
-        if word & STATE_MASK == DOING:
+        self._apply(entries, state, word & STATE_MASK == DOING, commits)
+        return commits
+
+    def _apply(self, entries: list[Entry], state: int, installs: bool, commits: bool) -> None:
+        """Carry out what is decided, and let go of all that the transaction locks and holds."""
+        if installs:
             for entry in entries:
                 self._install(entry)
                 # CRASH(installing): some objects are new; the next one goes on.
@@ -256,7 +261,6 @@ class Log:
         # ORDER: after the locks.
         while (word := self.state()) & STATE_MASK != DONE:
             self.endpoint.cas(self.at + STATE, word, DONE | (COMMITTED if commits else 0))
-        return commits
 
     def _install(self, entry: Entry) -> None:
         """Have an object be new, unless it is lost with its memory node."""
