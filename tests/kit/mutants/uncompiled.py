@@ -41,7 +41,7 @@ SWARM: Final = (
             "words", "register", "buffers", "replica", "quorum", "row", "write_back",
             "max_register", "timestamp_lock", "protocol", "insistence", "safe_guess", "abd",
             "tombstone", "recycling", "key_register", "registers", "cache", "check", "level",
-            "unmapping", "store",
+            "unmapping", "refilling", "finder", "new_register", "write_steps", "store",
         )
     ),
 )  # fmt: skip
