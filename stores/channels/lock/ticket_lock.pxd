@@ -71,7 +71,6 @@ cdef class TicketWait:
     cdef bint try_at_once(self, bint seizes) except -1
     @cython.locals(state=int)
     cdef bint run(self) except -1
-    cdef int _enter(self) except -1
     cdef int _undo(self) except -1
     cdef int give_up(self) except -1
     cdef int _step(self, int state) except -1

@@ -264,11 +264,15 @@ class TicketWait:
         """Bits that the head sets in the lock word: others overtake it in its first sleep only."""
         self.idle = False
         self.taken = False
+        self.apart = False
+        """Whether this process had not the lock when the operation began that may take it."""
 
     def try_at_once(self, seizes: bool) -> bool:
         """Take the lock if it is free, or, if it `seizes` it, only the dead have it."""
-        self._enter()
+        self.apart = False
+        self.channel.enter()
         try:
+            self.apart = not self.lock.is_ours()
             self.taken = self.lock.grab() or (seizes and self.lock.seize())
         except BaseException:
             self._undo()
@@ -287,12 +291,6 @@ class TicketWait:
         if state == GIVEN_UP:
             self.give_up()
         return state == TAKEN
-
-    def _enter(self) -> None:
-        """Begin an operation in which the lock may be taken."""
-        self.apart = False
-        self.channel.enter()
-        self.apart = not self.lock.is_ours()
 
     def _undo(self) -> None:
         """A step was cut off, within its operation: give the lock back, if we have just taken it,
@@ -323,8 +321,10 @@ class TicketWait:
         return LOOK
 
     def _look(self) -> int:
-        self._enter()
+        self.apart = False
+        self.channel.enter()
         try:
+            self.apart = not self.lock.is_ours()
             if not self.ticket:
                 self.ticket, self.flags = self.queue.draw(), QUEUED
                 if self.lock.barred & QUEUED:
@@ -383,8 +383,10 @@ class TicketWait:
             while spin(self.endpoint, look):
                 look += 1
                 if not self.endpoint.load(self.lock.address) & (HOLDER | HANDOFF):
-                    self._enter()
+                    self.apart = False
+                    self.channel.enter()
                     try:
+                        self.apart = not self.lock.is_ours()
                         self.taken = self.lock._take(False)
                     except BaseException:
                         self._undo()
