@@ -166,12 +166,18 @@ def shown(
 ) -> Iterator[DemoObserver]:
     """Observer that shows what the drill does. An interrupt in the body becomes an exit status."""
     out = Console(stderr=True) if as_json else console()
+    with exit_status(), contextlib.ExitStack() as stack:
+        view: DemoObserver = Silent() if as_json else Lines(out, parameters, kinds)
+        if out.is_terminal:
+            view = stack.enter_context(Screen(out, parameters, kinds))
+        yield view
+
+
+@contextlib.contextmanager
+def exit_status() -> Iterator[None]:
+    """An interrupt in the body, which ends a drill, becomes an exit status."""
     try:
-        with contextlib.ExitStack() as stack:
-            view: DemoObserver = Silent() if as_json else Lines(out, parameters, kinds)
-            if out.is_terminal:
-                view = stack.enter_context(Screen(out, parameters, kinds))
-            yield view
+        yield
     except Interrupted as error:
         click.echo(f"{error}: the clients have ended and the pool is removed", err=True)
         raise SystemExit(128 + error.signal) from error

@@ -15,11 +15,12 @@ import limpet
 from limpet.shm.endpoint.fabric import Endpoint
 from limpet.stores.channels.channel import Channel
 from limpet.stores.channels.lock.ticket_lock import TicketLock, ticket_lock_size
-from limpet.stores.channels.waiting import SPINS
 
 FOLDER = Path(limpet.__file__).parent
 COMPILED = limpet.build == "compiled"
 PATIENCE_S = 5.0
+SPINS = 20
+"""So often a client looks, twice over, before it sleeps."""
 
 
 # ---- the leaves that a client knows of a tree ----------------------------------------------------
