@@ -30,6 +30,18 @@ LATENCY_PROFILES: Final = {"local": 0, "cxl": 400, "rdma": 2000}
 on a 100 Gb/s network takes about 2 us (the papers' testbeds report 1.6 to 2.4 us).
 """
 
+
+def latency_ns(latency: str | int) -> int:
+    """The round-trip time of a profile, or that time itself. Raises ParameterError."""
+    if isinstance(latency, int) and not isinstance(latency, bool) and latency >= 0:
+        return latency
+    if latency not in LATENCY_PROFILES:
+        raise ParameterError(
+            f"latency must be one of {', '.join(LATENCY_PROFILES)} or a time in ns, not {latency!r}"
+        )
+    return LATENCY_PROFILES[str(latency)]
+
+
 _UNITS: Final = {
     "": 1, "b": 1,
     "k": 10**3, "kb": 10**3, "m": 10**6, "mb": 10**6, "g": 10**9, "gb": 10**9,

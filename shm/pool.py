@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import threading
@@ -13,13 +12,12 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any, Final
 
-from limpet.shm import report
+from limpet.shm import housekeeping, report
 from limpet.shm.alloc.allocator import Allocator
 from limpet.shm.alloc.blocks import BlockTable
 from limpet.shm.alloc.heap import Heap
 from limpet.shm.audit import Audit
 from limpet.shm.backends import node as nodes
-from limpet.shm.backends.inventory import unlink_generations
 from limpet.shm.backends.segments import (
     canonical,
     create_segments,
@@ -29,7 +27,6 @@ from limpet.shm.backends.segments import (
 )
 from limpet.shm.catalogue.directory import Directory
 from limpet.shm.catalogue.regions import Regions
-from limpet.shm.clients import hosts
 from limpet.shm.clients.client import Client
 from limpet.shm.clients.clock import Clock
 from limpet.shm.clients.epoch import EPOCH_MAX, Grace
@@ -41,28 +38,24 @@ from limpet.shm.descriptors import descriptors_needed
 from limpet.shm.endpoint.fabric import Endpoint
 from limpet.shm.endpoint.layout import (
     CATALOGUE_ENTRY_SIZE,
-    CONTROL_NODE,
     NODE_STATES,
     SLOTS_USED,
     NodeLayout,
     catalogue_address,
     catalogue_entries,
 )
-from limpet.shm.endpoint.slots import client_id
-from limpet.shm.endpoint.states import IN_SERVICE, generation_of, node_word, state_of
+from limpet.shm.endpoint.states import generation_of
 from limpet.shm.endpoint.words import REPLICAS_BITS
 from limpet.shm.errors import (
-    ClientError,
     CoherenceError,
-    LimpetError,
-    NodeFailed,
     ParameterError,
     PoolCorrupt,
     PoolIncomplete,
     PoolNotFound,
 )
 from limpet.shm.leaving import Leaving, alive, back, close_handle, vanished
-from limpet.shm.parameters import LATENCY_PROFILES, PoolParameters
+from limpet.shm.mapped_nodes import MappedNodes
+from limpet.shm.parameters import PoolParameters, latency_ns
 from limpet.shm.replicas.replacement import Replacement
 from limpet.shm.replicas.view import View
 from limpet.shm.uninterrupted import uninterrupted
@@ -74,7 +67,6 @@ if TYPE_CHECKING:
 
 
 OPEN_TIMEOUT_S: Final = 2.0
-WATCH_INTERVAL_S: Final = 0.005
 
 _identity_lock = threading.Lock()
 
@@ -87,21 +79,12 @@ def _renew_identity_lock() -> None:
 os.register_at_fork(after_in_child=_renew_identity_lock)
 
 
-def _latency_ns(latency: str | int) -> int:
-    if isinstance(latency, int) and not isinstance(latency, bool) and latency >= 0:
-        return latency
-    if latency not in LATENCY_PROFILES:
-        raise ParameterError(
-            f"latency must be one of {', '.join(LATENCY_PROFILES)} or a time in ns, not {latency!r}"
-        )
-    return LATENCY_PROFILES[str(latency)]
-
-
 class PoolCore:
     """The memory nodes and the control segment of a pool, and this process's place in it."""
 
     endpoint_class: type[Endpoint] = Endpoint
-    """The class of `endpoint`. Fault injection derives from both classes."""
+    mapped_class: type[MappedNodes] = MappedNodes
+    """The classes of `endpoint` and `mapped`. Fault injection derives from these and from this."""
 
     def __init__(
         self,
@@ -121,11 +104,14 @@ class PoolCore:
         self.options = options or nodes.NodeOptions()
         self.handles: weakref.WeakSet[Any] = weakref.WeakSet()
         """The handles of stores; `replaced` of each is told when a node has other memory."""
-        self._segments = segments
+        self.endpoint = self.endpoint_class()
+        self.mapped = self.mapped_class(
+            url, uuid, parameters, self.options, self.endpoint, segments, self.handles
+        )
         self._adopted = os.getpid()
         self._locks: LifeLocks | None = None
         try:
-            self._wire(_latency_ns(latency))
+            self._wire(latency_ns(latency))
             self._inspect()
             self.membership.join()
         except BaseException:
@@ -151,16 +137,14 @@ class PoolCore:
     def _wire(self, latency_ns: int) -> None:
         parameters = self.parameters
         self.layout = NodeLayout.of(parameters)
-        self.endpoint = self.endpoint_class()
         self.endpoint.latency_ns = latency_ns
-        coherent = None if parameters.coherent else parameters.coherent_bytes
-        for segment in self._segments:
-            self._attach(segment, node_word(segment.generation, IN_SERVICE))
+        self.mapped.attach_all()
         self.endpoint.watch_states(NODE_STATES)
         self.heap = Heap(self.endpoint, self.layout, parameters.nodes)
         self.grace = Grace(self.endpoint)
         coherent_blocks = self.layout.block_count
-        if coherent is not None:
+        if not parameters.coherent:
+            coherent = parameters.coherent_bytes
             coherent_blocks = max(0, coherent - self.layout.blocks) // self.layout.block_size
             if not coherent_blocks:
                 raise CoherenceError(
@@ -174,7 +158,7 @@ class PoolCore:
         self.client = Client(self.endpoint, self.heap, lambda: alive(rejoin)(), remotely_fenced)
         self.clock = Clock(self.client)
         self.membership = Membership(self.endpoint, self.client, parameters, self.url)
-        control = self._segments[-1]
+        control = self.mapped.segments[-1]
         self._locks = self.membership.locks = LifeLocks(control.fd, control.address)
         self.view = View(self.client, self.grace, self.membership, parameters.nodes)
         self.allocator = Allocator(self.client, self.blocks, self.grace, self.membership)
@@ -199,20 +183,12 @@ class PoolCore:
         self.membership.restore = restore
         is_stable = self.view.is_stable
         self.membership.release = lambda: release_client(*inside, is_stable)
-        self.blocks.backing = functools.partial(back, self._segments)
-        self.blocks.vanished = functools.partial(vanished, self.endpoint, self._segments)
+        self.blocks.backing = functools.partial(back, self.mapped.segments)
+        self.blocks.vanished = functools.partial(vanished, self.endpoint, self.mapped.segments)
         remap = weakref.WeakMethod(self._remap)
         self.view.remap = lambda: alive(remap)()
         self.client.wait_stable = self.view.wait_stable
         self._viewed = -1
-
-    def _attach(self, segment: nodes.MemoryNode, state: int) -> None:
-        """Use the segment as long as its node has this state word."""
-        parameters = self.parameters
-        whole = parameters.coherent or segment.index == CONTROL_NODE
-        coherent = None if whole else parameters.coherent_bytes
-        fd = segment.watched_fd
-        self.endpoint.attach(segment.index, segment.map, segment.size, coherent, state, fd)
 
     # ---- creating and opening ---------------------------------------------------------------
 
@@ -238,7 +214,7 @@ class PoolCore:
         PoolExists, ParameterError, PoolPermission, CoherenceError; then nothing is left behind.
         """
         options = node_options(numa_node, prefault, huge_pages, mode=mode, group=group)
-        _latency_ns(latency)
+        latency_ns(latency)
 
         def make() -> Any:
             made, uuid, checked = create_segments(url, nodes, node_size, options, parameters)
@@ -271,7 +247,7 @@ class PoolCore:
         Raises PoolNotFound, PoolForeign, PoolPermission (another user's, unless `any_owner`),
         PoolVersion, PoolCorrupt, PoolIncomplete or PoolTruncated without having written to it.
         """
-        _latency_ns(latency)
+        latency_ns(latency)
         options = node_options(numa_node, prefault, huge_pages, any_owner)
         deadline = time.monotonic() + timeout_s
 
@@ -321,7 +297,7 @@ class PoolCore:
         """Leave the pool when this handle is closed or forgotten, or this process ends."""
         self._pid = os.getpid()
         self._leaving = Leaving()
-        inside = (self.client, self.membership, self.endpoint, self._segments, self._pid)
+        inside = (self.client, self.membership, self.endpoint, self.mapped.segments, self._pid)
         self._finalizer = weakref.finalize(self, close_handle, *inside, self._leaving)
 
     @property
@@ -347,11 +323,11 @@ class PoolCore:
 
     def segments(self) -> list[nodes.MemoryNode]:
         """The mapped memory nodes, and last the control segment."""
-        return self._segments
+        return self.mapped.segments
 
     def _unmap(self) -> None:
         self.endpoint.detach()
-        for segment in self._segments:
+        for segment in self.mapped.segments:
             segment.close()
         if self._locks is not None:
             self.membership.close()
@@ -383,74 +359,9 @@ class PoolCore:
 
         return self.client.exclusively(up_to_date)
 
-    # ---- nodes whose memory was replaced -------------------------------------------------------
-
     def _remap(self) -> None:
         """Map the new memory of nodes that were replaced. Raises NodeFailed when it cannot be."""
-        for node in range(self.parameters.nodes):
-            while True:
-                word = self.view.word(node)
-                if state_of(word) != IN_SERVICE or word == self.endpoint.expected(node):
-                    break
-                try:
-                    segment = self.open_segment(node, generation_of(word))
-                except ClientError:
-                    raise  # we have no descriptor for it, and it is well
-                except LimpetError as error:
-                    if self.view.word(node) != word:
-                        continue  # it is lost again, or was replaced again
-                    raise NodeFailed(node, f"its new memory cannot be used: {error}") from error
-                self.use(segment, word)
-
-    def open_segment(self, node: int, generation: int) -> nodes.MemoryNode:
-        """The memory of that generation that a node was given."""
-        segment, _ = nodes.open_(
-            nodes.parse_url(self.url),
-            node,
-            uuid=self.uuid,
-            size=self.parameters.node_size,
-            options=self.options,
-            generation=generation,
-        )
-        return segment
-
-    def make_segment(self, node: int, generation: int) -> nodes.MemoryNode:
-        """New memory for a node, zero-filled where that matters; what it had is given up."""
-        location = nodes.parse_url(self.url)
-        unlink_generations(location, node)
-        # CRASH(node-created): a segment that no state word names; the next replacement removes it.
-        made = nodes.create(
-            location,
-            node,
-            self.parameters.node_size,
-            options=self.options,
-            generation=generation,
-        )
-        try:
-            nodes.back(made, self.layout.blocks)
-        except BaseException:
-            nodes.discard(made)
-            raise
-        return made
-
-    def discard(self, segment: nodes.MemoryNode) -> None:
-        """Take back what `make_segment` made, and no client has used."""
-        nodes.discard(segment)
-
-    def use(self, segment: nodes.MemoryNode, state: int) -> None:
-        """Use this segment in place of the one that its node had."""
-        self.unmap_node(segment.index)
-        self._segments.insert(0, segment)
-        self._attach(segment, state)
-        for handle in list(self.handles):
-            handle.replaced(segment.index)
-
-    def unmap_node(self, node: int) -> None:
-        """Unmap what we have of a node."""
-        self.endpoint.release(node)
-        for segment in [segment for segment in self._segments if segment.index == node]:
-            self._segments.remove(segment)
-            segment.close()
+        self.mapped.renew(self.view)
 
     def replace_node(self, node: int) -> dict[str, Any]:
         """Give a memory node that is lost new memory, and fill it from the nodes that are left.
@@ -478,43 +389,17 @@ class PoolCore:
         return self.exclusively(self._recover)  # type: ignore[no-any-return]
 
     def _recover(self) -> dict[str, Any]:
-        found: dict[str, Any] = {"clients": [], "objects": 0, "blocks": 0, "stores": 0}
-        for slot, word in list(self.membership.occupied()):
-            if not self.membership.ours(slot) and self.membership.dead(slot, word):
-                counts = self.membership.recover(slot, word)
-                found["clients"].append(client_id(slot, word))
-                found["objects"] += counts["objects"]
-                found["blocks"] += counts["blocks"]
-        found["blocks"] += self.regions.sweep() + self.client.pinned(self._sweep_backups)
-        return found
-
-    def _sweep_backups(self) -> int:
-        released = 0
-        for node in range(self.parameters.nodes):
-            with contextlib.suppress(NodeFailed):  # then its backups are gone with it
-                released += self.blocks.groups.sweep(node)
-        return released
+        return housekeeping.recover(self)
 
     def watch(
-        self, interval_s: float = WATCH_INTERVAL_S, fence_command: Sequence[str] = ()
+        self, interval_s: float = housekeeping.WATCH_INTERVAL_S, fence_command: Sequence[str] = ()
     ) -> Iterator[dict[str, Any]]:
         """Notice dead clients within `interval_s` and recover them; yields what was done.
 
         `fence_command`: how to switch off a host whose lease is over, in a pool with
         `fence="command"`; it is called with name, machine and boot of the host (docs/hosts.md).
         """
-        if fence_command and self.parameters.fence != "command":
-            raise ParameterError(
-                f'{self.url} has fence="{self.parameters.fence}": its clients wait for no command '
-                'when they give a host up; create the pool with fence="command"'
-            )
-        self.membership.remote.fencer = hosts.fencer_of(fence_command) if fence_command else None
-        while True:
-            found = self.recover()
-            if found["clients"] or found["blocks"]:
-                found["time_ns"] = time.time_ns()
-                yield found
-            time.sleep(interval_s)
+        return housekeeping.watch(self, interval_s, fence_command)
 
     def clients(self) -> list[dict[str, Any]]:
         """The clients of the pool: id, slot, pid, host, state, pinned, blocks, ours."""

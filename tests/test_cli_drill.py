@@ -22,7 +22,8 @@ from rich.console import Console
 
 import limpet
 from limpet.__main__ import main
-from limpet.cli.drill_view import Screen
+from limpet.cli.drill_view import KINDS
+from limpet.cli.live_view import Screen
 from limpet.fault.check.history import read_history
 from limpet.fault.drill import store_drill as drill
 from limpet.fault.drill.store_drill import CHECKS, DrillParameters
@@ -208,7 +209,7 @@ def test_screen_shows_clients_and_faults(make_url: Any) -> None:
         make_url(), seed=1, seconds=0.6, clients=2, keys=50, kill_rate=5, stop_rate=5, lease_ms=40
     )
     out = io.StringIO()
-    with Screen(Console(file=out, force_terminal=True, width=120), parameters) as screen:
+    with Screen(Console(file=out, force_terminal=True, width=120), parameters, KINDS) as screen:
         report = drill.run(parameters, screen)
     shown = out.getvalue()
     for text in ("2 clients, 0.6 s", "write p99", "repairs", "fenced 0", "checking the store",

@@ -18,11 +18,11 @@ from kit.waiting import ended, until
 from rich.console import Console
 
 import limpet
-from limpet.cli.demo_view import Screen
-from limpet.cli.live_view import Rates
+from limpet.cli.demo import KINDS
+from limpet.cli.live_view import Rates, Screen
 from limpet.fault.drill import demo
 from limpet.fault.drill.counters import GETS, Counters
-from limpet.fault.drill.demo import CHECKS, DemoParameters
+from limpet.fault.drill.demo import CHECKS, KEYS, READS, DemoParameters
 from limpet.fault.inject.interrupt import Interrupted
 from limpet.fault.inject.supervisor import Progress
 from limpet.shm.backends import backing
@@ -143,7 +143,7 @@ def test_demo_cleans_up_when_interrupted(
         process.send_signal(number)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 128 + number
-    assert err == f"interrupted by {number.name}: the workers have ended and the pool is removed\n"
+    assert err == f"interrupted by {number.name}: the clients have ended and the pool is removed\n"
     assert all(ended(worker) for worker in workers)
     assert segments(process) == []
 
@@ -188,12 +188,12 @@ def test_demo_fails_when_a_value_is_damaged(
 
     monkeypatch.setattr(demo._Demo, "work", work_and_damage)
     parameters = DemoParameters(
-        f"file://{tmp_path}/pool", data, 1, seconds=0.2, clients=1, kill_rate=0
+        f"file://{tmp_path}/pool", 1, data=data, seconds=0.2, clients=1, kill_rate=0
     )
     found = demo.run(parameters, Recording())
     assert not found.ok
     assert found.verdict.wrong == {"missing": 2, "torn": 2}
-    assert "1 keys are missing [b'empty'], 1 too many [b'extra']" in found.checks[CHECKS[2]][0]
+    assert "1 keys are missing [b'empty'], 1 too many [b'extra']" in found.checks[KEYS][0]
     assert not list((tmp_path / "pool").glob("*"))
 
 
@@ -272,12 +272,12 @@ def test_demo_catches_a_store_that_breaks_its_promise(
 
     monkeypatch.setattr(limpet.Pool, "store", unfaithful)
     parameters = DemoParameters(
-        f"file://{tmp_path}/pool", data, 1, seconds=1, clients=2, kill_rate=0
+        f"file://{tmp_path}/pool", 1, data=data, seconds=1, clients=2, kill_rate=0
     )
     found = demo.run(parameters, Recording())
     assert not found.ok
     assert found.verdict.wrong[kind] > 0
-    assert any(text.startswith(f"{kind}: ") for text in found.checks[CHECKS[1]])
+    assert any(text.startswith(f"{kind}: ") for text in found.checks[READS])
 
 
 class Interrupting(Recording):
@@ -306,7 +306,7 @@ def test_demo_cleans_up_when_interrupted_in_any_phase(
     tmp_path: Path, data: Path, phase: str
 ) -> None:
     seconds = 60 if phase == "running" else 0.2
-    parameters = DemoParameters(f"file://{tmp_path}/pool", data, 1, seconds=seconds, clients=2)
+    parameters = DemoParameters(f"file://{tmp_path}/pool", 1, data=data, seconds=seconds, clients=2)
     before = psutil.Process().children()  # multiprocessing's helpers, perhaps
     with pytest.raises(Interrupted, match="SIGINT"):
         demo.run(parameters, Interrupting(phase))
@@ -320,10 +320,10 @@ def test_demo_refuses_what_cannot_work(tmp_path: Path, data: Path) -> None:
     empty.mkdir()
     url = f"file://{tmp_path}/pool"
     with pytest.raises(ParameterError, match="no files"):
-        demo.run(DemoParameters(url, empty, 1), Recording())
+        demo.run(DemoParameters(url, 1, data=empty), Recording())
     os.truncate(data / "large", 1 << 42)
     with pytest.raises(PoolError, match=r"needs up to \d+ MiB, .* has \d+ MiB free; make room"):
-        demo.run(DemoParameters(url, data, 1), Recording())
+        demo.run(DemoParameters(url, 1, data=data), Recording())
     assert not (tmp_path / "pool").exists()
 
 
@@ -333,7 +333,7 @@ def test_demo_loads_what_there_is_room_for(
     """As in a container, whose /dev/shm has 64 MiB unless it is told otherwise."""
     room = 64 << 20
     monkeypatch.setattr(backing, "room", lambda folder: room)
-    parameters = DemoParameters(f"file://{tmp_path}/pool", data, 1, seconds=0.3)
+    parameters = DemoParameters(f"file://{tmp_path}/pool", 1, data=data, seconds=0.3)
     library = {Path(str(number)): 40_000 for number in range(5_000)}
     files, each, _ = demo.fit({Path("large"): room, **library}, parameters)
     assert 100 < len(files) < 5_000
@@ -360,7 +360,7 @@ def test_demo_skips_and_names_files_that_cannot_be_read(
 
     monkeypatch.setattr(Path, "read_bytes", refuse)
     parameters = DemoParameters(
-        f"file://{tmp_path}/pool", data, 1, seconds=0.2, clients=1, kill_rate=0
+        f"file://{tmp_path}/pool", 1, data=data, seconds=0.2, clients=1, kill_rate=0
     )
     found = demo.run(parameters, Recording())
     assert found.ok, found.checks
@@ -370,12 +370,12 @@ def test_demo_skips_and_names_files_that_cannot_be_read(
 
 def test_screen_shows_progress_and_leaves_nothing_behind(tmp_path: Path, data: Path) -> None:
     parameters = DemoParameters(
-        f"file://{tmp_path}/pool", data, 1, seconds=0.6, clients=2, kill_rate=5
+        f"file://{tmp_path}/pool", 1, data=data, seconds=0.6, clients=2, kill_rate=5
     )
     out = io.StringIO()
-    with Screen(Console(file=out, force_terminal=True, width=120), parameters) as screen:
+    with Screen(Console(file=out, force_terminal=True, width=120), parameters, KINDS) as screen:
         report = demo.run(parameters, screen)
-    for text in ("loading ", "2 workers, 0.6 s", "get p99", "repairs", "checking the store"):
+    for text in ("loading ", "2 clients, 0.6 s", "get p99", "repairs", "checking the store"):
         assert text in out.getvalue()
     assert report.ok, report.checks
 

@@ -115,10 +115,15 @@ def _by_call(record: Record) -> tuple[int, int]:
 
 def write_history(path: str | os.PathLike[str], history: Iterable[Record]) -> int:
     """Write `history` to the file `path`, replacing it; returns the number of records."""
+    return write_lines(path, map(dump_line, history))
+
+
+def write_lines(path: str | os.PathLike[str], lines: Iterable[str]) -> int:
+    """Write lines to the file `path`, replacing it; how many there were."""
     count = 0
     with open(path, "w", encoding="ascii") as file:
-        for record in history:
-            file.write(dump_line(record))
+        for line in lines:
+            file.write(line)
             count += 1
     return count
 

@@ -28,7 +28,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from limpet.fault.check.history import HistoryError, short
+from limpet.fault.check.history import HistoryError, short, write_lines
 
 Item = tuple[str, bytes]
 """The name of a store, and a key in it."""
@@ -97,12 +97,7 @@ def validate(transaction: Transaction) -> None:
 
 def write_transactions(path: str | os.PathLike[str], history: Iterable[Transaction]) -> int:
     """Write `history` to the file `path`, replacing it; returns the number of records."""
-    count = 0
-    with open(path, "w", encoding="ascii") as file:
-        for transaction in history:
-            file.write(dump_line(transaction))
-            count += 1
-    return count
+    return write_lines(path, map(dump_line, history))
 
 
 def read_transactions(path: str | os.PathLike[str]) -> list[Transaction]:

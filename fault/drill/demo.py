@@ -2,10 +2,11 @@
 
 A pool of three nodes is filled with every file of a directory (path -> content). Workers then get
 and rewrite files in a Zipfian mix; a killer ends a random one at a given rate and a new one takes
-its place. A rewrite gets a value, checks it and puts its content back with a new trailer
-(`reseal`): a damaged value stays damaged and is found. Every get and put is in a history that
-survives its worker (`recorder`). In the end all of it is verified (`verify`): each read during the
-run and after it, the set of keys, `check()`, and `audit()` after `recover()`.
+its place: a drill as any other (drill_base.py), of a store that has real contents. A rewrite gets a
+value, checks it and puts its content back with a new trailer (`reseal`): a damaged value stays
+damaged and is found. Every get and put is in a history that survives its worker (`recorder`). In
+the end all of it is verified (`verify`): each read during the run and after it, the set of keys,
+`check()`, and `audit()` after `recover()`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import dataclasses
 import os
 import sysconfig
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -26,90 +26,73 @@ from limpet.fault.check.recorder import NOTE, Notes, Operation, Recorder
 from limpet.fault.check.self_check import Original
 from limpet.fault.check.verify import FINAL, Verdict, verify
 from limpet.fault.drill.counters import Counters
+from limpet.fault.drill.drill_base import (
+    AUDIT,
+    MOVING,
+    WORKERS,
+    DrillBase,
+    Observer,
+    RunParameters,
+    RunReport,
+)
 from limpet.fault.drill.workload import DemoWorker, Entry, ZipfWorkload, gets_and_puts, judge
 from limpet.fault.inject.interrupt import Interrupt
-from limpet.fault.inject.supervisor import Progress, Supervisor
 from limpet.shm.backends.location import parse_url
 from limpet.shm.errors import LimpetError, ParameterError, PoolError
 from limpet.shm.parameters import KIB, MIB
 
-WORKERS: Final = "workers ended only when killed, and all of them in the end"
 READS: Final = "every read gave a whole value that some write or the load wrote, and no stale one"
 KEYS: Final = "no key is missing, none is extra"
 INVARIANTS: Final = "check(): the invariants of the store"
-AUDIT: Final = "audit() after recover(): 0 bytes leaked"
-CHECKS: Final = (WORKERS, READS, KEYS, INVARIANTS, AUDIT)
-
-
-@dataclasses.dataclass(frozen=True)
-class DemoParameters:
-    """Parameters of a demo. `kill_rate` is per second; `write_share` is the share of rewrites.
-
-    Keys are drawn from Zipf(theta) over all files.
-    """
-
-    url: str
-    data: Path
-    seed: int
-    store: str = "race"
-    clients: int = 4
-    seconds: float = 10.0
-    kill_rate: float = 2.0
-    write_share: float = 0.2
-    theta: float = 0.99
-
-    def to_dict(self) -> dict[str, Any]:
-        return {**dataclasses.asdict(self), "data": str(self.data)}
-
-
-class Observer(Protocol):
-    """Is told what the demo is doing, to show it."""
-
-    def loading(self, done: int, total: int) -> None:
-        """`done` of `total` bytes of files are in the pool."""
-
-    def running(self, progress: Progress) -> None:
-        """A few times a second, and once when all workers have ended."""
-
-    def verifying(self, what: str) -> None:
-        """A step of the verification begins."""
-
-
-@dataclasses.dataclass(frozen=True)
-class DemoReport:
-    """The result of a demo. `checks`: for each check, the faults that it found, as text."""
-
-    parameters: DemoParameters
-    build: str
-    files: int
-    size: int
-    skipped: list[str]
-    seconds: dict[str, float]
-    last: Progress
-    kills: int
-    restarts: int
-    verdict: Verdict
-    recovered: dict[str, Any]
-    audit: dict[str, int]
-    checks: dict[str, list[str]]
-
-    @property
-    def ok(self) -> bool:
-        """Whether everything held."""
-        return not any(self.checks.values())
-
-
-NODES: Final = 3
-BLOCK_SIZE: Final = 256 * KIB
-BLOCK_SIZE_SMALL: Final = 16 * KIB
-"""Of a pool that would not fit otherwise."""
-FILES_MIN: Final = 100
-"""Where there is room for fewer files, and there are more, the demo does not begin."""
+CHECKS: Final = (WORKERS, MOVING, READS, KEYS, INVARIANTS, AUDIT)
 
 
 def standard_library() -> Path:
     """The directory of the running Python's standard library."""
     return Path(sysconfig.get_path("stdlib"))
+
+
+@dataclasses.dataclass(frozen=True)
+class DemoParameters(RunParameters):
+    """Parameters of a demo. `write_share` is the share of rewrites.
+
+    Keys are drawn from Zipf(theta) over all files.
+    """
+
+    kill_rate: float = 2.0
+    stop_rate: float = 0.0
+    watch: bool = False
+    data: Path = dataclasses.field(default_factory=standard_library)
+    write_share: float = 0.2
+    theta: float = 0.99
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**super().to_dict(), "data": str(self.data)}
+
+
+class DemoObserver(Observer, Protocol):
+    """Is told what the demo is doing, to show it."""
+
+    def loading(self, done: int, total: int) -> None:
+        """`done` of `total` bytes of files are in the pool."""
+
+
+@dataclasses.dataclass(frozen=True)
+class DemoReport(RunReport):
+    """The result of a demo: the files, and what is wrong with the reads of them."""
+
+    parameters: DemoParameters
+    files: int
+    size: int
+    skipped: list[str]
+    verdict: Verdict
+
+
+BLOCK_SIZE: Final = 256 * KIB
+BLOCK_SIZE_SMALL: Final = 16 * KIB
+"""Of a pool that would not fit otherwise."""
+FILES_MIN: Final = 100
+"""Where there is room for fewer files, and there are more, the demo does not begin."""
 
 
 def find_files(directory: Path) -> dict[Path, int]:
@@ -123,17 +106,19 @@ def find_files(directory: Path) -> dict[Path, int]:
     return files
 
 
-def node_size(size: int, largest: int, clients: int, block_size: int = BLOCK_SIZE) -> int:
+def node_size(
+    parameters: DemoParameters, size: int, largest: int, block_size: int = BLOCK_SIZE
+) -> int:
     """Bytes of a node: its share of the files thrice over, copies of the largest, clients' blocks.
 
     A client has blocks of its own for each of some 50 size classes, and may have a copy of the
     largest file in the client journal.
     """
-    own = (clients + 1) * (largest + 64 * block_size)
-    return -(-(3 * size // NODES + own) // MIB) * MIB
+    own = (parameters.clients + 1) * (largest + 64 * block_size)
+    return -(-(3 * size // parameters.nodes + own) // MIB) * MIB
 
 
-def run(parameters: DemoParameters, observer: Observer) -> DemoReport:
+def run(parameters: DemoParameters, observer: DemoObserver) -> DemoReport:
     """Run the demo; call it from the main thread.
 
     Raises Interrupted on Ctrl-C, SIGTERM and SIGHUP, LimpetError when the pool cannot be made or
@@ -146,7 +131,8 @@ def run(parameters: DemoParameters, observer: Observer) -> DemoReport:
     size = sum(found[path] for path in files)
     with contextlib.ExitStack() as stack:
         interrupt = stack.enter_context(Interrupt())
-        pool = limpet.create(parameters.url, nodes=NODES, node_size=each, block_size=block_size)
+        nodes = parameters.nodes
+        pool = limpet.create(parameters.url, nodes=nodes, node_size=each, block_size=block_size)
         stack.callback(limpet.destroy, parameters.url)
         stack.callback(pool.close)
         recorder = stack.enter_context(Recorder(parameters.clients))
@@ -167,61 +153,54 @@ def fit(found: dict[Path, int], parameters: DemoParameters) -> tuple[list[Path],
     All of them, or, in smaller blocks, as many as the file system has room for, without those that
     are larger than a 256th of it. Raises PoolError where these are few: better now than half-way.
     """
-    url, clients = parameters.url, parameters.clients
+    url, nodes = parameters.url, parameters.nodes
     location = parse_url(url)
     size, largest = sum(found.values()), max(found.values())
-    each = node_size(size, largest, clients)
+    each = node_size(parameters, size, largest)
     room = location.room()
-    if room is None or NODES * each <= room[1]:
+    if room is None or nodes * each <= room[1]:
         return list(found), each, BLOCK_SIZE
     folder, free = room
     files: list[Path] = []
     size = largest = 0
     for path, bytes_ in found.items():
-        with_it = node_size(size + bytes_, max(largest, bytes_), clients, BLOCK_SIZE_SMALL)
-        if bytes_ <= free // 256 and NODES * with_it + 2 * MIB <= free:  # 2 MiB: all else of a pool
+        with_it = node_size(parameters, size + bytes_, max(largest, bytes_), BLOCK_SIZE_SMALL)
+        if bytes_ <= free // 256 and nodes * with_it + 2 * MIB <= free:  # 2 MiB: all else of a pool
             files.append(path)
             size, largest = size + bytes_, max(largest, bytes_)
     if len(files) < min(len(found), FILES_MIN):
         raise PoolError(
-            f"{url}: the demo needs up to {NODES * each // MIB} MiB, or less for fewer files; "
+            f"{url}: the demo needs up to {nodes * each // MIB} MiB, or less for fewer files; "
             f"{folder} has {free // MIB} MiB free; make room, load less (--data DIR) or use "
             "another place (--url file:///DIR)"
         )
-    return files, node_size(size, largest, clients, BLOCK_SIZE_SMALL), BLOCK_SIZE_SMALL
+    return files, node_size(parameters, size, largest, BLOCK_SIZE_SMALL), BLOCK_SIZE_SMALL
 
 
-class _Demo:
+class _Demo(DrillBase[DemoParameters]):
+    observer: DemoObserver
+
     def __init__(
         self,
         parameters: DemoParameters,
-        observer: Observer,
+        observer: DemoObserver,
         interrupt: Interrupt,
         pool: limpet.Pool,
         store: Any,
         recorder: Recorder,
     ) -> None:
-        self.parameters = parameters
-        self.observer = observer
-        self.interrupt = interrupt
-        self.pool = pool
+        super().__init__(parameters, observer, interrupt, pool, CHECKS)
         self.store = store
         self.recorder = recorder
-        self.counters = Counters(parameters.clients)
         self.entries: list[Entry] = []
         self.skipped: list[str] = []
-        self.checks: dict[str, list[str]] = {name: [] for name in CHECKS}
-        self.seconds: dict[str, float] = {}
-        self.kills = 0
-        self.restarts = 0
-        self.last: Progress | None = None
 
     def load(self, files: list[Path], total: int) -> None:
         """Put every file into the store. A file that cannot be read is skipped, and reported.
 
         A client of its own does it and leaves, so that the workers inherit its blocks.
         """
-        with self._timed("load"), limpet.open(self.parameters.url) as loader:
+        with self.timed("load"), limpet.open(self.parameters.url) as loader:
             store = loader.store(self.store.kind, name=self.store.name)
             done = 0
             for path in files:
@@ -241,65 +220,40 @@ class _Demo:
         """Have the workers work and be killed for the given time, then end by themselves."""
         parameters = self.parameters
         shares = gets_and_puts(parameters.write_share)
+        counters = Counters(parameters.clients)
         mix = ZipfWorkload(len(self.entries), parameters.theta, shares, parameters.seed)
 
         def worker(slot: int, incarnation: int) -> None:
             log = self.recorder.log(slot, incarnation)
-            counter = self.counters.counter(slot)
+            counter = counters.counter(slot)
             counter.start(os.getpid(), self.pool.client_id)
             DemoWorker(self.store, self.entries, incarnation, log, counter).work(
                 mix.draw(incarnation)
             )
-            self.pool.close()
 
-        with (
-            self._timed("run"),
-            Supervisor(
-                worker, self.pool, self.counters, self.interrupt,
-                seed=parameters.seed, kill_rate=parameters.kill_rate,
-            ) as supervisor,
-        ):  # fmt: skip
-            supervisor.run(parameters.seconds, self.observer.running)
-            self.last = supervisor.stop(self.observer.running)
-        self.kills, self.restarts = sum(supervisor.kills), supervisor.restarts
-        self.checks[WORKERS] += supervisor.ends + supervisor.blocked
+        self.run_clients(worker, counters)
 
     def verify(self) -> DemoReport:
         """Judge everything."""
-        assert self.last is not None
-        recovered: dict[str, Any] = {}
-        audit: dict[str, int] = {}
-        with self._timed("verify"):
+        before = after = np.zeros(0, NOTE)
+        with self.timed("verify"), self.unblocked():
             before = self._read_all("reading every key")
-            self.observer.verifying("recovering what dead workers left")
-            self._check(AUDIT, lambda: recovered.update(self.pool.recover()))
+            self.recover()
             after = self._read_all("reading every key again")
-            self.observer.verifying("checking the store's invariants")
-            self._check(INVARIANTS, self.store.check)
-            self.observer.verifying("accounting for every byte")
-            self._check(AUDIT, lambda: audit.update(self.pool.audit()))
-            if audit.get("leaked"):
-                self.checks[AUDIT].append(f"{audit['leaked']} bytes are leaked: {audit}")
+            self.look("checking the store's invariants", INVARIANTS, self.store.check)
+            self.account()
             self.observer.verifying("verifying every read")
-            notes = np.concatenate([self.recorder.notes(), before, after])
-            verdict = verify(notes, [os.fsdecode(entry.key) for entry in self.entries])
-            for kind, count in verdict.wrong.items():
-                self.checks[READS].append(f"{kind}: {count} of {verdict.reads} reads")
-            self.checks[READS] += verdict.examples
+        notes = np.concatenate([self.recorder.notes(), before, after])
+        verdict = verify(notes, [os.fsdecode(entry.key) for entry in self.entries])
+        for kind, count in verdict.wrong.items():
+            self.checks[READS].append(f"{kind}: {count} of {verdict.reads} reads")
+        self.checks[READS] += verdict.examples
         return DemoReport(
-            parameters=self.parameters,
-            build=limpet.build,
+            **self.outcome(),
             files=len(self.entries),
             size=sum(entry.original.size for entry in self.entries),
             skipped=self.skipped,
-            seconds=self.seconds,
-            last=self.last,
-            kills=self.kills,
-            restarts=self.restarts,
             verdict=verdict,
-            recovered=recovered,
-            audit=audit,
-            checks=self.checks,
         )
 
     def _read_all(self, what: str) -> Notes:
@@ -317,7 +271,7 @@ class _Demo:
             return_ns = time.monotonic_ns()
             result, read = judge(value, entry.original, number)
             notes[number] = (FINAL, Operation.GET, result, number, 0, read, call_ns, return_ns)
-        self._check(KEYS, self._check_keys)
+        self.look("listing the keys", KEYS, self._check_keys)
         return notes
 
     def _check_keys(self) -> None:
@@ -333,15 +287,3 @@ class _Demo:
             raise limpet.StoreCorrupt(
                 f"{len(missing)} keys are missing {missing[:3]}, {len(extra)} too many {extra[:3]}"
             )
-
-    def _check(self, name: str, check: Callable[[], object]) -> None:
-        try:
-            check()
-        except LimpetError as error:
-            self.checks[name].append(f"{type(error).__name__}: {error}")
-
-    @contextlib.contextmanager
-    def _timed(self, name: str) -> Iterator[None]:
-        start = time.monotonic()
-        yield
-        self.seconds[name] = time.monotonic() - start

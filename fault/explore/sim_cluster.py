@@ -17,38 +17,33 @@ from __future__ import annotations
 import itertools
 import logging
 import os
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from limpet.fault.explore.sim_pools import (
+    CachedPool,
+    NodesMemory,
+    RestorablePool,
+    SimulatedPool,
+)
 from limpet.fault.explore.sim_program import ABSENT, PRESENT, VALUE_SIZE
 from limpet.fault.matrix.fault_profile import profile_of
-from limpet.shm.alloc.allocator import Slab
-from limpet.shm.backends.file import FilePlace
-from limpet.shm.backends.node import MemoryNode
+from limpet.shm.alloc.slabs import Slab
 from limpet.shm.backends.segments import destroy
 from limpet.shm.catalogue.regions import INTERNAL
 from limpet.shm.clients.epoch import NEVER
-from limpet.shm.clients.liveness import Watcher
-from limpet.shm.endpoint.fabric import Endpoint
 from limpet.shm.endpoint.layout import slot_address
 from limpet.shm.endpoint.simulated import (
     PID_FIRST,
-    CachedEndpoint,
-    SimulatedEndpoint,
     SimulatedProcesses,
 )
-from limpet.shm.endpoint.slots import LIVE, START_US, client_id, state_word
-from limpet.shm.endpoint.states import IN_SERVICE, node_word
+from limpet.shm.endpoint.slots import LIVE, client_id, state_word
 from limpet.shm.endpoint.words import FREE
 from limpet.shm.errors import StoreFull
-from limpet.stores.pool import Pool
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
-
     from limpet.fault.explore.sim_run import Run
 
 BLOCK_SIZE: Final = 16 << 10
@@ -67,164 +62,6 @@ _numbers = itertools.count()
 
 class Endless(BaseException):
     """The survivor waits for ever. No handler of errors may take it for one."""
-
-
-class SurvivorEndpoint(Endpoint):
-    """The setup client's view of the memory. In a run, `paused` is called in place of a pause."""
-
-    def __init__(self) -> None:
-        self.paused: Callable[[], None] | None = None
-        self.ticks = 0
-
-    def microseconds(self) -> int:
-        """A clock that goes by how often it is looked at, behind those of all simulated clients."""
-        self.ticks += 1
-        return START_US + self.ticks
-
-    def pause(self, attempt: int) -> int:
-        if self.paused is None:
-            return super().pause(attempt)
-        self.paused()
-        return 0
-
-    def futex_wait(self, addr: int, expected: int, timeout_us: int) -> int:
-        if self.paused is not None:
-            self.paused()
-            timeout_us = 0
-        return super().futex_wait(addr, expected, timeout_us)
-
-
-class NodesMemory:
-    """The nodes' memory in a run. Outside the simulator, named segments have this role."""
-
-    def __init__(self) -> None:
-        self.gone: set[int] = set()
-        """Nodes whose memory is gone, known to the clients or not."""
-        self.given: dict[tuple[int, int], MemoryNode] = {}
-        """New memory, by node and generation."""
-
-    def make(self, node: int, generation: int, size: int) -> MemoryNode:
-        """New memory for a node, zero-filled."""
-        name = f"node {node}, generation {generation}"
-        fd = os.memfd_create(f"limpet {name}")
-        os.ftruncate(fd, size)
-        made = MemoryNode(name, node, size, FilePlace(Path(f"/proc/self/fd/{fd}")), fd, generation)
-        self.given[node, generation] = made
-        self.gone.discard(node)
-        return made
-
-    def forget(self) -> None:
-        """Return to the start of a run. No client uses the new memory any more."""
-        self.gone.clear()
-        for segment in self.given.values():
-            segment.close()
-        self.given.clear()
-
-
-class Unlocked(Watcher):
-    """Goes by processes: simulated clients share one file, and its locks tell none from others."""
-
-    locks_tell = False
-
-
-class RestorablePool(Pool):
-    """A pool handle whose memory can be copied and put back."""
-
-    endpoint_class: type[Endpoint] = SurvivorEndpoint
-    endpoint: Any
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._first = list(self._segments)
-        self.nodes_memory = NodesMemory()
-        """Set by the cluster, which has one for all."""
-
-    def _wire(self, latency_ns: int) -> None:
-        super()._wire(latency_ns)
-        self.membership.watcher = Unlocked()
-
-    def image(self) -> list[bytes]:
-        """All of the memory."""
-        return [segment.map[:] for segment in self._segments]
-
-    def retire(self) -> None:
-        """Give up our place as a client; others may go on using our mappings."""
-        self.membership.depart()
-        self.client.assume(0, 0, 0)
-
-    def restore(self, image: list[bytes]) -> None:
-        """Put all of the memory back as it was."""
-        for segment, contents in zip(self._segments, image, strict=True):
-            segment.map[:] = contents
-
-    # ---- nodes whose memory is replaced ---------------------------------------------------------
-
-    def make_segment(self, node: int, generation: int) -> MemoryNode:
-        return self.nodes_memory.make(node, generation, self.parameters.node_size)
-
-    def open_segment(self, node: int, generation: int) -> MemoryNode:
-        return self.nodes_memory.given[node, generation]
-
-    def discard(self, segment: MemoryNode) -> None:
-        """Nothing to do: it goes with the run."""
-
-    def unmap_node(self, node: int) -> None:
-        """Forget what we have of a node; others, and the next run, have it still."""
-        self.endpoint.release(node)
-        self._segments[:] = [segment for segment in self._segments if segment.index != node]
-
-    def put_back(self) -> bool:
-        """Use the memory again that the nodes had at first; whether we used other."""
-        self._viewed = -1
-        self._manager = None  # what it knows of channels is of memory that is put back
-        if self._segments == self._first:
-            return False
-        for segment in self._first:
-            if segment not in self._segments:
-                self.unmap_node(segment.index)
-                self._attach(segment, node_word(segment.generation, IN_SERVICE))
-        self._segments[:] = self._first
-        return True
-
-
-class SimulatedPool(RestorablePool):
-    """The pool handle of a simulated client."""
-
-    endpoint_class = SimulatedEndpoint
-    endpoint: SimulatedEndpoint
-
-    @classmethod
-    def beside(cls, setup_client: RestorablePool) -> Self:
-        """Another client, on the setup client's mappings."""
-        return cls(
-            setup_client.url,
-            list(setup_client._segments),
-            setup_client.parameters,
-            setup_client.uuid,
-        )
-
-    def rewind(self) -> None:
-        """Called at the start of a run, when memory is as it was."""
-        self.endpoint.ticks = 0
-
-
-class CachedPool(SimulatedPool):
-    """The pool handle of a simulated client with a cache of its own."""
-
-    endpoint_class: type[SimulatedEndpoint] = CachedEndpoint
-    endpoint: CachedEndpoint
-
-    @classmethod
-    def beside(cls, setup_client: RestorablePool) -> Self:
-        made = cls.open(setup_client.url)
-        for mine, shared in zip(made._segments[:-1], setup_client._segments[:-1], strict=True):
-            start = setup_client.parameters.coherent_bytes
-            made.endpoint.cover(mine.index, mine.map, shared.map, start)
-        return made
-
-    def rewind(self) -> None:
-        super().rewind()
-        self.endpoint.fill()
 
 
 class SimulatedClient:
@@ -266,8 +103,8 @@ class SimulatedClient:
             slab = Slab(self.pool.heap, node, block, size_class, replicas, False)
             slab.look()
             slab.ripen(NEVER)
-            key = allocator.key(node, size_class, replicas)
-            allocator.slabs.setdefault(key, []).append(slab)
+            slabs = allocator.slabs
+            slabs.of(slabs.kind(node, size_class, replicas)).append(slab)
 
 
 SMALL_NODES: Final = {"node_size": 320, "key_size": 16}
@@ -390,7 +227,7 @@ class SimulatedCluster:
         for pool in self.pools:
             pool.membership.watcher = self.processes
             pool.membership.now = lambda: self.clock
-            pool.nodes_memory = self.nodes_memory
+            pool.mapped.nodes_memory = self.nodes_memory
         self._open_stores()
         for client in self.clients:
             names = [b"filler %d.%d" % (client.number, n) for n in range(OBJECTS - 1)]
@@ -410,8 +247,7 @@ class SimulatedCluster:
             self._disguise(client)
             client.slabs = [
                 (slab.node, slab.block, slab.size_class, slab.replicas)
-                for slabs in client.pool.allocator.slabs.values()
-                for slab in slabs
+                for slab in client.pool.allocator.slabs.all()
             ]
         own = self.setup_client.client
         self._setup_identity = (own.ident, own.slot, own.word)

@@ -42,8 +42,8 @@ from limpet.fault.explore.sim_cluster import (
     Endless,
     SimulatedClient,
     SimulatedCluster,
-    SimulatedPool,
 )
+from limpet.fault.explore.sim_pools import SimulatedPool
 from limpet.fault.explore.sim_program import (
     ABSENT,
     PRESENT,

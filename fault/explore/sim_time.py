@@ -25,8 +25,8 @@ import numpy as np
 from limpet.fault.check.recorder import Operation
 from limpet.fault.drill.workload import ZipfWorkload, gets_and_puts
 from limpet.fault.explore.greenlets import getcurrent, greenlet
-from limpet.fault.explore.sim_cluster import RestorablePool, SimulatedPool
 from limpet.fault.explore.sim_latency import LatencyModel
+from limpet.fault.explore.sim_pools import RestorablePool, SimulatedPool
 from limpet.fault.matrix.fault_profile import profile_of
 from limpet.shm.backends.segments import destroy
 from limpet.shm.endpoint.layout import CONTROL_NODE, NODE_SHIFT

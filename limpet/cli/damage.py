@@ -8,8 +8,9 @@ import secrets
 import click
 
 from limpet.cli.common import console, json_option, print_json, table
+from limpet.cli.drill_run import exit_status
 from limpet.fault.drill.damage import OUTCOMES, Case, DamageReport, kinds, run
-from limpet.fault.inject.interrupt import Interrupted, ended_by_signals
+from limpet.fault.inject.interrupt import ended_by_signals
 
 
 @click.command()
@@ -34,19 +35,15 @@ def damage(
     wanted = kinds_ or tuple(kinds())
     share = -(-cases // len(wanted))
     reports: list[DamageReport] = []
-    try:
-        with ended_by_signals() as check:
+    with exit_status(), ended_by_signals() as check:
 
-            def shown(case: Case) -> None:
-                check()
+        def shown(case: Case) -> None:
+            check()
 
-            for kind in wanted:
-                reports.append(run(kind, share, seed, only, shown))
-                if not as_json:
-                    click.echo(f"{kind}: {reports[-1].verdict}", err=True)
-    except Interrupted as error:
-        click.echo(f"{error}: the clients have ended and the pool is removed", err=True)
-        raise SystemExit(128 + error.signal) from error
+        for kind in wanted:
+            reports.append(run(kind, share, seed, only, shown))
+            if not as_json:
+                click.echo(f"{kind}: {reports[-1].verdict}", err=True)
     if as_json:
         print_json([
             {**dataclasses.asdict(one), "failed": [_as_dict(case) for case in one.failed],

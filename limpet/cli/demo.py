@@ -1,19 +1,22 @@
-"""`limpet demo`: runs fault/drill/demo.py and shows it."""
+"""`limpet demo`: runs fault/drill/demo.py, shows it, and reports."""
 
 from __future__ import annotations
 
-import contextlib
-import os
-import secrets
+import dataclasses
 from pathlib import Path
+from typing import Any, Final
 
 import click
 from rich.console import Console
 
-from limpet.cli.common import PoolUrl, console, json_option, print_json
-from limpet.cli.demo_view import Lines, Screen, Silent, print_summary, to_dict
-from limpet.fault.drill.demo import DemoParameters, run, standard_library
-from limpet.fault.inject.interrupt import Interrupted
+from limpet.cli.common import PoolUrl, console, json_option, print_json, size_text
+from limpet.cli.drill_run import run_parameters, shown
+from limpet.cli.drill_view import print_clients, print_verdict, run_dict
+from limpet.cli.live_view import latencies_ns, operations
+from limpet.fault.drill.demo import DemoParameters, DemoReport, run
+
+KINDS: Final = ("get", "put")
+"""Names of reading and writing operations in the output."""
 
 
 @click.command()
@@ -29,16 +32,7 @@ from limpet.fault.inject.interrupt import Interrupted
               help="Load the files of this directory instead of the standard library.")  # fmt: skip
 @click.option("--url", type=PoolUrl(), help="Where to make the pool.  [default: shm://demo-PID]")
 @json_option
-def demo(
-    store: str,
-    clients: int,
-    seconds: float,
-    kill_rate: float,
-    seed: int | None,
-    data: Path | None,
-    url: str | None,
-    as_json: bool,
-) -> None:
+def demo(as_json: bool, **given: Any) -> None:
     """Kill workers at random while they rewrite the standard library, then verify everything.
 
     A pool of three nodes is filled with every file of Python's standard library. Workers read and
@@ -46,28 +40,53 @@ def demo(
     must have been whole and current, no key lost, every invariant intact and no byte leaked; only
     then is the exit status 0. The pool is removed in the end, also by Ctrl-C.
     """
-    parameters = DemoParameters(
-        url=url or f"shm://demo-{os.getpid()}",
-        data=data or standard_library(),
-        seed=secrets.randbelow(1 << 32) if seed is None else seed,
-        store=store,
-        clients=clients,
-        seconds=seconds,
-        kill_rate=kill_rate,
-    )
-    out = Console(stderr=True) if as_json else console()
-    try:
-        with contextlib.ExitStack() as stack:
-            if out.is_terminal:
-                report = run(parameters, stack.enter_context(Screen(out, parameters)))
-            else:
-                report = run(parameters, Silent() if as_json else Lines(out, parameters))
-    except Interrupted as error:
-        click.echo(f"{error}: the workers have ended and the pool is removed", err=True)
-        raise SystemExit(128 + error.signal) from error
+    given = {key: value for key, value in given.items() if value is not None}
+    parameters = DemoParameters(**run_parameters({"seed": None, "url": None, **given}, "demo"))
+    with shown(parameters, as_json, KINDS) as view:
+        report = run(parameters, view)
     if as_json:
         print_json(to_dict(report))
     else:
-        print_summary(out, report)
+        print_summary(console(), report)
     if not report.ok:
         raise SystemExit(1)
+
+
+def print_summary(out: Console, report: DemoReport) -> None:
+    """Print the counts of the run and the verdict on each check."""
+    seconds, verdict = report.seconds, report.verdict
+    print_clients(out, report, KINDS)
+    lines = [
+        f"{report.files} files, {size_text(report.size)}, loaded in {seconds['load']:.1f} s; "
+        f"{verdict.reads} reads and {verdict.writes} writes in {seconds['run']:.1f} s, "
+        f"{verdict.interrupted} of the writes interrupted; {report.kills} kills; "
+        f"verified in {seconds['verify']:.1f} s ({report.build} build)",
+        *(f"skipped {text}" for text in report.skipped),
+    ]
+    print_verdict(out, report, lines, "demo")
+
+
+def to_dict(report: DemoReport) -> dict[str, Any]:
+    """The report for --json; latencies in ns, sizes in bytes."""
+    last, snapshot = report.last, report.last.snapshot
+    return {
+        **run_dict(report, KINDS),
+        "files": report.files,
+        "bytes": report.size,
+        "skipped": report.skipped,
+        "repairs": last.recovered,
+        "operations": sum(operations(last)),
+        "operations_per_s": sum(operations(last)) / last.elapsed_s,
+        "workers": [
+            {
+                "pid": pid,
+                "operations": operations(last)[slot],
+                "latency_ns": latencies_ns(snapshot, slot, KINDS),
+                "kills": last.kills[slot],
+                "repairs": last.repairs[slot],
+                "memory": last.memory[slot],
+            }
+            for slot, pid in enumerate(last.pids)
+        ],
+        "verdict": dataclasses.asdict(report.verdict),
+    }

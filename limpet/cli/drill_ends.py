@@ -8,8 +8,9 @@ import os
 import click
 
 from limpet.cli.common import console, json_option, print_json, table
+from limpet.cli.drill_run import exit_status
 from limpet.fault.drill.ends import SHARE, WAYS, Ends
-from limpet.fault.inject.interrupt import Interrupted, ended_by_signals
+from limpet.fault.inject.interrupt import ended_by_signals
 from limpet.fault.matrix.subjects import SUBJECTS
 
 
@@ -29,18 +30,14 @@ def ends(subjects: tuple[str, ...], ways: tuple[str, ...], every: bool, as_json:
     shown = table("clients that end in an operation", "subject", "way", "runs", "verdict",
                   right=("runs",))  # fmt: skip
     results = []
-    try:
-        with ended_by_signals() as check:
-            for subject in subjects or SUBJECTS:
-                drill = Ends(subject, f"shm://drill-{os.getpid()}", 0 if every else SHARE)
-                for way in ways or WAYS:
-                    check()
-                    result = drill.run(way)
-                    results.append(result)
-                    shown.add_row(subject, way, str(result.runs), "held" if result.ok else "failed")
-    except Interrupted as error:
-        click.echo(f"{error}: the clients have ended and the pool is removed", err=True)
-        raise SystemExit(128 + error.signal) from error
+    with exit_status(), ended_by_signals() as check:
+        for subject in subjects or SUBJECTS:
+            drill = Ends(subject, f"shm://drill-{os.getpid()}", 0 if every else SHARE)
+            for way in ways or WAYS:
+                check()
+                result = drill.run(way)
+                results.append(result)
+                shown.add_row(subject, way, str(result.runs), "held" if result.ok else "failed")
     if as_json:
         print_json([{**dataclasses.asdict(result), "ok": result.ok} for result in results])
     else:

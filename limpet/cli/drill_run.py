@@ -24,10 +24,12 @@ from limpet.cli.common import (
     parameter_option,
     print_json,
 )
-from limpet.cli.drill_view import Lines, Screen, Silent, describe, print_summary, to_dict
+from limpet.cli.drill_view import print_summary, to_dict
+from limpet.cli.live_view import Lines, Screen, Silent, describe
 from limpet.fault.check.recorder import Operation
 from limpet.fault.check.self_check import TRAILER_SIZE
-from limpet.fault.drill.drill_base import Observer, RunParameters
+from limpet.fault.drill.demo import DemoObserver
+from limpet.fault.drill.drill_base import RunParameters
 from limpet.fault.drill.store_drill import MIX, DrillParameters
 from limpet.fault.drill.store_drill import run as run_drill
 from limpet.fault.drill.timeline import save
@@ -151,24 +153,31 @@ def fault_options(kill_rate: float) -> Callable[[Callable[..., None]], Callable[
     return decorate
 
 
-def run_parameters(given: dict[str, Any]) -> dict[str, Any]:
-    """The values of `fault_options`; a seed and a URL are drawn where none is given."""
+def run_parameters(given: dict[str, Any], name: str = "drill") -> dict[str, Any]:
+    """The values of options such as `fault_options`; a seed and a URL, which has the `name`, are
+    drawn where none is given."""
     seed = secrets.randbelow(1 << 32) if given["seed"] is None else given["seed"]
-    return {**given, "seed": seed, "url": given["url"] or f"shm://drill-{os.getpid()}"}
+    return {**given, "seed": seed, "url": given["url"] or f"shm://{name}-{os.getpid()}"}
 
 
 @contextlib.contextmanager
 def shown(
     parameters: RunParameters, as_json: bool, kinds: tuple[str, str] = drill_view.KINDS
-) -> Iterator[Observer]:
+) -> Iterator[DemoObserver]:
     """Observer that shows what the drill does. An interrupt in the body becomes an exit status."""
     out = Console(stderr=True) if as_json else console()
+    with exit_status(), contextlib.ExitStack() as stack:
+        view: DemoObserver = Silent() if as_json else Lines(out, parameters, kinds)
+        if out.is_terminal:
+            view = stack.enter_context(Screen(out, parameters, kinds))
+        yield view
+
+
+@contextlib.contextmanager
+def exit_status() -> Iterator[None]:
+    """An interrupt in the body, which ends a drill, becomes an exit status."""
     try:
-        with contextlib.ExitStack() as stack:
-            view: Observer = Silent() if as_json else Lines(out, parameters, kinds)
-            if out.is_terminal:
-                view = stack.enter_context(Screen(out, parameters, kinds))
-            yield view
+        yield
     except Interrupted as error:
         click.echo(f"{error}: the clients have ended and the pool is removed", err=True)
         raise SystemExit(128 + error.signal) from error

@@ -1,92 +1,19 @@
-"""Output of `limpet drill STORE`: a live table on a terminal, lines elsewhere, a summary."""
+"""What the drills print and report in the end. What they show meanwhile is in live_view.py."""
 
 from __future__ import annotations
 
 import dataclasses
 from typing import Any
 
-from rich.console import Console, Group
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-from rich.text import Text
+from rich.console import Console
 
 from limpet.cli.common import table, time_text
-from limpet.cli.live_view import LiveLines, LiveScreen, latencies_ns, operations, progress_table
-from limpet.fault.drill.drill_base import PERCENTS, RunParameters, RunReport, distribution
+from limpet.cli.live_view import describe, latencies_ns, operations, progress_table
+from limpet.fault.drill.drill_base import PERCENTS, RunReport, distribution
 from limpet.fault.drill.store_drill import DrillReport
-from limpet.fault.inject.supervisor import Progress
 
 KINDS = ("get", "write")
 """Names of reading and writing operations in the output."""
-
-
-class Silent:
-    """Shows nothing."""
-
-    def running(self, progress: Progress) -> None:
-        """Nothing to show."""
-
-    def verifying(self, what: str) -> None:
-        """Nothing to show."""
-
-    def judging(self, done: int, total: int) -> None:
-        """Nothing to show."""
-
-
-class Lines(LiveLines):
-    """A line a second, for a log."""
-
-    def __init__(
-        self, console: Console, parameters: RunParameters, kinds: tuple[str, str] = KINDS
-    ) -> None:
-        super().__init__(console, parameters.clients, kinds)
-
-    def judging(self, done: int, total: int) -> None:
-        if self._due():
-            self._console.print(f"judged {done:,} of {total:,} operations")
-
-    def faults(self, progress: Progress) -> str:
-        return _faults(progress)
-
-
-class Screen(LiveScreen):
-    """A live table, then a bar while the history is judged."""
-
-    def __init__(
-        self, console: Console, parameters: RunParameters, kinds: tuple[str, str] = KINDS
-    ) -> None:
-        super().__init__(
-            console, parameters.clients, "client", kinds, TextColumn("judging the history"),
-            BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-        )  # fmt: skip
-        self._parameters = parameters
-        self._task = self._bar.add_task("", total=None)
-
-    def running(self, progress: Progress) -> None:
-        left = max(0.0, self._parameters.seconds - progress.elapsed_s)
-        clients = self.clients(f"{describe(self._parameters)}; {left:.0f} s left", progress)
-        self._table = Group(clients, Text(_faults(progress)))
-        self.show(self._table)
-
-    def judging(self, done: int, total: int) -> None:
-        self._bar.update(self._task, completed=done, total=total)
-        if self._due(done >= total):
-            self.show(self._table, self._bar.get_renderable())
-
-
-def describe(parameters: RunParameters) -> str:
-    """The drill in a line."""
-    return (
-        f"{parameters.store}: {parameters.clients} clients, {parameters.seconds:g} s, "
-        f"{parameters.kill_rate:g} kills and {parameters.stop_rate:g} stops a second, "
-        f"seed {parameters.seed}"
-    )
-
-
-def _faults(progress: Progress) -> str:
-    return (
-        f"kills {progress.killed}  stops {progress.stops}  fenced {progress.fenced}"
-        f"  repairs {progress.recovered}"
-    )
 
 
 def print_summary(console: Console, report: DrillReport) -> None:
@@ -114,7 +41,7 @@ def print_clients(console: Console, report: RunReport, kinds: tuple[str, str]) -
     """Print a row for each client slot."""
     last = report.last
     rates = [count / last.elapsed_s for count in operations(last)]
-    console.print(progress_table(describe(report.parameters), last, rates, "client", kinds))
+    console.print(progress_table(describe(report.parameters), last, rates, kinds))
 
 
 def faults_text(report: RunReport, per_second: str = "") -> str:
@@ -127,8 +54,10 @@ def faults_text(report: RunReport, per_second: str = "") -> str:
     )
 
 
-def print_verdict(console: Console, report: RunReport, lines: list[str]) -> None:
-    """The `lines`, how long recovery took, and what held."""
+def print_verdict(
+    console: Console, report: RunReport, lines: list[str], what: str = "drill"
+) -> None:
+    """The `lines`, how long recovery took, and what held. `what`: of which one this is."""
     if report.events_missed:
         lines = [*lines, f"{report.events_missed} events of the pool were missed: delays lack them"]
     for line in lines:
@@ -144,7 +73,7 @@ def print_verdict(console: Console, report: RunReport, lines: list[str]) -> None
         for text in failures:
             console.print(f"        {text}", markup=False, soft_wrap=True)
     console.print(
-        "[bold green]Everything held.[/]" if report.ok else "[bold red]The drill failed.[/]"
+        "[bold green]Everything held.[/]" if report.ok else f"[bold red]The {what} failed.[/]"
     )
 
 

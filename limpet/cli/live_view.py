@@ -1,4 +1,7 @@
-"""Live views of demo and drills: a table on a terminal, a line a second elsewhere."""
+"""The live view of the drills and the demo: a table on a terminal, a line a second elsewhere.
+
+Each is told what a drill does, as `Observer` in fault/drill/drill_base.py and in demo.py say.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,21 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    ProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
 from rich.progress import Progress as Bar
-from rich.progress import ProgressColumn
 from rich.table import Table
 from rich.text import Text
 
 from limpet.cli.common import size_text, table, time_text
 from limpet.fault.drill.counters import GETS, PUTS, Snapshot
+from limpet.fault.drill.drill_base import RunParameters
 from limpet.fault.inject.supervisor import Progress
 
 if TYPE_CHECKING:
@@ -58,14 +69,34 @@ class Rates:
         return [(count - past) / span for count, past in zip(counts, before, strict=True)]
 
 
-class LiveLines:
-    """A line a second, for a log."""
+class Silent:
+    """Shows nothing."""
 
-    def __init__(self, console: Console, clients: int, kinds: tuple[str, str]) -> None:
+    def loading(self, done: int, total: int) -> None:
+        """Nothing to show."""
+
+    def running(self, progress: Progress) -> None:
+        """Nothing to show."""
+
+    def verifying(self, what: str) -> None:
+        """Nothing to show."""
+
+    def judging(self, done: int, total: int) -> None:
+        """Nothing to show."""
+
+
+class Lines:
+    """A line a second, for a log. `kinds`: names of reading and writing operations."""
+
+    def __init__(self, console: Console, parameters: RunParameters, kinds: tuple[str, str]) -> None:
         self._console = console
         self._kinds = kinds
-        self._rates = Rates(clients)
+        self._rates = Rates(parameters.clients)
         self._due = Due(1.0)
+
+    def loading(self, done: int, total: int) -> None:
+        if self._due(done >= total):
+            self._console.print(f"loaded {size_text(done)} of {size_text(total)}")
 
     def running(self, progress: Progress) -> None:
         if self._due():
@@ -74,34 +105,31 @@ class LiveLines:
                 f"{progress.elapsed_s:5.1f} s  {sum(self._rates.of(progress)):,.0f} operations/s"
                 f"  {read} p99 {time_text(progress.snapshot.percentile_ns(GETS, 99))}"
                 f"  {write} p99 {time_text(progress.snapshot.percentile_ns(PUTS, 99))}"
-                f"  {self.faults(progress)}"
+                f"  {_faults(progress)}"
             )
 
     def verifying(self, what: str) -> None:
         self._console.print(what, markup=False)
 
-    def faults(self, progress: Progress) -> str:
-        """The faults so far, in a line."""
-        raise NotImplementedError
+    def judging(self, done: int, total: int) -> None:
+        if self._due():
+            self._console.print(f"judged {done:,} of {total:,} operations")
 
 
-class LiveScreen:
-    """A live table. It has no thread, since a process with threads should not fork.
+class Screen:
+    """A live table, and a bar while a store is loaded or a history judged.
 
-    `row`: the name of the rows' clients. `kinds`: names of reading and writing operations.
+    It has no thread, since a process with threads should not fork. `kinds`: as of `Lines`.
     """
 
-    def __init__(
-        self, console: Console, clients: int, row: str, kinds: tuple[str, str],
-        *columns: str | ProgressColumn,
-    ) -> None:  # fmt: skip
-        self._row = row
+    def __init__(self, console: Console, parameters: RunParameters, kinds: tuple[str, str]) -> None:
+        self._parameters = parameters
         self._kinds = kinds
-        self._rates = Rates(clients)
+        self._rates = Rates(parameters.clients)
         self._live = Live(console=console, auto_refresh=False, transient=True)
         self._due = Due(SHOW_EVERY_S)
         self._table: RenderableType = Text()
-        self._bar = Bar(*columns, auto_refresh=False)
+        self._bars: dict[str, Bar] = {}
 
     def __enter__(self) -> Self:
         self._live.start()
@@ -110,29 +138,61 @@ class LiveScreen:
     def __exit__(self, *exc: object) -> None:
         self._live.stop()
 
-    def verifying(self, what: str) -> None:
-        self.show(self._table, Text(f"{what} ..."))
+    def loading(self, done: int, total: int) -> None:
+        self._show_bar("loading", DownloadColumn(binary_units=True), done, total)
 
-    def clients(self, title: str, progress: Progress) -> Table:
-        """The table of the clients."""
+    def running(self, progress: Progress) -> None:
+        left = max(0.0, self._parameters.seconds - progress.elapsed_s)
+        title = f"{describe(self._parameters)}; {left:.0f} s left"
         rates = self._rates.of(progress)
-        return progress_table(title, progress, rates, self._row, self._kinds)
+        clients = progress_table(title, progress, rates, self._kinds)
+        self._table = Group(clients, Text(_faults(progress)))
+        self._show(self._table)
 
-    def show(self, *parts: RenderableType) -> None:
+    def verifying(self, what: str) -> None:
+        self._show(self._table, Text(f"{what} ..."))
+
+    def judging(self, done: int, total: int) -> None:
+        self._show_bar("judging the history", MofNCompleteColumn(), done, total)
+
+    def _show_bar(self, what: str, count: ProgressColumn, done: int, total: int) -> None:
+        """Show, below the table, how much is done."""
+        bar = self._bars.get(what)
+        if bar is None:
+            columns = (TextColumn(what), BarColumn(), count, TimeElapsedColumn())
+            bar = self._bars[what] = Bar(*columns, auto_refresh=False)
+            bar.add_task("", total=total)
+        bar.update(bar.task_ids[0], completed=done, total=total)
+        if self._due(done >= total):
+            self._show(self._table, bar.get_renderable())
+
+    def _show(self, *parts: RenderableType) -> None:
         self._live.update(Group(*parts), refresh=True)
 
 
+def describe(parameters: RunParameters) -> str:
+    """The drill in a line."""
+    stops = f" and {parameters.stop_rate:g} stops" if parameters.stop_rate else ""
+    return (
+        f"{parameters.store}: {parameters.clients} clients, {parameters.seconds:g} s, "
+        f"{parameters.kill_rate:g} kills{stops} a second, seed {parameters.seed}"
+    )
+
+
+def _faults(progress: Progress) -> str:
+    return (
+        f"kills {progress.killed}  stops {progress.stops}  fenced {progress.fenced}"
+        f"  repairs {progress.recovered}"
+    )
+
+
 def progress_table(
-    title: str,
-    progress: Progress,
-    rates: list[float],
-    row: str = "worker",
-    kinds: tuple[str, str] = ("get", "put"),
+    title: str, progress: Progress, rates: list[float], kinds: tuple[str, str]
 ) -> Table:
-    """One row a worker, and their sum. Latencies are of the whole run."""
+    """One row a client, and their sum. Latencies are of the whole run."""
     latencies = [f"{kind} p{percent}" for kind in kinds for percent in PERCENTILES]
     columns = ("pid", "operations/s", *latencies, "kills", "repairs", "memory")
-    made = table(title, row, *columns, right=columns)
+    made = table(title, "client", *columns, right=columns)
     snapshot = progress.snapshot
     for slot, pid in enumerate(progress.pids):
         made.add_row(
@@ -158,7 +218,7 @@ def progress_table(
 
 
 def operations(progress: Progress) -> list[int]:
-    """Operations that each slot's workers have completed."""
+    """Operations that each slot's clients have completed."""
     snapshot = progress.snapshot
     return [
         snapshot.operations(GETS, slot) + snapshot.operations(PUTS, slot)

@@ -11,10 +11,11 @@ from typing import Any
 import click
 
 from limpet.cli.common import console, json_option, print_json, table
+from limpet.cli.drill_run import exit_status
 from limpet.fault.drill.beside import ROLES, SHARE, Beside, roles_of
 from limpet.fault.drill.throttle import ThrottleParameters
 from limpet.fault.drill.throttle import run as run_throttle
-from limpet.fault.inject.interrupt import Interrupted, ended_by_signals
+from limpet.fault.inject.interrupt import ended_by_signals
 from limpet.fault.matrix.subjects import SUBJECTS
 
 subjects_argument = click.argument(
@@ -69,7 +70,7 @@ def throttle(subjects: tuple[str, ...], as_json: bool, **given: Any) -> None:
         right=("turns", "stood still", "stops", "kills", "fenced"),
     )  # fmt: skip
     reports = []
-    try:
+    with exit_status():
         for subject in subjects or SUBJECTS:
             report = run_throttle(ThrottleParameters(subject, **given))
             reports.append(report)
@@ -77,9 +78,6 @@ def throttle(subjects: tuple[str, ...], as_json: bool, **given: Any) -> None:
                 subject, f"{report.turns:,}", str(report.halts), str(report.stops),
                 str(report.kills), str(report.fenced), "held" if report.ok else "failed",
             )  # fmt: skip
-    except Interrupted as error:
-        click.echo(f"{error}: the clients have ended and the pool is removed", err=True)
-        raise SystemExit(128 + error.signal) from error
     if as_json:
         print_json([{**dataclasses.asdict(report), "ok": report.ok} for report in reports])
     else:
@@ -115,22 +113,18 @@ def beside(
     results = []
     if realtime and len(os.sched_getaffinity(0)) < 2:
         raise click.UsageError("--realtime needs two cores, or all else would stand still")
-    try:
-        with ended_by_signals() as check:
-            for subject in subjects or SUBJECTS:
-                share = 0 if every else SHARE
-                drill = Beside(subject, f"shm://drill-{os.getpid()}", share, realtime)
-                for role in [each for each in roles_of(subject) if each in (roles or ROLES)]:
-                    check()
-                    result = drill.run(role)
-                    results.append(result)
-                    shown.add_row(
-                        subject, role, str(result.runs), str(result.stopped),
-                        "held" if result.ok else "failed",
-                    )  # fmt: skip
-    except Interrupted as error:
-        click.echo(f"{error}: the clients have ended and the pool is removed", err=True)
-        raise SystemExit(128 + error.signal) from error
+    with exit_status(), ended_by_signals() as check:
+        for subject in subjects or SUBJECTS:
+            share = 0 if every else SHARE
+            drill = Beside(subject, f"shm://drill-{os.getpid()}", share, realtime)
+            for role in [each for each in roles_of(subject) if each in (roles or ROLES)]:
+                check()
+                result = drill.run(role)
+                results.append(result)
+                shown.add_row(
+                    subject, role, str(result.runs), str(result.stopped),
+                    "held" if result.ok else "failed",
+                )  # fmt: skip
     if as_json:
         print_json([{**dataclasses.asdict(result), "ok": result.ok} for result in results])
     else:

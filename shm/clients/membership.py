@@ -1,12 +1,6 @@
 """Clients: joining, leaving, noticing death, fencing suspects, the log of what happened.
 
-Steps of a slot's state word, each a CAS from the whole word (state, pid, incarnation):
-    FREE(n) -> JOINING(n+1)   by the newcomer, which then clears pin and client journal and says who
-                              it is
-    JOINING -> LIVE           by the newcomer
-    LIVE -> DYING             by whoever begins to recover it, or by the client when it leaves
-    DYING -> FREE             by whoever is first to have done all of recovery.py
-    JOINING -> FREE           by whoever sees that the newcomer is dead
+How a client takes its slot, and the steps of the slot's state word, are in joining.py.
 
 A client of this host is dead when the kernel has dropped its life lock (life_locks.py): certain and
 at once, also for a client of another PID namespace (a container). Where the slot's lock is on no
@@ -34,7 +28,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from limpet.shm.clients import events, fencing, hosts
+from limpet.shm.clients import events, fencing, hosts, joining
 from limpet.shm.clients.events import FENCED, NODE_FAILED, RECOVERED, SUSPENDED
 from limpet.shm.clients.leases import Heart
 from limpet.shm.clients.liveness import (
@@ -42,7 +36,6 @@ from limpet.shm.clients.liveness import (
     Watcher,
     exists,
     forget_surroundings,
-    start_time,
     this_host,
 )
 from limpet.shm.clients.sightings import Sightings
@@ -54,9 +47,9 @@ from limpet.shm.endpoint.layout import (
     SLOTS_USED,
     slot_address,
 )
-from limpet.shm.endpoint.slots import DYING, FREE, JOINING, LIVE, client_id, state_word
+from limpet.shm.endpoint.slots import DYING, FREE, JOINING, LIVE, client_id
 from limpet.shm.endpoint.states import FAILED, IN_SERVICE, node_word
-from limpet.shm.errors import ClientError, PoolCorrupt
+from limpet.shm.errors import PoolCorrupt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -130,127 +123,7 @@ class Membership:
 
     def join(self) -> None:
         """Take a slot. Raises ClientError when every slot is a living client's."""
-        if self.parameters.multi_host:
-            self.remote.refuse_name()
-        else:
-            self._refuse_second_namespace()
-        capacity = self.parameters.clients - 1
-        attempt = 0
-        while not self._take(range(capacity)):
-            # The last slot is kept for this: a process must be a client to recover the dead.
-            word = self._vacate(capacity)
-            hopeless = self._all_live(capacity)
-            swept = not hopeless and self._take(range(capacity, capacity + 1))
-            if swept:
-                try:
-                    self.sweep()
-                finally:
-                    self.depart()
-            if (
-                hopeless
-                or (swept and not self._take(range(capacity)))
-                or self.overdue("last slot", word)
-            ):
-                raise ClientError(
-                    f"{self.pool}: all {capacity} client slots are taken by living processes; end "
-                    "some, or create the pool with more clients"
-                )
-            if swept:
-                break
-            # Another newcomer has the last slot, and recovers the dead; or a client is leaving.
-            attempt += 1
-            self.endpoint.pause(attempt)
-        try:
-            if not self.parameters.multi_host:
-                self._refuse_second_namespace()
-            else:
-                self.heart.start(self)
-            self.sweep()
-        except BaseException:
-            self.depart()
-            raise
-
-    def _all_live(self, capacity: int) -> bool:
-        """Whether each of the first slots is a client's that lives: no client can be recovered."""
-        taken = [(slot, word) for slot, word in self.occupied() if slot < capacity]
-        return len(taken) == capacity and not any(
-            word >> 60 == DYING or self.dead(slot, word) for slot, word in taken
-        )
-
-    def _take(self, candidates: range) -> bool:
-        for slot in candidates:
-            at = slot_address(slot)
-            word = self.endpoint.load(at)
-            if word >> 60 != FREE:
-                continue
-            # ORDER: the lock before the state word: a slot that is not FREE, and not locked, is
-            # that of a dead client.
-            locks = self.locks if self.watcher.locks_tell else None
-            if locks is not None and not locks.take(slot):
-                continue  # its last client is leaving, or another newcomer has it
-            taken = False
-            try:
-                taken = self._take_locked(slot, at, word)
-            finally:
-                if locks is not None and not taken:
-                    locks.drop(slot)
-            if taken:
-                return True
-        return False
-
-    def _take_locked(self, slot: int, at: int, word: int) -> bool:
-        endpoint = self.endpoint
-        host, pid = self.here, os.getpid()
-        incarnation = (word & slots.INCARNATION_MASK) % slots.INCARNATION_MASK + 1
-        joining = state_word(JOINING, pid, incarnation)
-        # ORDER: no client looks at a slot above this mark, so it is raised before one is taken.
-        while (used := endpoint.load(SLOTS_USED)) <= slot:
-            endpoint.cas(SLOTS_USED, used, slot + 1)
-        if endpoint.cas(at, word, joining) != word:
-            return False
-        for offset in range(slots.STARTED, SLOT_SIZE, 8):
-            if offset != slots.CLOCK:
-                endpoint.store(at + offset, 0)
-        endpoint.store(at + slots.STARTED, start_time(pid) or 0)
-        endpoint.store(at + slots.BOOT, host.boot)
-        endpoint.store(at + slots.NAMESPACE, host.namespace)
-        endpoint.store(at + slots.MACHINE, hosts.this_machine(self.host_name))
-        endpoint.store(at + slots.NAME, hosts.name_word(self.host_name))
-        endpoint.store(at + slots.LOCKED, self.locks.file if self.locks is not None else 0)
-        # CRASH(joining): nothing is held; the slot is free again once the process is gone.
-        live = state_word(LIVE, pid, incarnation)
-        if endpoint.cas(at, joining, live) != joining:
-            return False
-        self.client.assume(client_id(slot, live), at, live)
-        return True
-
-    def _vacate(self, slot: int) -> int:
-        """Free the last slot if who took it is dead; the state word that it had.
-
-        It had no belongings: it was there only to recover others, which the next one goes on with.
-        """
-        at = slot_address(slot)
-        word = self.endpoint.load(at)
-        if word >> 60 != FREE and self.dead(slot, word):
-            self.endpoint.cas(at, word, word & slots.INCARNATION_MASK)
-        return word
-
-    def _refuse_second_namespace(self) -> None:
-        here = self.here
-        for slot, word in self.occupied():
-            host = self._host(slot)
-            if (
-                word >> 60 == LIVE
-                and host.boot == here.boot
-                and host.namespace != here.namespace
-                and not self.dead(slot, word)
-                # ORDER: the state word after what the slot says: that may be its next client's.
-                and self.endpoint.load(slot_address(slot)) == word
-            ):
-                raise ClientError(
-                    f"{self.pool}: process {self.pid(word)} uses it from another container (PID "
-                    "namespace); create the pool with multi_host=True to share it between them"
-                )
+        joining.join(self)
 
     def depart(self) -> None:
         """Give up this client's slot and everything it has. Harmless when it has none."""
@@ -303,7 +176,8 @@ class Membership:
     def pid(word: int) -> int:
         return word >> slots.INCARNATION_BITS & 0xFFFFFF
 
-    def _host(self, slot: int) -> Host:
+    def host_of(self, slot: int) -> Host:
+        """Host and PID namespace of the client of a slot."""
         at = slot_address(slot)
         return Host(self.endpoint.load(at + slots.BOOT), self.endpoint.load(at + slots.NAMESPACE))
 
@@ -313,7 +187,7 @@ class Membership:
 
     def is_local(self, slot: int) -> bool:
         """Whether the client of the slot is a process of this host and PID namespace."""
-        return self._host(slot) == self.here
+        return self.host_of(slot) == self.here
 
     def dead(self, slot: int, word: int) -> bool:
         """Whether the client of that slot and state word is certainly dead, or has left."""
@@ -324,7 +198,7 @@ class Membership:
         if word >> 60 == JOINING:
             return self._dead_joining(slot, word)
         at = slot_address(slot)
-        host, here = self._host(slot), self.here
+        host, here = self.host_of(slot), self.here
         multi_host = self.parameters.multi_host
         if host.boot != here.boot:
             return not multi_host or self.remote.lost(slot, word)

@@ -27,7 +27,9 @@ ATOMICS: Final = ("store", "swap", "cas", "faa", "fetch_or", "mcas")
 """Verbs that change one word."""
 WRITES: Final = ("write", "write_words", "write_gather")
 """Verbs that change several words."""
-READS: Final = ("load", "read", "read_into", "read_words")
+COPIES: Final = ("read", "read_into", "read_words")
+"""Verbs that read several words."""
+READS: Final = ("load", *COPIES)
 MUTATING: Final = (*ATOMICS, *WRITES)
 """The verbs whose words are the steps of `Endpoint.fuse`."""
 WAITS: Final = ("wait", "futex_wait", "futex_wake")

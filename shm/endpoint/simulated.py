@@ -31,6 +31,7 @@ from collections.abc import Set as AbstractSet
 from typing import Final
 
 from limpet.shm.clients.liveness import Watcher
+from limpet.shm.endpoint import hooked
 from limpet.shm.endpoint.hooked import MUTATING, READS, HookedEndpoint
 from limpet.shm.endpoint.slots import START_US
 
@@ -45,21 +46,11 @@ FETCH_OR: Final = "fetch_or"
 MCAS: Final = "mcas"
 PAUSE: Final = "pause"
 WAIT: Final = "wait"
-ATOMICS: Final = frozenset((SWAP, CAS, FAA, FETCH_OR, MCAS))
+ATOMICS: Final = frozenset(hooked.ATOMICS) - {STORE}
 _KIND: Final = {
-    "load": LOAD,
-    "store": STORE,
-    "swap": SWAP,
-    "cas": CAS,
-    "faa": FAA,
-    "fetch_or": FETCH_OR,
-    "mcas": MCAS,
-    "read": READ,
-    "read_into": READ,
-    "read_words": READ,
-    "write": WRITE,
-    "write_words": WRITE,
-    "write_gather": WRITE,
+    **{verb: verb for verb in (LOAD, *hooked.ATOMICS)},
+    **dict.fromkeys(hooked.COPIES, READ),
+    **dict.fromkeys(hooked.WRITES, WRITE),
 }
 """The scheduler's name of each verb."""
 

@@ -52,8 +52,8 @@ Threads
     `abandoned`, which the client sets, has ended it.
 
 `portable.py` is the same class without C; tests let both work on the same words. The files that are
-included at their places (words.pxi, watched.pxi, rare.pxi, hot_verbs.pxi, image.pxi) are one module
-with this one, so that nothing of a verb is a call into another.
+included at their places are one module with this one, so that nothing of a verb is a call into
+another.
 
 Verbs that can be overridden, and verbs that cannot
     A method of `Endpoint` looks whether a class in Python overrides it, which takes about as long
@@ -88,63 +88,7 @@ from limpet.shm.clients.inside import is_over
 from limpet.shm.endpoint.states import DISOWNED, FORMERLY, why_failed
 
 
-cdef extern from "native.h":
-    u64 limpet_load(const void*) noexcept nogil
-    void limpet_store(void*, u64) noexcept nogil
-    u64 limpet_swap(void*, u64) noexcept nogil
-    u64 limpet_cas(void*, u64, u64) noexcept nogil
-    u64 limpet_faa(void*, u64) noexcept nogil
-    u64 limpet_fetch_or(void*, u64) noexcept nogil
-    u64 limpet_mcas(void*, u64, u64, u64, u64) noexcept nogil
-    void limpet_copy_out(void*, const void*, size_t) noexcept nogil
-    void limpet_copy_in(void*, const void*, size_t) noexcept nogil
-    void limpet_copy_words(void*, const void*, size_t) noexcept nogil
-    void limpet_copy_padded(void*, const void*, size_t) noexcept nogil
-    Py_ssize_t LIMPET_WORDWISE
-    void limpet_used() noexcept nogil
-    u64 limpet_tagged(const void*, size_t, unsigned char) noexcept nogil
-    u64 limpet_hash64(const unsigned char*, size_t, u64) noexcept nogil
-    u64 limpet_crc_pair(const void*, size_t, int) noexcept nogil
-    int limpet_has_crc() noexcept nogil
-    int limpet_flush_features() noexcept nogil
-    void limpet_write_back(const char*, size_t, int) noexcept nogil
-    void limpet_invalidate(const char*, size_t) noexcept nogil
-    int limpet_watch_range(char*, size_t, int) noexcept nogil
-    int limpet_give_back(int) noexcept nogil
-    int LIMPET_LOST
-    int LIMPET_SHORT
-    void limpet_forget_range(int) noexcept nogil
-    void limpet_watch_forks() noexcept nogil
-    void limpet_die() noexcept nogil
-    void limpet_relax() noexcept nogil
-    void limpet_spin_ns(u64) noexcept nogil
-    void limpet_sleep_ns(u64) noexcept nogil
-    int limpet_futex_wait(const void*, u32, u64) noexcept nogil
-    int limpet_futex_wake(const void*, int) noexcept nogil
-    u64 limpet_microseconds() noexcept nogil
-    int LIMPET_HAS_CLFLUSHOPT
-    u64 OFFSET_MASK "LIMPET_OFFSET_MASK"
-    u64 ADDRESS_MASK "LIMPET_ADDRESS_MASK"
-    u64 CONTROL "LIMPET_CONTROL"
-    u64 FORMER "LIMPET_FORMER"
-    volatile unsigned long limpet_forks
-    ctypedef struct Range "typeof(limpet_ranges[0])":
-        volatile unsigned char lost
-    Range limpet_ranges[4096]
-
-cdef extern from "pthread.h":
-    unsigned long pthread_self() noexcept nogil
-
-cdef extern from "unistd.h":
-    int close_fd "close" (int) noexcept nogil
-
-cdef extern from "sched.h":
-    int sched_yield() noexcept nogil
-
-cdef extern from *:
-    bint unlikely "__builtin_expect" (bint, long) noexcept nogil
-    int ctzll "__builtin_ctzll" (u64) noexcept nogil
-    void prefetch_line "__builtin_prefetch" (const void*, int) noexcept nogil
+include "native.pxi"
 
 cdef u64[256] NO_STATES
 cdef unsigned char NOT_LOST = 0
@@ -174,76 +118,18 @@ def flush_features() -> frozenset:
 include "words.pxi"
 
 
-# What each verb asks, without a call; `_refuse` and `_mourn` say what is wrong. In between is the
-# access.
-
-cdef inline Mapped* word_at(Endpoint endpoint, u64 addr) noexcept:
-    """What the word at `addr` is in; NULL: it cannot be used."""
-    cdef Mapped* mapped = &endpoint._map[addr >> 40 & 0xFF]
-    # an aligned offset below the (aligned) coherent limit has all of its 8 bytes below it
-    if unlikely(addr >> 48 | addr & 7 | <u64>(addr & OFFSET_MASK >= mapped.coherent), 0):
-        return NULL
-    if unlikely(endpoint._states[addr >> 40] != mapped.state, 0):
-        return NULL
-    return mapped
-
-
-cdef inline Mapped* bytes_at(Endpoint endpoint, u64 addr, u64 size) noexcept:
-    """What `size` bytes at `addr` are in; NULL: they cannot be used."""
-    cdef u64 offset = addr & OFFSET_MASK
-    cdef Mapped* mapped = &endpoint._map[addr >> 40 & 0xFF]
-    if unlikely(addr >> 48 | <u64>(offset >= mapped.size), 0):
-        return NULL
-    if unlikely(size > mapped.size - offset, 0):
-        return NULL
-    if unlikely(endpoint._states[addr >> 40] != mapped.state, 0):
-        return NULL
-    return mapped
-
-
-cdef inline bint is_lost(Endpoint endpoint, u64 addr, Mapped* mapped) noexcept:
-    """Whether what was accessed at `addr` is lost by now."""
-    # ORDER: read after the access, not remembered from before it.
-    cdef u64 state = (<volatile u64*>endpoint._states)[addr >> 40]
-    return mapped.lost[0] != 0 or state != mapped.state
-
-
+include "checks.pxi"
 include "watched.pxi"
 include "rare.pxi"
 include "hot_verbs.pxi"
+include "slow_verbs.pxi"
 
 
 cdef class Endpoint:
     """One client's view of the pool's memory nodes. See the module for what a verb promises."""
 
     def __cinit__(self, *args, **options):
-        cdef int i
-        for i in range(256):
-            self._map[i].base = NULL
-            self._map[i].size = 0
-            self._map[i].coherent = 0
-            self._map[i].lost = NULL
-            self._map[i].state = 0
-            self._range[i] = -1
-        self._states = NO_STATES
-        self._keep = {}
-        self._here = self._outside = &self._scopes[0]
-        self._features = limpet_flush_features()
-        self._incoherent = False
-        self._plain = self.hints = type(self) is Endpoint
-        if self._plain and DIRECT != NULL:
-            table_of(self)[0] = DIRECT
-        self._era = 0
-        self._busy = False
-        self._owner = 0
-        self.frame = None
-        self.abandoned = None
-        self._forks = limpet_forks
-        self._fuse = 0
-        self._guard = NULL
-        self._guarded = 0
-        self._armed = False
-        self.latency_ns = 0
+        do_init(self)
 
     def __dealloc__(self):
         self._forget()
@@ -260,35 +146,7 @@ cdef class Endpoint:
         be closed before `detach` or `release`. `state`: as `expect` sets it. `fd`: the file that is
         mapped from its first byte on, if its memory can run short; it stays open until then.
         """
-        cdef Py_buffer view
-        cdef char* base
-        cdef u64 coherent = size if coherent_bytes is None else coherent_bytes
-        if not 0 <= node <= 255 or self._map[node].base != NULL:
-            raise AddressError(f"node {node} cannot be attached: out of range or attached already")
-        if coherent_bytes is not None and not self._features & LIMPET_HAS_CLFLUSHOPT:
-            raise CoherenceError(
-                f"node {node} is not hardware-coherent and this CPU has no clflushopt; "
-                "plain stores would stay invisible to the other clients"
-            )
-        PyObject_GetBuffer(mapping, &view, PyBUF_SIMPLE | PyBUF_WRITABLE)
-        base = <char*>view.buf
-        try:
-            if size < 8 or view.len < size or <u64>base % 64:
-                raise AddressError(f"node {node}: the mapping is too small or misaligned")
-        finally:
-            PyBuffer_Release(&view)
-        self._range[node] = limpet_watch_range(base, size, fd)
-        if self._range[node] < 0:
-            raise AddressError(f"node {node}: this process has too many memory nodes mapped")
-        self._map[node].lost = &limpet_ranges[self._range[node]].lost
-        self._map[node].coherent = coherent & ~7ULL
-        if coherent_bytes is not None:
-            self._incoherent = True
-            self.hints = False
-        self._map[node].size = size
-        self._map[node].state = state
-        self._keep[node] = memoryview(mapping)
-        self._map[node].base = base
+        do_attach(self, node, mapping, size, coherent_bytes, state, fd)
 
     def watch_states(self, u64 addr):
         """Take the 256 words at `addr` for the nodes' states; a node may be used as long as its
@@ -340,23 +198,10 @@ cdef class Endpoint:
         return 0
 
     cdef void _forget(self) noexcept:
-        cdef int i
-        self._states = NO_STATES
-        self._guard = NULL
-        self._armed = self._fuse > 0
-        for i in range(256):
-            self._clear(i)
+        do_forget(self)
 
     cdef void _clear(self, int node) noexcept:
-        self._era += 1
-        if self._range[node] >= 0:
-            limpet_forget_range(self._range[node])
-            self._range[node] = -1
-        self._map[node].base = NULL
-        self._map[node].size = 0
-        self._map[node].coherent = 0
-        self._map[node].lost = NULL
-        self._map[node].state = 0
+        do_clear(self, node)
 
     # ---- checks -----------------------------------------------------------------------------
 
@@ -374,43 +219,17 @@ cdef class Endpoint:
 
     cdef int _refuse(self, u64 addr, u64 size) except -1:
         """Say what is wrong with an access to `size` bytes (8: perhaps a word) at `addr`."""
-        cdef u64 node = addr >> 40
-        cdef u64 offset = addr & OFFSET_MASK
-        if FORMER <= addr < FORMER + (255ULL << 40):
-            raise NodeFailed(node & 255, FORMERLY)
-        if node < 256 and self._map[node].base == NULL and self._states[node] != 0:
-            raise NodeFailed(node, why_failed(self._states[node], -1))
-        if node > 255 or offset >= self._map[node].size:
-            raise AddressError(f"the address {addr:#x} is on no memory node of this pool")
-        if size > self._map[node].size - offset:
-            raise AddressError(f"{size} bytes at {addr:#x} reach beyond the end of the memory node")
-        if self._states[node] != self._map[node].state:
-            raise NodeFailed(node, why_failed(self._states[node], self._map[node].state))
-        if addr & 7:
-            raise AddressError(f"the word at {addr:#x} is not aligned to 8 bytes")
-        raise CoherenceError(
-            f"the word at {addr:#x} is outside of the node's hardware-coherent range"
-        )
+        return do_refuse(self, addr, size)
 
     cdef int _mourn(self, u64 node) except -1:
-        if self._map[node].lost[0] == LIMPET_SHORT and limpet_give_back(self._range[node]):
-            raise StoreFull(
-                f"node {node}: its file system has no memory left for a page of it; make room there"
-            )
-        if self._map[node].lost[0]:
-            raise NodeFailed(node, "its memory is gone (SIGBUS: a truncated or poisoned segment)")
-        raise NodeFailed(node, why_failed(self._states[node], self._map[node].state))
+        return do_mourn(self, node)
 
     cdef int _renew_edges(self, u64 addr, u64 size) except -1:
         """Before a write without coherence: the parts of its lines that others wrote, as they are.
 
         Else writing back our line would bring back what we have cached of its other part.
         """
-        if unlikely(self._incoherent, 0) and size:
-            if (addr & OFFSET_MASK) + size > self._map[addr >> 40].coherent:
-                self.invalidate(addr, 1)
-                self.invalidate(addr + size - 1, 1)
-        return 0
+        return do_renew_edges(self, addr, size)
 
     def lost(self, int node) -> bool:
         """Whether this process has met SIGBUS on `node`, other than for a full file system."""
@@ -537,32 +356,11 @@ cdef class Endpoint:
 
     cpdef bytes read(self, u64 addr, Py_ssize_t size):
         """`size` bytes from `addr`; aligned words of it are whole, the rest is not."""
-        cdef const char* at = self._at(addr, <u64>size)
-        cdef bytes data = PyBytes_FromStringAndSize(NULL, size)
-        if self._incoherent and (addr & OFFSET_MASK) + <u64>size > self._map[addr >> 40].coherent:
-            self.invalidate(addr, size)
-        limpet_copy_out(PyBytes_AS_STRING(data), at, size)
-        if unlikely(is_lost(self, addr, &self._map[addr >> 40]), 0):
-            self._mourn(addr >> 40)
-        self._reads(addr, size)
-        return data
+        return do_read(self, addr, size)
 
     cpdef int read_into(self, u64 addr, buffer) except -1:
         """Fill the writable `buffer` from `addr`."""
-        cdef Py_buffer view
-        cdef const char* at
-        PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE | PyBUF_WRITABLE)
-        try:
-            at = self._at(addr, view.len)
-            if self._incoherent and (addr & OFFSET_MASK) + <u64>view.len > self._map[addr >> 40].coherent:
-                self.invalidate(addr, view.len)
-            limpet_copy_out(view.buf, at, view.len)
-            if unlikely(is_lost(self, addr, &self._map[addr >> 40]), 0):
-                self._mourn(addr >> 40)
-            self._reads(addr, view.len)
-        finally:
-            PyBuffer_Release(&view)
-        return 0
+        return do_read_into(self, addr, buffer)
 
     def image(self, Py_ssize_t size, bint in_place=False) -> Image:
         """A place for `size` bytes, a multiple of 8, that are read and looked at (see `Image`)."""
@@ -592,21 +390,7 @@ cdef class Endpoint:
 
     cpdef int write(self, u64 addr, data) except -1:
         """Write the bytes-like `data` to `addr`; a kill can cut it between any two words."""
-        cdef Py_buffer view
-        cdef char* at
-        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
-        try:
-            at = self._at(addr, view.len)
-            self._renew_edges(addr, view.len)
-            self._copy(at, <char*>view.buf, view.len)
-            if self._incoherent and (addr & OFFSET_MASK) + <u64>view.len > self._map[addr >> 40].coherent:
-                self.write_back(addr, view.len)
-            if unlikely(is_lost(self, addr, &self._map[addr >> 40]), 0):
-                self._mourn(addr >> 40)
-            self._writes(addr, view.len)
-        finally:
-            PyBuffer_Release(&view)
-        return 0
+        return do_write(self, addr, data)
 
     cpdef int write_back(self, u64 addr, u64 size) except -1:
         """Push the cache lines of these bytes to memory. Every write that needs it calls it."""
@@ -625,17 +409,7 @@ cdef class Endpoint:
 
         Lets other threads run, and lets a signal handler raise, from the first yield on.
         """
-        cdef u64 i
-        if attempt < 8:
-            for i in range(4ULL << attempt):
-                limpet_relax()
-            return 0
-        with nogil:
-            if attempt < 24:
-                sched_yield()
-            else:
-                limpet_sleep_ns(1_000_000 if attempt > 73 else (attempt - 23) * 20_000)
-        return PyErr_CheckSignals()
+        return do_pause(self, attempt)
 
     cpdef int futex_wait(self, u64 addr, u32 expected, u64 timeout_us) except -1:
         """Sleep while the low half of the word at `addr` is `expected`, at most `timeout_us`.
@@ -643,27 +417,14 @@ cdef class Endpoint:
         1: it differs, a client called `futex_wake`, or a signal came, whose handler may raise; 0:
         the time is over. To be called outside of an operation, since other threads run meanwhile.
         """
-        cdef const char* at = self._word(addr)
-        cdef int woken
-        with nogil:
-            woken = limpet_futex_wait(at, expected, timeout_us)
-        PyErr_CheckSignals()
-        # ORDER: what is mapped, after the sleep: another thread may have let go of the node.
-        limpet_load(self._word(addr))
-        if unlikely(is_lost(self, addr, &self._map[addr >> 40]), 0):
-            self._mourn(addr >> 40)
-        return woken
+        return do_futex_wait(self, addr, expected, timeout_us)
 
     cpdef int futex_wake(self, u64 addr, int count) except -1:
         """Wake up to `count` of those that sleep on the word at `addr`; how many there were.
 
         Not those on other hosts or in pure builds: these look again when their time is over.
         """
-        cdef const char* at = self._word(addr)
-        limpet_load(at)
-        if unlikely(is_lost(self, addr, &self._map[addr >> 40]), 0):
-            self._mourn(addr >> 40)
-        return limpet_futex_wake(at, count)
+        return do_futex_wake(self, addr, count)
 
     cpdef u64 microseconds(self) except? 0:
         """The time of this host's clock, in us since 1970."""
@@ -673,23 +434,7 @@ cdef class Endpoint:
 
     cdef bint _take_over(self) except -1:
         """Be inside in place of an operation that was cut off (inside.py); False: it was not."""
-        cdef object frame = self.frame
-        cdef u64 owner = self._owner
-        if frame is None or not is_over(owner, frame):
-            return False
-        # Other threads may have run meanwhile; from here on they do not.
-        if not self._busy or self._owner != owner or self.frame is not frame:
-            return False
-        self._owner = pthread_self()
-        self.frame = None
-        try:
-            if self.abandoned is not None:
-                self.abandoned()
-        except BaseException:
-            self.frame = frame
-            raise
-        self._here = self._outside
-        return True
+        return do_take_over(self)
 
     def begin_last(self) -> bool:
         """Enter an operation without waiting, to end the handle; False: another thread is inside.
@@ -727,65 +472,7 @@ cdef class Endpoint:
         self._scopes[1] = zero
 
 
-@cython.final
-cdef class Direct(Endpoint):
-    """An endpoint whose verbs are not overridden. Only its table of C methods is used."""
-
-    cpdef bint failed(self, u64 addr) noexcept:
-        return do_failed(self, addr)
-
-    cpdef int read_words(
-        self, u64 addr, u64[::1] words, Py_ssize_t count, Py_ssize_t start=0
-    ) except -1:
-        return do_read_words(self, addr, &words[0], words.shape[0], count, start)
-
-    cpdef void prefetch(self, u64 addr, u64 size, bint writes=False) noexcept:
-        do_prefetch(self, addr, size, writes)
-
-    cpdef int write_gather(
-        self, u64 addr, u64[::1] words, Py_ssize_t count, bytes first, bytes second
-    ) except -1:
-        return do_write_gather(self, addr, &words[0], words.shape[0], count, first, second)
-
-    cpdef int write_words(
-        self, u64 addr, u64[::1] words, Py_ssize_t count, Py_ssize_t start=0
-    ) except -1:
-        return do_write_words(self, addr, &words[0], words.shape[0], count, start)
-
-    cpdef u64 load(self, u64 addr) except? 0xFEEDFACEDEADBEA7:
-        return do_load(self, addr)
-
-    cpdef int store(self, u64 addr, u64 value) except -1:
-        return do_store(self, addr, value)
-
-    cpdef u64 swap(self, u64 addr, u64 value) except? 0xFEEDFACEDEADBEA7:
-        return do_swap(self, addr, value)
-
-    cpdef u64 cas(self, u64 addr, u64 expected, u64 desired) except? 0xFEEDFACEDEADBEA7:
-        return do_cas(self, addr, expected, desired)
-
-    cpdef u64 faa(self, u64 addr, u64 delta) except? 0xFEEDFACEDEADBEA7:
-        return do_faa(self, addr, delta)
-
-    cpdef u64 fetch_or(self, u64 addr, u64 bits) except? 0xFEEDFACEDEADBEA7:
-        return do_fetch_or(self, addr, bits)
-
-    cpdef u64 mcas(
-        self, u64 addr, u64 compare, u64 swap, u64 compare_mask, u64 swap_mask
-    ) except? 0xFEEDFACEDEADBEA7:
-        return do_mcas(self, addr, compare, swap, compare_mask, swap_mask)
-
-    cpdef int wait(self) except -1:
-        return do_wait(self)
-
-    cpdef bint begin(self) except -1:
-        return do_begin(self)
-
-    cpdef int end(self) except -1:
-        return do_end(self)
-
-    cpdef bint background(self, bint on) noexcept:
-        return do_background(self, on)
+include "direct.pxi"
 
 
 DIRECT = table_of(Direct())[0]

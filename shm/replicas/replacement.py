@@ -82,6 +82,7 @@ if TYPE_CHECKING:
     from limpet.shm.contents import Contents
     from limpet.shm.endpoint.fabric import Endpoint
     from limpet.shm.endpoint.layout import NodeLayout
+    from limpet.shm.mapped_nodes import MappedNodes
     from limpet.shm.parameters import PoolParameters
     from limpet.shm.replicas.view import View
 
@@ -102,11 +103,8 @@ class PoolMemory(Protocol):
     blocks: BlockTable
     regions: Regions
     contents: Contents
+    mapped: MappedNodes
 
-    def make_segment(self, node: int, generation: int) -> nodes.MemoryNode: ...
-    def discard(self, segment: nodes.MemoryNode) -> None: ...
-    def use(self, segment: nodes.MemoryNode, state: int) -> None: ...
-    def unmap_node(self, node: int) -> None: ...
     def strays(self) -> list[int]: ...
 
 
@@ -162,10 +160,10 @@ class Replacement:
                 return None
             self._require_lost(word)
             self._require_alone()
-            self.memory.unmap_node(self.node)
+            self.memory.mapped.unmap(self.node)
             segment = uninterrupted(
-                lambda: self.memory.make_segment(self.node, generation_of(word) + 1),
-                self.memory.discard,
+                lambda: self.memory.mapped.make(self.node, generation_of(word) + 1),
+                self.memory.mapped.discard,
             )
             try:
                 return self._replace(segment, word, began_ns)
@@ -184,8 +182,8 @@ class Replacement:
         # CRASH(node-restoring): the next leader sets the node back to EXCLUDED.
         self.view.move(self.node, RESTORING, EXCLUDED)
         if self.view.word(self.node) != node_word(segment.generation, IN_SERVICE):
-            self.memory.unmap_node(self.node)
-            self.memory.discard(segment)
+            self.memory.mapped.unmap(self.node)
+            self.memory.mapped.discard(segment)
 
     # ---- conditions ---------------------------------------------------------------------------
 
@@ -222,7 +220,7 @@ class Replacement:
         at = NODE_STATES + 8 * node
         if endpoint.cas(at, word, restoring) != word:
             return None
-        memory.use(segment, restoring)
+        memory.mapped.use(segment, restoring)
         self.view.quiesce()
         if any(
             self.membership.dead(slot, state)

@@ -9,6 +9,11 @@ is only what a cache has besides:
     objects.py     writes and reads objects with a head
     ledger.py      how many items and bytes there are, so that a kill does no lasting harm
     hand.py        the eviction: a hand that goes round the table
+    counters.py    what the clients have counted: hits, misses, and so on
+    terms.py       what a write says of its entry
+    entries.py     what an operation does with one entry: read, judge, touch, unlink
+    room.py        making room by evicting, when the cache, the pool or a bucket is full
+    flight_word.py the word of an entry that says which client computes its value
     store.py       the operations, bytes to bytes: the kind `cache`
     cache.py       `Cache`, what a user has: Python objects, as a MutableMapping
     flight.py      `get_or_compute` and `memoize`: one process computes, the others wait for it

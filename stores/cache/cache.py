@@ -28,7 +28,7 @@ from limpet.stores.cache.layout import TAG_BITS, TAGS_EACH, TAGS_MAX, US_PER_MS
 from limpet.stores.cache.memoize import Computes, memoized
 from limpet.stores.cache.parameters import TTL_MAX_MS
 from limpet.stores.cache.status import SWAP
-from limpet.stores.cache.store import Terms
+from limpet.stores.cache.terms import Terms
 from limpet.stores.codecs import Codec
 from limpet.stores.dict import MISSING
 from limpet.stores.status import DONE, INSERT, PUT, UPDATE

@@ -32,6 +32,7 @@ from limpet.stores.loco.layout import (
     VACANT,
     VALID,
 )
+from limpet.stores.whole import check_each, wrong_with_object
 
 BATCH: Final = 64
 """Entries that are read in one operation."""
@@ -116,14 +117,7 @@ class LocoCheck:
         Other clients may be at work; entries that a dead or stopped client was changing are left
         out. NodeFailed: a table is lost with its node, and the others are sound.
         """
-        lost = None
-        for table in range(len(self.store.lookup.tables)):
-            try:
-                self._check_table(table)
-            except NodeFailed as error:
-                lost = error
-        if lost is not None:
-            raise lost
+        check_each(range(len(self.store.lookup.tables)), self._check_table)
 
     def _check_table(self, table: int) -> None:
         seen: dict[bytes, int] = {}
@@ -169,7 +163,7 @@ class LocoCheck:
         if not self._has_its_lock(state, hashed):
             return f"{key!r} has another lock"
         if link:
-            wrong = self._wrong_object(link, key)
+            wrong = wrong_with_object(store, link, key, "object")
             if wrong:
                 return wrong
         if not index.has(entry, hashed):
@@ -183,17 +177,6 @@ class LocoCheck:
         """Whether an entry in this state is under the lock of the key with this hash."""
         lock = state >> LOCK_SHIFT & (1 << LOCK_BITS) - 1
         return bool(lock == hashed & self.store.locking.lock_count - 1)
-
-    def _wrong_object(self, link: int, key: bytes) -> str:
-        store, objects = self.store, self.store.objects
-        if not store.heap.plausible(link):
-            return f"the object of {key!r} is none"
-        if not store.heap.used(link):
-            return f"the object of {key!r} is not in use"
-        objects.load(link)
-        if not objects.fits(link) or not objects.intact() or objects.key() != key:
-            return f"the object of {key!r} is not what was written"
-        return ""
 
     def _has(self, entries: Any, entry: int, key: bytes) -> bool:
         found = self._key(entries, entry)

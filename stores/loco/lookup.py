@@ -66,12 +66,15 @@ class Lookup(InlineIndex):
         """For each key of a batch: hash and table."""
 
     def replaced(self, node: int) -> None:
-        """From now on, this memory node has new memory."""
-        self.tables = [former(base, node) for base in self.tables]
+        """From now on, this memory node has other memory: what was there is lost, and the indexes
+        of the other tables are as good as before."""
         for number, base in enumerate(self.tables):
-            self.indexes[number].tracker.move(base)
-            self.indexes[number].entries.base = base + self.entries_at
-            self.indexes[number].forget()
+            lost = former(base, node)
+            if lost != base:
+                self.tables[number] = lost
+                self.indexes[number].tracker.move(lost)
+                self.indexes[number].entries.base = lost + self.entries_at
+                self.indexes[number].forget()
 
     def forget(self) -> None:
         """Forget all keys."""

@@ -6,8 +6,9 @@ import dataclasses
 from typing import TYPE_CHECKING, Final
 
 from limpet.shm.errors import ParameterError
-from limpet.shm.parameters import check_fields, check_whole
+from limpet.shm.parameters import check_fields
 from limpet.stores.channels.lock.ticket_lock import ticket_lock_size
+from limpet.stores.inline_parameters import FIELDS, VALUE_SIZE, check_sizes, inline_capacity
 from limpet.stores.loco.layout import (
     KEY,
     LOCK_BITS,
@@ -17,23 +18,19 @@ from limpet.stores.loco.layout import (
     RING_MIN,
     ROW_MASK,
 )
-from limpet.stores.parameters import PAIR_SIZE, TABLES, aligned, capacity_for, share_of
+from limpet.stores.parameters import aligned, share_of
 
 if TYPE_CHECKING:
     from limpet.shm.endpoint.layout import NodeLayout
     from limpet.shm.parameters import PoolParameters
 
 KEY_SIZE: Final = 32
-KEY_SIZE_MAX: Final = 255
-VALUE_SIZE: Final = 64
-VALUE_SIZE_MAX: Final = 4096
 LOCKS: Final = 64
 LOCKS_MAX: Final = 1 << LOCK_BITS
 WAITERS: Final = 16
 """Places of each ticket lock; a client that finds none free waits without order."""
 TRACKER_MIN: Final = 64
 """Messages that a tracker's ring has room for by default, at least."""
-CAPACITY_MAX: Final = 1 << 34
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,11 +54,8 @@ class LocoParameters:
     def __post_init__(self) -> None:
         check_fields(
             self,
-            capacity=(1, CAPACITY_MAX),
-            tables=TABLES,
+            **FIELDS,
             entries=(1, ROW_MASK),
-            key_size=(0, KEY_SIZE_MAX),
-            value_size=(0, VALUE_SIZE_MAX),
             locks=(1, LOCKS_MAX),
             tracker=(RING_MIN, RING_MAX),
         )
@@ -87,10 +81,8 @@ class LocoParameters:
         By default a key for every 512 bytes of its blocks, or for every four entries' bytes, and a
         message for every entry, so that a late client never looks at more entries than it missed.
         """
-        check_whole("key_size", key_size, 0, KEY_SIZE_MAX)
-        check_whole("value_size", value_size, 0, VALUE_SIZE_MAX)
-        each = max(PAIR_SIZE, 32 * entry_words(key_size, value_size))
-        capacity = capacity_for(pool, layout, capacity, each, CAPACITY_MAX)
+        check_sizes(key_size, value_size)
+        capacity = inline_capacity(pool, layout, capacity, entry_words(key_size, value_size))
         entries = int(share_of(capacity, pool)) + 8
         if tracker is None:
             tracker = max(TRACKER_MIN, 1 << (entries - 1).bit_length())

@@ -18,6 +18,7 @@ from limpet.stores.race.index import Index, Place, is_split, is_valid
 from limpet.stores.race.layout import OBJECT_MASK, UNSET
 from limpet.stores.race.parameters import GROUP_SIZE, GROUP_WORDS
 from limpet.stores.status import VACANT_CLASS
+from limpet.stores.whole import check_each
 
 Within = Callable[..., Any]
 
@@ -160,14 +161,7 @@ class Check:
         """Verify every invariant; StoreCorrupt names the one that does not hold. NodeFailed: a
         subtable is lost, and the others are sound."""
         seen: dict[bytes, int] = {}
-        lost = None
-        for table in range(self.index.subtables):
-            try:
-                self.check_of(within, table, seen)
-            except NodeFailed as error:
-                lost = error
-        if lost is not None:
-            raise lost
+        check_each(range(self.index.subtables), lambda table: self.check_of(within, table, seen))
 
     def check_of(self, within: Within, table: int, seen: dict[bytes, int]) -> None:
         """Verify a directory with its subtables; `seen`: slots of the keys met already."""

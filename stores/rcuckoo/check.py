@@ -31,6 +31,7 @@ from limpet.stores.rcuckoo.layout import (
     TRAILER_WORDS,
 )
 from limpet.stores.rcuckoo.repair import Look, Repair
+from limpet.stores.whole import check_each, wrong_with_object
 
 BATCH: Final = 64
 """Rows that are read in one operation."""
@@ -184,14 +185,7 @@ class RcuckooCheck:
         Other clients may be at work; rows that a stopped client is writing are left out.
         NodeFailed: a table is lost with its node, and the others are sound.
         """
-        lost = None
-        for table in self._tables():
-            try:
-                self._check_table(table)
-            except NodeFailed as error:
-                lost = error
-        if lost is not None:
-            raise lost
+        check_each(self._tables(), self._check_table)
 
     def _check_table(self, table: int) -> None:
         seen: dict[bytes, int] = {}
@@ -248,16 +242,7 @@ class RcuckooCheck:
         if header & INLINE:
             length = header >> LENGTH_SHIFT & LENGTH_MASK
             return "" if length <= store.value_size else f"{key!r} has {length} bytes inline"
-        reference = header & REFERENCE_MASK
-        objects = store.objects
-        if not store.heap.plausible(reference):
-            return f"the extent of {key!r} is no object"
-        if not store.heap.used(reference):
-            return f"the extent of {key!r} is not in use"
-        objects.load(reference)
-        if not objects.fits(reference) or not objects.intact() or objects.key() != key:
-            return f"the extent of {key!r} is not what was written"
-        return ""
+        return wrong_with_object(store, header & REFERENCE_MASK, key, "extent")
 
     def _twice(self, table: int, key: bytes) -> bool:
         """Whether a key is in both of its rows, and no client is moving it."""

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from limpet.shm.errors import ParameterError
 from limpet.shm.parameters import check_fields, check_number, check_whole
-from limpet.stores.parameters import PAIR_SIZE, TABLES, aligned, capacity_for, share_of
+from limpet.stores.inline_parameters import FIELDS, VALUE_SIZE, check_sizes, inline_capacity
+from limpet.stores.parameters import aligned, share_of
 from limpet.stores.rcuckoo.layout import JOURNALS, PATH_MAX, REDO, SLOTS, TRAILER_WORDS
 
 if TYPE_CHECKING:
@@ -15,9 +16,6 @@ if TYPE_CHECKING:
     from limpet.shm.parameters import PoolParameters
 
 KEY_SIZE: Final = 31
-KEY_SIZE_MAX: Final = 255
-VALUE_SIZE: Final = 64
-VALUE_SIZE_MAX: Final = 4096
 LOCALITY: Final = 2.3
 LOCALITY_MAX: Final = 16.0
 ROWS_PER_LOCK: Final = 16
@@ -30,7 +28,6 @@ CACHE_ROWS: Final = 2048
 ROWS_MAX: Final = 1 << 31
 FILL_PERCENT: Final = 85
 """Share of the entries that `capacity` keys take; at f = 2.3 inserts fail above 95."""
-CAPACITY_MAX: Final = 1 << 34
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,11 +57,8 @@ class RcuckooParameters:
     def __post_init__(self) -> None:
         check_fields(
             self,
-            capacity=(1, CAPACITY_MAX),
-            tables=TABLES,
+            **FIELDS,
             rows=(2, ROWS_MAX),
-            key_size=(0, KEY_SIZE_MAX),
-            value_size=(0, VALUE_SIZE_MAX),
             rows_per_lock=(1, ROWS_MAX),
             locks=(64, LOCKS_MAX),
             locks_per_message=(1, 64),
@@ -107,11 +101,9 @@ class RcuckooParameters:
         By default a key for every 512 bytes of its blocks, or for every four entries' bytes, and a
         bit for each lock, up to 2,097,152.
         """
-        check_whole("key_size", key_size, 0, KEY_SIZE_MAX)
-        check_whole("value_size", value_size, 0, VALUE_SIZE_MAX)
+        check_sizes(key_size, value_size)
         check_whole("rows_per_lock", rows_per_lock, 1, ROWS_MAX)
-        each = max(PAIR_SIZE, 32 * entry_words(key_size, value_size))
-        capacity = capacity_for(pool, layout, capacity, each, CAPACITY_MAX)
+        capacity = inline_capacity(pool, layout, capacity, entry_words(key_size, value_size))
         entries = (share_of(capacity, pool) + 8) * 100 / FILL_PERCENT
         rows = max(2, 2 * int(-(-entries // (2 * SLOTS))))
         if locks is None:

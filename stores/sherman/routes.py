@@ -10,6 +10,9 @@ forgotten.
 Beside it, hints: for a hash, where the key with it was last, if 16 bits tell it from others. If the
 key is there still, nothing has to be searched; else, the leaf's fences say whether it is the one.
 
+Where this is not compiled, a signal handler can raise between any two steps. No step in between has
+more low fences than leaves; what is found by a fence that is another leaf's is forgotten, too.
+
 A scan notes which leaf follows which, so that the next one can fetch those ahead early.
 
 Hint
@@ -68,8 +71,9 @@ class Routes:
             if len(self.lows) >= self.room:
                 self.forget()
                 index = 0
-            self.lows.insert(index, low)
+            # ORDER: the leaf before its fence, by which it is found.
             self.leaves.insert(index, leaf)
+            self.lows.insert(index, low)
             self._make_room()
 
     def learn_all(self, lows: list[bytes], leaves: list[int], high: bytes | None) -> None:
@@ -78,8 +82,12 @@ class Routes:
             self.forget()
         first = bisect_left(self.lows, lows[0])
         end = len(self.lows) if high is None else bisect_left(self.lows, high)
-        self.lows[first:end] = lows
-        self.leaves[first:end] = leaves
+        lows = self.lows[:first] + lows + self.lows[end:]
+        leaves = self.leaves[:first] + leaves + self.leaves[end:]
+        # ORDER: no fence while the leaves change.
+        self.lows = []
+        self.leaves = leaves
+        self.lows = lows
         self._make_room()
 
     def _make_room(self) -> None:
@@ -88,8 +96,9 @@ class Routes:
         while size < len(self.lows) * HINTS_PER_LEAF:
             size *= 4
         if size > len(self.hints):
-            self.hints = array("Q", [0] * size)
+            # ORDER: the hints last, whose number says whether there is room.
             self.siblings = array("Q", [0] * (size // HINTS_PER_SIBLING))
+            self.hints = array("Q", [0] * size)
 
     def follow(self, leaf: int, sibling: int) -> None:
         """Note which leaf follows that one."""
@@ -137,6 +146,7 @@ class Routes:
         """Forget the leaf that `find` gives."""
         index = bisect_right(self.lows, key)
         if index:
+            # ORDER: the fence before its leaf.
             del self.lows[index - 1]
             del self.leaves[index - 1]
 

@@ -9,7 +9,7 @@ from limpet.shm.errors import NodeFailed
 from limpet.stores.fusee.check import ReplicatedCheck
 from limpet.stores.fusee.links import BUFFER, OLD, Link, is_slot
 from limpet.stores.race.index import is_valid
-from limpet.stores.race.layout import OBJECT_MASK
+from limpet.stores.race.layout import FROZEN, OBJECT_MASK
 from limpet.stores.race.parameters import GROUP_WORDS
 from limpet.stores.swarm.layout import DELETED, DONE, GONE, VERIFIED
 from limpet.stores.swarm.register import area_of, first_of
@@ -56,6 +56,21 @@ class RegisterCheck(ReplicatedCheck):
         self.register.select(reference, area_of(len(key)), ident, capacity, first)
         self.register.row.forget()
         return key
+
+    def linked_registers(self) -> list[int]:
+        """References to all registers that slots link to; of those whose nodes are lost, some."""
+        found: list[int] = self.pairs().tolist()
+        return found
+
+    def registers_in_journals(self) -> list[int]:
+        """References to the registers that client journals have."""
+        return [
+            reference
+            for reference, link_address in self.tables.view.journals()
+            if Link.of(link_address).entry == self.tables.number_of_store
+            and is_slot(link_address)
+            and not reference & FROZEN
+        ]
 
     def wrong_with(self, group: int, slot: int, word: int, seen: dict[bytes, int]) -> str:
         wrong: str = ReplicatedCheck.wrong_with(self, group, slot, word, seen)

@@ -31,8 +31,9 @@ from limpet.fault.explore.schedule import (
     parse_schedule,
     schedule_text,
 )
-from limpet.fault.explore.sim_cluster import CachedPool, SimulatedCluster
+from limpet.fault.explore.sim_cluster import SimulatedCluster
 from limpet.fault.explore.sim_latency import PRESETS, LatencyModel
+from limpet.fault.explore.sim_pools import CachedPool
 from limpet.fault.explore.sim_program import (
     KEYLESS,
     KINDS,

@@ -25,7 +25,8 @@ from limpet.fault.matrix.fault_profile import FAULT_PROFILES, FaultProfile, prof
 from limpet.fault.matrix.matrix_result import MatrixResult
 from limpet.fault.matrix.operations import KEY, NEW, Operation
 from limpet.shm import pool as pool_module
-from limpet.shm.alloc.allocator import Allocator, Slab
+from limpet.shm.alloc.allocator import Allocator
+from limpet.shm.alloc.slabs import Slab
 from limpet.shm.clients.epoch import NEVER
 from limpet.shm.endpoint.fabric import BUILD, hash64
 from limpet.shm.endpoint.layout import slot_address
@@ -541,8 +542,8 @@ SUBTABLE: Final = 8 * GROUP_WORDS * SMALL["groups"]
 class ReusesSubtablesAtOnce(Allocator):  # type: ignore[misc]
     """Memory of subtables, but not of pairs, is used again though a client may be writing there."""
 
-    def _reclaim(self, slabs: list[Slab]) -> None:
-        super()._reclaim(slabs)
+    def _find_freed(self, slabs: list[Slab]) -> None:
+        super()._find_freed(slabs)
         for slab in slabs:
             if slab.size_class == self.heap.size_class(SUBTABLE):
                 slab.ripen(NEVER)

@@ -178,7 +178,7 @@ def size_of(pool: Any, spans: bool) -> int:
 
 
 def give_back(pool: Any) -> None:
-    pool.exclusively(pool.allocator._release_empty)
+    pool.exclusively(lambda: pool.allocator.relief.release_empty({}))
 
 
 def fill(pool: LinkedPool, node: int, size: int, replicas: int, at: int = 0) -> int:
@@ -206,7 +206,7 @@ def everything_is_free(pool: LinkedPool) -> None:
     for _ in range(3):
         settled(pool)
         give_back(pool)
-        pool.exclusively(pool.allocator._adopt_abandoned)
+        pool.exclusively(pool.allocator.relief.adopt_abandoned)
     audit = sound(pool)
     assert audit["reachable"] == audit["held"] == 0
     (links,) = pool.exclusively(lambda: pool.regions.extents(pool.parameters.nodes - 1))

@@ -15,7 +15,7 @@ import random
 from typing import Any, Final
 
 from limpet.fault.explore.greenlets import getcurrent, greenlet
-from limpet.fault.explore.sim_cluster import RestorablePool, SimulatedPool
+from limpet.fault.explore.sim_pools import RestorablePool, SimulatedPool
 from limpet.shm.backends.segments import destroy
 from limpet.shm.endpoint.simulated import (
     PAUSE,

@@ -108,7 +108,7 @@ UNDECLARED: Final = {
         OBJECT_SIZE POINTER ROUNDS_MAX SHRINKS_MAX SLOTS UPDATE
     """,
     "limpet.stores.swarm.store": """
-        ATTEMPTS_MAX IN_PLACE_WORDS IN_SERVICE
+        ATTEMPTS_MAX IN_PLACE_WORDS
     """,
 }
 """Whole numbers at module level that functions of a compiled module look up in its dictionary. Some

@@ -125,7 +125,7 @@ def test_span_is_a_run_of_blocks_and_is_given_back(pools: Any) -> None:
     first = found.index(LARGE)
     assert found[first : first + 5] == [LARGE, TAIL, TAIL, TAIL, FREE]
     store.delete(b"k")
-    pool.exclusively(lambda: pool.allocator._make_room(1, 0))
+    pool.exclusively(lambda: pool.allocator.relief.make_room(1, 0, {}))
     assert LARGE not in kinds(pool)
     assert TAIL not in kinds(pool)
 

@@ -39,7 +39,7 @@ def test_object_freed_is_not_used_again_while_another_client_is_pinned(pools: An
         used = [use(pool) for _ in range(200)]
     assert len(set(used)) == 200
     assert first not in used
-    pool.exclusively(lambda: pool.allocator._make_room(1, 0))
+    pool.exclusively(lambda: pool.allocator.relief.make_room(1, 0, {}))
     again = {use(pool) for _ in range(1000)}
     assert again & {first, *used}
 
@@ -121,13 +121,13 @@ def test_objects_of_the_dead_are_adopted_only_after_the_grace_period(pools: Any)
                 if word == block_word(SLAB, 0, wanted)
             ]
             assert len(orphans) == 1
-            pool.exclusively(lambda: pool.allocator._try(0, size, 1, False))
+            pool.exclusively(lambda: pool.allocator.make_ready(0, size, 1, False))
             owner = pool.blocks.words(0).tolist()[orphans[0]]
             assert owner == block_word(SLAB, pool.membership.ident, wanted)
-            slab = next(s for s in pool.allocator.slabs[wanted] if s.block == orphans[0])
+            slab = next(s for s in pool.allocator.slabs.kinds[wanted] if s.block == orphans[0])
             assert slab.ready_count == 0
             assert slab.pending_count == slab.count - 1
-    pool.exclusively(lambda: pool.allocator._try(0, size, 1, True))
+    pool.exclusively(lambda: pool.allocator.make_ready(0, size, 1, True))
     assert slab.ready_count == slab.count - 1
     assert store.get(b"kept") == b"1" * SIZE
 

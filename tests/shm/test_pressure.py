@@ -133,7 +133,7 @@ def test_owner_notices_at_its_next_operation(pools: Any) -> None:
     owner = pools.again(pool)
     store, of_owner = stores(pool, owner)
     hoard(of_owner)
-    assert owner.allocator.slabs[owner.heap.size_class(3000)]
+    assert owner.allocator.slabs.kinds[owner.heap.size_class(3000)]
     take(pool)
     keys = put_many(store, 3000)
     with pytest.raises(limpet.StoreFull):
@@ -155,7 +155,7 @@ def test_block_that_comes_back_to_its_owner_begins_anew(pools: Any) -> None:
     store.put(b"there", bytes(3000))
     keys = put_many(of_owner, 3000)
     assert len(keys) >= count - 8
-    for slabs in owner.allocator.slabs.values():
+    for slabs in owner.allocator.slabs.kinds.values():
         blocks = [(slab.node, slab.block) for slab in slabs]
         assert len(blocks) == len(set(blocks))
     assert store.get(b"there") == bytes(3000)

@@ -257,7 +257,7 @@ def test_interrupted_release_of_a_block_leaves_it_to_others(pools: Any) -> None:
     move = one.blocks.move
     meanwhile(one.blocks, "move", interrupt, first=False)
     with pytest.raises(Interrupted):
-        one.exclusively(lambda: one.allocator._make_room(1, 0))
+        one.exclusively(lambda: one.allocator.relief.make_room(1, 0, {}))
     one.blocks.move = move
     of_two.put(b"two", OLD)
     of_one.put(b"one", NEW)

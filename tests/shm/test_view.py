@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import os
 import signal
@@ -226,8 +227,8 @@ def test_groups_do_not_change_while_a_node_is_filled(pool: Any, pools: Any, what
     leader = pools.again(pool)
     pool.allocator.replenish(0, 100, 2)
     works = {
-        "release": pool.allocator._release_empty,
-        "adopt": pool.allocator._adopt_abandoned,
+        "release": functools.partial(pool.allocator.relief.release_empty, {}),
+        "adopt": pool.allocator.relief.adopt_abandoned,
         "sweep": pool.recover,
     }
     pool.fail_node(1)

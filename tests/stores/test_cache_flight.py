@@ -294,7 +294,7 @@ def test_reader_that_is_late_does_not_take_a_placeholder_for_a_value(pools: Any)
     try:
         assert reader.index.look_up(reader.place, b"k")
         assert store.finish_flight(b"k", b"value", store.usual)
-        assert reader.state(head) == UNDECIDED
+        assert reader.entries.state(head) == UNDECIDED
     finally:
         reader.client.leave()
     assert reader.get(b"k") == b"value"
@@ -311,7 +311,7 @@ def test_reader_that_is_late_heeds_the_tags_of_what_was_replaced(pools: Any) -> 
         assert reader.index.look_up(reader.place, b"k")
         cache.invalidate("tag")
         cache.set(b"k", b"new")
-        assert reader.state(head) == VOID
+        assert reader.entries.state(head) == VOID
     finally:
         reader.client.leave()
 

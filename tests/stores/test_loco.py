@@ -49,6 +49,39 @@ def make(pools: Any, pool: dict[str, Any] | None = None, **parameters: Any) -> A
     return pools(**(pool or {})).store("loco", name="test", **parameters)
 
 
+# ---- a node that is replaced ---------------------------------------------------------------------
+
+
+def test_replaced_node_leaves_the_indexes_of_the_others(pools: Any) -> None:
+    """Its own keys are lost; gets of the others read what they read before, not a whole table."""
+    store = make(pools, {"nodes": 3}, capacity=300)
+    keys = [b"%d" % number for number in range(90)]
+    for key in keys:
+        store.put(key, b"v")
+    kept = [key for key in keys if store.lookup.node_of(key) != 1]
+    assert 0 < len(kept) < len(keys)
+
+    def read() -> int:
+        """Bytes that gets of all that is left read, also in the background."""
+        before = total(store.stats())
+        assert [store.get(key) for key in kept] == [b"v"] * len(kept)
+        return total(store.stats()) - before
+
+    def total(stats: dict[str, Any]) -> int:
+        return int(stats["bytes_read"] + stats["background"]["bytes_read"])
+
+    usual = read()
+    store.pool.fail_node(1)
+    store.pool.replace_node(1)
+    assert read() < usual + store.parameters.entries * 8, "it has looked at a whole table"
+    for key in keys:
+        if key not in kept:
+            with pytest.raises(limpet.NodeFailed):
+                store.get(key)
+    store.put(kept[0], b"again")
+    assert store.get(kept[0]) == b"again"
+
+
 # ---- parameters ----------------------------------------------------------------------------------
 
 

@@ -65,9 +65,14 @@ cdef class TicketWait:
     cdef u64 behind
     cdef u64 flags
     cdef bint idle
+    cdef bint taken
+    cdef bint apart
 
+    cdef bint try_at_once(self, bint seizes) except -1
     @cython.locals(state=int)
     cdef bint run(self) except -1
+    cdef int _undo(self) except -1
+    cdef int give_up(self) except -1
     cdef int _step(self, int state) except -1
     @cython.locals(found=int)
     cdef int _look(self) except -1

@@ -111,13 +111,12 @@ class TicketLock:
         Two atomics with `release`, when it is free. Not within an operation. Raises the errors of
         `channel.enter`, and exceptions of signal handlers: the lock is not held then.
         """
-        self.channel.enter()
+        wait = TicketWait(self, timeout)
         try:
-            if self.grab() or (timeout == 0 and self.seize()):
-                return True
-        finally:
-            self.channel.leave()
-        return timeout != 0 and TicketWait(self, timeout).run()
+            return wait.try_at_once(timeout == 0) or (timeout != 0 and wait.run())
+        except BaseException:
+            wait.give_up()
+            raise
 
     def release(self) -> None:
         """Release the lock. Raises RuntimeError if this process does not hold it."""
@@ -239,6 +238,11 @@ class TicketWait:
 
     After a sleep in vain the next look is `idle`: it looks for dead clients. A waiter that gives up
     has looked once whether the holder or the head is dead.
+
+    Of what a signal handler raises, where this is not compiled, between any two steps: the lock was
+    taken within an operation in which it was not ours before, so it is given back within it; and
+    after the operation, as it is noted that it was `taken`. A ticket that was drawn just then is
+    passed over by others, as that of a client that does not run.
     """
 
     def __init__(self, lock: TicketLock, timeout: float) -> None:
@@ -259,22 +263,49 @@ class TicketWait:
         self.flags = QUEUED
         """Bits that the head sets in the lock word: others overtake it in its first sleep only."""
         self.idle = False
+        self.taken = False
+        self.apart = False
+        """Whether this process had not the lock when the operation began that may take it."""
+
+    def try_at_once(self, seizes: bool) -> bool:
+        """Take the lock if it is free, or, if it `seizes` it, only the dead have it."""
+        self.apart = False
+        self.channel.enter()
+        try:
+            self.apart = not self.lock.is_ours()
+            self.taken = self.lock.grab() or (seizes and self.lock.seize())
+        except BaseException:
+            self._undo()
+            raise
+        finally:
+            self.channel.leave()
+        return self.taken
 
     def run(self) -> bool:
-        """Wait; whether the lock was taken. Raises as `TicketLock.acquire` does."""
+        """Wait; whether the lock was taken. Raises as `TicketLock.acquire` does: then `give_up`."""
         if not self.lock.barred & QUEUED and self._barge():
             return True
         state = LOOK
-        try:
-            while state != TAKEN and state != GIVEN_UP:
-                state = self._step(state)
-        except BaseException:
-            if self.ticket:
-                self.queue.give_back(self.ticket)
-            raise
-        if state == GIVEN_UP and self.ticket:
-            self.queue.give_back(self.ticket)
+        while state != TAKEN and state != GIVEN_UP:
+            state = self._step(state)
+        if state == GIVEN_UP:
+            self.give_up()
         return state == TAKEN
+
+    def _undo(self) -> None:
+        """A step was cut off, within its operation: give the lock back, if we have just taken it,
+        and not another thread of this process before."""
+        self.taken = False
+        if self.apart and self.lock.is_ours():
+            self.lock.drop()
+
+    def give_up(self) -> None:
+        """Be in the queue no longer, nor have the lock. Outside of operations."""
+        if self.taken:
+            self.taken = False
+            self.lock.release()
+        if self.ticket:
+            self.queue.give_back(self.ticket)
 
     def _step(self, state: int) -> int:
         """Make the step of this state; the next state."""
@@ -290,18 +321,24 @@ class TicketWait:
         return LOOK
 
     def _look(self) -> int:
+        self.apart = False
         self.channel.enter()
         try:
+            self.apart = not self.lock.is_ours()
             if not self.ticket:
                 self.ticket, self.flags = self.queue.draw(), QUEUED
                 if self.lock.barred & QUEUED:
                     self.endpoint.fetch_or(self.lock.address, QUEUED)
             found = self.lock.look(self.ticket, self.idle)
+            self.taken = found == TAKEN
             self.behind = 0
             if found == WAITS and self.ticket:
                 self.behind = self.ticket - self.queue.head()
                 if self.flags != QUEUED and self.behind == 0:
                     self.endpoint.fetch_or(self.lock.address, self.flags)
+        except BaseException:
+            self._undo()
+            raise
         finally:
             self.channel.leave()
         if found == TAKEN:
@@ -346,12 +383,18 @@ class TicketWait:
             while spin(self.endpoint, look):
                 look += 1
                 if not self.endpoint.load(self.lock.address) & (HOLDER | HANDOFF):
+                    self.apart = False
                     self.channel.enter()
                     try:
-                        if self.lock._take(False):
-                            return True
+                        self.apart = not self.lock.is_ours()
+                        self.taken = self.lock._take(False)
+                    except BaseException:
+                        self._undo()
+                        raise
                     finally:
                         self.channel.leave()
+                    if self.taken:
+                        return True
         except AddressError as error:
             raise PoolClosed("the pool was closed while this thread waited") from error
         return False

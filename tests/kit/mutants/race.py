@@ -218,9 +218,9 @@ class KeepsWhatWasTaken(Allocator):  # type: ignore[misc]
 class EndsLimboAtOnce(Allocator):  # type: ignore[misc]
     """A block that was taken is used while its last owner may be allocating from it."""
 
-    def _make_room(self, attempt: int, node: int) -> bool:
+    def reclaim(self, attempt: int, shortage: Any, needed: Any = None) -> bool:
         found = end_limbo(self.table, 0, self.client.ident, ReusesAtOnce(self.grace.endpoint)) > 0
-        return super()._make_room(attempt, node) or found
+        return super().reclaim(attempt, shortage, needed) or found
 
 
 def recover_freeing_the_linked(

@@ -1,0 +1,192 @@
+"""The pool handles of a simulated cluster (sim_cluster.py), whose memory can be put back.
+
+All of them are in one process, on the same mapped segments, or, `CachedPool`, with a cache of their
+own in front of these.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from limpet.shm.backends.file import FilePlace
+from limpet.shm.backends.node import MemoryNode
+from limpet.shm.clients.liveness import Watcher
+from limpet.shm.endpoint.fabric import Endpoint
+from limpet.shm.endpoint.simulated import CachedEndpoint, SimulatedEndpoint
+from limpet.shm.endpoint.slots import START_US
+from limpet.shm.endpoint.states import IN_SERVICE, node_word
+from limpet.shm.mapped_nodes import MappedNodes
+from limpet.stores.pool import Pool
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class SurvivorEndpoint(Endpoint):
+    """The setup client's view of the memory. In a run, `paused` is called in place of a pause."""
+
+    def __init__(self) -> None:
+        self.paused: Callable[[], None] | None = None
+        self.ticks = 0
+
+    def microseconds(self) -> int:
+        """A clock that goes by how often it is looked at, behind those of all simulated clients."""
+        self.ticks += 1
+        return START_US + self.ticks
+
+    def pause(self, attempt: int) -> int:
+        if self.paused is None:
+            return super().pause(attempt)
+        self.paused()
+        return 0
+
+    def futex_wait(self, addr: int, expected: int, timeout_us: int) -> int:
+        if self.paused is not None:
+            self.paused()
+            timeout_us = 0
+        return super().futex_wait(addr, expected, timeout_us)
+
+
+class NodesMemory:
+    """The nodes' memory in a run. Outside the simulator, named segments have this role."""
+
+    def __init__(self) -> None:
+        self.gone: set[int] = set()
+        """Nodes whose memory is gone, known to the clients or not."""
+        self.given: dict[tuple[int, int], MemoryNode] = {}
+        """New memory, by node and generation."""
+
+    def make(self, node: int, generation: int, size: int) -> MemoryNode:
+        """New memory for a node, zero-filled."""
+        name = f"node {node}, generation {generation}"
+        fd = os.memfd_create(f"limpet {name}")
+        os.ftruncate(fd, size)
+        made = MemoryNode(name, node, size, FilePlace(Path(f"/proc/self/fd/{fd}")), fd, generation)
+        self.given[node, generation] = made
+        self.gone.discard(node)
+        return made
+
+    def forget(self) -> None:
+        """Return to the start of a run. No client uses the new memory any more."""
+        self.gone.clear()
+        for segment in self.given.values():
+            segment.close()
+        self.given.clear()
+
+
+class RestorableNodes(MappedNodes):
+    """A handle's memory nodes, that can be put back; new memory is that of `nodes_memory`."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.first = list(self.segments)
+        self.nodes_memory = NodesMemory()
+        """Set by the cluster, which has one for all."""
+
+    def make(self, node: int, generation: int) -> MemoryNode:
+        return self.nodes_memory.make(node, generation, self.parameters.node_size)
+
+    def open(self, node: int, generation: int) -> MemoryNode:
+        return self.nodes_memory.given[node, generation]
+
+    def discard(self, segment: MemoryNode) -> None:
+        """Nothing to do: it goes with the run."""
+
+    def unmap(self, node: int) -> None:
+        """Forget what we have of a node; others, and the next run, have it still."""
+        self.endpoint.release(node)
+        self.segments[:] = [segment for segment in self.segments if segment.index != node]
+
+    def put_back(self) -> bool:
+        """Use the memory again that the nodes had at first; whether we used other."""
+        if self.segments == self.first:
+            return False
+        for segment in self.first:
+            if segment not in self.segments:
+                self.unmap(segment.index)
+                self.attach(segment, node_word(segment.generation, IN_SERVICE))
+        self.segments[:] = self.first
+        return True
+
+
+class Unlocked(Watcher):
+    """Goes by processes: simulated clients share one file, and its locks tell none from others."""
+
+    locks_tell = False
+
+
+class RestorablePool(Pool):
+    """A pool handle whose memory can be copied and put back."""
+
+    endpoint_class: type[Endpoint] = SurvivorEndpoint
+    mapped_class = RestorableNodes
+    endpoint: Any
+    mapped: RestorableNodes
+
+    def _wire(self, latency_ns: int) -> None:
+        super()._wire(latency_ns)
+        self.membership.watcher = Unlocked()
+
+    def image(self) -> list[bytes]:
+        """All of the memory."""
+        return [segment.map[:] for segment in self.mapped.segments]
+
+    def retire(self) -> None:
+        """Give up our place as a client; others may go on using our mappings."""
+        self.membership.depart()
+        self.client.assume(0, 0, 0)
+
+    def restore(self, image: list[bytes]) -> None:
+        """Put all of the memory back as it was."""
+        for segment, contents in zip(self.mapped.segments, image, strict=True):
+            segment.map[:] = contents
+
+    def put_back(self) -> bool:
+        """Use the memory again that the nodes had at first; whether we used other."""
+        self._viewed = -1
+        self._manager = None  # what it knows of channels is of memory that is put back
+        return self.mapped.put_back()
+
+
+class SimulatedPool(RestorablePool):
+    """The pool handle of a simulated client."""
+
+    endpoint_class = SimulatedEndpoint
+    endpoint: SimulatedEndpoint
+
+    @classmethod
+    def beside(cls, setup_client: RestorablePool) -> Self:
+        """Another client, on the setup client's mappings."""
+        return cls(
+            setup_client.url,
+            list(setup_client.mapped.segments),
+            setup_client.parameters,
+            setup_client.uuid,
+        )
+
+    def rewind(self) -> None:
+        """Called at the start of a run, when memory is as it was."""
+        self.endpoint.ticks = 0
+
+
+class CachedPool(SimulatedPool):
+    """The pool handle of a simulated client with a cache of its own."""
+
+    endpoint_class: type[SimulatedEndpoint] = CachedEndpoint
+    endpoint: CachedEndpoint
+
+    @classmethod
+    def beside(cls, setup_client: RestorablePool) -> Self:
+        made = cls.open(setup_client.url)
+        shared_nodes = setup_client.mapped.segments[:-1]
+        for mine, shared in zip(made.mapped.segments[:-1], shared_nodes, strict=True):
+            start = setup_client.parameters.coherent_bytes
+            made.endpoint.cover(mine.index, mine.map, shared.map, start)
+        return made
+
+    def rewind(self) -> None:
+        super().rewind()
+        self.endpoint.fill()

@@ -1,0 +1,16 @@
+from limpet.shm.alloc.heap cimport Heap
+from limpet.shm.clients.client cimport Client
+from limpet.shm.endpoint.verbs cimport Endpoint
+
+cdef int LARGE
+cdef int LARGE_CLASS
+cdef int SLAB
+
+cdef class Claims:
+    cdef readonly Client client
+    cdef readonly Endpoint endpoint
+    cdef readonly Heap heap
+    cdef readonly object table
+    cdef readonly object grace
+    cdef readonly object membership
+    cdef readonly bint bounded

@@ -1,0 +1,104 @@
+"""Claiming blocks for a client and giving them back (blocks.py has the steps): `Claims`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from limpet.shm.endpoint.words import LARGE, LARGE_CLASS, SLAB, block_word
+from limpet.shm.errors import NodeFailed
+
+if TYPE_CHECKING:
+    from limpet.shm.alloc.blocks import BlockTable
+    from limpet.shm.clients.epoch import Grace
+    from limpet.shm.clients.membership import Membership
+
+
+class Claims:
+    """Those of one client. `bounded`: only of blocks in the hardware-coherent range."""
+
+    def __init__(
+        self, client: Any, table: BlockTable, grace: Grace, membership: Membership, bounded: bool
+    ) -> None:
+        self.client = client
+        self.endpoint = client.heap.endpoint
+        self.heap = client.heap
+        self.table = table
+        self.grace = grace
+        self.membership = membership
+        self.bounded = bounded
+
+    def free_count(self, node: int, replicas: int) -> int:
+        """How many blocks of the node are free; with replicas, those whose backups are, too."""
+        if replicas == 1:
+            return self.table.free_count(node)
+        self.table.unbacked = False  # also those without pages: there may be room again
+        look = self.table.groups.usable
+        return int(self.client.pinned(lambda: look(node, replicas, self.grace.horizon()).sum()))
+
+    def slab(
+        self, node: int, size_class: int, replicas: int, sparing: int
+    ) -> tuple[int, bool] | None:
+        """A block for objects of a class, and whether it is an adopted one that has some in use;
+        None: there is none. `sparing`: so many free blocks of the node are left."""
+        wanted = (node, size_class, self.client.ident, self.grace.horizon(), replicas)
+        bounded = self.bounded
+        fresh = not sparing or self.free_count(node, replicas) > sparing
+        if replicas == 1:
+            return self.table.claim_slab(*wanted, coherent=bounded, fresh=fresh)
+        found: tuple[int, bool] | None = self.client.pinned(
+            lambda: self.table.claim_slab(*wanted, coherent=bounded, fresh=fresh)
+        )
+        return found
+
+    def span(self, node: int, blocks: int, replicas: int, sparing: int) -> int | None:
+        """The first of so many adjacent blocks, which are one object; None: there are none."""
+        horizon = self.grace.horizon()
+        if replicas == 1:
+            return self._span(node, blocks, replicas, horizon, sparing)
+        found: int | None = self.client.pinned(
+            lambda: self._span(node, blocks, replicas, horizon, sparing)
+        )
+        return found
+
+    def _span(
+        self, node: int, blocks: int, replicas: int, horizon: int, sparing: int
+    ) -> int | None:
+        ident = self.client.ident
+        if sparing and self.free_count(node, replicas) < blocks + sparing:
+            return None
+        first = self.table.claim_run(
+            node, blocks, ident, horizon, coherent=self.bounded, replicas=replicas
+        )
+        if first is not None:
+            self.table.make_span(node, first, blocks, ident, replicas)
+        return first
+
+    def slab_word(self, size_class: int, replicas: int) -> int:
+        """The word of a block of this client's that is cut into objects of this class."""
+        return block_word(SLAB, self.client.ident, size_class, replicas)
+
+    def span_word(self, replicas: int) -> int:
+        """The word of the first block of a span of this client's."""
+        return block_word(LARGE, self.client.ident, LARGE_CLASS, replicas)
+
+    def owns(self, node: int, block: int, mine: int) -> bool:
+        """Whether the block has this word still; False, too, if its node is lost."""
+        try:
+            return int(self.endpoint.load(self.heap.table_word(node, block))) == mine
+        except NodeFailed:
+            return False
+
+    def release(self, node: int, first: int, word: int) -> int:
+        """Give back a slab or a span of ours in which nothing is in use; how many blocks."""
+        ident = self.client.ident
+        released = self.client.pinned(lambda: self.table.release(node, first, word, 0, ident))
+        return int(released)
+
+    def sight_laggard(self, epoch: int) -> None:
+        """Other memory is used in place of what this epoch keeps from being used again: note which
+        client keeps it most. When there is no other memory, one that has stood still for a lease by
+        then is waited for no more. 0: nothing is kept."""
+        laggards = self.grace.laggards(epoch) if epoch else []
+        if laggards:
+            oldest = min(laggards, key=lambda laggard: laggard.epoch)
+            self.membership.stands_still("memory", oldest)

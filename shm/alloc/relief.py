@@ -1,0 +1,167 @@
+"""Where a client gets memory from when none is ready: `Relief`.
+
+In this order: what dead clients had, its own empty blocks, and blocks that belong to no client;
+what is freed already, once the operations that may be reading it have ended; and, after some
+attempts, what living clients hoard (reclaim.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from typing import TYPE_CHECKING, Final
+
+from limpet.shm.alloc.reclaim import Shortage, end_limbo
+from limpet.shm.alloc.slabs import Slab, Slabs, find_freed
+from limpet.shm.alloc.spans import Span, Spans
+from limpet.shm.endpoint.words import LARGE, recast, replicas_of
+from limpet.shm.errors import NodeFailed
+
+if TYPE_CHECKING:
+    from limpet.shm.alloc.claims import Claims
+
+PATIENCE: Final = 3
+"""Attempts at memory of our own and of no client before we look at that of living clients."""
+
+Needed = dict[int, int]
+"""Of what kinds of slabs the caller needs how many objects: blocks for them are not given back."""
+
+
+class Relief:
+    """Gets memory for one client, which has these slabs and spans."""
+
+    def __init__(self, claims: Claims, slabs: Slabs, spans: Spans) -> None:
+        self.claims = claims
+        self.client = claims.client
+        self.table = claims.table
+        self.grace = claims.grace
+        self.membership = claims.membership
+        self.slabs = slabs
+        self.spans = spans
+
+    def reclaim(self, attempt: int, shortage: Shortage, needed: Needed) -> bool:
+        """Get memory from wherever it can be had; False when there is no hope of any more."""
+        found = self.make_room(attempt, shortage.node, needed)
+        if not found or attempt > PATIENCE:
+            found = self.client.pinned(shortage.look) or found
+        if not found and not shortage.waited:
+            shortage.waited = True
+            found = self._await_period(self.grace.close_period(), shortage.node)
+        return found
+
+    def make_room(self, attempt: int, node: int, needed: Needed) -> bool:
+        """Get memory that is of no use to us or belongs to no client; False when there is none."""
+        found = bool(self.membership.sweep()) | self.release_empty(needed) | self.adopt_abandoned()
+        if found:
+            return True
+        if attempt == 1:
+            return True  # what is pending may have ripened by now
+        waiting = self._oldest_pending()
+        if waiting is None:
+            return False
+        return self._await_period(waiting, node)
+
+    def release_empty(self, needed: Needed) -> bool:
+        """Give back every block of which all objects are ready, and spans without an object."""
+        released = self.spans.release_freed()
+        for kind, slabs in self.slabs.kinds.items():
+            try:
+                find_freed(slabs, self.grace)
+            except NodeFailed:
+                for slab in list(slabs):
+                    self.slabs.drop(slab)  # it is gone with its node
+                continue  # there may be room on other nodes
+            for slab in _not_needed(slabs, needed.get(kind, 0)):
+                # ORDER: we forget it before it is free: an exception in between costs a block
+                # until we leave; the other way round we would go on using what is not ours.
+                self.slabs.drop(slab)
+                released = self._release_slab(slab) or released
+        return self.spans.release_ready() or released
+
+    def _release_slab(self, slab: Slab) -> bool:
+        word = self.claims.slab_word(slab.size_class, slab.replicas)
+        try:
+            return self.claims.release(slab.node, slab.block, word) > 0
+        except NodeFailed:
+            return False
+
+    def adopt_abandoned(self) -> bool:
+        """Give back blocks that belong to no client and hold nothing in use; spans in due time."""
+        adopted = False
+        for node in range(self.membership.parameters.nodes):
+            with contextlib.suppress(NodeFailed):
+                found: bool = self.client.pinned(functools.partial(self._adopt_abandoned_on, node))
+                adopted = found or adopted
+        return adopted
+
+    def _adopt_abandoned_on(self, node: int) -> bool:
+        ident = self.client.ident
+        freed = end_limbo(self.table, node, ident, self.grace)
+        freed += self.table.groups.sweep(node)
+        freed += self.table.free_abandoned_slabs(node, ident, self.grace)
+        for first, word in list(self.table.abandoned_spans(node)):
+            if self.table.move(node, first, word, recast(word, LARGE, ident)):
+                span = Span(node, first, 0, replicas_of(word))
+                span.ready = False
+                self.spans.own(span)
+                freed += 1
+        return freed > 0
+
+    def _oldest_pending(self) -> int | None:
+        """The epoch that ends the oldest period that some memory waits for; None: none does."""
+        epochs = [slab.pending_epoch for slab in self.slabs.all() if slab.pending_count]
+        epochs += self.spans.pending()
+        epochs += self.table.stamps(self.grace.horizon(), self.membership.parameters.nodes)
+        return min(epochs) if epochs else None
+
+    def _await_period(self, epoch: int, node: int) -> bool:
+        """Wait until no client is pinned at `epoch`, or until there are free blocks on `node` that
+        are ready to be used; False when a client stands still and may stay."""
+        ready = self._claimable_count(node)
+        attempt = 0
+        while laggards := self.grace.laggards(epoch):
+            left = [laggard for laggard in laggards if not self.membership.hurry(laggard)]
+            if any(self.membership.stands_still("memory", laggard) for laggard in left):
+                return False
+            if not left:
+                continue
+            attempt += 1
+            self.claims.endpoint.pause(attempt)
+            if self._claimable_count(node) > ready:
+                break
+        return True
+
+    def _claimable_count(self, node: int) -> int:
+        return int(self.table.claimable(self.table.words(node), self.grace.horizon()).sum())
+
+    def why_full(self, node: int, size: int) -> str:
+        """The message of StoreFull, when there is no memory for an object of this size."""
+        if self.table.unbacked:
+            why = "its file system is full; make room there, or delete entries"
+        else:
+            why = "delete entries, or create the pool with larger nodes"
+        text = (
+            f"{self.membership.pool}: node {node} has no room for an object of {size} bytes; {why}"
+        )
+        held = [
+            str(self.membership.pid(laggard.word))
+            for laggard in self.grace.pinned()
+            if not self.membership.ours(laggard.slot)
+        ]
+        if held:
+            text += (
+                f" (memory may be held back by processes inside an operation: {', '.join(held)})"
+            )
+        return text
+
+
+def _not_needed(slabs: list[Slab], least: int) -> list[Slab]:
+    """Empty slabs of a kind, but for those that the caller needs for `least` objects: the last in
+    memory."""
+    empty = [slab for slab in slabs if slab.ready_count == slab.count]
+    if least:
+        least -= sum(slab.ready_count for slab in slabs if slab.ready_count < slab.count)
+        empty.sort(key=lambda slab: slab.block)
+        while least > 0 and empty:
+            least -= empty.pop().count
+    return empty

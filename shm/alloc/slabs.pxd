@@ -1,0 +1,53 @@
+cimport cython
+
+from limpet.shm.alloc.heap cimport Heap
+from limpet.shm.endpoint.verbs cimport Endpoint, bit, lowest_bit, u64
+from limpet.shm.replicas.replica_layout cimport ReplicaLayout
+
+cdef u64 ADDRESS_MASK
+cdef u64 EXPECTED_SIZE
+cdef u64 MASK
+cdef u64 NEVER
+
+cdef class Slab:
+    cdef readonly Heap heap
+    cdef readonly u64 node
+    cdef readonly u64 block
+    cdef readonly int size_class
+    cdef readonly u64 replicas
+    cdef u64 bits
+    cdef u64 row
+    cdef readonly u64 count
+    cdef readonly u64 words
+    cdef u64[::1] ready
+    cdef u64[::1] pending
+    cdef public u64 pending_epoch
+    cdef readonly u64 pending_count
+    cdef readonly u64 ready_count
+    cdef u64 cursor
+    cdef public u64 kept
+
+    @cython.locals(rest=u64)
+    cpdef u64 valid(self, u64 index)
+    @cython.locals(word=u64, bit=int, index=u64)
+    cpdef u64 pop(self) except? 0
+    @cython.locals(word=u64, index=u64, following=u64, size=u64, k=u64, there=u64)
+    cpdef int expect(self) except -1
+    @cython.locals(endpoint=Endpoint, bitmap=u64, index=u64, found=u64)
+    cpdef u64 look(self) except? 0
+    @cython.locals(index=u64)
+    cpdef int ripen(self, u64 horizon) except -1
+
+@cython.final
+cdef class Slabs:
+    cdef readonly ReplicaLayout placement
+    cdef readonly u64 nodes
+    cdef readonly dict kinds
+    cdef readonly list current
+
+    cpdef u64 kind(self, u64 node, u64 size_class, u64 replicas) except? 0
+    cpdef list of(self, u64 kind)
+    cpdef list all(self)
+    @cython.locals(slab=Slab)
+    cpdef Slab next_ready(self, u64 kind)
+    cpdef int drop(self, Slab slab) except -1

@@ -1,0 +1,117 @@
+"""The objects of a client that take whole blocks: `Span`, and all that it has, `Spans`.
+
+A span is a run of adjacent blocks with one object. It is `ready` until the object is taken; when
+its used bit is clear again, the period is closed (clients/epoch.py), and once that is over the
+blocks are given back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from limpet.shm.endpoint.words import LARGE_CLASS, replica_bits
+from limpet.shm.errors import NodeFailed
+
+if TYPE_CHECKING:
+    from limpet.shm.alloc.claims import Claims
+
+
+class Span:
+    """A run of whole blocks of this client's, for one object."""
+
+    def __init__(self, node: int, first: int, blocks: int, replicas: int) -> None:
+        self.node = node
+        self.first = first
+        self.blocks = blocks
+        self.replicas = replicas
+        self.ready = True
+        self.pending_epoch = -1
+
+    def reference(self, heap: Any) -> int:
+        """Reference to the object."""
+        bare: int = heap.reference(self.node, self.first, LARGE_CLASS, 0)
+        return bare | replica_bits(self.replicas)
+
+    def serves(self, node: int, blocks: int, replicas: int) -> bool:
+        """Whether its object is free, and such a one."""
+        return self.ready and (self.node, self.blocks, self.replicas) == (node, blocks, replicas)
+
+
+class Spans:
+    """The spans of a client."""
+
+    def __init__(self, claims: Claims) -> None:
+        self.claims = claims
+        self.client = claims.client
+        self.heap = claims.heap
+        self.grace = claims.grace
+        self.owned: list[Span] = []
+
+    def take(self, node: int, blocks: int, replicas: int) -> int:
+        """A reference to the object of a span, in the client journal; 0: none is ready. Within an
+        operation."""
+        for span in self.owned:
+            if span.serves(node, blocks, replicas):
+                reference = span.reference(self.heap)
+                self.client.log(reference, 0)
+                self.heap.take(reference)
+                span.ready = False
+                return reference
+        return 0
+
+    def make_ready(self, node: int, blocks: int, replicas: int, count: int, sparing: int) -> bool:
+        """Have `count` such objects ready; False: there is no memory for all of them. `sparing`: so
+        many free blocks of the node are left."""
+        self.release_freed()
+        ready = sum(span.serves(node, blocks, replicas) for span in self.owned)
+        while ready < count:
+            first = self.claims.span(node, blocks, replicas, sparing)
+            if first is None:
+                return False
+            self.own(Span(node, first, blocks, replicas))
+            self.claims.sight_laggard(min(self.pending(), default=0))
+            ready += 1
+        return True
+
+    def own(self, new: Span) -> None:
+        """A span is this client's; what it knew of these blocks before counts no more."""
+        known = [s for s in self.owned if (s.node, s.first) != (new.node, new.first)]
+        self.owned = [*known, new]
+
+    def forget_taken(self) -> None:
+        """Forget those that others have taken."""
+        claims = self.claims
+        self.owned = [
+            span
+            for span in self.owned
+            if claims.owns(span.node, span.first, claims.span_word(span.replicas))
+        ]
+
+    def pending(self) -> list[int]:
+        """The epochs that spans wait for whose object was freed."""
+        return [span.pending_epoch for span in self.owned if span.pending_epoch >= 0]
+
+    def release_freed(self) -> bool:
+        """Give back the blocks of spans whose object was freed, ours and dead clients'."""
+        for span in self.owned:
+            if not span.ready and span.pending_epoch < 0:
+                try:
+                    if not self.heap.used(span.reference(self.heap)):
+                        span.pending_epoch = self.grace.close_period()
+                except NodeFailed:
+                    pass
+        horizon = self.grace.horizon()
+        return self._release([span for span in self.owned if 0 <= span.pending_epoch < horizon])
+
+    def release_ready(self) -> bool:
+        """Give back the blocks of spans without an object."""
+        return self._release([span for span in self.owned if span.ready])
+
+    def _release(self, spans: list[Span]) -> bool:
+        for span in spans:
+            # ORDER: forgotten before it is free, as a slab is (relief.py).
+            self.owned.remove(span)
+            with contextlib.suppress(NodeFailed):  # then the blocks are gone with it
+                self.claims.release(span.node, span.first, self.claims.span_word(span.replicas))
+        return bool(spans)

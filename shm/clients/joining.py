@@ -1,0 +1,155 @@
+"""How a process becomes a client: it takes a client slot, for its `Membership` (membership.py).
+
+Steps of a slot's state word, each a CAS from the whole word (state, pid, incarnation):
+    FREE(n) -> JOINING(n+1)   by the newcomer, which then clears pin and client journal and says who
+                              it is
+    JOINING -> LIVE           by the newcomer
+    LIVE -> DYING             by whoever begins to recover it, or by the client when it leaves
+    DYING -> FREE             by whoever is first to have done all of recovery.py
+    JOINING -> FREE           by whoever sees that the newcomer is dead
+
+The last slot is kept for a newcomer that finds all others taken: it has to be a client to recover
+the dead whose slots they are.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from limpet.shm.clients import hosts
+from limpet.shm.clients.liveness import start_time
+from limpet.shm.endpoint import slots
+from limpet.shm.endpoint.layout import SLOT_SIZE, SLOTS_USED, slot_address
+from limpet.shm.endpoint.slots import DYING, FREE, JOINING, LIVE, client_id, state_word
+from limpet.shm.errors import ClientError
+
+
+def join(membership: Any) -> None:
+    """Take a slot. Raises ClientError when every slot is a living client's."""
+    if membership.parameters.multi_host:
+        membership.remote.refuse_name()
+    else:
+        _refuse_second_namespace(membership)
+    capacity = membership.parameters.clients - 1
+    attempt = 0
+    while not _take(membership, range(capacity)):
+        # The last slot is kept for this: a process must be a client to recover the dead.
+        word = _vacate(membership, capacity)
+        hopeless = _all_live(membership, capacity)
+        swept = not hopeless and _take(membership, range(capacity, capacity + 1))
+        if swept:
+            try:
+                membership.sweep()
+            finally:
+                membership.depart()
+        if (
+            hopeless
+            or (swept and not _take(membership, range(capacity)))
+            or membership.overdue("last slot", word)
+        ):
+            raise ClientError(
+                f"{membership.pool}: all {capacity} client slots are taken by living processes; "
+                "end some, or create the pool with more clients"
+            )
+        if swept:
+            break
+        # Another newcomer has the last slot, and recovers the dead; or a client is leaving.
+        attempt += 1
+        membership.endpoint.pause(attempt)
+    try:
+        if not membership.parameters.multi_host:
+            _refuse_second_namespace(membership)
+        else:
+            membership.heart.start(membership)
+        membership.sweep()
+    except BaseException:
+        membership.depart()
+        raise
+
+
+def _all_live(membership: Any, capacity: int) -> bool:
+    """Whether each of the first slots is a client's that lives: no client can be recovered."""
+    taken = [(slot, word) for slot, word in membership.occupied() if slot < capacity]
+    return len(taken) == capacity and not any(
+        word >> 60 == DYING or membership.dead(slot, word) for slot, word in taken
+    )
+
+
+def _take(membership: Any, candidates: range) -> bool:
+    for slot in candidates:
+        at = slot_address(slot)
+        word = membership.endpoint.load(at)
+        if word >> 60 != FREE:
+            continue
+        # ORDER: the lock before the state word: a slot that is not FREE, and not locked, is
+        # that of a dead client.
+        locks = membership.locks if membership.watcher.locks_tell else None
+        if locks is not None and not locks.take(slot):
+            continue  # its last client is leaving, or another newcomer has it
+        taken = False
+        try:
+            taken = _take_locked(membership, slot, at, word)
+        finally:
+            if locks is not None and not taken:
+                locks.drop(slot)
+        if taken:
+            return True
+    return False
+
+
+def _take_locked(membership: Any, slot: int, at: int, word: int) -> bool:
+    endpoint = membership.endpoint
+    host, pid = membership.here, os.getpid()
+    incarnation = (word & slots.INCARNATION_MASK) % slots.INCARNATION_MASK + 1
+    joining = state_word(JOINING, pid, incarnation)
+    # ORDER: no client looks at a slot above this mark, so it is raised before one is taken.
+    while (used := endpoint.load(SLOTS_USED)) <= slot:
+        endpoint.cas(SLOTS_USED, used, slot + 1)
+    if endpoint.cas(at, word, joining) != word:
+        return False
+    for offset in range(slots.STARTED, SLOT_SIZE, 8):
+        if offset != slots.CLOCK:
+            endpoint.store(at + offset, 0)
+    endpoint.store(at + slots.STARTED, start_time(pid) or 0)
+    endpoint.store(at + slots.BOOT, host.boot)
+    endpoint.store(at + slots.NAMESPACE, host.namespace)
+    endpoint.store(at + slots.MACHINE, hosts.this_machine(membership.host_name))
+    endpoint.store(at + slots.NAME, hosts.name_word(membership.host_name))
+    endpoint.store(at + slots.LOCKED, membership.locks.file if membership.locks is not None else 0)
+    # CRASH(joining): nothing is held; the slot is free again once the process is gone.
+    live = state_word(LIVE, pid, incarnation)
+    if endpoint.cas(at, joining, live) != joining:
+        return False
+    membership.client.assume(client_id(slot, live), at, live)
+    return True
+
+
+def _vacate(membership: Any, slot: int) -> int:
+    """Free the last slot if the client that took it is dead; the state word that it had.
+
+    It had no belongings: it was there only to recover others, which the next one goes on with.
+    """
+    at = slot_address(slot)
+    word: int = membership.endpoint.load(at)
+    if word >> 60 != FREE and membership.dead(slot, word):
+        membership.endpoint.cas(at, word, word & slots.INCARNATION_MASK)
+    return word
+
+
+def _refuse_second_namespace(membership: Any) -> None:
+    here = membership.here
+    for slot, word in membership.occupied():
+        host = membership.host_of(slot)
+        if (
+            word >> 60 == LIVE
+            and host.boot == here.boot
+            and host.namespace != here.namespace
+            and not membership.dead(slot, word)
+            # ORDER: the state word after what the slot says: that may be its next client's.
+            and membership.endpoint.load(slot_address(slot)) == word
+        ):
+            raise ClientError(
+                f"{membership.pool}: process {membership.pid(word)} uses it from another container "
+                "(PID namespace); create the pool with multi_host=True to share it between them"
+            )

@@ -1,0 +1,61 @@
+# Part of verbs.pyx: the methods of an endpoint whose verbs no class in Python overrides.
+
+@cython.final
+cdef class Direct(Endpoint):
+    """An endpoint whose verbs are not overridden. Only its table of C methods is used."""
+
+    cpdef bint failed(self, u64 addr) noexcept:
+        return do_failed(self, addr)
+
+    cpdef int read_words(
+        self, u64 addr, u64[::1] words, Py_ssize_t count, Py_ssize_t start=0
+    ) except -1:
+        return do_read_words(self, addr, &words[0], words.shape[0], count, start)
+
+    cpdef void prefetch(self, u64 addr, u64 size, bint writes=False) noexcept:
+        do_prefetch(self, addr, size, writes)
+
+    cpdef int write_gather(
+        self, u64 addr, u64[::1] words, Py_ssize_t count, bytes first, bytes second
+    ) except -1:
+        return do_write_gather(self, addr, &words[0], words.shape[0], count, first, second)
+
+    cpdef int write_words(
+        self, u64 addr, u64[::1] words, Py_ssize_t count, Py_ssize_t start=0
+    ) except -1:
+        return do_write_words(self, addr, &words[0], words.shape[0], count, start)
+
+    cpdef u64 load(self, u64 addr) except? 0xFEEDFACEDEADBEA7:
+        return do_load(self, addr)
+
+    cpdef int store(self, u64 addr, u64 value) except -1:
+        return do_store(self, addr, value)
+
+    cpdef u64 swap(self, u64 addr, u64 value) except? 0xFEEDFACEDEADBEA7:
+        return do_swap(self, addr, value)
+
+    cpdef u64 cas(self, u64 addr, u64 expected, u64 desired) except? 0xFEEDFACEDEADBEA7:
+        return do_cas(self, addr, expected, desired)
+
+    cpdef u64 faa(self, u64 addr, u64 delta) except? 0xFEEDFACEDEADBEA7:
+        return do_faa(self, addr, delta)
+
+    cpdef u64 fetch_or(self, u64 addr, u64 bits) except? 0xFEEDFACEDEADBEA7:
+        return do_fetch_or(self, addr, bits)
+
+    cpdef u64 mcas(
+        self, u64 addr, u64 compare, u64 swap, u64 compare_mask, u64 swap_mask
+    ) except? 0xFEEDFACEDEADBEA7:
+        return do_mcas(self, addr, compare, swap, compare_mask, swap_mask)
+
+    cpdef int wait(self) except -1:
+        return do_wait(self)
+
+    cpdef bint begin(self) except -1:
+        return do_begin(self)
+
+    cpdef int end(self) except -1:
+        return do_end(self)
+
+    cpdef bint background(self, bint on) noexcept:
+        return do_background(self, on)

@@ -1,0 +1,128 @@
+"""The memory of a pool's nodes, as one process has it mapped: `MappedNodes`.
+
+A node whose memory is lost is given other memory (replicas/replacement.py), of the next generation.
+What is mapped here stays in use until this process notices that the node's state word is another;
+then `renew` maps the new memory, and every handle of a store is told.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from limpet.shm.backends import node as nodes
+from limpet.shm.backends.inventory import unlink_generations
+from limpet.shm.endpoint.layout import CONTROL_NODE, NodeLayout
+from limpet.shm.endpoint.states import IN_SERVICE, generation_of, node_word, state_of
+from limpet.shm.errors import ClientError, LimpetError, NodeFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from limpet.shm.endpoint.fabric import Endpoint
+    from limpet.shm.parameters import PoolParameters
+    from limpet.shm.replicas.view import View
+
+
+class MappedNodes:
+    """The mapped `segments`, the control segment last, and `endpoint`, which works on them.
+
+    `handles`: of stores; `replaced` of each is called when a node has other memory.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        uuid: bytes,
+        parameters: PoolParameters,
+        options: nodes.NodeOptions,
+        endpoint: Endpoint,
+        segments: list[nodes.MemoryNode],
+        handles: Iterable[Any],
+    ) -> None:
+        self.url = url
+        self.uuid = uuid
+        self.parameters = parameters
+        self.options = options
+        self.endpoint = endpoint
+        self.segments = segments
+        self.handles = handles
+
+    def attach_all(self) -> None:
+        """Have the endpoint use all of them."""
+        for segment in self.segments:
+            self.attach(segment, node_word(segment.generation, IN_SERVICE))
+
+    def attach(self, segment: nodes.MemoryNode, state: int) -> None:
+        """Use the segment as long as its node has this state word."""
+        parameters = self.parameters
+        whole = parameters.coherent or segment.index == CONTROL_NODE
+        coherent = None if whole else parameters.coherent_bytes
+        fd = segment.watched_fd
+        self.endpoint.attach(segment.index, segment.map, segment.size, coherent, state, fd)
+
+    def renew(self, view: View) -> None:
+        """Map the new memory of nodes that were replaced. Raises NodeFailed when it cannot be."""
+        for node in range(self.parameters.nodes):
+            while True:
+                word = view.word(node)
+                if state_of(word) != IN_SERVICE or word == self.endpoint.expected(node):
+                    break
+                try:
+                    segment = self.open(node, generation_of(word))
+                except ClientError:
+                    raise  # we have no descriptor for it, and it is well
+                except LimpetError as error:
+                    if view.word(node) != word:
+                        continue  # it is lost again, or was replaced again
+                    raise NodeFailed(node, f"its new memory cannot be used: {error}") from error
+                self.use(segment, word)
+
+    def open(self, node: int, generation: int) -> nodes.MemoryNode:
+        """The memory of that generation that a node was given."""
+        segment, _ = nodes.open_(
+            nodes.parse_url(self.url),
+            node,
+            uuid=self.uuid,
+            size=self.parameters.node_size,
+            options=self.options,
+            generation=generation,
+        )
+        return segment
+
+    def make(self, node: int, generation: int) -> nodes.MemoryNode:
+        """New memory for a node, zero-filled where that matters; what it had is given up."""
+        location = nodes.parse_url(self.url)
+        unlink_generations(location, node)
+        # CRASH(node-created): a segment that no state word names; the next replacement removes it.
+        made = nodes.create(
+            location,
+            node,
+            self.parameters.node_size,
+            options=self.options,
+            generation=generation,
+        )
+        try:
+            nodes.back(made, NodeLayout.of(self.parameters).blocks)
+        except BaseException:
+            nodes.discard(made)
+            raise
+        return made
+
+    def discard(self, segment: nodes.MemoryNode) -> None:
+        """Take back what `make` made, and no client has used."""
+        nodes.discard(segment)
+
+    def use(self, segment: nodes.MemoryNode, state: int) -> None:
+        """Use this segment in place of the one that its node had."""
+        self.unmap(segment.index)
+        self.segments.insert(0, segment)
+        self.attach(segment, state)
+        for handle in list(self.handles):
+            handle.replaced(segment.index)
+
+    def unmap(self, node: int) -> None:
+        """Unmap what we have of a node."""
+        self.endpoint.release(node)
+        for segment in [segment for segment in self.segments if segment.index == node]:
+            self.segments.remove(segment)
+            segment.close()

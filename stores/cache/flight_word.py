@@ -1,0 +1,68 @@
+"""The word of an entry that says which client computes its value: `FlightWord`.
+
+It is in the head of the entry's object (layout.py): 0, or a client. flight.py has the protocol, and
+the callers that wait; here is what it does with the word, within an operation.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from limpet.stores.cache.entries import Entries
+from limpet.stores.cache.layout import FLIGHT, LIFE, PENDING
+from limpet.stores.cache.status import FRESH, LANDED, MINE, OTHERS, STALE, UNDECIDED
+from limpet.stores.race.index import Place
+from limpet.stores.status import DONE
+
+
+class FlightWord:
+    """Begins and ends this client's flights of entries."""
+
+    def __init__(self, entries: Entries) -> None:
+        self.entries = entries
+        self.endpoint = entries.endpoint
+        self.client = entries.client
+
+    def board(self, place: Place, key: bytes, dead: int) -> Any:
+        """Begin the flight of a key, unless it has a value or another client has it.
+
+        As `CacheStore.begin_flight` returns; None: there is no entry to compute.
+        """
+        entries = self.entries
+        objects = entries.objects
+        entries.index.choose(place, key)
+        if not entries.index.find(place, key):
+            return None
+        head = objects.at()
+        state = entries.state(head)
+        if state == FRESH:
+            entries.meet(head, self.endpoint.load(head + LIFE))
+            return LANDED, objects.value(), 0
+        value = None
+        if state == STALE:
+            value = objects.value()
+        elif state != UNDECIDED:
+            return None  # it does not count any more: another one takes its place
+        birth = entries.validity.birth()
+        pilot = self.endpoint.load(head + FLIGHT)
+        if pilot and pilot != dead:
+            return OTHERS, value, pilot
+        # LINEARIZES: the beginning of a flight
+        found = self.endpoint.cas(head + FLIGHT, pilot, self.client.ident)
+        # A kill here: whoever waits for the value sees that its client is dead, and takes over.
+        return (MINE, value, birth) if found == pilot else (OTHERS, value, found)
+
+    def alight(self, place: Place, key: bytes) -> bool:
+        """End this client's flight of a key without a value; False: it has none."""
+        entries = self.entries
+        entries.index.choose(place, key)
+        slot = entries.index.find(place, key)
+        if not slot:
+            return False
+        head = entries.objects.at()
+        if self.endpoint.load(head + FLIGHT) != self.client.ident:
+            return False
+        pending = self.endpoint.load(head + LIFE) & PENDING
+        if not pending or entries.unlink(place, slot) != DONE:
+            self.endpoint.cas(head + FLIGHT, self.client.ident, 0)
+        return True

@@ -1,0 +1,36 @@
+"""What a write of a cache is to say of its entry, and on what condition it is made: `Terms`."""
+
+from __future__ import annotations
+
+from limpet.stores.cache.layout import US_PER_MS
+
+
+class Terms:
+    """What a write is to say of its entry. Times in ms; `deadline` in us since 1970."""
+
+    def __init__(
+        self,
+        ttl: int = 0,
+        slide: int = 0,
+        stale: int = 0,
+        tags: int = 0,
+        birth: int = -1,
+        checksum: int = 0,
+        keep: bool = False,
+    ) -> None:
+        """`ttl`: 0 for ever. `slide`: likewise, and put off at each read. `birth`: -1, now. `keep`:
+        deadline, times and tags are those of the entry that is replaced."""
+        self.span = slide or ttl
+        """From a write to the deadline; 0: there is none."""
+        self.slide = slide
+        self.stale = stale
+        self.tags = tags
+        self.born_now = birth < 0
+        self.birth = 0 if birth < 0 else birth
+        self.checksum = checksum
+        self.keep = keep
+        self.pending = False
+
+    def deadline(self, now: int) -> int:
+        """The deadline of an entry that is written or touched now; 0: never."""
+        return now + self.span * US_PER_MS if self.span else 0

@@ -1,0 +1,38 @@
+cimport cython
+
+from limpet.shm.endpoint.verbs cimport Endpoint, u64
+from limpet.stores.fusee.index cimport ReplicatedIndex
+from limpet.stores.race.index cimport Place, is_valid
+from limpet.stores.swarm.cache cimport LocationCache
+from limpet.stores.swarm.key_register cimport KeyRegister
+from limpet.stores.swarm.register cimport Register, area_of, first_of
+from limpet.stores.swarm.registers cimport Registers
+from limpet.stores.swarm.row cimport Row
+
+cdef u64 CAPACITY_MASK
+cdef int DONE
+cdef u64 IN_PLACE_LEAST
+cdef u64 OBJECT_MASK
+
+cdef class Finder:
+    cdef readonly ReplicatedIndex index
+    cdef readonly Registers logged
+    cdef readonly KeyRegister register
+    cdef readonly Endpoint endpoint
+    cdef readonly int replicas
+    cdef readonly LocationCache cache
+    cdef bint guesses
+    cdef bint shared
+
+    @cython.locals(at='long long', reference=u64, shape=u64, area=u64, capacity=u64, first=int)
+    cdef long long prefetch(self, bytes key) except -2
+    @cython.locals(reference=u64, ident=u64, shape=u64, area=u64, first=int)
+    cdef bint recall(self, bytes key, long long at) except -1
+    @cython.locals(register=Register, at='long long')
+    cdef long long learn(self, bytes key) except -2
+    @cython.locals(row=Row)
+    cdef int note_read(self, int outcome, long long at) except -1
+    @cython.locals(fingerprint=u64, index=int, word=u64, reference=u64, area=u64, first=int)
+    cdef u64 seek(self, Place place, bytes key) except? 0
+    @cython.locals(ident=u64, capacity=u64, first=int)
+    cdef int _select(self, bytes key, u64 reference) except -1

@@ -1,0 +1,126 @@
+"""Finding the register of a key: where it is remembered, and where the index has it: `Finder`.
+
+`prefetch` and `recall` are for a key that the cache of places has (cache.py); `seek` is for any
+other. Each selects the register (key_register.py), which the next phase looks at.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from limpet.stores.fusee.index import ReplicatedIndex
+from limpet.stores.race.index import Place, is_valid
+from limpet.stores.race.layout import OBJECT_MASK
+from limpet.stores.swarm.cache import LocationCache
+from limpet.stores.swarm.key_register import KeyRegister
+from limpet.stores.swarm.layout import CAPACITY_MASK, DONE, IN_PLACE_LEAST
+from limpet.stores.swarm.register import area_of, first_of
+from limpet.stores.swarm.registers import Registers
+
+
+class Finder:
+    """Finds registers, and remembers in `cache` where they are. `parameters`: the store's."""
+
+    def __init__(
+        self, index: ReplicatedIndex, logged: Registers, register: KeyRegister, parameters: Any
+    ) -> None:
+        self.index = index
+        self.logged = logged
+        self.register = register
+        self.endpoint = logged.endpoint
+        self.replicas = parameters.replicas
+        self.cache = LocationCache(parameters.cache_size, parameters.replicas)
+        self.guesses = parameters.guess
+        self.shared = parameters.buffers < parameters.writers
+
+    # ---- what is remembered ---------------------------------------------------------------------
+
+    def prefetch(self, key: bytes) -> int:
+        """Where the cache may have the key's place; its register is on its way from memory then.
+
+        Called before the operation begins, as nothing gets past the pin: other threads may be
+        inside, so it changes nothing, and `recall` looks again.
+        """
+        at = self.cache.look(key)
+        if at >= 0:
+            reference = self.cache.words[at + 1]
+            shape = self.cache.words[at + 3]
+            area = shape >> 32 & 0xFF_FFFF
+            capacity = shape & CAPACITY_MASK
+            self.register.quorum.prefetch(
+                reference, area, capacity, first_of(reference, self.replicas)
+            )
+        return at
+
+    def recall(self, key: bytes, at: int) -> bool:
+        """Select the key's register, if we know where it is: `prefetch` has said where."""
+        if at < 0 or not self.cache.holds(at, key):
+            return False
+        reference = self.cache.words[at + 1]
+        ident = self.cache.words[at + 2]
+        shape = self.cache.words[at + 3]
+        area = shape >> 32 & 0xFF_FFFF
+        self.register.select(
+            reference, area, ident, shape & CAPACITY_MASK, first_of(reference, self.replicas)
+        )
+        self.register.row.recall(self.cache.words, at)
+        return True
+
+    def learn(self, key: bytes) -> int:
+        """Remember that the current register is that of the key; its entry of the cache, or
+        NOWHERE."""
+        register = self.register.place
+        at = self.cache.add(key)
+        if at >= 0:
+            self.cache.words[at + 1] = register.reference
+            self.cache.words[at + 2] = register.ident
+            self.cache.words[at + 3] = register.area << 32 | register.capacity
+        return at
+
+    def note_read(self, outcome: int, at: int) -> None:
+        """Remember, in an entry of the cache, what a READ has shown of our row, so that the next
+        WRITE need not look."""
+        row = self.register.row
+        if at >= 0 and row.wrote:
+            self.cache.words[at + 4] = 0  # there is a copy in our row
+        elif (
+            self.guesses  # else a WRITE looks in any case
+            and at >= 0
+            and outcome == DONE
+            and (self.shared or not row.known)
+            and row.is_writer()
+        ):
+            row.known = row.learn()
+            row.note(self.cache.words, at)
+
+    # ---- what the index has ---------------------------------------------------------------------
+
+    def seek(self, place: Place, key: bytes) -> int:
+        """Of the slots that were read, the one with this key, or 0; its register is selected.
+
+        Its register has not been looked at; the next phase does.
+        """
+        fingerprint = place.hash & 0xFF
+        for index in range(32):
+            word = self.index.words[index]
+            if index & 7 and word >> 56 == fingerprint and is_valid(word):
+                reference = word & OBJECT_MASK
+                # The register is on its way from memory while the keys are compared.
+                area = area_of(len(key))
+                first = first_of(reference, self.replicas)
+                self.register.quorum.prefetch(reference, area, IN_PLACE_LEAST, first)
+                self.logged.load(reference)
+                if self.logged.key_is(key):
+                    place.word = word
+                    self._select(key, reference)
+                    return self.index.address(place, index)
+                self.endpoint.wait()
+        return 0
+
+    def _select(self, key: bytes, reference: int) -> None:
+        """Select the register of a key, whose object has just been read."""
+        ident, capacity = self.logged.word_after_key(0), self.logged.word_after_key(1)
+        self.register.select(
+            reference, area_of(len(key)), ident, capacity, first_of(reference, self.replicas)
+        )
+        self.register.row.forget()

@@ -1,0 +1,169 @@
+"""A signal handler raises between two lines of what is not compiled: no half of a step stays."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kit.cuts import Lines
+
+import limpet
+from limpet.shm.endpoint.fabric import Endpoint
+from limpet.stores.channels.channel import Channel
+from limpet.stores.channels.lock.ticket_lock import TicketLock, ticket_lock_size
+
+FOLDER = Path(limpet.__file__).parent
+COMPILED = limpet.build == "compiled"
+PATIENCE_S = 5.0
+SPINS = 20
+"""So often a client looks, twice over, before it sleeps."""
+
+
+# ---- the leaves that a client knows of a tree ----------------------------------------------------
+
+
+def uncompiled_routes() -> Any:
+    """The class as its source has it; a compiled one is not cut off between two lines."""
+    source = FOLDER / "stores/sherman/routes.py"
+    names: dict[str, Any] = {"__name__": "uncompiled_routes"}
+    exec(compile(source.read_text(), str(source), "exec"), names)
+    return names["Routes"]
+
+
+def leaf_of(low: bytes) -> int:
+    return 1024 * (1 + int(low))
+
+
+def learned(routes: Any, lows: list[bytes]) -> None:
+    for low in lows:
+        routes.learn(low, leaf_of(low))
+
+
+LOWS = [b"%02d" % number for number in range(0, 60, 10)]
+CHANGES = {
+    "learn": lambda routes: routes.learn(b"25", leaf_of(b"25")),
+    "learn again": lambda routes: routes.learn(b"20", leaf_of(b"20")),
+    "learn in a full one": lambda routes: learned(routes, [b"05", b"15", b"35", b"45"]),
+    "learn more": lambda routes: routes.learn_all(
+        [b"10", b"13", b"16", b"20"], [leaf_of(low) for low in (b"10", b"13", b"16", b"20")], b"30"
+    ),
+    "learn fewer": lambda routes: routes.learn_all([b"10"], [leaf_of(b"10")], b"40"),
+    "drop": lambda routes: routes.drop(b"20"),
+    "forget": lambda routes: routes.forget(),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_routes_lead_somewhere_whatever_is_cut_off(change: str) -> None:
+    """Each key leads to a leaf or to the root; what is wrong is found out by a fence, and mended by
+    the one way in which a tree forgets and learns leaves."""
+    made = uncompiled_routes()
+    for number in itertools.count(1):
+        routes = made(0, 8)
+        learned(routes, LOWS)
+        lines = Lines("sherman/routes.py", number)
+        with lines.watched():
+            CHANGES[change](routes)
+        for key in [b"%02d" % each for each in range(60)] * 2:
+            leaf = routes.find(key)
+            low = routes.low_at(key)
+            if leaf and leaf != leaf_of(low):
+                routes.drop(key)
+                low = b"%02d" % (int(key) // 10 * 10)
+                routes.learn(low, leaf_of(low))
+            leaf = routes.find(key)
+            assert leaf == 0 or leaf == leaf_of(routes.low_at(key))
+        if not lines.cut:
+            assert number > 2, "no line was met"
+            break
+
+
+# ---- waiting for a lock --------------------------------------------------------------------------
+
+
+class TellingEndpoint(Endpoint):
+    """Calls `waits` each time before its client waits, with how often it has waited."""
+
+    def __init__(self) -> None:
+        self.waits: Callable[[int], None] = lambda times: None
+        self.times = 0
+
+    def pause(self, attempt: int) -> int:
+        self.times += 1
+        self.waits(self.times)
+        return super().pause(attempt)
+
+    def futex_wait(self, addr: int, expected: int, timeout_us: int) -> int:
+        self.times += 1
+        self.waits(self.times)
+        return super().futex_wait(addr, expected, timeout_us)
+
+
+class TellingPool(limpet.Pool):
+    """A pool with such an endpoint."""
+
+    endpoint_class = TellingEndpoint
+
+
+def elsewhere(work: Callable[[], None]) -> None:
+    """Do it in another thread, whose lines are not those that count."""
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+
+
+def lock_of(pool: limpet.Pool) -> Any:
+    channel = Channel(pool.channels, "lock", size=ticket_lock_size(8), kind="test")
+    return TicketLock(channel, channel.address, 8)
+
+
+@pytest.mark.skipif(COMPILED, reason="a compiled one is not cut off between two lines")
+@pytest.mark.parametrize("waits", [0, 1, 2 * SPINS, 2 * SPINS + 1])
+def test_lock_is_not_held_by_a_wait_that_was_cut_off(pools: Any, waits: int) -> None:
+    """Whatever line it is, of a wait that ends after so many waits in vain: the others, and this
+    client, get the lock afterwards."""
+    pool = pools(clients=8)
+    other = lock_of(pool)
+    lock = lock_of(pools.keep(TellingPool.open(pool.url)))
+    endpoint = lock.endpoint
+    for number in itertools.count(1):
+        if waits:
+            assert other.acquire(PATIENCE_S)
+        endpoint.times = 0
+        endpoint.waits = lambda times: elsewhere(other.release) if times == waits else None
+        lines = Lines("lock/ticket_lock.py", number)
+        taken = False
+        with lines.watched():
+            taken = lock.acquire(PATIENCE_S)
+        endpoint.waits = lambda times: None
+        if endpoint.times < waits:
+            other.release()
+        assert taken != lines.cut
+        if taken:
+            lock.release()
+        assert not lock.locked(), f"it is held after a cut at line {number}"
+        for each in (other, lock):
+            assert each.acquire(PATIENCE_S), f"line {number}"
+            each.release()
+        if not lines.cut:
+            assert number > 10, "no line was met"
+            break
+
+
+@pytest.mark.skipif(COMPILED, reason="a compiled one is not cut off between two lines")
+def test_wait_that_is_cut_off_leaves_the_lock_to_another_thread(pools: Any) -> None:
+    """Another thread of the process has the lock: one that waits for it is cut off at any line."""
+    lock = lock_of(pools())
+    assert lock.acquire()
+    for number in itertools.count(1):
+        lines = Lines("lock/ticket_lock.py", number)
+        with lines.watched():
+            assert not lock.acquire(0.001)
+        assert lock.holder() == lock.client.ident, f"it was given back after a cut at {number}"
+        if not lines.cut:
+            break
+    lock.release()
