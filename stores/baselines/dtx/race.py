@@ -62,6 +62,7 @@ from limpet.stores.baselines.dtx.locks import ObjectLocks
 from limpet.stores.baselines.dtx.log import ValueLog
 from limpet.stores.baselines.dtx.recovery import Recovery
 from limpet.stores.baselines.dtx.stop import stop_size
+from limpet.stores.entry_log import Entry
 from limpet.stores.race.check import Check
 from limpet.stores.race.hash_store import HashStore
 from limpet.stores.race.index import Holds, Index, Place, is_frozen, is_valid
@@ -72,7 +73,6 @@ from limpet.stores.race.splitter import Splitter
 from limpet.stores.race.store import attach, make_directories, unmake_directories
 from limpet.stores.records import Objects
 from limpet.stores.rtx.layout import DOING, POINTER
-from limpet.stores.rtx.log import Entry
 from limpet.stores.rtx.repair import PATIENCE
 from limpet.stores.status import AGAIN, DONE, NO_MEMORY
 

@@ -57,7 +57,7 @@ from limpet.stores.sherman.scans import Scans
 
 if TYPE_CHECKING:
     from limpet.stores.baselines.dtx.log import ValueLog
-    from limpet.stores.rtx.log import Entry
+    from limpet.stores.entry_log import Entry
 
 KEY_ROOM: Final = 8
 """Bytes that a key takes at least, in a node."""

@@ -21,17 +21,21 @@ from limpet.shm import pool as shm_pool
 from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.stores import pool as stores_pool
 from limpet.stores.rtx.layout import POINTER
-from limpet.stores.rtx.lllock import is_vacant
 from limpet.stores.sherman.layout import ELSEWHERE, GONE
 from limpet.stores.status import MISSING, PUT
+from limpet.stores.vacant import is_vacant
 
 SOURCES: Final = (
-    "stores/records.py", "stores/inline.py", "stores/rtx/lllock.py", "stores/rtx/parts.py",
-    "stores/rtx/log.py", "stores/rtx/reads.py", "stores/rtx/repair.py", "stores/sherman/page.py",
+    "stores/records.py", "stores/inline.py", "stores/rtx/lllock.py", "stores/entry_log.py",
+    "stores/rtx/log.py", "stores/rtx/participant.py", "stores/rtx/tx_object.py",
+    "stores/rtx/extents.py", "stores/rtx/parts.py", "stores/rtx/participants.py",
+    "stores/rtx/try_commit.py", "stores/rtx/abort.py", "stores/rtx/reads.py",
+    "stores/rtx/repair.py", "stores/staged.py", "stores/sherman/page.py",
     "stores/sherman/routes.py", "stores/sherman/check.py", "stores/sherman/trees.py",
     "stores/sherman/tx_trees.py", "stores/sherman/scans.py", "stores/sherman/leaf_writer.py",
-    "stores/sherman/write_set.py", "stores/rtx/commit.py", "stores/sherman/transactional.py",
-    "stores/rtx/cut.py", "stores/rtx/transaction.py",
+    "stores/sherman/write_set.py", "stores/rtx/commit.py", "stores/sherman/tree_keys.py",
+    "stores/sherman/transactional.py", "stores/rtx/cut.py", "stores/rtx/execution.py",
+    "stores/rtx/transaction.py",
 )  # fmt: skip
 Change = tuple[str, str]
 
@@ -70,12 +74,12 @@ NOW: Final = """        self.drift_us = drift_us
 DONE_LOG: Final = """            if at:
                 self.locks.release(at, state)
             else:
-                log.finish()
+                carry_out(log)
             return DONE
 """
 NOT_RELEASED: Final = """            return AGAIN
 """
-OPEN: Final = """        reference = self.allocator.coherent().allocate(node, size, 1)
+OPEN: Final = """        reference = self.allocator.coherent().allocate(self._log_node(), size, 1)
         if not reference:
             return None
         log = Log"""
@@ -83,7 +87,7 @@ OWN_BUFFER: Final = """        reference = vars(self.locks).get("buffer", 0)
         if reference:
             self.client.log(reference, 0)
         else:
-            reference = self.allocator.coherent().allocate(node, size, 1)
+            reference = self.allocator.coherent().allocate(self._log_node(), size, 1)
         if not reference:
             return None
         self.locks.buffer = reference
@@ -91,13 +95,14 @@ OWN_BUFFER: Final = """        reference = vars(self.locks).get("buffer", 0)
 GIVEN_BACK: Final = """            self._end_without(state, True)
         self.client.release(0)
 """
-COMMITTED: Final = "            log.give_back(self.heap, True)\n"
-NOT_COMMITTED: Final = """        log.give_back(self.heap, False)
-        self.client.release(0)
+COMMITTED: Final = "            give_back(log, True)\n"
+NOT_COMMITTED: Final = """                abort(log, self.participants, state)
+                self.client.release(0)
 """
-ENTRIES: Final = "        entries = [entry for entry in self.entries() if entry.at > PART]\n"
-HEADER_AGAIN: Final = ENTRIES + (
-    "        if self.owner() != state:\n            return decided == DOING\n"
+ENTRIES: Final = "    participants = participants_of(log)\n    if word"
+HEADER_AGAIN: Final = (
+    "    participants = participants_of(log)\n"
+    "    if log.owner() != state:\n        return commits\n    if word"
 )
 UNLOGGED: Final = """        old = self.endpoint.load(at + POINTER)
         # ORDER: the pointer before the lock: it is one that it had under this lock.
@@ -117,18 +122,17 @@ BEGINS_WITH: Final = """            self.copy(old, reference, state)
 LEAF: Final = "            if page.level == 0 and (page.exact or page.has(key)):\n"
 ANY_LEAF: Final = "            if page.level == 0:\n"
 ROUTED: Final = "            if hinted:\n                hinted = False\n"
-VALIDATED: Final = "self._hold_slots() and self.validate()"
-BEGIN: Final = "        return self.endpoint.cas(self.at + STATE, INIT, DOING) == INIT\n"
-APPLIED: Final = """        for entry in self.entries():
-            if entry.at > PART:
-                self.locks.install(entry.at, entry.old, entry.new)
+VALIDATED: Final = "self._is_alone() and self.validate()"
+BEGIN: Final = "        self.decided = self.endpoint.cas(self.at + STATE, INIT, DOING) == INIT\n"
+APPLIED: Final = """        for participant in self.noted:
+            participant.publish()
 """
 HELD: Final = "        self._at_cut = False\n        return self._reads.hold()\n"
-COMMITS: Final = "        commits = word & STATE_MASK == DOING or bool(word & COMMITTED)\n"
-NO_MORE: Final = """        if word & STATE_MASK == DONE:
-            return commits
+COMMITS: Final = "    commits = word & STATE_MASK == DOING or word & COMMITTED != 0\n"
+NO_MORE: Final = """    if word & STATE_MASK == STATE_MASK:  # DONE
+        return commits
 """
-NOT_FOUND: Final = "        self.endpoint.cas(slot + TX_TIME, state & TIME_MASK, 0)\n"
+NOT_FOUND: Final = "        self.endpoint.cas(slot_at(state) + TX_TIME, state & TIME_MASK, 0)\n"
 OWNED: Final = " or log.owner() != state"
 SETTLE: Final = """        old = self.endpoint.load(at + POINTER)
         # ORDER: the pointer before the lock: it is one that it had under this lock.
@@ -225,8 +229,8 @@ FREES_NEW: Final = Mutant(
     "recovery-frees-what-was-committed",
     (
         (
-            "log.give_back(self.heap, self.store.carry_out(log))",
-            "log.give_back(self.heap, self.store.carry_out(log) and False)",
+            "give_back(log, self.store.carry_out(log))",
+            "give_back(log, self.store.carry_out(log) and False)",
         ),
     ),
 )
@@ -276,7 +280,7 @@ CUT_WHATEVER_BECAME_OF_IT: Final = Mutant(
 )
 CUT_WITHOUT_LOCKS: Final = Mutant(
     "r11-cut-that-locks-nothing",
-    (AT_ONCE, ("and self.locks.acquire(look.at, version, state):", "and True:")),
+    (AT_ONCE, ("and leaf.lock(state):", "and True:")),
 )
 STARTS_AGAIN: Final = Mutant(
     "r11-reader-starts-again-whenever-anything-changed",
