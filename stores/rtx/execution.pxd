@@ -58,7 +58,7 @@ cdef class Transaction:
     cdef Used _first_use(self, store)
     @cython.locals(used=Used)
     cdef object _get(self, store, bytes key)
-    cdef object _read(self, Reading reading)
+    cpdef object _read(self, Reading reading)
     cdef object _recall(self, recalled)
     cpdef int check(self, Reading reading, found) except -1
     cpdef bint _holds(self, Used used, bytes key, found) except -1
