@@ -21,6 +21,8 @@ cdef class Entry:
     cdef public u64 new
     cdef public u64 place
 
+    cpdef int describe(self, u64 at, u64 old, u64 new) except -1
+
 cdef class EntryLog:
     cdef readonly Client client
     cdef readonly Endpoint endpoint
@@ -28,6 +30,7 @@ cdef class EntryLog:
     cdef readonly u64 at
     cdef readonly list noted
 
+    cpdef int find(self, Client client, u64 reference) except -1
     @cython.locals(endpoint=Endpoint)
     cpdef int open(self, u64 owner) except -1
     @cython.locals(endpoint=Endpoint, index=u64, at=u64)

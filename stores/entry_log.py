@@ -25,6 +25,10 @@ class Entry:
     """An entry of a log, in three words."""
 
     def __init__(self, at: int, old: int, new: int) -> None:
+        self.describe(at, old, new)
+
+    def describe(self, at: int, old: int, new: int) -> None:
+        """Have it be the entry of these words. Constructors call it, as that is compiled."""
         self.at = at
         self.old = old
         self.new = new
@@ -36,6 +40,10 @@ class EntryLog:
     """A log, by any client that works on it. `reference`: of its object."""
 
     def __init__(self, client: Any, reference: int) -> None:
+        self.find(client, reference)
+
+    def find(self, client: Any, reference: int) -> None:
+        """Have it be the log there. Constructors call it, as that is compiled."""
         self.client = client
         self.endpoint = client.endpoint
         self.reference = reference

@@ -60,6 +60,7 @@ cdef class Commit(Staged):
     @cython.locals(best=u64, each=u64, write=SlotWrite)
     cdef u64 _usual_size(self, u64 size) except 0
     cpdef Part new_part(self, u64 node, u64 size, list writes)
+    @cython.locals(first=u64, at=u64)
     cdef u64 _log_node(self) except? 255
     @cython.locals(size=u64, participant=Participant)
     cpdef replenish(self, u64 sparing=*, bint update=*)

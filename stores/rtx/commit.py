@@ -291,7 +291,11 @@ class Commit(Staged):
 
     def _log_node(self) -> int:
         """The memory node of the log: that of its first object."""
-        return min(self.pages or self.slots) >> NODE_SHIFT & 0xFF
+        first = 0
+        for at in self.pages or self.slots:
+            if not first or at < first:
+                first = at
+        return first >> NODE_SHIFT & 0xFF
 
     def replenish(self, sparing: int = 0, update: bool = False) -> None:
         """Have memory ready for all of it, as `have_ready` does."""

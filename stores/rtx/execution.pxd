@@ -1,8 +1,9 @@
 cimport cython
+# By the name of their module: tests replace the classes where they are made.
+cimport limpet.stores.rtx.commit as committing
+cimport limpet.stores.rtx.reads as read_sets
 
 from limpet.stores.base cimport as_bytes
-# By the name of their module: tests replace the classes where they are made.
-from limpet.stores.rtx cimport commit as committing, reads as read_sets
 from limpet.stores.rtx.reads cimport ReadPlace, TxKeys, Visitor
 
 cdef int AGAIN

@@ -32,7 +32,7 @@ class Extent(Participant):
     ) -> None:
         """`link_address`: how a client journal names it. `staging`: of a new one, what writes it
         with this pair, for a key in that leaf."""
-        super().__init__(0, old, new)
+        self.describe(0, old, new)
         self.link_address = link_address
         self.staging = staging
         self.leaf = leaf

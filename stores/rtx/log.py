@@ -48,7 +48,7 @@ several memory nodes is whole only as long as none of them is lost in the midst 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from limpet.shm.errors import NodeFailed
 from limpet.stores.entry_log import EntryLog
@@ -76,8 +76,8 @@ if TYPE_CHECKING:
 class Log(EntryLog):
     """A log, by any client that works on it. `reference`: of its object."""
 
-    def __init__(self, locks: Any, reference: int) -> None:
-        super().__init__(locks.client, reference)
+    def __init__(self, locks: LLLocks, reference: int) -> None:
+        self.find(locks.client, reference)
         self.locks = locks
         self.lock_state = 0
         """Of the log's owner: the lock state of its transaction."""

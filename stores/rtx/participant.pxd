@@ -10,6 +10,7 @@ cpdef int go_on(membership, u64 count) except -1
 cdef class Participant(Entry):
     cdef public u64 busy
 
+    cpdef int describe(self, u64 at, u64 old, u64 new) except -1
     cpdef u64 node(self) except? 255
     cpdef list sizes(self)
     cpdef bint prepare(self, Log log, Allocator allocator) except -1

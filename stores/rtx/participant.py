@@ -51,8 +51,8 @@ class Participant(Entry):
     What a kind of participant has no use for, it leaves as it is here.
     """
 
-    def __init__(self, at: int, old: int, new: int) -> None:
-        super().__init__(at, old, new)
+    def describe(self, at: int, old: int, new: int) -> None:
+        Entry.describe(self, at, old, new)
         self.busy = 0
         """What was in the way of `lock` or `validate`, as `Repair.look` takes it."""
 

@@ -96,7 +96,7 @@ class Part(Participant):
 
     def __init__(self, endpoint: Any, word: int) -> None:
         reference = word & REFERENCE_MASK & ~HELD
-        super().__init__(PART, reference, reference)
+        self.describe(PART, reference, reference)
         self.endpoint = endpoint
         self.reference = reference
         self.address = word & ADDRESS_MASK

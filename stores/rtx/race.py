@@ -21,7 +21,7 @@ from limpet.shm.parameters import check_whole
 from limpet.stores.race.check import Check
 from limpet.stores.race.hash_store import HashStore
 from limpet.stores.race.index import Index, is_split
-from limpet.stores.race.parameters import SLOTS_PER_BUCKET, GrowingParameters
+from limpet.stores.race.parameters import GrowingParameters
 from limpet.stores.race.store import attach, make_directories, unmake_directories
 from limpet.stores.records import Objects
 from limpet.stores.rtx.hash_keys import HashKeys
@@ -34,6 +34,8 @@ from limpet.stores.rtx.repair import Repair
 from limpet.stores.rtx.try_commit import carry_out
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from limpet.shm.endpoint.layout import NodeLayout
     from limpet.shm.parameters import PoolParameters
 
@@ -58,16 +60,12 @@ class RtxRaceParameters(GrowingParameters):
         pool: PoolParameters,
         layout: NodeLayout,
         *,
-        capacity: int | None = None,
-        groups: int | None = None,
-        bucket_size: int = SLOTS_PER_BUCKET,
-        limit: int = 0,
         drift_us: int = DRIFT_US,
         each_us: int = EACH_US,
-    ) -> RtxRaceParameters:
-        base = GrowingParameters.for_pool(
-            pool, layout, capacity=capacity, groups=groups, bucket_size=bucket_size, limit=limit
-        )
+        **others: Any,
+    ) -> Self:
+        """The parameters for a pool; `others` are those of every table that grows."""
+        base = GrowingParameters.for_pool(pool, layout, **others)
         return cls(**dataclasses.asdict(base), drift_us=drift_us, each_us=each_us)
 
 

@@ -1,7 +1,6 @@
 cimport cython
-
 # By the name of its module: tests replace the class where it is made.
-from limpet.stores.rtx cimport execution as executing
+cimport limpet.stores.rtx.execution as executing
 
 cdef int AGAIN
 cdef int NO_MEMORY

@@ -34,7 +34,7 @@ class TXObj(Participant):
         """`version`: what the LLLock was when the object was read; `data`: `data.size` bytes that
         `data.write(address, state)` writes, or None to have the object be vacant. An object that is
         not prepared is locked only to be read: its entry has no pointers."""
-        super().__init__(at, old, new)
+        self.describe(at, old, new)
         self.locks = locks
         self.version = version
         self.data = data
