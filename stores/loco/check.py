@@ -166,7 +166,7 @@ class LocoCheck:
         hashed = hash64(key)
         if (hashed >> 32) * len(store.lookup.tables) >> 32 != table:
             return f"{key!r} belongs into another table"
-        if state >> LOCK_SHIFT & (1 << LOCK_BITS) - 1 != hashed & store.locking.lock_count - 1:
+        if not self._has_its_lock(state, hashed):
             return f"{key!r} has another lock"
         if link:
             wrong = self._wrong_object(link, key)
@@ -178,6 +178,11 @@ class LocoCheck:
             return f"{key!r} is also in entry {seen[key]}"
         seen[key] = entry
         return ""
+
+    def _has_its_lock(self, state: int, hashed: int) -> bool:
+        """Whether an entry in this state is under the lock of the key with this hash."""
+        lock = state >> LOCK_SHIFT & (1 << LOCK_BITS) - 1
+        return bool(lock == hashed & self.store.locking.lock_count - 1)
 
     def _wrong_object(self, link: int, key: bytes) -> str:
         store, objects = self.store, self.store.objects

@@ -44,6 +44,8 @@ cdef class LocalIndex:
     cdef u64 _word(self, u64 entry, u64 hashed) noexcept
     @cython.locals(entry='long long', scope=bint)
     cdef int _catch_up(self, u64 position, bint anew) except -1
+    @cython.final
+    cdef bint _is_overtaken(self, u64 position) noexcept
     cpdef object _damaged(self, u64 entry)
     @cython.locals(entry=u64, position=u64)
     cdef int _rebuild(self) except -1

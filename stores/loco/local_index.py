@@ -148,7 +148,7 @@ class LocalIndex:
             # One by one: after an interrupt we begin again at the same message.
             while self.known and self.applied != position:
                 entry = -1
-                if position - self.applied <= self.tracker.size:
+                if not self._is_overtaken(position):
                     entry = self.tracker.message(self.applied)
                 if entry < 0:
                     self.known = False
@@ -161,6 +161,10 @@ class LocalIndex:
                 self._rebuild()
         finally:
             self.endpoint.background(scope)
+
+    def _is_overtaken(self, position: int) -> bool:
+        """Whether the ring has gone round since the message that is to be applied next."""
+        return position - self.applied > self.tracker.size
 
     def _damaged(self, entry: int) -> StoreCorrupt:
         return StoreCorrupt(

@@ -32,6 +32,8 @@ cdef int MISSING
 cdef int NO_MEMORY
 cdef int UPDATE
 
+cdef u64 claimed_state(u64 lock, u64 counter) noexcept
+
 cdef class Writer:
     cdef readonly Client client
     cdef readonly Endpoint endpoint

@@ -114,7 +114,7 @@ class Writer:
             counter = there >> COUNTER_SHIFT
             if there & PHASE_MASK != VACANT or counter == COUNTER_MAX:
                 continue
-            state = counter + 1 << COUNTER_SHIFT | lock << LOCK_SHIFT | CLAIMED
+            state = claimed_state(lock, counter + 1)
             # ORDER: the intent before the claim, or no client could tell which lock's holder
             # claimed it.
             self.journal.declare(INSERTING, entry, state)
@@ -147,3 +147,8 @@ class Writer:
             self.client.log(link & REFERENCE_MASK, link_address)
             self.endpoint.store(link_address, 0)
         self.endpoint.store(found.entries.address(entry), vacant)
+
+
+def claimed_state(lock: int, counter: int) -> int:
+    """The state of an entry that is claimed under a lock, as its life of this number begins."""
+    return counter << COUNTER_SHIFT | lock << LOCK_SHIFT | CLAIMED

@@ -37,6 +37,7 @@ BATCH: Final = 64
 PASSES: Final = 2
 BUSY_MAX: Final = 64
 """Looks at a row that a living client is changing."""
+Copies = tuple[int | None, tuple[int, int], tuple[int, int]]
 
 
 class RcuckooCheck:
@@ -268,12 +269,16 @@ class RcuckooCheck:
                 # ORDER: the copies, the locks, the copies again: if a client had been moving the
                 # key, one of the rows would have another version by now.
                 locked = any(self._locked(table, row) for row in rows)
-                if not locked and self._copies(key) == (both, rows, versions):
+                if not locked and self._has_stayed(key, (both, rows, versions)):
                     return True
             self._wait(table, rows[0], attempt)
         return False
 
-    def _copies(self, key: bytes) -> tuple[int | None, tuple[int, int], tuple[int, int]]:
+    def _has_stayed(self, key: bytes, copies: Copies) -> bool:
+        """Whether the copies of a key are as they were."""
+        return self._copies(key) == copies
+
+    def _copies(self, key: bytes) -> Copies:
         """The number of its rows that have a key (None: these are being changed), the rows, their
         versions as read."""
         store = self.store

@@ -38,5 +38,7 @@ cdef class Journal:
     cpdef u64 glance(
         self, u64[::1] journals, u64 word, u64[::1] has, u64[::1] may_have
     ) except? 0xFEEDFACEDEADBEA7
+    @cython.final
+    cdef bint _is_still(self, u64 at, u64 state) except -1
     cpdef u64 owner(self) except? 0xFEEDFACEDEADBEA7
     cpdef int adopt(self, u64 ident) except -1

@@ -143,12 +143,16 @@ class Journal:
                     maybe |= bits
                     if group < state & HELD_MASK:
                         surely |= bits
-            if endpoint.load(at + STATE) != state:
+            if not self._is_still(at, state):
                 surely = 0
                 maybe = ANY
             has[index] = surely
             may_have[index] = maybe
         return found
+
+    def _is_still(self, at: int, state: int) -> bool:
+        """Whether a journal is in this state still."""
+        return self.endpoint.load(at + STATE) == state
 
     def owner(self) -> int:
         """The client that used it last; 0: none."""

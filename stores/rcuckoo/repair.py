@@ -125,7 +125,7 @@ class Repair:
     def look_after(self, word: int, bits: int) -> None:
         """Recover clients that have, or may have, these locks, if they are dead or stand still."""
         for look in self.looks():
-            if look.may_have(word) & bits and self.membership.gone(look.owner, *self._of(look)):
+            if look.may_have(word) & bits and self._gone(look):
                 self.repair(look.at)  # most often its recovery has done that
         holder = self.endpoint.load(self.base)
         if holder:
@@ -208,11 +208,16 @@ class Repair:
             if look is None or not self._is_over(look.owner):
                 return  # its slot has another client by now
             self.store.lookup.enter_table(self.base)
-            if look.state >> PATH_SHIFT & PATH_MASK:
-                self._settle_path(look)
-            self._give_back(look)
+            self._restore(look)
         finally:
             self.endpoint.cas(self.base, self.membership.ident, 0)
+
+    def _restore(self, look: Look) -> None:
+        """Have rows and locks be as they would without the journal's owner."""
+        if look.state >> PATH_SHIFT & PATH_MASK:
+            self._settle_path(look)
+        # ORDER: the rows before the locks, also of an entry that is in two rows (C6).
+        self._give_back(look)
 
     def _is_over(self, owner: int) -> bool:
         return owner == self.membership.ident or not self.membership.lives(owner)
@@ -287,37 +292,49 @@ class Repair:
     def _give_back(self, look: Look) -> None:
         held = look.held
         if look.unsure:
-            word, bits = look.groups[held]
-            self.endpoint.mcas(word, 0, 0, 0, self._stranded(look, word, bits))
+            self._give_back_unsure(look, *look.groups[held])
         while held:
             held -= 1
             self._say(look, held, UNSURE)
-            word, bits = look.groups[held]
-            self.endpoint.mcas(word, 0, 0, 0, bits)
+            self._give_back_bits(*look.groups[held])
         self.endpoint.store(look.at + STATE, look.state & REST_MASK)
+
+    def _give_back_unsure(self, look: Look, word: int, bits: int) -> None:
+        self._give_back_bits(word, self._stranded(look, word, bits))
+
+    def _give_back_bits(self, word: int, bits: int) -> None:
+        self.endpoint.mcas(word, 0, 0, 0, bits)
 
     def _stranded(self, mine: Look, word: int, bits: int) -> int:
         """The bits among these that are set in a word, and that no living client has."""
         attempt = 0
         changes: Counter[int] = Counter()
         while True:
-            others = (at for at in self._journals() if at != mine.at)
-            journals = array("Q", sorted(others, key=changes.__getitem__))
+            journals = array("Q", self._others(mine.at, changes))
             has, may_have = array("Q", journals), array("Q", journals)
             found = self.store.lookup.journal.glance(journals, word, has, may_have)
             bits &= found & ~functools.reduce(operator.or_, has, 0)
             changes.update(at for at, some in zip(journals, may_have, strict=True) if some == ANY)
-            suspects = [at for at, some in zip(journals, may_have, strict=True) if some & bits]
-            # ORDER: after the word: no client has joined since the states were read.
-            if not bits or (
-                len(self._journals()) == len(journals) + 1
-                and all(self._is_over_in(at, word, bits) for at in suspects)
-            ):
+            if self._is_settled(word, bits, journals, may_have):
                 return bits
             attempt += 1
             if attempt % LOOKS_BETWEEN == 0:
                 self.membership.progress()
                 self.endpoint.pause(attempt // LOOKS_BETWEEN)
+
+    def _others(self, but: int, changes: Counter[int]) -> list[int]:
+        """Addresses of all journals but one, those whose states change most often last."""
+        others = (at for at in self._journals() if at != but)
+        return sorted(others, key=changes.__getitem__)
+
+    def _is_settled(self, word: int, bits: int, journals: Any, may_have: Any) -> bool:
+        """Whether no client alive has any of these bits, going by that look at `journals`."""
+        suspects = [at for at, some in zip(journals, may_have, strict=True) if some & bits]
+        # ORDER: after the word: no client has joined since the states were read.
+        return not bits or (
+            len(self._journals()) == len(journals) + 1
+            and all(self._is_over_in(at, word, bits) for at in suspects)
+        )
 
     def _is_over_in(self, at: int, word: int, bits: int) -> bool:
         """Whether a journal may have these bits, and its owner is dead, perhaps fenced just now."""
@@ -328,6 +345,10 @@ class Repair:
         """Addresses of all journals that may be in use."""
         first, size = self.base + JOURNALS, self.store.lookup.journal_size
         return range(first, first + size * self.endpoint.load(SLOTS_USED), size)
+
+    def _gone(self, look: Look) -> bool:
+        """Whether a journal's owner is gone, or made to go by the pool's policy, and recovered."""
+        return bool(self.membership.gone(look.owner, *self._of(look)))
 
     def _ended(self, look: Look) -> bool:
         mine = look.owner == self.membership.ident

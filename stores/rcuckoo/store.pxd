@@ -27,8 +27,10 @@ cdef class Rcuckoo(InlineStore):
     cpdef int _change_once(self, bytes key, bytes value, u64 size, int mode, u64 attempt, Attempt way) except -1
     @cython.locals(plan=Plan)
     cpdef Attempt _go_on(self, int outcome, Attempt way, bytes key, bytes value, u64 size, int mode)
-    @cython.locals(turn=u64)
     cpdef int stay(self, u64 attempt, bint writes) except -1
+    @cython.final
+    @cython.locals(turn=u64)
+    cdef bint _is_to_look(self, u64 attempt) noexcept
     @cython.locals(locks=Locks, attempt=int)
     cdef int _refuse_stray(self) except -1
     @cython.locals(lookup=Lookup, base=u64)

@@ -136,11 +136,15 @@ class Rcuckoo(InlineStore):
         """Wait a little, and now and then look for the owner of the lock."""
         self.retries += 1
         self.endpoint.pause(attempt)
-        turn = attempt // self.patience
-        if attempt == turn * self.patience and (not turn & turn - 1 or not turn & 7):
+        if self._is_to_look(attempt):
             self.look_after()
         if attempt > LOOKS_MAX:
             self._refuse_stray()
+
+    def _is_to_look(self, attempt: int) -> bool:
+        """Whether it is time to look whom we wait for, after so many attempts."""
+        turn = attempt // self.patience
+        return attempt == turn * self.patience and (not turn & turn - 1 or not turn & 7)
 
     def _refuse_stray(self) -> None:
         """Raise StoreCorrupt when we wait for a lock that is set, and that no client has."""

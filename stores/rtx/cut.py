@@ -105,7 +105,7 @@ class Cut(Commit):
         held: dict[int, ObjectRead] = {}
         try:
             found = dict(self._read_all(log, state, held))
-            whole = not self.busy and log.state() & STATE_MASK == INIT
+            whole = not self.busy and self._stands(log)
             abort(log, participants_of(log), state)
             self.client.release(0)
         except NodeFailed:
@@ -155,6 +155,10 @@ class Cut(Commit):
                 waiting.append((name, follows))
             elif look.what is _nothing or follows.at not in held:
                 behind.append(((follows.at,), follows._replace(what=_nothing)))
+
+    def _stands(self, log: Log) -> bool:
+        """Whether no client has decided the log, and released what is locked."""
+        return log.state() & STATE_MASK == INIT
 
     def _lock(self, log: Log, state: int, look: Look, held: dict[int, ObjectRead]) -> bool:
         """Lock the leaf of a look; False: somebody else has it locked."""

@@ -165,9 +165,8 @@ class Repair:
 
     def _unlogged(self, at: int, state: int) -> int:
         """Release an expired lock without a log, with the pointer changed."""
-        old = self.endpoint.load(at + POINTER)
-        # ORDER: the pointer before the lock: it is one that it had under this lock.
-        if self.endpoint.load(at) != state:
+        old = self._pointer_under(at, state)
+        if old is None:
             return DONE
         if self._begins_with(old, state):
             self.repairs += self.locks.release(at, state)
@@ -182,6 +181,12 @@ class Repair:
         # CRASH(copied): the owner's CAS fails; the lock is released by whoever meets it.
         self.repairs += self.locks.release(at, state)
         return DONE
+
+    def _pointer_under(self, at: int, state: int) -> int | None:
+        """A pointer that an object had under this lock; None: it has another one, or none."""
+        pointer = int(self.endpoint.load(at + POINTER))
+        # ORDER: the pointer before the lock.
+        return pointer if self.endpoint.load(at) == state else None
 
     def _begins_with(self, pointer: int, state: int) -> bool:
         """Whether the data there was installed under this lock state."""
@@ -263,9 +268,8 @@ class Repair:
 
     def _settle_object(self, at: int, reference: int) -> bool:
         state = self._first_word(reference)
-        old = self.endpoint.load(at + POINTER)
-        # ORDER: the pointer before the lock: it is one that it had under this lock.
-        if self.endpoint.load(at) == state:
+        old = self._pointer_under(at, state)
+        if old is not None:
             if not self._begins_with(old, state):
                 if not self.client.remotely_fenced:
                     # In the memory for the new data, which no client has seen.

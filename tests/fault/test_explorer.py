@@ -51,7 +51,7 @@ from limpet.shm.errors import ParameterError
 
 pytestmark = pytest.mark.either_build(
     "the same lines on either build",
-    but=["test_race_holds[pct]", "test_source_of_the_store_run_uncompiled_holds"],
+    but=["test_race_holds[pct]", "test_what_the_mutants_are_made_of_holds"],
 )
 
 COMPILED = BUILD == "compiled"
@@ -287,8 +287,7 @@ def test_mutant_is_caught_and_its_command_repeats_it(mutant: Mutant) -> None:
     assert "everything held" in held.output
 
 
-def test_source_of_the_store_run_uncompiled_holds() -> None:
-    """What the mutants are made of is sound."""
+def test_what_the_mutants_are_made_of_holds() -> None:
     with in_force(Mutant("unchanged", (), race_with())):
         assert explore(Exploration(schedules=RUNS // 6, seed=1)).ok
 

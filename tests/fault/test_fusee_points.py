@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
-from kit.mutants.fusee import UNCHANGED, in_force
-from kit.mutants.uncompiled import backup_of, room_of
+from kit.mutants.fusee import UNCHANGED, backup_of, in_force, room_of
 from kit.puppets import PuppetPool, Where, dies_before, verb_on, verb_on_address
 
 from limpet.fault.matrix.testbed import look_away

@@ -26,10 +26,11 @@ from kit.mutants.fusee import (
     VOIDS_FIRST_BACKUP_FIRST,
     WITHOUT,
     Mutant,
+    backup_of,
     crowded,
     in_force,
+    room_of,
 )
-from kit.mutants.uncompiled import backup_of, room_of
 from kit.puppets import Puppet, after, verb_on, verb_on_address
 
 import limpet

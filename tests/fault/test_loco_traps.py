@@ -25,7 +25,7 @@ from kit.mutants.loco import (
     VALID_IN_CHECKSUM,
     in_force,
 )
-from kit.mutants.source import UNCHANGED, Mutant
+from kit.mutants.uncompiled import UNCHANGED, Mutant
 from kit.puppets import Puppet, PuppetEndpoint, PuppetPool, Testbed, verb_on, verb_on_address
 
 import limpet

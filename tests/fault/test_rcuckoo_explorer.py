@@ -11,7 +11,7 @@ from kit.mutants.rcuckoo import (
     UNFENCED,
     in_force,
 )
-from kit.mutants.source import UNCHANGED, Mutant
+from kit.mutants.uncompiled import UNCHANGED, Mutant
 
 from limpet.fault.explore.explorer import Exploration, ExplorerReport, explore
 from limpet.fault.explore.sim_cluster import SimulatedCluster

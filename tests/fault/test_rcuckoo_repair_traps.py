@@ -12,7 +12,7 @@ from typing import Any, Final
 import pytest
 from kit.cuckoo import Clients
 from kit.mutants.rcuckoo import ALL_QUIET, NO_PROGRESS, OFTEN, STARVED, in_force
-from kit.mutants.source import UNCHANGED, Mutant
+from kit.mutants.uncompiled import UNCHANGED, Mutant
 from kit.puppets import PuppetPool, verb_on
 
 from limpet.shm.endpoint import slots

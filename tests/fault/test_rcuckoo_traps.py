@@ -13,6 +13,7 @@ from kit.mutants.rcuckoo import (
     ANYBODYS_BIT,
     BLESSED,
     BUSY_IS_SUSPECT,
+    BY_THE_PAPER,
     COMPARED,
     GOOD_COPY_CLEARED,
     LEASE_IS_SUSPECT,
@@ -20,7 +21,6 @@ from kit.mutants.rcuckoo import (
     LOCKS_FIRST,
     MISSED,
     NO_SECOND_LOOK,
-    ODD,
     ONE_ROW,
     PATH_LOCKED,
     SPINS,
@@ -33,7 +33,7 @@ from kit.mutants.rcuckoo import (
     in_force,
     places_of_variant,
 )
-from kit.mutants.source import UNCHANGED, Mutant
+from kit.mutants.uncompiled import UNCHANGED, Mutant
 from kit.puppets import Where, verb_on, verb_on_address
 
 import limpet
@@ -117,7 +117,7 @@ def _keys_have_two_rows(pools: Any) -> None:
     """Nine keys with the same first row, for which the variant has no other one."""
     store = pools().store("rcuckoo", name="test", capacity=64)
     parameters = store.parameters
-    places = places_of_variant(ODD, parameters.rows, parameters.locality)
+    places = places_of_variant(BY_THE_PAPER, parameters.rows, parameters.locality)
 
     def is_alike(key: bytes) -> bool:
         places.place(hash64(key))

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
-from kit.mutants.source import sightings_for_ever
+from kit.mutants.sightings import sightings_for_ever
 from kit.puppets import Puppet, PuppetPool, verb_on, verb_on_address
 
 import limpet

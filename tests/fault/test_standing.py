@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit.mutants.source import sightings_for_ever
+from kit.mutants.sightings import sightings_for_ever
 
 import limpet
 from limpet.fault.drill import beside

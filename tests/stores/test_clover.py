@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import logging
 import os
 import random
@@ -12,10 +11,9 @@ import socket
 import subprocess
 import sys
 import time
-import types
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Final
 
 import numpy as np
 import psutil
@@ -26,12 +24,12 @@ from kit.waiting import until
 
 import limpet
 from limpet.fault.explore.explorer import Exploration, cluster_of, explore, numbered_run
-from limpet.fault.matrix.fault_profile import FAULT_PROFILES, profile_of
 from limpet.stores.baselines.clover import chains, server
-from limpet.stores.baselines.clover import store as table
+from limpet.stores.baselines.clover.chains import DELETED, newer_of
 from limpet.stores.baselines.clover.remote import Remote
 from limpet.stores.baselines.clover.server import DUE, LOOKUP, NOTICE
-from limpet.stores.registry import KINDS, Kind
+from limpet.stores.baselines.clover.store import Clover
+from limpet.stores.status import AGAIN, DONE, MISSING
 
 COMPILED = limpet.build == "compiled"
 
@@ -484,64 +482,79 @@ def test_runs_are_repeated_though_the_metadata_process_is_another_process() -> N
 # ---- known-bad variants --------------------------------------------------------------------------
 
 
-@dataclasses.dataclass(frozen=True)
-class Mutant:
-    """A text of the store's source, and what is there instead."""
-
-    name: str
-    old: str
-    new: str
+def trusts_the_cache(self: Clover, key: bytes, period: int) -> int:
+    return self.cache.get(key, (0, 0))[1]
 
 
-CREDULOUS = Mutant(
-    "cache-without-period", "return version if known == period else 0", "return version"
-)
-EXPLORED = [
-    Mutant(
-        "version-linked-by-a-store",
-        "newer = self.endpoint.cas(at, 0, version)",
-        "newer = self.endpoint.load(at) or self.endpoint.store(at, version)",
-    ),
-    Mutant(
-        "delete-empties-the-head",
-        "newer = self.endpoint.cas(newer_of(version), 0, DELETED)",
-        "newer = self.endpoint.store(self.remote.state(LOOKUP, key)[0], 0)",
-    ),
-    Mutant("version-not-aimed", "            self.client.retarget(0, at)\n", ""),
-    Mutant(
-        "insert-does-not-look-at-its-cas",
-        "        if lost:\n            return AGAIN  # another client was faster\n",
-        "",
-    ),
-    Mutant(
-        "ended-chain-not-noticed", "if newer == DELETED:\n                return MISSING", "pass"
-    ),
-]
+def appends(link: Callable[[Clover, int, int], int], notices_the_end: bool = True) -> Any:
+    """`Clover._append` that links a version in another way."""
+
+    def run(self: Clover, period: int, key: bytes, version: int, start: int) -> int:
+        while newer := link(self, newer_of(start), version):
+            self.endpoint.wait()
+            if newer == DELETED and notices_the_end:
+                return MISSING
+            start = newer
+        self.endpoint.wait()
+        self._remember(key, period, version)
+        return DONE
+
+    return run
 
 
-@pytest.fixture
-def mutant(request: Any, monkeypatch: pytest.MonkeyPatch) -> Mutant:
-    module = types.ModuleType("limpet.stores.clover.mutant")
-    text = Path(table.__file__).read_text()
-    assert text.count(request.param.old) == 1
-    text = text.replace(request.param.old, request.param.new)
-    exec(compile(text, table.__file__, "exec"), module.__dict__)
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setitem(KINDS, "mutant", Kind(module.__name__, "Clover"))
-    monkeypatch.setitem(FAULT_PROFILES, "mutant", profile_of("clover"))
-    return cast(Mutant, request.param)
+def links_as_shipped(self: Clover, at: int, version: int) -> int:
+    self.client.retarget(0, at)
+    return int(self.endpoint.cas(at, 0, version))
+
+
+def links_by_a_store(self: Clover, at: int, version: int) -> int:
+    self.client.retarget(0, at)
+    return int(self.endpoint.load(at) or self.endpoint.store(at, version))
+
+
+def links_without_aim(self: Clover, at: int, version: int) -> int:
+    return int(self.endpoint.cas(at, 0, version))
+
+
+def empties_the_head(self: Clover, key: bytes) -> int:
+    head, version = self.remote.state(LOOKUP, key)
+    self.cache.pop(key, None)
+    if version in (0, DELETED):
+        return MISSING
+    self.endpoint.store(head, 0)
+    self.endpoint.wait()
+    return DONE
+
+
+def begins_unchecked(self: Clover, period: int, key: bytes, version: int, head: int) -> int:
+    if BEGIN(self, period, key, version, head) == AGAIN:
+        self._remember(key, period, version)
+    return DONE
+
+
+BEGIN: Final = Clover._begin
+EXPLORED: Final = {
+    "version-linked-by-a-store": ("_append", appends(links_by_a_store)),
+    "delete-empties-the-head": ("_delete_once", empties_the_head),
+    "version-not-aimed": ("_append", appends(links_without_aim)),
+    "insert-does-not-look-at-its-cas": ("_begin", begins_unchecked),
+    "ended-chain-not-noticed": ("_append", appends(links_as_shipped, notices_the_end=False)),
+}
+"""A method, and what is there instead."""
 
 
 @pytest.mark.skipif(not COMPILED, reason="caught by many runs")
-@pytest.mark.parametrize("mutant", EXPLORED, indirect=True, ids=lambda mutant: mutant.name)
-def test_mutant_is_caught_by_the_explorer(mutant: Mutant) -> None:
-    explored = Exploration(store="mutant", schedules=4000, value_size=40, seed=1)
+@pytest.mark.parametrize("mutant", EXPLORED)
+def test_mutant_is_caught_by_the_explorer(mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Clover, *EXPLORED[mutant])
+    explored = Exploration(store="clover", schedules=4000, value_size=40, seed=1)
     assert explore(explored).failures
 
 
-@pytest.mark.parametrize("mutant", [CREDULOUS], indirect=True, ids=lambda mutant: mutant.name)
-def test_mutant_reads_what_was_freed(mutant: Mutant, pools: Any) -> None:
-    store = pools().store("mutant", name="test", capacity=100)
+def test_mutant_with_a_cache_without_periods_reads_what_was_freed(
+    pools: Any, store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Clover, "_cached", trusts_the_cache)
     store.put(b"k", b"before")
     other = again(pools, store)
     assert other.get(b"k") == b"before"

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import signal
-import sys
-import types
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any, cast
+from typing import Any, Final
 
 import pytest
 from kit.endpoints import Interrupted, WatchedPool
@@ -24,9 +20,9 @@ from limpet.fault.inject.stopping import StoppingPool
 from limpet.fault.matrix import crash_matrix as matrix
 from limpet.fault.matrix import matrix_result, testbed
 from limpet.fault.matrix.operations import OPERATIONS
-from limpet.stores.baselines.pdpm import store as table
-from limpet.stores.baselines.pdpm.buckets import REDO
-from limpet.stores.registry import KINDS, Kind
+from limpet.stores.baselines.pdpm.buckets import REDO, BucketPair
+from limpet.stores.baselines.pdpm.store import Pdpm
+from limpet.stores.status import AGAIN, DONE, MISSING
 
 pytestmark = pytest.mark.exhaustive_in_pure("the same lines as compiled, and slower")
 
@@ -393,99 +389,93 @@ def test_check_sees_a_key_twice_and_a_strange_redo_copy(store: Any) -> None:
 
 # ---- known-bad variants --------------------------------------------------------------------------
 
-LOCK = """            if self.endpoint.cas(place.home, 0, self.client.ident):
-                self.endpoint.wait()
-                return AGAIN
-"""
-COMMIT = """        # LINEARIZES: update
-        self.endpoint.store(redo, reference)
-"""
-IN_PLACE = "        self.objects.write(old, key, value)\n"
-UNLOCK = """        self.endpoint.store(place.home, 0)
-        self.endpoint.wait()
-        return outcome
-"""
-GONE = """self.membership.gone(holder, f"a lock of {self.name!r}")"""
-FINISH = """            self.objects.write(word & REFERENCE_MASK, key, value)
-            self.endpoint.store(home + REDO, 0)
-"""
-HOLD = """        self.client.log(word & REFERENCE_MASK, slot)
-        # LINEARIZES: delete
-"""
+
+def locks_whatever_is_there(self: Pdpm, home: int) -> bool:
+    self.endpoint.cas(home, 0, 1)
+    return True
 
 
-@dataclasses.dataclass(frozen=True)
-class Mutant:
-    """Texts of the store's source with what is there instead; the operation that is killed."""
-
-    name: str
-    changes: tuple[tuple[str, str], ...]
-    operation: str = "update, same size"
+def commits_nothing(self: Pdpm, redo: int, reference: int) -> None:
+    self.client.retarget(0, redo)
 
 
-LOCKLESS = Mutant("no-lock", ((LOCK, "            self.endpoint.cas(place.home, 0, 1)\n"),))
-CREDULOUS = Mutant(
-    "no-checksum", (("self._is_overwritten(word) and not self.objects.intact()", "False"),)
-)
-IMPATIENT = Mutant("lock-of-the-living-broken", ((GONE, "True"),))
-FORGETFUL = Mutant("redo-copy-freed", (("        self.client.retarget(0, redo)\n", ""),))
-KILLED = [
-    Mutant("no-redo-copy", ((COMMIT, ""),)),
-    Mutant(
-        "redo-copy-given-up-first",
-        ((IN_PLACE, "        self.endpoint.store(redo, 0)\n" + IN_PLACE),),
-    ),
-    Mutant("lock-of-the-dead-not-broken", ((GONE, "False"),)),
-    Mutant(
-        "dead-holders-update-dropped",
-        ((FINISH, "            self.endpoint.store(home + REDO, 0)\n"),),
-    ),
-    Mutant("old-object-not-held", ((HOLD, "        # LINEARIZES: delete\n"),), "delete"),
-]
+def commits_without_aim(self: Pdpm, redo: int, reference: int) -> None:
+    self.endpoint.store(redo, reference)
 
 
-@pytest.fixture
-def mutant(request: Any, monkeypatch: pytest.MonkeyPatch) -> Mutant:
-    module = types.ModuleType("limpet.stores.pdpm.mutant")
-    text = Path(table.__file__).read_text()
-    for old, new in request.param.changes:
-        assert text.count(old) == 1, old
-        text = text.replace(old, new)
-    exec(compile(text, table.__file__, "exec"), module.__dict__)
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setitem(KINDS, "mutant", Kind(module.__name__, "Pdpm"))
-    return cast(Mutant, request.param)
+def gives_the_copy_up_first(self: Pdpm, redo: int, old: int, key: bytes, value: bytes) -> None:
+    self.endpoint.store(redo, 0)
+    self.objects.write(old, key, value)
+
+
+def finishes_nothing(self: Pdpm, home: int) -> None:
+    reference = self.endpoint.load(home + REDO)
+    if reference:
+        self.client.log(reference, home + REDO)
+        self.endpoint.store(home + REDO, 0)
+    FINISH(self, home)
+
+
+def removes_without_the_journal(self: Pdpm, place: BucketPair, key: bytes) -> int:
+    slot, word = self._match(place, key)
+    if not slot:
+        return MISSING
+    return DONE if self.endpoint.cas(slot, word, 0) == word else AGAIN
+
+
+def yes(self: Pdpm, holder: int) -> bool:
+    return True
+
+
+def no(self: Pdpm, word: int) -> bool:
+    return False
+
+
+FINISH: Final = Pdpm._finish
+UPDATE: Final = "update, same size"
+KILLED: Final = {
+    "no-redo-copy": ("_commit", commits_nothing, UPDATE),
+    "redo-copy-given-up-first": ("_put_in_place", gives_the_copy_up_first, UPDATE),
+    "lock-of-the-dead-not-broken": ("_is_gone", no, UPDATE),
+    "dead-holders-update-dropped": ("_finish", finishes_nothing, UPDATE),
+    "old-object-not-held": ("_remove", removes_without_the_journal, "delete"),
+}
+"""A method, what is there instead, and the operation that is killed."""
 
 
 @pytest.mark.exhaustive("many runs", quick=["old*", "lock-of*"])
 @pytest.mark.skipif(not COMPILED, reason="caught by many runs")
-@pytest.mark.parametrize("mutant", KILLED, indirect=True, ids=lambda mutant: mutant.name)
-def test_mutant_is_caught_by_the_matrix(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("mutant", KILLED)
+def test_mutant_is_caught_by_the_matrix(mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, method, operation = KILLED[mutant]
+    monkeypatch.setattr(Pdpm, name, method)
     for module in (testbed, matrix):
         monkeypatch.setattr(module, "PATIENCE_S", 1.0)
     monkeypatch.setattr(matrix_result, "FAILURES_MAX", 1)
-    result = matrix.Matrix("mutant").killed(OPERATIONS[mutant.operation])
+    result = matrix.Matrix("pdpm").killed(OPERATIONS[operation])
     assert result.verdict == "FAILED"
 
 
 @pytest.mark.skipif(not COMPILED, reason="caught by many runs")
-@pytest.mark.parametrize("mutant", [LOCKLESS], indirect=True, ids=lambda mutant: mutant.name)
-def test_mutant_is_caught_by_the_explorer(mutant: Mutant) -> None:
-    report = explore(Exploration(store="mutant", schedules=6000, value_size=200, seed=1))
+def test_mutant_without_locks_is_caught_by_the_explorer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Pdpm, "_lock", locks_whatever_is_there)
+    report = explore(Exploration(store="pdpm", schedules=6000, value_size=200, seed=1))
     assert report.failures[0].what.startswith(("history", "check", "leaked", "no end"))
 
 
-@pytest.mark.parametrize("mutant", [CREDULOUS], indirect=True, ids=lambda mutant: mutant.name)
-def test_mutant_returns_half_a_value(mutant: Mutant, pools: Any) -> None:
-    store = pools().store("mutant", name="test", capacity=64)
-    store.put(b"k", OLD)
+def test_mutant_without_checksums_returns_half_a_value(
+    pools: Any, store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Pdpm, "_is_torn", no)
     assert met_half_written(pools, store) not in (OLD, NEW)
 
 
-@pytest.mark.parametrize("mutant", [IMPATIENT], indirect=True, ids=lambda mutant: mutant.name)
-def test_mutant_loses_what_is_written_after_its_lock_was_broken(mutant: Mutant, pools: Any) -> None:
+def test_mutant_that_breaks_locks_of_the_living_loses_what_is_written_then(
+    pools: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A stopped holder wakes up and writes its value over a later one (trap G1)."""
-    store = pools(fence="wait").store("mutant", name="test", capacity=64)
+    monkeypatch.setattr(Pdpm, "_is_gone", yes)
+    store = pools(fence="wait").store("pdpm", name="test", capacity=64)
     store.put(b"k", OLD)
     found = []
     for pid in until_redo(store, stop):
@@ -498,10 +488,10 @@ def test_mutant_loses_what_is_written_after_its_lock_was_broken(mutant: Mutant, 
     assert set(found) - {b"l" * 40}
 
 
-@pytest.mark.parametrize("mutant", [FORGETFUL], indirect=True, ids=lambda mutant: mutant.name)
-def test_mutant_that_recovery_frees_a_linked_redo_copy_of(mutant: Mutant, pools: Any) -> None:
-    store = pools().store("mutant", name="test", capacity=64)
-    store.put(b"k", OLD)
+def test_mutant_whose_redo_copy_is_not_aimed_has_it_freed_by_recovery(
+    store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Pdpm, "_commit", commits_without_aim)
     pid = next(found := until_redo(store, die))
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     store.pool.recover()

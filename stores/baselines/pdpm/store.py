@@ -164,10 +164,14 @@ class Pdpm(Buckets):
         if redo:
             self._require_lock(place, redo)
             return AGAIN
-        if self._is_overwritten(word) and not self.objects.intact():
+        if self._is_torn(word):
             self._require_whole(place, slot, word, key)
             return AGAIN
         return self.objects.value()
+
+    def _is_torn(self, word: int) -> bool:
+        """Whether the object that was read, and to which this word leads, is being overwritten."""
+        return self._is_overwritten(word) and not self.objects.intact()
 
     def _require_lock(self, place: BucketPair, redo: int) -> None:
         """Raise StoreCorrupt if no client has the lock under which there is this redo copy.
@@ -195,7 +199,7 @@ class Pdpm(Buckets):
     def _locked(self, place: BucketPair, work: Callable[[], int]) -> int:
         """What `work` comes to, with the lock held and the buckets read; AGAIN: another has it."""
         try:
-            if self.endpoint.cas(place.home, 0, self.client.ident):
+            if not self._lock(place.home):
                 self.endpoint.wait()
                 return AGAIN
             # CRASH(locked): who wants the lock finds its holder dead, and takes it over.
@@ -209,6 +213,9 @@ class Pdpm(Buckets):
         self.endpoint.store(place.home, 0)
         self.endpoint.wait()
         return outcome
+
+    def _lock(self, home: int) -> bool:
+        return bool(self.endpoint.cas(home, 0, self.client.ident) == 0)
 
     def _change(self, place: BucketPair, key: bytes, value: bytes, size: int, mode: int) -> int:
         slot, word = self._match(place, key)
@@ -244,11 +251,19 @@ class Pdpm(Buckets):
         self, place: BucketPair, old: int, key: bytes, value: bytes, reference: int
     ) -> None:
         redo = place.home + REDO
+        self._commit(redo, reference)
+        # CRASH(committed): who takes the lock over writes the value in place.
+        self.endpoint.wait()
+        self._put_in_place(redo, old, key, value)
+
+    def _commit(self, redo: int, reference: int) -> None:
+        """Have an object of the client journal be the redo copy."""
         self.client.retarget(0, redo)
         # LINEARIZES: update
         self.endpoint.store(redo, reference)
-        # CRASH(committed): who takes the lock over writes the value in place.
-        self.endpoint.wait()
+
+    def _put_in_place(self, redo: int, old: int, key: bytes, value: bytes) -> None:
+        """Overwrite the old object as the redo copy says, and give that up."""
         self.objects.write(old, key, value)
         # ORDER: the whole value is in place before the redo copy is given up, and that before the
         # lock.
@@ -276,7 +291,7 @@ class Pdpm(Buckets):
     def _take_over(self, home: int) -> None:
         self.look_whether_there()
         holder = self.endpoint.load(home)
-        if not holder or not self.membership.gone(holder, f"a lock of {self.name!r}"):
+        if not holder or not self._is_gone(holder):
             return
         self.client.pin()
         try:
@@ -286,6 +301,9 @@ class Pdpm(Buckets):
                 self._finish(home)
         finally:
             self.client.unpin()
+
+    def _is_gone(self, holder: int) -> bool:
+        return bool(self.membership.gone(holder, f"a lock of {self.name!r}"))
 
     def _finish(self, home: int) -> None:
         """Write in place what is committed under this lock, which we hold, and unlock."""
@@ -299,7 +317,6 @@ class Pdpm(Buckets):
             if not slot:
                 raise StoreCorrupt(f"{self.name}: a redo copy of {key!r}, which is not there")
             self.client.log(reference, home + REDO)
-            self.objects.write(word & REFERENCE_MASK, key, value)
-            self.endpoint.store(home + REDO, 0)
+            self._put_in_place(home + REDO, word & REFERENCE_MASK, key, value)
         self.endpoint.store(home, 0)
         self.endpoint.wait()

@@ -1,94 +1,100 @@
 """Known-bad variants of the `loco` store, for the checkers to catch.
 
-Each is the shipped source, run uncompiled (source.py), with some functions, or some lines,
-replaced. Those named
+Each is the shipped store with some functions replaced, run uncompiled (uncompiled.py). Those named
 after a trap put back what the paper says, or leaves open; the others are steps of our own that look
 as if they could be left out.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Final
 
-from kit.mutants.source import Mutant, store_in_force
-from limpet.stores.loco.layout import CHECKSUM, LATE_MAX, NEAR, PHASE_MASK, TORN, VALID
+from kit.mutants.uncompiled import (
+    LOCO,
+    Change,
+    Mutant,
+    always,
+    replaced,
+    store_in_force,
+)
+from limpet.stores.loco.layout import (
+    CHECKSUM,
+    CLAIMED,
+    ENTRY_SHIFT,
+    LATE_MAX,
+    LINK,
+    NEAR,
+    PHASE_MASK,
+    ROW_MASK,
+    STATE,
+    TORN,
+    VALID,
+)
+from limpet.stores.loco.parameters import TRACKER_MIN
 from limpet.stores.status import AGAIN, DONE, FULL
 
-_PARTS: Final = (
-    "parameters", "tracker", "data_array", "local_index", "journal", "lookup", "writer", "repair",
-    "check", "locking", "store",
-)  # fmt: skip
-SOURCES: Final = (
-    "stores/records.py",
-    "stores/inline.py",
-    *(f"stores/loco/{name}.py" for name in _PARTS),
-)
 
-
-def in_force(mutant: Mutant) -> AbstractContextManager[None]:
+def in_force(mutant: Mutant) -> AbstractContextManager[Any]:
     """Have pools made meanwhile be the mutant's."""
-    return store_in_force(SOURCES, "Kvstore", mutant)
+    return store_in_force(LOCO, ("loco/store", "Kvstore"), mutant.changes)
 
 
-MADE_VALID: Final = (
-    "        self.endpoint.store(entries.address(entry), state & ~PHASE_MASK | VALID)\n"
-)
-LINKED: Final = "            self.endpoint.store(self.link_address(entry), self.words[LINK])\n"
-REST: Final = "        self.endpoint.write_words(at, self.words, count - CHECKSUM, CHECKSUM)\n"
-LIFE: Final = "        life = self.words[STATE] >> ENTRY_SHIFT\n        return crc_pair"
-COUNTED: Final = "state = counter + 1 << COUNTER_SHIFT | lock << LOCK_SHIFT | CLAIMED"
+# ---- repair --------------------------------------------------------------------------------------
 
 
-def _repair_nothing(names: dict[str, Any]) -> None:
-    def begin(locking: Any, found: Any, attempt: int) -> bool:
-        if attempt >= LATE_MAX:
-            found.index.refresh()
-        elif not found.index.refresh_near(NEAR << 2 * attempt):
-            return False
-        locking.writer.journal.intent()
-        return True
-
-    names["Locking"]._begin = begin
+def begins_without_repair(self: Any, found: Any, attempt: int) -> bool:
+    if attempt >= LATE_MAX:
+        found.index.refresh()
+    elif not found.index.refresh_near(NEAR << 2 * attempt):
+        return False
+    self.writer.journal.intent()
+    return True
 
 
-NO_REPAIR: Final = Mutant("l1-torn-value-is-not-repaired", replace=_repair_nothing)
+def sums_up_what_is_there(self: Any, entries: Any) -> None:
+    entries.words[CHECKSUM] = entries._checksum()
 
 
-def _bless(names: dict[str, Any]) -> None:
-    def load(journal: Any, entries: Any) -> None:
-        entries.words[CHECKSUM] = entries._checksum()
+def leaves_claims(vacate: Any) -> Any:
+    def run(self: Any, found: Any, entry: int, state: int) -> None:
+        if state & PHASE_MASK != CLAIMED:
+            vacate(self, found, entry, state)
 
-    names["Journal"].load = load
-
-
-BLESSED: Final = Mutant("l1-torn-value-is-made-valid", replace=_bless)
-CLAIM_STAYS: Final = Mutant(
-    "l1-claim-of-the-dead-stays",
-    (
-        (
-            "        if what == INSERTING and phase == CLAIMED:\n",
-            "        if what == INSERTING and phase == CLAIMED and False:\n",
-        ),
-    ),
-)
-VALID_IN_CHECKSUM: Final = Mutant(
-    "l2-valid-bit-is-in-the-checksum",
-    (
-        (LIFE, LIFE.replace("self.words[STATE] >> ENTRY_SHIFT", "self.words[STATE]")),
-        (
-            MADE_VALID,
-            MADE_VALID
-            + """        entries.compose(state & ~PHASE_MASK | VALID, key, value, reference)
-        self.endpoint.store(entries.address(entry) + 8, entries.words[1])
-""",
-        ),
-    ),
-)
+    return run
 
 
-def _insert_in(*order: str) -> Callable[[dict[str, Any]], None]:
+# ---- entries -------------------------------------------------------------------------------------
+
+
+def with_life(life: Callable[[int], int]) -> Any:
+    """`DataArray._checksum`, of another part of the state."""
+
+    def change(checksum: Any) -> Any:
+        mix, mask = checksum.__globals__["MIX"], checksum.__globals__["MASK"]
+
+        def run(self: Any) -> int:
+            state = int(self.words[STATE])
+            lives = (state >> ENTRY_SHIFT) * mix ^ life(state) * mix
+            return int(checksum(self)) ^ (lives & mask)
+
+        return run
+
+    return change
+
+
+def links_last(self: Any, entry: int, count: int, linked: int) -> None:
+    link, self.words[LINK] = self.words[LINK], linked
+    self.endpoint.write_words(
+        self.address(entry) + 8 * CHECKSUM, self.words, count - CHECKSUM, CHECKSUM
+    )
+    if link != linked:
+        self.endpoint.store(self.link_address(entry), link)
+
+
+def inserts_in(*order: str) -> Any:
     """Inserts take these steps in this order."""
 
     def insert(writer: Any, found: Any, key: bytes, value: bytes, reference: int) -> int:
@@ -101,101 +107,147 @@ def _insert_in(*order: str) -> Callable[[dict[str, Any]], None]:
         count = entries.compose(state, key, value, reference)
         numbers = []
         valid = state & ~PHASE_MASK | VALID
+
+        def sum_up() -> None:
+            entries.compose(valid, key, value, reference)
+            writer.endpoint.store(entries.address(entry) + 8 * CHECKSUM, entries.words[CHECKSUM])
+
         steps: dict[str, Callable[[], object]] = {
             "write": lambda: entries.write(entry, count, 0),
             "tell": lambda: numbers.append(index.tracker.append(entry)),
             "learn": lambda: index.learn(entry, found.hash, state, numbers[0]),
             "make valid": lambda: writer.endpoint.store(entries.address(entry), valid),
+            "sum up": sum_up,
         }
         for step in order:
             steps[step]()
         writer.journal.end()
         return DONE
 
-    def replace(names: dict[str, Any]) -> None:
-        names["Writer"]._insert = insert
-
-    return replace
+    return replaced("loco/writer", "Writer._insert", insert)
 
 
-VALID_FIRST: Final = Mutant(
-    "l3-valid-before-it-is-told",
-    replace=_insert_in("write", "make valid", "tell", "learn", "make valid"),
+def counts_in_one_bit(claimed_state: Any) -> Any:
+    return lambda lock, counter: claimed_state(lock, counter & 1)
+
+
+def names_no_lock(claimed_state: Any) -> Any:
+    return lambda lock, counter: claimed_state(0, counter)
+
+
+# ---- the index -----------------------------------------------------------------------------------
+
+
+def looks_up_in_any_index(self: Any, key: bytes, attempt: int) -> int:
+    found = self.found
+    if not self.is_late(attempt):
+        self.choose(found, key)
+        if not found.index.known:
+            found.index.refresh()
+    outcome = self.look_up(found, key)
+    self.endpoint.wait()
+    return AGAIN if outcome == TORN else int(outcome)
+
+
+def loads_the_position_last(rebuild: Any) -> Any:
+    def run(self: Any) -> None:
+        rebuild(self)
+        self.applied = self.tracker.position()
+
+    return run
+
+
+def takes_any_message(self: Any, number: int) -> int:
+    return int(self.endpoint.load(self.ring + 8 * (number & self.size - 1)) & ROW_MASK)
+
+
+def has_a_short_ring(for_pool: Any) -> Any:
+    def run(cls: Any, *pool: Any, tracker: int | None = None, **parameters: Any) -> Any:
+        made = for_pool.__func__(cls, *pool, tracker=tracker, **parameters)
+        if tracker is not None:
+            return made
+        size = max(TRACKER_MIN, 1 << (made.entries // 4).bit_length())
+        return dataclasses.replace(made, tracker=size)
+
+    return classmethod(run)
+
+
+def refreshes_under_a_lock(begin: Any) -> Any:
+    def run(self: Any, found: Any, attempt: int) -> bool:
+        found.index.refresh()
+        if self.writer.journal.intent():
+            begin.__globals__["repair"](self.writer, found)
+        return True
+
+    return run
+
+
+# ---- the variants --------------------------------------------------------------------------------
+
+NO_REPAIR: Final = Mutant(
+    "l1-torn-value-is-not-repaired",
+    (replaced("loco/locking", "Locking._begin", begins_without_repair),),
 )
-
-
-def _look_up_in_any_index(names: dict[str, Any]) -> None:
-    def find_once(lookup: Any, key: bytes, attempt: int) -> int:
-        found = lookup.found
-        if not lookup.is_late(attempt):
-            lookup.choose(found, key)
-            if not found.index.known:
-                found.index.refresh()
-        outcome = lookup.look_up(found, key)
-        lookup.endpoint.wait()
-        return AGAIN if outcome == TORN else int(outcome)
-
-    names["Lookup"].find_once = find_once
-
-
-NOT_UP_TO_DATE: Final = Mutant("l3-index-is-not-brought-up-to-date", replace=_look_up_in_any_index)
+BLESSED: Final = Mutant(
+    "l1-torn-value-is-made-valid",
+    (replaced("loco/journal", "Journal.load", sums_up_what_is_there),),
+)
+CLAIM_STAYS: Final = Mutant(
+    "l1-claim-of-the-dead-stays", (Change("loco/writer", "Writer.vacate", leaves_claims),)
+)
+VALID_IN_CHECKSUM: Final = Mutant(
+    "l2-valid-bit-is-in-the-checksum",
+    (
+        Change("loco/data_array", "DataArray._checksum", with_life(lambda state: state)),
+        inserts_in("write", "tell", "learn", "make valid", "sum up"),
+    ),
+)
+VALID_FIRST: Final = Mutant(
+    "l3-valid-before-it-is-told", (inserts_in("write", "make valid", "tell", "learn"),)
+)
+NOT_UP_TO_DATE: Final = Mutant(
+    "l3-index-is-not-brought-up-to-date",
+    (replaced("loco/lookup", "Lookup.find_once", looks_up_in_any_index),),
+)
 COUNTER_WRAPS: Final = Mutant(
-    "l3-counter-has-one-bit",
-    ((COUNTED, COUNTED.replace("counter + 1 <<", "(counter + 1 & 1) <<")),),
+    "l3-counter-has-one-bit", (Change("loco/writer", "claimed_state", counts_in_one_bit),)
 )
 POSITION_LAST: Final = Mutant(
     "l3-position-is-loaded-after-the-entries",
-    (("        self.applied = position\n", "        self.applied = self.tracker.position()\n"),),
+    (Change("loco/local_index", "LocalIndex._rebuild", loads_the_position_last),),
 )
 LAP_OVERLOOKED: Final = Mutant(
     "l3-overtaken-message-is-applied",
     (
-        ("if position - self.applied <= self.tracker.size:", "if True:"),
-        ("        if word >> ROW_BITS != self._lap(number):\n            return -1\n", ""),
+        replaced("loco/local_index", "LocalIndex._is_overtaken", lambda self, position: False),
+        replaced("loco/tracker", "Tracker.message", takes_any_message),
     ),
 )
 SHORT_RING: Final = Mutant(
     "l4-ring-shorter-than-the-table",
-    (("1 << (entries - 1).bit_length()", "1 << (entries // 4).bit_length()"),),
+    (Change("loco/parameters", "LocoParameters.for_pool", has_a_short_ring),),
 )
-
-
-def _refresh_under_lock(names: dict[str, Any]) -> None:
-    def begin(locking: Any, found: Any, attempt: int) -> bool:
-        found.index.refresh()
-        if locking.writer.journal.intent():
-            names["repair"](locking.writer, found)
-        return True
-
-    names["Locking"]._begin = begin
-
-
-ANEW_UNDER_LOCK: Final = Mutant("l4-index-is-made-anew-under-a-lock", replace=_refresh_under_lock)
+ANEW_UNDER_LOCK: Final = Mutant(
+    "l4-index-is-made-anew-under-a-lock",
+    (Change("loco/locking", "Locking._begin", refreshes_under_a_lock),),
+)
 TOLD_FIRST: Final = Mutant(
-    "told-before-it-is-written", replace=_insert_in("tell", "write", "learn", "make valid")
+    "told-before-it-is-written", (inserts_in("tell", "write", "learn", "make valid"),)
 )
-KEY_TRUSTED: Final = Mutant("key-is-not-compared", ((" and entries.key_is(key):\n", ":\n"),))
+KEY_TRUSTED: Final = Mutant(
+    "key-is-not-compared", (replaced("loco/data_array", "DataArray.key_is", always),)
+)
 COUNTER_NOT_IN_CHECKSUM: Final = Mutant(
     "counter-is-not-in-the-checksum",
-    ((LIFE, LIFE.replace("self.words[STATE] >> ENTRY_SHIFT", "0")),),
+    (Change("loco/data_array", "DataArray._checksum", with_life(lambda state: 0)),),
 )
 LINK_LAST: Final = Mutant(
-    "link-after-the-other-words",
-    (
-        (LINKED, "            pass\n"),
-        (
-            REST,
-            """        link, self.words[LINK] = self.words[LINK], linked
-        self.endpoint.write_words(at, self.words, count - CHECKSUM, CHECKSUM)
-        self.endpoint.store(self.link_address(entry), link)
-""",
-        ),
-    ),
+    "link-after-the-other-words", (replaced("loco/data_array", "DataArray.write", links_last),)
 )
 CLAIM_WITHOUT_LOCK: Final = Mutant(
     "claim-does-not-name-the-lock",
     (
-        (COUNTED, COUNTED.replace("lock << LOCK_SHIFT | ", "")),
-        ("& (1 << LOCK_BITS) - 1 != hashed & store.locking.lock_count - 1:\n", "< 0:\n"),
+        Change("loco/writer", "claimed_state", names_no_lock),
+        replaced("loco/check", "LocoCheck._has_its_lock", always),
     ),
 )

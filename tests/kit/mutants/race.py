@@ -49,7 +49,8 @@ def race_with(
 class Mutant:
     """A variant of the store, `made`, or `by` in place of the pool's `replaced`.
 
-    `says`: the kind of failure. `program`, `value_size`, `scarce`: when not every one will do.
+    `says`: the kind of failure. `program`, `value_size`, `scarce`: when not every one will do, or
+    takes long.
     """
 
     name: str
@@ -245,12 +246,19 @@ MUTANTS: Final = (
     Mutant("old-object-held-after-cas", ("leaked",), race_with(HoldsAfterCas)),
     Mutant("delete-does-not-hold", ("leaked",), race_with(DeleteDoesNotHold)),
     Mutant("commit-without-rereading", ("history", "check"), race_with(DoesNotReadAgain)),
-    Mutant("kick-unchecked", ("history", "check"), race_with(KicksUnchecked)),
-    Mutant("kick-by-store", ("history", "check", "leaked"), race_with(KicksByStore)),
+    Mutant(
+        "kick-unchecked", ("history", "check"), race_with(KicksUnchecked), program="ia|ia|da ia"
+    ),
+    Mutant(
+        "kick-by-store", ("history", "check", "leaked"), race_with(KicksByStore),
+        program="ia|ia|da ia",
+    ),
     Mutant(
         "waits-for-the-dead", ("no end",), race_with(NeverKicks), program="ic|pc|", value_size=16
     ),
-    Mutant("commit-unchecked", ("history",), race_with(DecidesUnchecked)),
+    Mutant(
+        "commit-unchecked", ("history",), race_with(DecidesUnchecked), program="ic gc|ic gc|"
+    ),
     Mutant("update-by-store", ("history", "leaked", "check"), race_with(UpdatesByStore)),
     Mutant("tentative-is-visible", ("history",), race_with(get=get_any)),
     Mutant(

@@ -14,12 +14,10 @@ from typing import Any, Final
 
 import pytest
 
-from kit.mutants.source import from_source
-from kit.mutants.uncompiled import SWARM, Change, replaced, uncompiled
+from kit.mutants.uncompiled import SWARM, Change, replaced, store_in_force, uncompiled
 from limpet.fault.explore.explorer import Exploration
 from limpet.fault.matrix.fault_profile import FAULT_PROFILES
 from limpet.shm import pool as pool_module
-from limpet.stores import pool as stores_pool
 from limpet.stores.swarm.layout import (
     DELETED,
     DONE,
@@ -45,7 +43,7 @@ NODE_SIZE: Final = 1 << 20
 
 @dataclasses.dataclass(frozen=True)
 class Mutant:
-    """`changes` of the store, `clock`: lines of the clock's source, and what they are replaced by.
+    """`changes` of the store, and of the pool's clock.
 
     `says`: the kinds of failure that show it. `exploration`: what it is explored with.
     """
@@ -53,7 +51,7 @@ class Mutant:
     name: str
     says: tuple[str, ...]
     changes: tuple[Change, ...] = ()
-    clock: tuple[tuple[str, str], ...] = ()
+    clock: tuple[Change, ...] = ()
     exploration: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def parameters(self, schedules: int) -> Exploration:
@@ -66,14 +64,15 @@ class Mutant:
 @contextlib.contextmanager
 def in_force(mutant: Mutant) -> Iterator[None]:
     """Have pools made meanwhile be the mutant's."""
-    with pytest.MonkeyPatch.context() as patch:
-        made = uncompiled(SWARM, "Swarm", *mutant.changes)
-        patch.setattr(stores_pool, "store_class", lambda kind: made)
+    with (
+        store_in_force(SWARM, ("swarm/store", "Swarm"), mutant.changes),
+        crowded(),
+        pytest.MonkeyPatch.context() as patch,
+    ):
         if mutant.clock:
-            clock = from_source(("shm/clients/clock.py",), "Clock", *mutant.clock)
+            clock = uncompiled(("shm/clients/clock",), *mutant.clock)["shm/clients/clock"].Clock
             patch.setattr(pool_module, "Clock", clock)
-        with crowded():
-            yield
+        yield
 
 
 @contextlib.contextmanager
@@ -159,6 +158,16 @@ class Guessing:
 
     def after(self, time: int) -> int:
         return int(self.guess())
+
+
+def starts_anew(use: Any) -> Any:
+    def run(self: Any, time: int) -> int:
+        if self.owner != self.client.ident:
+            self.owner = self.client.ident
+            self.last = self.ceiling = 0
+        return int(use(self, time))
+
+    return run
 
 
 def guesses(init: Any) -> Any:
@@ -313,7 +322,7 @@ EXPLORED: Final = (
     Mutant(
         "s9-copy-does-not-carry-its-writer", ("client 0", "client 1", "history", "check", "no end"),
         (replaced("swarm/words", "placed", placed_without_writer),),
-        exploration={"program": STALE},
+        exploration={"program": "ua ga|ua ga|ga ga|ga"},
     ),
     Mutant(
         "abd-timestamp-is-guessed", ("client 0", "client 1", "history", "check", "no end"),
@@ -345,12 +354,7 @@ LITERAL_ALGORITHM_3: Final = Mutant(
 CLOCK_STARTS_ANEW: Final = Mutant(
     "s2-clock-is-not-that-of-the-slot",
     (),
-    clock=(
-        (
-            "            self.last = self.endpoint.load(self.client.slot + CLOCK)\n",
-            "            self.last = 0\n",
-        ),
-    ),
+    clock=(Change("shm/clients/clock", "Clock._use", starts_anew),),
 )
 WHOLE_WORDS: Final = Mutant(
     "s5-whole-words-are-compared",

@@ -1,59 +1,105 @@
-"""Modules run uncompiled, with functions replaced: for known-bad variants of compiled parts.
+"""Known-bad variants of compiled parts: modules run uncompiled, with functions replaced.
 
-A store, its parts and what they are made of are run again from the shipped sources, each importing
-those before it as they are made here. A change replaces a function, a method or a constant as soon
-as its module has been run, so those that import it have the replacement.
+This is the one way to vary what is compiled, and what no class derived from it can (a compiled
+class cannot be changed, and its `cdef` methods are called directly). A store, its parts and what
+they are made of are run from their shipped sources, each importing those before it as they are made
+here. No source is edited: a change replaces a function, a method or a constant by name as soon as
+its module has been run, so those that import it have the replacement. A name that is not there any
+more fails at once. What is not compiled is replaced where it is, by `monkeypatch`.
 """
 
 from __future__ import annotations
 
-import re
+import contextlib
+import dataclasses
+import functools
+import inspect
 import sys
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 from unittest import mock
 
+import pytest
+
 import limpet
+from limpet.stores import pool as stores_pool
 
 FOLDER: Final = Path(limpet.__file__).parent
-CORE: Final = (
-    "shm/clients/unique_ids", "stores/records", "stores/race/index", "stores/race/slots",
-    "stores/race/splitter", "stores/race/check", "stores/race/hash_store",
-)  # fmt: skip
-REPLICATED: Final = (
-    *CORE,
-    *(
-        f"stores/fusee/{name}"
-        for name in (
-            "log", "cache", "reconcile", "tables", "index", "snapshot", "slots", "growth",
-            "check", "restoring",
-        )
+
+
+def _in(folder: str, names: str) -> tuple[str, ...]:
+    return tuple(f"{folder}/{name}" for name in names.split())
+
+
+INLINE: Final = ("stores/records", "stores/inline")
+LOCO: Final = (
+    *INLINE,
+    *_in(
+        "stores/loco",
+        "parameters tracker data_array local_index journal lookup writer repair check locking "
+        "store",
     ),
-)  # fmt: skip
+)
+RCUCKOO: Final = (
+    *INLINE,
+    *_in(
+        "stores/rcuckoo",
+        "layout dependent_hash rows journal locks search lookup repair check writer store",
+    ),
+)
+TRANSACTIONS: Final = (
+    *INLINE,
+    "stores/rtx/lllock",
+    "stores/entry_log",
+    *_in(
+        "stores/rtx",
+        "log participant tx_object extents parts participants try_commit abort reads repair",
+    ),
+    "stores/staged",
+    *_in("stores/sherman", "page routes check trees tx_trees scans leaf_writer write_set"),
+    "stores/rtx/commit",
+    *_in("stores/sherman", "tree_keys transactional"),
+    *_in("stores/rtx", "cut execution transaction"),
+)
+REPLICATED: Final = (
+    "shm/clients/unique_ids",
+    "stores/records",
+    *_in("stores/race", "index slots splitter check hash_store"),
+    *_in("stores/fusee", "log cache reconcile tables index snapshot slots growth check restoring"),
+)
 FUSEE: Final = (*REPLICATED, "stores/fusee/store")
 SWARM: Final = (
     *REPLICATED,
-    *(
-        f"stores/swarm/{name}"
-        for name in (
-            "words", "register", "buffers", "replica", "quorum", "row", "write_back",
-            "max_register", "timestamp_lock", "protocol", "insistence", "safe_guess", "abd",
-            "tombstone", "recycling", "key_register", "registers", "cache", "check", "level",
-            "unmapping", "store",
-        )
+    *_in(
+        "stores/swarm",
+        "words register buffers replica quorum row write_back max_register timestamp_lock "
+        "protocol insistence safe_guess abd tombstone recycling key_register registers cache "
+        "check level unmapping store",
     ),
-)  # fmt: skip
+)
 
 
 class Change(NamedTuple):
     """`name`, a function, a constant, or "Class.method", of a module; `make(what it was)` makes
-    what it is."""
+    what it is. Modules of stores are named from their folder on."""
 
     module: str
     name: str
     make: Callable[[Any], Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Mutant:
+    """A store with these changes."""
+
+    name: str
+    changes: tuple[Change, ...] = ()
+
+
+UNCHANGED: Final = Mutant("unchanged")
+"""The shipped source, run as the mutants are."""
 
 
 def replaced(module: str, name: str, by: Any) -> Change:
@@ -61,22 +107,27 @@ def replaced(module: str, name: str, by: Any) -> Change:
     return Change(module, name, lambda original: by)
 
 
-def uncompiled(modules: Sequence[str], cls: str, *changes: Change) -> Any:
-    """A class of the last of these modules, all of them run uncompiled and changed."""
+def uncompiled(modules: Sequence[str], *changes: Change) -> dict[str, Any]:
+    """These modules, run uncompiled and changed, by the names that changes have for them."""
     left = list(changes)
+    made = {}
     with mock.patch.dict(sys.modules):
         for path in modules:
             name = "limpet." + path.replace("/", ".")
             module = sys.modules[name] = types.ModuleType(name)
-            text = (FOLDER / f"{path}.py").read_text()
-            # What the compiled base class counts, it alone can write.
-            text = re.sub(r"self\.(operations|retries) \+= .*", "pass", text)
-            exec(compile(text, f"{path}.py", "exec"), module.__dict__)
-            for change in [change for change in left if path == f"stores/{change.module}"]:
+            made[path.removeprefix("stores/")] = module
+            exec(_code(path), module.__dict__)
+            for change in [change for change in left if made.get(change.module) is module]:
                 left.remove(change)
                 _make(module, change)
     assert not left, f"no such modules: {left}"
-    return getattr(module, cls)
+    return made
+
+
+@functools.cache
+def _code(path: str) -> types.CodeType:
+    source = FOLDER / f"{path}.py"
+    return compile(source.read_text(), source, "exec")
 
 
 def _make(module: types.ModuleType, change: Change) -> None:
@@ -84,16 +135,60 @@ def _make(module: types.ModuleType, change: Change) -> None:
     *classes, name = change.name.split(".")
     for cls in classes:
         owner = vars(owner)[cls]
-    setattr(owner, name, change.make(vars(owner)[name]))
+    setattr(owner, name, change.make(inspect.getattr_static(owner, name)))
 
 
-def room_of(store: Any, key: bytes) -> int:
-    """Which slot an insert of the key would choose now."""
-    index, place = store.index, store.place
-    index.look_up(place, key)
-    return int(index.address(place, index.room(place)))
+@contextlib.contextmanager
+def store_in_force(
+    modules: Sequence[str], store: tuple[str, str], changes: Sequence[Change]
+) -> Iterator[dict[str, Any]]:
+    """Have stores made meanwhile be of a class of one of these modules, with these changes; the
+    modules."""
+    made = uncompiled(modules, *changes)
+    module, cls = store
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stores_pool, "store_class", lambda kind: getattr(made[module], cls))
+        yield made
 
 
-def backup_of(store: Any, slot: int, k: int) -> int:
-    """Where that slot of the key that was looked up last is on backup `k`."""
-    return int(store.tables.backup(slot, store.place.head, k))
+class Instead:
+    """Another object, but for these attributes; for a method that is to have it in the place of
+    that one."""
+
+    def __init__(self, other: Any, **attributes: Any) -> None:
+        self.__dict__.update(attributes, other=other)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.other, name)
+
+
+def with_part(part: str, **attributes: Any) -> Callable[[Any], Any]:
+    """For a `Change`: the method as it was, called while a part of its object has these
+    attributes."""
+
+    def change(method: Any) -> Any:
+        def run(self: Any, *arguments: Any) -> Any:
+            before = getattr(self, part)
+            setattr(self, part, Instead(before, **attributes))
+            try:
+                return method(self, *arguments)
+            finally:
+                setattr(self, part, before)
+
+        return run
+
+    return change
+
+
+def nothing(*arguments: Any) -> None:
+    """A step that is left out."""
+
+
+def always(*arguments: Any) -> bool:
+    """A look that finds all as it should be."""
+    return True
+
+
+def never(*arguments: Any) -> bool:
+    """A look that finds nothing."""
+    return False
