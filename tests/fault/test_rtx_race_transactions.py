@@ -114,12 +114,14 @@ def _only_what_is_there(reads: Reads, key: bytes, read: Any) -> bool:
     return True if read.value is None else NOTE_KEY(reads, key, read)
 
 
-def _let_go_before(part: Part, change: Change, committed: bool) -> None:
-    """The slot is what it was, and whose it was, before it is what it becomes."""
+def _let_go_before(part: Part, change: Change, committed: bool) -> int:
+    """The slot is what it was, and whose it was, before it is what it becomes. 0: a compiled part
+    takes what this returns for a status."""
     held = held_word(part.reference, change)
     part.endpoint.cas(change.slot, held, change.old)
     if committed:
         part.endpoint.cas(change.slot, change.old, change.new)
+    return 0
 
 
 NOTE_KEY: Final = Reads.note_key
