@@ -29,6 +29,11 @@ LOW_BITS: Final = 47
 LOW_MASK: Final = 0x7FFF_FFFF_FFFF
 
 
+def is_vacant(pointer: int) -> bool:
+    """Whether an object with this pointer has no data."""
+    return pointer == 0 or pointer >> 48 & 0xFF == VACANT_CLASS
+
+
 def vacant_word(ticket: int) -> int:
     """The word with this unique id."""
     number = NUMBER_MAX - ticket

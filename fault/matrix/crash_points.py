@@ -75,15 +75,15 @@ CRASH_POINTS: Final[dict[str, frozenset[str]]] = {
     "stores/rcuckoo/repair.py": frozenset({"repairing"}),
     "stores/rcuckoo/rows.py": frozenset({"torn"}),
     "stores/rcuckoo/writer.py": frozenset({"committed", "moving", "written"}),
-    "stores/rtx/commit.py": frozenset(
-        {"aborted", "decided", "locked", "noted", "over", "published"}
-    ),
-    "stores/rtx/cut.py": frozenset({"locked", "published"}),
+    "stores/rtx/abort.py": frozenset({"aborted"}),
+    "stores/rtx/commit.py": frozenset({"decided", "over", "published"}),
+    "stores/rtx/cut.py": frozenset({"published"}),
     "stores/rtx/hash_slots.py": frozenset({"kicked"}),
-    "stores/rtx/log.py": frozenset({"installing", "releasing"}),
-    "stores/rtx/parts.py": frozenset({"releasing"}),
-    "stores/rtx/race.py": frozenset({"split-decided"}),
+    "stores/rtx/log.py": frozenset({"noted"}),
+    "stores/rtx/parts.py": frozenset({"locked", "noted", "releasing"}),
+    "stores/rtx/race_split.py": frozenset({"split-decided"}),
     "stores/rtx/repair.py": frozenset({"copied", "taken-over"}),
+    "stores/rtx/tx_object.py": frozenset({"installing", "locked", "releasing"}),
     "stores/sherman/in_place_commit.py": frozenset({"node-locked", "node-written"}),
     "stores/sherman/leaf_writer.py": frozenset(
         {"leaf-installed", "leaf-locked", "leaf-locked-early"}

@@ -37,10 +37,14 @@ from typing import Any, Final, NamedTuple
 
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.errors import NodeFailed
+from limpet.stores.entry_log import log_size
+from limpet.stores.rtx.abort import abort
 from limpet.stores.rtx.commit import Commit
 from limpet.stores.rtx.layout import INIT, LOCKED, LOGGED, POINTER, STATE_MASK
-from limpet.stores.rtx.log import Entry, Log
+from limpet.stores.rtx.log import Log
+from limpet.stores.rtx.participants import participants_of
 from limpet.stores.rtx.reads import ObjectRead
+from limpet.stores.rtx.tx_object import TXObj
 from limpet.stores.status import AGAIN, DONE, NO_MEMORY
 
 TRIES_MAX: Final = 16
@@ -91,20 +95,19 @@ class Cut(Commit):
             look.store.require_there()
         self.begin(self.store.link)
         state = self.locks.draw(LOGGED)
-        reference = self.allocator.coherent().allocate(self.node, Log.size(self.room), 1)
+        reference = self.allocator.coherent().allocate(self.node, log_size(self.room), 1)
         if not reference:
             return NO_MEMORY, {}
         log = Log(self.locks, reference)
-        log.open(state)
-        # ORDER: it is one before the client journal says so.
-        self.client.retarget(0, self.link)
+        log.begin(state, self.link)
         log.publish(state, self.room)
         # CRASH(published): nothing is locked; recovery aborts it.
         held: dict[int, ObjectRead] = {}
         try:
             found = dict(self._read_all(log, state, held))
             whole = not self.busy and self._stands(log)
-            self._abort(log, {at: read.lock for at, read in held.items()}, state)
+            abort(log, participants_of(log), state)
+            self.client.release(0)
         except NodeFailed:
             for at, read in held.items():
                 with contextlib.suppress(NodeFailed):
@@ -114,8 +117,8 @@ class Cut(Commit):
 
     def replenish(self, sparing: int = 0, update: bool = False) -> None:
         """Have memory ready for the log. Outside of operations. Raises StoreFull."""
-        size = Log.size(self.room)
-        self.allocator.coherent().replenish_all(self.node, [size], 1, sparing, 0, update)
+        wanted = [(self.allocator.coherent(), self.node, log_size(self.room))]
+        self.have_ready(wanted, sparing, update)
 
     def _read_all(
         self, log: Log, state: int, held: dict[int, ObjectRead]
@@ -138,7 +141,7 @@ class Cut(Commit):
                 return
             read = held[look.at]
             # An object that is vacant, or not the key's leaf any more, is looked for in the attempt
-            if not look.store.recall(look.tree, look.at, read.lock, read.pointer, look.key):
+            if not look.store.tx_keys.recall(look.tree, look.at, read.lock, read.pointer, look.key):
                 continue
             found, page = look.what(), look.store.leaf.page
             yield item, Recalled(found, look.at, read)
@@ -159,14 +162,14 @@ class Cut(Commit):
 
     def _lock(self, log: Log, state: int, look: Look, held: dict[int, ObjectRead]) -> bool:
         """Lock the leaf of a look; False: somebody else has it locked."""
-        log.note(Entry(look.at, 0, 0))
+        leaf = TXObj(self.locks, look.at, 0, 0)
+        log.note(leaf)
         for _ in range(TRIES_MAX):
-            version = self.endpoint.load(look.at)
-            if not version & LOCKED and self.locks.acquire(look.at, version, state):
-                # CRASH(locked): whoever meets the lock aborts it when the lease is over.
+            leaf.version = self.endpoint.load(look.at)
+            if not leaf.version & LOCKED and leaf.lock(state):
                 # ORDER: under the lock, where the pointer stands still.
                 pointer = self.endpoint.load(look.at + POINTER)
-                held[look.at] = ObjectRead(version, pointer, look.store, look.key)
+                held[look.at] = ObjectRead(leaf.version, pointer, look.store, look.key)
                 return True
         return False
 

@@ -40,6 +40,7 @@ from limpet.stores.race.slots import Slots
 from limpet.stores.rtx.layout import (
     ABORT,
     COMMITTED,
+    COUNT_MAX,
     DOING,
     ENTRY_SIZE,
     INIT,
@@ -53,7 +54,6 @@ from limpet.stores.rtx.layout import (
     STATE_MASK,
 )
 from limpet.stores.rtx.lllock import LLLocks
-from limpet.stores.rtx.parts import COUNT_MAX
 from limpet.stores.status import AGAIN
 
 

@@ -1,8 +1,9 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport u64
-from limpet.stores.rtx.commit cimport Commit, SlotWrite
-from limpet.stores.rtx.reads cimport ReadPlace
+from limpet.stores.rtx.commit cimport Commit
+from limpet.stores.rtx.hash_keys cimport HashKeys, SlotWrite
+from limpet.stores.rtx.reads cimport ReadPlace, Reads
 
 cdef int AGAIN
 cdef int DONE
@@ -10,8 +11,8 @@ cdef int FULL
 cdef u64 SLOT
 
 cdef class WriteSet:
-    cdef readonly object store
+    cdef readonly HashKeys keys
     cdef readonly Commit commit
 
-    @cython.locals(commit=Commit, slot=u64, word=u64, found=bytes)
+    @cython.locals(keys=HashKeys, commit=Commit, reads=Reads, slot=u64, word=u64, found=bytes)
     cpdef int stage(self, bytes key, bytes value) except -1

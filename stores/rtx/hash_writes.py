@@ -9,41 +9,42 @@ transaction would be tried again as often as it takes splits.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from limpet.stores.rtx.commit import SlotWrite
+from limpet.stores.rtx.hash_keys import SlotWrite
 from limpet.stores.rtx.layout import SLOT
 from limpet.stores.rtx.reads import ReadPlace
 from limpet.stores.status import AGAIN, DONE, FULL
 
 if TYPE_CHECKING:
     from limpet.stores.rtx.commit import Commit
+    from limpet.stores.rtx.hash_keys import HashKeys
 
 
 class WriteSet:
     """The changes of one transaction to one store."""
 
-    def __init__(self, store: Any, commit: Commit) -> None:
-        self.store = store
+    def __init__(self, keys: HashKeys, commit: Commit) -> None:
+        self.keys = keys
         self.commit = commit
 
     def stage(self, key: bytes, value: bytes | None) -> int:
         """Stage one key's value, None to delete it: DONE, AGAIN or FULL."""
-        store, commit = self.store, self.commit
+        keys, commit = self.keys, self.commit
         # A key that is deleted needs no vacant slot, and what its look-up rests on stays as read.
-        slot, word = store.place_for(key, commit.slots if value is not None else ())
-        if store.busy:
+        slot, word = keys.place_for(key, commit.slots if value is not None else ())
+        if keys.busy_at():
             return AGAIN
-        found = store.value_here()
-        if commit.reads is not None and not commit.reads.agrees(store, key, found):
+        found, reads = keys.value_here(), commit.reads
+        if reads is not None and not reads.agrees(keys.link, key, found):
             return AGAIN
         if value is None and found is None:
             # It was put by the transaction itself, which writes nothing for it; so nothing but its
             # read set can show that the key was absent when it committed.
-            return DONE if commit.reads is None or store.note(commit.reads, key, None) else AGAIN
+            return DONE if reads is None or keys.note(reads, key, None) else AGAIN
         if not slot:
-            commit.crowded.append((store, key, store.cramped))
+            commit.crowded.append((keys, key, keys.cramped))
             return FULL
-        commit.owners[slot | SLOT] = ReadPlace(store, key, slot | SLOT)
-        commit.write_slot(slot, SlotWrite(store, key, value, word, inserts=found is None))
+        commit.owners[slot | SLOT] = ReadPlace(keys.store, key, slot | SLOT)
+        commit.write_slot(SlotWrite(keys, slot, key, value, word, found is None))
         return DONE

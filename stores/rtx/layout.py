@@ -52,6 +52,8 @@ PART_OWNER: Final = 8
 PART_COUNT: Final = 16
 PART_ENTRIES: Final = 24
 """Offsets in a part."""
+COUNT_MAX: Final = 1 << 20
+"""No transaction changes as many slots of a memory node; it is no part."""
 SLOT: Final = 1
 """In the address of what is in a client's way: it is a slot, and not an object."""
 

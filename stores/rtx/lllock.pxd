@@ -6,14 +6,15 @@ from limpet.shm.clients.unique_ids cimport Tickets
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.stores.vacant cimport vacant_word
 
+cdef u64 CLIENT_SLOTS
 cdef int INCARNATION_BITS
 cdef u64 LOCKED
 cdef int POINTER
 cdef u64 SLOT_MASK
 cdef int SLOT_SHIFT
+cdef u64 SLOT_SIZE
 cdef u64 START_US
 cdef u64 TIME_MASK
-cdef u64 VACANT_CLASS
 cdef u64 VERSION_MASK
 
 cdef class LLLocks:
@@ -35,5 +36,5 @@ cdef class LLLocks:
     cpdef u64 now(self) except? 0
     cpdef bint is_expired(self, u64 state) except -1
 
-cpdef bint is_vacant(u64 pointer) noexcept
 cpdef u64 slot_of(u64 state) noexcept
+cpdef u64 slot_at(u64 state) noexcept

@@ -38,6 +38,7 @@ from __future__ import annotations
 from typing import Any
 
 from limpet.shm.clients.unique_ids import Tickets
+from limpet.shm.endpoint.layout import CLIENT_SLOTS, SLOT_SIZE
 from limpet.shm.endpoint.slots import INCARNATION_BITS, START_US
 from limpet.stores.rtx.layout import (
     LOCKED,
@@ -47,7 +48,6 @@ from limpet.stores.rtx.layout import (
     TIME_MASK,
     VERSION_MASK,
 )
-from limpet.stores.status import VACANT_CLASS
 from limpet.stores.vacant import vacant_word
 
 
@@ -104,11 +104,11 @@ class LLLocks:
         return self.now() > (state & TIME_MASK) + self.drift_us + self.each_us
 
 
-def is_vacant(pointer: int) -> bool:
-    """Whether an object has no data, with this pointer."""
-    return pointer == 0 or pointer >> 48 & 0xFF == VACANT_CLASS
-
-
 def slot_of(state: int) -> int:
-    """The slot of who drew a lock state."""
+    """The number of the client slot of the client that drew a lock state."""
     return state >> SLOT_SHIFT & SLOT_MASK
+
+
+def slot_at(state: int) -> int:
+    """The address of that client slot."""
+    return CLIENT_SLOTS + slot_of(state) * SLOT_SIZE

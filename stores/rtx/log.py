@@ -1,7 +1,5 @@
 """The log of a transaction, and its idempotent commit (rTX sections 4.2 and 4.3, figures 8-10).
 
-Written after the prose of the paper, and not after the figures.
-
 A log is an object of its own (the paper reuses one buffer a thread). It is written whole before it
 is found by any client; whoever reads it is pinned, and it is not used again as long as he is. So no
 reader meets the entries of one transaction under the header of another (R3), and no CAS on its
@@ -11,7 +9,8 @@ state hits another one's (R4).
     8     state    bits 0-1 state; bit 2 COMMITTED; bits 3-63 how often it was taken over
     16    lease    until when no other client takes it over, in us since 2025
     24    count    entries
-    32    entries  24 bytes each: object, old pointer, new pointer
+    32    entries  24 bytes each, a participant (participant.py): object (the paper's mptr), old
+                   pointer (dptr), new pointer (ndptr)
                    object 0: `new` was allocated for the transaction, `old` is freed by it
                    object PART: `old` and `new` are a part, with slots of a hash index (parts.py)
                    new vacant: the object is given up (stores/vacant.py)
@@ -49,23 +48,17 @@ several memory nodes is whole only as long as none of them is lost in the midst 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
-from limpet.shm.endpoint.layout import slot_address
-from limpet.shm.endpoint.words import ADDRESS_MASK, LARGE_CLASS, REFERENCE_MASK
-from limpet.shm.errors import NodeFailed, StoreCorrupt
+from limpet.shm.errors import NodeFailed
+from limpet.stores.entry_log import EntryLog
 from limpet.stores.rtx.layout import (
     ABORT,
     COMMITTED,
-    COUNT,
     DOING,
     DONE,
-    ENTRIES,
-    ENTRY_SIZE,
     INIT,
     LEASE,
-    OWNER,
-    PART,
     ROUND,
     STATE,
     STATE_MASK,
@@ -73,43 +66,63 @@ from limpet.stores.rtx.layout import (
     TX_LOG,
     TX_TIME,
 )
-from limpet.stores.rtx.lllock import LLLocks, is_vacant, slot_of
-from limpet.stores.rtx.parts import Part
+from limpet.stores.rtx.lllock import slot_at
+
+if TYPE_CHECKING:
+    from limpet.stores.entry_log import Entry
+    from limpet.stores.rtx.lllock import LLLocks
 
 
-class Entry:
-    """What a transaction does to an object; object 0: it only has `new`, or drops `old`; object
-    PART: both are the part."""
+class Log(EntryLog):
+    """A log, by any client that works on it. `reference`: of its object."""
 
-    def __init__(self, at: int, old: int, new: int) -> None:
-        self.at = at
-        self.old = old
-        self.new = new
-
-
-class Log:
-    """A log, by whoever works on it. `reference`: of its object."""
-
-    def __init__(self, locks: Any, reference: int) -> None:
+    def __init__(self, locks: LLLocks, reference: int) -> None:
+        self.find(locks.client, reference)
         self.locks = locks
-        self.endpoint = locks.endpoint
-        self.reference = reference
-        self.at = reference & ADDRESS_MASK
-        self.noted: list[Entry] | None = None
-        self.noted_parts: list[Part] = []
-        """Of the log's writer: the entries and parts that it has written, so it parses none; None:
-        another client works on the log, and reads them."""
+        self.lock_state = 0
+        """Of the log's owner: the lock state of its transaction."""
+        self.decided = False
+        """Of the log's owner: whether it has decided that the transaction commits."""
 
-    @staticmethod
-    def size(entries: int) -> int:
-        """Bytes of a log of so many entries."""
-        return ENTRIES + ENTRY_SIZE * entries
+    # ---- the owner's ----------------------------------------------------------------------------
+
+    def begin(self, state: int, link: int) -> None:
+        """Begin to write the log of the transaction with this lock state. It is the first in the
+        client journal; `link` names its store there."""
+        self.open(state)
+        self.lock_state = state
+        # ORDER: it is one before the client journal says so.
+        self.client.retarget(0, link)
+
+    def note_new(self, entry: Entry) -> None:
+        """Append the entry of an object that was allocated for it, which is the second in the
+        client journal."""
+        self.note(entry)
+        # CRASH(noted): it is in the log and in the client journal; recovery frees it.
+        self.client.drop(1)
+
+    def publish(self, state: int, objects: int) -> None:
+        """Have every client find it that meets a lock with this state. `objects`: for so many its
+        lease is."""
+        slot = self.client.slot
+        self.endpoint.store(self.at + LEASE, self.locks.lease(objects))
+        self.endpoint.store(slot + TX_LOG, self.reference)
+        # ORDER: the log and where it is before the time that makes it count, and that before locks.
+        self.endpoint.store(slot + TX_TIME, state & TIME_MASK)
+
+    def decide(self) -> bool:
+        """INIT -> DOING; False: a client has aborted it."""
+        # LINEARIZES: a transaction with a log
+        self.decided = self.endpoint.cas(self.at + STATE, INIT, DOING) == INIT
+        return self.decided
+
+    # ---- any client's ----------------------------------------------------------------------------
 
     @staticmethod
     def current(locks: LLLocks, state: int) -> Log | None:
         """The log of the transaction with this lock state; None: it is over, or the log was lost,
         and its node has new memory."""
-        slot = slot_address(slot_of(state))
+        slot = slot_at(state)
         time = state & TIME_MASK
         endpoint = locks.endpoint
         # ORDER: time, log, time: it is the log of that time, and not freed since we are pinned.
@@ -120,55 +133,6 @@ class Log:
             return None
         return log
 
-    # ---- the owner's ----------------------------------------------------------------------------
-
-    def open(self, state: int) -> None:
-        """Begin to write it."""
-        self.endpoint.store(self.at + OWNER, state)
-        self.endpoint.store(self.at + STATE, INIT)
-        self.endpoint.store(self.at + COUNT, 0)
-        self.noted = []
-
-    def note(self, entry: Entry) -> None:
-        """Append an entry."""
-        assert self.noted is not None
-        endpoint = self.endpoint
-        index = len(self.noted)
-        at = self.at + ENTRIES + ENTRY_SIZE * index
-        endpoint.store(at, entry.at)
-        endpoint.store(at + 8, entry.old)
-        endpoint.store(at + 16, entry.new)
-        # ORDER: the entry before the count.
-        endpoint.store(self.at + COUNT, index + 1)
-        self.noted.append(entry)
-
-    def note_part(self, part: Part) -> None:
-        """Append the entry of a part."""
-        self.note(Entry(PART, part.reference, part.reference))
-        self.noted_parts.append(part)
-
-    def amend(self, entry: Entry, index: int, old: int) -> None:
-        """Set the old pointer of the entry of this index, which no reader goes by before it is
-        DOING."""
-        self.endpoint.store(self.at + ENTRIES + ENTRY_SIZE * index + 8, old)
-        entry.old = old
-
-    def publish(self, state: int, objects: int) -> None:
-        """Have every client find it, who meets a lock with this state."""
-        slot = self.locks.client.slot
-        self.endpoint.store(self.at + LEASE, self.locks.lease(objects))
-        self.endpoint.store(slot + TX_LOG, self.reference)
-        # ORDER: the log and where it is before the time that makes it count, and that before locks.
-        self.endpoint.store(slot + TX_TIME, state & TIME_MASK)
-
-    def begin(self) -> bool:
-        """INIT -> DOING; False: a client has aborted it."""
-        # LINEARIZES: a transaction with a log
-        return self.endpoint.cas(self.at + STATE, INIT, DOING) == INIT
-
-    # ---- any client's
-    # ------------------------------------------------------------------------------
-
     def is_lost(self) -> bool:
         """Whether it is lost with its memory node."""
         try:
@@ -177,54 +141,17 @@ class Log:
             return True
         return False
 
-    def owner(self) -> int:
-        """Lock state of its transaction."""
-        return self.endpoint.load(self.at + OWNER)
-
-    def state(self) -> int:
-        """Its state word."""
-        return self.endpoint.load(self.at + STATE)
-
     def commits(self) -> bool:
         """Whether it is decided that the transaction commits, and not all carried out yet."""
         return self.state() & STATE_MASK == DOING
-
-    def entries(self) -> list[Entry]:
-        """All entries; their writer reads none. Raises StoreCorrupt if there cannot be as many."""
-        if self.noted is not None:
-            return self.noted
-        count, heap = self.endpoint.load(self.at + COUNT), self.locks.client.heap
-        size_class = self.reference >> 48 & 0xFF
-        room = heap.value_max(1) if size_class == LARGE_CLASS else heap.sizes[size_class]
-        if self.size(count) > room:
-            raise StoreCorrupt(f"the log at {self.at:#x} is damaged: {count} entries")
-        first = self.at + ENTRIES
-        places = range(first, first + ENTRY_SIZE * count, ENTRY_SIZE)
-        return [self._entry(at) for at in places]
-
-    def _entry(self, at: int) -> Entry:
-        endpoint = self.endpoint
-        return Entry(endpoint.load(at), endpoint.load(at + 8), endpoint.load(at + 16))
-
-    def parts(self) -> list[Part]:
-        """Its parts."""
-        if self.noted is not None:
-            return self.noted_parts
-        return [Part(self.endpoint, entry.new) for entry in self.entries() if entry.at == PART]
-
-    def pairs(self, committed: bool) -> list[int]:
-        """References to the pairs of its parts that are not linked when it was decided so."""
-        found: list[int] = []
-        for part in self.parts():
-            found += _references(part, committed)
-        return found
 
     def is_expired(self) -> bool:
         """Whether its lease is over."""
         return self.locks.now() > self.endpoint.load(self.at + LEASE)
 
     def take_over(self) -> bool:
-        """Decide an undecided log against it, or take over a DOING one; False: another one did."""
+        """Decide an undecided log against it, or take over a DOING one; False: another client
+        did."""
         word = self.state()
         if word & STATE_MASK == INIT:
             return self.endpoint.cas(self.at + STATE, word, ABORT) == word
@@ -235,79 +162,12 @@ class Log:
             self.endpoint.store(self.at + LEASE, self.locks.lease(1))
         return True
 
-    def finish(self) -> bool:
-        """Carry out what is decided (TryCommit, figure 9); whether it was to commit.
-
-        Also when it is DONE: an owner that stood still may have locked another object since (R2).
-        """
-        state = self.owner()
-        word = self.state()
-        commits = word & STATE_MASK == DOING or bool(word & COMMITTED)
-        entries = [entry for entry in self.entries() if entry.at > PART]
-        self._apply(entries, state, word & STATE_MASK == DOING, commits)
-        return commits
-
-    def _apply(self, entries: list[Entry], state: int, installs: bool, commits: bool) -> None:
-        """Carry out what is decided, and let go of all that the transaction locks and holds."""
-        if installs:
-            for entry in entries:
-                self._install(entry)
-                # CRASH(installing): some objects are new; the next one goes on.
-        for entry in entries:
-            self._release(entry, state)
-            # CRASH(releasing): some locks are released; the next one goes on.
-        for part in self.parts():
-            _let_go(part, commits)
-        # ORDER: after the locks.
+    def finish(self, committed: bool) -> None:
+        """All is carried out: DONE."""
         while (word := self.state()) & STATE_MASK != DONE:
-            self.endpoint.cas(self.at + STATE, word, DONE | (COMMITTED if commits else 0))
+            self.endpoint.cas(self.at + STATE, word, DONE | (COMMITTED if committed else 0))
 
-    def _install(self, entry: Entry) -> None:
-        """Have an object be new, unless it is lost with its memory node."""
-        locks: LLLocks = self.locks
-        try:
-            locks.install(entry.at, entry.old, entry.new)
-        except NodeFailed:
-            return
-
-    def _release(self, entry: Entry, state: int) -> None:
-        """Release the lock of an object, unless it is lost with its memory node."""
-        locks: LLLocks = self.locks
-        try:
-            locks.release(entry.at, state)
-        except NodeFailed:
-            return
-
-    def give_back(self, heap: Any, committed: bool) -> None:
-        """Free what the transaction leaves behind. By its owner, or for a dead one."""
+    def hide(self) -> None:
+        """No client finds it any more by a lock of its transaction."""
         state = self.owner()
-        slot = slot_address(slot_of(state))
-        # ORDER: no client finds the log any more before it is freed.
-        self.endpoint.cas(slot + TX_TIME, state & TIME_MASK, 0)
-        for reference in self.pairs(committed):
-            heap.free(reference)
-        free_entries(heap, self.entries(), committed)
-
-
-def _let_go(part: Part, commits: bool) -> None:
-    """Let go of the slots of a part, unless they are lost with their memory node."""
-    try:
-        part.let_go(commits)
-    except NodeFailed:
-        return
-
-
-def _references(part: Part, committed: bool) -> list[int]:
-    """References to the pairs of a part that are not linked; none if they are lost with it."""
-    try:
-        return part.references(committed)
-    except NodeFailed:
-        return []
-
-
-def free_entries(heap: Any, entries: list[Entry], committed: bool) -> None:
-    """Free the old objects of a transaction if it was committed, else the new ones."""
-    for entry in entries:
-        pointer = entry.old if committed else entry.new
-        if not is_vacant(pointer):
-            heap.free(pointer & REFERENCE_MASK)
+        self.endpoint.cas(slot_at(state) + TX_TIME, state & TIME_MASK, 0)

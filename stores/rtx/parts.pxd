@@ -1,19 +1,26 @@
 cimport cython
 
-from limpet.shm.endpoint.verbs cimport u64
+from limpet.shm.alloc.allocator cimport Allocator
+from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.stores.race.index cimport is_vacant
+from limpet.stores.rtx.hash_keys cimport SlotWrite
+from limpet.stores.rtx.log cimport Log
+from limpet.stores.rtx.participant cimport Participant, go_on
 
 cdef u64 ADDRESS_MASK
+cdef u64 COUNT_MAX
 cdef u64 ENTRY_SIZE
 cdef u64 FINGERPRINT
 cdef u64 HELD
 cdef u64 HELD_MASK
 cdef u64 LINK_MASK
+cdef u64 PART
 cdef u64 PART_COUNT
 cdef u64 PART_ENTRIES
 cdef u64 PART_LOG
 cdef u64 PART_OWNER
 cdef u64 REFERENCE_MASK
+cdef u64 SLOT
 
 cdef class Change:
     cdef readonly u64 slot
@@ -23,3 +30,47 @@ cdef class Change:
 cpdef bint is_held(u64 word) noexcept
 @cython.locals(valid=u64)
 cpdef u64 held_word(u64 part, Change change) except? 0
+cpdef u64 part_size(u64 entries) noexcept
+
+cdef class Part(Participant):
+    cdef readonly Endpoint endpoint
+    cdef readonly u64 reference
+    cdef readonly u64 address
+    cdef readonly list noted
+    cdef readonly list writes
+    cdef readonly u64 memory_node
+    cdef readonly u64 size
+    cdef readonly object membership
+
+    cpdef int stage(self, u64 node, u64 size, list writes, membership) except -1
+
+    cpdef u64 node(self) except? 255
+    @cython.locals(write=SlotWrite)
+    cpdef list sizes(self)
+    @cython.locals(reference=u64, count=u64, write=SlotWrite, new=u64)
+    cpdef bint prepare(self, Log log, Allocator allocator) except -1
+    @cython.locals(endpoint=Endpoint)
+    cpdef int open(self, u64 log, u64 owner) except -1
+    @cython.locals(endpoint=Endpoint, index=u64, at=u64)
+    cpdef int note(self, Change change) except -1
+    @cython.locals(change=Change)
+    cpdef bint lock(self, u64 state) except -1
+    @cython.locals(held=u64)
+    cpdef bint hold(self, Change change) except -1
+    @cython.locals(count=u64, write=SlotWrite)
+    cpdef bint validate(self) except -1
+    cpdef u64 log(self) except? 0xFEEDFACEDEADBEA7
+    cpdef u64 owner(self) except? 0xFEEDFACEDEADBEA7
+    @cython.locals(endpoint=Endpoint, count=u64, at=u64, _=u64)
+    cpdef list changes(self)
+    @cython.locals(change=Change)
+    cpdef int release(self, u64 state, bint committed) except -1
+    @cython.locals(held=u64)
+    cpdef int let_go_of(self, Change change, bint committed) except -1
+    @cython.locals(change=Change, word=u64)
+    cpdef list unlinked(self, bint committed)
+    @cython.locals(change=Change)
+    cpdef list named(self)
+
+@cython.locals(part=Part, change=Change, named=u64)
+cpdef bint concerns(Endpoint endpoint, u64 word, u64 slot, u64 reference) except -1

@@ -1,4 +1,4 @@
-"""Slots that a transaction holds: words of a hash index which it changes, and how it has them.
+"""Part: the slots of a hash index that a transaction writes, as a participant of it.
 
 A slot (race/index.py) is one word that single operations change by one CAS, without locks; it has
 no lock word beside it. So a transaction that changes slots puts a word of its own into each of
@@ -41,16 +41,28 @@ seen it for a lease of the pool; its owner, if it lives and has committed, sets 
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from limpet.shm.endpoint.words import ADDRESS_MASK, HELD, HELD_MASK, LINK_MASK, REFERENCE_MASK
-from limpet.shm.errors import StoreCorrupt
+from limpet.shm.errors import NodeFailed, StoreCorrupt
 from limpet.stores.race.index import is_vacant
-from limpet.stores.rtx.layout import ENTRY_SIZE, PART_COUNT, PART_ENTRIES, PART_LOG, PART_OWNER
+from limpet.stores.rtx.layout import (
+    COUNT_MAX,
+    ENTRY_SIZE,
+    PART,
+    PART_COUNT,
+    PART_ENTRIES,
+    PART_LOG,
+    PART_OWNER,
+    SLOT,
+)
+from limpet.stores.rtx.participant import Participant, go_on
+
+if TYPE_CHECKING:
+    from limpet.stores.rtx.hash_keys import SlotWrite
+    from limpet.stores.rtx.log import Log
 
 FINGERPRINT: Final = 0xFF << 56
-COUNT_MAX: Final = 1 << 20
-"""No transaction changes as many slots; it is no part."""
 
 
 class Change:
@@ -73,26 +85,72 @@ def held_word(part: int, change: Change) -> int:
     return valid & FINGERPRINT | part | HELD
 
 
-class Part:
-    """A part, by whoever works on it. `word`: a reference to it, or of a slot that it holds."""
+def part_size(entries: int) -> int:
+    """Bytes of a part of so many entries."""
+    return PART_ENTRIES + ENTRY_SIZE * entries
+
+
+class Part(Participant):
+    """A part, by any client that works on it. `word`: a reference to it, or of a slot that it
+    holds; 0: it is to be written."""
 
     def __init__(self, endpoint: Any, word: int) -> None:
+        reference = word & REFERENCE_MASK & ~HELD
+        self.describe(PART, reference, reference)
         self.endpoint = endpoint
-        self.reference = word & REFERENCE_MASK & ~HELD
-        self.at = word & ADDRESS_MASK
+        self.reference = reference
+        self.address = word & ADDRESS_MASK
         self.noted: list[Change] | None = None
         """Of the part's writer: the entries that it has written, so it parses none."""
+        self.writes: list[SlotWrite] = []
+        """Of the writer: what it writes to slots of that memory node."""
+        self.memory_node = 0
+        self.size = 0
+        """Bytes that it takes."""
+        self.membership: Any = None
 
-    @staticmethod
-    def size(entries: int) -> int:
-        """Bytes of a part of so many entries."""
-        return PART_ENTRIES + ENTRY_SIZE * entries
+    # ---- by the client whose transaction it is ---------------------------------------------------
+
+    def stage(self, node: int, size: int, writes: list[SlotWrite], membership: Any) -> None:
+        """It is to be written on this memory node, and takes `size` bytes there."""
+        self.memory_node = node
+        self.size = size
+        self.writes = writes
+        self.membership = membership
+
+    def node(self) -> int:
+        return self.memory_node
+
+    def sizes(self) -> list[int]:
+        """Of the pairs: the part itself is coherent memory."""
+        return [write.size() for write in self.writes if write.value is not None]
+
+    def prepare(self, log: Log, allocator: Any) -> bool:
+        """Write the part, and the pairs for its slots; False: there is no memory ready."""
+        reference = allocator.coherent().allocate(self.memory_node, self.size, 1)
+        if not reference:
+            return False
+        self.old = self.new = self.reference = reference
+        self.address = reference & ADDRESS_MASK
+        self.open(log.reference, log.lock_state)
+        log.note_new(self)
+        for count, write in enumerate(self.writes, 1):
+            new = write.new_word()
+            if not new:
+                return False
+            self.note(Change(write.slot, write.old, new))
+            if write.value is not None:
+                # CRASH(noted): it is in the log and in the client journal; recovery frees it.
+                log.client.drop(1)
+            go_on(self.membership, count)
+        return True
 
     def open(self, log: int, owner: int) -> None:
         """Begin to write it."""
-        self.endpoint.store(self.at + PART_LOG, log)
-        self.endpoint.store(self.at + PART_OWNER, owner)
-        self.endpoint.store(self.at + PART_COUNT, 0)
+        endpoint = self.endpoint
+        endpoint.store(self.address + PART_LOG, log)
+        endpoint.store(self.address + PART_OWNER, owner)
+        endpoint.store(self.address + PART_COUNT, 0)
         self.noted = []
 
     def note(self, change: Change) -> None:
@@ -100,39 +158,67 @@ class Part:
         assert self.noted is not None
         endpoint = self.endpoint
         index = len(self.noted)
-        at = self.at + PART_ENTRIES + ENTRY_SIZE * index
+        at = self.address + PART_ENTRIES + ENTRY_SIZE * index
         endpoint.store(at, change.slot)
         endpoint.store(at + 8, change.old)
         endpoint.store(at + 16, change.new)
         # ORDER: the entry before the count.
-        endpoint.store(self.at + PART_COUNT, index + 1)
+        endpoint.store(self.address + PART_COUNT, index + 1)
         self.noted.append(change)
+
+    def lock(self, state: int) -> bool:
+        """Hold the slots, in order, from the words that were read."""
+        for change in self.changes():
+            if not self.hold(change):
+                self.busy = change.slot | SLOT
+                return False
+            # CRASH(locked): a client that meets the slot aborts it when the lease is over.
+        return True
+
+    def hold(self, change: Change) -> bool:
+        """Hold a slot; False if it has changed."""
+        held = held_word(self.reference, change)
+        return self.endpoint.cas(change.slot, change.old, held) == change.old
+
+    def validate(self) -> bool:
+        """Whether no other slot has a key that is inserted, now that all slots are held."""
+        for count, write in enumerate(self.writes, 1):
+            go_on(self.membership, count)
+            # ORDER: held before we look: a client that inserts the key looks after it has put it
+            # down, too.
+            if write.inserts and not write.is_alone():
+                self.busy = write.slot | SLOT
+                return False
+        return True
+
+    # ---- by any client ---------------------------------------------------------------------------
 
     def log(self) -> int:
         """Reference to the log."""
-        return int(self.endpoint.load(self.at + PART_LOG))
+        return self.endpoint.load(self.address + PART_LOG)
 
     def owner(self) -> int:
         """Lock state of the transaction."""
-        return int(self.endpoint.load(self.at + PART_OWNER))
+        return self.endpoint.load(self.address + PART_OWNER)
 
     def changes(self) -> list[Change]:
         """All entries; their writer reads none. Raises StoreCorrupt if there cannot be as many."""
         if self.noted is not None:
             return self.noted
-        load = self.endpoint.load
-        first, count = self.at + PART_ENTRIES, load(self.at + PART_COUNT)
+        endpoint = self.endpoint
+        count = endpoint.load(self.address + PART_COUNT)
         if count > COUNT_MAX:
-            raise StoreCorrupt(f"the part of a log at {self.at:#x} is damaged: {count} entries")
-        places = range(first, first + ENTRY_SIZE * count, ENTRY_SIZE)
-        return [Change(load(at), load(at + 8), load(at + 16)) for at in places]
+            raise StoreCorrupt(
+                f"the part of a log at {self.address:#x} is damaged: {count} entries"
+            )
+        found: list[Change] = []
+        at = self.address + PART_ENTRIES
+        for _ in range(count):
+            found.append(Change(endpoint.load(at), endpoint.load(at + 8), endpoint.load(at + 16)))
+            at += ENTRY_SIZE
+        return found
 
-    def hold(self, change: Change) -> bool:
-        """Hold a slot; False if it has changed."""
-        held = held_word(self.reference, change)
-        return bool(self.endpoint.cas(change.slot, change.old, held) == change.old)
-
-    def let_go(self, committed: bool) -> None:
+    def release(self, state: int, committed: bool) -> None:
         """Let go of all slots, as the transaction was decided."""
         for change in self.changes():
             self.let_go_of(change, committed)
@@ -143,20 +229,33 @@ class Part:
         held = held_word(self.reference, change)
         self.endpoint.cas(change.slot, held, change.new if committed else change.old)
 
-    def references(self, committed: bool) -> list[int]:
-        """References to the pairs that are not linked, when it was decided like that. Raises
-        NodeFailed: they are lost with the part."""
-        self.endpoint.load(self.at + PART_COUNT)
-        words = [change.old if committed else change.new for change in self.changes()]
-        return [word & REFERENCE_MASK for word in words if not is_vacant(word)]
+    def unlinked(self, committed: bool) -> list[int]:
+        """The part, and the pairs that are not linked; these are lost if the part is."""
+        found: list[int] = []
+        try:
+            self.endpoint.load(self.address + PART_COUNT)
+            for change in self.changes():
+                word = change.old if committed else change.new
+                if not is_vacant(word):
+                    found.append(word & REFERENCE_MASK)
+        except NodeFailed:
+            found = []
+        found.append(self.reference)
+        return found
+
+    def named(self) -> list[tuple[int, int]]:
+        found: list[tuple[int, int]] = []
+        for change in self.noted or ():
+            found += [(change.old, change.slot), (change.new, change.slot)]
+        return [*found, (self.reference, 0)]
 
 
 def concerns(endpoint: Any, word: int, slot: int, reference: int) -> bool:
     """Whether an object is named by the word before, or after, of a slot that is held by `word`."""
-    return any(
-        not (named ^ reference) & LINK_MASK
-        for change in Part(endpoint, word).changes()
-        if change.slot == slot
-        for named in (change.old, change.new)
-        if not is_vacant(named)
-    )
+    part = Part(endpoint, word)
+    for change in part.changes():
+        if change.slot == slot:
+            for named in (change.old, change.new):
+                if not is_vacant(named) and not (named ^ reference) & LINK_MASK:
+                    return True
+    return False

@@ -7,6 +7,21 @@ cdef u64 EPOCH
 cdef u64 POINTER
 cdef int ROUNDS_MAX
 
+cdef class Visitor:
+    cpdef object visit(self)
+
+cdef class TxKeys:
+    cdef readonly object store
+    cdef readonly u64 link
+
+    cpdef object at_key(self, bytes key, Visitor visitor)
+    cpdef bytes value_here(self)
+    cpdef bint note(self, Reads reads, bytes key, value) except -1
+    cpdef u64 busy_at(self) except? 255
+    cpdef bytes look_up(self, bytes key)
+    cpdef tuple witness(self)
+    cpdef bint stands(self, tuple witness) except -1
+
 cdef class ObjectRead:
     cdef readonly u64 lock
     cdef readonly u64 pointer
@@ -18,7 +33,7 @@ cdef class ObjectRead:
 cdef class KeyRead:
     cdef readonly bytes value
     cdef public tuple witness
-    cdef readonly object store
+    cdef readonly TxKeys keys
 
 cdef class ReadPlace:
     cdef readonly object store
@@ -41,7 +56,7 @@ cdef class Reads:
     @cython.locals(before=KeyRead)
     cpdef bint note_key(self, bytes key, KeyRead read) except -1
     @cython.locals(read=KeyRead)
-    cpdef bint agrees(self, store, bytes key, bytes value) except -1
+    cpdef bint agrees(self, u64 link, bytes key, bytes value) except -1
     cdef u64 _pinned(self) except? 0
     cpdef bint hold(self, objects=*, keys=*) except -1
     cdef bint _still_missing(self) except -1
@@ -51,5 +66,5 @@ cdef class Reads:
     cdef bint _keys_hold(self, without) except -1
     @cython.locals(read=KeyRead)
     cdef bint _stand(self, list keys) except -1
-    @cython.locals(read=KeyRead, key=bytes, value=bytes)
+    @cython.locals(read=KeyRead, key=bytes, value=bytes, busy=u64)
     cdef bint _look_again(self, list keys) except -1

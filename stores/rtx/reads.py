@@ -43,12 +43,12 @@ class ObjectRead:
 
 
 class KeyRead:
-    """A key's value, or None, and what that rests on."""
+    """A key's value, or None, and what that rests on; `keys`: of which store."""
 
-    def __init__(self, value: bytes | None, witness: tuple[Any, ...], store: Any) -> None:
+    def __init__(self, value: bytes | None, witness: tuple[Any, ...], keys: TxKeys) -> None:
         self.value = value
         self.witness = witness
-        self.store = store
+        self.keys = keys
 
 
 class ReadPlace:
@@ -59,6 +59,69 @@ class ReadPlace:
         self.store = store
         self.key = key
         self.at = at
+
+
+class Visitor:
+    """What is done in the operation that has looked a key up."""
+
+    def visit(self) -> Any:
+        """Do it; what it returns is what `at_key` returns."""
+        raise NotImplementedError
+
+    def __call__(self) -> Any:
+        return self.visit()
+
+
+class TxKeys:
+    """The keys of a store, as transactions read and write them: a store that takes part has one.
+
+    Of a hash store: rtx/hash_keys.py. Of trees: sherman/tree_keys.py.
+    """
+
+    def __init__(self, store: Any, link: int) -> None:
+        """`link`: how a client journal names the store (stores/fusee/links.py)."""
+        self.store = store
+        self.link = link
+
+    def at_key(self, key: bytes, visitor: Visitor) -> Any:
+        """What `visitor` returns, called in an operation that has looked the key up."""
+        raise NotImplementedError
+
+    def value_here(self) -> bytes | None:
+        """The value of the key that was looked up last; None: it has none."""
+        raise NotImplementedError
+
+    def note(self, reads: Reads, key: bytes, value: Any) -> bool:
+        """Note the last look-up in the read set; False: the key is not as it was."""
+        raise NotImplementedError
+
+    def refuse(self, key: bytes, value: bytes) -> None:
+        """Raise KeyTooLarge or ValueTooLarge if the pair is."""
+        raise NotImplementedError
+
+    def busy_at(self) -> int:
+        """What was in the way of the last look-up, as `Repair.look` takes it; 0: nothing was."""
+        raise NotImplementedError
+
+    def make_room(self, key: bytes, subtable: int) -> None:
+        """After FULL, for each key that is `crowded` in the commit. Raises StoreFull."""
+
+    def tidy(self, key: bytes) -> None:
+        """After the key was deleted."""
+
+    # ---- keys without a version (hash stores) ----------------------------------------------------
+
+    def look_up(self, key: bytes) -> bytes | None:
+        """The value of a key, or None, which counts if nothing is busy. Within an operation."""
+        raise NotImplementedError
+
+    def witness(self) -> tuple[Any, ...]:
+        """What the last look-up rests on."""
+        raise NotImplementedError
+
+    def stands(self, witness: tuple[Any, ...]) -> bool:
+        """Whether what a look-up rests on is as it was."""
+        raise NotImplementedError
 
 
 class Reads:
@@ -94,14 +157,15 @@ class Reads:
         """Note a key; False: it was read before, and has changed."""
         if not self.keys:
             self.epoch = self._pinned()
-        if self.keys.setdefault((read.store.link, key), read).value != read.value:
-            self.changed = ReadPlace(read.store, key, 0)
+        before = self.keys.setdefault((read.keys.link, key), read)
+        if before.value != read.value:
+            self.changed = ReadPlace(read.keys.store, key, 0)
             return False
         return True
 
-    def agrees(self, store: Any, key: bytes, value: bytes | None) -> bool:
-        """Whether a key has the value that was read, if it was."""
-        read = self.keys.get((store.link, key))
+    def agrees(self, link: int, key: bytes, value: bytes | None) -> bool:
+        """Whether a key of that store has the value that was read, if it was."""
+        read = self.keys.get((link, key))
         return read is None or read.value == value
 
     def _pinned(self) -> int:
@@ -159,8 +223,8 @@ class Reads:
         """Whether what the look-ups of these keys rest on is as it was."""
         for named in keys:
             read = self.keys[named]
-            if not read.store.stands(read.witness):
-                self.changed = ReadPlace(read.store, named[1], 0)
+            if not read.keys.stands(read.witness):
+                self.changed = ReadPlace(read.keys.store, named[1], 0)
                 return False
         return True
 
@@ -169,9 +233,10 @@ class Reads:
         for named in keys:
             read = self.keys[named]
             key = named[1]
-            value = read.store.look_up(key)
-            if read.store.busy or value != read.value:
-                self.changed = ReadPlace(read.store, key, read.store.busy)
+            value = read.keys.look_up(key)
+            busy = read.keys.busy_at()
+            if busy or value != read.value:
+                self.changed = ReadPlace(read.keys.store, key, busy)
                 return False
-            read.witness = read.store.witness()
+            read.witness = read.keys.witness()
         return True

@@ -1,15 +1,31 @@
-"""Repair of what a transaction left locked, by whoever meets it (rTX section 4.3, figure 10).
+"""Repair: a lock whose lease is over, by whoever meets it (rTX section 4.3, figure 10).
 
-Written after the prose of the paper, and not after the figure. On a lock with state m:
-    no log, lease over       unless the data begins with m: write a copy of it that does, and CAS
-                             the pointer to that; release the lock
-    log not the owner's      release the lock: the transaction is over (R2)
-    present one, or DONE
-    ABORT                    release all locks of the log
-    INIT, lease over         INIT -> ABORT, then as ABORT
-    DOING, lease over        take it over, carry it out (log.py)
-    else                     wait
-A held slot (parts.py) says itself which log it is; all else is the same.
+The text of the paper that we have lacks the figure. It is rebuilt here from section 4.3, which
+names lines 1, 2-14 and 12:
+
+    Repair(lockv)
+     1    log = the log of lockv's owner
+     2    if the checksum of log is not lockv: return      (section 4.4)
+     3    if log is INIT:
+     4        CAS the log's state, INIT -> ABORT
+     5    if log is ABORT:
+     6        for each object of the log: release its lock
+     8    if log is DONE: return
+    10    if log is DOING, and its lease is over:
+    11        write set = the entries of the log
+    12        TryCommit(log)
+
+Here, of a lock with state m:
+
+    line 1      `Log.current`; a held slot (parts.py) says itself which log it is
+    line 2      the log is not m's, or is DONE: the lock is released; its transaction is over (R2)
+    lines 3-4   INIT, lease over: `Log.take_over`, then as ABORT
+    lines 5-6   ABORT: `carry_out` (try_commit.py), of which all but lines 4-5 are the same
+    lines 10-12 DOING, lease over: `Log.take_over` and `carry_out`, which are TryCommit
+    else        wait
+
+A lock without a log (Opt1, section 4.5), when its lease is over: unless the data begins with m,
+write a copy of it that does, and CAS the pointer to that; release the lock.
 
 What a dead owner left is repaired at once by whoever recovers it, who goes by its client journal: a
 log, or without one the memory for the new data, which begins with m, and the object for which it is
@@ -22,6 +38,7 @@ is installed.
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, Final
 
 from limpet.shm.endpoint.layout import NODE_SHIFT
@@ -38,10 +55,13 @@ from limpet.stores.rtx.layout import (
     SLOT,
     STATE_MASK,
 )
-from limpet.stores.rtx.lllock import LLLocks, is_vacant
+from limpet.stores.rtx.lllock import LLLocks
 from limpet.stores.rtx.log import Log
+from limpet.stores.rtx.participants import give_back, participants_of
 from limpet.stores.rtx.parts import Part, is_held
+from limpet.stores.rtx.try_commit import carry_out
 from limpet.stores.status import AGAIN, DONE, NO_MEMORY
+from limpet.stores.vacant import is_vacant
 
 PATIENCE: Final = 4
 """After so many attempts, and as many more each time, a client looks whom it waits for."""
@@ -67,7 +87,7 @@ class Repair:
                 return AGAIN
             return self._unlogged(at, state)
         try:
-            log = Log.current(self.locks, state)
+            log = Log.current(self.locks, state)  # line 1
             if log is not None:
                 return self._logged(at, state, log)
         except NodeFailed:
@@ -107,7 +127,7 @@ class Repair:
         try:
             if log.owner() == owner:
                 log.take_over()
-                log.finish()
+                carry_out(log)
                 return True
         except NodeFailed:
             if not self._is_overdue(owner):
@@ -120,18 +140,19 @@ class Repair:
         """See to a log; `at`: the object that was met, or 0, if it was a slot."""
         decided = log.state() & STATE_MASK
         if decided == fields.DONE:
+            # Line 2. An owner that was stopped may have locked it since (R2).
             if at:
                 self.locks.release(at, state)
             else:
-                log.finish()
+                carry_out(log)
             return DONE
         if decided != ABORT and not log.is_expired() and not self._is_overdue(state):
             return AGAIN
-        if not log.take_over():
+        if not log.take_over():  # lines 3-4, or TryCommit, lines 1-3
             return AGAIN
         self.repairs += decided != ABORT
         # CRASH(taken-over): decided; the next one takes it over when the lease is over.
-        self.store.carry_out(log)
+        self.store.carry_out(log)  # lines 5-6, or line 12: TryCommit, lines 4-8
         return DONE
 
     def _is_overdue(self, state: int) -> bool:
@@ -231,19 +252,17 @@ class Repair:
         if link_address & (OBJECT_MASK | EXTENT_PAIR):
             return []
         try:
-            log = Log(self.locks, reference)
-            entries = log.entries()
-            pairs = log.pairs(True) + log.pairs(False)
+            participants = participants_of(Log(self.locks, reference))
+            left = [each.unlinked(True) + each.unlinked(False) for each in participants]
         except StoreCorrupt:
             return []  # of a client that is past it
-        pointers = [pointer for entry in entries for pointer in (entry.old, entry.new)]
-        return pairs + [pointer for pointer in pointers if not is_vacant(pointer)]
+        return list(itertools.chain.from_iterable(left))
 
     def _settle_log(self, reference: int) -> None:
         log = Log(self.locks, reference)
         try:
             log.take_over()
-            log.give_back(self.heap, self.store.carry_out(log))
+            give_back(log, self.store.carry_out(log))
         except (NodeFailed, StoreCorrupt, AddressError):
             pass  # what it names is lost with it; or damaged, and recovery goes on
 

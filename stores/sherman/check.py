@@ -27,10 +27,11 @@ from limpet.stores.rtx.layout import (
     STATE_MASK,
     VERSION_MASK,
 )
-from limpet.stores.rtx.lllock import is_vacant, slot_of
+from limpet.stores.rtx.lllock import slot_of
 from limpet.stores.rtx.log import Log
 from limpet.stores.sherman.layout import KEY_SHIFT, LENGTH_MASK, SLOTS, VALUE_SHIFT
 from limpet.stores.sherman.page import Page
+from limpet.stores.vacant import is_vacant
 
 
 class TreeCheck:

@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING, Any
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.shm.errors import NodeFailed
-from limpet.stores.rtx.commit import Commit
 from limpet.stores.rtx.layout import EXTENT_PAIR
 from limpet.stores.sherman.in_place_layout import META_SIZE, NODE_PAIR, VERSION
 from limpet.stores.sherman.in_place_write_set import Starved
 from limpet.stores.sherman.layout import GONE
+from limpet.stores.staged import Staged
 from limpet.stores.status import AGAIN, DONE, NO_MEMORY
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from limpet.stores.sherman.in_place_trees import InPlaceTrees
 
 
-class InPlaceCommit(Commit):
+class InPlaceCommit(Staged):
     """The write set of one change, and its commit."""
 
     def __init__(self, store: Any) -> None:
@@ -50,7 +50,7 @@ class InPlaceCommit(Commit):
         self.tree = 0
         """Number of the tree that is changed."""
         self.node_locks: NodeLocks = store.node_locks
-        super().__init__(store.pool, store.node_locks)
+        super().__init__(store.pool)
 
     def begin(self, link: int) -> None:
         """Forget what is staged."""
@@ -78,6 +78,10 @@ class InPlaceCommit(Commit):
         self.fresh[reference & ADDRESS_MASK] = reference
         self.pairs.append(NODE_PAIR)
         return int(reference & ADDRESS_MASK)
+
+    def new_extents(self) -> list[int]:
+        """Write the extents, in the client journal; 0 for one for which no memory is ready."""
+        return [staging.new_extent(self.allocator, *pair) for staging, *pair in self.extents]
 
     # ---- locks ----------------------------------------------------------------------------------
 
@@ -139,9 +143,13 @@ class InPlaceCommit(Commit):
         for staging, _, key, value in self.extents:
             yield self.memory_node(), staging.store.objects.size_of(key, value)
 
+    def replenish(self, sparing: int = 0, update: bool = False) -> None:
+        """Have memory ready for all of it, as `have_ready` does."""
+        self.have_ready([(self.allocator, *each) for each in self._sizes()], sparing, update)
+
     def _prepare(self) -> bool:
         """Have all memory in the client journal; False: it is not ready."""
-        if not all(self._new_extent(*staged) for staged in self.extents):
+        if not all(self.new_extents()):
             return False
         self.pairs += [EXTENT_PAIR] * len(self.extents)
         for index, pair in enumerate(self.pairs):

@@ -4,7 +4,8 @@ from limpet.shm.alloc.allocator cimport Allocator
 from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.verbs cimport Endpoint, hash64, u64
 from limpet.stores.records cimport Objects
-from limpet.stores.rtx.lllock cimport LLLocks, is_vacant
+from limpet.stores.rtx.lllock cimport LLLocks
+from limpet.stores.vacant cimport is_vacant
 from limpet.stores.sherman.page cimport Page
 from limpet.stores.sherman.routes cimport Routes
 from limpet.stores.sherman.trees cimport Leaf

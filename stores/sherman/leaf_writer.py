@@ -14,7 +14,7 @@ from limpet.shm.endpoint.fabric import hash64
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.stores.rtx.layout import EXTENT_PAIR, LOCKED, POINTER
-from limpet.stores.rtx.lllock import LLLocks, is_vacant
+from limpet.stores.rtx.lllock import LLLocks
 from limpet.stores.sherman.layout import (
     ELSEWHERE,
     EXTENT,
@@ -37,6 +37,7 @@ from limpet.stores.status import (
     PUT,
     UPDATE,
 )
+from limpet.stores.vacant import is_vacant
 
 
 def is_sparse(page: Page) -> bool:

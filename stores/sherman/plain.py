@@ -41,21 +41,18 @@ from typing import Any
 from limpet.shm.endpoint.words import REPLICATED
 from limpet.shm.errors import AddressError, NodeFailed, StoreCorrupt, StoreStuck
 from limpet.stores import regions
-from limpet.stores.base import Store
 from limpet.stores.inline import InlineStore
-from limpet.stores.rtx.repair import PATIENCE
-from limpet.stores.sherman.in_place_check import InPlaceCheck
 from limpet.stores.sherman.in_place_commit import InPlaceCommit
 from limpet.stores.sherman.in_place_layout import NODE_PAIR
 from limpet.stores.sherman.in_place_locks import NodeLocks
+from limpet.stores.sherman.in_place_operations import InPlaceOperations
 from limpet.stores.sherman.in_place_parameters import InPlaceParameters
 from limpet.stores.sherman.in_place_trees import InPlaceTrees, look_after_torn
-from limpet.stores.sherman.in_place_write_set import InPlaceStaging
 from limpet.stores.sherman.in_place_writer import InPlaceWriter
 from limpet.stores.sherman.scans import Scans
 
 
-class Sherman(InlineStore):
+class Sherman(InPlaceOperations, InlineStore):
     """The `sherman` store. `InPlaceParameters`."""
 
     Parameters = InPlaceParameters
@@ -77,69 +74,9 @@ class Sherman(InlineStore):
         """Make the regions of the trees: roots and locks. Zeros are empty trees."""
         regions.make(pool, name, parameters.trees, parameters.table_size)
 
-    @staticmethod
-    def unmake(pool: Any, name: str, parameters: InPlaceParameters) -> None:
-        regions.unmake(pool, name, parameters.trees)
-
-    def replaced(self, node: int) -> None:
-        self.trees.replaced(node)
-
-    def forget(self) -> None:
-        self.trees.forget()
-
-    # ---- steps of operations --------------------------------------------------------------------
-
-    def get_many(self, keys: Any) -> list[bytes | None]:
-        return Store.get_many(self, keys)
-
-    def _first_way(self) -> Any:
-        return self.writer.first_way()
-
-    def _change_once(
-        self, key: bytes, value: bytes, size: int, mode: int, attempt: int, way: Any
-    ) -> int:
-        return self.writer.change_once(way, key, value, mode)
-
-    def _go_on(self, outcome: int, way: Any, key: bytes, value: bytes, size: int, mode: int) -> Any:
-        return self.writer.go_on(outcome, way, key, mode)
-
-    def find_memory(self, update: bool, *wanted: Any) -> Any:
-        return self.writer.find_memory(update, *wanted)
-
-    def commit(self) -> InPlaceCommit:
-        """The write set of a change."""
-        return InPlaceCommit(self)
-
-    def staging(self, commit: InPlaceCommit) -> InPlaceStaging:
-        """What a change with this write set does here."""
-        return InPlaceStaging(self, commit)
-
-    # ---- in order -------------------------------------------------------------------------------
-
-    def scan(self, low: Any = None, high: Any = None) -> Any:
-        """As `Scans.scan`."""
-        return self.scans.scan(low, high)
-
-    def keys(self) -> Any:
-        """Every key, in order; as weakly consistent as `scan`."""
-        return self.scans.keys()
-
-    def items(self) -> Any:
-        return self.scans.scan()
-
     # ---- waiting --------------------------------------------------------------------------------
 
-    def stay(self, attempt: int, writes: bool) -> Any:
-        """Wait a little for the node that was met last; look now and then whom we wait for."""
-        self.retries += 1
-        self.endpoint.pause(attempt)
-        if attempt % PATIENCE == 0:
-            at = self.leaf.at
-            self.pool.exclusively(lambda: self._look_for(at))
-        return 0
-
-    def _look_for(self, at: int) -> None:
-        """Look whom we wait for, at this node. Outside of operations."""
+    def look_for(self, tree: int, at: int) -> None:
         self.look_whether_there()
         self.pool.membership.sweep_sometimes()
         self._look(at)
@@ -181,6 +118,3 @@ class Sherman(InlineStore):
     def image_of(self, at: int) -> int:
         """Address of what a node that is torn is to be; 0: no client knows."""
         return 0
-
-    def checker(self) -> InPlaceCheck:
-        return InPlaceCheck(self)

@@ -3,7 +3,7 @@ cimport cython
 from limpet.shm.endpoint.verbs cimport u64
 from limpet.stores.inline cimport InlineStore, Attempt
 from limpet.stores.rtx.lllock cimport LLLocks
-from limpet.stores.sherman.leaf_writer cimport LeafWriter, is_sparse
+from limpet.stores.sherman.leaf_writer cimport LeafWriter
 from limpet.stores.sherman.scans cimport Scans
 from limpet.stores.sherman.trees cimport Leaf
 from limpet.stores.sherman.tx_trees cimport TxTrees
@@ -29,6 +29,7 @@ cdef class RtxSherman(InlineStore):
     cdef readonly Scans scans
     cdef readonly LeafWriter writer
     cdef readonly object repair
+    cdef readonly object tx_keys
     cdef bint opt1
     cdef bint opt2
 
@@ -37,7 +38,6 @@ cdef class RtxSherman(InlineStore):
     cpdef int _change_once(self, bytes key, bytes value, u64 size, int mode, u64 attempt, Attempt way) except -1
     cpdef Attempt _go_on(self, int outcome, Attempt way, bytes key, bytes value, u64 size, int mode)
     cpdef int stay(self, u64 attempt, bint writes) except -1
-    cpdef bytes value_here(self)
     @cython.locals(reference=u64)
     cpdef u64 copy_for(self, u64 at, u64 old, u64 state) except? 0
     cpdef int copy(self, u64 old, u64 new, u64 state) except -1

@@ -49,24 +49,25 @@ early, 4.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.words import REPLICATED
-from limpet.shm.errors import NodeFailed, StoreFull
+from limpet.shm.errors import StoreFull
 from limpet.stores import regions
 from limpet.stores.inline import Attempt, InlineStore
 from limpet.stores.rtx.commit import Commit
 from limpet.stores.rtx.lllock import LLLocks
 from limpet.stores.rtx.repair import Repair
+from limpet.stores.rtx.try_commit import carry_out
 from limpet.stores.sherman.check import TreeCheck
 from limpet.stores.sherman.layout import ELSEWHERE, LOGGED_WRITE, SPARED_BLOCKS, SPARSE, UNTIDY
-from limpet.stores.sherman.leaf_writer import LeafWriter, is_sparse
+from limpet.stores.sherman.leaf_writer import LeafWriter
 from limpet.stores.sherman.parameters import ShermanParameters
 from limpet.stores.sherman.scans import Scans
+from limpet.stores.sherman.tree_keys import TreeKeys
 from limpet.stores.sherman.tx_trees import TxTrees
-from limpet.stores.sherman.write_set import TreeWay, WriteSet, commit_staged, note_leaf, shrink
+from limpet.stores.sherman.write_set import TreeWay, WriteSet, commit_staged, shrink
 from limpet.stores.status import AGAIN, DELETE, DONE, INSERT, NO_MEMORY
 
 
@@ -88,6 +89,7 @@ class RtxSherman(InlineStore):
         self.scans = Scans(self, self.trees, self.leaf)
         self.writer = LeafWriter(pool, self.trees, self.leaf, self.locks, self.link)
         self.repair = Repair(self, self.locks)
+        self.tx_keys = TreeKeys(self, self.trees, self.scans)
         self.opt1 = parameters.opt1
         self.opt2 = parameters.opt1 and parameters.opt2 and not self.client.remotely_fenced
 
@@ -156,7 +158,7 @@ class RtxSherman(InlineStore):
             if outcome == SPARSE:
                 shrink(self, key)
             else:
-                self.tidy(key)
+                self.tx_keys.tidy(key)
             return found.ended(DONE)
         return found.at_once()
 
@@ -190,38 +192,6 @@ class RtxSherman(InlineStore):
 
     # ---- in transactions (stores/rtx/transaction.py) --------------------------------------------
 
-    def refuse(self, key: bytes, value: bytes) -> None:
-        """Raise KeyTooLarge or ValueTooLarge if the pair is."""
-        self.object_size(key, value)
-
-    def at_key(self, key: bytes, work: Callable[[], Any]) -> Any:
-        """What `work` returns, called in an operation when the leaf with the key has been read."""
-        return self.scans.at_leaf(self.trees.tree_of(key), key, work)
-
-    def at_leaf(self, tree: int, key: bytes, work: Callable[[], Any]) -> Any:
-        """The same, of the leaf of that tree in whose range the key is."""
-        return self.scans.at_leaf(tree, key, work)
-
-    def value_here(self) -> bytes | None:
-        """The value of the key looked for, in the leaf that was read; None: it has none."""
-        return self.trees.value_found() if self.leaf.page.exact else None
-
-    def range_here(self, high: bytes | None) -> Any:
-        """The pairs from the key looked for on in the leaf that was read, and where the next one
-        begins."""
-        return self.scans.range_here(high)
-
-    def note(self, reads: Any, key: bytes, value: Any) -> bool:
-        """Note the leaf that was read last in a transaction's read set."""
-        return note_leaf(reads, self, self.leaf, key)
-
-    def recall(self, tree: int, at: int, lock: int, pointer: int, key: bytes) -> bool:
-        """Have the node of an object, with this lock and pointer, be the leaf that was read last;
-        False: it is not the one in whose range the key is. In the operation that found it so."""
-        leaf = self.leaf
-        leaf.tree, leaf.at, leaf.lock, leaf.pointer = tree, at, lock, pointer
-        return bool(self.trees.recall(leaf, key))
-
     def commit(self) -> Commit:
         """A transaction of this store's client."""
         return Commit(self.pool, self.locks)
@@ -230,30 +200,11 @@ class RtxSherman(InlineStore):
         """What the transaction of a commit changes here."""
         return WriteSet(self, commit)
 
-    def busy_at(self) -> int:
-        """The object that was in the way."""
-        return int(self.leaf.at)
-
-    def tidy(self, key: bytes) -> None:
-        """After a transaction has deleted a key: merge its leaf, if that is sparse."""
-        scope = self.endpoint.background(True)
-        try:
-            with self.client:
-                self.require_there()
-                found = self.trees.find(self.leaf, key) == DONE
-                sparse = found and is_sparse(self.leaf.page)
-            if sparse:
-                shrink(self, key)
-        except NodeFailed:
-            pass  # the key is deleted; the rest can wait
-        finally:
-            self.endpoint.background(scope)
-
     # ---- repair and recovery --------------------------------------------------------------------
 
     def carry_out(self, log: Any) -> bool:
         """Carry out a log that is decided; whether it was to commit."""
-        return bool(log.finish())
+        return bool(carry_out(log))
 
     def copy_for(self, at: int, old: int, state: int) -> int:
         """A copy of the data at `old`, in the client journal, that begins with `state`; 0: no

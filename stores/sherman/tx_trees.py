@@ -18,13 +18,13 @@ from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.shm.errors import StoreFull
 from limpet.stores.records import Objects
 from limpet.stores.rtx.layout import LOCKED, LOGGED, POINTER
-from limpet.stores.rtx.lllock import is_vacant
 from limpet.stores.sherman.layout import ENTRY_SIZE, GONE, PLACE_MASK, PLACE_SHIFT
 from limpet.stores.sherman.page import Page
 from limpet.stores.sherman.parameters import TreeParameters
 from limpet.stores.sherman.routes import Routes
 from limpet.stores.sherman.trees import Leaf, Trees
 from limpet.stores.status import BATCH
+from limpet.stores.vacant import is_vacant
 
 
 class TxTrees(Trees):

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.errors import NodeFailed, StoreFull
 from limpet.stores.inline import Attempt
 from limpet.stores.rtx.layout import EXTENT_PAIR, LOCKED, OBJECT_SIZE, POINTER
-from limpet.stores.rtx.lllock import is_vacant
 from limpet.stores.rtx.reads import ObjectRead, ReadPlace
 from limpet.stores.sherman.layout import EXTENT, SLOTS
 from limpet.stores.sherman.page import Page
@@ -31,9 +31,10 @@ from limpet.stores.status import (
     PUT,
     UPDATE,
 )
+from limpet.stores.vacant import is_vacant
 
 if TYPE_CHECKING:
-    from limpet.stores.rtx.commit import Commit
+    from limpet.stores.staged import Staged
 
 Entries = list[tuple[bytes, bytes, int]]
 
@@ -110,7 +111,7 @@ def shrink(store: Any, key: bytes) -> None:
 class WriteSet:
     """The changes of one transaction to one store."""
 
-    def __init__(self, store: Any, commit: Commit) -> None:
+    def __init__(self, store: Any, commit: Staged) -> None:
         self.store = store
         self.trees: Trees = store.trees
         self.commit = commit
@@ -158,7 +159,8 @@ class WriteSet:
         reads = self.commit.reads
         if reads is None or leaf.at in self.commit.pages:
             return True
-        return bool(note_leaf(reads, self.store, leaf, key))
+        found = ObjectRead(leaf.lock, leaf.pointer, self.store, key)
+        return bool(reads.note_object(leaf.at, found))
 
     def _put(self, at: int, page: Page, index: int, entry: tuple[bytes, bytes, int]) -> int:
         """Set an entry of a node, the one at `index` if it has the key."""
@@ -178,6 +180,17 @@ class WriteSet:
         self.commit.owners[at] = ReadPlace(self.store, self.key, at)
         self.commit.write(at, page)
         return DONE
+
+    def new_extent(self, allocator: Any, at: int, key: bytes, value: bytes) -> int:
+        """Write an extent, in the client journal, and have its key's entry name it; 0: no memory is
+        ready. `at`: the leaf that the entry was staged in."""
+        objects = self.store.objects
+        node = at >> NODE_SHIFT & 0xFF
+        reference: int = allocator.allocate(node, objects.size_of(key, value), 1)
+        if reference:
+            objects.write(reference, key, value)
+            self.place(at, key, reference)
+        return reference
 
     def place(self, at: int, key: bytes, reference: int) -> None:
         """Have the entry of a key name that; when it was staged, it was in this object's node."""
@@ -336,12 +349,6 @@ class WriteSet:
         if not self.trees.read(leaf, at, 0) or leaf.lock & LOCKED:
             raise Busy
         return leaf
-
-
-def note_leaf(reads: Any, store: Any, leaf: Leaf, key: bytes) -> bool:
-    """Note a leaf that was read for a key in a transaction's read set; False: it has changed."""
-    found = ObjectRead(leaf.lock, leaf.pointer, store, key)
-    return bool(reads.note_object(leaf.at, found))
 
 
 def as_staged(page: Page, tree: int, at: int) -> Leaf:

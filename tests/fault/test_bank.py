@@ -125,7 +125,7 @@ def test_bank_stops_clients_and_lets_them_go_on(make_url: Callable[[], str], sto
     ("owner", "method", "broken"),
     [
         (Commit, "validate", lambda commit: True),
-        (Transaction, "_holds", lambda tx, store, key, found: store.note(tx._reads, key, found)),
+        (Transaction, "_holds", lambda tx, used, key, found: used.keys.note(tx._reads, key, found)),
     ],
 )  # fmt: skip
 def test_bank_catches_what_is_not_validated(

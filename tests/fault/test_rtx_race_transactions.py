@@ -114,17 +114,14 @@ def _only_what_is_there(reads: Reads, key: bytes, read: Any) -> bool:
     return True if read.value is None else NOTE_KEY(reads, key, read)
 
 
-def _let_go_before(part: Part, change: Change, committed: bool) -> None:
-    """The slot is what it was, and whose it was, before it is what it becomes."""
+def _let_go_before(part: Part, change: Change, committed: bool) -> int:
+    """The slot is what it was, and whose it was, before it is what it becomes. 0: a compiled part
+    takes what this returns for a status."""
     held = held_word(part.reference, change)
     part.endpoint.cas(change.slot, held, change.old)
     if committed:
         part.endpoint.cas(change.slot, change.old, change.new)
-
-
-def _without_a_look(commit: Commit) -> bool:
-    """Nobody looks whether the key has come into another slot."""
-    return all(part.hold(change) for part in commit.parts for change in part.changes())
+    return 0
 
 
 NOTE_KEY: Final = Reads.note_key
@@ -137,7 +134,8 @@ MUTANTS: Final[dict[str, tuple[Change_, str, str]]] = {
     "let-go-of-before-it-is-changed": ((Part, "let_go_of", _let_go_before), "mab|mab|s gb ga", ""),
     "what-was-read-is-not-looked-at-again": (
         (Transaction, "_holds",
-         lambda tx, store, key, found: store.note(tx._reads, key, found)), "mab mab|s s|", "order",
+         lambda tx, used, key, found: used.keys.note(tx._reads, key, found)),
+        "mab mab|s s|", "order",
     ),
 }  # fmt: skip
 """The changed lines, a program that shows the fault, and the beginning of the failure's text."""
@@ -179,7 +177,7 @@ class Scene(StillTestbed):
         store = store or self.store
         store.client.enter()
         try:
-            return int(store.place_for(key, ())[0])
+            return int(store.tx_keys.place_for(key, ())[0])
         finally:
             store.client.leave()
 
@@ -291,9 +289,10 @@ def test_key_that_comes_into_another_slot_meanwhile_is_seen(
             scene.store.endpoint.store(change.slot, change.old)
         return hold(part, change)
 
-    monkeypatch.setattr(Part, "hold", hold_late)
+    vary(monkeypatch, Part, "hold", hold_late)
     if not looks:
-        vary(monkeypatch, Commit, "_hold_slots", _without_a_look)
+        # No client looks whether the key has come into another slot.
+        vary(monkeypatch, Commit, "_is_alone", lambda commit: True)
     seen: list[bytes | None] = []
 
     def work(tx: limpet.Transaction) -> None:
@@ -327,7 +326,7 @@ def test_key_that_comes_into_a_slot_which_is_frozen_then_is_seen(
             endpoint.store(there, endpoint.load(there) | FROZEN)
         return hold(part, change)
 
-    monkeypatch.setattr(Part, "hold", hold_late)
+    vary(monkeypatch, Part, "hold", hold_late)
     scene.pool.transaction(lambda tx: tx.put(scene.store, b"new", NEW))
     assert scene.store.get(b"new") == NEW
     scene.sound()
@@ -395,7 +394,7 @@ def test_slot_that_is_held_when_a_split_is_decided_is_let_go_of_at_once(
     StillEndpoint.pauses = 0
     table.put_many({b"k": OLD, b"l": OLD})
     with table.client:
-        slot = int(table.place_for(b"k", ())[0])
+        slot = int(table.tx_keys.place_for(b"k", ())[0])
     keys = [b"%d" % number for number in range(40)]
 
     def is_met(verb: str, address: int) -> bool:

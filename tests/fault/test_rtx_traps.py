@@ -38,7 +38,7 @@ from limpet.fault.matrix.testbed import look_away
 from limpet.shm.endpoint.layout import slot_address
 from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.stores.rtx.layout import COUNT, OBJECT_SIZE, POINTER, STATE, TX_LOG
-from limpet.stores.rtx.lllock import is_vacant
+from limpet.stores.vacant import is_vacant
 
 pytestmark = pytest.mark.either_build("the same lines on either build")
 
@@ -378,7 +378,8 @@ def _next_leaf_is_another_one(pools: Any) -> None:
 
 
 def _leaf_of(store: Any, key: bytes) -> int:
-    return int(store.at_key(key, lambda: store.busy_at()))
+    tree, at = store.trees.tree_of(key), store.tx_keys.busy_at
+    return int(store.scans.at_leaf(tree, key, at))
 
 
 def _use_again(pools: Any, store: Any, at: int) -> None:

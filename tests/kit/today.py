@@ -16,10 +16,6 @@ CYCLES: Final = frozenset(
             "limpet.fault.explore.sim_transactions",
         ),
         (
-            "limpet.stores.rtx.commit",
-            "limpet.stores.sherman.write_set",
-        ),
-        (
             "limpet.stores.sherman.in_place_commit",
             "limpet.stores.sherman.in_place_write_set",
         ),
@@ -88,10 +84,7 @@ UNDECLARED: Final = {
     "limpet.stores.race.locked": """
         INCARNATION_BITS PIN
     """,
-    "limpet.stores.rtx.parts": """
-        COUNT_MAX
-    """,
-    "limpet.stores.rtx.race": """
+    "limpet.stores.rtx.race_split": """
         SLOTS_PER_OBJECT
     """,
     "limpet.stores.rtx.transaction": """

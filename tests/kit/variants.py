@@ -7,18 +7,34 @@ from typing import Any, Final
 
 import pytest
 
+import limpet.stores.rtx.execution
 import limpet.stores.rtx.transaction
+from limpet.stores.rtx.commit import Commit
+from limpet.stores.rtx.parts import Part
 
-USED: Final = limpet.stores.rtx.transaction
+USED: Final = (limpet.stores.rtx.transaction, limpet.stores.rtx.execution)
 
 
 def vary(patch: pytest.MonkeyPatch, cls: type, method: str, wrong: Callable[..., Any]) -> None:
     """Have transactions of users use the class with this method.
 
     A compiled class cannot be changed, so the name by which they make objects of it gets a class
-    that derives from it; one that is not made there is changed itself.
+    that derives from it; one that is not made there is changed itself. The parts that a commit
+    makes are of a class that derives from Part; those of a client that repairs it are not.
     """
-    if vars(USED).get(cls.__name__) is cls and cls.__module__ != USED.__name__:
-        patch.setattr(USED, cls.__name__, type(cls.__name__, (cls,), {method: wrong}))
-    else:
-        patch.setattr(cls, method, wrong)
+    if cls is Part:
+        made = type("Part", (Part,), {method: wrong})
+
+        def new_part(commit: Commit, node: int, size: int, writes: list[Any]) -> Part:
+            part = made(commit.endpoint, 0)
+            part.stage(node, size, writes, commit.membership)
+            return part
+
+        vary(patch, Commit, "new_part", new_part)
+        return
+    for module in USED:
+        now = vars(module).get(cls.__name__)
+        if isinstance(now, type) and issubclass(now, cls) and cls.__module__ != module.__name__:
+            patch.setattr(module, cls.__name__, type(cls.__name__, (now,), {method: wrong}))
+            return
+    patch.setattr(cls, method, wrong)

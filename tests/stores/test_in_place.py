@@ -35,7 +35,7 @@ def test_a_leaf_that_is_lost_between_reading_and_looking_is_a_failed_node(
         store.trees.find_in(store.leaf, 1, key)
         lose(pool, 1)
         with pytest.raises(limpet.NodeFailed):
-            getattr(store, look)(*arguments)
+            getattr(store.tx_keys, look)(*arguments)
     finally:
         store.client.leave()
     for keys in ([key], [other, key]):

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import pytest
 from kit.stores import sound
+from kit.variants import vary
 
 import limpet
 from limpet.shm.endpoint.fabric import BUILD
@@ -45,7 +46,7 @@ def writer(pools: Any, store: Any, monkeypatch: pytest.MonkeyPatch) -> list[int]
             other.update(b"k%04d" % rng.randrange(KEYS), b"%030d" % count[0])
         return found
 
-    monkeypatch.setattr(Transaction, "_read", read)
+    vary(monkeypatch, Transaction, "_read", read)
     return count
 
 
@@ -124,7 +125,7 @@ def test_what_is_read_is_of_one_moment(
             busy[0] = False
         return found
 
-    monkeypatch.setattr(Transaction, "_read", read)
+    vary(monkeypatch, Transaction, "_read", read)
     cuts = _counted_cuts(monkeypatch)
     seen: list[tuple[Any, Any]] = []
 

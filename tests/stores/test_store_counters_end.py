@@ -18,8 +18,7 @@ from limpet.shm.endpoint.slots import CLOCK, INCARNATION_BITS
 from limpet.stores.race.layout import SPLIT, UNSET
 from limpet.stores.rcuckoo.layout import JOURNALS, SEQUENCE_SHIFT, STATE
 from limpet.stores.rtx.layout import OBJECT_SIZE, POINTER
-from limpet.stores.rtx.lllock import is_vacant
-from limpet.stores.vacant import vacant_word
+from limpet.stores.vacant import is_vacant, vacant_word
 
 pytestmark = pytest.mark.exhaustive_in_pure("the same lines as compiled, and slower")
 

@@ -1,7 +1,7 @@
 """The log of a change in place: all that it writes, as it will be, whole (DrTM+H's value logging).
 
-An object of its own for each change, with the words of a transaction's log (stores/rtx/log.py),
-without lease and takeovers:
+An object of its own for each change, with the words of every log (stores/entry_log.py); it has no
+lease:
 
     0     owner    id of the client
     8     state    INIT: locks are being taken; DOING: decided, it is carried out
@@ -20,16 +20,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from limpet.stores.entry_log import Entry, EntryLog, free_entries
 from limpet.stores.rtx.layout import DOING, STATE
-from limpet.stores.rtx.log import Entry, Log, free_entries
 
 
-class ValueLog(Log):
+class ValueLog(EntryLog):
     """A log, by its owner, or by who recovers that. `locks`: those of the store's objects."""
 
     def __init__(self, locks: Any, reference: int) -> None:
-        super().__init__(locks, reference)
-        self.client = locks.client
+        super().__init__(locks.client, reference)
+        self.locks = locks
         self.place = 0
         """In its owner's journal."""
 

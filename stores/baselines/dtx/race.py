@@ -62,21 +62,23 @@ from limpet.stores.baselines.dtx.locks import ObjectLocks
 from limpet.stores.baselines.dtx.log import ValueLog
 from limpet.stores.baselines.dtx.recovery import Recovery
 from limpet.stores.baselines.dtx.stop import stop_size
+from limpet.stores.entry_log import Entry
 from limpet.stores.race.check import Check
 from limpet.stores.race.hash_store import HashStore
 from limpet.stores.race.index import Holds, Index, Place, is_frozen, is_valid
 from limpet.stores.race.layout import FROZEN, FROZEN_VACANT, SPLIT
-from limpet.stores.race.parameters import GROUP_WORDS, SLOTS_PER_BUCKET, GrowingParameters
+from limpet.stores.race.parameters import GROUP_WORDS, GrowingParameters
 from limpet.stores.race.slots import Slots
 from limpet.stores.race.splitter import Splitter
 from limpet.stores.race.store import attach, make_directories, unmake_directories
 from limpet.stores.records import Objects
 from limpet.stores.rtx.layout import DOING, POINTER
-from limpet.stores.rtx.log import Entry
 from limpet.stores.rtx.repair import PATIENCE
 from limpet.stores.status import AGAIN, DONE, NO_MEMORY
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from limpet.shm.endpoint.layout import NodeLayout
     from limpet.shm.parameters import PoolParameters
 
@@ -92,19 +94,9 @@ class DtxRaceParameters(GrowingParameters):
         check_whole("clients", self.clients, 1, CLIENTS_MAX)
 
     @classmethod
-    def for_pool(
-        cls,
-        pool: PoolParameters,
-        layout: NodeLayout,
-        *,
-        capacity: int | None = None,
-        groups: int | None = None,
-        bucket_size: int = SLOTS_PER_BUCKET,
-        limit: int = 0,
-    ) -> DtxRaceParameters:
-        base = GrowingParameters.for_pool(
-            pool, layout, capacity=capacity, groups=groups, bucket_size=bucket_size, limit=limit
-        )
+    def for_pool(cls, pool: PoolParameters, layout: NodeLayout, **others: Any) -> Self:
+        """The parameters for a pool; `others` are those of every table that grows."""
+        base = GrowingParameters.for_pool(pool, layout, **others)
         return cls(**dataclasses.asdict(base), clients=pool.clients)
 
     @property

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from limpet.stores.baselines.dtx.locks import ObjectLocks
     from limpet.stores.baselines.dtx.log import ValueLog
-    from limpet.stores.rtx.log import Entry
+    from limpet.stores.entry_log import Entry
 
 
 class Recovery:

@@ -39,31 +39,28 @@ from limpet.shm.endpoint.slots import INCARNATION_BITS
 from limpet.shm.endpoint.words import ADDRESS_MASK, REPLICATED
 from limpet.shm.errors import NodeFailed, StoreFull
 from limpet.stores import regions
-from limpet.stores.base import Store
 from limpet.stores.baselines.dtx.recovery import Recovery
 from limpet.stores.baselines.dtx.sherman_commit import LoggedCommit
 from limpet.stores.baselines.dtx.sherman_log import NodeLog
 from limpet.stores.baselines.dtx.sherman_parameters import DtxParameters
 from limpet.stores.inline import InlineStore
 from limpet.stores.rtx.layout import DOING, EXTENT_PAIR
-from limpet.stores.rtx.repair import PATIENCE
-from limpet.stores.sherman.in_place_check import InPlaceCheck
 from limpet.stores.sherman.in_place_layout import NODE_PAIR
 from limpet.stores.sherman.in_place_locks import NodeLocks
+from limpet.stores.sherman.in_place_operations import InPlaceOperations
 from limpet.stores.sherman.in_place_trees import InPlaceTrees, look_after_torn
-from limpet.stores.sherman.in_place_write_set import InPlaceStaging
 from limpet.stores.sherman.in_place_writer import InPlaceWriter
 from limpet.stores.sherman.scans import Scans
 
 if TYPE_CHECKING:
     from limpet.stores.baselines.dtx.log import ValueLog
-    from limpet.stores.rtx.log import Entry
+    from limpet.stores.entry_log import Entry
 
 KEY_ROOM: Final = 8
 """Bytes that a key takes at least, in a node."""
 
 
-class DtxSherman(InlineStore):
+class DtxSherman(InPlaceOperations, InlineStore):
     """The `dtx-sherman` store. `DtxParameters`."""
 
     Parameters = DtxParameters
@@ -94,69 +91,11 @@ class DtxSherman(InlineStore):
             if pool.blocks.free_count(node) * room < keys * KEY_ROOM:
                 raise StoreFull(f"node {node} has no room for its {keys} keys")
 
-    @staticmethod
-    def unmake(pool: Any, name: str, parameters: DtxParameters) -> None:
-        regions.unmake(pool, name, parameters.trees)
-
-    def replaced(self, node: int) -> None:
-        self.trees.replaced(node)
-
-    def forget(self) -> None:
-        self.trees.forget()
-
     # ---- steps of operations --------------------------------------------------------------------
 
-    def get_many(self, keys: Any) -> list[bytes | None]:
-        return Store.get_many(self, keys)
-
-    def _first_way(self) -> Any:
-        return self.writer.first_way()
-
-    def _change_once(
-        self, key: bytes, value: bytes, size: int, mode: int, attempt: int, way: Any
-    ) -> int:
-        return self.writer.change_once(way, key, value, mode)
-
-    def _go_on(self, outcome: int, way: Any, key: bytes, value: bytes, size: int, mode: int) -> Any:
-        return self.writer.go_on(outcome, way, key, mode)
-
-    def find_memory(self, update: bool, *wanted: Any) -> Any:
-        return self.writer.find_memory(update, *wanted)
-
-    def commit(self) -> LoggedCommit:
-        """The write set of a change."""
-        return LoggedCommit(self)
-
-    def staging(self, commit: Any) -> InPlaceStaging:
-        """What a change with this write set does here."""
-        return InPlaceStaging(self, commit)
-
-    def stay(self, attempt: int, writes: bool) -> Any:
-        """Wait a little for the node that was met last; look now and then whom we wait for."""
-        self.retries += 1
-        self.endpoint.pause(attempt)
-        if attempt % PATIENCE == 0:
-            at, tree = self.leaf.at, self.leaf.tree
-            self.pool.exclusively(lambda: self._look_for(tree, at))
-        return 0
-
-    def _look_for(self, tree: int, at: int) -> None:
-        """Look whom we wait for, at this node. Outside of operations."""
+    def look_for(self, tree: int, at: int) -> None:
         if not self.recovery.look_for(tree, at):
             look_after_torn(self, at)
-
-    # ---- in order -------------------------------------------------------------------------------
-
-    def scan(self, low: Any = None, high: Any = None) -> Any:
-        """As `Scans.scan`."""
-        return self.scans.scan(low, high)
-
-    def keys(self) -> Any:
-        """Every key, in order; as weakly consistent as `scan`."""
-        return self.scans.keys()
-
-    def items(self) -> Any:
-        return self.scans.scan()
 
     # ---- recovery -------------------------------------------------------------------------------
 
@@ -219,6 +158,3 @@ class DtxSherman(InlineStore):
             if entry.at
         ]
         return {"node-written"} if any(written) else {"decided"}
-
-    def checker(self) -> InPlaceCheck:
-        return InPlaceCheck(self)

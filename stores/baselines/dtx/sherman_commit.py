@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.stores.baselines.dtx.sherman_log import NodeLog
-from limpet.stores.rtx.log import Entry, Log
+from limpet.stores.entry_log import Entry, log_size
 from limpet.stores.sherman.in_place_commit import InPlaceCommit
 from limpet.stores.sherman.in_place_node import Node
 
@@ -22,7 +22,7 @@ class LoggedCommit(InPlaceCommit):
         self.log: NodeLog | None = None
 
     def _sizes(self) -> Iterator[tuple[int, int]]:
-        size = max(self.trees.node_size, Log.size(self._entry_count()))
+        size = max(self.trees.node_size, log_size(self._entry_count()))
         yield self.memory_node(), size
         for _ in range(len(self._changed()) or 1):
             yield self.memory_node(), self.trees.node_size
@@ -36,9 +36,7 @@ class LoggedCommit(InPlaceCommit):
 
     def _prepare(self) -> bool:
         """Have all memory in the client journal, and then in the log."""
-        news = [*self.fresh.values()]
-        for staged in self.extents:
-            news.append(self._new_extent(*staged))
+        news = [*self.fresh.values(), *self.new_extents()]
         sizes = self._sizes()
         reference = self.allocator.allocate(*next(sizes), 1)
         place = self.client.held - 1

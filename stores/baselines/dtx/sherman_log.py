@@ -11,7 +11,7 @@ from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.stores.baselines.dtx.log import ValueLog
 
 if TYPE_CHECKING:
-    from limpet.stores.rtx.log import Entry
+    from limpet.stores.entry_log import Entry
 
 
 class NodeLog(ValueLog):

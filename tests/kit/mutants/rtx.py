@@ -18,14 +18,12 @@ from kit.mutants import uncompiled
 from kit.mutants.race import ReusesAtOnce
 from kit.mutants.uncompiled import Change, Instead, always, never, nothing, replaced, with_part
 from limpet.shm import pool as shm_pool
-from limpet.shm.endpoint.layout import slot_address
 from limpet.shm.endpoint.slots import INCARNATION_BITS, START_US
 from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.stores import pool as stores_pool
 from limpet.stores.rtx.layout import (
     COMMITTED,
     LOCKED,
-    PART,
     POINTER,
     SLOT_SHIFT,
     STATE_MASK,
@@ -34,9 +32,10 @@ from limpet.stores.rtx.layout import (
     TX_TIME,
 )
 from limpet.stores.rtx.layout import DONE as LOG_DONE
-from limpet.stores.rtx.lllock import is_vacant, slot_of
+from limpet.stores.rtx.lllock import slot_at
 from limpet.stores.sherman.layout import ELSEWHERE, GONE, SLOTS
 from limpet.stores.status import AGAIN, MISSING, PUT
+from limpet.stores.vacant import is_vacant
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,18 +92,22 @@ def leaves_locks_of_what_is_done(logged: Any) -> Any:
     return run
 
 
-def finishes_nothing_that_is_done(finish: Any) -> Any:
-    def run(self: Any) -> bool:
-        word = self.state()
-        return bool(word & COMMITTED if word & STATE_MASK == LOG_DONE else finish(self))
+def carries_out_nothing_that_is_done(carry_out: Any) -> Any:
+    def run(log: Any) -> bool:
+        word = log.state()
+        return bool(word & COMMITTED if word & STATE_MASK == LOG_DONE else carry_out(log))
 
     return run
 
 
-def looks_at_the_header_again(apply: Any) -> Any:
-    def run(self: Any, entries: Any, state: int, installs: bool, commits: bool) -> None:
-        if self.owner() == state:
-            apply(self, entries, state, installs, commits)
+def looks_at_the_header_again(carry_out: Any) -> Any:
+    """After the entries, which are read once; those of another transaction are left alone."""
+    participants_of = carry_out.__globals__["participants_of"]
+
+    def run(log: Any) -> bool:
+        state, commits = log.owner(), bool(log.commits())
+        log.noted = participants_of(log)
+        return bool(carry_out(log)) if log.owner() == state else commits
 
     return run
 
@@ -114,7 +117,7 @@ def current_whosever(current: Any) -> Any:
     log_of = current.__func__.__globals__
 
     def run(locks: Any, state: int) -> Any:
-        slot, time = slot_address(slot_of(state)), state & TIME_MASK
+        slot, time = slot_at(state), state & TIME_MASK
         if locks.endpoint.load(slot + TX_TIME) != time:
             return None
         log = log_of["Log"](locks, locks.endpoint.load(slot + TX_LOG))
@@ -123,20 +126,19 @@ def current_whosever(current: Any) -> Any:
     return staticmethod(run)
 
 
-def applies_first(begin: Any) -> Any:
+def applies_first(decide: Any) -> Any:
     def run(self: Any) -> bool:
-        for entry in self.entries():
-            if entry.at > PART:
-                self.locks.install(entry.at, entry.old, entry.new)
-        return bool(begin(self))
+        for participant in self.noted:
+            participant.publish()
+        return bool(decide(self))
 
     return run
 
 
 def gives_back_only_what_is_new(give_back: Any) -> Any:
-    def run(self: Any, heap: Any, committed: bool) -> None:
+    def run(log: Any, committed: bool) -> None:
         if not committed:
-            give_back(self, heap, committed)
+            give_back(log, committed)
 
     return run
 
@@ -264,13 +266,14 @@ def releases_as_it_was(change: Any) -> Any:
 # ---- transactions --------------------------------------------------------------------------------
 
 
-def looks_at_nothing_again(self: Any, store: Any, key: bytes, found: Any) -> bool:
-    return bool(store.note(self._reads, key, found))
+def looks_at_nothing_again(self: Any, used: Any, key: bytes, found: Any) -> bool:
+    return bool(used.keys.note(self._reads, key, found))
 
 
 # ---- the variants --------------------------------------------------------------------------------
 
 LOG: Final = "rtx/log"
+TRY_COMMIT: Final = "rtx/try_commit"
 REPAIR: Final = "rtx/repair"
 MILLISECOND: Final = Mutant("r1-time-is-in-milliseconds", (draws(in_milliseconds),))
 NOT_PERSISTED: Final = Mutant("r1-time-is-not-kept-for-the-slot", (draws(by_its_own_count),))
@@ -281,8 +284,8 @@ LOCK_OF_DONE: Final = Mutant(
 LOCKED_BY_DEAD: Final = Mutant(
     "r2-recovery-of-a-log-that-is-done-releases-nothing",
     (
-        Change(LOG, "Log.finish", finishes_nothing_that_is_done),
-        Change(LOG, "Log.give_back", with_part("endpoint", cas=nothing)),
+        Change(TRY_COMMIT, "carry_out", carries_out_nothing_that_is_done),
+        replaced(LOG, "Log.hide", nothing),
         Change(LOG, "Log.current", current_whosever),
     ),
 )
@@ -295,7 +298,7 @@ ONE_BUFFER: Final = Mutant(
 )
 SAME_STATE_WORD: Final = Mutant(
     "r4-one-state-word-for-all-logs-of-a-client",
-    (*ONE_BUFFER.changes, Change(LOG, "Log._apply", looks_at_the_header_again)),
+    (*ONE_BUFFER.changes, Change(TRY_COMMIT, "carry_out", looks_at_the_header_again)),
 )
 ANYBODYS: Final = Mutant(
     "r5-lock-without-a-log-is-nobodys", (draws(lambda locks: locks.now(), owned=False),)
@@ -355,17 +358,18 @@ NOT_VALIDATED: Final = Mutant(
 )
 READS_TORN: Final = Mutant(
     "what-was-read-is-not-looked-at-again",
-    (replaced("rtx/transaction", "Transaction._holds", looks_at_nothing_again),),
+    (replaced("rtx/execution", "Transaction._holds", looks_at_nothing_again),),
 )
 APPLIES_FIRST: Final = Mutant(
-    "applies-before-it-is-decided", (Change(LOG, "Log.begin", applies_first),)
+    "applies-before-it-is-decided", (Change(LOG, "Log.decide", applies_first),)
 )
 FREES_NEW: Final = Mutant(
     "recovery-frees-what-was-committed",
     (Change("sherman/transactional", "RtxSherman.carry_out", says_that_nothing_commits),),
 )
 KEEPS_OLD: Final = Mutant(
-    "old-data-is-not-given-back", (Change(LOG, "Log.give_back", gives_back_only_what_is_new),)
+    "old-data-is-not-given-back",
+    (Change("rtx/participants", "give_back", gives_back_only_what_is_new),),
 )
 NOTHING_TO_CHANGE: Final = Mutant(
     "leaf-with-nothing-to-change-is-released-as-it-was",

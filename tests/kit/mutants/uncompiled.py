@@ -51,11 +51,17 @@ RCUCKOO: Final = (
 )
 TRANSACTIONS: Final = (
     *INLINE,
-    *_in("stores/rtx", "lllock parts log reads repair"),
+    "stores/rtx/lllock",
+    "stores/entry_log",
+    *_in(
+        "stores/rtx",
+        "log participant tx_object extents parts participants try_commit abort reads repair",
+    ),
+    "stores/staged",
     *_in("stores/sherman", "page routes check trees tx_trees scans leaf_writer write_set"),
     "stores/rtx/commit",
-    "stores/sherman/transactional",
-    *_in("stores/rtx", "cut transaction"),
+    *_in("stores/sherman", "tree_keys transactional"),
+    *_in("stores/rtx", "cut execution transaction"),
 )
 REPLICATED: Final = (
     "shm/clients/unique_ids",

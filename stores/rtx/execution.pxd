@@ -1,0 +1,78 @@
+cimport cython
+# By the name of their module: tests replace the classes where they are made.
+cimport limpet.stores.rtx.commit as committing
+cimport limpet.stores.rtx.reads as read_sets
+
+from limpet.stores.base cimport as_bytes
+from limpet.stores.rtx.reads cimport ReadPlace, TxKeys, Visitor
+
+cdef int AGAIN
+cdef int DONE
+cdef int FULL
+cdef int NO_MEMORY
+cdef int SPARED_BLOCKS
+
+cdef class Used:
+    cdef readonly object store
+    cdef readonly TxKeys keys
+    cdef readonly dict written
+    cdef readonly bint ordered
+
+cdef class Reading(Visitor):
+    cdef readonly Transaction transaction
+    cdef readonly Used used
+    cdef readonly bytes key
+
+    cpdef object begin(self)
+    cpdef object find(self)
+    cpdef tuple item(self)
+    cpdef object look(self)
+    cpdef object visit(self)
+
+cdef class RangeReading(Reading):
+    cdef readonly int tree
+    cdef readonly bytes end
+
+    cpdef object begin(self)
+    cpdef object find(self)
+    cpdef tuple item(self)
+    cpdef object look(self)
+
+cdef class Transaction:
+    cdef readonly object _pool
+    cdef readonly read_sets.Reads _reads
+    cdef dict _recalled
+    cdef dict _cut
+    cdef bint _at_cut
+    cdef readonly int reach
+    cdef readonly dict looks
+    cdef dict _used
+    cdef list _handles
+    cdef dict _links
+    cdef list _unfound
+    cdef ReadPlace _doomed
+    cdef bint _committing
+    cdef bint _over
+
+    cdef Used _use(self, store)
+    @cython.locals(found=Used)
+    cdef Used _first_use(self, store)
+    @cython.locals(used=Used)
+    cdef object _get(self, store, bytes key)
+    cpdef object _read(self, Reading reading)
+    cdef object _recall(self, recalled)
+    cpdef int check(self, Reading reading, found) except -1
+    cpdef bint _holds(self, Used used, bytes key, found) except -1
+    @cython.locals(commit=committing.Commit, outcome=int, used=Used, only_deletes=bint)
+    cpdef bint commit(self) except -1
+    @cython.locals(used=Used, outcome=int)
+    cdef int _commit_once(self, committing.Commit commit, list written) except -1
+    @cython.locals(count=int, key=bytes)
+    cdef int _stage(self, Used used, committing.Commit commit) except -1
+    cpdef int end(self) except -1
+    cpdef bint recalls(self) except -1
+    cpdef bint met_while_reading(self) except -1
+    cpdef bint is_doomed(self) except -1
+
+@cython.locals(used=Used)
+cdef bint _deletes_only(list written) except -1

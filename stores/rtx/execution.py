@@ -1,0 +1,464 @@
+"""The execution phase of a transaction (rTX section 4.3, figure 7): what its function works with.
+
+The text of the paper that we have lacks the figure. It is rebuilt here from section 4.3, which
+names lines 3-5 and 7-8:
+
+    read(ptr):
+     1    if ptr is in the write set: return that data
+     2    if ptr is in the read set: return that data
+     3    read ptr.LLLock and ptr.pointer
+     4    read the data
+     5    note them in the read set; return the data
+    write(ptr, data):
+     6    if ptr is not in the write set: put it there
+     7    the data of ptr in the write set = data
+     8    the log's entry of ptr = (ptr, old pointer, pointer to data)
+
+Here a transaction reads and writes keys of stores. A read (lines 1-5) finds the key, and notes in
+the read set (reads.py) what says that it is as it was: of a tree the version of the leaf's object,
+of a hash store the words that it was looked up in. It also looks whether all others that were read
+are still so: what a transaction has read was, at every moment, true together, and a function never
+works on what cannot be. A write (lines 6-7) is kept by key until the commit, which stages it in the
+nodes of trees (sherman/write_set.py), or the slots of hash stores (hash_writes.py). Line 8 is at
+the commit, too (commit.py).
+
+A transaction that wrote nothing is over with its last read: it does not write to memory, and takes
+no lock, unless it meets conflicts again and again while it reads (cut.py).
+
+Absence is a read as well as a value is (R10): of a key that is missing, of a range, of a key that
+is put and deleted again and has no write in the end, and of the store of named objects.
+
+A store that takes part is `transactional` (class Store). It has `tx_keys` (reads.py), `locks` and
+`repair` (lllock.py, repair.py), and `staging(commit)`, with `stage(key, value)`, which is DONE,
+AGAIN or FULL. The `tx_keys` of a store that is `ordered` are those of sherman/tree_keys.py.
+
+A kill leaves behind nothing: all of this is private to the client until the commit.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Final
+
+from limpet.shm.errors import KeyExists, ParameterError, StoreError
+from limpet.stores.base import as_bytes
+from limpet.stores.rtx.commit import Commit
+from limpet.stores.rtx.cut import Item, Look, Recalled
+from limpet.stores.rtx.reads import ReadPlace, Reads, TxKeys, Visitor
+from limpet.stores.sherman.layout import SPARED_BLOCKS
+from limpet.stores.status import AGAIN, DONE, FULL, NO_MEMORY
+
+OBJECTS: Final = ".objects"
+"""Name of the store that has the named objects of a pool."""
+
+
+class Conflict(BaseException):
+    """What was read has been changed, so the transaction is to begin anew. No handler of errors
+    may take it for one."""
+
+
+class Used:
+    """A store that a transaction uses, and what it is to write there, by key; None: deleted."""
+
+    def __init__(self, store: Any) -> None:
+        self.store = store
+        self.keys: TxKeys = store.tx_keys
+        self.ordered: bool = store.ordered
+        self.written: dict[bytes, bytes | None] = {}
+
+
+class Reading(Visitor):
+    """A read of a key, in the operation that looks it up: what was found, in the read set."""
+
+    def __init__(self, transaction: Transaction, used: Used, key: bytes) -> None:
+        self.transaction = transaction
+        self.used = used
+        self.key = key
+
+    def begin(self) -> Any:
+        """Look the key up; what was found."""
+        return self.used.keys.at_key(self.key, self)
+
+    def find(self) -> Any:
+        """What was looked up."""
+        return self.used.keys.value_here()
+
+    def item(self) -> Item:
+        """The name of the look."""
+        return (self.used.keys.link, self.key)
+
+    def look(self) -> Look:
+        """How to look again, in the leaf in which it was."""
+        leaf = self.used.store.leaf
+        find = self.used.keys.value_here
+        return Look(self.used.store, leaf.tree, self.key, leaf.at, find, False, None)
+
+    def visit(self) -> Any:
+        found = self.find()
+        self.transaction.check(self, found)
+        return found
+
+
+class RangeReading(Reading):
+    """A read of the pairs of a range that are in the leaf with a key, and where the next begins."""
+
+    def __init__(
+        self, transaction: Transaction, used: Used, key: bytes, tree: int, end: bytes | None
+    ) -> None:
+        super().__init__(transaction, used, key)
+        self.tree = tree
+        self.end = end
+
+    def begin(self) -> Any:
+        return self.used.store.tx_keys.at_leaf(self.tree, self.key, self)
+
+    def find(self) -> Any:
+        return self.used.store.tx_keys.range_here(self.end)
+
+    def item(self) -> Item:
+        return (self.used.keys.link, self.tree, self.key, self.end)
+
+    def look(self) -> Look:
+        leaf = self.used.store.leaf
+        find = functools.partial(self.used.store.tx_keys.range_here, self.end)
+        return Look(self.used.store, leaf.tree, self.key, leaf.at, find, True, self.end)
+
+
+class Transaction:
+    """What the function of a transaction reads and writes by; for that one call.
+
+    `tx[name]` is a named object of the pool: bytes, read, set and deleted like an entry of a dict.
+    """
+
+    def __init__(self, pool: Any, recalled: dict[Item, Recalled] | None = None) -> None:
+        """`recalled`: what was read before the function is called, all at one moment (cut.py)."""
+        self._pool = pool
+        self._reads = Reads(pool.client)
+        self._recalled = recalled or {}
+        self._cut = {each.at: each.read for each in self._recalled.values()}
+        self._at_cut = bool(recalled)
+        """Whether all that was read until now was true at the moment of the cut."""
+        self.reach = 0
+        """How many reads it has come to."""
+        self.looks: dict[Item, Look] = {}
+        """What was read in trees, besides that."""
+        self._used: dict[int, Used] = {}
+        """By the handle's id."""
+        self._handles: list[Any] = []
+        """That live as long as the transaction, so the ids are theirs."""
+        self._links: dict[int, Used] = {}
+        """The same, by the link of the store."""
+        self._unfound: list[bytes] = []
+        """Named objects that were looked for when there was no store of them."""
+        self._doomed: ReadPlace | None = None
+        """Where there was a conflict."""
+        self._committing = False
+        self._over = False
+
+    # ---- keys of stores -------------------------------------------------------------------------
+
+    def get(self, store: Any, key: Any, default: Any = None) -> Any:
+        """The value of a key, or `default`."""
+        if type(key) is not bytes:
+            key = as_bytes("key", key)
+        value = self._get(store, key)
+        return default if value is None else value
+
+    def put(self, store: Any, key: Any, value: Any) -> None:
+        """Insert or update. Raises KeyTooLarge, ValueTooLarge."""
+        if type(key) is not bytes:
+            key = as_bytes("key", key)
+        if type(value) is not bytes:
+            value = as_bytes("value", value)
+        used = self._use(store)
+        used.keys.refuse(key, value)
+        used.written[key] = value
+
+    def insert(self, store: Any, key: Any, value: Any) -> None:
+        """Insert; KeyExists if the key is there."""
+        if self.get(store, key) is not None:
+            raise KeyExists(f"{store.name}: the key {key!r} is there already")
+        self.put(store, key, value)
+
+    def update(self, store: Any, key: Any, value: Any) -> None:
+        """Update; KeyError if the key is not there."""
+        if self.get(store, key) is None:
+            raise KeyError(key)
+        self.put(store, key, value)
+
+    def delete(self, store: Any, key: Any) -> None:
+        """Delete; KeyError if the key is not there."""
+        if self.get(store, key) is None:
+            raise KeyError(key)
+        self._use(store).written[as_bytes("key", key)] = None
+
+    def scan(self, store: Any, low: Any = None, high: Any = None) -> list[tuple[bytes, bytes]]:
+        """The pairs with low <= key < high, in the order of keys, all of one moment.
+
+        Raises StoreError if the store is not ordered.
+        """
+        used = self._use(store)
+        if not store.ordered:
+            raise StoreError(
+                f"{store!r} is not ordered: a transaction gets its keys, and scans none"
+            )
+        first = b"" if low is None else as_bytes("key", low)
+        last = None if high is None else as_bytes("key", high)
+        found: dict[bytes, bytes] = {}
+        for tree in range(len(store.trees.roots)):
+            start: bytes | None = first
+            while start is not None and (last is None or start < last):
+                reading = RangeReading(self, used, start, tree, last)
+                pairs, start = self._read(reading)
+                found.update(pairs)
+        for key, value in used.written.items():
+            if first <= key and (last is None or key < last):
+                found.pop(key, None)
+                if value is not None:
+                    found[key] = value
+        return sorted(found.items())
+
+    # ---- named objects --------------------------------------------------------------------------
+
+    def __getitem__(self, name: str) -> bytes:
+        value = self._named(_encoded(name))
+        if value is None:
+            raise KeyError(name)
+        return value
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self.put(self._made_objects(), _encoded(name), value)
+
+    def __delitem__(self, name: str) -> None:
+        if name not in self:
+            raise KeyError(name)
+        self._use(self._made_objects()).written[_encoded(name)] = None
+
+    def __contains__(self, name: str) -> bool:
+        return self._named(_encoded(name)) is not None
+
+    def _named(self, name: bytes) -> bytes | None:
+        """The value of a named object, or None."""
+        self._refuse_after_end()
+        if not self._pool.exclusively(self._lacks_objects):
+            return self._get(self._made_objects(), name)
+        if self._doomed is not None:
+            raise Conflict(self)
+        self._unfound.append(name)
+        return None
+
+    def _lacks_objects(self) -> bool:
+        """Whether there is no store with named objects; that is in the read set then."""
+        find = functools.partial(self._pool.catalogue.find, OBJECTS.encode())
+        if find() is not None:
+            return False
+        self._reads.missing = find
+        self._at_cut = False
+        if not self._pool.client.pinned(self.holds):
+            self._doomed = self._reads.changed
+        return True
+
+    def _made_objects(self) -> Any:
+        """The store with the named objects, made if it is not there."""
+        store = self._pool.store("rtx-sherman", name=OBJECTS)
+        if self._reads.missing is not None:
+            # What was looked for while there was no store is looked for in it.
+            self._reads.missing = None
+            for name in self._unfound:
+                if self._get(store, name) is not None:
+                    self._doomed = ReadPlace(store, name, 0)
+                    raise Conflict(self)
+        return store
+
+    # ---- the read set ---------------------------------------------------------------------------
+
+    def _use(self, store: Any) -> Used:
+        """A store, and what is to be written to it."""
+        if self._over:
+            self._refuse_after_end()
+        found = self._used.get(id(store))
+        return self._first_use(store) if found is None else found
+
+    def _first_use(self, store: Any) -> Used:
+        if not getattr(store, "transactional", False):
+            raise ParameterError(
+                f"{store!r} takes part in no transactions; stores of the kinds rtx-sherman and "
+                "rtx-race do"
+            )
+        if store.pool is not self._pool:
+            raise ParameterError(
+                f"{store!r} was opened by another pool handle than the transaction's"
+            )
+        found = self._links.get(store.link)
+        if found is None:
+            found = self._links[store.link] = Used(store)
+        self._handles.append(store)
+        self._used[id(store)] = found
+        return found
+
+    def _refuse_after_end(self) -> None:
+        if self._over:
+            raise StoreError("this transaction is over: its function has returned")
+
+    def _get(self, store: Any, key: bytes) -> bytes | None:
+        used = self._use(store)
+        if key in used.written:
+            return used.written[key]  # line 1
+        return self._read(Reading(self, used, key))  # lines 2-5
+
+    def _read(self, reading: Reading) -> Any:
+        """What was found, in an operation that looks a key up; it is in the read set then."""
+        if self._doomed is not None:
+            raise Conflict(self)
+        self.reach += 1
+        if self._recalled:
+            recalled = self._recalled.get(reading.item())
+            if recalled is not None:
+                return self._recall(recalled)
+        return reading.begin()
+
+    def _recall(self, recalled: Recalled) -> Any:
+        """What was read before the function was called."""
+        if not self._reads.note_object(recalled.at, recalled.read) or not (
+            self._at_cut or self._holds_in_operation()
+        ):
+            self._doomed = self._reads.changed
+            raise Conflict(self)
+        return recalled.found
+
+    def check(self, reading: Reading, found: Any) -> None:
+        """Note what was looked up last, in the operation that found it; raises Conflict."""
+        if reading.used.ordered:
+            self.looks[reading.item()] = reading.look()
+        if not self._holds(reading.used, reading.key, found):
+            self._doomed = self._reads.changed
+            raise Conflict(self)
+
+    def _holds(self, used: Used, key: bytes, found: Any) -> bool:
+        """Note what was looked up last; whether all that was read is true at one moment."""
+        if not used.keys.note(self._reads, key, found):
+            return False
+        if self._at_cut and used.ordered:
+            leaf = used.store.leaf
+            known = self._cut.get(leaf.at)
+            if known is not None and known.is_as(self._reads.objects[leaf.at]):
+                return True  # the leaf is as it was at the cut
+        self._at_cut = False
+        return self._reads.hold()
+
+    def holds(self) -> bool:
+        """Whether all that was read is true at one moment. Within an operation, or pinned."""
+        return self._reads.hold()
+
+    def _holds_in_operation(self) -> bool:
+        with self._pool.client:
+            return self._reads.hold()
+
+    # ---- the end --------------------------------------------------------------------------------
+
+    def commit(self) -> bool:
+        """Commit what was written; False: there was a conflict, and nothing has happened."""
+        self._committing = self._doomed is None
+        written: list[Used] = []
+        for used in self._links.values():
+            if used.written:
+                written.append(used)
+        if self._doomed is not None or not written:
+            return self._doomed is None
+        store = written[0].store
+        commit = Commit(self._pool, store.locks)
+        commit.reads = self._reads
+        while True:
+            outcome = self._commit_once(commit, written)
+            if outcome == NO_MEMORY:
+                only_deletes = _deletes_only(written)
+                commit.replenish(0 if only_deletes else SPARED_BLOCKS, only_deletes)
+            elif outcome == FULL:
+                for crowded, key, subtable in commit.crowded:
+                    crowded.make_room(key, subtable)
+            else:
+                break
+        if outcome == AGAIN:
+            self._doomed = commit.owners.get(commit.busy) or self._reads.changed
+            if self._doomed is None:
+                # Another client has aborted it, as its lease was over.
+                self._doomed = ReadPlace(store, next(iter(written[0].written)), 0)
+            return False
+        for used in written:
+            for key, value in used.written.items():
+                if value is None:
+                    used.keys.tidy(key)
+        return True
+
+    def _commit_once(self, commit: Commit, written: list[Used]) -> int:
+        client = self._pool.client
+        client.enter()
+        try:
+            for used in self._links.values():
+                used.store.require_there()
+            commit.begin(written[0].keys.link)
+            for used in written:
+                outcome = self._stage(used, commit)
+                if outcome != DONE:
+                    return outcome
+            if commit.pages or commit.slots:
+                return commit.run()
+            return DONE if commit.validate() else AGAIN
+        finally:
+            client.leave()
+
+    def _stage(self, used: Used, commit: Commit) -> int:
+        """Stage what is written to one store: DONE, AGAIN or FULL."""
+        staging = used.store.staging(commit)
+        for count, key in enumerate(sorted(used.written), 1):
+            if staging.stage(key, used.written[key]) == AGAIN:
+                commit.busy = used.keys.busy_at()
+                commit.owners[commit.busy] = ReadPlace(used.store, key, commit.busy)
+                return AGAIN
+            commit.go_on(count)
+        return FULL if commit.crowded else DONE
+
+    def end(self) -> None:
+        """From now on, it cannot be used."""
+        self._over = True
+
+    def recalls(self) -> bool:
+        """Whether something was read before the function was called."""
+        return bool(self._recalled)
+
+    def met_while_reading(self) -> bool:
+        """Whether there was a conflict before the function had read all that it wanted."""
+        return self._doomed is not None and not self._committing
+
+    def is_doomed(self) -> bool:
+        """Whether there was a conflict."""
+        return self._doomed is not None
+
+    def conflict(self) -> str:
+        """Over what there was one."""
+        if self._doomed is None:
+            return "nothing"
+        if self._doomed.store is None:
+            return "the first named object of the pool, which was made meanwhile"
+        return f"the key {self._doomed.key!r} of the store {self._doomed.store.name!r}"
+
+    def stay(self, attempt: int) -> None:
+        """After a conflict, wait a little, and look now and then whom we wait for."""
+        if self._doomed is not None and self._doomed.store is not None:
+            self._doomed.store.retries += 1
+            self._doomed.store.repair.stay(self._doomed.at, attempt, True)
+
+
+def _encoded(name: str) -> bytes:
+    if not isinstance(name, str):
+        raise TypeError(f"the name of an object is text, not {type(name).__name__}")
+    return name.encode()
+
+
+def _deletes_only(written: list[Used]) -> bool:
+    """Whether nothing but deletes is written."""
+    for used in written:
+        for value in used.written.values():
+            if value is not None:
+                return False
+    return True

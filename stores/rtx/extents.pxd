@@ -1,0 +1,24 @@
+cimport cython
+
+from limpet.shm.alloc.allocator cimport Allocator
+from limpet.shm.endpoint.verbs cimport u64
+from limpet.stores.rtx.log cimport Log
+from limpet.stores.rtx.participant cimport Participant
+
+cdef u64 EXTENT_PAIR
+cdef int NODE_SHIFT
+cdef u64 REFERENCE_MASK
+
+cdef class Extent(Participant):
+    cdef readonly u64 link_address
+    cdef readonly object staging
+    cdef readonly u64 leaf
+    cdef readonly tuple pair
+
+    cpdef u64 node(self) except? 255
+    cpdef list sizes(self)
+    @cython.locals(reference=u64)
+    cpdef bint prepare(self, Log log, Allocator allocator) except -1
+    @cython.locals(reference=u64)
+    cpdef list unlinked(self, bint committed)
+    cpdef list named(self)

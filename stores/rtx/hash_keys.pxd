@@ -1,0 +1,56 @@
+cimport cython
+
+from limpet.shm.alloc.allocator cimport Allocator
+from limpet.shm.clients.client cimport Client
+from limpet.shm.endpoint.verbs cimport Endpoint, hash64, u64
+from limpet.stores.race.hash_store cimport HashStore
+from limpet.stores.race.index cimport Index, Place
+from limpet.stores.records cimport Objects
+from limpet.stores.rtx.hash_slots cimport TransactionHolds, TransactionSlots
+from limpet.stores.rtx.reads cimport KeyRead, Reads, TxKeys, Visitor
+
+cdef u64 FROZEN
+cdef u64 HELD
+cdef u64 HELD_MASK
+cdef u64 SLOT
+
+cdef class SlotWrite:
+    cdef readonly HashKeys keys
+    cdef readonly u64 slot
+    cdef readonly bytes key
+    cdef readonly bytes value
+    cdef readonly u64 old
+    cdef readonly bint inserts
+
+    cpdef u64 size(self) except? 0
+    @cython.locals(keys=HashKeys, reference=u64)
+    cpdef u64 new_word(self) except? 0
+    @cython.locals(keys=HashKeys)
+    cpdef bint is_alone(self) except -1
+
+cdef class HashKeys(TxKeys):
+    cdef readonly Client client
+    cdef readonly Endpoint endpoint
+    cdef readonly Allocator allocator
+    cdef readonly Index index
+    cdef readonly Objects objects
+    cdef readonly TransactionSlots writer
+    cdef readonly TransactionHolds holds
+    cdef readonly Place place
+    cdef readonly u64 slot
+    cdef readonly bytes value
+    cdef readonly u64 cramped
+
+    cpdef bytes look_up(self, bytes key)
+    cpdef u64 busy_at(self) except? 255
+    cpdef bytes value_here(self)
+    @cython.locals(store=HashStore, attempt=u64, busy=u64)
+    cpdef object at_key(self, bytes key, Visitor visitor)
+    @cython.locals(place=Place)
+    cpdef tuple witness(self)
+    cpdef bint stands(self, tuple witness) except -1
+    cpdef bint note(self, Reads reads, bytes key, value) except -1
+    @cython.locals(place=Place, index=int)
+    cpdef tuple place_for(self, bytes key, object taken)
+    @cython.locals(node=u64)
+    cpdef u64 allocate(self, bytes key, u64 size) except? 0

@@ -1,0 +1,179 @@
+"""The keys of a hash store, as transactions read and write them (reads.py, parts.py).
+
+A look-up is RACE's own. What it rests on, its *witness*, is the pointer of the directory's entry,
+so that a split is seen, and the word of the key's slot, or the words of all slots in which an
+absent key could be (hash_slots.py). A write keeps the key's slot, or takes a vacant one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from limpet.shm.endpoint.fabric import hash64
+from limpet.shm.endpoint.words import HELD, HELD_MASK
+from limpet.stores.race.index import Place
+from limpet.stores.race.layout import FROZEN
+from limpet.stores.rtx.layout import SLOT
+from limpet.stores.rtx.reads import KeyRead, Reads, TxKeys, Visitor
+
+if TYPE_CHECKING:
+    from limpet.stores.race.index import Index
+    from limpet.stores.rtx.hash_slots import TransactionHolds, TransactionSlots
+
+
+class SlotWrite:
+    """What a transaction does to a slot: `old`, its word; value None: the key is deleted."""
+
+    def __init__(
+        self,
+        keys: HashKeys,
+        slot: int,
+        key: bytes,
+        value: bytes | None,
+        old: int,
+        inserts: bool,
+    ) -> None:
+        self.keys = keys
+        self.slot = slot
+        self.key = key
+        self.value = value
+        self.old = old
+        self.inserts = inserts
+
+    def size(self) -> int:
+        """Bytes of the new pair."""
+        return self.keys.objects.size_of(self.key, self.value)
+
+    def new_word(self) -> int:
+        """The word of the slot with a new pair, in the client journal; of one whose pair is
+        deleted, if `value` is None. 0: there is no memory ready."""
+        keys = self.keys
+        if self.value is None:
+            return keys.writer.vacated(self.old)
+        reference = keys.allocate(self.key, self.size())
+        if not reference:
+            return 0
+        keys.objects.write(reference, self.key, self.value)
+        return (hash64(self.key) & 0xFF) << 56 | reference
+
+    def is_alone(self) -> bool:
+        """Whether no slot but this one, which we hold, has the key."""
+        keys = self.keys
+        return keys.writer.is_alone(keys.place, keys.holds, self.key, self.slot)
+
+
+class HashKeys(TxKeys):
+    """The keys of an `rtx-race` store."""
+
+    def __init__(
+        self, store: Any, index: Index, writer: TransactionSlots, holds: TransactionHolds
+    ) -> None:
+        super().__init__(store, store.link)
+        self.client = store.client
+        self.endpoint = store.endpoint
+        self.allocator = store.allocator
+        self.index = index
+        self.objects = index.objects
+        self.writer = writer
+        self.holds = holds
+        self.place = Place()
+        """Of the key that was looked up last, its slot, and its value."""
+        self.slot = 0
+        self.value: bytes | None = None
+        self.cramped = 0
+        """Pointer to the subtable in which `place_for` found no place."""
+
+    # ---- reading --------------------------------------------------------------------------------
+
+    def look_up(self, key: bytes) -> bytes | None:
+        self.slot = self.index.look_up(self.place, key)
+        self.value = self.objects.value() if self.slot else None
+        return self.value
+
+    def busy_at(self) -> int:
+        return self.place.busy
+
+    def value_here(self) -> bytes | None:
+        return self.value
+
+    def at_key(self, key: bytes, visitor: Visitor) -> Any:
+        store = self.store
+        attempt = 0
+        while True:
+            self.client.enter()
+            try:
+                store.require_there()
+                self.look_up(key)
+                busy = self.place.busy
+                if not busy:
+                    return visitor.visit()
+            finally:
+                self.client.leave()
+            attempt += 1
+            store.retries += 1
+            store.give_way(busy, 0, attempt)
+
+    def witness(self) -> tuple[Any, ...]:
+        place = self.place
+        if self.slot:
+            return place.entry, place.pointer, self.slot, place.word
+        if not place.base:
+            return place.entry, place.pointer
+        words = bytes(self.index.words[:32])
+        return place.entry, place.pointer, place.first, place.second, words
+
+    def stands(self, witness: tuple[Any, ...]) -> bool:
+        if len(witness) == 4 and self.endpoint.load(witness[2]) != witness[3]:
+            return False
+        if len(witness) == 5:
+            self.place.first = witness[2]
+            self.place.second = witness[3]
+            self.place.base = witness[2]
+            self.index.read_row(self.place, 0)
+            if bytes(self.index.words[:32]) != witness[4]:
+                return False
+        # ORDER: after the words: of a subtable that is split they stand still, whatever is written.
+        return self.endpoint.load(witness[0]) == witness[1]
+
+    def note(self, reads: Reads, key: bytes, value: Any) -> bool:
+        return reads.note_key(key, KeyRead(value, self.witness(), self))
+
+    # ---- writing --------------------------------------------------------------------------------
+
+    def refuse(self, key: bytes, value: bytes) -> None:
+        self.objects.size_of(key, value)
+
+    def place_for(self, key: bytes, taken: Any) -> tuple[int, int]:
+        """The slot in which a key is, or can be put, but none of those `taken`; and its word.
+
+        0, 0: there is none, or something is `busy`. Within an operation.
+        """
+        place = self.place
+        self.look_up(key)
+        if self.slot and place.word & HELD_MASK == HELD:
+            place.busy = self.slot | SLOT
+        if place.busy:
+            return 0, 0
+        if self.slot and not place.word & FROZEN:
+            return self.slot, place.word
+        self.writer.hide(place, taken)
+        index = -1 if self.slot else self.index.room(place)
+        if index < 0:
+            self.cramped = place.pointer
+            return 0, 0
+        return self.index.address(place, index), self.index.words[index]
+
+    def allocate(self, key: bytes, size: int) -> int:
+        """Memory for a pair with this key; 0: none is ready."""
+        node = self.index.node_of(self.index.table_of(key))
+        return self.allocator.allocate(node, size, 1)
+
+    def make_room(self, key: bytes, subtable: int) -> None:
+        """Split the subtable in which there was no place for a key, if the key still belongs there;
+        `subtable`: its pointer. Raises StoreFull."""
+        splitter = self.store.splitter
+        splitter.cramped = subtable
+        try:
+            self.store.grow(key)
+        finally:
+            splitter.cramped = 0

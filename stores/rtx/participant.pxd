@@ -1,0 +1,23 @@
+from limpet.shm.alloc.allocator cimport Allocator
+from limpet.shm.endpoint.verbs cimport u64
+from limpet.stores.entry_log cimport Entry
+from limpet.stores.rtx.log cimport Log
+
+cdef u64 STRIDE
+
+cpdef int go_on(membership, u64 count) except -1
+
+cdef class Participant(Entry):
+    cdef public u64 busy
+
+    cpdef int describe(self, u64 at, u64 old, u64 new) except -1
+    cpdef u64 node(self) except? 255
+    cpdef list sizes(self)
+    cpdef bint prepare(self, Log log, Allocator allocator) except -1
+    cpdef bint lock(self, u64 state) except -1
+    cpdef bint validate(self) except -1
+    cpdef int publish(self) except -1
+    cpdef int release(self, u64 state, bint committed) except -1
+    cpdef int undo(self, u64 state) except -1
+    cpdef list unlinked(self, bint committed)
+    cpdef list named(self)

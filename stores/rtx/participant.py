@@ -1,0 +1,95 @@
+"""A participant of a transaction: one entry of its log, and how it goes through the commit.
+
+The write set of a transaction is a list of participants. Figures 8 to 10 say for the objects of a
+write set what is done to each; here each kind of participant says for itself what that is:
+
+    TXObj    a wrapped object: a tree node, an entry of a directory   tx_object.py
+    Part     slots of a hash index that are written on a memory node  parts.py
+    Extent   memory that is linked from another participant           extents.py
+
+    step         figure           TXObj               Part                   Extent
+    prepare      7, line 8        write the new data  write the new pairs    write it
+    lock         8, lines 3-6     lock the LLLock     hold each slot         -
+    validate     8, lines 7-13    -                   no other slot has the  -
+                                                      keys that are inserted
+    publish      9, lines 4-5     swing the pointer   -                      -
+    release      9, lines 6-7     unlock the LLLock   let go of each slot    -
+    undo         8, abort         unlock, to the      -                      -
+                                  version from before
+    unlinked     after DONE       the other data      the other pairs        the other extent
+
+The client whose transaction it is calls all of them. A client that repairs it (repair.py) reads
+the participants from the log (participants.py), and calls `publish`, `release` and `unlinked`. Each
+of these is made of CASes that expect words which never come again, so any number of clients may be
+at it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from limpet.stores.entry_log import Entry
+
+if TYPE_CHECKING:
+    from limpet.stores.rtx.log import Log
+
+
+STRIDE: Final = 64
+"""After so many keys or objects a client shows again that it does not stand still."""
+
+
+def go_on(membership: Any, count: int) -> None:
+    """Show now and then, as `count` goes up, that this client is at work: a client that needs
+    memory which our pin keeps from being used again would have us ended."""
+    if not count % STRIDE:
+        membership.progress()
+
+
+class Participant(Entry):
+    """One entry of a log: `at` is the paper's mptr, `old` dptr, and `new` ndptr.
+
+    What a kind of participant has no use for, it leaves as it is here.
+    """
+
+    def describe(self, at: int, old: int, new: int) -> None:
+        Entry.describe(self, at, old, new)
+        self.busy = 0
+        """What was in the way of `lock` or `validate`, as `Repair.look` takes it."""
+
+    def node(self) -> int:
+        """The memory node on which it takes memory."""
+        raise NotImplementedError
+
+    def sizes(self) -> list[int]:
+        """Bytes of each object that `prepare` allocates."""
+        return []
+
+    def prepare(self, log: Log, allocator: Any) -> bool:
+        """Write what is new, and note it in the log; False: there is no memory ready."""
+        raise NotImplementedError
+
+    def lock(self, state: int) -> bool:
+        """Lock it in the version that was read; False: it has another one, or is locked."""
+        return True
+
+    def validate(self) -> bool:
+        """Whether it can be written, now that all participants are locked."""
+        return True
+
+    def publish(self) -> None:
+        """Have what is new be there, under the lock; nothing if a client has done that."""
+
+    def release(self, state: int, committed: bool) -> None:
+        """Release what is locked with this state; nothing if a client has done that."""
+
+    def undo(self, state: int) -> None:
+        """Release it as it was before this client has locked it."""
+
+    def unlinked(self, committed: bool) -> list[int]:
+        """References to what no object names any more when it was decided so."""
+        raise NotImplementedError
+
+    def named(self) -> list[tuple[int, int]]:
+        """Words that name objects of which some are linked, and where: what is left to the owner if
+        the log is lost (commit.py)."""
+        raise NotImplementedError

@@ -1,0 +1,42 @@
+"""The participants of a transaction, as its log has them (participant.py)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from limpet.stores.rtx.extents import Extent
+from limpet.stores.rtx.layout import PART
+from limpet.stores.rtx.parts import Part
+from limpet.stores.rtx.tx_object import TXObj
+
+if TYPE_CHECKING:
+    from limpet.stores.rtx.log import Log
+    from limpet.stores.rtx.participant import Participant
+
+
+def participants_of(log: Log) -> list[Participant]:
+    """All participants; the client that has written the log reads none. Raises StoreCorrupt."""
+    if log.noted is not None:
+        return log.noted
+    found: list[Participant] = []
+    for entry in log.entries():
+        if entry.at > PART:
+            found.append(TXObj(log.locks, entry.at, entry.old, entry.new))
+        elif entry.at == PART:
+            found.append(Part(log.endpoint, entry.new))
+        else:
+            found.append(Extent(entry.old, entry.new))
+    return found
+
+
+def give_back(log: Log, committed: bool) -> None:
+    """Free what a transaction leaves behind, but for its log. By its owner, or for a dead one."""
+    # ORDER: no client finds the log any more before what it names is freed.
+    log.hide()
+    heap = log.client.heap
+    # ORDER: all is read before anything is freed.
+    left: list[int] = []
+    for participant in participants_of(log):
+        left += participant.unlinked(committed)
+    for reference in left:
+        heap.free(reference)

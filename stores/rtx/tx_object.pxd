@@ -1,0 +1,32 @@
+cimport cython
+
+from limpet.shm.alloc.allocator cimport Allocator
+from limpet.shm.endpoint.verbs cimport Endpoint, u64
+from limpet.stores.rtx.lllock cimport LLLocks
+from limpet.stores.rtx.log cimport Log
+from limpet.stores.rtx.participant cimport Participant
+from limpet.stores.vacant cimport is_vacant
+
+cdef u64 ADDRESS_MASK
+cdef int NODE_SHIFT
+cdef u64 POINTER
+cdef u64 REFERENCE_MASK
+
+cdef class TXObj(Participant):
+    cdef readonly LLLocks locks
+    cdef public u64 version
+    cdef readonly object data
+    cdef readonly bint locked
+
+    cpdef u64 node(self) except? 255
+    cpdef list sizes(self)
+    @cython.locals(reference=u64)
+    cpdef bint prepare(self, Log log, Allocator allocator) except -1
+    @cython.locals(endpoint=Endpoint)
+    cpdef bint lock(self, u64 state) except -1
+    cpdef int publish(self) except -1
+    cpdef int release(self, u64 state, bint committed) except -1
+    cpdef int undo(self, u64 state) except -1
+    @cython.locals(pointer=u64)
+    cpdef list unlinked(self, bint committed)
+    cpdef list named(self)

@@ -1,0 +1,96 @@
+"""TXObj: an object that transactions wrap (rTX section 4.2), as a participant of one.
+
+In memory a TXObj is 16 bytes, at an address that stays its own for ever (the paper's mptr):
+
+    0     LLLock   locked, or the version of the data (lllock.py)
+    8     pointer  to the data; vacant: it has none (stores/vacant.py)
+
+The data is written anew and not in place, so a reader has all of one version or all of the next.
+The data begins with the lock state under which it was written. A kill leaves behind what lllock.py
+and log.py say.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from limpet.shm.endpoint.layout import NODE_SHIFT
+from limpet.shm.endpoint.words import ADDRESS_MASK, REFERENCE_MASK
+from limpet.stores.rtx.layout import POINTER
+from limpet.stores.rtx.participant import Participant
+from limpet.stores.vacant import is_vacant
+
+if TYPE_CHECKING:
+    from limpet.stores.rtx.lllock import LLLocks
+    from limpet.stores.rtx.log import Log
+
+
+class TXObj(Participant):
+    """A wrapped object that a transaction writes."""
+
+    def __init__(
+        self, locks: LLLocks, at: int, old: int, new: int, version: int = 0, data: Any = None
+    ) -> None:
+        """`version`: what the LLLock was when the object was read; `data`: `data.size` bytes that
+        `data.write(address, state)` writes, or None to have the object be vacant. An object that is
+        not prepared is locked only to be read: its entry has no pointers."""
+        self.describe(at, old, new)
+        self.locks = locks
+        self.version = version
+        self.data = data
+        self.locked = False
+        """Whether this client has locked it."""
+
+    def node(self) -> int:
+        return self.at >> NODE_SHIFT & 0xFF
+
+    def sizes(self) -> list[int]:
+        return [] if self.data is None else [self.data.size]
+
+    def prepare(self, log: Log, allocator: Any) -> bool:
+        if self.data is None:
+            self.new = self.locks.vacated()
+            log.note(self)
+            return True
+        reference: int = allocator.allocate(self.node(), self.data.size, 1)
+        if not reference:
+            return False
+        self.data.write(reference & ADDRESS_MASK, log.lock_state)
+        self.new = reference
+        log.note_new(self)
+        return True
+
+    def lock(self, state: int) -> bool:
+        if not self.locks.acquire(self.at, self.version, state):
+            self.busy = self.at
+            return False
+        # CRASH(locked): a client that meets the lock aborts it when the lease is over.
+        self.locked = True
+        if self.new:
+            endpoint = self.locks.endpoint
+            # ORDER: under the lock; the pointer stands still until the log is DOING, and no client
+            # goes by it before.
+            self.old = endpoint.load(self.at + POINTER)
+            endpoint.store(self.place + 8, self.old)
+        return True
+
+    def publish(self) -> None:
+        """Swing the pointer."""
+        self.locks.install(self.at, self.old, self.new)
+        # CRASH(installing): some objects are new; the next client goes on.
+
+    def release(self, state: int, committed: bool) -> None:
+        """Unlock the object, to a new version."""
+        self.locks.release(self.at, state)
+        # CRASH(releasing): some locks are released; the next client goes on.
+
+    def undo(self, state: int) -> None:
+        if self.locked:
+            self.locks.endpoint.cas(self.at, state, self.version)
+
+    def unlinked(self, committed: bool) -> list[int]:
+        pointer = self.old if committed else self.new
+        return [] if is_vacant(pointer) else [pointer & REFERENCE_MASK]
+
+    def named(self) -> list[tuple[int, int]]:
+        return [(self.old, self.at + POINTER), (self.new, self.at + POINTER)]

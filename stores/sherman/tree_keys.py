@@ -1,0 +1,83 @@
+"""The keys of a tree store, as transactions read and write them (stores/rtx/reads.py).
+
+A read of a key, or of a range, rests on the version of the leaf's object, so that goes into the
+read set, and not the key. A write is staged in the leaf (write_set.py).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from limpet.shm.errors import NodeFailed
+from limpet.stores.rtx.reads import ObjectRead, Reads, TxKeys, Visitor
+from limpet.stores.sherman.leaf_writer import is_sparse
+from limpet.stores.sherman.write_set import shrink
+from limpet.stores.status import DONE
+
+if TYPE_CHECKING:
+    from limpet.stores.sherman.scans import Scans
+    from limpet.stores.sherman.tx_trees import TxTrees
+
+
+class TreeKeys(TxKeys):
+    """The keys of an `rtx-sherman` store."""
+
+    def __init__(self, store: Any, trees: TxTrees, scans: Scans) -> None:
+        super().__init__(store, store.link)
+        self.trees = trees
+        self.leaf = trees.leaf
+        """That was read last."""
+        self.scans = scans
+
+    # ---- reading --------------------------------------------------------------------------------
+
+    def at_key(self, key: bytes, visitor: Visitor) -> Any:
+        return self.scans.at_leaf(self.trees.tree_of(key), key, visitor)
+
+    def at_leaf(self, tree: int, key: bytes, visitor: Visitor) -> Any:
+        """What `visitor` returns, called in an operation that has read the leaf of that tree in
+        whose range the key is."""
+        return self.scans.at_leaf(tree, key, visitor)
+
+    def value_here(self) -> bytes | None:
+        return self.trees.value_found() if self.leaf.page.exact else None
+
+    def range_here(self, high: bytes | None) -> Any:
+        """The pairs from the key looked for on in the leaf that was read, and where the next one
+        begins."""
+        return self.scans.range_here(high)
+
+    def note(self, reads: Reads, key: bytes, value: Any) -> bool:
+        leaf = self.leaf
+        return reads.note_object(leaf.at, ObjectRead(leaf.lock, leaf.pointer, self.store, key))
+
+    def recall(self, tree: int, at: int, lock: int, pointer: int, key: bytes) -> bool:
+        """Have the node of an object, with this lock and pointer, be the leaf that was read last;
+        False: it is not the one in whose range the key is. In the operation that found it so."""
+        leaf = self.leaf
+        leaf.tree, leaf.at, leaf.lock, leaf.pointer = tree, at, lock, pointer
+        return bool(self.trees.recall(leaf, key))
+
+    def busy_at(self) -> int:
+        return self.leaf.at
+
+    # ---- writing --------------------------------------------------------------------------------
+
+    def refuse(self, key: bytes, value: bytes) -> None:
+        self.store.object_size(key, value)
+
+    def tidy(self, key: bytes) -> None:
+        """Merge the key's leaf, if that is sparse."""
+        store = self.store
+        scope = store.endpoint.background(True)
+        try:
+            with store.client:
+                store.require_there()
+                found = self.trees.find(self.leaf, key) == DONE
+                sparse = found and is_sparse(self.leaf.page)
+            if sparse:
+                shrink(store, key)
+        except NodeFailed:
+            pass  # the key is deleted; the rest can wait
+        finally:
+            store.endpoint.background(scope)
