@@ -26,6 +26,7 @@ cdef class Reading(Visitor):
     cpdef object begin(self)
     cpdef object find(self)
     cpdef tuple item(self)
+    @cython.locals(keys=object)
     cpdef object look(self)
     cpdef object visit(self)
 

@@ -89,9 +89,8 @@ class Reading(Visitor):
 
     def look(self) -> Look:
         """How to look again, in the leaf in which it was."""
-        leaf = self.used.store.leaf
-        find = self.used.keys.value_here
-        return Look(self.used.store, leaf.tree, self.key, leaf.at, find, False, None)
+        leaf, keys = self.used.store.leaf, self.used.keys
+        return Look(self.used.store, leaf.tree, self.key, leaf.at, keys.value_here, False, None)
 
     def visit(self) -> Any:
         found = self.find()

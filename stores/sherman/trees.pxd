@@ -54,6 +54,8 @@ cdef class Trees(InlineIndex):
     cpdef int find_in(self, Leaf leaf, u64 tree, bytes key) except -1
     @cython.locals(page=Page, routes=Routes, at=u64, routed=u64, hint=u64, place=int, hinted=bint, descended=bint, _=int)
     cpdef int look(self, Leaf leaf, u64 tree, u64 hashed, bytes key, u64 known) except -1
+    @cython.final
+    cdef bint _is_its_leaf(self, Page page, bytes key, bint hinted) except -1
     cdef u64 near(self, u64 hint) noexcept
     @cython.locals(page=Page, index=int, hashed=u64)
     cdef int _hint_all(self, Leaf leaf, Routes routes) except -1

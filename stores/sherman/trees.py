@@ -175,7 +175,7 @@ class Trees(InlineIndex):
                 leaf.index = place
                 return DONE
             leaf.index = page.find(key) if page.level == 0 else 0
-            if page.level == 0 and (page.exact or page.has(key)):
+            if self._is_its_leaf(page, key, hinted):
                 if not hinted and (at != routed or not routes.lows):
                     routes.learn(page.low(), at)
                 if page.exact:
@@ -200,6 +200,10 @@ class Trees(InlineIndex):
                     self._learn_children(leaf, routes)
                 at = self.next_hop(leaf, key, 0)
         raise StoreCorrupt(f"{self.name}: the nodes of tree {tree} lead round in a circle")
+
+    def _is_its_leaf(self, page: Page, key: bytes, hinted: bool) -> bool:
+        """Whether a node that was read is the leaf of this key, also if a hint led there."""
+        return page.level == 0 and (page.exact or page.has(key))
 
     def near(self, hint: int) -> int:
         """Where in the node an entry is, about, by a hint."""

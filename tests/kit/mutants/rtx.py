@@ -62,6 +62,13 @@ def in_force(mutant: Mutant) -> Iterator[None]:
 # ---- lock states ---------------------------------------------------------------------------------
 
 
+def takes_the_leaf_that_is_hinted_at(is_its_leaf: Any) -> Any:
+    def run(self: Any, page: Any, key: bytes, hinted: bool) -> bool:
+        return bool(hinted and page.level == 0 or is_its_leaf(self, page, key, hinted))
+
+    return run
+
+
 def draws(time: Callable[[Any], int], owned: bool = True) -> Change:
     """`LLLocks.draw` with the time of another clock; `owned`: also without a log, of a slot."""
 
@@ -321,7 +328,8 @@ READS_DECIDED: Final = Mutant(
     (replaced("sherman/tx_trees", "TxTrees.read", reads_what_may_be_decided),),
 )
 NO_FENCES: Final = Mutant(
-    "r8-fences-are-not-looked-at", (replaced("sherman/page", "Page.has", always),)
+    "r8-fences-are-not-looked-at",
+    (Change("sherman/trees", "Trees._is_its_leaf", takes_the_leaf_that_is_hinted_at),),
 )
 GONE_IS_EMPTY: Final = Mutant(
     "r8-vacated-node-is-an-empty-one",
