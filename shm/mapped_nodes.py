@@ -1,8 +1,8 @@
 """The memory of a pool's nodes, as one process has it mapped: `MappedNodes`.
 
 A node whose memory is lost is given other memory (replicas/replacement.py), of the next generation.
-What is mapped here stays in use until this process notices that the node's state word is another;
-then `renew` maps the new memory, and every handle of a store is told.
+A verb compares the node's state word with the one of the mapping, and raises NodeFailed where they
+differ; then `renew` maps the new memory, and every handle of a store is told.
 """
 
 from __future__ import annotations

@@ -37,9 +37,10 @@ from limpet.fault.drill.drill_base import (
 )
 from limpet.fault.drill.workload import DemoWorker, Entry, ZipfWorkload, gets_and_puts, judge
 from limpet.fault.inject.interrupt import Interrupt
+from limpet.fault.inject.supervisor import BLOCKED_S
 from limpet.shm.backends.location import parse_url
 from limpet.shm.errors import LimpetError, ParameterError, PoolError
-from limpet.shm.parameters import KIB, MIB
+from limpet.shm.parameters import KIB, MIB, PoolParameters
 
 READS: Final = "every read gave a whole value that some write or the load wrote, and no stale one"
 KEYS: Final = "no key is missing, none is extra"
@@ -62,6 +63,8 @@ class DemoParameters(RunParameters):
     kill_rate: float = 2.0
     stop_rate: float = 0.0
     watch: bool = False
+    lease_ms: int = PoolParameters.lease_us // 1000
+    blocked_s: float = BLOCKED_S
     data: Path = dataclasses.field(default_factory=standard_library)
     write_share: float = 0.2
     theta: float = 0.99
@@ -132,11 +135,16 @@ def run(parameters: DemoParameters, observer: DemoObserver) -> DemoReport:
     with contextlib.ExitStack() as stack:
         interrupt = stack.enter_context(Interrupt())
         nodes = parameters.nodes
-        pool = limpet.create(parameters.url, nodes=nodes, node_size=each, block_size=block_size)
+        pool = limpet.create(
+            parameters.url, nodes=nodes, node_size=each, block_size=block_size,
+            fence=parameters.fence, lease_us=1000 * parameters.lease_ms,
+        )  # fmt: skip
         stack.callback(limpet.destroy, parameters.url)
         stack.callback(pool.close)
         recorder = stack.enter_context(Recorder(parameters.clients))
-        store = pool.store(parameters.store, name="files", capacity=2 * len(files))
+        store = pool.store(
+            parameters.store, name="files", capacity=2 * len(files), **parameters.parameters
+        )
         demo = _Demo(parameters, observer, interrupt, pool, store, recorder)
         if len(files) < len(found):
             demo.skipped.append(

@@ -66,6 +66,8 @@ class Allocator:
         self.grace = grace
         self.membership = membership
         self.claims = Claims(client, table, grace, membership, bounded)
+        self.inner: Allocator | None = None
+        """The one for memory that is hardware-coherent. Stores hold it, so it is never another."""
         self.forget()
 
     def forget(self) -> None:
@@ -78,7 +80,8 @@ class Allocator:
         """Whether blocks are few and mostly empty: stores should ask for `coarsened` sizes."""
         self.refused = False
         """Whether there was none for what is new when it was wanted last."""
-        self.inner: Allocator | None = None
+        if self.inner is not None:
+            self.inner.forget()
 
     def coherent(self) -> Allocator:
         """What allocates objects that are changed by atomics, without replicas.

@@ -82,12 +82,13 @@ class Routes:
             self.forget()
         first = bisect_left(self.lows, lows[0])
         end = len(self.lows) if high is None else bisect_left(self.lows, high)
-        lows = self.lows[:first] + lows + self.lows[end:]
-        leaves = self.leaves[:first] + leaves + self.leaves[end:]
-        # ORDER: no fence while the leaves change.
-        self.lows = []
-        self.leaves = leaves
-        self.lows = lows
+        # ORDER: never more fences than leaves.
+        if len(lows) < end - first:
+            self.lows[first:end] = lows
+            self.leaves[first:end] = leaves
+        else:
+            self.leaves[first:end] = leaves
+            self.lows[first:end] = lows
         self._make_room()
 
     def _make_room(self) -> None:

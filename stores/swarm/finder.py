@@ -1,7 +1,7 @@
 """Finding the register of a key: where it is remembered, and where the index has it: `Finder`.
 
 `prefetch` and `recall` are for a key that the cache of places has (cache.py); `seek` is for any
-other. Each selects the register (key_register.py), which the next phase looks at.
+other. `recall` and `seek` select the register (key_register.py), which the next phase looks at.
 """
 
 from __future__ import annotations

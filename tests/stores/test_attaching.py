@@ -107,3 +107,25 @@ def test_a_parameter_that_a_kind_does_not_have_is_named_with_those_that_it_has(
     assert "capacity" in said
     assert "for_pool" not in said
     assert not any(name in said for name in KINDS[kind].fixed)
+
+
+@pytest.mark.parametrize("kind", ["race", "rtx-race", "rtx-sherman", "fusee", "loco", "cache"])
+def test_forked_child_takes_no_memory_of_its_parents(kind: str, pools: Any) -> None:
+    """Also where part of the memory is not coherent: then stores have an allocator of their own."""
+    pool = pools(node_size="16MiB", coherent=False, coherent_bytes="8MiB")
+    store = pool.store(kind, name="test", **({} if kind == "cache" else {"capacity": 1000}))
+    store.put(b"before", bytes(40))
+    keys = [b"child %d" % number for number in range(20)]
+
+    def child() -> bool:
+        for key in keys:
+            store.put(key, key * 4)
+        return True
+
+    assert gather(child) == [True]
+    for number in range(20):
+        store.put(b"parent %d" % number, bytes(40))
+    assert [store.get(key) for key in keys] == [key * 4 for key in keys]
+    store.check()
+    pool.recover()
+    assert pool.audit()["leaked"] == 0

@@ -72,6 +72,7 @@ cdef class TicketWait:
     @cython.locals(state=int)
     cdef bint run(self) except -1
     cdef int _undo(self) except -1
+    @cython.locals(ticket=u64)
     cdef int give_up(self) except -1
     cdef int _step(self, int state) except -1
     @cython.locals(found=int)

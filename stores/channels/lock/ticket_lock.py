@@ -301,11 +301,15 @@ class TicketWait:
 
     def give_up(self) -> None:
         """Be in the queue no longer, nor have the lock. Outside of operations."""
-        if self.taken:
-            self.taken = False
-            self.lock.release()
-        if self.ticket:
-            self.queue.give_back(self.ticket)
+        # ORDER: forgotten before it is given back: then it may be another thread's.
+        ticket, self.ticket = self.ticket, 0
+        try:
+            if self.taken:
+                self.taken = False
+                self.lock.release()
+        finally:
+            if ticket:
+                self.queue.give_back(ticket)
 
     def _step(self, state: int) -> int:
         """Make the step of this state; the next state."""

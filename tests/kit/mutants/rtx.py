@@ -64,7 +64,7 @@ def in_force(mutant: Mutant) -> Iterator[None]:
 
 def takes_the_leaf_that_is_hinted_at(is_its_leaf: Any) -> Any:
     def run(self: Any, page: Any, key: bytes, hinted: bool) -> bool:
-        return bool(hinted and page.level == 0 or is_its_leaf(self, page, key, hinted))
+        return bool((hinted and page.level == 0) or is_its_leaf(self, page, key, hinted))
 
     return run
 
