@@ -36,10 +36,10 @@ class Finder:
     # ---- what is remembered ---------------------------------------------------------------------
 
     def prefetch(self, key: bytes) -> int:
-        """Where the cache may have the key's place; its register is on its way from memory then.
+        """Where the cache may have the key's place; prefetches its register.
 
-        Called before the operation begins, as nothing gets past the pin: other threads may be
-        inside, so it changes nothing, and `recall` looks again.
+        Called before the operation begins, because no prefetch gets past the pin. Other threads may
+        be in an operation then, so this changes nothing, and `recall` looks again.
         """
         at = self.cache.look(key)
         if at >= 0:
@@ -105,7 +105,7 @@ class Finder:
             word = self.index.words[index]
             if index & 7 and word >> 56 == fingerprint and is_valid(word):
                 reference = word & OBJECT_MASK
-                # The register is on its way from memory while the keys are compared.
+                # The register is prefetched while the keys are compared.
                 area = area_of(len(key))
                 first = first_of(reference, self.replicas)
                 self.register.quorum.prefetch(reference, area, IN_PLACE_LEAST, first)
