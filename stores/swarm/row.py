@@ -205,8 +205,8 @@ class Row:
         self.client.retarget(held, self.register.link_address())
 
     def keep(self, held: int, buffer: Buffer) -> None:
-        """Take the buffer out of the client journal, as the register names it; it stays there if the
-        register is being given up, and is freed if no pointer ever named it."""
+        """Take the buffer out of the client journal, as the register names it; it stays there if
+        the register is being given up, and is freed if no pointer ever named it."""
         stands = True
         for n in range(self.quorum.read):
             replica = self.replicas[self.quorum.order[n]]
