@@ -1,4 +1,4 @@
-"""Programs: what each simulated client of an exploration does, one operation after the other.
+"""Programs: the operations of each simulated client of an exploration, one after the other.
 
 As text, clients are separated by `|`, operations by spaces; an operation is a letter and a key:
 `ua ga|da|ic` is: client 0 updates a and then gets a, client 1 deletes a, client 2 inserts c.
@@ -49,7 +49,7 @@ def program_text(program: Program) -> str:
 
 
 def parse_program(text: str) -> Program:
-    """The program of a text; ParameterError names what is no operation."""
+    """The program of a text; ParameterError names a word that is no operation."""
 
     def parse_call(word: str) -> Call:
         kind, key = KINDS.get(word[:1]), word[1:].encode()
@@ -75,10 +75,10 @@ def draw_program(
     replace: bool = False,
     transactions: bool = False,
 ) -> Program:
-    """A random program on one or two keys; with `transactions` on all of them, half of it these.
+    """A random program on one or two keys; with `transactions`, on all keys, half of it these.
 
-    `recover`: a client may recover the dead meanwhile. `replace`: a client gives lost nodes new
-    memory, in one more operation; perhaps another one repeats that after a death in it.
+    `recover`: a client may recover dead clients meanwhile. `replace`: a client gives lost nodes new
+    memory, in one more operation; another client may repeat that if the first one dies in it.
     """
     keys = rng.sample(PRESENT + ABSENT, 1 if rng.random() < 0.6 else 2)
     program = [
