@@ -89,7 +89,7 @@ def roles_of(subject: str) -> tuple[str, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """The outcome of one role beside one subject. `failure`: what did not hold, or ""."""
+    """The outcome of one role beside one subject. `failure`: the broken demand, or ""."""
 
     subject: str
     role: str

@@ -58,7 +58,7 @@ MET: Final = 77
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """The outcome of one way of ending, for one subject. `failure`: what did not hold, or ""."""
+    """The outcome of one way of ending, for one subject. `failure`: the broken demand, or ""."""
 
     subject: str
     way: str

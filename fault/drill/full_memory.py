@@ -2,7 +2,7 @@
 
 For each kind of store, and for channels: a small pool, and a program of writes of many sizes that
 asks for pages again and again (`limpet.shm.endpoint.backing`). There is a run for each request:
-from that one on, all are refused. What must hold in each run:
+from that one on, all are refused. The demands on each run:
 
     - a write that finds no memory raises StoreFull and no other error, and has changed nothing
     - meanwhile all keys can be read: by the client that was refused, by another client, by one that

@@ -68,7 +68,7 @@ class ThrottleParameters:
 
 @dataclasses.dataclass(frozen=True)
 class ThrottleReport:
-    """The result. `halts`: times that a client stopped in the midst of an operation;
+    """The result. `halts`: times that a client stopped during an operation;
     `blamed`: kills without a reason; `failures`: all that did not hold."""
 
     parameters: ThrottleParameters

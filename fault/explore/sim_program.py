@@ -2,8 +2,8 @@
 
 As text, clients are separated by `|`, operations by spaces; an operation is a letter and a key:
 `ua ga|da|ic` is: client 0 updates a and then gets a, client 1 deletes a, client 2 inserts c.
-    i insert, u update, p put, g get, d delete; r (no key) recovers the dead, n (no key) gives
-    memory nodes that are lost new memory; t and its steps is a transaction (sim_transactions.py)
+    i insert, u update, p put, g get, d delete; r (no key) recovers dead clients, n (no key)
+    gives lost memory nodes new memory; t and its steps is a transaction (sim_transactions.py)
 Keys a and b are there at the start, c and d are not. Every write has a value of its own.
 """
 

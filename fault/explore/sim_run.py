@@ -233,7 +233,7 @@ class Run:
         return True
 
     def _borne(self, what: str, error: NodeFailed) -> str:
-        """ "" if this operation may raise this error, else what is wrong with that."""
+        """ "" if this operation may raise this error; otherwise the reason why not."""
         if error.node not in self.failed:
             return f"node: {what} says of node {error.node}, which is in service: {error}"
         if not self._too_many:
@@ -328,7 +328,7 @@ class Run:
     # ---- the run --------------------------------------------------------------------------------
 
     def go(self) -> Run:
-        """Run the program from the cluster's image to its end, and inspect what is left."""
+        """Run the program from the cluster's image to its end, and inspect the state after it."""
         cluster = self.cluster
         cluster.reset()
         cluster.run = self

@@ -115,7 +115,7 @@ def recovery(store: str, updates: int, rounds: int, seed: int, as_json: bool) ->
 @click.option("--fence", type=click.Choice(["kill", "wait"]), default="kill", show_default=True,
               help="The pool's policy towards clients that stand still.")  # fmt: skip
 @click.option("--incoherent", is_flag=True, help="Each client has a cache that must be flushed.")
-@click.option("--scarce", is_flag=True, help="No memory is free but what clients hoard.")
+@click.option("--scarce", is_flag=True, help="All free memory is in blocks of clients.")
 @click.option("--processes", type=click.IntRange(1), default=len(os.sched_getaffinity(0)),
               help="Processes that share the runs.  [default: one for each CPU]")  # fmt: skip
 @click.option("--trace", is_flag=True, help="With --schedule: print every step.")

@@ -133,7 +133,7 @@ def fault_options(kill_rate: float) -> Callable[[Callable[..., None]], Callable[
         click.option("--lease-ms", type=click.IntRange(1), default=250, show_default=True,
                      help="How long a client that others wait for may stand still."),
         click.option("--watch/--no-watch", default=True, show_default=True,
-                     help="One more process recovers the dead, and is a victim too."),
+                     help="One more process recovers dead clients, and is a victim too."),
         click.option("--blocked-s", type=click.FloatRange(0, min_open=True), default=10.0,
                      show_default=True,
                      help="A client without progress for so long is blocked."),

@@ -298,7 +298,7 @@ class BlockTable:
         return int(self.move(node, first, word, free_word(epoch)))
 
     def release_span(self, node: int, first: int, word: int, epoch: int) -> int:
-        """Give back a span, or what is left of it, last block first; blocks given back."""
+        """Give back a span, or the rest of it, last block first; blocks given back."""
         words = self.words(node)
         # ORDER: the tails are read before the first block is seen unchanged, so they are its own.
         if self.endpoint.load(self.heap.table_word(node, first)) != word:
@@ -381,7 +381,7 @@ class BlockTable:
         return 0
 
     def free_abandoned_slabs(self, node: int, client: int, grace: Grace) -> int:
-        """Give back the blocks that belong to no client and hold no object in use; how many."""
+        """Give back the blocks without an owner and without an object in use; how many."""
         words = self.words(node)
         released = 0
         for index in np.flatnonzero(words & _KIND_AND_OWNER == block_word(SLAB, 0)).tolist():

@@ -54,7 +54,7 @@ def join(membership: Any) -> None:
             )
         if swept:
             break
-        # Another newcomer has the last slot, and recovers the dead; or a client is leaving.
+        # Another newcomer has the last slot, and recovers dead clients; or a client is leaving.
         attempt += 1
         membership.endpoint.pause(attempt)
     try:

@@ -6,9 +6,8 @@ has. The sighting begins anew
 
     - when the hold differs: the holder has changed, or has made progress
     - when this client has not looked for `gap_s`: that wait is over, and a new one begins. So a
-    hold
-      that is known by counters which wrap, or that its holder may have had twice, is judged within
-      one wait only
+      hold that is known by counters which wrap, or that its holder may have had twice, is judged
+      within one wait only
 
 A client that is stopped in two unrelated holds, or that by chance has a lock at each look, is never
 taken for one that stands still (trap G9).

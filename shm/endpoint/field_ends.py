@@ -2,7 +2,7 @@
 
 Each module that defines such words lists its own as `FIELDS`. Kinds, states, classes, sizes, places
 and hashes count nothing, and are not listed; nor are whole words that only count up. A field
-    lasts    for 30 years at the rate that is stated, which is what bounds it or 10 million a second
+    lasts    for 30 years at the stated rate, which is its bound or 10 million a second
     wraps    without harm: readers compare differences, or ask only whether it has changed
     stays    at its end, which serves as well as any count beyond it
 For a field that wraps and distinguishes points in time, `end` names the client that would be

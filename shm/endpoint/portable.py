@@ -211,7 +211,7 @@ class Endpoint:
         return 0
 
     def expect(self, node: int, state: int) -> None:
-        """Use what is mapped of an attached node as long as its state word is `state`."""
+        """Use an attached node's mapping as long as its state word is `state`."""
         if node not in self._nodes:
             raise AddressError(f"node {node} is not attached")
         self._nodes[node].state = u64(state)
@@ -446,7 +446,7 @@ class Endpoint:
         return 0
 
     def swap(self, addr: int, value: int) -> int:
-        """Set the word at `addr`; the old one. A full barrier."""
+        """Set the word at `addr`; its old value. A full barrier."""
         value = u64(value)
         node, word = self._mutable(addr)
         old: int = word.atomic.exchange(value)
@@ -455,7 +455,7 @@ class Endpoint:
         return old
 
     def cas(self, addr: int, expected: int, desired: int) -> int:
-        """Set the word at `addr` to `desired` if it is `expected`; what it was."""
+        """Set the word at `addr` to `desired` if it is `expected`; its old value."""
         expected, desired = u64(expected), u64(desired)
         node, word = self._mutable(addr)
         old: int = word.atomic.cmpxchg_strong(expected, desired).expected
@@ -465,7 +465,7 @@ class Endpoint:
         return old
 
     def faa(self, addr: int, delta: int) -> int:
-        """Add `delta`, modulo 2**64, to the word at `addr`; what it was."""
+        """Add `delta`, modulo 2**64, to the word at `addr`; its old value."""
         delta = u64(delta)
         node, word = self._mutable(addr)
         old: int = word.atomic.fetch_add(delta)
@@ -474,7 +474,7 @@ class Endpoint:
         return old
 
     def fetch_or(self, addr: int, bits: int) -> int:
-        """Set `bits` in the word at `addr`; what it was."""
+        """Set `bits` in the word at `addr`; its old value."""
         bits = u64(bits)
         node, word = self._mutable(addr)
         old: int = word.atomic.bin_fetch_or(bits)
@@ -483,7 +483,7 @@ class Endpoint:
         return old
 
     def mcas(self, addr: int, compare: int, swap: int, compare_mask: int, swap_mask: int) -> int:
-        """Masked CAS as RDMA NICs define it; what the word was.
+        """Masked CAS as RDMA NICs define it; the old value of the word.
 
         If the word equals `compare` in the bits of `compare_mask`, its bits in `swap_mask` are
         replaced by those of `swap`.
@@ -641,7 +641,7 @@ class Endpoint:
     # ---- accounting ---------------------------------------------------------------------------
 
     def background(self, on: bool) -> bool:
-        """Count the verbs from here on as background work, or not; what was counted before."""
+        """Count the verbs from here on as background work, or not; the earlier setting."""
         before, self._background = self._background, bool(on)
         return before
 

@@ -155,7 +155,7 @@ cdef class Endpoint:
         self._states = <u64*>self._word(addr)
 
     def expect(self, int node, u64 state):
-        """Use what is mapped of an attached node as long as its state word is `state`."""
+        """Use an attached node's mapping as long as its state word is `state`."""
         if not 0 <= node <= 255 or self._map[node].base == NULL:
             raise AddressError(f"node {node} is not attached")
         self._map[node].state = state
@@ -310,25 +310,25 @@ cdef class Endpoint:
         return do_store(self, addr, value)
 
     cpdef u64 swap(self, u64 addr, u64 value) except? 0xFEEDFACEDEADBEA7:
-        """Set the word at `addr`; the old one. A full barrier."""
+        """Set the word at `addr`; its old value. A full barrier."""
         return do_swap(self, addr, value)
 
     cpdef u64 cas(self, u64 addr, u64 expected, u64 desired) except? 0xFEEDFACEDEADBEA7:
-        """Set the word at `addr` to `desired` if it is `expected`; what it was."""
+        """Set the word at `addr` to `desired` if it is `expected`; its old value."""
         return do_cas(self, addr, expected, desired)
 
     cpdef u64 faa(self, u64 addr, u64 delta) except? 0xFEEDFACEDEADBEA7:
-        """Add `delta`, modulo 2**64, to the word at `addr`; what it was."""
+        """Add `delta`, modulo 2**64, to the word at `addr`; its old value."""
         return do_faa(self, addr, delta)
 
     cpdef u64 fetch_or(self, u64 addr, u64 bits) except? 0xFEEDFACEDEADBEA7:
-        """Set `bits` in the word at `addr`; what it was."""
+        """Set `bits` in the word at `addr`; its old value."""
         return do_fetch_or(self, addr, bits)
 
     cpdef u64 mcas(
         self, u64 addr, u64 compare, u64 swap, u64 compare_mask, u64 swap_mask
     ) except? 0xFEEDFACEDEADBEA7:
-        """Masked CAS as RDMA NICs define it; what the word was.
+        """Masked CAS as RDMA NICs define it; the old value of the word.
 
         If the word equals `compare` in the bits of `compare_mask`, its bits in `swap_mask` are
         replaced by those of `swap`.
@@ -351,7 +351,7 @@ cdef class Endpoint:
         return do_end(self)
 
     cpdef bint background(self, bint on) noexcept:
-        """Count the verbs from here on as background work, or not; what was counted before."""
+        """Count the verbs from here on as background work, or not; the earlier setting."""
         return do_background(self, on)
 
     cpdef bytes read(self, u64 addr, Py_ssize_t size):

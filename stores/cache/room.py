@@ -105,7 +105,7 @@ class Room:
                 return
 
     def _evict_units(self, store: Any, units: int) -> int:
-        """Evict about so many units, or all that there is; what was freed."""
+        """Evict about so many units, or all that there are; the units freed."""
         freed = in_vain = 0
         scope = self.endpoint.background(True)
         try:

@@ -65,7 +65,7 @@ class TreeCheck:
         """References to all nodes and extents on memory nodes in service, as uint64."""
         found: list[int] = []
         for tree in range(len(self.store.trees.roots)):
-            with contextlib.suppress(NodeFailed):  # what it links to is on the same node
+            with contextlib.suppress(NodeFailed):  # its nodes are on the same memory node
                 for at, pointer in enumerate(self._words(tree)[:, 1].tolist()):
                     self.store.show_progress(at)
                     if not is_vacant(pointer):

@@ -55,7 +55,7 @@ class InPlaceCommit(Commit):
         super().__init__(store.pool, store.node_locks)
 
     def begin(self, link: int) -> None:
-        """Forget what is staged."""
+        """Forget the staged changes."""
         super().begin(link)
         self.held: list[int] = []
         """Nodes that are locked."""

@@ -85,7 +85,7 @@ class InPlaceTrees(Trees):
         return int(routes.find(key)) if routes.lows else 0
 
     def forget_route(self, tree: int, key: bytes) -> None:
-        """Forget what `remembered` says."""
+        """Forget the leaf that `remembered` gives."""
         self.routes[tree].unhint(hash64(key))
         self.routes[tree].drop(key)
 

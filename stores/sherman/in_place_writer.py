@@ -32,7 +32,7 @@ class InPlaceWriter:
         return TreeWay(self.commit(self.store))
 
     def change_once(self, way: TreeWay, key: bytes, value: bytes, mode: int) -> int:
-        """Attempt a write: DONE, EXISTS, MISSING, AGAIN, or what `go_on` knows. In an operation."""
+        """Attempt a write: DONE, EXISTS, MISSING, AGAIN, or an outcome for `go_on`. Pinned."""
         stored = None if mode == DELETE else value
         outcome = commit_staged(
             self.store, way.commit, lambda staging: staging.stage(key, stored, mode)

@@ -119,7 +119,7 @@ class LeafWriter:
         """Lock the object that was read. Its new data has been written, and is the first entry of
         the client journal."""
         client, at, old = self.client, self.leaf.at, self.leaf.pointer
-        # ORDER: written before the client journal says what it is for.
+        # ORDER: written before the client journal names its object.
         client.retarget(0, self.link | at)
         if not is_vacant(old):
             client.log(old, at + POINTER)

@@ -4,8 +4,7 @@ The paper's clients cache the inner nodes. A client uses only the lowest level o
 cache has just that: the low fence and the object of each leaf that was met, or is below an inner
 node that was met. It can be out of date in two ways:
     split   a split node keeps its lower half, so at most the cache lacks a leaf in between, to
-    which
-            the siblings lead
+            which the siblings lead
     merge   the leaf was merged into another one, and its object may be in use elsewhere. Then it is
             vacant, or has another low fence, and the client forgets it
 

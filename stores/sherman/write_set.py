@@ -247,7 +247,7 @@ class WriteSet:
     # ---- merges ---------------------------------------------------------------------------------
 
     def shrink(self, key: bytes) -> int:
-        """Merge the leaf in whose range the key is, or what is above it, with a neighbour.
+        """Merge the leaf in whose range the key is, or a node above it, with a neighbour.
 
         DONE; MISSING: there is nothing to merge; AGAIN.
         """

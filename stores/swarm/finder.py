@@ -33,7 +33,7 @@ class Finder:
         self.guesses = parameters.guess
         self.shared = parameters.buffers < parameters.writers
 
-    # ---- what is remembered ---------------------------------------------------------------------
+    # ---- remembered places ----------------------------------------------------------------------
 
     def prefetch(self, key: bytes) -> int:
         """Where the cache may have the key's place; prefetches its register.
@@ -78,8 +78,8 @@ class Finder:
         return at
 
     def note_read(self, outcome: int, at: int) -> None:
-        """Remember, in an entry of the cache, what a READ has shown of our row, so that the next
-        WRITE need not look."""
+        """Remember, in an entry of the cache, the state of our row after a READ, so that the next
+        WRITE need not read it."""
         row = self.register.row
         if at >= 0 and row.wrote:
             self.cache.words[at + 4] = 0  # there is a copy in our row
@@ -93,7 +93,7 @@ class Finder:
             row.known = row.learn()
             row.note(self.cache.words, at)
 
-    # ---- what the index has ---------------------------------------------------------------------
+    # ---- places in the index --------------------------------------------------------------------
 
     def seek(self, place: Place, key: bytes) -> int:
         """Of the slots that were read, the one with this key, or 0; its register is selected.

@@ -17,7 +17,7 @@ READ: Final = 1
 WRITE: Final = 2
 
 REPLICAS_ROW: Final = 8
-"""Places for what is to be known of each replica."""
+"""Places for the state of each replica."""
 HEADER: Final = 32
 """Bytes of an out-of-place buffer before the value."""
 HEADER_WORDS: Final = HEADER // 8

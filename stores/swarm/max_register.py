@@ -36,7 +36,7 @@ class MaxRegister:
         self.endpoint = self.quorum.endpoint
 
     def read(self) -> int:
-        """READ: the quorum's `top` is at a majority, or on enough of what is left; no complete
+        """READ: the quorum's `top` is at a majority, or on enough of the replicas left; no complete
         write is greater.
 
         DONE; DELETED: it is a tombstone; GONE. Raises StoreCorrupt when its value is nowhere.
@@ -107,8 +107,8 @@ class MaxRegister:
         return self.presence() if quorum.having(quorum.top) < quorum.majority else DELETED
 
     def write(self, word: int, buffer: Buffer) -> int:
-        """WRITE the tuple `word`, with what is prepared in `buffer`, to a majority: to the replicas
-        that were read, and to others if they are lost.
+        """WRITE the tuple `word`, with the value prepared in `buffer`, to a majority: to the
+        replicas that were read, and to others if they are lost.
 
         DONE, or REFUSED: our row has to be put in order, or there is no such register.
         """

@@ -127,7 +127,7 @@ class Quorum:
             replica = self.replicas[k]
             replica.read_if_there()
 
-    # ---- what was read --------------------------------------------------------------------------
+    # ---- the words read -------------------------------------------------------------------------
 
     def having(self, word: int) -> int:
         """How many of the replicas that were read have the tuple or a greater one; for a

@@ -4,7 +4,7 @@ To write a tuple to a replica, FIFO and so in one round trip:
 
     1. write its value to the buffer beside the replica
     2. CAS the row's empty pointer to the buffer
-    3. CAS the word in M from what we last had there to the tuple (MAX, algorithm 7)
+    3. CAS the word in M from our last tuple there to the new one (MAX, algorithm 7)
 
 The tuple names row and side, so the pointer of the tuple before stands until M has changed.
 
@@ -34,7 +34,7 @@ MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
 
 
 class Replica:
-    """Replica `k` of the current register, and what an operation has read of it."""
+    """Replica `k` of the current register, and the words that an operation has read of it."""
 
     def __init__(
         self, endpoint: Any, register: Register, buffers: Buffers, k: int, tops: Any, mine: Any

@@ -1,4 +1,4 @@
-"""Our row of a register: its pointers, the buffers that they name, and what puts it in order.
+"""Our row of a register: its pointers, the buffers that they name, and its repair.
 
 The row of a client is its word of M and two pointers on each replica (register.py). A store has
 rows for the clients in the first slots of the pool. SWARM sections 4.5 and 5.4 leave the recycling

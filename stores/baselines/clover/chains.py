@@ -101,7 +101,7 @@ class Chains(Store):
         """References to all versions on nodes in service, as uint64; for audits."""
         found: list[int] = []
         for table, start in enumerate(self.tables):
-            with contextlib.suppress(NodeFailed):  # what it links to is on the same node
+            with contextlib.suppress(NodeFailed):  # its versions are on the same node
                 for index in np.flatnonzero(self._table(table)).tolist():
                     self.show_progress(index)
                     found += self._chain(start + HEADER + 8 * index)

@@ -10,8 +10,8 @@ FUSEE describes it (sections 2.2 and 6). A baseline, as small as is faithful.
 A version is an object with a log entry (stores/fusee/log.py), of which only one word is used:
 
     8     newer    0: this is the newest version; DELETED: it was the newest, and the key is
-    deleted;
-                   otherwise the reference of the next newer version. Changed once, from 0, by CAS
+                   deleted; otherwise the reference of the next newer version. Changed once, from
+                   0, by CAS
 
 Each memory node has a table, in which the metadata process assigns a head to each key:
 
@@ -136,13 +136,13 @@ class Clover(Chains):
         self._tell(data)
 
     def recover(self) -> dict[str, Any]:
-        """Recover the dead, and collect all versions that are not the newest."""
+        """Recover dead clients, and collect all versions that are not the newest."""
         found: dict[str, Any] = self.pool.recover()
         self._collect_all()
         return found
 
     def forget(self) -> None:
-        """Forget what is cached, and have the metadata process read its index anew."""
+        """Empty the handle's cache, and let the metadata process read its index anew."""
         self.cache.clear()
         self.changes = 0
         if self.remote.connected:

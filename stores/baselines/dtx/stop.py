@@ -14,8 +14,7 @@ The stopping client does not wait for clients that do nothing in the table while
 and may wait for it:
     - dead clients
     - a client that stops a table of any such store of the pool: it recovers another client, and
-    does
-      nothing in a table that it has not stopped
+      does nothing in a table that it has not stopped
     - a client that leads a change of the view, or is parked for one (view.py)
 
 A waiting client updates its progress word, so it is not mistaken for a stopped one.

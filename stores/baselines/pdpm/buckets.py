@@ -132,7 +132,7 @@ class Buckets(Store):
         """References to all pairs and redo copies on nodes in service, as uint64; for audits."""
         found = [np.empty(0, dtype=np.uint64)]
         for table in range(self.parameters.tables):
-            with contextlib.suppress(NodeFailed):  # what it links to is on the same node
+            with contextlib.suppress(NodeFailed):  # its pairs are on the same node
                 words = self._table(table)[:, 1:].ravel()
                 found.append(words[words != 0] & np.uint64(REFERENCE_MASK))
         return np.concatenate(found)

@@ -281,7 +281,7 @@ class Pdpm(Buckets):
         # CRASH(deleted): the old object is in the client journal and no longer linked.
         return AGAIN if lost else DONE
 
-    # ---- locks of the dead ----------------------------------------------------------------------
+    # ---- locks of dead clients ------------------------------------------------------------------
 
     def _look_after(self, home: int) -> None:
         """Finish for the lock's holder if it is gone, or was fenced by the pool's policy."""

@@ -35,7 +35,7 @@ class RawObjects(Objects):
         return Objects.size_of(self, key, self.empty)
 
     def write(self, reference: int, key: bytes, value: bytes) -> None:
-        """Write the pair to the object, over what is there; one write."""
+        """Overwrite the object with the pair; one write."""
         self.header[0] = len(key) | len(value) << 16
         self.header[1] = 0
         self.endpoint.write_gather(reference & ADDRESS_MASK, self.header, 2, key, value)
