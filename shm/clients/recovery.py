@@ -4,7 +4,7 @@ Steps, in this order; each is idempotent, and any number of recoverers may be at
     1. pin, as in every operation; wait until no node is being filled (view.py)
     2. LIVE -> DYING; a client that finds DYING carries on
     3. move our pin back to the dead client's, read its client journal, then its state word again:
-       only if the word has not changed is it this client's journal, and its objects do not change
+       if the word has not changed, this is that client's journal, and its objects do not change
        until we unpin
     4. resolve each object of the client journal (`Heap.settle`)
     5. take the client's blocks from it (blocks.py)

@@ -67,8 +67,7 @@ class Finder:
         return True
 
     def learn(self, key: bytes) -> int:
-        """Remember that the current register is that of the key; its entry of the cache, or
-        NOWHERE."""
+        """Remember the current register as the key's; its entry of the cache, or NOWHERE."""
         register = self.register.place
         at = self.cache.add(key)
         if at >= 0:

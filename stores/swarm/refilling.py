@@ -1,6 +1,6 @@
 """Filling the replicas of a store's registers on a node that has new memory: `Refilling`.
 
-All other clients are parked (shm/replicas/replacement.py). The index is filled as that of any
+All other clients are parked (shm/replicas/replacement.py). The index is filled as in any other
 replicated store (stores/fusee/restoring.py). Then the replica of each register on the new node gets
 the greatest tuple of all (level.py), so that it may count in any majority again.
 """

@@ -116,7 +116,7 @@ class Register:
         """Address of the replica of a buffer that is beside replica `k` of the register, or 0."""
         there = reference >> NODE_SHIFT & 0xFF
         if there == self.node:
-            # as far from its head as that of the register
+            # as far from its primary as the register's replica is from the register's primary
             return (reference & ADDRESS_MASK) + self.bases[k] - self.bases[0] & MASK
         steps = (self.node + k + self.nodes - there) % self.nodes
         return 0 if steps >= self.replicas else self.heap.replica(reference, steps)

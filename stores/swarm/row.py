@@ -78,7 +78,7 @@ class Row:
         self.buffers = self.quorum.buffers
         self.count = self.quorum.count
         self.writer = 0
-        """Our number as a writer, and that of the row."""
+        """Our number as a writer, which is also the row's number."""
         self.side = 0
         """The side whose pointer is empty; -1: not known."""
         self.known = False
