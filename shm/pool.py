@@ -103,7 +103,7 @@ class PoolCore:
         self.latency = latency
         self.options = options or nodes.NodeOptions()
         self.handles: weakref.WeakSet[Any] = weakref.WeakSet()
-        """The handles of stores; `replaced` of each is told when a node has other memory."""
+        """The handles of stores; each one's `replaced` is called when a node has new memory."""
         self.endpoint = self.endpoint_class()
         self.mapped = self.mapped_class(
             url, uuid, parameters, self.options, self.endpoint, segments, self.handles
@@ -120,11 +120,11 @@ class PoolCore:
         self._leave_when_done()
 
     def make_contents(self) -> Contents:
-        """What the memory layer asks about stores; who has some overrides it."""
+        """The memory layer's questions about stores; a pool with stores overrides it."""
         return Contents()
 
     def _inspect(self) -> None:
-        """Refuse a control segment whose words cannot be, before anything is written."""
+        """Refuse a control segment with impossible words, before anything is written."""
         used, epoch = self.endpoint.load(SLOTS_USED), self.grace.now()
         if used > self.parameters.clients or not 0 < epoch < EPOCH_MAX:
             raise PoolCorrupt(
@@ -152,7 +152,7 @@ class PoolCore:
                     f"tables take {self.layout.blocks}, and at least one block must lie in it"
                 )
         self.blocks = BlockTable(self.endpoint, self.heap, coherent_blocks)
-        # Its own client must not keep it alive: who drops the last handle leaves the pool.
+        # Its own client must not keep it alive: dropping the last handle leaves the pool.
         rejoin = weakref.WeakMethod(self._rejoin)
         remotely_fenced = parameters.multi_host
         self.client = Client(self.endpoint, self.heap, lambda: alive(rejoin)(), remotely_fenced)
@@ -271,7 +271,7 @@ class PoolCore:
     # ---- identity ---------------------------------------------------------------------------
 
     def _rejoin(self) -> None:
-        """Called in a forked child before its first operation: be a client of its own."""
+        """Join as a new client; called in a forked child before its first operation."""
         with descriptors_needed(self.url):
             uninterrupted(self._rejoin_once)
 
@@ -348,7 +348,7 @@ class PoolCore:
     # ---- operation of the pool ----------------------------------------------------------------
 
     def exclusively(self, work: Callable[[], Any]) -> Any:
-        """Do `work`, which may pin, with the other threads of this process kept out."""
+        """Do `work`, which may pin, while the other threads of this process wait."""
 
         def up_to_date() -> Any:
             viewed = self.view.number()
@@ -366,22 +366,22 @@ class PoolCore:
     def replace_node(self, node: int) -> dict[str, Any]:
         """Give a memory node that is lost new memory, and fill it from the nodes that are left.
 
-        Every object with replicas, and every replicated index, has as many replicas as before
-        afterwards. What only the lost node had is gone, and the stores that had it go on raising
-        NodeFailed for it. Operations on replicated stores wait until the node is filled; a client
-        that keeps them waiting is fenced as always. Returns what was done: `node`, `generation` of
-        its memory, `objects`, `blocks`, `regions` and `bytes` copied, `took_ns`.
+        Afterwards every object with replicas, and every replicated index, has as many replicas as
+        before. Data that only the lost node had is gone, and its stores go on raising NodeFailed
+        for it. Operations on replicated stores wait until the node is filled; a client that keeps
+        them waiting is fenced as always. Returns the counts: `node`, `generation` of its memory,
+        `objects`, `blocks`, `regions` and `bytes` copied, `took_ns`.
 
-        Raises ParameterError when the node is in service or the device is in use by others (dax),
-        or there is no room for new memory; StoreFull when what belongs there does not fit any more;
+        Raises ParameterError when the node is in service or another process uses the device (dax),
+        or there is no room for new memory; StoreFull when the node's data does not fit any more;
         NodeFailed when the new memory is lost, too, or more was lost than a store survives. Then
-        the node is as it was, and nothing is lost by it.
+        the node is as it was, and no further data is lost.
         """
         self._check_node(node)
         return self.exclusively(lambda: Replacement(self, node).run())  # type: ignore[no-any-return]
 
     def recover(self) -> dict[str, Any]:
-        """Recover every dead client now, and what creators of regions left behind.
+        """Recover every dead client now, and clean up after dead creators of regions.
 
         Returns `clients`, the ids of those recovered, how many `objects` and `blocks` were given
         back, and how many `stores` were dropped that a dead client was dropping.
@@ -394,7 +394,7 @@ class PoolCore:
     def watch(
         self, interval_s: float = housekeeping.WATCH_INTERVAL_S, fence_command: Sequence[str] = ()
     ) -> Iterator[dict[str, Any]]:
-        """Notice dead clients within `interval_s` and recover them; yields what was done.
+        """Notice dead clients within `interval_s` and recover them; yields each recovery.
 
         `fence_command`: how to switch off a host whose lease is over, in a pool with
         `fence="command"`; it is called with name, machine and boot of the host (docs/hosts.md).
@@ -441,7 +441,7 @@ class PoolCore:
         return self.exclusively(lambda: report.nodes(self))  # type: ignore[no-any-return]
 
     def events(self, since: int = 0) -> list[dict[str, Any]]:
-        """What happened last: clients recovered or fenced, nodes failed; oldest first.
+        """The last events: clients recovered or fenced, nodes failed; oldest first.
 
         `since`: only those from that number on. `time_ns` is the wall clock's; `took_ns` passed
         between noticing a death and having repaired everything.
@@ -461,10 +461,9 @@ class PoolCore:
         return [found for found in self._auditor().strays() if found & REPLICAS_BITS]
 
     def free_unreachable(self) -> int:
-        """Free the objects that no store links to and no client has in the client journal; how
-        many.
+        """Free the objects that no store links to and no client has in its journal; how many.
 
-        For what a client that died in the midst of dropping a store left. Within `exclusively`.
+        Such objects remain when a client dies while it drops a store. Within `exclusively`.
         """
         return self._auditor().free_unreachable()
 

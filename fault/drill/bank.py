@@ -1,15 +1,17 @@
 """The bank: clients make transfers in transactions while they are killed, and are judged.
 
 Transactions move money between two or three accounts of a store, or read ten accounts, or all.
-Each attempt is noted, before it can take effect, in memory that survives its client
+A client notes each attempt, before it can take effect, in memory that survives the client
 (`transaction_recorder`). The supervisor kills and stops the clients at random and replaces them. In
-the end all accounts are read in one transaction, the dead are recovered, and all are read
-again; the money must be all there, in every transaction that read all accounts; the whole history
-must be strictly serializable, `check()` hold and nothing be leaked. No client may have been
-blocked.
+the end it reads all accounts in one transaction, recovers the dead clients, and reads all accounts
+again. It demands that
+    - the money was all there, in every transaction that read all accounts
+    - the whole history is strictly serializable
+    - `check()` holds, and no memory is leaked
+    - no client was blocked
 
-A transaction may give up after many conflicts, and for want of memory where clients are stopped, as
-they hold it back. Either must have changed nothing.
+A transaction may give up after many conflicts. It may also give up for want of memory where clients
+are stopped, because a stopped client holds memory back. In both cases it must have changed nothing.
 """
 
 from __future__ import annotations
@@ -80,8 +82,8 @@ class BankParameters(RunParameters):
 class Counts:
     """Transactions of the run. totals: committed ones that read every account.
 
-    aborted: attempts after which another was made, or none, as so many had failed (given_up, and
-    where clients are stopped also for want of memory). unknown: the client was killed.
+    aborted: attempts that failed. given_up: transactions without a further attempt, after many that
+    failed, or for want of memory where clients are stopped. unknown: the client was killed.
     """
 
     transfers: int
@@ -110,7 +112,7 @@ def run(parameters: BankParameters, observer: Observer, history: str | None = No
     """Run the bank, and write its history to the file `history`; call it from the main thread.
 
     Raises Interrupted on Ctrl-C, SIGTERM and SIGHUP, LimpetError when the pool cannot be made.
-    However it ends, the clients have ended and the pool is gone.
+    Whatever ends it, the clients have ended then and the pool is gone.
     """
     if parameters.accounts < 2:
         raise ParameterError(
@@ -161,7 +163,7 @@ class _Bank(DrillBase[BankParameters]):
         self.own.append(Transaction(LOADER, "committed", reads, writes, call_ns, end_ns))
 
     def work(self) -> None:
-        """Have the clients work and suffer for the given time, then end."""
+        """Let the clients work for the given time, kill and stop them meanwhile, then end them."""
         counters = Counters(self.parameters.clients)
         allowed: list[type[Exception]] = [TransactionConflict]
         if self.parameters.stop_rate:

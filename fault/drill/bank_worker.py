@@ -9,12 +9,12 @@ So no two values of an account are equal, no two receipts have one key, and a cl
 an account knows a receipt that must be there. When an account has RECEIPTS_MAX of them, the next
 transfer deletes them all: the store grows and shrinks.
 
-In a store that is ordered, receipts are found by a scan, and so are several accounts. In others, or
-in several stores, a receipt's value is `1000 7.11`, with the writer of the receipt before it, or of
-the load: so each is found by the one after it, and accounts are read one by one.
+In an ordered store a client finds receipts by a scan, and several accounts, too. In another store,
+or in several stores, a receipt's value is `1000 7.11`, with the writer of the receipt before it, or
+of the load. So each receipt leads to the one before it, and a client reads accounts one by one.
 
-A deleted receipt stands in the history as a value of its own, which no transaction can read:
-"absent" it was before it was made, and no transaction looks for it after.
+A deleted receipt stands in the history as a value of its own, which no transaction can read. It is
+not "absent", as it was before it was made, because no transaction looks for it afterwards.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ AMOUNT_MAX: Final = 100
 SCANNED: Final = 10
 """Accounts that a scan reads."""
 HOT: Final = 4
-"""Half of the transfers are from one of so many accounts or their witnesses."""
+"""Half of the transfers are from one of this many accounts or their witnesses."""
 DWELL_S: Final = 0.0004
 """How long some transfers take from their last read to their end, at most."""
 RECEIPTS_MAX: Final = 6
@@ -56,12 +56,12 @@ def value_of(balance: int, writer: tuple[int, int]) -> bytes:
 
 
 def balance_of(value: bytes | None) -> int:
-    """The balance in a value; nothing is in an account that is absent."""
+    """The balance in a value; 0 if the account is absent."""
     return 0 if value is None else int(value.split()[0])
 
 
 def receipt_of(name: bytes, value: bytes) -> bytes:
-    """The key of the receipt that an account with this value has; not so after the load."""
+    """The key of the receipt of an account with this value; there is none after the load."""
     return name + b"/" + value.split()[1]
 
 
@@ -84,9 +84,9 @@ Act = Callable[[Any, tuple[int, int]], Seen]
 class Transfer(NamedTuple):
     """Move up to `amounts` from the payer to the payees, or back if they are negative.
 
-    `witness` is only read. It is the payer of other transactions, which read this payer: without
-    validation of what is only read, both of two such transfers would commit (write skew).
-    `dwell_s`: so long it takes from its last read to its end, so that others come in between.
+    `witness` is only read. It is the payer of other transactions, which read this payer. If objects
+    that are only read were not validated, both of two such transfers would commit (write skew).
+    `dwell_s`: the time from its last read to its end, so that other transactions come in between.
     """
 
     payer: bytes
@@ -110,7 +110,7 @@ class Acts:
         return self._stores[sum(key) % len(self._stores)]
 
     def draw(self, source: random.Random) -> Act:
-        """Some transaction; each time that it is attempted it does the same."""
+        """A random transaction; each attempt of it does the same."""
         chance = source.random()
         if chance < 0.04:
             return self.read_all if source.random() < 0.5 else self.scan_all
@@ -205,7 +205,7 @@ class Acts:
 
 
 def _expect(reads: dict[bytes, bytes | None], name: bytes) -> None:
-    """If the receipt that an account must have was not found in a scan, it was read as absent."""
+    """Note as read absent the receipt that an account must have, if a scan did not find it."""
     value = reads[name]
     if value is not None and value.split()[1] != NOBODY:
         reads.setdefault(receipt_of(name, value), None)

@@ -1,19 +1,21 @@
 """The drill of bystanders: a client that only reads or waits delays no other client by a lease.
 
-Clients stop at steps of their own, and the pool's lease is an hour: a client that has to wait for a
-lease is blocked, and found, on however slow a machine. For every subject (subjects.py):
+Clients stop at steps of their own, and the pool's lease is an hour. So a client that has to wait
+for a lease is blocked, and the drill finds it on the slowest machine. For every subject
+(subjects.py):
 
-    reader   stops at a step of a read; a writer makes its turns beside it
-    waiter   a holder stops at a step of a change; a second client wants to make the same one, and
-             stops at one of its pauses, when it waits; the holder goes on and ends; a third one
-             makes its turns beside the waiter. Where no client has to wait, the second one ends
-    repair   a client dies at a step of a change, while another one is at work elsewhere, on a core
-             of its own if there is one; a third one recovers the dead, and makes its turns. It
-             pauses a few times at most: the one at work must not keep it from ending
-    drop     of stores: as waiter, but the third one drops the store beside the waiter, which is
-             told so when it goes on
+    reader   a reader stops at a step of a read; a writer makes its turns beside it
+    waiter   a holder stops at a step of a change; a second client wants to make the same change,
+             and stops at one of its pauses, when it waits; the holder goes on and ends; a third
+             client makes its turns beside the waiter. If no client has to wait, the second one ends
+    repair   a client dies at a step of a change, while a second one is at work elsewhere, on a core
+             of its own if there is one; a third client recovers the dead one, and makes its turns.
+             It pauses a few times at most: the client at work must not keep it from ending
+    drop     for stores: as waiter, but the third client drops the store beside the waiter, which
+             gets an error when it goes on
 
-Each client that stopped goes on in the end, and ends well; the subject is whole, and nothing leaks.
+Each client that stopped goes on in the end, and ends well; the subject is whole, and no memory
+leaks.
 """
 
 from __future__ import annotations
@@ -43,11 +45,11 @@ PATIENCE_S: Final = 10.0
 TURNS: Final = 40
 SHARE: Final = 6
 STEPS_MAX: Final = 4000
-"""No turn has more steps."""
+"""The limit of steps in a turn."""
 PAUSES: Final = (1, 10, 24, 50)
 """The pauses at which a waiter stops: it spins, yields, or has slept in a queue."""
 PAUSES_MAX: Final = 50
-"""Of a repair."""
+"""The most pauses of a repair."""
 
 
 class WaitingEndpoint(StoppingEndpoint):
@@ -81,13 +83,13 @@ class WaitingPool(StoppingPool):
 
 
 def roles_of(subject: str) -> tuple[str, ...]:
-    """The roles that there are beside a subject: a channel is not dropped."""
+    """The roles for a subject: a channel is not dropped."""
     return tuple(role for role in ROLES if role != "drop" or subject in KINDS)
 
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """The outcome of one role beside one subject. `failure`: what did not hold, or ""."""
+    """The outcome of one role beside one subject. `failure`: the broken demand, or ""."""
 
     subject: str
     role: str
@@ -104,7 +106,7 @@ class Beside:
     """Runs the roles for one subject, in the main thread only.
 
     `share`: of the steps behind step k, one in k / share is taken; 0: every step. `realtime`: the
-    one at work beside repairs has the last core for itself, before all other processes.
+    client at work beside repairs has the last core to itself, before all other processes.
     """
 
     def __init__(self, subject: str, url: str, share: int = SHARE, realtime: bool = False) -> None:
@@ -118,7 +120,7 @@ class Beside:
         self._steps = 0
 
     def run(self, role: str) -> Result:
-        """One role; its Result says whether it held."""
+        """Run one role; its result."""
         self.runs = self.stopped = 0
         failure = ""
         pool = WaitingPool.create(
@@ -230,7 +232,7 @@ class Beside:
     def _with_waiter(
         self, k: int, number: int, third: Callable[[], object], drops: bool = False
     ) -> bool:
-        """`third` is done beside a waiter that is stopped. Whether the holder had a step k."""
+        """Do `third` beside a waiter that is stopped. Whether the holder had a step k."""
 
         def hold(endpoint: Any, subject: Any) -> None:
             endpoint.stop_at = k
@@ -277,7 +279,7 @@ class Beside:
         turns = memoryview(mmap.mmap(-1, mmap.PAGESIZE)).cast("Q")
 
         def busy(slot: int, incarnation: int) -> None:
-            # By an endpoint of the plain kind, which is many times as fast.
+            # With a plain endpoint, which is many times as fast.
             with Pool.open(self.url) as pool:
                 look_away(pool)
                 subject = opened(pool, self.subject)

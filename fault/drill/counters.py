@@ -2,7 +2,7 @@
 
 One anonymous shared mapping, made before the fork, one row of 64-bit words a slot:
 
-    word               what
+    word               content
     0                  pid of the worker
     1                  its client id in the pool
     2, 3               gets, bytes they returned
@@ -12,9 +12,9 @@ One anonymous shared mapping, made before the fork, one row of 64-bit words a sl
     8+H .. 8+2H-1      latency histogram of the puts
 
 and before the rows one row whose word 0 is the stop flag, set by the parent. A row is written by
-its slot's worker alone, of which there is one at a time; the parent reads while it counts. A kill
-loses at most the operation in flight; a reader sees each word at some moment of its own, good
-enough for a display and exact once the workers have ended.
+its slot's worker alone, of which there is one at a time; the parent reads it meanwhile. A kill
+loses at most the operation in flight. A reader sees each word as of a different moment, which is
+good enough for a display, and exact once the workers have ended.
 
 A histogram's bucket b holds latencies from 2^(b/16) to 2^((b+1)/16) ns, so a percentile, given as
 the middle of its bucket, is within 2.2 % of the sample it stands for.
@@ -55,7 +55,7 @@ class Counter:
         return bool(self._stop[0])
 
     def start(self, pid: int, client: int) -> None:
-        """A worker takes the row over; what was counted stays."""
+        """A worker takes the row over; its counts stay."""
         self._row[_PID] = pid
         self._row[_CLIENT] = client
 
@@ -114,7 +114,7 @@ class Snapshot:
         return self._sum(slot, _REFUSED)
 
     def progress(self, slot: int) -> int:
-        """Operations of the slot that came back, whichever way."""
+        """Operations of the slot that came back, with a result or an error."""
         return sum(self._sum(slot, word) for word in (GETS, PUTS, _REFUSED))
 
     def size(self, kind: int, slot: int | None = None) -> int:

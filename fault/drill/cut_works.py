@@ -1,8 +1,8 @@
 """The works that a drill of cuts repeats: every kind of store, every channel, pools, commands.
 
-A new kind of store is there by being registered (stores/registry.py), with the small parameters
-that suit it (fault_profile.py). Everything else has a row here: a subject is a function that takes
-a pool handle and a source of random choices, and returns its works by name.
+A new kind of store is included once it is registered (stores/registry.py), with the small
+parameters that suit it (fault_profile.py). Every other subject has a row here: a subject is a
+function that takes a pool handle and a source of random choices, and returns its works by name.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ DROPPED: Final = "dropped"
 TOLERATED: Final = (
     KeyError, StoreFull, queue.Empty, queue.Full, BrokenBarrierError, PoolExists, PoolNotFound,
 )  # fmt: skip
-"""Errors that a work may raise itself, also because the work before it was cut."""
+"""Errors that a work may raise uncut, also because the work before it was cut."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Prepared:
-    """A work that is prepared each time, uncut. `judge`, after a cut: what does not hold, or ""."""
+    """A work that is prepared each time, uncut. `judge`, after a cut: the fault found, or ""."""
 
     work: Work
     prepare: Work
@@ -45,7 +45,7 @@ class Prepared:
 
 
 class Dropping:
-    """A store that is made, filled, and dropped; what a cut leaves of it the next drop frees."""
+    """A store that is made, filled, and dropped; the next drop frees the rest after a cut."""
 
     def __init__(self, pool: Any, kind: str, given: Mapping[str, Any]) -> None:
         self.pool = pool
@@ -62,7 +62,7 @@ class Dropping:
         self.store.put_many([(each, b"to be dropped") for each in KEYS[:4]])
 
     def drop(self) -> None:
-        """Drop it if it is there; finish what was cut off."""
+        """Drop the store if it is there; finish a drop that was cut off."""
         if any(entry["name"] == DROPPED for entry in self.pool.stores()):
             self.pool.drop(DROPPED)
         self.pool.recover()
@@ -194,7 +194,7 @@ def transaction_works(pool: Any, draw: random.Random) -> Works:
 
 
 def pool_works(pool: Any, draw: random.Random) -> Works:
-    """Making, opening, closing and destroying pools; what a handle tells; a node replaced."""
+    """Making, opening, closing and destroying pools; a handle's reports; a node replaced."""
     url = f"{pool.url}-other"
     store = pool.store("fusee", name="replicated", capacity=64, replicas=2)
     for key in KEYS:

@@ -1,19 +1,19 @@
-"""Signal handlers that raise, at every verb and at random bytecodes: nothing is left of it.
+"""Signal handlers that raise, at every verb and at random bytecodes, must leave nothing behind.
 
-Ctrl-C, and whatever else a program's signal handlers raise, can end any statement of the main
-thread. Each work of a subject (cut_works.py) is done again and again and cut off in two ways:
+Ctrl-C, and any other exception of a program's signal handlers, can end any statement of the main
+thread. The drill repeats each work of a subject (cut_works.py) and cuts it off in two ways:
 
     at a verb     a signal is raised at the k-th side (before or after) of a verb that it makes on
                   memory, for k = 1, 2, 3 ... until it ends uncut (or `verbs_max`)
     in a storm    another thread sends signals to the main thread, one a millisecond or so
 
-After each cut the handle must work and its client not be pinned, and what the work itself promises
-must hold: of a drop that was cut off, the next one frees everything. In the end, after `recover`,
-no other client is there, `audit` finds nothing leaked, every lock can be had, and this process has
-as many descriptors and the pool's folder as many segments as before.
+After each cut the handle must work, its client must not be pinned, and the promises of the work
+must hold: after a drop that was cut off, the next drop frees everything. In the end, after
+`recover`, no other client is there, `audit` finds no leaked memory, every lock can be taken, and
+this process has as many descriptors, and the pool's folder as many segments, as before.
 
-In the pure build a cut can leave the client pinned until its next operation (portable.py), which is
-therefore made before the pin is looked at.
+In the pure build a cut can leave the client pinned until its next operation (portable.py). So the
+drill makes one more operation before it looks at the pin.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ class CutPool(Pool):
 
 @dataclasses.dataclass(frozen=True)
 class CutParameters:
-    """`subject` of cut_works.py; `seconds` of storm; sides of verbs, at most, that each work is cut
-    at; `stride`: only every so many; `seed` of every random choice."""
+    """`subject` of cut_works.py; `seconds` of storm; `verbs_max`: the most sides of verbs at which
+    each work is cut; `stride`: only every so many; `seed` of every random choice."""
 
     subject: str
     seconds: float = 2.0
@@ -97,7 +97,7 @@ class CutReport:
     in_storm: int = 0
     uncut: int = 0
     dropped: int = 0
-    """Of those cut, by Python, in a destructor: the work went on."""
+    """Of these cuts, those that Python dropped in a destructor: the work went on."""
     failures: list[str] = dataclasses.field(default_factory=list)
     seconds: float = 0.0
 
@@ -120,14 +120,14 @@ class Drill:
         before = signal.signal(SIGNAL, self._on_signal)
         hook, sys.unraisablehook = sys.unraisablehook, self._on_unraisable
         try:
-            # `wait`: no process is killed for what a cut has left, so that it is seen.
+            # `wait`: no process is killed because of a cut's leftovers, so that they are seen.
             pool = CutPool.create(
                 self.url, nodes=3, node_size="8MiB", clients=16, lease_us=300_000, fence="wait"
             )
             try:
                 self._all_works(pool)
             finally:
-                with contextlib.suppress(ReentrantUse):  # that is among the failures
+                with contextlib.suppress(ReentrantUse):  # the failures have it
                     pool.close()
         finally:
             signal.signal(SIGNAL, before)
@@ -158,14 +158,14 @@ class Drill:
             raise Cut
 
     def _on_unraisable(self, lost: Any) -> None:
-        """Python drops what is raised while one of its own destructors runs: those are counted."""
+        """Count exceptions that Python drops because they were raised in a destructor."""
         if isinstance(lost.exc_value, Cut):
             self.report.dropped += 1
         elif not isinstance(lost.exc_value, ResourceWarning):
             self.report.failures.append(f"in a destructor: {lost.exc_value!r}")
 
     def _try(self, work: Work) -> str:
-        """Do a work once, armed or not; what it raised that it must not."""
+        """Do a work once, armed or not; the forbidden error that it raised."""
         try:
             work()
         except Cut:
@@ -189,7 +189,7 @@ class Drill:
             return ""
 
     def _once(self, pool: CutPool, when: str, work: Work | Prepared, cut_at: int = 0) -> None:
-        """Do a work once with the handler armed, and look at what is left."""
+        """Do a work once with the handler armed, and inspect the state after it."""
         if isinstance(work, Prepared):
             self._once_prepared(pool, when, work, cut_at)
             return
@@ -225,7 +225,7 @@ class Drill:
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
-        """Another thread sends them, at random times, one a millisecond or so."""
+        """Let another thread send signals, at random times, about one a millisecond."""
         over = threading.Event()
         main = threading.main_thread().ident
         draw = random.Random(self.parameters.seed)
@@ -244,7 +244,7 @@ class Drill:
             over.set()
             thread.join()
 
-    # ---- what must hold -------------------------------------------------------------------------
+    # ---- demands --------------------------------------------------------------------------------
 
     def _look(self, pool: CutPool, when: str, wrong: str) -> None:
         self._note(when, wrong)

@@ -1,20 +1,20 @@
 """The damage drill: bits, words, lines and pages of a pool are changed under clients that use it.
 
-One case: a pool with something in it; a client that has warmed up; damage, drawn from the seed and
-the number of the case; then everything that there is to do with the pool, by this client and by one
-that opens it now (damage_work.py), with more damage in between. Demanded is
-    - no signal, and no end of a client but its own
+One case: a pool with contents; a client that has warmed up; damage, drawn from the seed and the
+number of the case; then every operation on the pool, by this client and by one that opens the pool
+only now (damage_work.py), with more damage in between. The drill demands
+    - no signal, and no end of a client except its own
     - no hang: an operation that takes CPU_S seconds of CPU, or WALL_S by the clock, is ended, and
-      the stacks are told
-    - no allocation without bound: MEMORY bytes more than at the start are refused to a case
-    - of each operation a right result, an error that is documented, or a LimpetError
-    - a right value where the kind says that a checksum covers its values (fault_profile.py). Where
-      it has none, wrong values are counted; so are missing keys and old values, as no index here
-      has a checksum of its words (docs/drills.md says why)
+      its stacks are reported
+    - no allocation without bound: a case is refused MEMORY bytes more than it has at the start
+    - from each operation a right result, a documented error, or a LimpetError
+    - a right value where a checksum covers the kind's values (fault_profile.py). Where none does,
+      wrong values are counted; so are missing keys and old values, as no index here has a checksum
+      of its words (docs/drills.md gives the reason)
 
 The pool is made once, and put back as it was before each case, so a case does not depend on those
 before it: `limpet drill damage KIND --seed S --case N` repeats it. Each case is a process of its
-own. No process may be killed by an id that happens to be in damaged memory, hence fence="wait".
+own. A process id in damaged memory must not cause a kill, hence fence="wait".
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ from limpet.stores.registry import KINDS, UNPROVED, UNRECOVERED
 
 CPU_S: Final = 10.0
 WALL_S: Final = 60.0
-"""Of one operation."""
+"""Limits of one operation."""
 MEMORY: Final = 1 << 29
 PARTS: Final = 3
-"""Of what is done in a case; damage comes before each of them."""
+"""The parts of a case; damage comes before each of them."""
 LINE: Final = 64
 FAILURES_MAX: Final = 20
 OUTCOMES: Final = ("right", "refused", "missing", "stale", "wrong", "damaged")
-"""Of a case, the worst of its results: all was right; something was refused; a key was missing, or
-had an older value; a call of a channel did not do what it should; a value was none that was ever
+"""Outcomes of a case, by its worst result: all was right; an operation was refused; a key was
+missing, or had an older value; a call of a channel had a wrong effect; a value was one never
 written."""
 
 
@@ -107,7 +107,7 @@ class DamageReport:
 
 
 class Image:
-    """The segments of a pool, mapped, and how they were when they were sound."""
+    """The segments of a pool, mapped, and a copy of their sound state."""
 
     def __init__(self, url: str, nodes: int) -> None:
         location = parse_url(url)
@@ -215,7 +215,7 @@ class Drill:
         self.url = f"shm://limpet-damage-{os.getpid()}-{kind}"
         self._image: Image | None = None
         if not faulthandler.is_enabled():
-            # ORDER: before the first pool is opened, which takes over SIGBUS and hands on the rest.
+            # ORDER: before the first pool is opened, which takes SIGBUS over and passes others on.
             faulthandler.enable()
 
     def __enter__(self) -> Drill:
@@ -226,7 +226,7 @@ class Drill:
 
     def _remove(self) -> None:
         if self._image is not None:
-            self._image.restore()  # what does not look like a pool would not be removed
+            self._image.restore()  # segments that do not look like a pool would not be removed
             self._image.close()
             self._image = None
         with contextlib.suppress(LimpetError):
@@ -266,7 +266,7 @@ class Drill:
 def _run(
     work: Callable[[Callable[[str], None]], dict[str, Any]],
 ) -> tuple[list[str], dict[str, Any]]:
-    """Run a case in a child: what must not be, and what it found."""
+    """Run a case in a child: its failures, and the counts of its results."""
     with contextlib.ExitStack() as stack:
         files = [stack.enter_context(os.fdopen(os.memfd_create(name), "w+")) for name in "tsr"]
         told, stacks, result = files
@@ -303,7 +303,7 @@ def _run(
 
 
 def _ended(pid: int, told: int) -> tuple[int, bool]:
-    """How the child ended, and whether it had to be ended."""
+    """How the child ended, and whether the parent had to end it."""
     pidfd = os.pidfd_open(pid)
     before, since, late = "", time.monotonic(), False
     try:
@@ -328,7 +328,7 @@ def _ended(pid: int, told: int) -> tuple[int, bool]:
 
 
 def _tell(fd: int, what: str) -> None:
-    """Say what is done next, and begin to count its time."""
+    """Note the next operation, and begin to count its time."""
     signal.setitimer(signal.ITIMER_PROF, CPU_S)
     os.pwrite(fd, what.encode(errors="replace").ljust(200)[:200], 0)
 

@@ -19,10 +19,10 @@ from limpet.stores.pool import Pool
 KEYS: Final = 40
 SIZES: Final = (0, 5, 16, 40, 100, 700, 3000)
 WAIT_S: Final = 0.02
-"""Of every call of a channel that waits."""
+"""The timeout of every call of a channel that waits."""
 CASE_S: Final = 2.0
-"""Operations after so long are left out of a case: each operation that meets damage may take a
-second until it is sure of it."""
+"""After this time, further operations are left out of a case: an operation that meets damage may
+take a second until it is sure of it."""
 LEASE_US: Final = 1_000
 PROBLEMS_MAX: Final = 5
 
@@ -66,7 +66,7 @@ class Findings:
             return "failed", error
 
     def begin(self) -> None:
-        """From now on there is damage, and CASE_S of time."""
+        """Note that there is damage from now on, and that CASE_S of time are left."""
         self.until = time.monotonic() + CASE_S
 
     def note(self, what: str) -> None:
@@ -77,24 +77,24 @@ class Findings:
 
 
 class Subject:
-    """One kind: how its pool is made, and all that is done with it.
+    """One kind: how its pool is made, and all operations on it.
 
-    `checksum`: what is under one, and why no more is. `fresh`: a case needs a new pool.
+    `checksum`: the data under a checksum, and why no more is. `fresh`: a case needs a new pool.
     """
 
     checksum = ""
     fresh = False
 
     def is_found(self, wrong: str) -> bool:
-        """Whether such a result must not come, since it is under a checksum."""
+        """Whether such a result is a failure, because its data is under a checksum."""
         return False
 
     def make(self, url: str) -> int:
-        """Make the pool and what is in it, and leave; the number of its nodes."""
+        """Make the pool and its contents, and leave; the number of its nodes."""
         raise NotImplementedError
 
     def exercise(self, url: str, strike: Strike, tell: Tell) -> dict[str, Any]:
-        """Do everything; what came of it. `strike(n)` does the damage that comes before part n."""
+        """Do all operations; their results. `strike(n)` does the damage that precedes part n."""
         raise NotImplementedError
 
 
@@ -117,7 +117,7 @@ def key_of(number: int) -> bytes:
 
 
 def value_of(number: int, version: int, size: int | None = None) -> bytes:
-    """A value that says whose it is; sizes go from nothing to several blocks."""
+    """A value that names its key; sizes go from 0 to several blocks."""
     if size is None:
         size = SIZES[(number + 3 * version) % len(SIZES)]
     text = b"%d.%d," % (number, version)
@@ -182,7 +182,7 @@ class StoreSubject(Subject):
 
 
 class _StoreWork:
-    """Operations on a store, and what each key may have: any of its values; and which is right."""
+    """Operations on a store, and the values that each key ever had, and its right one."""
 
     def __init__(self, found: Findings, store: Any) -> None:
         self.found = found
@@ -191,16 +191,16 @@ class _StoreWork:
         self.last: dict[int, bytes | None] = {n: value_of(n, 0) for n in range(KEYS - 1)}
         self.last[KEYS - 1] = None
         self.unknown: set[int] = set()
-        """Keys whose last write was refused: it happened, or it did not."""
+        """Keys whose last write was refused: it may have happened or not."""
         self.version = 0
 
     def settle(self) -> None:
-        """Before there is any damage nothing may be wrong."""
+        """Demand that no result is wrong before there is any damage."""
         if self.found.refused or self.found.wrong or self.found.failures:
             raise Broken(f"without damage: {self.found.result()}")
 
     def all(self, client: str) -> None:
-        """Everything that a handle can do."""
+        """Do every operation of a handle."""
         store, found = self.store, self.found
         self.read(range(KEYS))
         found.attempt(
@@ -331,7 +331,7 @@ class ChannelSubject(Subject):
 
 @contextlib.contextmanager
 def _bounded() -> Iterator[None]:
-    """End a wait that has no time of its own, as a user's Ctrl-C does."""
+    """End a wait that has no timeout, as a user's Ctrl-C does."""
 
     def late(number: int, frame: object) -> None:
         raise StoreCorrupt("it waits for a missing participant")

@@ -1,12 +1,12 @@
 """The demo: workers rewrite the standard library in shared memory while they are being killed.
 
 A pool of three nodes is filled with every file of a directory (path -> content). Workers then get
-and rewrite files in a Zipfian mix; a killer ends a random one at a given rate and a new one takes
-its place: a drill as any other (drill_base.py), of a store that has real contents. A rewrite gets a
-value, checks it and puts its content back with a new trailer (`reseal`): a damaged value stays
-damaged and is found. Every get and put is in a history that survives its worker (`recorder`). In
-the end all of it is verified (`verify`): each read during the run and after it, the set of keys,
-`check()`, and `audit()` after `recover()`.
+and rewrite files with Zipfian keys. A killer ends a random worker at a given rate, and a new one
+takes its place. It is a drill as any other (drill_base.py), on a store that has real contents. A
+rewrite gets a value, checks it and puts its content back with a new trailer (`reseal`), so a
+damaged value stays damaged and is found. Every get and put is in a history that survives its worker
+(`recorder`). In the end the demo verifies all of it (`verify`): each read during the run and after
+it, the set of keys, `check()`, and `audit()` after `recover()`.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class DemoParameters(RunParameters):
 
 
 class DemoObserver(Observer, Protocol):
-    """Is told what the demo is doing, to show it."""
+    """Receives the demo's progress, to show it."""
 
     def loading(self, done: int, total: int) -> None:
         """`done` of `total` bytes of files are in the pool."""
@@ -82,7 +82,7 @@ class DemoObserver(Observer, Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class DemoReport(RunReport):
-    """The result of a demo: the files, and what is wrong with the reads of them."""
+    """The result of a demo: the files, and the faults of their reads."""
 
     parameters: DemoParameters
     files: int
@@ -93,9 +93,9 @@ class DemoReport(RunReport):
 
 BLOCK_SIZE: Final = 256 * KIB
 BLOCK_SIZE_SMALL: Final = 16 * KIB
-"""Of a pool that would not fit otherwise."""
+"""The block size of a pool that would not fit otherwise."""
 FILES_MIN: Final = 100
-"""Where there is room for fewer files, and there are more, the demo does not begin."""
+"""If there is room for fewer files than this, and more exist, the demo does not begin."""
 
 
 def find_files(directory: Path) -> dict[Path, int]:
@@ -125,7 +125,7 @@ def run(parameters: DemoParameters, observer: DemoObserver) -> DemoReport:
     """Run the demo; call it from the main thread.
 
     Raises Interrupted on Ctrl-C, SIGTERM and SIGHUP, LimpetError when the pool cannot be made or
-    filled. However it ends, the workers have ended and the pool is gone.
+    filled. Whatever ends it, the workers have ended then and the pool is gone.
     """
     found = find_files(parameters.data)
     if not found:
@@ -156,10 +156,10 @@ def run(parameters: DemoParameters, observer: DemoObserver) -> DemoReport:
 
 
 def fit(found: dict[Path, int], parameters: DemoParameters) -> tuple[list[Path], int, int]:
-    """Of the files that were found those to load, bytes of a node, and of a block.
+    """The files to load, of those that were found; bytes of a node, and of a block.
 
-    All of them, or, in smaller blocks, as many as the file system has room for, without those that
-    are larger than a 256th of it. Raises PoolError where these are few: better now than half-way.
+    All files; or, in smaller blocks, as many as the file system has room for, without files larger
+    than a 256th of it. Raises PoolError if these are too few, before the demo begins.
     """
     url, nodes = parameters.url, parameters.nodes
     location = parse_url(url)
@@ -206,7 +206,7 @@ class _Demo(DrillBase[DemoParameters]):
     def load(self, files: list[Path], total: int) -> None:
         """Put every file into the store. A file that cannot be read is skipped, and reported.
 
-        A client of its own does it and leaves, so that the workers inherit its blocks.
+        A separate client does this and leaves, so that the workers inherit its blocks.
         """
         with self.timed("load"), limpet.open(self.parameters.url) as loader:
             store = loader.store(self.store.kind, name=self.store.name)
@@ -225,7 +225,7 @@ class _Demo(DrillBase[DemoParameters]):
                 self.observer.loading(done, total)
 
     def work(self) -> None:
-        """Have the workers work and be killed for the given time, then end by themselves."""
+        """Let the workers work for the given time, kill some meanwhile, and let the rest end."""
         parameters = self.parameters
         shares = gets_and_puts(parameters.write_share)
         counters = Counters(parameters.clients)

@@ -1,6 +1,6 @@
 """The base of the drills that run clients under a supervisor: parameters, run, checks, report.
 
-The pool's segments have no name once it is made: however the drill ends, they are gone.
+The pool's segments have no name once it is made, so they are gone whatever ends the drill.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from limpet.shm.parameters import BLOCK_SIZE_MIN, KIB
 BLOCK_SIZE: Final = 16 * KIB
 HOLD_LEASES: Final = (0.02, 4.0)
 LOOK_BLOCKED: Final = 30
-"""Times `blocked_s`: a look at the whole store or pool that takes longer is blocked."""
+"""Times `blocked_s`: a check of the whole store or pool that takes longer counts as blocked."""
 
 assert BLOCK_SIZE >= BLOCK_SIZE_MIN
 
@@ -40,10 +40,10 @@ PERCENTS: Final = (50, 90, 99, 100)
 class RunParameters:
     """Parameters of every drill. Rates are per second; sizes are in bytes.
 
-    `node_size` 0: as the rest needs. A stopped client stands still for a time from a fiftieth of
-    the lease to four leases. `watch`: one more process recovers the dead, as `limpet watch` does,
-    and is a victim like the others. `blocked_s`: a client none of whose operations comes back for
-    so long, unless it is stopped, is blocked.
+    `node_size` 0: as large as the other parameters need. A stop lasts from a fiftieth of the lease
+    to four leases. `watch`: one more process recovers dead clients, as `limpet watch` does, and is
+    a victim like the others. `blocked_s`: a client that is not stopped, and none of whose
+    operations comes back for this long, counts as blocked.
     """
 
     url: str
@@ -69,10 +69,10 @@ Parameters = TypeVar("Parameters", bound=RunParameters)
 
 
 class Observer(Protocol):
-    """Is told what the drill is doing, to show it."""
+    """Receives the drill's progress, to show it."""
 
     def running(self, progress: Progress) -> None:
-        """A few times a second, and once when all clients have ended."""
+        """Called a few times a second, and once when all clients have ended."""
 
     def verifying(self, what: str) -> None:
         """A step of the verification begins."""
@@ -131,7 +131,7 @@ def nameless_pool(parameters: RunParameters, node_size: int) -> Generator[limpet
 
 
 class DrillBase(Generic[Parameters]):
-    """One drill. `checks` has what was wrong with each thing that it checks, in words."""
+    """One drill. `checks` has the faults that each check has found, in words."""
 
     supervisor: Supervisor
     last: Progress
@@ -159,7 +159,7 @@ class DrillBase(Generic[Parameters]):
         counters: Counters,
         planned: Sequence[tuple[float, Callable[[], object]]] = (),
     ) -> None:
-        """Have `client(slot, incarnation)` work in each slot, and suffer for the given time."""
+        """Run `client(slot, incarnation)` in each slot for the given time, and kill and stop it."""
         parameters = self.parameters
         lease_ns = parameters.lease_ms * 1_000_000
 
@@ -189,7 +189,7 @@ class DrillBase(Generic[Parameters]):
         self.checks[MOVING] += supervisor.blocked
 
     def recover(self) -> None:
-        """Recover what dead clients left."""
+        """Recover the dead clients."""
         self.look("recovering what dead clients left", AUDIT,
                   lambda: self.recovered.update(self.pool.recover()))  # fmt: skip
 
@@ -201,7 +201,7 @@ class DrillBase(Generic[Parameters]):
             self.checks[AUDIT].append(f"{self.audit['leaked']} bytes are leaked: {self.audit}")
 
     def look(self, what: str, name: str, look: Callable[[], object]) -> None:
-        """Have a look at the whole store or pool, which is part of the check `name`."""
+        """Look at the whole store or pool, as part of the check `name`."""
         self.interrupt.check()
         self.observer.verifying(what)
         try:
@@ -212,7 +212,7 @@ class DrillBase(Generic[Parameters]):
 
     @contextlib.contextmanager
     def unblocked(self) -> Iterator[None]:
-        """End the body, with a complaint, when something in it takes too long."""
+        """End the body, with a complaint, when it takes too long."""
         try:
             yield
         except Broken as error:

@@ -20,7 +20,7 @@ WRITES: Final = frozenset({Operation.INSERT, Operation.UPDATE, Operation.PUT})
 
 
 class Values:
-    """The values of a run: unique, whole or visibly not, of `sizes` (smallest, largest) in bytes.
+    """The values of a run: unique, and visibly torn or whole; `sizes`: least and most bytes.
 
     Sizes are drawn evenly on a logarithmic scale; a value's content is a function of its writer.
     """
@@ -35,7 +35,7 @@ class Values:
         self._high = high
 
     def make(self, key: int, incarnation: int, sequence: int, share: float) -> bytes:
-        """A value of `key`; `share`, from 0 to 1, says how large."""
+        """A value of `key`; `share`, from 0 to 1, sets its size."""
         size = min(int(self._low * 2 ** (share * self._octaves)), self._high) - TRAILER_SIZE
         start = (incarnation * 7919 + sequence) % self._high
         return seal(self._content[start : start + size], key, incarnation, sequence)
@@ -45,9 +45,8 @@ class DrillClient:
     """One incarnation at work on `store`, whose keys are `keys`.
 
     An operation that raises NodeFailed keeps its unknown outcome; a write that raises StoreFull is
-    noted as that. Both must be among the errors that are `allowed`; any other ends the client, and
-    so does StoreFull from a get or delete, and NodeFailed for a node of which `lost` does not say
-    that it is lost.
+    noted as such. Both must be among the `allowed` errors. Any other error ends the client; so does
+    StoreFull from a get or delete, and NodeFailed for a node that is not lost by `lost`.
     """
 
     def __init__(

@@ -1,15 +1,15 @@
 """The history of a drill: from the clients' notes to records, a verdict, and a file.
 
-A value stands in it as its identity (self_check.py), in 8 bytes, not as its bytes: that is unique,
-and a read is only noted as that of a value that was found whole.
+The history has the identity of a value (self_check.py), 8 bytes, instead of its bytes. The identity
+is unique, and a client notes it for a read only if the value was whole.
 
 Notes become records one key at a time, in the process that judges the key, so a history of millions
 of operations never exists as Python objects all at once.
 
 Left out before judging, each without changing the verdict:
 - reads of unknown outcome, and writes that found no room: they changed nothing;
-- writes of unknown outcome that were called after the last return of their key: nothing can have
-  seen them. (After the loss of a node, all operations on its keys end like that.)
+- writes of unknown outcome that were called after the last return of their key: no operation can
+  have seen them. (After the loss of a node, all operations on its keys end like that.)
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ EXAMPLES_MAX: Final = 5
 
 
 def torn(notes: Notes, keys: Sequence[bytes]) -> list[str]:
-    """The reads that returned an unwritten value, in words; only some of many."""
+    """The reads that returned an unwritten value, in words; some of them if there are many."""
     found = notes[notes["result"] == Result.TORN]
     words = [
         f"client {note['client']} read a torn value of {keys[note['key']]!r}, "
@@ -45,7 +45,7 @@ def torn(notes: Notes, keys: Sequence[bytes]) -> list[str]:
 def judge(
     notes: Notes, keys: Sequence[bytes], progress: Callable[[int, int], None] | None = None
 ) -> LinearizabilityReport:
-    """Whether the history is linearizable; `progress` is told the operations done, of how many."""
+    """Whether the history is linearizable; `progress` gets the operations judged, and all."""
     kept = _needed(notes)
     parts = _parts(kept, keys)
 

@@ -4,19 +4,19 @@ A client, forked from a warm parent, makes a change of a subject (subjects.py), 
 
     exec            becomes another program, which must live on: no client kills it
     fork and exec   forks first; the child has all descriptors of the client, and waits
-    _exit           ends without anything being closed
+    _exit           ends without closing anything
     abort           is ended by SIGABRT
-    SystemExit      has a handler raise SystemExit, and ends
-    daemon thread   the change is made by a daemon thread, which stands still from then on, while
-                    the main thread ends as the interpreter does: what is to be closed then, is
+    SystemExit      a handler raises SystemExit, and the client ends
+    daemon thread   a daemon thread makes the change and stands still from then on, while the main
+                    thread ends as the interpreter does, and closes what it closes at its end
     fork            forks a child that ends at once; goes on
     collect         forgets another handle of the pool, in a cycle, with memory and a lock of its
-                    own, and has it collected in the midst; goes on
+                    own, which the garbage collector collects during the change; goes on
 
 for k = 1, 2, 3 ... until the change has no such step. Each time the parent then recovers the dead
-and makes its turns. It demands that this takes no time, that no client is left but its own, that
-nothing is leaked, and that a program which a client became still runs; and of a client that goes
-on, that it ends well. The lease is short, so a client that blocks another is killed if it may be.
+client and makes its turns. It demands that these do not wait, that no client is left but its own,
+that no memory is leaked, that a program which a client became still runs, and that a client which
+goes on ends well. The lease is short, so a client that blocks another is killed if it may be.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ PATIENCE_S: Final = 30.0
 TURNS: Final = 8
 SHARE: Final = 6
 STEPS_MAX: Final = 4000
-"""No change has more steps."""
+"""The limit of steps in a change."""
 PROGRAM: Final = ["sleep", "1000"]
 MET: Final = 77
 """Exit status of a client that has come to its step and then ended, or gone on."""
@@ -58,7 +58,7 @@ MET: Final = 77
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """The outcome of one way of ending, for one subject. `failure`: what did not hold, or ""."""
+    """The outcome of one way of ending, for one subject. `failure`: the broken demand, or ""."""
 
     subject: str
     way: str
@@ -81,7 +81,7 @@ def _fork_and_become_another_program(end: Ends) -> None:
         end_with_parent(parent)
         os.write(tell, b"x")
         signal.pause()
-    # Until the child has come to Python's hooks of fork, it has its parent's life lock.
+    # The child has its parent's life lock until it has come to Python's hooks of fork.
     os.read(there, 1)
     _become_another_program(end)
 
@@ -149,11 +149,11 @@ class Ends:
         self.met = False
         self.inside = threading.Event()
         self.other: dict[str, Any] = {}
-        """Another handle, of the client, that is in a cycle."""
+        """Another handle of the client, in a reference cycle."""
         self._turn = 0
 
     def run(self, way: str) -> Result:
-        """One way; its Result says whether all held."""
+        """Run one way; its result."""
         self.runs = 0
         failure = ""
         pool = StoppingPool.create(
@@ -210,7 +210,7 @@ class Ends:
                 with contextlib.suppress(SystemExit):
                     change()
             if way not in GO_ON:
-                # What the interpreter does at its end, but for freeing what is in modules.
+                # The steps of the interpreter at its end, except that modules are not freed.
                 atexit._run_exitfuncs()
             else:
                 self.pool.close()
@@ -230,7 +230,7 @@ class Ends:
     # ---- the parent -----------------------------------------------------------------------------
 
     def _end_at(self, way: str, k: int) -> bool:
-        """Have a client end at step k; False: the change has no such step."""
+        """Let a client end at step k; False: the change has no such step."""
         with Workers(self._client(way, k)) as workers:
             pid = workers.start(0)
             with within(PATIENCE_S, "the client"):
@@ -254,7 +254,7 @@ class Ends:
         return ended.status != 0
 
     def _await_recovery(self) -> None:
-        """The kernel drops a life lock a moment after others see that the process has ended."""
+        """Wait for the kernel: it drops a life lock a moment after the process is seen to end."""
         while len(self.pool.clients()) > 1:
             self.pool.recover()
             time.sleep(0.0005)

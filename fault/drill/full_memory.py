@@ -2,16 +2,17 @@
 
 For each kind of store, and for channels: a small pool, and a program of writes of many sizes that
 asks for pages again and again (`limpet.shm.endpoint.backing`). There is a run for each request:
-from that one on, all are refused. What must hold in each run:
+from that one on, all are refused. The demands on each run:
 
-    - a write that finds no memory raises StoreFull and has changed nothing; nothing else is raised
-    - meanwhile everything can be read: by the client that was refused, by another, by one that
+    - a write that finds no memory raises StoreFull and no other error, and has changed nothing
+    - meanwhile all keys can be read: by the client that was refused, by another client, by one that
       opens the pool only now; and no node is marked as failed
-    - when there is room again, the write that was refused succeeds, and all others
-    - afterwards `check()` holds, iteration gives what is there, and `audit()` finds nothing leaked
+    - when there is room again, the refused write succeeds, and all others
+    - afterwards `check()` holds, iteration gives the keys that are there, and `audit()` finds no
+      leak
 
-Requests are refused by a gate in the place of the pool's own `backing`, which needs no rights. With
-a folder that is a small file system of its own (a tmpfs), it is filled up for real instead.
+A gate in the place of the pool's own `backing` refuses requests; it needs no privileges. With a
+folder that is a small file system of its own (a tmpfs), the drill fills that up for real instead.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from limpet.stores.registry import KINDS, UNRECOVERED
 
 CHANNELS: Final = "channels"
 SIZES: Final = (10, 900, 2_500, 90, 5_000, 300, 20_000, 1_400)
-"""Bytes of the values that are put, in turn: of many size classes, and one of two blocks."""
+"""Bytes of the values that are put, in turn: of many size classes, and one takes two blocks."""
 ROUNDS: Final = 3
 CHUNKS: Final = (1 << 20, 1 << 16, 1 << 12)
 CLIENTS: Final = 16
@@ -44,7 +45,7 @@ Step = tuple[str, Callable[[], Any], Callable[[], Any]]
 
 
 def kinds() -> tuple[str, ...]:
-    """All that the drill is about: kinds of stores, and channels."""
+    """The subjects of the drill: kinds of stores, and channels."""
     return (*KINDS, *UNRECOVERED, CHANNELS)
 
 
@@ -88,7 +89,7 @@ class Gate:
                         filler.write(bytes(size))
 
     def open(self) -> None:
-        """There is room again, for good."""
+        """Make room again, for good."""
         self.shut = False
         if self._filler is not None:
             self._filler.unlink(missing_ok=True)
@@ -115,7 +116,7 @@ class Run:
             pool.close()
 
     def work(self) -> None:
-        """Do all steps; each that is refused again when there is room."""
+        """Do all steps; repeat each refused one when there is room."""
         for name, step, note in self.program():
             try:
                 step()
@@ -135,7 +136,7 @@ class Run:
         raise NotImplementedError
 
     def contents(self, pool: Pool) -> dict[bytes, bytes | None]:
-        """All that should be there, as `pool` finds it."""
+        """The expected contents, as `pool` finds them."""
         raise NotImplementedError
 
     def go_on(self) -> None:
@@ -145,7 +146,7 @@ class Run:
         """Further demands on the structure."""
 
     def look(self, when: str) -> None:
-        """Every client can read everything."""
+        """Demand that every client can read everything."""
         states = {node["state"] for node in self.other.nodes()}
         demand(states == {"in service"}, f"{when}: nodes are {states}")
         with Pool.open(self.url, timeout_s=0) as newcomer:
@@ -156,7 +157,7 @@ class Run:
                 self.reads += len(self.model)
 
     def judge(self) -> None:
-        """Everything is as if there had always been room."""
+        """Demand that everything is as if there had always been room."""
         self.check()
         self.pool.recover()
         leaked = self.pool.audit()["leaked"]
@@ -186,7 +187,7 @@ class StoreRun(Run):
                 yield self.delete(gone)
 
     def store(self, pool: Pool) -> Any:
-        """The handle of a pool that is ours, or a new one of another."""
+        """The store's handle of our pool, or a new handle of another pool."""
         if id(pool) in self.stores:
             return self.stores[id(pool)]
         made = pool.store(self.kind, name="store", **profile_of(self.kind).matrix_parameters)
@@ -195,7 +196,7 @@ class StoreRun(Run):
         return made
 
     def go_on(self) -> None:
-        """Keys can be deleted."""
+        """Demand that keys can be deleted."""
         for key in sorted(self.model)[-2:]:
             self.store(self.pool).delete(key)
             self.model.pop(key)
@@ -268,7 +269,7 @@ USES: Final[dict[str, Callable[[Pool, str], Any]]] = {
     "barrier": lambda pool, name: pool.barrier(name, 1).wait(),
     "ring": lambda pool, name: pool.ring(name, 20_000).send(b"sent"),
 }
-"""Makes a channel, and does something with it; may be done twice."""
+"""Makes and uses a channel; may be called twice."""
 
 
 LOOKS: Final[dict[str, Callable[[Pool, str], Any]]] = {
@@ -280,7 +281,7 @@ LOOKS: Final[dict[str, Callable[[Pool, str], Any]]] = {
     "barrier": lambda pool, name: demand(not pool.barrier(name, 1).broken, f"{name} is broken"),
     "ring": lambda pool, name: pool.ring(name, 20_000),
 }
-"""State that any client finds in a used channel."""
+"""Demands the state that any client finds in a used channel."""
 
 
 def run(
@@ -310,7 +311,7 @@ def run(
 
 
 def _one(kind: str, url: str, at: int, folder: Path | None) -> tuple[int, int, int]:
-    """One run: how often pages were asked for, writes that were refused, and values read."""
+    """One run: the number of requests for pages, of refused writes, and of values read."""
     cls = ChannelRun if kind == CHANNELS else StoreRun
     made = cls(url, kind, at, folder)
     try:

@@ -1,15 +1,15 @@
-"""How long it takes until a client that died is replaced, step by step (FUSEE, table 1).
+"""The time until a dead client is replaced, step by step (FUSEE, table 1).
 
-A child updates so many keys and is killed in the midst of the next update, at a step drawn at
-random. Another client recovers it, and a new one takes its place. Steps, beside the paper's:
+A child updates a number of keys and is killed during the next update, at a random step. Another
+client recovers it, and a new one takes its place. The steps, beside the paper's:
 
     open      map the pool and join it           Recover connection & MR
     attach    find the store                     Get Metadata
-    journal   read what the dead one had in the client journal Traverse Log
-    objects   settle it                          Recover KV Requests
-    blocks    give back its blocks; which of     Construct Free List
-              their objects are free, their used
-              bits tell the clients that take them over
+    journal   read the dead client's journal     Traverse Log
+    objects   resolve its objects                Recover KV Requests
+    blocks    give back its blocks; their used   Construct Free List
+              bits show the next owners which
+              objects are free
     slot      let the epoch go on without it     -
 """
 
@@ -82,7 +82,7 @@ def run(store: str, updates: int = 1000, rounds: int = 20, seed: int = 1) -> Rec
 
 
 def _die_in_update(url: str, store: str, updates: int, fuse: int) -> None:
-    """Have a child make its updates and die at step `fuse` of another one."""
+    """Let a child make its updates and die at step `fuse` of another update."""
     pid = os.fork()
     if pid == 0:
         try:
@@ -128,7 +128,7 @@ def _recover(pool: Any, times: dict[str, list[int]]) -> dict[str, int]:
 
 
 def _replace(url: str, store: str, times: dict[str, list[int]]) -> None:
-    """Be the client that comes in its place."""
+    """Join as the client that takes its place."""
     begin = time.perf_counter_ns()
     with limpet.open(url) as pool:
         opened = time.perf_counter_ns()

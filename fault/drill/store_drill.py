@@ -1,17 +1,20 @@
-"""The drill: clients of a store are killed, stopped and robbed of a memory node, and judged.
+"""The drill: clients of a store are killed and stopped, lose a memory node, and are judged.
 
 Clients insert, update, put, get and delete on a few thousand keys, and note each call, before it is
 made, in memory that survives them (`recorder`). The supervisor kills and stops them at random and
-replaces them. In the end every key is read, the dead are recovered, and every key is read
-again; the whole history, these reads included, must be linearizable, every value whole, `check()`
-hold and nothing be leaked. No client may have been blocked.
+replaces them. In the end it reads every key, recovers the dead clients, and reads every key again.
+It demands that
+    - the whole history, these reads included, is linearizable
+    - every value read is whole, `check()` holds, and no memory is leaked
+    - no client was blocked
 
-What a lost node may do is the store's to say (`Store.losses_survived`). Up to that many, no
+The store sets how many lost nodes it survives (`Store.losses_survived`). Up to that many, no
 operation may fail. With more, an operation may raise NodeFailed, naming a lost node, and then its
-outcome is unknown; keys that are elsewhere must still be served, and `check()` may say that it
+outcome is unknown; keys on other nodes must still be served, and `check()` may report that it
 cannot tell.
 
-StoreFull is allowed where clients are stopped: they hold back memory. It must have changed nothing.
+StoreFull is allowed where clients are stopped, because a stopped client holds memory back. An
+operation that raises it must have changed nothing.
 """
 
 from __future__ import annotations
@@ -55,7 +58,7 @@ from limpet.shm.errors import LimpetError, NodeFailed, ParameterError, StoreFull
 from limpet.shm.parameters import MIB
 
 SERVED_SHARE: Final = 0.5
-"""Of the keys that evenly spread ones would have on the nodes that are left, this many must be
+"""If keys were spread evenly, the nodes left would have a number of them; this share of it must be
 served."""
 
 WHOLE: Final = "every value read was whole"
@@ -95,9 +98,9 @@ class DrillParameters(RunParameters):
 
 @dataclasses.dataclass(frozen=True)
 class Counts:
-    """Operations of the run: all, and those that did not come back as ok, by how they did.
+    """Operations of the run: all, and those whose result was not ok, by result.
 
-    unknown: the client was killed, or a node was lost. full: no room, while others stood still.
+    unknown: the client was killed, or a node was lost. full: no room, while clients were stopped.
     """
 
     operations: int
@@ -122,8 +125,8 @@ class DrillReport(RunReport):
 def node_size(parameters: DrillParameters) -> int:
     """Bytes of a node: twice its share of the largest values, and blocks of every client.
 
-    A client has blocks of its own for each class of sizes; what dead ones had is there too for a
-    while, and so is what was freed and may still be read.
+    A client has blocks of its own for each size class. The blocks of dead clients stay for a while,
+    too, and so do freed objects that may still be read.
     """
     low, high = parameters.value_sizes
     classes = sum(low // 2 <= size <= 2 * high for size in object_sizes(BLOCK_SIZE)[1:])
@@ -137,7 +140,7 @@ def run(parameters: DrillParameters, observer: Observer, history: str | None = N
     """Run a drill, and write its history to the file `history`; call it from the main thread.
 
     Raises Interrupted on Ctrl-C, SIGTERM and SIGHUP, LimpetError when the pool cannot be made.
-    However it ends, the clients have ended and the pool is gone.
+    Whatever ends it, the clients have ended then and the pool is gone.
     """
     for at, node in parameters.losses:
         if not 0 <= node < parameters.nodes:
@@ -182,14 +185,14 @@ class _Drill(DrillBase[DrillParameters]):
     # ---- the run --------------------------------------------------------------------------------
 
     def work(self) -> None:
-        """Have the clients work and suffer for the given time, then end."""
+        """Let the clients work for the given time, kill and stop them meanwhile, then end them."""
         counters = Counters(self.parameters.clients)
         self.run_clients(self._client(counters), counters, self._planned())
         if not self.supervisor.failed:
             self._check_done()
 
     def _check_done(self) -> None:
-        """Complain unless there was work, and all that was to be lost is lost."""
+        """Complain unless there was work, and every node that was to be lost is lost."""
         if not any(self.last.snapshot.operations(kind) for kind in (GETS, PUTS)):
             self.checks[MOVING].append("no operation came back in the whole run")
         for node in {node for _, node in self.parameters.losses} - {n for _, n in self.losses}:

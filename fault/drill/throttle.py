@@ -2,18 +2,18 @@
 G11).
 
 Clients work on one subject (subjects.py) while each of them stands still now and then, for a time
-that may be longer than the pool's lease: at a random step of a turn, in the midst of an operation
-(stopping.py), and, by SIGSTOP, anywhere. A client may be fenced: it stood still for a lease in the
-midst of what others wait for. It must not be if a turn of it has come back within a lease before
-its end: then it was seen to stand still in two holds that have nothing to do with each other.
+that may be longer than the pool's lease: at a random step of a turn, in the middle of an operation
+(stopping.py), and, by SIGSTOP, anywhere. Another client may fence it if it stood still for a lease
+in an operation for which others wait. It must not be fenced if one of its turns has come back
+within a lease before the kill: then two separate holds were taken for one long one.
 
     - `kill_rate`: clients are also killed, and others recover them
-    - `busy`: one client more is neither stopped nor killed, and works all the time, beside every
+    - `busy`: one more client is neither stopped nor killed, and works all the time, beside every
       repair. No client has a reason to kill it
 
-A client notes after each turn when that came back, in memory that survives it. The kill is dated by
-the pool's event, which is written after it; so a client that is named here was killed without a
-reason, on however slow a machine.
+A client notes after each turn the time at which it came back, in memory that survives the client.
+The pool's event, which is written after the kill, dates the kill. So a client that is named here
+was killed without a reason, even on the slowest machine.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from limpet.shm.errors import ParameterError
 STOPS_S: Final = (0.05, 0.3)
 STOPS_EACH: Final = 0.5
 HALTS_EACH: Final = 3.0
-"""How often a second each client is stopped, and stands still at a step of an operation."""
+"""Times a second that each client is stopped, and that it stands still at a step."""
 STEPS_MAX: Final = 24
 NO_TURN: Final = "no turn came back in the whole run"
 INCARNATIONS_MAX: Final = 1 << 16
@@ -68,7 +68,7 @@ class ThrottleParameters:
 
 @dataclasses.dataclass(frozen=True)
 class ThrottleReport:
-    """The result. `halts`: times that a client stopped in the midst of an operation;
+    """The result. `halts`: times that a client stopped during an operation;
     `blamed`: kills without a reason; `failures`: all that did not hold."""
 
     parameters: ThrottleParameters
@@ -98,7 +98,7 @@ class _Notes:
         self._words[2 * incarnation + 1] = now_ns
 
     def halted(self) -> None:
-        """Count that this process has stood still at a step. Of two at once one may be lost."""
+        """Count a stop of this process at a step. Of two counts at once, one may be lost."""
         self._words[0] += 1
 
     @property
@@ -114,7 +114,7 @@ class _Notes:
 
 
 class _Halts:
-    """Has this process stand still at random steps of its operations."""
+    """Stops this process at random steps of its operations."""
 
     def __init__(
         self, endpoint: Any, notes: _Notes, seed: int, stops_s: tuple[float, float]
@@ -157,7 +157,7 @@ class _SparingSupervisor(Supervisor):
 
 
 def run(parameters: ThrottleParameters) -> ThrottleReport:
-    """Run the drill; call it from the main thread. The clients have ended then, the pool is gone.
+    """Run the drill; call it from the main thread. When it ends, clients and pool are gone.
 
     Raises Interrupted on Ctrl-C, SIGTERM and SIGHUP.
     """
@@ -224,7 +224,7 @@ def _report(
     clocks_ns = time.time_ns() - time.monotonic_ns()
     lease_ns = 1_000_000 * parameters.lease_ms
     blamed = []
-    # Several may say that they have fenced one.
+    # Several clients may report that they have fenced the same one.
     events = reversed(pool.events())
     fenced = {event["pid"]: event for event in events if event["kind"] == "fenced"}
     for event in fenced.values():

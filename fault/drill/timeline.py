@@ -18,9 +18,9 @@ DPI: Final = 100
 
 @dataclasses.dataclass(frozen=True)
 class Timeline:
-    """When things happened in a run of `length_ns`, in ns from its start.
+    """Times of events in a run of `length_ns`, in ns from its start.
 
-    `returns`: operations that came back; `kills`; `stops`: from when to when each lasted;
+    `returns`: operations that came back; `kills`; `stops`: start and end of each;
     `losses`: of memory nodes, with their numbers.
     """
 

@@ -35,8 +35,8 @@ class ZipfWorkload:
     """A stream of operations: keys from Zipf(theta), whose ranks `seed` shuffles over all keys;
     not `shuffled`: the key is the rank.
 
-    `shares` says how often each operation comes; only the proportions matter. A process that was
-    forked can draw at once: numpy, whose first use there is slow, is only used to set this up.
+    `shares`: how often each operation comes; only the proportions matter. A forked process can draw
+    at once: only the set-up uses numpy, whose first use in a process is slow.
     """
 
     def __init__(

@@ -2,15 +2,15 @@
 
 Each schedule is a run on a simulated cluster (sim_cluster.py): a small program, drawn or given, and
 departures from the default order of steps (schedule.py). After each run, when the living clients
-have finished, the dead clients are recovered, and
+have finished, the explorer recovers the dead clients, and demands that
     - no operation raised NodeFailed, unless more memory nodes failed than the store survives
-    - every client came to its end within a bounded number of steps, and raised nothing unforeseen
+    - every client came to its end within a bounded number of steps, and raised no unforeseen error
     - the history is linearizable, with reads by a survivor before and after recovery
-    - `check()` holds, and `audit()` finds nothing leaked, and nothing held by no client
+    - `check()` holds, and `audit()` finds no leaked memory, and none held without a living client
 
 One seed drives everything: run NUMBER of SEED is the same wherever and however often it is run. A
-run that fails is shrunk to a shorter program and fewer departures that fail alike, and the command
-that replays it is part of the report.
+run that fails is shrunk to a shorter program and fewer departures that fail alike. The report has
+the command that replays it.
 
 Strategies
     random      random walk
@@ -73,27 +73,27 @@ from limpet.shm.errors import ParameterError
 from limpet.stores.registry import KINDS, store_class
 
 OP_STEPS_MIN: Final = 40
-"""Faults are drawn from the steps that an operation takes, or from so many."""
+"""Faults are drawn from the steps that an operation takes, or from this many."""
 MEASURED: Final = "ua ic ga da"
-"""Operations whose steps are counted, to know how many that is."""
+"""Operations whose steps are counted, to know how many steps an operation takes."""
 REPLACED: Final = Call(REPLACE)
 BATCH: Final = 500
 TRANSACTION_STEPS: Final = 4
-"""A transaction takes so many times the steps of an operation."""
+"""A transaction takes this many times the steps of an operation."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Exploration:
     """Parameters of an exploration. `program` and the drawn ones: see `sim_program`.
 
-    `schedules`: how many runs; of the exhaustive strategy, at most so many for each of `programs`.
-    `crashes`, `stalls`, `node_failures`: in one run, at most. `nodes`: of the pool; by default as
+    `schedules`: number of runs; with the exhaustive strategy, the most for each of `programs`.
+    `crashes`, `stalls`, `node_failures`: the most in one run. `nodes`: of the pool; by default as
     many as suit the kind, and one more than fail. `parameters` of the store, besides those that
-    suit the kind. `transactions`: half of the operations are transactions on all keys, which in a
-    tree are in leaves of their own (sim_transactions.py). `replace`: nodes that fail are given new
-    memory. `value_size`: of each value, in bytes; by default so large that memory is used again at
-    once. `scarce`: no block is free, and clients take them from each other. `fence`: the pool's
-    policy. `failures_max`: when to stop.
+    suit the kind. `transactions`: half of the operations are transactions on all keys, each of
+    which is in a leaf of its own in a tree (sim_transactions.py). `replace`: nodes that fail are
+    given new memory. `value_size`: of each value, in bytes; by default so large that memory is used
+    again at once. `scarce`: no block is free, and clients take blocks from each other. `fence`: the
+    pool's policy. `failures_max`: failures after which to stop.
     """
 
     store: str = "race"
@@ -157,7 +157,7 @@ class Exploration:
 
 @dataclasses.dataclass(frozen=True)
 class Failure:
-    """A run that broke a promise: which one, and the shrunk program and schedule that repeat it.
+    """A run that broke a promise: the promise, and the shrunk program and schedule that repeat it.
 
     `number`: of the run (exhaustive: of the program). `digest` is that of the shrunk run.
     """
@@ -335,7 +335,7 @@ def _runs(
 
 
 _unwanted: bytes | mmap.mmap = bytes(1)
-"""Its first byte is not 0 when the batches at work in this process are wanted no more."""
+"""Its first byte is set when the batches in this process are not needed any more."""
 
 
 def _begin_process(parent: int, unwanted: mmap.mmap) -> None:
@@ -346,7 +346,7 @@ def _begin_process(parent: int, unwanted: mmap.mmap) -> None:
 
 
 def _tallies(parameters: Exploration) -> Iterator[Tally]:
-    """The tallies of all batches, in the order in which they are done."""
+    """The tallies of all batches, in the order in which they finish."""
     count, size = parameters.schedules, BATCH
     if parameters.strategy == "exhaustive":
         count, size = parameters.programs, 1
@@ -433,7 +433,7 @@ def describe(
     program: Program,
     schedule: Schedule,
 ) -> Failure:
-    """Shrink a run that failed, and say how to repeat it."""
+    """Shrink a run that failed; the failure, with the command that repeats it."""
     run = shrink(cluster, program, schedule, what)
     texts = program_text(run.program), schedule_text(run.schedule)
     return Failure(

@@ -1,6 +1,7 @@
 """The package greenlet, in which simulated clients run: an extra of limpet, which may be missing.
 
-All that simulates clients takes it from here, so that without it an error names what to install.
+All modules that simulate clients import it from here, so without it an error names the package to
+install.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Schedules of simulated clients: their contents, their text form, and the choosers that draw them.
 
-A schedule says where a run departs from the default. The default: a client goes on until it has
+A schedule lists where a run departs from the default. The default: a client goes on until it has
 finished or spins, then comes the next one in the order of their numbers; no client dies or stalls,
 and every verb is done at once. A departure is bound to a point: client, operation, step, that is,
-"when client 1, in its operation 0, is about to do its step 12". So points of one client stay what
-they are when something else is left out, which is what makes shrinking work.
+"when client 1, in its operation 0, is about to do its step 12". So the points of one client do not
+change when another departure is left out, and this makes shrinking work.
 
 As text, departures are separated by commas: `1.0.12>2,2.0.3x0,0.1.7/2`
     >C   client C goes on instead
@@ -16,12 +16,12 @@ As text, departures are separated by commas: `1.0.12>2,2.0.3x0,0.1.7/2`
     /W   of the verb that comes now, W words are done; the rest is a step of its own
 The end of a client is a point, too: step 1 of the operation after its last.
 
-Their makers ("choosers"): `Replay` takes them from a schedule; `RandomWalk` goes to a random
-client with a probability that is drawn for each run; `Priorities` is PCT: Burckhardt et al., "A
-randomized scheduler with probabilistic guarantees of finding bugs", ASPLOS 2010, section 3: clients
-have random priorities, the highest that can run does, and at d points drawn over the expected
-length the running one falls below all others. A client that spins falls, too. Exhaustive search
-with bounded preemption is in `explorer`.
+A chooser makes the departures. `Replay` takes them from a schedule. `RandomWalk` goes to a random
+client with a probability that is drawn for each run. `Priorities` is PCT: Burckhardt et al., "A
+randomized scheduler with probabilistic guarantees of finding bugs", ASPLOS 2010, section 3. Clients
+have random priorities; of those that can run, the one with the highest runs; and at d points drawn
+over the expected length, the running client falls below all others. A client that spins falls, too.
+Exhaustive search with bounded preemption is in sim_exhaustive.py.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ Schedule = dict[Point, tuple[Action, ...]]
 STRATEGIES: Final = ("mixed", "random", "pct", "exhaustive")
 """Ways to make up the schedules of an exploration (explorer.py)."""
 END: Final = "end"
-"""In place of a verb: the client has done its operations, and the next one is chosen."""
+"""In place of a verb: the client has done its operations, and the next client is chosen."""
 NOTHING: Final[tuple[Action, ...]] = ()
 
 _DEPARTURE: Final = re.compile(r"(\d+)\.(\d+)\.(\d+)([>xswfm/])(\d+)")
@@ -80,7 +80,7 @@ def schedule_text(schedule: Mapping[Point, Actions]) -> str:
 
 
 def parse_schedule(text: str) -> Schedule:
-    """The schedule of a text; ParameterError names what is no departure."""
+    """The schedule of a text; ParameterError names a part that is no departure."""
     schedule: Schedule = {}
     for part in text.replace(" ", "").split(",") if text.strip() else ():
         match = _DEPARTURE.fullmatch(part)
@@ -112,7 +112,7 @@ class Replay:
 
 
 class Longest(Replay):
-    """Besides, counts the steps of the longest operation."""
+    """Takes a schedule's departures, and counts the steps of the longest operation."""
 
     steps = 0
 
@@ -137,8 +137,8 @@ def draw_faults(
     op_steps: int,
     longer: Mapping[object, int] = MappingProxyType({}),
 ) -> Schedule:
-    """Faults at random points of a program whose operations take some `op_steps`; those that are in
-    `longer`, so many."""
+    """Faults at random points of a program whose operations take about `op_steps` steps; operations
+    in `longer` take the number given there."""
     drawn: Schedule = {}
     clients = range(len(program))
 

@@ -6,8 +6,8 @@ setup client, an ordinary client, prepares the pool and inspects it after a run.
 are unlinked as soon as they are mapped, so nothing is left behind however the process ends.
 
 A run starts from an image: all of the memory, and each client's private knowledge of its blocks,
-are put back as they were after the preparation. Each client then has two keys or so in a block of
-few objects, and one free object: by the second write, memory is recycled. (With several memory
+are put back as they were after the preparation. Each client then has about two keys in a block of
+few objects, and one free object: its second write already recycles memory. (With several memory
 nodes, keys fall on them by chance, and memory is less scarce.) In a `scarce` cluster there is no
 other free block, and the first client owns an empty one.
 """
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 BLOCK_SIZE: Final = 16 << 10
 NODE_SIZE_MAX: Final = 32 << 20
-"""Of what is made larger until there is room for what clients have at first."""
+"""The largest node size: nodes grow until there is room for the clients' first objects."""
 OBJECTS: Final = 4
 LEASE_US: Final = 1_000
 RUN_S: Final = 16.0
@@ -61,11 +61,11 @@ _numbers = itertools.count()
 
 
 class Endless(BaseException):
-    """The survivor waits for ever. No handler of errors may take it for one."""
+    """The survivor waits for ever. Not an `Exception`, so no handler of errors catches it."""
 
 
 class SimulatedClient:
-    """A simulated client, and where it is in the run."""
+    """A simulated client, and its place in the run."""
 
     def __init__(self, number: int, pool: SimulatedPool) -> None:
         self.number = number
@@ -84,7 +84,7 @@ class SimulatedClient:
         return self.finished or self.dead
 
     def rewind(self) -> None:
-        """Be at the start of a run."""
+        """Go back to the start of a run."""
         self.greenlet: Any = None
         self.op = 0
         self.step = 0
@@ -93,7 +93,7 @@ class SimulatedClient:
         self.stalled = False
 
     def know_blocks(self) -> None:
-        """Know the blocks that are ours at the start, and that all their unused objects are free.
+        """Note the blocks that are ours at the start, and that all their unused objects are free.
 
         No client is inside an operation.
         """
@@ -160,7 +160,7 @@ class SimulatedCluster:
         self.op_steps = 0
         """Steps of an operation; the explorer sets it after a measuring run."""
         self.replace_steps = 0
-        """Likewise, to replace a node."""
+        """Steps to replace a node, likewise."""
         size = self._node_size(profile.explorer_node_size, clients)
         try:
             while not self._is_made(size, clients, coherent, pool_class):
@@ -172,7 +172,7 @@ class SimulatedCluster:
     def _is_made(
         self, size: int, clients: int, coherent: bool, pool_class: type[SimulatedPool]
     ) -> bool:
-        """Make the pool, with nodes of this size, and prepare it; False: that takes larger ones."""
+        """Make the pool, with nodes of this size, and prepare it; False: they are too small."""
         url = f"shm://limpet-cluster-{os.getpid()}-{next(_numbers)}"
         setup_client = RestorablePool.create(
             url, nodes=self.nodes, node_size=size, block_size=BLOCK_SIZE,
@@ -259,7 +259,7 @@ class SimulatedCluster:
             client.store = client.pool.store(self.kind, name="store")
 
     def _use_up(self) -> None:
-        """Have the first client own an empty block, and regions take all blocks that are free."""
+        """Give the first client an empty block, and take all free blocks for regions."""
         hoarder = self.clients[0].store
         for name in (b"hoard 0", b"hoard 1"):
             hoarder.put(name, self.value_of(INITIAL))
@@ -279,7 +279,7 @@ class SimulatedCluster:
         setup_client.exclusively(fill)
 
     def _disguise(self, client: SimulatedClient) -> None:
-        """Have the client's slot say that it is another process."""
+        """Write another process to the client's slot."""
         place = client.pool.client
         incarnation = place.word & (1 << 36) - 1
         word = state_word(LIVE, client.pid, incarnation)
@@ -310,7 +310,7 @@ class SimulatedCluster:
         self.store.forget()
 
     def _rewind(self) -> None:
-        """Put back all but what handles remember. The nodes have the memory that they had first."""
+        """Put back all but the handles' memories. The nodes have their first memory again."""
         self.setup_client.restore(self.image)
         self.nodes_memory.forget()
         self.processes.gone.clear()

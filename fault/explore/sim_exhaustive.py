@@ -2,9 +2,9 @@
 
 Iterative context bounding: Musuvathi and Qadeer, "Iterative context bounding for systematic testing
 of multithreaded programs", PLDI 2007. Schedules with fewer departures come first; each run shows
-where one more could be. Giving way is no preemption where a client has not begun, spins, or has
-ended. There is none before a verb that no other client can see: on the client's own journal. Verbs
-stay whole, and no client stalls.
+where one more departure could be. A switch from a client that has not begun, spins, or has ended is
+no preemption. There is no preemption before a verb that no other client can see, one on the
+client's own journal. Verbs stay whole, and no client stalls.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ class Budget(NamedTuple):
 
 
 class Branches(Replay):
-    """Takes the departures of a schedule, and notes where else one could depart after the last."""
+    """Takes the departures of a schedule, and notes each possible departure after the last."""
 
     def __init__(self, schedule: Schedule, budget: Budget) -> None:
         super().__init__(schedule)
         self.left = len(schedule)
         self.budget = budget
         self.found: list[tuple[Point, Action, Budget]] = []
-        """Point, action, and what is left of the budget then."""
+        """Point, action, and the budget that is left then."""
 
     def at(self, run: Run, client: SimulatedClient, verb: str, addr: int, words: int) -> Actions:
         point = Point(client.number, client.op, client.step)
@@ -85,7 +85,7 @@ class Branches(Replay):
 def exhaustive(
     cluster: SimulatedCluster, program: Program, budget: Budget, limit: int
 ) -> Generator[Run, None, bool]:
-    """All runs of a program with at most so many departures, up to `limit` runs.
+    """All runs of a program with at most the budget's departures, up to `limit` runs.
 
     Returns whether these were all.
     """

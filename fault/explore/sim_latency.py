@@ -1,17 +1,17 @@
-"""Latency models: what a simulated clock charges for each step, and where the figures come from.
+"""Latency models: the charges of a simulated clock for each step, and the sources of the figures.
 
-What is charged
+Charges
     a verb on a memory node   `issue_ns` to the client; it arrives `one_way_ns` later, waits until
                               the node has served those before it, is served for `verb_ns` and
                               `byte_ns` a byte, and its answer takes `one_way_ns`
     an atomic                 besides, waits until the word is free, and keeps it for `contended_ns`
     `wait()`                  the client goes on when the last answer of the phase is there
-    a verb in the background  as above, but no client waits for its answer; so too for verbs of the
+    a verb in the background  as above, but no client waits for its answer; likewise a verb of the
                               foreground that no `wait()` follows
-    the control segment       `local_ns`: it stands for what the papers keep in the client, or in a
-                              service beside the data path
+    the control segment       `local_ns`: it stands for state that the papers keep in the client, or
+                              in a service beside the data path
     `pause()`                 `pause_ns`, doubled with each attempt up to 128 times that
-Nothing is charged for computing. A node is one queue: no scopes, no reordering, no loss.
+Computing costs nothing. A node is one queue: no scopes, no reordering, no loss.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from limpet.shm.errors import ParameterError
 
 @dataclasses.dataclass(frozen=True)
 class LatencyModel:
-    """Times in ns; the module says what each is charged for."""
+    """Times in ns; the module docstring lists the charges."""
 
     name: str
     one_way_ns: float
@@ -54,7 +54,7 @@ PRESETS: Final = {
         ),
     )
 }  # fmt: skip
-"""Where the figures come from.
+"""Sources of the figures.
 
 rdma: a read takes 1.9 us and a write 1.6 us (SWARM section 7, RAW), hence `one_way_ns` and
 `issue_ns`; a NIC processes 75 million packets a second, 100 Gb/s are 0.08 ns a byte, and atomics on

@@ -1,7 +1,7 @@
 """The pool handles of a simulated cluster (sim_cluster.py), whose memory can be put back.
 
-All of them are in one process, on the same mapped segments, or, `CachedPool`, with a cache of their
-own in front of these.
+All of them are in one process, on the same mapped segments. A `CachedPool` has a cache of its own
+in front of these.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class SurvivorEndpoint(Endpoint):
         self.ticks = 0
 
     def microseconds(self) -> int:
-        """A clock that goes by how often it is looked at, behind those of all simulated clients."""
+        """A clock that advances with each look, behind the clocks of all simulated clients."""
         self.ticks += 1
         return START_US + self.ticks
 
@@ -55,7 +55,7 @@ class NodesMemory:
 
     def __init__(self) -> None:
         self.gone: set[int] = set()
-        """Nodes whose memory is gone, known to the clients or not."""
+        """Nodes whose memory is gone, whether clients know it or not."""
         self.given: dict[tuple[int, int], MemoryNode] = {}
         """New memory, by node and generation."""
 
@@ -78,13 +78,13 @@ class NodesMemory:
 
 
 class RestorableNodes(MappedNodes):
-    """A handle's memory nodes, that can be put back; new memory is that of `nodes_memory`."""
+    """A handle's memory nodes, which can be put back; new memory is from `nodes_memory`."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.first = list(self.segments)
         self.nodes_memory = NodesMemory()
-        """Set by the cluster, which has one for all."""
+        """Set by the cluster, which has one for all handles."""
 
     def make(self, node: int, generation: int) -> MemoryNode:
         return self.nodes_memory.make(node, generation, self.parameters.node_size)
@@ -93,10 +93,10 @@ class RestorableNodes(MappedNodes):
         return self.nodes_memory.given[node, generation]
 
     def discard(self, segment: MemoryNode) -> None:
-        """Nothing to do: it goes with the run."""
+        """Do nothing: the memory goes with the run."""
 
     def unmap(self, node: int) -> None:
-        """Forget what we have of a node; others, and the next run, have it still."""
+        """Forget our mapping of a node; other handles, and the next run, still have it."""
         self.endpoint.release(node)
         self.segments[:] = [segment for segment in self.segments if segment.index != node]
 
@@ -113,7 +113,7 @@ class RestorableNodes(MappedNodes):
 
 
 class Unlocked(Watcher):
-    """Goes by processes: simulated clients share one file, and its locks tell none from others."""
+    """Judges by process: simulated clients share one file, so its locks cannot tell them apart."""
 
     locks_tell = False
 
@@ -135,7 +135,7 @@ class RestorablePool(Pool):
         return [segment.map[:] for segment in self.mapped.segments]
 
     def retire(self) -> None:
-        """Give up our place as a client; others may go on using our mappings."""
+        """Give up our client slot; other handles may go on using our mappings."""
         self.membership.depart()
         self.client.assume(0, 0, 0)
 
@@ -147,7 +147,7 @@ class RestorablePool(Pool):
     def put_back(self) -> bool:
         """Use the memory again that the nodes had at first; whether we used other."""
         self._viewed = -1
-        self._manager = None  # what it knows of channels is of memory that is put back
+        self._manager = None  # it remembers channels of memory that is put back
         return self.mapped.put_back()
 
 

@@ -1,9 +1,9 @@
-"""Programs: what each simulated client of an exploration does, one operation after the other.
+"""Programs: the operations of each simulated client of an exploration, one after the other.
 
 As text, clients are separated by `|`, operations by spaces; an operation is a letter and a key:
 `ua ga|da|ic` is: client 0 updates a and then gets a, client 1 deletes a, client 2 inserts c.
-    i insert, u update, p put, g get, d delete; r (no key) recovers the dead, n (no key) gives
-    memory nodes that are lost new memory; t and its steps is a transaction (sim_transactions.py)
+    i insert, u update, p put, g get, d delete; r (no key) recovers dead clients, n (no key)
+    gives lost memory nodes new memory; t and its steps is a transaction (sim_transactions.py)
 Keys a and b are there at the start, c and d are not. Every write has a value of its own.
 """
 
@@ -49,7 +49,7 @@ def program_text(program: Program) -> str:
 
 
 def parse_program(text: str) -> Program:
-    """The program of a text; ParameterError names what is no operation."""
+    """The program of a text; ParameterError names a word that is no operation."""
 
     def parse_call(word: str) -> Call:
         kind, key = KINDS.get(word[:1]), word[1:].encode()
@@ -75,10 +75,10 @@ def draw_program(
     replace: bool = False,
     transactions: bool = False,
 ) -> Program:
-    """A random program on one or two keys; with `transactions` on all of them, half of it these.
+    """A random program on one or two keys; with `transactions`, on all keys, half of it these.
 
-    `recover`: a client may recover the dead meanwhile. `replace`: a client gives lost nodes new
-    memory, in one more operation; perhaps another one repeats that after a death in it.
+    `recover`: a client may recover dead clients meanwhile. `replace`: a client gives lost nodes new
+    memory, in one more operation; another client may repeat that if the first one dies in it.
     """
     keys = rng.sample(PRESENT + ABSENT, 1 if rng.random() < 0.6 else 2)
     program = [

@@ -1,10 +1,11 @@
 """The shared queue in the simulator: many schedules of a few producers and consumers; some die.
 
-A program's calls are `put`, of a value of its own, and `get`, both without waiting for others; of
-those with the key LARGE the value takes an object. After a run, what is left is got; then
+A program's calls are `put`, of a value of its own, and `get`, neither of which waits; with the key
+LARGE the value takes an object. After a run, a client gets all values that are left; then
     - the history is that of a queue (models.QueueModel)
     - each value is got once at most, and once if its put returned and no get was cut
-    - what is missing then is what the dead had (`lost`), and nothing that was left is
+    - the missing values are those that dead clients had (`lost`), and none that was left in the
+      queue
     - no memory is leaked
 """
 
@@ -41,7 +42,7 @@ class QueueHandle:
         self.queue = shared
 
     def forget(self) -> None:
-        """The handle knows nothing that is not in memory, but its row, which is there at first."""
+        """Do nothing: the handle's only private state is its row, which is there at first."""
 
 
 class QueueCluster(SimulatedCluster):
@@ -86,7 +87,7 @@ class QueueRun(Run):
         self.history[index] = called._replace(read=read, result=result, return_ns=self._tick())
 
     def _take_all(self) -> None:
-        """Empty the queue as a client that comes afterwards."""
+        """Empty the queue as a client that joins afterwards."""
         one = len(self.clients)
         while self.history[-1].result != "missing" or self.history[-1].client < one:
             self._perform(self.cluster.store, one, "get", b"", None)

@@ -1,13 +1,13 @@
 """One run of a program by the simulated clients of a cluster, under a schedule, and its inspection.
 
-Every client runs in a greenlet. Before each verb the running one calls `turn`, where the schedule's
-departures are taken; it goes on, or another one does. Time is simulated: a verb takes about a
-microsecond, a pause a sixteenth of a lease.
+Every client runs in a greenlet. Before each verb the running client calls `turn`, which takes the
+schedule's departures; then this client goes on, or another one. Time is simulated: a verb takes
+about a microsecond, a pause a sixteenth of a lease.
 
-A memory node fails as in life, in one of two ways: it is marked in the control segment, or it is
-gone, and no client knows before a verb on it raises NodeFailed. A store that does not survive so
-many may raise it then, and the operation has an unknown outcome; everything else must hold. A
-client may give it new memory; then it is in service again, and may fail again.
+A memory node fails in one of two ways, as in practice: it is marked in the control segment, or its
+memory is gone, and no client knows before a verb on it raises NodeFailed. If more nodes failed than
+the store survives, an operation may raise NodeFailed, and has an unknown outcome; everything else
+must hold. A client may give the node new memory; then it is in service again, and may fail again.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ from limpet.shm.errors import KeyExists, LimpetError, NodeFailed, ParameterError
 VERB_S: Final = 2.0**-20
 PAUSE_S: Final = 2.0**-14
 STEPS_MAX: Final = 60_000
-"""A run that takes more steps than this does not end."""
+"""A run with more steps than this counts as one that does not end."""
 Label = bytes | None
 
 
 class Run:
-    """One run of a program on a cluster. `go` runs it; `failure` then says what broke, or is "".
+    """One run of a program on a cluster. `go` runs it; `failure` then names the fault, or is "".
 
     `schedule`: the departures that were taken. `trace`: every step that was done.
     """
@@ -139,8 +139,7 @@ class Run:
     def _depart(
         self, client: SimulatedClient, actions: Actions, words: int
     ) -> tuple[SimulatedClient, int]:
-        """Do what a schedule says at a point; returns the client that goes on, and its number of
-        words.
+        """Take a schedule's actions at a point; the client that goes on, and its number of words.
 
         An action without effect (the death of a client that has ended) is left out of the schedule.
         """
@@ -211,14 +210,14 @@ class Run:
                 self._able = None
 
     def crash(self, client: SimulatedClient) -> None:
-        """The client is dead from now on: it is never resumed, but to unwind without a verb."""
+        """Kill the client: from now on it is resumed only to unwind, without a verb."""
         if not client.finished:
             client.dead = True
             self._able = None
             self.cluster.processes.gone.add(client.pid)
 
     def _fail(self, node: int, gone: bool) -> bool:
-        """A memory node fails in one way, unless it has or there is none; whether it did."""
+        """Fail a memory node in one way, unless it has failed or does not exist; whether it did."""
         view = self.cluster.setup_client.view
         if node >= self.cluster.nodes or (gone and node in self._gone):
             return False
@@ -234,7 +233,7 @@ class Run:
         return True
 
     def _borne(self, what: str, error: NodeFailed) -> str:
-        """ "" if this operation may raise this error, else what is wrong with that."""
+        """ "" if this operation may raise this error; otherwise the reason why not."""
         if error.node not in self.failed:
             return f"node: {what} says of node {error.node}, which is in service: {error}"
         if not self._too_many:
@@ -329,7 +328,7 @@ class Run:
     # ---- the run --------------------------------------------------------------------------------
 
     def go(self) -> Run:
-        """Run the program from the cluster's image to its end, and inspect what is left."""
+        """Run the program from the cluster's image to its end, and inspect the state after it."""
         cluster = self.cluster
         cluster.reset()
         cluster.run = self
@@ -369,7 +368,7 @@ class Run:
             last = self._next or self._after(last)
 
     def _unwind(self) -> None:
-        """Let those that are dead, or never come to their end, leave their operations."""
+        """Let clients that are dead, or never come to their end, leave their operations."""
         for client in self.clients:
             if client.greenlet:  # started, and not at its end
                 client.dead = True
@@ -381,7 +380,7 @@ class Run:
     def _inspect(self) -> str:
         setup_client, store = self.cluster.setup_client, self.cluster.store
         for node in self._gone:
-            setup_client.fail_node(node)  # it looks at the memory itself, which is still there
+            setup_client.fail_node(node)  # it reads the memory directly, which is still there
         keys = sorted({record.key for record in self.history})
         if self.transactions.done:
             keys = [*PRESENT, *ABSENT]
@@ -415,9 +414,9 @@ class Run:
         return "" if report.ok else report.bad()[0].detail
 
     def _read_from_new_memory(self, keys: list[bytes]) -> str:
-        """The fault in the contents of replaced nodes: other nodes are lost, and every key is read.
+        """The fault in the contents of replaced nodes: lose other nodes, then read every key.
 
-        As many others as the store survives, or "" if that is none.
+        As many other nodes as the store survives; if it survives none, "".
         """
         setup_client, store = self.cluster.setup_client, self.cluster.store
         lost = sum(state != IN_SERVICE for state in setup_client.view.states())
@@ -443,7 +442,7 @@ class Run:
         return ""
 
     def digest(self) -> str:
-        """A hash of every step and of what every operation came to: equal for equal runs."""
+        """A hash of every step and of every operation's outcome: equal for equal runs."""
         found = hashlib.blake2b(digest_size=16)
         for client, verb, addr, outcome, _ in self.trace:
             found.update(b"%d %s %d %d;" % (client, verb.encode(), addr, outcome))

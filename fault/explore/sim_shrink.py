@@ -23,7 +23,7 @@ def kind_of(failure: str) -> str:
 def without_call(
     program: Program, schedule: Schedule, client: int, op: int
 ) -> tuple[Program, Schedule]:
-    """The program without one operation, and the schedule that does the same to the others."""
+    """The program without one operation, and the schedule with the same effect on the others."""
     calls = program[client]
     shorter: list[tuple[Call, ...]] = list(program)
     shorter[client] = calls[:op] + calls[op + 1 :]
@@ -40,11 +40,11 @@ def without_call(
 def shrink(cluster: SimulatedCluster, program: Program, schedule: Schedule, what: str) -> Run:
     """The shortest program and schedule found that fail as these do, with `what`; the run of them.
 
-    The departures are split into single actions and left out, first many at a time, and so are
-    operations, until nothing more can be.
+    Shrinking splits the departures into single actions and leaves them out, first many at a time,
+    and operations likewise, until no more can be left out.
 
-    A run whose replay does not fail as `what` says is not shrunk: one seed is to drive everything,
-    so that is a defect of the explorer or of the cluster, and the replay's failure says so.
+    A run whose replay does not fail with `what` is not shrunk. One seed must drive everything, so
+    this is a defect of the explorer or of the cluster, and the replay's failure says so.
     """
     best = replay(cluster, program, schedule)
     wanted = kind_of(what)

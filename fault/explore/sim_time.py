@@ -1,10 +1,11 @@
 """Virtual time: hundreds of clients of a store, repeatably, on a clock that charges latencies.
 
 The shipped code of each client runs in a greenlet over the simulated fabric (simulated.py). Every
-client has a time of its own, in ns; the one whose next verb arrives first at its memory node goes
-on, so verbs take effect in the order of their arrival, and the whole run follows from its seed.
+client has a time of its own, in ns; the client whose next verb arrives first at its memory node
+goes on, so verbs take effect in the order of their arrival, and the whole run follows from its
+seed.
 
-What a step costs is in sim_latency.py.
+sim_latency.py has the cost of a step.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ PREFIX: Final = b"key-"
 SCATTER: Final = 61_803_399
 """Odd and no multiple of 5, so that no two numbers have the same digits."""
 WARM_UP_NS: Final = 2000
-"""How much later than its answer, in the warm-up, the next operation begins."""
+"""In the warm-up, the time from an operation's answer to the next operation."""
 EPOCH_S: Final = float(1 << 30)
 """The leases' time at 0 ns: later than any real clock."""
 _numbers = itertools.count()
@@ -59,13 +60,13 @@ class Workload:
     Zipf(`theta`).
 
     `write_share` of them are updates, the others gets. Sizes in bytes. The keys are there at first.
-    `warm_up`: operations of each client before, in turn and not counted; if there are any, each
-    client first gets each key, or the first `met_share` of them. `fresh`: writes insert keys that
-    were not there, each another one; those that the store has no room for are counted apart, as
-    `full`. `latest`: what Zipf draws is how many keys were inserted after the one to get, so the
-    last one is the hottest. `scan_max`: if it is not 0, a get is a scan from that key on, of 1 to
-    so many keys, each number as often. `scattered`: keys of numbers next to each other are far from
-    each other in the order of keys. `parameters` of the store, besides those that suit the kind.
+    `warm_up`: operations of each client before the run, in turn and not counted; if there are any,
+    each client first gets each key, or the first `met_share` of them. `fresh`: each write inserts a
+    new key; inserts for which the store has no room are counted apart, as `full`. `latest`: Zipf
+    draws the number of keys inserted after the key to get, so the last key is the hottest.
+    `scan_max`: if it is not 0, a get is a scan from that key on, of 1 to `scan_max` keys, evenly
+    drawn. `scattered`: keys with adjacent numbers are far apart in the order of keys. `parameters`
+    of the store, besides those that suit the kind.
     """
 
     store: str = "race"
@@ -104,7 +105,7 @@ class Workload:
 class KindResult:
     """One kind of operation: times in ns, the others means for an operation.
 
-    `shares`: which share of the operations took so many round trips.
+    `shares`: for each number of round trips, the share of operations that took it.
     """
 
     kind: str
@@ -128,8 +129,8 @@ class KindResult:
 class TimedReport:
     """The result of a workload; `throughput` in operations a (virtual) second, of all clients.
 
-    `busy_throughput`: the same, until the first client has done all of its own, so of clients that
-    are all at work; `throughput` is also of the time in which the last one is alone.
+    `busy_throughput`: the same, until the first client has done all its operations, so that all
+    clients are at work; `throughput` includes the time in which the last client is alone.
     """
 
     workload: Workload
@@ -142,7 +143,7 @@ class TimedReport:
 
 
 class TimedEndpoint(SimulatedEndpoint):
-    """Knows whether it is in the background."""
+    """An endpoint that knows whether it is in the background."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -161,7 +162,7 @@ class TimedPool(SimulatedPool):
 
 
 class TimedClient:
-    """A client, its time, and when the last answer of its phase is there."""
+    """A client, its time, and the arrival of the last answer of its phase."""
 
     def __init__(self, number: int, pool: TimedPool, store: Any) -> None:
         self.number = number
@@ -173,7 +174,7 @@ class TimedClient:
         self.now = 0.0
         self.answered = 0.0
         self.skew_us = 0
-        """By how much its clock is ahead of the others'."""
+        """How far its clock is ahead of the others."""
         membership = pool.membership
         membership.forked()
         membership.watcher = SimulatedProcesses(lambda pid: None)
@@ -182,7 +183,7 @@ class TimedClient:
 
 
 Drawn = Iterator[tuple[int, tuple[int, Operation]]]
-"""Operations of a client with their numbers: key, and what to do."""
+"""Operations of a client with their numbers: key, and action."""
 Sample = tuple[float, int, int, int, int]
 """Latency, round trips, bytes read, bytes written, atomics."""
 
@@ -198,12 +199,12 @@ class World:
         self.word_free_at: dict[int, float] = defaultdict(float)
         self.samples: dict[str, list[Sample]] = defaultdict(list)
         self.ends: list[float] = []
-        """When each operation that is counted was over."""
+        """The end time of each counted operation."""
         self.verbs = 0
         self.begun = 0.0
-        """When the first client begins to be counted."""
+        """The time at which the first client begins its counted operations."""
         self.known = list(range(workload.keys))
-        """Numbers of the keys that are there, in the order in which they came."""
+        """Numbers of the keys that are there, in the order of their insertion."""
         self.failed: BaseException | None = None
         self._waiting: list[tuple[float, int]] = []
         self._hub = getcurrent()
@@ -240,7 +241,7 @@ class World:
         return words
 
     def _reach(self, client: TimedClient, when: float) -> None:
-        """Let all others go first whose next verb arrives before `when`."""
+        """Let all clients go first whose next verb arrives before `when`."""
         if self._waiting and self._waiting[0] < (when, client.number):
             _, number = heapq.heapreplace(self._waiting, (when, client.number))
             self.clients[number].greenlet.switch()
@@ -305,7 +306,7 @@ class World:
             return "update", functools.partial(client.store.update, name, value)
         name = key_of(workload, self.known[-1 - key] if workload.latest else key)
         if workload.scan_max:
-            # the same for every store, in whichever order clients get on
+            # the same for every store, whatever the order of the clients
             drawer = random.Random(f"{workload.seed} {client.number} {count}")
             length = drawer.randint(1, workload.scan_max)
             return "scan", functools.partial(self._scan, client, name, length)
@@ -357,7 +358,7 @@ def run_timed(workload: Workload, model: LatencyModel) -> TimedReport:
 
 @contextlib.contextmanager
 def peopled(world: World) -> Iterator[None]:
-    """Make the workload's pool, its store with the keys, and its clients; gone with the body."""
+    """Make the workload's pool, its store with the keys, and its clients, for the body only."""
     workload = world.workload
     url = f"shm://limpet-time-{os.getpid()}-{next(_numbers)}"
     pools: list[RestorablePool] = []

@@ -69,7 +69,7 @@ def _control_place(cluster: SimulatedCluster, addr: int) -> str:
 
 
 def trace_lines(cluster: SimulatedCluster, trace: Iterable[Step]) -> list[str]:
-    """A line for each step: client, verb, what lies there, and what came of it."""
+    """A line for each step: client, verb, the object there, and the outcome."""
     lines = []
     for client, verb, addr, outcome, value in trace:
         text = f"client {client}: {verb:8} "

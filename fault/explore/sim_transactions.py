@@ -4,12 +4,12 @@ As text, a transaction is a `t` and its steps, each a letter and a key: `tgaxbpc
 deletes b blindly, and puts c, at one moment.
     g get, p put, i insert, u update, d delete; x puts and then deletes, without a look;
     s (no key) reads all keys, by a scan where the store is ordered
-What is refused (an insert of a key that is there, an update or delete of one that is not) is found
-out, and the transaction goes on. Every value that is written is a different one, in each attempt.
+The transaction notes a refused step (an insert of a key that is there, an update or delete of one
+that is not), and goes on. Every value that is written is a different one, in each attempt.
 
-What is noted: of each attempt whose function came to its end what it read, which has to be true at
-one moment; and of each transaction what its last attempt read and wrote, which has to happen at one
-moment. All of that, and the operations on single keys, must have an order (transaction_model.py).
+Two things are noted. The reads of each attempt whose function came to its end: they must be true at
+one moment. And the reads and writes of each transaction's last attempt: they must happen at one
+moment. All of these, and the operations on single keys, must have an order (transaction_model.py).
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ STEPS: Final = "gpiudx"
 WORD: Final = re.compile(r"(?:[gpiudx][a-d]|s)+")
 DRAWN: Final = "ggppiiuudddxxxs"
 STEPS_MAX: Final = 4
-"""Of a transaction that is drawn."""
+"""The most steps of a transaction that is drawn."""
 ATTEMPTS: Final = 40
-"""Then a transaction is given up: others have been in the way each time."""
+"""Attempts after which a transaction is given up: each has met a conflict."""
 
 
 def is_transaction(steps: bytes) -> bool:
-    """Whether that is the text of a transaction, without its first letter."""
+    """Whether this is the text of a transaction, without its first letter."""
     return WORD.fullmatch(steps.decode()) is not None
 
 
@@ -119,7 +119,7 @@ class Attempt:
         return None if value is None else self.cluster.label_of(value)
 
     def _found(self, key: bytes, found: Found) -> None:
-        """A key was found so; unless the transaction finds what it has written itself."""
+        """Note the state in which a key was found, unless the transaction wrote it itself."""
         if key in self.writes:
             mine = self.writes[key]
             right = found == mine or (found == PRESENT and mine is not None)
@@ -141,7 +141,7 @@ class TransactionHistory:
         self.read: list[Timed[Step]] = []
         """The values that attempts read."""
         self.done: list[tuple[int, int | None, Step]] = []
-        """When each transaction was called and returned, and what it did."""
+        """The call and return of each transaction, and its effect."""
 
     def run(
         self, client: SimulatedClient, text: bytes, name: bytes, keys: tuple[bytes, ...]
@@ -153,7 +153,7 @@ class TransactionHistory:
         steps = steps_of(text)
 
         def work(tx: Any) -> None:
-            # What is recalled was read before the function is called, after the last attempt began.
+            # Recalled values were read after the last attempt began, before the function is called.
             start, began[0] = began[0], self.tick()
             self.done[number] = called, None, step_of({}, {})  # the last attempt did nothing
             attempt = Attempt(tx, client, self.cluster, b"%s.%d" % (name, began[0]))
@@ -170,7 +170,7 @@ class TransactionHistory:
             self.done[number] = called, self.tick(), self.done[number][2]
 
     def wrong(self, records: list[Record], initial: dict[bytes, bytes]) -> str:
-        """Why these, and the operations on single keys, have no order; "" if they have one."""
+        """The reason why these and the operations on single keys have no order, or ""."""
         history = [timed_of(record) for record in records] + self.read
         history += [Timed(step, called, returned) for called, returned, step in self.done]
         return wrong_order(history, initial)

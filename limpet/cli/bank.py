@@ -30,11 +30,12 @@ KINDS: Final = ("read", "transfer")
 def bank(history: str | None, as_json: bool, **given: Any) -> None:
     """Kill and stop clients that make transfers in transactions, then judge their history.
 
-    Clients move money between two or three accounts, or read some or all of them, each in one
-    transaction; again and again a random one is killed and replaced, or stopped. Afterwards all
-    money must be there, also in every transaction that read all accounts; the history of
-    transactions must be strictly serializable, every invariant intact, no byte leaked and no client
-    blocked; only then is the exit status 0. The pool is gone in the end, also after Ctrl-C.
+    Clients move money between two or three accounts, or read some or all accounts, each time in one
+    transaction. The command kills and replaces, or stops, a random client again and again.
+    Afterwards all money must be there, also in every transaction that read all accounts; the
+    history of transactions must be strictly serializable, every invariant intact, no byte leaked
+    and no client blocked; only then is the exit status 0. The pool is gone in the end, also after
+    Ctrl-C.
     """
     check_outputs(history)
     parameters = BankParameters(**run_parameters(given))

@@ -1,7 +1,7 @@
-"""Shared parts of the commands: arguments, how they report, and how errors become exit statuses.
+"""Shared parts of the commands: arguments, reports, and the exit statuses of errors.
 
 Exit status: 0 the command did everything asked for, and every check held; 1 it did not (one line on
-stderr says why); 2 the command line makes no sense; 128 + n ended by signal n.
+stderr gives the reason); 2 the command line makes no sense; 128 + n ended by signal n.
 """
 
 from __future__ import annotations

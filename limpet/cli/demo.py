@@ -35,10 +35,10 @@ KINDS: Final = ("get", "put")
 def demo(as_json: bool, **given: Any) -> None:
     """Kill workers at random while they rewrite the standard library, then verify everything.
 
-    A pool of three nodes is filled with every file of Python's standard library. Workers read and
-    rewrite them while a random one is killed again and again and replaced. Afterwards each read
-    must have been whole and current, no key lost, every invariant intact and no byte leaked; only
-    then is the exit status 0. The pool is removed in the end, also by Ctrl-C.
+    The demo fills a pool of three nodes with every file of Python's standard library. Workers read
+    and rewrite the files, while the demo kills and replaces a random worker again and again.
+    Afterwards each read must have been whole and current, no key lost, every invariant intact and
+    no byte leaked; only then is the exit status 0. The pool is removed in the end, also by Ctrl-C.
     """
     given = {key: value for key, value in given.items() if value is not None}
     parameters = DemoParameters(**run_parameters({"seed": None, "url": None, **given}, "demo"))

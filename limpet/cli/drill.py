@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 def drill() -> None:
     """Prove that a store keeps its promises: explore schedules, kill, stop, check.
 
-    `limpet drill STORE [OPTIONS]` kills and stops real processes at random and judges what they
-    saw; `limpet drill run --help` has its options.
+    `limpet drill STORE [OPTIONS]` kills and stops real processes at random and judges their
+    results; `limpet drill run --help` has its options.
     """
 
 
@@ -59,7 +59,7 @@ drill.add_command(ends)
 def recovery(store: str, updates: int, rounds: int, seed: int, as_json: bool) -> None:
     """Time the recovery of clients that die in an update, step by step. STORE is fusee by default.
 
-    As table 1 of the FUSEE paper, whose figures are beside. Exit status 0 only if nothing leaked.
+    As table 1 of the FUSEE paper, whose figures are beside. Exit status 0 only if no memory leaked.
     """
     found = recovery_time.run(store, updates, rounds, seed)
     if as_json:
@@ -115,7 +115,7 @@ def recovery(store: str, updates: int, rounds: int, seed: int, as_json: bool) ->
 @click.option("--fence", type=click.Choice(["kill", "wait"]), default="kill", show_default=True,
               help="The pool's policy towards clients that stand still.")  # fmt: skip
 @click.option("--incoherent", is_flag=True, help="Each client has a cache that must be flushed.")
-@click.option("--scarce", is_flag=True, help="No memory is free but what clients hoard.")
+@click.option("--scarce", is_flag=True, help="All free memory is in blocks of clients.")
 @click.option("--processes", type=click.IntRange(1), default=len(os.sched_getaffinity(0)),
               help="Processes that share the runs.  [default: one for each CPU]")  # fmt: skip
 @click.option("--trace", is_flag=True, help="With --schedule: print every step.")
@@ -127,8 +127,9 @@ def explore(
     """Run a STORE's code under many schedules of a few simulated clients, with crashes.
 
     Each run is a small program with another order of its memory steps, in which clients die and
-    stall. Afterwards the history must be linearizable, every invariant hold and nothing be leaked.
-    A failure is shrunk, and printed with the command that repeats it; the exit status is then 1.
+    stall. Afterwards the history must be linearizable, every invariant hold and no memory be
+    leaked. A failure is shrunk, and printed with the command that repeats it; the exit status is
+    then 1.
     STORE is race if none is named.
     """
     if given["program"]:

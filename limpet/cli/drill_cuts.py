@@ -1,4 +1,4 @@
-"""`limpet drill cuts`: signal handlers that raise, in everything that limpet does."""
+"""`limpet drill cuts`: signal handlers that raise, in every operation of limpet."""
 
 from __future__ import annotations
 
@@ -48,10 +48,11 @@ SUBJECTS["commands"] = command_works
               help="Of every random choice.")  # fmt: skip
 @json_option
 def cut(subjects: tuple[str, ...], as_json: bool, **given: Any) -> None:
-    """Have a signal handler raise, as Ctrl-C does, at every verb and at random bytecodes.
+    """Let a signal handler raise, as Ctrl-C does, at every verb and at random bytecodes.
 
     SUBJECTs are store kinds, `channels`, `transactions`, `pools` and `commands`; all if none is
-    named. Exit status 0 only if each handle works afterwards, and nothing is pinned or left.
+    named. Exit status 0 only if each handle works afterwards, no client is pinned, and no memory,
+    lock or descriptor is left behind.
     """
     unknown = sorted(set(subjects) - set(SUBJECTS))
     if unknown:

@@ -21,11 +21,11 @@ from limpet.fault.matrix.subjects import SUBJECTS
 @click.option("--every", is_flag=True, help="Every step, not some of them.")
 @json_option
 def ends(subjects: tuple[str, ...], ways: tuple[str, ...], every: bool, as_json: bool) -> None:
-    """End processes in the midst of operations: by exec, os._exit, with threads at work.
+    """End processes in the middle of operations: by exec, os._exit, with threads at work.
 
     A SUBJECT is a kind of store, or a channel; all of them if none is named. Exit status 0 only if
-    others go on at once each time, no client is left, nothing is leaked, and no process is killed
-    that is no client any more.
+    other clients go on at once each time, no ended client is left in the pool, no memory is leaked,
+    and no process is killed that is no client any more.
     """
     shown = table("clients that end in an operation", "subject", "way", "runs", "verdict",
                   right=("runs",))  # fmt: skip

@@ -1,4 +1,4 @@
-"""`limpet drill STORE`: runs drill/store_drill.py and shows it; and the words of its options."""
+"""`limpet drill STORE`: runs drill/store_drill.py and shows it; and the types of its options."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def fault_options(kill_rate: float) -> Callable[[Callable[..., None]], Callable[
         click.option("--lease-ms", type=click.IntRange(1), default=250, show_default=True,
                      help="How long a client that others wait for may stand still."),
         click.option("--watch/--no-watch", default=True, show_default=True,
-                     help="One more process recovers the dead, and is a victim too."),
+                     help="One more process recovers dead clients, and is a victim too."),
         click.option("--blocked-s", type=click.FloatRange(0, min_open=True), default=10.0,
                      show_default=True,
                      help="A client without progress for so long is blocked."),
@@ -154,8 +154,8 @@ def fault_options(kill_rate: float) -> Callable[[Callable[..., None]], Callable[
 
 
 def run_parameters(given: dict[str, Any], name: str = "drill") -> dict[str, Any]:
-    """The values of options such as `fault_options`; a seed and a URL, which has the `name`, are
-    drawn where none is given."""
+    """The values of options such as `fault_options`; draws a seed, and a URL with the `name`, if
+    none is given."""
     seed = secrets.randbelow(1 << 32) if given["seed"] is None else given["seed"]
     return {**given, "seed": seed, "url": given["url"] or f"shm://{name}-{os.getpid()}"}
 
@@ -164,7 +164,7 @@ def run_parameters(given: dict[str, Any], name: str = "drill") -> dict[str, Any]
 def shown(
     parameters: RunParameters, as_json: bool, kinds: tuple[str, str] = drill_view.KINDS
 ) -> Iterator[DemoObserver]:
-    """Observer that shows what the drill does. An interrupt in the body becomes an exit status."""
+    """An observer that shows the drill. An interrupt in the body becomes an exit status."""
     out = Console(stderr=True) if as_json else console()
     with exit_status(), contextlib.ExitStack() as stack:
         view: DemoObserver = Silent() if as_json else Lines(out, parameters, kinds)
@@ -214,13 +214,13 @@ def run(
     as_json: bool,
     **given: Any,
 ) -> None:
-    """Kill and stop real clients of a STORE at random, then judge what they saw.
+    """Kill and stop real clients of a STORE at random, then judge their results.
 
-    `limpet drill STORE` is short for this. Clients insert, update, put, get and delete; again
-    and again a random one is killed and replaced, or stopped, and memory nodes are lost. Afterwards
-    the history must be linearizable, every value whole, every invariant intact, no byte leaked and
-    no client blocked; only then is the exit status 0. The pool is gone in the end, also after
-    Ctrl-C.
+    `limpet drill STORE` is short for this. Clients insert, update, put, get and delete. The command
+    kills and replaces, or stops, a random client again and again, and memory nodes are lost.
+    Afterwards the history must be linearizable, every value whole, every invariant intact, no byte
+    leaked and no client blocked; only then is the exit status 0. The pool is gone in the end, also
+    after Ctrl-C.
     """
     check_outputs(history, timeline)
     given = run_parameters(given)
@@ -242,7 +242,7 @@ def run(
 
 
 def check_outputs(history: str | None, timeline: Path | None = None) -> None:
-    """Refuse at the start what could not be written at the end."""
+    """Refuse at the start a report that could not be written at the end."""
     for option, path in (("--history", history), ("--timeline", timeline)):
         folder = None if path is None else Path(path).absolute().parent
         if folder is not None and not folder.is_dir():

@@ -1,4 +1,4 @@
-"""What the drills print and report in the end. What they show meanwhile is in live_view.py."""
+"""The final output and report of the drills. live_view.py shows them while they run."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def faults_text(report: RunReport, per_second: str = "") -> str:
 def print_verdict(
     console: Console, report: RunReport, lines: list[str], what: str = "drill"
 ) -> None:
-    """The `lines`, how long recovery took, and what held. `what`: of which one this is."""
+    """Print the `lines`, the delays of recovery, and each check's verdict. `what`: the drill."""
     if report.events_missed:
         lines = [*lines, f"{report.events_missed} events of the pool were missed: delays lack them"]
     for line in lines:

@@ -26,9 +26,9 @@ def full(names: tuple[str, ...], every: int, folder: Path | None, as_json: bool)
     """Refuse each request for pages in turn, as a full memory does, then grant them again.
 
     KINDs are those of stores, and "channels"; all of them if none is named. In each run, a write
-    that finds no memory must raise StoreFull and change nothing; meanwhile every key must be
-    readable, by clients that are there and by one that opens the pool only then; and afterwards the
-    store must be as if there had always been room. Exit status 0 only if everything held.
+    that finds no memory must raise StoreFull and change nothing. Meanwhile every key must be
+    readable, for clients that have the pool open and for one that opens it only then. Afterwards
+    the store must be as if there had always been room. Exit status 0 only if all of this held.
     """
     if folder is not None:
         require_small(folder)

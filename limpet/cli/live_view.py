@@ -1,6 +1,6 @@
 """The live view of the drills and the demo: a table on a terminal, a line a second elsewhere.
 
-Each is told what a drill does, as `Observer` in fault/drill/drill_base.py and in demo.py say.
+Each view is an `Observer` (fault/drill/drill_base.py, demo.py), which receives a drill's progress.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SHOW_EVERY_S = 0.1
 
 
 class Due:
-    """Limits how often something is shown: once in `interval_s`."""
+    """Limits how often a view is updated: once in `interval_s`."""
 
     def __init__(self, interval_s: float) -> None:
         self._interval_s = interval_s

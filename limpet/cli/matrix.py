@@ -53,12 +53,12 @@ def matrix(
 ) -> None:
     """Kill each operation of a KIND at its every step, and verify the survivors' view.
 
-    KIND is one of stores or of channels; race if none is named. The dimensions: it is killed;
-    killed, and then the client that recovers it at each of its steps; stopped, and woken or killed;
-    memory nodes are lost; and a new client of its slot runs every operation. (Of channels: the
-    first and the last.) The table has the numbers of steps, and of those taken: of the operation,
-    and of the client that met the victims and was killed next. Exit status 0 only if everything
-    held.
+    KIND is one of stores or of channels; race if none is named. The dimensions: the victim is
+    killed; it is killed, and then the client that recovers it at each of its steps; it is stopped,
+    and woken or killed; memory nodes are lost; and a new client of its slot runs every operation.
+    (Of channels: the first and the last.) The table has the numbers of steps, and of those taken:
+    of the operation, and of the client that met the victims and was killed next. Exit status 0 only
+    if every check held.
 
     With --encounters, of a KIND with replicas, two clients work on one key; one is stopped at each
     of its steps, the other is killed at each of its own, NODES memory nodes are lost, and the first

@@ -54,8 +54,7 @@ def create(
     stores: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Make a pool, and the stores that --store names. If a store cannot be made, neither is the
-    pool.
+    """Make a pool, and the stores that --store names; no pool, if a store cannot be made.
 
     Sizes are bytes, or text such as 64MiB.
     """
@@ -120,8 +119,8 @@ def ls(url: str | None, as_json: bool) -> None:
 def inspect(url: str, as_json: bool) -> None:
     """Show a pool: parameters, nodes, stores, channels, clients, every byte, the last events.
 
-    A part that cannot be read, because a node is lost or damaged, is named; then the exit status is
-    1.
+    The command names a part that cannot be read, because a node is lost or damaged; then the exit
+    status is 1.
     """
     with limpet.open(url) as pool:
         report: dict[str, Any] = {
@@ -208,7 +207,7 @@ def _clock(time_ns: int) -> str:
 def watch(url: str, interval_ms: float, fence_command: str, as_json: bool) -> None:
     """Recover dead clients promptly, and print a line each time. Ctrl-C ends it.
 
-    Clients recover the dead without it, too; nothing depends on this process.
+    Clients recover dead clients without it, too; no client depends on this process.
     """
     with limpet.open(url) as pool:
         click.echo(f"watching {pool.url}; Ctrl-C ends it", err=True)
@@ -232,8 +231,8 @@ def watch(url: str, interval_ms: float, fence_command: str, as_json: bool) -> No
 def hosts(url: str, as_json: bool) -> None:
     """Show which hosts use a pool: their clients, leases and clocks, and the pool's memory.
 
-    Takes half a lease in a pool of several hosts, to see which clients renew theirs. A clock is
-    shown by how much it is ahead of this host's.
+    In a pool of several hosts the command takes half a lease, to see which clients renew theirs. A
+    clock is shown as its lead over this host's clock.
     """
     with limpet.open(url) as pool:
         report: dict[str, Any] = {
@@ -264,8 +263,8 @@ def hosts(url: str, as_json: bool) -> None:
 def replace_node(url: str, node: int, as_json: bool) -> None:
     """Give memory node NODE, which is lost, new memory, and fill it from the nodes that are left.
 
-    Clients go on; those of replicated stores wait until it is filled. Keys that only this node had
-    are gone, and stay an error.
+    Clients go on; those of replicated stores wait until the node is filled. Keys that only this
+    node had are gone, and stay an error.
     """
     with limpet.open(url) as pool:
         done = pool.replace_node(node)

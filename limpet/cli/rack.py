@@ -40,9 +40,9 @@ def rack(
 ) -> None:
     """Lose a virtual machine that works on a pool on shared device DAX (docs/hosts.md).
 
-    KINDs are kinds of stores; those of the docs if none is named. Two machines are emulated, so it
-    takes minutes. A program that is missing is named, with the way to get it. Exit status 0 only if
-    every check held.
+    KINDs are kinds of stores; those of the docs if none is named. The command emulates two
+    machines, so it takes minutes. It names a missing program, with the way to get it. Exit status 0
+    only if every check held.
     """
     needs = image.look(build)
     parameters = RackParameters(kinds=kinds or KINDS, **given)

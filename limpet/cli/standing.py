@@ -1,4 +1,4 @@
-"""`limpet drill throttle` and `limpet drill beside`: clients that stand still, and those beside."""
+"""`limpet drill throttle` and `limpet drill beside`: clients that stand still, and bystanders."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ class Stops(click.ParamType):
 @click.option("--seed", type=click.IntRange(0), help="Of every random choice.")
 @json_option
 def throttle(subjects: tuple[str, ...], as_json: bool, **given: Any) -> None:
-    """Have clients stop now and then, and check that no client that makes progress is killed.
+    """Let clients stop now and then, and check that no client that makes progress is killed.
 
     A SUBJECT is a kind of store, or a channel; all of them if none is named. Each client stands
-    still at random, also in the midst of operations, for times that may be longer than the lease.
-    A client may be killed for it, but not within a lease after it completed a turn. Exit status 0
-    only if that held, no client was blocked, and every subject is whole in the end.
+    still at random, also in the middle of operations, for times that may be longer than the lease.
+    Another client may kill it for that, but not within a lease after it completed a turn. Exit
+    status 0 only if that held, no client was blocked, and every subject is whole in the end.
     """
     seed = secrets.randbelow(1 << 32) if given["seed"] is None else given["seed"]
     given = {**given, "seed": seed, "url": f"shm://drill-{os.getpid()}"}

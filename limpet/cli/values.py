@@ -36,7 +36,7 @@ def _existing(url: str, name: str) -> Iterator[Any]:
 
 
 def _read(text: str, codec: str, as_hex: bool) -> Any:
-    """A key or value from the command line, as the codec takes it."""
+    """A key or value from the command line, in the form that the codec takes."""
     if codec == RAW:
         return octets(text, as_hex)
     if as_hex:
@@ -122,6 +122,6 @@ def delete(url: str, key: str, name: str, as_hex: bool) -> None:
 @url_argument
 @click.argument("name")
 def drop(url: str, name: str) -> None:
-    """Give back the store NAME of POOL, with all its memory, also while others use it."""
+    """Give back the store NAME of POOL, with all its memory, also while other clients use it."""
     with limpet.open(url) as pool:
         pool.drop(name)

@@ -1,1 +1,1 @@
-"""Blocks, size classes and the heap of a client; memory that others can use again is reclaimed."""
+"""Blocks, size classes and the heap of a client; and reclaiming memory for other clients."""

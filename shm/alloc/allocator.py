@@ -1,22 +1,23 @@
 """The second level of memory management: one client's objects (FUSEE section 4.4).
 
-A client cuts each block that it owns into objects of one size class and is the only one to allocate
-from it (slabs.py); a larger object has blocks of its own (spans.py). What the client knows of its
-blocks is private and lost with it; the used bits (heap.py) are not, and they are all that recovery
-needs.
+A client cuts each block that it owns into objects of one size class, and only this client allocates
+from the block (slabs.py); a larger object has blocks of its own (spans.py). The client's notes on
+its blocks are private and lost with it. The used bits (heap.py) are in shared memory, and recovery
+needs only these.
 
-`allocate` is the fast path, inside an operation: it takes a ready object, in the client journal
-first, then marked used. It returns 0 when there is none; then the operation ends, `replenish` is
-called outside of any pin (it may wait for others, and recover or fence them), and the operation
-starts again.
+`allocate` is the fast path, inside an operation: it takes a ready object, writes it to the client
+journal, then marks it used. It returns 0 when none is ready. Then the operation ends, the client
+calls `replenish` outside of any pin (it may wait for other clients, and recover or fence them), and
+the operation starts again.
 
-Others who need memory may take a block from its owner (reclaim.py). `allocate` notices that by one
-word, the pressure; so what is known here of a block counts only until that word changes, and a
-block that was taken and is then claimed again begins anew.
+Another client that needs memory may take a block from its owner (reclaim.py). `allocate` notices
+that by one word, the pressure. So the notes on a block are valid only until that word changes; if a
+block is taken and then claimed again, the notes on it begin anew.
 
-Objects with replicas come from blocks of their own, the heads of groups (replica_sets.py); `node`
-is then the node of the head. What is known here of a block whose node is lost is forgotten when
-memory is short, or when others press; until then an attempt to use it raises NodeFailed.
+Objects with replicas come from blocks of their own, the primaries of replica sets
+(replica_sets.py); `node` is then the node of the primary. The client forgets a block whose node is
+lost when memory is short, or when the pressure changes; until then an attempt to use the block
+raises NodeFailed.
 """
 
 from __future__ import annotations
@@ -40,12 +41,12 @@ if TYPE_CHECKING:
 SLACK_SHARE: Final = 8
 """A class is replenished to at least 1/8 of its objects ready, if there is memory."""
 ATTEMPTS_MAX: Final = 64
-"""How often memory may turn up that is of no use to us, or taken from us before it is used, before
-we call the node full."""
+"""How often a client may get memory that it cannot use, or lose memory before it uses it, until the
+node counts as full."""
 SHORT_SHARE: Final = 4
 """Blocks of a node are few when less than this share of them is free."""
 COARSE_LEAST: Final = 128
-"""Bytes of the smallest size class that is asked for then."""
+"""Bytes of the smallest size class that a client asks for then."""
 
 
 class Allocator:
@@ -71,7 +72,7 @@ class Allocator:
         self.forget()
 
     def forget(self) -> None:
-        """Start anew, owning nothing: after a fork, and when the client has left."""
+        """Start anew, without blocks: after a fork, and when the client has left."""
         self.slabs = Slabs(self.heap)
         self.spans = Spans(self.claims)
         self.relief = Relief(self.claims, self.slabs, self.spans)
@@ -79,14 +80,14 @@ class Allocator:
         self.coarse = False
         """Whether blocks are few and mostly empty: stores should ask for `coarsened` sizes."""
         self.refused = False
-        """Whether there was none for what is new when it was wanted last."""
+        """Whether the last request for a new entry found no memory."""
         if self.inner is not None:
             self.inner.forget()
 
     def coherent(self) -> Allocator:
-        """What allocates objects that are changed by atomics, without replicas.
+        """The allocator of objects that are changed by atomics, without replicas.
 
-        With blocks of its own, if not all memory is hardware-coherent.
+        It has blocks of its own if not all memory is hardware-coherent.
         """
         if self.claims.bounded or self.table.coherent_blocks == self.table.count:
             return self
@@ -100,10 +101,11 @@ class Allocator:
         """A reference to an object of at least `size` bytes on `node`, in the client journal; 0:
         replenish.
 
-        Raises NodeFailed when the node is lost, ParameterError for a number of replicas that cannot
-        be. Its replicas 1 and up may be on lost nodes.
+        Raises NodeFailed when the node is lost, ParameterError for an impossible number of
+        replicas. Its replicas 1 and up may be on lost nodes.
         """
-        # ORDER: under the pin; who sees the pressure unchanged is waited for by who raised it.
+        # ORDER: under the pin: the client that raises the pressure waits for each pinned client
+        # that has seen it unchanged.
         if self.heap.endpoint.load(PRESSURE) != self.pressure:
             self._forget_taken()
         size_class = self.heap.size_class(size)
@@ -132,11 +134,11 @@ class Allocator:
         return wide if wide <= self.heap.layout.block_size // 8 else size
 
     def _forget_taken(self) -> None:
-        """Forget the blocks that others have taken from us."""
+        """Forget the blocks that other clients have taken from us."""
         scope = self.heap.endpoint.background(True)
         try:
             pressure = self.heap.endpoint.load(PRESSURE)
-            # ORDER: the words after the pressure, which stands for them until it changes.
+            # ORDER: the words after the pressure: they are valid until it changes.
             for slab in self.slabs.all():
                 word = self.claims.slab_word(slab.size_class, slab.replicas)
                 if not self.claims.owns(slab.node, slab.block, word):
@@ -176,19 +178,19 @@ class Allocator:
         looks: int = 0,
         update: bool = False,
     ) -> int:
-        """Make objects of all these sizes ready on `node`, at once; `sparing` that many of its free
-        blocks, which are for what gives memory back.
+        """Make objects of all these sizes ready on `node`, at once; leave `sparing` of its free
+        blocks, for operations that give memory back.
 
-        `update`: they take the place of others, or are for a channel. All other memory leaves a
+        `update`: the objects replace others, or are for a channel. All other requests leave a
         reserve for these: `BlockTable.reserve` free blocks of a node (fewer if each has backups),
         and, when some of those have gone, an object of each kind in the blocks of a client.
 
-        How often an operation has looked for memory by now, if it had `looks` times before: what
-        was ready may have been taken from us before it was used, so that it has to look again.
+        Returns how often an operation has asked for memory by now; before, it was `looks` times.
+        Another client may take ready memory before the operation uses it, so it has to ask again.
 
-        Raises StoreFull when there is no memory for them, even after recovering the dead and
-        waiting for the slow; NodeFailed when the node is lost, or a node for its replicas is and is
-        not marked as failed; ParameterError for a number of replicas that cannot be.
+        Raises StoreFull when there is no memory for them, even after recovering dead clients and
+        waiting for slow ones; NodeFailed when the node is lost, or a node for its replicas is lost
+        but not marked as failed; ParameterError for an impossible number of replicas.
         """
         self.client.begin()
         scope = self.heap.endpoint.background(True)
@@ -244,7 +246,7 @@ class Allocator:
         return looks + attempt + 1
 
     def _counted(self, sizes: list[int]) -> list[tuple[int, int]]:
-        """Of these sizes, one for each kind of memory that they take, and how many take it."""
+        """For each kind of memory that these sizes take, one such size and their number."""
         found: dict[tuple[int, int], list[int]] = {}
         for size in sizes:
             size_class = self.heap.size_class(size)
@@ -262,10 +264,10 @@ class Allocator:
         sparing: int = 0,
         growing: bool = False,
     ) -> bool:
-        """Have `count` objects of this size ready; False: there is no memory for all of them.
+        """Make `count` objects of this size ready; False: there is no memory for all of them.
 
-        `thrifty`: and no more than that. `sparing`: so many free blocks of the node are left.
-        `growing`: for what is new, so that some is left for updates.
+        `thrifty`: no more than that. `sparing`: leave so many free blocks of the node. `growing`:
+        they are for new entries, so leave some memory for updates.
         """
         size_class = self.heap.size_class(size)
         if size_class == LARGE_CLASS:
@@ -284,7 +286,7 @@ class Allocator:
             )
             block, adopted = claim
             for old in [slab for slab in slabs if slab.block == block]:
-                self.slabs.drop(old)  # it was taken from us meanwhile, and came back
+                self.slabs.drop(old)  # the block was taken from us meanwhile, and came back
             slab = Slab(self.heap, node, block, size_class, replicas, not adopted)
             slabs.append(slab)
             if adopted:
@@ -298,8 +300,8 @@ class Allocator:
         find_freed(slabs, self.grace)
 
     def _keep(self, node: int, slabs: list[Slab], replicas: int, growing: bool) -> None:
-        """Keep one of the objects for updates, if this is for something new, and some of the blocks
-        that are for them have gone."""
+        """Reserve one of the objects for updates, if this is for a new entry and some of the blocks
+        reserved for updates have gone."""
         for slab in slabs:
             slab.kept = 0
         if growing and self.claims.free_count(node, replicas) < self.table.reserve // replicas:
@@ -311,8 +313,8 @@ class Allocator:
     def _look_for_shortage(self, node: int, replicas: int) -> None:
         """Whether few blocks are free while most of our own memory is not in use.
 
-        A client has blocks of its own for each size class. Where these are too many for a node, as
-        clients or sizes are many, it makes do with every fourth class.
+        A client has blocks of its own for each size class. If many clients or sizes make these too
+        many for a node, the client uses only every fourth class.
         """
         mine = self.slabs.all()
         ready = sum(slab.ready_count / slab.count for slab in mine)
@@ -322,5 +324,5 @@ class Allocator:
     def reclaim(
         self, attempt: int, shortage: Shortage, needed: dict[int, int] | None = None
     ) -> bool:
-        """Get memory from wherever it can be had; False when there is no hope of any more."""
+        """Get memory from any source (relief.py); False when no more can be had."""
         return self.relief.reclaim(attempt, shortage, needed or {})

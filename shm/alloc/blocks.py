@@ -10,11 +10,12 @@ A span (LARGE) or a region is made in steps, and each intermediate state names t
 A kill in between leaves PENDING blocks of a dead client, and TAILs behind one; `recover` gives them
 back. A span is given back last block first, so a LARGE with fewer TAILs is a span being given back.
 
-Before a block is claimed, it has pages behind it (backing.py), so that its owner never meets a file
-system without room in the midst of an operation. Blocks that were claimed before have them.
+A client allocates the pages of a block before it claims the block (backing.py), so its owner never
+meets a file system without room in the middle of an operation. Blocks that were claimed before have
+pages.
 
-A block is given back by its owner, or taken from the owner by clients in need: reclaim.py. A block
-with backups is claimed and given back with them: replica_sets.py.
+The owner gives a block back, or a client in need takes it from the owner: reclaim.py. A block with
+backups is claimed and given back with them: replica_sets.py.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ if TYPE_CHECKING:
 _KIND_AND_OWNER = np.uint64(0xF << 60 | OWNER_MASK)
 _BACKED = np.uint64(BACKED)
 RESERVE_SHARE = 20
-"""One of so many blocks is left for updates and channels."""
+"""One of this many blocks is left for updates and channels."""
 
 
 class BlockTable:
@@ -119,14 +120,14 @@ class BlockTable:
         return not self.unbacked
 
     def claimable(self, words: Words, horizon: int) -> Flags:
-        """Which of the words are of free blocks whose epoch has passed, and that can have pages."""
+        """Which words are of free blocks whose epoch has passed, and that can have pages."""
         unclaimed: Flags = words >> np.uint64(60) == FREE
         if self.unbacked:
             unclaimed &= words & _BACKED != 0
         return unclaimed & self.passed(words, horizon)
 
     def passed(self, words: Words, horizon: int) -> Flags:
-        """Which of the words, that were read before, have a stamp of an epoch before `horizon`."""
+        """Which of the words, read before, have a stamp of an epoch before `horizon`."""
         # ORDER: the epoch after the words: none of their stamps is of a later one.
         now = self.endpoint.load(EPOCH)
         ages = np.uint64(stamp(now)) - words & np.uint64(OWNER_MASK)
@@ -158,8 +159,8 @@ class BlockTable:
         A block is adopted if not all of its objects are in use. With `replicas` it is the primary
         of a replica set. `coherent`: in the hardware-coherent range, as are all backups.
 
-        Blocks are taken from the end of the node, so that its front stays whole for regions; first
-        those that have pages behind them.
+        It takes blocks from the end of the node, so that its front stays free for regions; first
+        those that have pages.
         """
         self.unbacked = False
         desired = block_word(SLAB, client, size_class, replicas)
@@ -180,7 +181,7 @@ class BlockTable:
         bare = words[free] & _BACKED == 0
         for block in np.concatenate((free[~bare], free[bare])).tolist():
             word = int(words[block])
-            # ORDER: pages first; then every block with an owner has them, also after a kill.
+            # ORDER: pages first: then every block with an owner has pages, also after a kill.
             if not self.back(node, block, word):
                 return None
             if self.move(node, block, word, desired):
@@ -297,9 +298,9 @@ class BlockTable:
         return int(self.move(node, first, word, free_word(epoch)))
 
     def release_span(self, node: int, first: int, word: int, epoch: int) -> int:
-        """Give back a span, or what is left of it, last block first; blocks given back."""
+        """Give back a span, or the rest of it, last block first; blocks given back."""
         words = self.words(node)
-        # ORDER: the tails were read before the first block is seen unchanged, so they are its own.
+        # ORDER: the tails are read before the first block is seen unchanged, so they are its own.
         if self.endpoint.load(self.heap.table_word(node, first)) != word:
             return 0
         released = 0
@@ -341,10 +342,10 @@ class BlockTable:
     ) -> int:
         """Take a dead (or leaving) client's blocks on `node` from it; how many were given back.
 
-        Blocks without a used object are free again, after a grace period that begins when they are
-        seen to be unused; the others have no owner then, and will be adopted. `region_of(node,
-        block)` is the mark of the region whose directory entry has the block. Repeating this, also
-        by several clients at once, changes nothing. Raises NodeFailed.
+        A block without a used object is free again, after a grace period that begins when it is
+        seen to be unused; any other has no owner then, and a client will adopt it. `region_of(node,
+        block)` is the mark of the region whose directory entry has the block. The step may be
+        repeated, also by several clients at once. Raises NodeFailed.
         """
         released = 0
         words = self.words(node)
@@ -380,7 +381,7 @@ class BlockTable:
         return 0
 
     def free_abandoned_slabs(self, node: int, client: int, grace: Grace) -> int:
-        """Give back the blocks that belong to no client and hold no object in use; how many."""
+        """Give back the blocks without an owner and without an object in use; how many."""
         words = self.words(node)
         released = 0
         for index in np.flatnonzero(words & _KIND_AND_OWNER == block_word(SLAB, 0)).tolist():
@@ -393,8 +394,8 @@ class BlockTable:
                 and self.unused(node, index, size_class)
                 and self.move(node, index, word, mine)
             ):
-                # It is ours: now no client can claim it and give it back between the look and the
-                # step.
+                # The block is ours: no client can claim it and give it back between the look and
+                # the step.
                 if self.unused(node, index, size_class):
                     released += self.release(node, index, mine, grace.close_period(), client)
                 else:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Claims:
-    """Those of one client. `bounded`: only of blocks in the hardware-coherent range."""
+    """The claims of one client. `bounded`: only blocks in the hardware-coherent range."""
 
     def __init__(
         self, client: Any, table: BlockTable, grace: Grace, membership: Membership, bounded: bool
@@ -31,15 +31,15 @@ class Claims:
         """How many blocks of the node are free; with replicas, those whose backups are, too."""
         if replicas == 1:
             return self.table.free_count(node)
-        self.table.unbacked = False  # also those without pages: there may be room again
+        self.table.unbacked = False  # count blocks without pages, too: there may be room again
         look = self.table.groups.usable
         return int(self.client.pinned(lambda: look(node, replicas, self.grace.horizon()).sum()))
 
     def slab(
         self, node: int, size_class: int, replicas: int, sparing: int
     ) -> tuple[int, bool] | None:
-        """A block for objects of a class, and whether it is an adopted one that has some in use;
-        None: there is none. `sparing`: so many free blocks of the node are left."""
+        """A block for objects of a class, and whether it was adopted and has objects in use; None:
+        there is none. `sparing`: leave so many free blocks of the node."""
         wanted = (node, size_class, self.client.ident, self.grace.horizon(), replicas)
         bounded = self.bounded
         fresh = not sparing or self.free_count(node, replicas) > sparing
@@ -95,9 +95,9 @@ class Claims:
         return int(released)
 
     def sight_laggard(self, epoch: int) -> None:
-        """Other memory is used in place of what this epoch keeps from being used again: note which
-        client keeps it most. When there is no other memory, one that has stood still for a lease by
-        then is waited for no more. 0: nothing is kept."""
+        """Note the client that keeps the memory of this epoch from being used again; other memory
+        is used instead. When there is no other memory, and the client has stood still for a lease
+        by then, no client waits for it any more. 0: no memory is kept."""
         laggards = self.grace.laggards(epoch) if epoch else []
         if laggards:
             oldest = min(laggards, key=lambda laggard: laggard.epoch)

@@ -7,15 +7,15 @@ before the blocks (so that they can be in a hardware-coherent range), and a bit 
 object is in use. So a zero-filled node is a free node, and the bits alone tell a survivor which
 objects of a dead client's blocks are free.
 
-Used bit: 1 from allocation until a client unlinked the object and freed it. Freeing is a masked CAS
-that clears it, and may be repeated by several clients, as long as each was pinned (epoch.py) since
-before the object was unlinked: the owner does not use the object again before all of them are done.
+Used bit: 1 from allocation until a client has unlinked the object and freed it. A masked CAS that
+clears the bit frees the object. Several clients may repeat it, if each was pinned (epoch.py) before
+the object was unlinked: the owner does not use the object again before all of them have unpinned.
 
-An object with replicas (replica_layout.py) has a used bit beside each. The owner goes by that of
-the primary; those of the backups are left if the primary's node is lost. They are set after it, and
-every client that clears it clears them, too; a replica on a lost node is passed over. Objects of a
-replica set whose primary's node is lost live on, but no client allocates there: setting the
-primary's bit raises NodeFailed.
+An object with replicas (replica_layout.py) has a used bit beside each replica. The owner reads the
+bit of the primary; the bits of the backups remain if the primary's node is lost. A client sets them
+after the primary's bit, and a client that clears that bit clears them, too; it skips a replica on a
+lost node. Objects of a replica set whose primary's node is lost stay in use, but no client
+allocates there: setting the primary's bit raises NodeFailed.
 
 The words are in words.py.
 """
@@ -55,7 +55,7 @@ class Heap:
         self.placement = ReplicaLayout(nodes, layout.block_count, layout.block_size)
         sizes = object_sizes(layout.block_size)
         self.class_count = len(sizes)
-        # 256 of them, so that a damaged reference finds a size, if an impossible one
+        # 256 entries, so that a damaged reference finds a size, even if an impossible one
         self.sizes = array("Q", [*sizes, *[1] * (256 - len(sizes))])
         self.blocks = layout.blocks
         self.block_shift = layout.block_size.bit_length() - 1
@@ -65,15 +65,15 @@ class Heap:
         self.table = layout.block_table
         self.first = self.blocks + (self.placement.first << self.block_shift)
         self.ends = array("Q", bytes(8 * (REPLICAS_MAX + 1)))
-        """Where the objects with replicas begin on a node, and, for each number of replicas less 1,
-        where their primaries end."""
+        """Where objects with replicas begin on a node; then, for each number of replicas - 1, where
+        their primaries end."""
         for replicas in range(1, self.placement.replicas_max + 1):
             regions = self.placement.limits[replicas] * self.placement.region_blocks
             self.ends[replicas - 1] = self.first + (regions << self.block_shift)
         self.steps = array("Q", bytes(8 * REPLICAS_MAX * nodes))
         self.bit_steps = array("Q", bytes(8 * REPLICAS_MAX * nodes))
-        """For objects with their primaries on a node: the distance from there to each replica, and
-        from the primary's used bit to that of each."""
+        """For objects with their primaries on a node: the distance from the primary to each
+        replica, and from the primary's used bit to the bit of each replica."""
         for node in range(nodes):
             for k in range(REPLICAS_MAX):
                 ring = ((node + k) % nodes - node) << NODE_SHIFT
@@ -82,7 +82,7 @@ class Heap:
                 self.steps[row + k] = ring + (blocks << self.block_shift) & MASK
                 self.bit_steps[row + k] = ring + blocks * self.bitmap_size & MASK
         self.contents: Contents = Contents()
-        """Judges the links that an address alone does not tell."""
+        """Judges links whose address does not name a word (words.py)."""
 
     def value_max(self, replicas: int) -> int:
         """Bytes of the largest object: a node's blocks; with replicas, those of one region."""
@@ -101,7 +101,7 @@ class Heap:
         return low if low < self.class_count else LARGE_CLASS
 
     def object_count(self, size_class: int) -> int:
-        """Objects in a block of `size_class`. Raises PoolCorrupt for a class that there is not."""
+        """Objects in a block of `size_class`. Raises PoolCorrupt if there is no such class."""
         if size_class >= self.class_count:
             raise PoolCorrupt(
                 f"a block is said to hold objects of size class {size_class}, of "
@@ -141,16 +141,16 @@ class Heap:
     def replica(self, reference: int, k: int) -> int:
         """Address of replica `k` of the object, which has more than `k`; 0 is the primary.
 
-        Raises PoolCorrupt for a reference that cannot be.
+        Raises PoolCorrupt for an impossible reference.
         """
         if k == 0:
             return reference & ADDRESS_MASK
         return (reference & ADDRESS_MASK) + self.steps[self.row(reference) + k] & MASK
 
     def row(self, reference: int) -> int:
-        """Where in `steps` and `bit_steps` those of the object's replicas begin.
+        """Where in `steps` and `bit_steps` the entries of the object's replicas begin.
 
-        Raises PoolCorrupt for a reference that cannot be.
+        Raises PoolCorrupt for an impossible reference.
         """
         node = reference >> NODE_SHIFT & 0xFF
         end = self.ends[(reference & REPLICAS_BITS) >> REPLICAS_SHIFT]
@@ -217,8 +217,8 @@ class Heap:
             # ORDER: the primary first; when it is lost, no client allocates here any more.
             self.endpoint.fetch_or(primary, bit(index & 63))
             if reference & REPLICAS_BITS:
-                # CRASH(used-in-part): in use on some replicas, and in the client journal; settling
-                # frees them.
+                # CRASH(used-in-part): in use on some replicas, and in the client journal; recovery
+                # frees these.
                 self._take_backups(reference, primary, bit(index & 63))
         finally:
             self.endpoint.background(scope)
@@ -234,9 +234,9 @@ class Heap:
                 continue
 
     def free(self, reference: int) -> None:
-        """Clear the used bit on every replica. The caller was pinned since before it was unlinked.
+        """Clear the used bit on every replica. The caller was pinned before it was unlinked.
 
-        Replicas on a lost node are passed over.
+        Replicas on a lost node are skipped.
         """
         index = self.index_of(reference)
         primary = self._used_bits(reference)
@@ -244,7 +244,7 @@ class Heap:
         scope = self.endpoint.background(True)
         try:
             for k in range(self.replicas(reference)):
-                # CRASH(used-in-part): free on some replicas, in the client journal; settling frees
+                # CRASH(used-in-part): free on some replicas, in the client journal; recovery frees
                 # the others.
                 at = primary + self.bit_steps[row + k] & MASK
                 try:
@@ -258,11 +258,11 @@ class Heap:
     def settle(self, reference: int, link_address: int) -> bool:
         """Free the object unless the word at `link_address` names it; True when it was freed.
 
-        `link_address` 0 is no link at all. A tentative link is taken back first. This is both the
-        end of every operation and the recovery of a dead client's last one: an object that is
-        linked stays, and one that is not, or no longer, is freed, by any number of clients that
-        know of it. A link with a name of its store's own is decided by that store: `contents`. If
-        the link is HELD, its holder frees the objects that are not linked.
+        `link_address` 0 is no link at all. A tentative link is taken back first. This step ends
+        every operation, and recovers the last one of a dead client: a linked object stays, and an
+        object that is not linked, or no longer, is freed. Any number of clients may do this. If the
+        link has a name of its store's own, that store decides: `contents`. If the link is HELD, its
+        holder frees the objects that are not linked.
         """
         if link_address & REPLICATED:
             if self.contents.linked(reference, link_address):
@@ -281,7 +281,7 @@ class Heap:
                 break
             if not word & TENTATIVE:
                 return False
-            # CRASH(tentative-link): readers ignore it; the client that settles this journal takes
+            # CRASH(tentative-link): readers ignore it; the client that recovers this journal takes
             # it back.
             try:
                 if self.endpoint.cas(link_address, word, 0) == word:

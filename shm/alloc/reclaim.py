@@ -1,10 +1,10 @@
 """Memory pressure: taking blocks from living clients that have no use for them.
 
-A block belongs to one client, which alone allocates from it (allocator.py), and no other client
-knows whether it will: it may be idle, stopped, or busy elsewhere. So a client that finds no memory
-does not ask; it takes blocks whose objects are all free, and, if there is none, one of the size
-class it needs that has room. It does not wait for their owner, which loses nothing: objects in use
-stay where they are, whichever client owns the block.
+A block belongs to one client, which alone allocates from it (allocator.py). No other client knows
+whether the owner will use it: the owner may be idle, stopped, or busy elsewhere. So a client that
+finds no memory does not ask. It takes blocks whose objects are all free, or, if there is none, a
+block with room of the size class that it needs. It does not wait for the owner, which loses no
+data: objects in use stay where they are, whichever client owns the block.
 
 Steps, each a CAS of the block's word from the whole word that was read:
     SLAB(owner, class) or LARGE(owner) -> TAKEN(taker, class)  by the taker
@@ -19,21 +19,22 @@ has just read.
 
 Why only one client allocates. An operation of the last owner either is seen pinned at E or before,
 or looks at the pressure after it was raised; that is the argument of epoch.py, with the pressure in
-place of a link. In the second case it reads a word that is no longer its own, and does not
-allocate. In the first case the block is in limbo until the operation has ended, and no other client
-allocates from it meanwhile. After that its used bits are only cleared. When none is left the block
-is free, after a period of its own for readers; before that it may be adopted like a dead client's.
+place of a link. In the second case the owner reads a block word that is no longer its own, and does
+not allocate. In the first case the block is in limbo until the operation has ended, and no other
+client allocates from it meanwhile. After that, clients only clear its used bits. When none is set
+the block is free, after a period of its own for readers; before that a client may adopt it like a
+dead client's block.
 
 No client stamps the word of another taker: the taker's id is in it, and a dead client's id is not
 used again. E is never that of another taking of the block, since every call that closes a period
 gets an epoch of its own.
 
-A taker that is killed leaves TAKEN words, which its recovery turns to LIMBO. From a taker that is
-stopped the next client in need takes them, and the CAS of the stopped taker fails. A block in LIMBO
+A taker that is killed leaves TAKEN words, which its recovery turns to LIMBO. If a taker is stopped,
+the next client in need takes its blocks, and the CAS of the stopped taker fails. A block in LIMBO
 has no owner.
 
-So that two clients in need do not take one block from each other before either has used it, a
-taker takes what it has seen twice, an attempt apart, with the same word and still free.
+Two clients in need must not take one block from each other before either has used it. So a taker
+takes only a block that it has seen twice, an attempt apart, with the same word and still free.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ class Shortage:
         self.size_class = size_class
         self.replicas = replicas
         self.waited = False
-        """Whether this client waited for operations of others: the memory that they free may do."""
+        """Whether this client waited for other clients' operations: they may free enough memory."""
         self._seen: dict[tuple[int, int], int] = {}
 
     def look(self) -> bool:
@@ -124,7 +125,7 @@ class Shortage:
         return self.table.move(node, block, word, recast(word, TAKEN, self.client))
 
     def _hoarded(self, node: int) -> tuple[dict[tuple[int, int], int], dict[tuple[int, int], int]]:
-        """Words of others' blocks, by place: the empty ones; those with room, roomiest first."""
+        """Words of other clients' blocks, by place: empty ones; those with room, roomiest first."""
         table = self.table
         words = table.words(node)
         kinds, owners = words >> np.uint64(60), words & np.uint64(OWNER_MASK)

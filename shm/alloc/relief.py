@@ -1,8 +1,8 @@
-"""Where a client gets memory from when none is ready: `Relief`.
+"""The sources of memory for a client when none is ready: `Relief`.
 
-In this order: what dead clients had, its own empty blocks, and blocks that belong to no client;
-what is freed already, once the operations that may be reading it have ended; and, after some
-attempts, what living clients hoard (reclaim.py).
+In this order: the memory of dead clients, its own empty blocks, and blocks that belong to no
+client; then freed memory, once the operations that may be reading it have ended; and, after some
+attempts, unused blocks of living clients (reclaim.py).
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from limpet.shm.alloc.claims import Claims
 
 PATIENCE: Final = 3
-"""Attempts at memory of our own and of no client before we look at that of living clients."""
+"""Attempts at memory of our own and of no client, before we look at that of living clients."""
 
 Needed = dict[int, int]
-"""Of what kinds of slabs the caller needs how many objects: blocks for them are not given back."""
+"""Objects that the caller needs, by kind of slab: blocks for them are not given back."""
 
 
 class Relief:
@@ -40,7 +40,7 @@ class Relief:
         self.spans = spans
 
     def reclaim(self, attempt: int, shortage: Shortage, needed: Needed) -> bool:
-        """Get memory from wherever it can be had; False when there is no hope of any more."""
+        """Get memory from any source; False when no more can be had."""
         found = self.make_room(attempt, shortage.node, needed)
         if not found or attempt > PATIENCE:
             found = self.client.pinned(shortage.look) or found
@@ -50,12 +50,12 @@ class Relief:
         return found
 
     def make_room(self, attempt: int, node: int, needed: Needed) -> bool:
-        """Get memory that is of no use to us or belongs to no client; False when there is none."""
+        """Get memory that we do not use, or that no client has; False when there is none."""
         found = bool(self.membership.sweep()) | self.release_empty(needed) | self.adopt_abandoned()
         if found:
             return True
         if attempt == 1:
-            return True  # what is pending may have ripened by now
+            return True  # pending objects may be ready by now
         waiting = self._oldest_pending()
         if waiting is None:
             return False
@@ -69,11 +69,11 @@ class Relief:
                 find_freed(slabs, self.grace)
             except NodeFailed:
                 for slab in list(slabs):
-                    self.slabs.drop(slab)  # it is gone with its node
+                    self.slabs.drop(slab)  # the slab is gone with its node
                 continue  # there may be room on other nodes
             for slab in _not_needed(slabs, needed.get(kind, 0)):
-                # ORDER: we forget it before it is free: an exception in between costs a block
-                # until we leave; the other way round we would go on using what is not ours.
+                # ORDER: we forget the block before it is free: an exception in between costs a
+                # block until we leave; in the other order we would use a block that is not ours.
                 self.slabs.drop(slab)
                 released = self._release_slab(slab) or released
         return self.spans.release_ready() or released
@@ -86,7 +86,7 @@ class Relief:
             return False
 
     def adopt_abandoned(self) -> bool:
-        """Give back blocks that belong to no client and hold nothing in use; spans in due time."""
+        """Give back blocks without an owner and without an object in use; spans in due time."""
         adopted = False
         for node in range(self.membership.parameters.nodes):
             with contextlib.suppress(NodeFailed):
@@ -108,7 +108,7 @@ class Relief:
         return freed > 0
 
     def _oldest_pending(self) -> int | None:
-        """The epoch that ends the oldest period that some memory waits for; None: none does."""
+        """The epoch that ends the oldest period for which memory waits; None: no memory waits."""
         epochs = [slab.pending_epoch for slab in self.slabs.all() if slab.pending_count]
         epochs += self.spans.pending()
         epochs += self.table.stamps(self.grace.horizon(), self.membership.parameters.nodes)

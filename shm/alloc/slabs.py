@@ -1,10 +1,10 @@
 """Blocks that a client cuts into objects of one size class: `Slab`, and all it has, `Slabs`.
 
 Private to the client, for each block: `ready`, a bitmap of objects that are free and that no client
-can still be reading, and `pending`, those that were seen free when period `pending_epoch` was
-closed. Objects move from "used bit cleared by any client" to pending to ready, when the grace
-period (clients/epoch.py) is over. All of it is lost with its client; the used bits (heap.py) are
-not, and they are all that recovery needs.
+can still be reading; and `pending`, those that were seen free when period `pending_epoch` was
+closed. An object whose used bit any client has cleared becomes pending, and then ready when the
+grace period (clients/epoch.py) is over. These bitmaps are lost with the client; the used bits
+(heap.py) are in shared memory, and recovery needs only these.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from limpet.shm.clients.epoch import Grace
 
 EXPECTED_SIZE: Final = 1024
-"""So many bytes of each replica of the next object are fetched before it is written."""
+"""Bytes of each replica of the next object that are prefetched before it is written."""
 MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
 
 
@@ -59,7 +59,7 @@ class Slab:
         return 0xFFFF_FFFF_FFFF_FFFF if rest >= 64 else bit(rest) - 1
 
     def pop(self) -> int:
-        """A reference to a ready object, ready no more; 0 when there is none."""
+        """Take a ready object; its reference, or 0 when there is none."""
         while self.ready_count > self.kept:
             word = self.ready[self.cursor]
             if word:
@@ -76,7 +76,7 @@ class Slab:
         return 0
 
     def expect(self) -> None:
-        """Have the memory of the object at hand that `pop` may give next."""
+        """Prefetch the memory of the object that `pop` may give next."""
         word = self.ready[self.cursor]
         if word:
             index = 64 * self.cursor + lowest_bit(word)
@@ -102,7 +102,7 @@ class Slab:
         return self.pending_count
 
     def ripen(self, horizon: int) -> None:
-        """What is pending is ready, if no client is pinned at its period or before."""
+        """Make pending objects ready, if no client is pinned at their period or before."""
         if self.pending_count and self.pending_epoch < horizon:
             for index in range(self.words):
                 self.ready[index] |= self.pending[index]
@@ -119,10 +119,10 @@ class Slabs:
         self.nodes = self.placement.nodes
         self.kinds: dict[int, list[Slab]] = {}
         self.current: list[Slab | None] = [None] * (self.placement.replicas_max * self.nodes * 256)
-        """Of each kind, the slab from which an object was taken last."""
+        """For each kind, the slab from which an object was taken last."""
 
     def kind(self, node: int, size_class: int, replicas: int) -> int:
-        """The kind of what has this number of replicas. ParameterError: there cannot be so many."""
+        """The kind of objects with this many replicas. ParameterError: there cannot be so many."""
         self.placement.check(replicas)
         return ((replicas - 1) * self.nodes + node) << 8 | size_class
 
@@ -135,7 +135,7 @@ class Slabs:
         return [slab for slabs in self.kinds.values() for slab in slabs]
 
     def next_ready(self, kind: int) -> Slab | None:
-        """A slab of this kind that has an object, which is the current one then; None: none has."""
+        """A slab of this kind with a ready object, made the current one; None: there is none."""
         for slab in self.kinds.get(kind, ()):
             if slab.ready_count > slab.kept:
                 self.current[kind] = slab
@@ -143,7 +143,7 @@ class Slabs:
         return None
 
     def drop(self, slab: Slab) -> None:
-        """It is not the client's any more."""
+        """Forget a slab, which is not the client's any more."""
         kind = self.kind(slab.node, slab.size_class, slab.replicas)
         self.kinds[kind].remove(slab)
         if self.current[kind] is slab:
@@ -151,7 +151,7 @@ class Slabs:
 
 
 def find_freed(slabs: list[Slab], grace: Grace) -> None:
-    """Find what others freed, and make ready what no client can be reading any more."""
+    """Find objects that clients freed, and make ready those that no client can still read."""
     horizon = grace.horizon()
     for slab in slabs:
         slab.ripen(horizon)

@@ -34,7 +34,7 @@ class Span:
         return bare | replica_bits(self.replicas)
 
     def serves(self, node: int, blocks: int, replicas: int) -> bool:
-        """Whether its object is free, and such a one."""
+        """Whether its object is free, and has these parameters."""
         return self.ready and (self.node, self.blocks, self.replicas) == (node, blocks, replicas)
 
 
@@ -61,8 +61,8 @@ class Spans:
         return 0
 
     def make_ready(self, node: int, blocks: int, replicas: int, count: int, sparing: int) -> bool:
-        """Have `count` such objects ready; False: there is no memory for all of them. `sparing`: so
-        many free blocks of the node are left."""
+        """Make `count` such objects ready; False: there is no memory for all of them. `sparing`:
+        leave so many free blocks of the node."""
         self.release_freed()
         ready = sum(span.serves(node, blocks, replicas) for span in self.owned)
         while ready < count:
@@ -75,12 +75,12 @@ class Spans:
         return True
 
     def own(self, new: Span) -> None:
-        """A span is this client's; what it knew of these blocks before counts no more."""
+        """Note a span as this client's, in place of its earlier notes on these blocks."""
         known = [s for s in self.owned if (s.node, s.first) != (new.node, new.first)]
         self.owned = [*known, new]
 
     def forget_taken(self) -> None:
-        """Forget those that others have taken."""
+        """Forget the spans that other clients have taken."""
         claims = self.claims
         self.owned = [
             span
@@ -89,7 +89,7 @@ class Spans:
         ]
 
     def pending(self) -> list[int]:
-        """The epochs that spans wait for whose object was freed."""
+        """The epochs for which spans with a freed object wait."""
         return [span.pending_epoch for span in self.owned if span.pending_epoch >= 0]
 
     def release_freed(self) -> bool:
@@ -110,7 +110,7 @@ class Spans:
 
     def _release(self, spans: list[Span]) -> bool:
         for span in spans:
-            # ORDER: forgotten before it is free, as a slab is (relief.py).
+            # ORDER: forget the span before it is free, as for a slab (relief.py).
             self.owned.remove(span)
             with contextlib.suppress(NodeFailed):  # then the blocks are gone with it
                 self.claims.release(span.node, span.first, self.claims.span_word(span.replicas))

@@ -5,9 +5,9 @@ bit is set until it is linked or freed, and from before it is unlinked until it 
 Invariants:
     - the client journal is not empty only while the pin is set;
     - an object that is in use is linked, or in some client journal, or both.
-So a kill leaves everything in the client journal; `Heap.settle` is idempotent on each pair, and
-the dead client's pin, which counts until its slot is FREE, keeps every one of them from being
-reused.
+So a kill leaves every object of an unfinished change in the client journal. `Heap.settle` is
+idempotent on each pair. The dead client's pin counts until its slot is FREE, and keeps these
+objects from being reused.
 
 Every operation on a store runs between `enter` and `leave`.
 """
@@ -117,7 +117,7 @@ class Client:
         if not self.ident:
             self.disown()
         if self.held:
-            self.settle()  # an operation ended with an error of its own before it could
+            self.settle()  # an earlier operation ended with an error before it could do this
         self.sequence = (self.sequence + PIN_STEP) & PIN_MASK
         if self.remotely_fenced and endpoint.load(self.slot) != self.word:
             self.disown()
@@ -126,7 +126,7 @@ class Client:
             if epoch >= EPOCH_MAX:
                 raise PoolCorrupt(f"the epoch is {epoch:#x}: memory was damaged; destroy the pool")
             if epoch >> ERA_SHIFT != self.era:
-                # ORDER: before the pin; with a later era than its own a pin would not count.
+                # ORDER: before the pin: a pin with a later era than its own would not count.
                 endpoint.store(self.slot + ERA, epoch >> ERA_SHIFT)
                 self.era = epoch >> ERA_SHIFT
             self.base = (epoch & EPOCH_MASK) << PIN_SHIFT
@@ -134,7 +134,7 @@ class Client:
         # ORDER: the pin is visible before any link is read, hence `swap`, a full barrier.
         endpoint.swap(self.slot + PIN, self.base | self.sequence)
         # ORDER: after the pin: a client that drops a store counts DROPS up before it looks for
-        # pins, so it waits for us, or we see the new count.
+        # pins, so either it waits for us, or we see the new count.
         self.drops = endpoint.load(DROPS)
         if self.remotely_fenced and endpoint.load(self.slot) != self.word:
             self.disown()
@@ -173,7 +173,7 @@ class Client:
     def unpin(self) -> None:
         """Settle the client journal, then unpin the epoch.
 
-        If a signal handler or a lost node cuts that off, do it once more, as far as possible.
+        If a signal handler or a lost node cuts this off, repeat it, as far as possible.
         """
         done = False
         try:
@@ -186,7 +186,7 @@ class Client:
 
     def _unpin(self) -> None:
         if self.remotely_fenced and self.endpoint.load(self.slot) != self.word:
-            self.held = 0  # the client that declared us dead has settled it
+            self.held = 0  # the client that declared us dead has resolved the journal
             self.disown()
         if self.held:
             self.settle()
@@ -237,10 +237,11 @@ class Client:
         self.unpin()
 
     def exclusively(self, work: Callable[[], Any]) -> Any:
-        """Do `work`, which may pin, with the other threads of this process kept out.
+        """Do `work`, which may pin, while the other threads of this process wait.
 
-        In the background scope. Raises PoolClosed when this process has no client slot. When it is
-        cut off, the client is not pinned afterwards, also if its own `try` was not in force yet.
+        In the background scope. Raises PoolClosed when this process has no client slot. If a signal
+        handler cuts it off, the client is not pinned afterwards, even if its own `try` had not
+        begun yet.
         """
         done = False
         self.begin()
@@ -272,7 +273,7 @@ class Client:
         self.held = 0
 
     def quit(self, complete: bool) -> None:
-        """Give up the slot. Unless all our memory is given back (`complete`), others recover us."""
+        """Give up the slot. Unless all our memory is given back (`complete`), we are recovered."""
         self.unpin()
         left = self.word & INCARNATION_MASK
         if not complete:
@@ -283,8 +284,8 @@ class Client:
             self.endpoint.guard(0, 0)  # there may be another slot for this process
 
     def log(self, reference: int, link_address: int) -> int:
-        """Add an object to the client journal, with the address of the word that links it, or will,
-        or 0; its place in the client journal."""
+        """Add an object to the client journal, with the address of the word that links it or will
+        link it, or 0; its place in the client journal."""
         index = self.held
         if index == CLIENT_JOURNAL_SIZE:
             raise ClientError(f"an operation cannot hold more than {CLIENT_JOURNAL_SIZE} objects")
@@ -295,13 +296,13 @@ class Client:
         self.references[index] = reference
         self.link_addresses[index] = link_address
         self.held = index + 1
-        # CRASH(held): the object is in the client journal, perhaps not yet in use; settling frees
+        # CRASH(held): the object is in the client journal, perhaps not yet in use; recovery frees
         # it.
         return index
 
     def retarget(self, index: int, link_address: int) -> None:
-        """The object at this place of the client journal is about to be linked at `link_address`,
-        nowhere else."""
+        """Note that the object at this place of the client journal is about to be linked at
+        `link_address`, and nowhere else."""
         self.endpoint.store(self.slot + CLIENT_JOURNAL + 16 * index + 8, link_address)
         self.link_addresses[index] = link_address
 

@@ -5,10 +5,11 @@ clock of the host, moved ahead whenever a guess turned out to be stale. A timest
 microseconds since 2025 in 50 bits, which lasts until September 2060. It does not wrap: at the end,
 and on a host whose clock is set beyond it, `guess` and `after` raise ClientError.
 
-Timestamps of one writer never repeat and never go back, also if its process is killed and another
-takes its client slot, on a host whose clock is behind (trap S2). So the slot has a word, `clock`,
-above every timestamp that was used there; a client that uses a timestamp above the word raises the
-word first, by more than it needs, so that this is rare. The next client of the slot begins there.
+Timestamps of one writer never repeat and never go back, even if its process is killed and another
+one takes its client slot, on a host whose clock is behind (trap S2). So the slot has a word,
+`clock`, above every timestamp that was used there. Before a client uses a timestamp above the word,
+it raises the word, by more than it needs, so that this is rare. The next client of the slot begins
+there.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ TIME_BITS: Final = 50
 TIME_MAX: Final = (1 << TIME_BITS) - 1
 """No timestamp is as great as this: the end of time."""
 STRIDE_US: Final = 1 << 14
-"""How far ahead the slot's word is set; a client that is killed costs its slot that much time."""
+"""How far ahead a client sets the slot's word; a kill costs the slot that much time."""
 
 
 class Clock:

@@ -1,4 +1,4 @@
-"""Grace periods: when may memory that a reader could still hold be used again?
+"""Grace periods: the time until memory that a reader could still have may be used again.
 
 Epoch-based reclamation (Fraser, "Practical lock freedom", 2004, section 5.2.3) with one
 free-running 64-bit epoch instead of three, so that the epoch advances without waiting for any
@@ -12,23 +12,26 @@ Words (control segment)
                        has changed, which is once in 2^43 closings
 
 Rule. Memory that was unlinked before the epoch was read as E may be reused once no client is pinned
-at an epoch <= E. Why: a client that could have seen the link pinned, with a full barrier, before it
-read the link, so its pin holds an epoch that was read before the unlinking, hence <= E; a client
-that pins after our scan of the pins reads the link after the unlinking and cannot see the object.
-That holds for memory that was unlinked before the scan, so its result is never above the epoch
-before it.
+at an epoch <= E. There are two cases:
+    - a client that could have seen the link had pinned, with a full barrier, before it read the
+      link. So its pin has an epoch that was read before the unlinking, hence <= E
+    - a client that pins after our scan of the pins reads the link after the unlinking, and cannot
+      see the object
+The second case needs memory that was unlinked before the scan. So the result of the scan is never
+above the epoch before it.
 
-Era and pin are two words. A client that looks at them reads the era first, so it may see an old era
-with a new pin, and takes that for an older epoch than it is: then it waits, and looks again.
+Era and pin are two words. A client that looks at another client's words reads the era first. So it
+may see an old era with a new pin, and take that for an older epoch: then it waits, and looks again.
 
 Ends. The epoch lasts for 2^62 closings, 14,000 years of ten million a second. A pin's counter wraps
-after 2^20 operations; a client that judges whether another stands still compares its pins within
-one wait only, and its progress word (sightings.py). Block words have the low bits of an epoch only:
-words.py.
+after 2^20 operations. A client that judges whether another one stands still compares its pins
+within one wait only, and also its progress word (sightings.py). Block words have only the low bits
+of an epoch: words.py.
 
 Dead clients: their pins count until they are recovered, so the objects in their client journals are
-not reused meanwhile. Recovery needs no client's consent. Stopped clients: their pins count; when
-others run out of memory because of them, they are fenced, by the pool's policy (membership.py).
+not reused meanwhile. Recovery needs no client's consent. Stopped clients: their pins count. When
+another client runs out of memory because of a stopped one, it fences that client, by the pool's
+policy (membership.py).
 """
 
 from __future__ import annotations
@@ -45,7 +48,7 @@ if TYPE_CHECKING:
 
 NEVER: Final = (1 << 64) - 1
 EPOCH_MAX: Final = 1 << 62
-"""No pool is in use for so long."""
+"""Closings of periods for which an epoch has room; no pool is in use for so long."""
 FIELDS: Final = (
     Field("epoch", EPOCH_MAX, A_SECOND_MAX, LASTS, "beyond it memory was damaged: PoolCorrupt"),
 )
@@ -97,8 +100,8 @@ class Grace:
         The oldest epoch that is pinned, or, if none is, the epoch before we looked.
         """
         horizon = self.now()
-        # Twice, since a look is no snapshot: a recoverer takes over the pin of the dead client that
-        # it recovers, perhaps after its own slot was read and before the dead client's was.
+        # Twice, since a scan is no snapshot: a recoverer takes over the pin of the dead client that
+        # it recovers, perhaps after we read its own slot and before we read the dead client's.
         for _ in range(2):
             for client in self.pinned():
                 horizon = min(horizon, client.epoch)

@@ -1,9 +1,9 @@
 """The log of events of a pool's clients and nodes: a ring in the control segment.
 
 Entry, 64 bytes: 0 sequence number + 1, written last; 8 kind; 16 subject (client id or node);
-24 its pid; 32 client that saw to it; 40 wall-clock time in ns; 48 ns from the moment when a death
-was noticed to the event.
-A reader takes an entry only if the sequence number is that of its place, before and after.
+24 its pid; 32 client that caused the event; 40 wall-clock time in ns; 48 ns from the moment when a
+death was noticed to the event.
+A reader takes an entry only if the sequence number belongs to its place, before and after it reads.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ RECOVERED, FENCED, SUSPENDED, NODE_FAILED, NODE_RESTORED, NODE_EXCLUDED = range(
 
 
 def note(endpoint: Endpoint, kind: int, subject: int, pid: int, by: int, took_ns: int) -> None:
-    """Write an event to the ring. `by`: the client that saw to it."""
+    """Write an event to the ring. `by`: the client that caused it."""
     number = endpoint.faa(EVENT_COUNT, 1)
     at = EVENT_RING + number % EVENTS * EVENT_SIZE
     endpoint.store(at, 0)

@@ -1,9 +1,9 @@
 """Killing the process of a client of this host, and no other process.
 
-Only a process that has the pool's control segment mapped is killed: the words of a slot do not
-suffice, or a process that may write to the pool could have any process of this user killed. Where
-/proc does not show the mappings of a process (there is no /proc, or the process hides from us), the
-process is not killed, and the client is named instead, as with `fence="wait"`.
+A client kills only a process that has the pool's control segment mapped. The words of a slot do not
+suffice: otherwise a process that may write to the pool could cause a kill of any process of this
+user. If /proc does not show the mappings of a process (there is no /proc, or the process hides from
+us), the process is not killed, and the log names the client instead, as with `fence="wait"`.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ class Members(Protocol):
 
 
 def kill(membership: Members, slot: int, word: int, what: str) -> bool:
-    """Kill the client of a slot, and wait until it is dead; False when that cannot be done."""
+    """Kill the client of a slot, and wait until it is dead; False when this is not possible."""
     endpoint, locks, pid = membership.endpoint, membership.locks, membership.pid(word)
     at = slot_address(slot)
 
     def sure() -> bool:
         # ORDER: called when the pid cannot become another process's any more. If the state word and
-        # the lock then say that the client lives, that process is the client.
+        # the lock then show that the client lives, that process is the client.
         if endpoint.load(at) != word or membership.dead(slot, word):
             return False
         if locks is not None and not locks.mapped_by(pid):

@@ -1,4 +1,4 @@
-"""Hosts: their names, and when the clients of another host are lost.
+"""Hosts: their names, and how the clients of another host become lost.
 
 A client's slot has these words about its host (slots.py):
 
@@ -19,16 +19,16 @@ hosts. A client of the same name and another boot belongs to a run of this very 
 
 When a client of another host is lost, in a pool with `multi_host`:
 
-    beat stood still for a lease        its host is asked, by the fence word, to end it; a client
-                                        of this name (LIMPET_HOST) and another boot is lost now
-    fence word stands for a lease, too  it is lost, if the pool's fence is "kill" or "wait"; if it
-                                        is "command", once the command of `limpet watch` has ended
-                                        with status 0: the host is switched off
+    beat stood still for a lease        the fence word asks its host to end it; a client of this
+                                        name (LIMPET_HOST) and another boot is lost now
+    fence word stands for a lease, too  the client is lost, if the pool's fence is "kill" or "wait";
+                                        if it is "command", once the command of `limpet watch` has
+                                        ended with status 0: the host is switched off
 
-All of it is measured on the clock of the client that looks. The clocks of hosts are not compared.
-A host that is lost by its lease alone may only have stood still. When its clients go on, they make
-no step in the pool any more (`Endpoint.guard`), except the one in which they were stopped, of 8
-bytes at most. Only a command rules that step out, too.
+The client that looks measures these times on its own clock; clocks of hosts are not compared. A
+host that is lost by its lease alone may only have stood still. When its clients go on, they make no
+step in the pool any more (`Endpoint.guard`), except the one in which they were stopped, of 8 bytes
+at most. Only a command rules that step out, too.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ COMMAND_S: Final = 60.0
 
 
 def given_name() -> str:
-    """The name that this host was given, or nothing."""
+    """The name that this host was given, or an empty one."""
     return os.environ.get(VARIABLE, "").strip()
 
 
@@ -94,7 +94,7 @@ def name_of(word: int) -> str:
 
 
 class Looker(Protocol):
-    """The client that looks at others (membership.py), as it is seen here."""
+    """The client that looks at other clients (membership.py), as this module sees it."""
 
     endpoint: Endpoint
     parameters: PoolParameters
@@ -113,7 +113,7 @@ class Looker(Protocol):
 
 
 class LostHost(NamedTuple):
-    """A host whose lease is over: the arguments of the command that is to switch it off."""
+    """A host whose lease is over: the arguments of the command that switches it off."""
 
     name: str
     machine: str
@@ -127,7 +127,7 @@ Fencer = Callable[[LostHost], bool]
 def fencer_of(command: Sequence[str]) -> Fencer:
     """A fencer that runs a command with name, machine and boot of the host as its arguments.
 
-    Only status 0, within `COMMAND_S`, says that the host is off.
+    Only status 0, within `COMMAND_S`, shows that the host is off.
     """
 
     def fence(lost: LostHost) -> bool:
@@ -159,8 +159,8 @@ class Remote:
         load = members.endpoint.load
         boot = load(at + slots.BOOT)
         if boot in self._off:
-            # ORDER: the slot's words were read before; if the client is still there, the words are
-            # its own.
+            # ORDER: after the slot's words were read: if the client is still there, they are its
+            # own.
             return load(at) == word
         if not members.overdue(("beat", slot), (word, load(at + slots.BEAT))):
             return False
@@ -199,7 +199,7 @@ class Remote:
         return True
 
     def refuse_name(self) -> None:
-        """Raise ClientError when a host that runs has this one's name. It takes up to a lease.
+        """Raise ClientError when another running host has this one's name. Takes up to a lease.
 
         A client of an earlier run of this host renews no lease.
         """

@@ -2,18 +2,18 @@
 
 An operation ends in a `finally`, but a signal handler can raise where no `finally` of ours is in
 force: between two bytecodes of Python that is not compiled. Compiled code has no such place. Python
-that is not compiled enters by `with client:` alone: the interpreter calls `__enter__` and enters
-the block without a look for signals in between (CPython 3.11 and later; 3.10 has places of one
+that is not compiled enters only by `with client:`. The interpreter calls `__enter__` and enters the
+block without a check for signals in between (CPython 3.11 and later; 3.10 has gaps of one
 bytecode). In the pure build `enter` and `leave` themselves are Python, and can be cut.
 
-So an operation that is entered from Python notes the frame that it belongs to. When the next
-operation finds a thread inside, it looks whether that frame is still on the thread's stack. If it
-is not, no thread is inside: the operation was cut off. Then the next operation settles the client
-journal and takes the pin back, as the end of the first would have done, and goes on. Nothing else
-has to be restored: an operation may be killed between any two verbs, so it may be cut off there.
+So an operation that is entered from Python notes its frame. When the next operation finds a thread
+inside, it checks whether that frame is still on the thread's stack. If it is not, no thread is
+inside: the operation was cut off. Then the next operation resolves the client journal and takes the
+pin back, as the end of the first one would have done, and goes on. There is nothing else to
+restore: an operation may be killed between any two verbs, so it may be cut off there.
 
 If the frame is on the stack, the operation still runs, and the caller is a signal handler, a
-destructor or a callback in the midst of it: it must not use the handle (ReentrantUse).
+destructor or a callback during the operation: it must not use the handle (ReentrantUse).
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
 """How a process becomes a client: it takes a client slot, for its `Membership` (membership.py).
 
 Steps of a slot's state word, each a CAS from the whole word (state, pid, incarnation):
-    FREE(n) -> JOINING(n+1)   by the newcomer, which then clears pin and client journal and says who
-                              it is
+    FREE(n) -> JOINING(n+1)   by the newcomer, which then clears pin and client journal and writes
+                              its identity
     JOINING -> LIVE           by the newcomer
-    LIVE -> DYING             by whoever begins to recover it, or by the client when it leaves
-    DYING -> FREE             by whoever is first to have done all of recovery.py
-    JOINING -> FREE           by whoever sees that the newcomer is dead
+    LIVE -> DYING             by a client that begins to recover it, or by itself when it leaves
+    DYING -> FREE             by the client that first finishes recovery.py
+    JOINING -> FREE           by a client that sees that the newcomer is dead
 
-The last slot is kept for a newcomer that finds all others taken: it has to be a client to recover
-the dead whose slots they are.
+The last slot is kept for a newcomer that finds all other slots taken: it must be a client to
+recover the dead clients of these slots.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def join(membership: Any) -> None:
     capacity = membership.parameters.clients - 1
     attempt = 0
     while not _take(membership, range(capacity)):
-        # The last slot is kept for this: a process must be a client to recover the dead.
+        # The last slot is kept for this: a process must be a client to recover dead clients.
         word = _vacate(membership, capacity)
         hopeless = _all_live(membership, capacity)
         swept = not hopeless and _take(membership, range(capacity, capacity + 1))
@@ -54,7 +54,7 @@ def join(membership: Any) -> None:
             )
         if swept:
             break
-        # Another newcomer has the last slot, and recovers the dead; or a client is leaving.
+        # Another newcomer has the last slot, and recovers dead clients; or a client is leaving.
         attempt += 1
         membership.endpoint.pause(attempt)
     try:
@@ -69,7 +69,7 @@ def join(membership: Any) -> None:
 
 
 def _all_live(membership: Any, capacity: int) -> bool:
-    """Whether each of the first slots is a client's that lives: no client can be recovered."""
+    """Whether each of the first slots belongs to a living client, so none can be recovered."""
     taken = [(slot, word) for slot, word in membership.occupied() if slot < capacity]
     return len(taken) == capacity and not any(
         word >> 60 == DYING or membership.dead(slot, word) for slot, word in taken
@@ -117,7 +117,7 @@ def _take_locked(membership: Any, slot: int, at: int, word: int) -> bool:
     endpoint.store(at + slots.MACHINE, hosts.this_machine(membership.host_name))
     endpoint.store(at + slots.NAME, hosts.name_word(membership.host_name))
     endpoint.store(at + slots.LOCKED, membership.locks.file if membership.locks is not None else 0)
-    # CRASH(joining): nothing is held; the slot is free again once the process is gone.
+    # CRASH(joining): the client has no memory; the slot is free again once the process is gone.
     live = state_word(LIVE, pid, incarnation)
     if endpoint.cas(at, joining, live) != joining:
         return False
@@ -128,7 +128,7 @@ def _take_locked(membership: Any, slot: int, at: int, word: int) -> bool:
 def _vacate(membership: Any, slot: int) -> int:
     """Free the last slot if the client that took it is dead; the state word that it had.
 
-    It had no belongings: it was there only to recover others, which the next one goes on with.
+    That client had no memory: it only recovered others, and the next one goes on with that.
     """
     at = slot_address(slot)
     word: int = membership.endpoint.load(at)
@@ -146,7 +146,7 @@ def _refuse_second_namespace(membership: Any) -> None:
             and host.boot == here.boot
             and host.namespace != here.namespace
             and not membership.dead(slot, word)
-            # ORDER: the state word after what the slot says: that may be its next client's.
+            # ORDER: the state word after the slot's other words: these may be its next client's.
             and membership.endpoint.load(slot_address(slot)) == word
         ):
             raise ClientError(

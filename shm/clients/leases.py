@@ -1,11 +1,12 @@
 """The thread that renews a client's lease in a pool of several hosts (`multi_host`).
 
-It sets the client's beat to the wall clock four times a lease (hosts.py), and kills clients of its
-own host when a client of another host asks for that (the fence word), as no signal crosses hosts.
+The thread sets the client's beat to the wall clock four times a lease (hosts.py). It also kills
+clients of its own host when a client of another host asks for that (the fence word), because no
+signal crosses hosts.
 
-It refers to its client only while it looks, so a handle that the program has dropped is collected,
-and the thread ends. `stop` is one call of a lock: a signal handler that raises cannot cut it in
-two, and it waits for nothing.
+The thread refers to its client only while it looks, so a handle that the program has dropped is
+collected, and the thread ends. `stop` is one call of a lock: a signal handler that raises cannot
+cut it in two, and it does not wait.
 """
 
 from __future__ import annotations
@@ -69,9 +70,9 @@ def _beat(client: weakref.ref[Members], running: threading.Lock, slot: int, word
             membership.endpoint.store(slot + slots.BEAT, beat)
             _end_who_must(membership)
         except ClientError:
-            return  # it was declared dead meanwhile, which its next operation says
+            return  # the client was declared dead meanwhile; its next operation raises that
         except (NodeFailed, AddressError, ValueError):
-            # ValueError: the portable fabric has unmapped the node in the midst of a verb
+            # ValueError: the portable fabric has unmapped the node during a verb
             if running.locked():
                 log.exception("%s: the control segment is lost; the lease ends", membership.pool)
             return

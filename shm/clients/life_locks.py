@@ -1,4 +1,4 @@
-"""A lock that every client holds while it lives, so that the kernel knows which are dead.
+"""A lock that every client holds while it lives, so that the kernel shows which clients are dead.
 
 Client slot `n` has byte `n` of the control segment's file. Its client holds a write lock on that
 byte (`fcntl`, F_OFD_SETLK: a lock of an open file description) from before the slot is JOINING
@@ -22,9 +22,9 @@ A forked child shares its parent's descriptions, so it closes them before anythi
 Python's hooks, makes its parent look alive until it ends or runs another program.
 
 Both sides must look at the same file. On device DAX each container may have a device node of its
-own. So a slot says which file its client's lock is on (`slots.LOCKED`: a hash of device and inode,
-0 where the kernel has no such locks), and a lock on another file says nothing: then pid and start
-time must do (liveness.py), and for another PID namespace a lease.
+own. So a slot names the file of its client's lock (`slots.LOCKED`: a hash of device and inode, 0
+where the kernel has no such locks). A lock on another file proves nothing: then pid and start time
+decide (liveness.py), and for another PID namespace a lease.
 
 Bytes from 2^62 on are for locks of stores' own (stores/baselines/clover/place.py).
 """
@@ -46,17 +46,17 @@ from limpet.shm.errors import ClientError
 FLOCK: Final = struct.Struct("hh4xqqi4x")
 """`struct flock` of 64-bit Linux: type, whence, start, length, pid."""
 IN_THE_WAY: Final = (errno.EAGAIN, errno.EACCES)
-"""Errors that say that another description has the lock."""
+"""The errors if another description has the lock."""
 
 
 def describe(fd: int) -> int:
-    """A description of our own of the same file, whatever its path names by now: `fork` shares
-    the one of `fd`."""
+    """Our own description of the same file, even if its path names another file by now: `fork`
+    shares the description of `fd`."""
     return os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
 
 
 def request(fd: int, command: int, kind: int, start: int, length: int) -> tuple[int, int]:
-    """Ask for a lock of these bytes, or about one; kind and length of the lock that is in the way
+    """Request or query a lock of these bytes; kind and length of the conflicting lock
     (F_OFD_GETLK)."""
     asked = FLOCK.pack(kind, os.SEEK_SET, start, length, 0)
     found, _, _, there, _ = FLOCK.unpack(fcntl.fcntl(fd, command, asked))
@@ -139,7 +139,7 @@ class LifeLocks:
         self._close()
 
     def _ask(self, command: int, kind: int, slot: int) -> int:
-        """Kind of the lock that is in the way (F_GETLK)."""
+        """Kind of the conflicting lock (F_GETLK)."""
         return request(self._own, command, kind, slot, 1)[0]
 
 

@@ -1,21 +1,20 @@
 """The identity of hosts and processes, whether a process is certainly dead, and killing one.
 
-A process is named by pid and start time (pids are reused), on a host that is named by boot id and
-PID namespace: a process in another container counts as one on another host. A client's life lock
-says first whether it lives (life_locks.py). This module decides where there are no such locks, and
-finds the process that is to be killed.
+A process is named by pid and start time (pids are reused), and its host by boot id and PID
+namespace: a process in another container counts as one on another host. A client's life lock
+decides first whether it lives (life_locks.py). This module decides where there are no such locks,
+and finds the process to kill.
 
 Start times come from /proc, which shifts them by the time namespace of the process that reads.
-`start_time` takes that shift away, so that two time namespaces agree. Where it cannot (a process
-that has unshared its time namespace and not run another program yet, or a shift by parts of a tick)
-the start time is unknown; so is that of a process which /proc hides. A process of unknown start
-time is taken for the client's: no client is declared dead by mistake.
+`start_time` removes that shift, so that two time namespaces agree. Where it cannot (a process that
+has unshared its time namespace and not run another program yet, or a shift by parts of a tick), the
+start time is unknown; so is the start time of a process that /proc hides. A process of unknown
+start time is taken for the client's, so that no client is declared dead by mistake.
 
-No descriptor is kept: one is open while a process is being killed, and then it is a pidfd, so that
-the signal cannot reach a later process of that pid. Without `pidfd_open` (a kernel before 5.3, a
-seccomp filter, no descriptor left) the signal goes to the pid right after the process was looked
-at. The kernel gives pids out in a circle, so the pid would have to come round within those
-microseconds.
+No descriptor stays open. While a process is being killed a pidfd is open, so that the signal cannot
+reach a later process of that pid. Without `pidfd_open` (a kernel before 5.3, a seccomp filter, no
+descriptor left) the signal goes to the pid right after the process was looked at. The kernel
+assigns pids in a circle, so the pid would have to come round within those microseconds.
 """
 
 from __future__ import annotations
@@ -75,7 +74,7 @@ def look_at(pid: int) -> Process:
         with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
             fields = file.read(4096).rpartition(b")")[2].split()
     except OSError:
-        # There is no such process, or we may not see it, or have no descriptor left to look at it.
+        # There is no such process, or we may not see it, or we have no descriptor left for a look.
         return Process(not _answers(pid), None)
     if not fields:
         return Process(True, None)
@@ -137,7 +136,7 @@ def forget_surroundings() -> None:
     _time_shift.cache_clear()
 
 
-# ---- what a process has mapped -------------------------------------------------------------------
+# ---- the mappings of a process -------------------------------------------------------------------
 
 
 def mapped_file(address: int) -> tuple[bytes, bytes] | None:
@@ -190,7 +189,7 @@ def has_ended(descriptor: int, timeout_ms: int = 0) -> bool:
 
 
 class Watcher:
-    """Tells whether processes of this host run, and kills suspects."""
+    """Judges whether processes of this host run, and kills suspects."""
 
     locks_tell = True
     """Whether life locks decide; not in a simulation, whose clients are one process."""

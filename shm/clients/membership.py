@@ -1,23 +1,23 @@
-"""Clients: joining, leaving, noticing death, fencing suspects, the log of what happened.
+"""Clients: joining, leaving, noticing death, fencing suspects, the log of events.
 
-How a client takes its slot, and the steps of the slot's state word, are in joining.py.
+joining.py has the way in which a client takes its slot, and the steps of the slot's state word.
 
-A client of this host is dead when the kernel has dropped its life lock (life_locks.py): certain and
-at once, also for a client of another PID namespace (a container). Where the slot's lock is on no
-file that we see, pid and start time decide (liveness.py), and for another PID namespace nothing
-does. A client of another host, in a pool with `multi_host`, is lost by its lease (hosts.py); so is
-a client of another PID namespace whose lock says nothing. One whose lock is held is never taken for
-dead, however long its container is frozen. In a pool without `multi_host` another boot id means
-that the host was restarted, and while a client of another PID namespace lives, one of this is
-refused: neither could fence the other.
+Death. A client of this host is dead when the kernel has dropped its life lock (life_locks.py). That
+is certain and immediate, also for a client of another PID namespace (a container). If the slot's
+lock is on no file that we see, pid and start time decide (liveness.py); for another PID namespace
+they cannot. In a pool with `multi_host`, a client of another host is lost by its lease (hosts.py);
+so is a client of another PID namespace whose lock we cannot see. A client whose lock is held never
+counts as dead, however long its container is frozen. In a pool without `multi_host`, another boot
+id means that the host was restarted; and while a client of another PID namespace lives, a newcomer
+of this one is refused, because neither could fence the other.
 
-`fence`: a client that others wait for, alive but standing still for a lease, is sent SIGKILL and
-waited for, since its next plain write could land anywhere; with `fence="wait"` it is named instead.
-Which process may be killed is in fencing.py.
-"Standing still" is said of one hold of one thing (sightings.py): all the while the client is seen
+`fence`: a client that lives, but stands still for a lease while other clients wait for it, gets
+SIGKILL, and the waiting client waits for its death, since its next plain write could land anywhere.
+With `fence="wait"` the log names it instead. fencing.py decides which process may be killed.
+"Standing still" refers to one hold of one resource (sightings.py): all the time the client is seen
 in the same operation, by the count in its pin, or in none, and its progress word does not change.
-A client that takes what others wait for, outside of an operation or for several of them, advances
-that word before.
+A client that takes a resource for which others wait, outside of an operation or for several of
+them, advances that word first.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ WAIT_GAP_S: Final = 1.0
 
 
 def journal_of(endpoint: Endpoint, slot: int) -> list[tuple[int, int]]:
-    """The pairs of the client journal in a client slot: reference and link_address, without those
-    that are free."""
+    """The pairs of the client journal in a client slot, reference and link_address, without free
+    ones."""
     at = slot_address(slot) + slots.CLIENT_JOURNAL
     words = slots.CLIENT_JOURNAL_PAIRS.unpack(endpoint.read(at, slots.CLIENT_JOURNAL_PAIRS.size))
     return [pair for pair in zip(words[::2], words[1::2], strict=True) if pair[0]]
@@ -97,7 +97,7 @@ class Membership:
         self.watcher = Watcher()
         """Knows which processes of this host live, and kills suspects."""
         self.now: Callable[[], float] = time.monotonic
-        """The clock that leases are measured by, in seconds."""
+        """The clock by which leases are measured, in seconds."""
         self._sightings = Sightings()
         self._named: set[int] = set()
         """State words of the clients that were named as standing still."""
@@ -105,7 +105,7 @@ class Membership:
         self._sweep_s = 0.0
         self.heart = Heart()
         self.host_name = hosts.given_name() if parameters.multi_host else ""
-        """What this host is called; in a pool of one host it has no name."""
+        """The name of this host; empty in a pool of one host."""
         self.remote = hosts.Remote(self)
         """Knows when clients of other hosts are lost."""
 
@@ -131,13 +131,13 @@ class Membership:
         slot = self.client.slot
         if self.client.ident and self.endpoint.load(slot) == self.client.word:
             self.release()
-            # ORDER: free for all to see before it is unlocked, or not free for good: from here on a
-            # slot that could not be given back is a dead client's, whom others recover.
+            # ORDER: the slot is FREE before it is unlocked, or it never will be: from here on a
+            # slot that could not be given back is a dead client's, which other clients recover.
             if self.locks is not None:
                 self.locks.drop((slot - CLIENT_SLOTS) // SLOT_SIZE)
 
     def forget(self) -> None:
-        """Forget when the others were looked at, and since when they have stood still."""
+        """Forget when the other clients were looked at, and since when they have stood still."""
         self._sightings.clear()
         self._named.clear()
         self._swept = self._sweep_s = 0.0
@@ -153,7 +153,7 @@ class Membership:
     def close(self) -> None:
         """The last step of leaving: nothing of the pool's memory may be in use any more.
 
-        A slot that was not given up is a dead client's from now on, and others recover it.
+        A slot that was not given up belongs to a dead client from now on; other clients recover it.
         """
         self.heart.stop()
         if self.locks is not None:
@@ -194,7 +194,7 @@ class Membership:
         if word >> 60 == DYING:
             return True
         if self.ours(slot) and word == self.client.word:
-            return False  # a lock is not in its owner's way
+            return False  # a query by the lock's owner shows no lock
         if word >> 60 == JOINING:
             return self._dead_joining(slot, word)
         at = slot_address(slot)
@@ -206,17 +206,18 @@ class Membership:
             assert self.locks is not None
             held = self.locks.held(slot)
             if held and multi_host and host != here:
-                self.remote.lost(slot, word)  # asks its container to end it, when that is due
+                self.remote.lost(slot, word)  # asks its container to end it, once its lease is over
             return not held
         if host == here:
             return not self.watcher.alive(self.pid(word), self.endpoint.load(at + slots.STARTED))
         return multi_host and self.remote.lost(slot, word)
 
     def _dead_joining(self, slot: int, word: int) -> bool:
-        """As `dead`, of a client that has not said yet of which host it is.
+        """As `dead`, for a client that has not written its host yet.
 
-        Of this host, no lock and no such pid are proof. Otherwise it must do that a newcomer stands
-        still for a lease in the midst of what takes microseconds, and is not seen to live.
+        If it is of this host, no lock and no such pid are proof. Otherwise it counts as dead if it
+        stands still for a lease in these few steps, which take microseconds, and is not seen to
+        live.
         """
         if self.locks is not None and self.locks.file and self.watcher.locks_tell:
             if self.locks.held(slot):
@@ -240,8 +241,8 @@ class Membership:
     def overdue(self, resource: object, hold: object, steadily: bool = False) -> bool:
         """Whether `resource` has been seen in this hold for a whole lease.
 
-        `hold`: what no other hold of it has. `steadily`: there may be another one like it some
-        day, so only the looks of one wait count (sightings.py).
+        `hold`: a value that no other hold of it has. `steadily`: a later hold may have the same
+        value, so only the looks of one wait count (sightings.py).
         """
         gap_s = max(self.lease_s, WAIT_GAP_S) if steadily else math.inf
         return self._sightings.lasted(resource, hold, self.now(), gap_s) >= self.lease_s
@@ -276,11 +277,11 @@ class Membership:
         return restored
 
     def gone(self, ident: int, what: str, step: int = 0) -> bool:
-        """Whether the client `ident`, which keeps others from `what`, is no longer one.
+        """Whether the client `ident`, which keeps others from `what`, is no longer a client.
 
-        Recovers it when it is dead; fences it when it has kept us waiting for a lease in one
-        operation, or outside of any, in which it made no `progress`, and `step` did not change:
-        a word by which what it holds says how far it is.
+        Recovers it when it is dead. Fences it when it has kept us waiting for a lease in one
+        operation, or outside of any, while it made no `progress` and `step` did not change: a word
+        in the resource that counts its progress.
         """
         if not self.ended(ident, what, step):
             return False
@@ -290,9 +291,9 @@ class Membership:
         return True
 
     def ended(self, ident: int, what: str, step: int = 0) -> bool:
-        """As `gone`, but a client that is dead, or made so, is not recovered: it is provably dead.
+        """As `gone`, but does not recover a client that is dead or was killed: it is provably dead.
 
-        For who is in the midst of recovering another one.
+        For a client that is recovering another one.
         """
         if ident == 0 or ident == self.ident:
             return True
@@ -320,13 +321,13 @@ class Membership:
         return (slot, word) if word >> 60 != FREE and client_id(slot, word) == ident else None
 
     def progress(self) -> None:
-        """Show those who wait for what this client is making that it does not stand still."""
+        """Show clients that wait for this client's work that it does not stand still."""
         self.endpoint.faa(self.client.slot + slots.PROGRESS, 1)
 
     def hurry(self, laggard: Pinned) -> bool:
-        """A client in an operation keeps memory from being reused: recover or fence it.
+        """Recover or fence a client in an operation that keeps memory from being reused.
 
-        True when it no longer does; False when it is alive and has not stood still for a lease,
+        True when it no longer does so; False when it is alive and has not stood still for a lease,
         or may not be fenced.
         """
         slot, word, pin, _ = laggard
@@ -379,7 +380,7 @@ class Membership:
         return False
 
     def suspend(self, slot: int, word: int, what: str) -> None:
-        """Name a client, once, for which everyone waits."""
+        """Name a client for which all others wait, once."""
         if word not in self._named:
             self._named.add(word)
             self.note(SUSPENDED, client_id(slot, word), self.pid(word))

@@ -4,23 +4,24 @@ Steps, in this order; each is idempotent, and any number of recoverers may be at
     1. pin, as in every operation; wait until no node is being filled (view.py)
     2. LIVE -> DYING; a client that finds DYING carries on
     3. move our pin back to the dead client's, read its client journal, then its state word again:
-       only if it has not changed is it this client's journal, and do its objects stand still until
-       we unpin
-    4. settle each object of the client journal (heap.py)
+       if the word has not changed, this is that client's journal, and its objects do not change
+       until we unpin
+    4. resolve each object of the client journal (`Heap.settle`)
     5. take the client's blocks from it (blocks.py)
     6. DYING -> FREE: from here on its pin no longer counts
 
-A recoverer that is killed leaves DYING. One that stands still between two steps does no harm when
-it goes on: its CASes carry the dead client's id, and its pin keeps the objects of step 4 as they
-were. A client that leaves of its own accord returns its blocks while it is LIVE, and then its slot.
+A recoverer that is killed leaves DYING. A recoverer that stands still between two steps does no
+harm when it goes on: its CASes carry the dead client's id, and its pin keeps the objects of step 4
+unchanged. A client that leaves of its own accord returns its blocks while it is LIVE, and then its
+slot.
 
-Blocks on a node whose memory only this process has lost (a bad page) cannot be given back by it.
-Then the slot stays DYING, so that the client's id still names the owner of these blocks, and a
-client that has the memory carries on. A client that is DYING is dead for all, whether its process
-lives or not.
+A process that alone has lost the memory of a node (a bad page) cannot give back blocks there. Then
+the slot stays DYING, so that the dead client's id still names the owner of these blocks, and a
+client that has the memory carries on. A client that is DYING counts as dead for all clients,
+whether its process lives or not.
 
-Not recovered here: directory entries that the client was making (directory.py: the next creator
-takes them over).
+This module does not recover directory entries that the client was making: the next creator takes
+them over (directory.py).
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def recover_client(
     scope = endpoint.background(True)
     try:
         client.pin()
-        # ORDER: pinned before we look; then no node is filled, and bits copied, until we are done.
+        # ORDER: pinned before we look: then no node is filled, nor bits copied, until we are done.
         client.wait_stable()
         endpoint.cas(at, state_word(LIVE, pid, incarnation), dying)
         # CRASH(dying): the next client that sweeps carries on.
@@ -90,7 +91,7 @@ def recover_client(
         lap("journal")
         for reference, link_address in journal:
             counts["objects"] += _settle(client, reference, link_address)
-            # CRASH(settled): settled again by the next one, while the dead client's pin stands.
+            # CRASH(settled): the next client repeats it, while the dead client's pin stands.
         lap("objects")
         returned, complete = _return_blocks(blocks, regions, grace, client_id(slot, word))
         counts["blocks"] += returned
@@ -121,7 +122,7 @@ def _return_blocks(
 
 
 def _settle(client: Client, reference: int, link_address: int) -> bool:
-    """Settle a pair of a dead client's journal, if it can be one; damage must not stop us."""
+    """Resolve a pair of a dead client's journal, if it is possible; damage must not stop us."""
     if not link_address & REPLICATED and not client.heap.plausible(reference):
         return False
     try:
@@ -137,17 +138,17 @@ def release_client(
     grace: Grace,
     is_stable: Callable[[], bool],
 ) -> None:
-    """Give back everything that this client has, and its slot, for good; it waits for nothing.
+    """Give back all that this client has, and its slot, for good, without waiting.
 
     Memory that cannot be given back now is left, with the slot, to the next client that sweeps;
-    that is everything while a node is being filled (`is_stable` returns False).
+    while a node is being filled (`is_stable` returns False), this is all of it.
     """
     endpoint = client.endpoint
     complete = False
     scope = endpoint.background(True)
     try:
         client.pin()
-        # ORDER: pinned before we look, as above; a backup that is filled now would be left.
+        # ORDER: pinned before we look, as above: a backup that is filled now would be left.
         # Nodes that cannot be mapped any more, or whose handle is gone, are left alone.
         stable = True
         with contextlib.suppress(NodeFailed, PoolClosed):

@@ -1,16 +1,16 @@
 """How long a client has been seen to hold something: the evidence by which suspects are judged.
 
-A client stands still in one hold of one resource. So a sighting is kept for a resource (a lock, a
+A client stands still in one hold of one resource. So a sighting belongs to a resource (a lock, a
 lease, a client in an operation) together with a *hold*: a value that no other hold of this resource
-has. It begins anew
+has. The sighting begins anew
 
-    - when the hold is another one: the holder has changed, or has made progress
-    - when no client has looked for `gap_s`: that wait is over, and this is another one. So a hold
-      that is known by counters which wrap, or that its holder may have had twice, is judged within
-      one wait only
+    - when the hold differs: the holder has changed, or has made progress
+    - when this client has not looked for `gap_s`: that wait is over, and a new one begins. So a
+      hold that is known by counters which wrap, or that its holder may have had twice, is judged
+      within one wait only
 
-A client that is stopped in two unrelated holds, or that is met by chance each time that it has a
-lock, is never taken for one that stands still (trap G9).
+A client that is stopped in two unrelated holds, or that by chance has a lock at each look, is never
+taken for one that stands still (trap G9).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import math
 from typing import Final, NamedTuple
 
 SIGHTINGS_MAX: Final = 4096
-"""So many resources are remembered; then those with the oldest last look are forgotten."""
+"""Resources that are remembered; those with the oldest last look are forgotten first."""
 
 
 class Sighting(NamedTuple):

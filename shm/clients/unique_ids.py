@@ -1,11 +1,10 @@
 """Unique ids: numbers that no two clients of a pool ever use, nor one client twice.
 
-A client takes a range of them by one fetch-and-add on the word `tickets` of the control segment.
-The rest of its range when it ends, or forks, is never used.
+A client takes a range of ids by one fetch-and-add on the word `tickets` of the control segment.
+When it ends, or forks, the rest of its range is never used.
 
-Numbers end at 2^54: ten million a second last for 57 years. The words of vacant slots have room for
-all of them (stores/vacant.py). Beyond that no key can be deleted any more; every key can still be
-read.
+Ids end at 2^54: ten million a second last for 57 years. The words of vacant slots have room for all
+of them (stores/vacant.py). Beyond that no key can be deleted any more; every key can still be read.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class Tickets:
         self.forget()
 
     def forget(self) -> None:
-        """Take new ones next time."""
+        """Take a new range next time."""
         self._owner = 0
         self._next = self._end = 0
 
@@ -51,7 +50,7 @@ class Tickets:
             endpoint = self.client.endpoint
             scope = endpoint.background(True)
             taken = endpoint.load(TICKETS)
-            # ORDER: the addition after the look: it must not lead past 2^64 to numbers from before.
+            # ORDER: the addition after the check: it must not wrap past 2^64 to earlier numbers.
             if taken <= TICKETS_MAX - RANGE:
                 taken = endpoint.faa(TICKETS, RANGE)
             endpoint.background(scope)

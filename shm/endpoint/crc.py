@@ -4,9 +4,10 @@ CRC-32C (Castagnoli, reflected polynomial 0x82F63B78) starts from 0 here, with n
 it is linear: the CRC of n words is the XOR of the shares of all bytes. A share depends on the byte
 and on the number of words after it. The CRC of zeros is 0.
 
-The words at even and at odd places have a CRC each. The result is the CRC of one word, the CRC of
-the odd places, begun with the CRC of the even places. Bits 0-31 are the result for the words, bits
-32-63 that for their products with an odd number: damage that one of them misses, the other finds.
+The words at even places have one CRC, the words at odd places another. Their combination is the CRC
+of one word, the odd places' CRC, started from the even places' CRC. Bits 0-31 of the result are the
+combination for the words, bits 32-63 the combination for their products with an odd number: if one
+of them misses a damage, the other finds it.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def _crc(words: np.ndarray[Any, np.dtype[np.uint64]]) -> int:
 
 
 def _joined(words: np.ndarray[Any, np.dtype[np.uint64]]) -> int:
-    """The CRC of the word with that of the odd places, begun with that of the even ones."""
+    """The CRC of one word, the odd places' CRC, started from the even places' CRC."""
     return int(_step(np.uint32(_crc(words[::2]) ^ _crc(words[1::2]))))
 
 

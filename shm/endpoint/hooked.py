@@ -1,8 +1,8 @@
 """The hooked fabric: the `Endpoint` of this build with a hook before and after each verb.
 
-Stopping a client at a step, cutting it off, killing it at a crash point and simulating it are the
-same thing: something happens before a verb. So each is a few lines in a class that names the verbs
-that it hooks:
+Stopping a client at a step, cutting it off, killing it at a crash point and simulating it have the
+same form: an action before a verb. So each is a few lines in a class that names the verbs that it
+hooks:
 
     class CountingEndpoint(HookedEndpoint, verbs=MUTATING):
         def on_verb(self, verb, addr, words):
@@ -36,7 +36,7 @@ WAITS: Final = ("wait", "futex_wait", "futex_wake")
 
 
 class HookedEndpoint(Endpoint):
-    """An Endpoint whose subclasses hook the verbs that they name. It is not used itself."""
+    """An Endpoint whose subclasses hook the verbs that they name. Only subclasses are used."""
 
     def __init_subclass__(cls, *, verbs: Iterable[str] = (), **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -44,15 +44,15 @@ class HookedEndpoint(Endpoint):
             setattr(cls, verb, vars(_Verbs)[verb])
 
     def on_verb(self, verb: str, addr: int, words: int) -> int:
-        """Called before a verb that would access so many words; how many to do now, at least 1.
+        """Called before a verb on so many words; how many of them to do now, at least 1.
 
         An exception that it raises comes out of the verb.
         """
         return words
 
     def on_done(self, verb: str, addr: int, words: int, value: int) -> None:
-        """Called after the verb, with the number of words done; for a compare-and-swap, whether it
-        changed the word. `value`: the word that was read or written; 0 for several words."""
+        """Called after the verb, with the number of words done or, for a compare-and-swap, whether
+        it changed the word. `value`: the word that was read or written; 0 for several words."""
 
 
 def words_of(addr: int, size: int) -> int:
@@ -66,7 +66,7 @@ def size_of(addr: int, words: int) -> int:
 
 
 class _Verbs(HookedEndpoint):
-    """Each verb with its hooks; `HookedEndpoint` takes them from here."""
+    """Each verb with its hooks, from which `HookedEndpoint` takes the methods."""
 
     # ---- one word -------------------------------------------------------------------------------
 

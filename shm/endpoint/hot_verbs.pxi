@@ -1,6 +1,7 @@
-# Part of verbs.pyx: the verbs that operations are made of. `Endpoint` and `Direct` have them both as
-# methods. Each is checked, done, checked and counted. What is rare is left by `return`, to a function
-# of its own (rare.pxi), so that the usual way has no call in it and saves no register.
+# Part of verbs.pyx: the verbs of which operations consist. Both `Endpoint` and `Direct` have them
+# as methods. Each verb is checked, done, checked again and counted. A rare case ends with `return`
+# of a function of its own (rare.pxi), so that the usual path has no call in it and saves no
+# register.
 
 cdef inline bint do_failed(Endpoint endpoint, u64 addr) noexcept:
     return addr < CONTROL and endpoint._states[addr >> 40] != endpoint._map[addr >> 40].state

@@ -1,36 +1,36 @@
-# Part of verbs.pyx: what a read gives, to be looked at.
+# Part of verbs.pyx: the result of a read, which callers look at.
 
 cdef inline bint is_within(Image image, Py_ssize_t offset, Py_ssize_t size) noexcept:
-    """Whether these bytes are in an image, and that is mapped still."""
+    """Whether these bytes are in an image, and the image is still mapped."""
     if unlikely(offset < 0 or size < 0 or size > image._size - offset, 0):
         return False
     return image._eras[0] == image._era
 
 
 cdef inline bint has_words(Image image, Py_ssize_t first, Py_ssize_t count) noexcept:
-    """The same of words; no product that might wrap."""
+    """The same for words, without a product that might wrap."""
     if unlikely(first < 0 or count < 0 or count > (image._size >> 3) - first, 0):
         return False
     return image._eras[0] == image._era
 
 
 cdef inline bint is_gone(Image image) noexcept:
-    """Whether what was looked at in an image may have been lost before."""
+    """Whether the memory of an image may have been lost before the last look at it."""
     limpet_used()
     return image._lost[0] != 0 or image._states[0] != image._state
 
 
 cdef class Image:
-    """Words that were read from memory, to be looked at: in place where that is safe, or a copy.
+    """Words that were read from memory: in place where that is safe, otherwise a copy.
 
-    `in_place`: what is read here was linked when it was read, by a client that has been pinned
-    since before; so nobody changes it, nor uses its memory for anything else, until that client
-    unpins, and then this is not looked at any more. It is a copy all the same if its memory is not
-    hardware-coherent, or the verbs of the endpoint are overridden.
+    `in_place`: the words were linked when a client read them that had pinned before. So no client
+    changes them, or uses their memory for anything else, until this client unpins; after that it
+    does not look at the image any more. The image is a copy all the same if its memory is not
+    hardware-coherent, or if the verbs of the endpoint are overridden.
 
-    To read is one verb, `read_words`, as far as promises, errors and accounting go. What is looked
-    at in place may be lost under our eyes; so all that is asked of an image may raise NodeFailed,
-    too, or AddressError when the endpoint has let go of a node since.
+    A read is one verb, `read_words`, for promises, errors and accounting. Memory that is looked at
+    in place can be lost between two looks. So every method of an image may raise NodeFailed, too,
+    or AddressError when the endpoint has detached a node since.
     """
 
     def __cinit__(self, Endpoint endpoint, Py_ssize_t size, bint in_place=False):
@@ -45,7 +45,7 @@ cdef class Image:
         self.forget()
 
     cpdef int read(self, u64 addr, Py_ssize_t count) except -1:
-        """Have the `count` words from `addr` on in the image."""
+        """Read the `count` words from `addr` on into the image."""
         cdef Endpoint endpoint = self.endpoint
         cdef u64 size = <u64>count * 8
         cdef Mapped* mapped
@@ -132,11 +132,12 @@ cdef class Image:
             order = (size > length) - (size < length)
         return (order > 0) - (order < 0)
 
-    # Below, a word says where a piece is, or two: bits 0-15 byte of the first one, bits 16-31 its
-    # size; bits 32-47 size of the second one, which follows it.
+    # Below, a word names one or two pieces: bits 0-15 byte of the first one, bits 16-31 its size;
+    # bits 32-47 size of the second one, which follows it.
 
     cpdef int search(self, Py_ssize_t first, Py_ssize_t count, bytes data) except? -1:
-        """Where `data` is among `count` pieces in ascending order; if it is not, ~ where it would.
+        """The place of `data` among `count` pieces in ascending order; if it is not there, ~ the
+        place where it would be.
 
         Each word from `first` on names one.
         """
@@ -217,7 +218,7 @@ cdef class Image:
         return index
 
     cpdef int own(self) except -1:
-        """Have a copy of it in `words`, which may be changed from now on; it is the image then."""
+        """Copy the image into `words`, which may be changed from now on and is the image then."""
         if self._at != self._own:
             if not is_within(self, 0, self._size):
                 self._refuse(0, self._size)
@@ -228,7 +229,7 @@ cdef class Image:
         return 0
 
     cpdef int forget(self) except -1:
-        """Have `words`, as they are, be the image."""
+        """Make `words`, as they are, the image."""
         self._at = self._own
         self._size = self.words.shape[0] * 8
         self._lost = &NOT_LOST

@@ -1,4 +1,4 @@
-"""Where everything lies: addresses, the control segment, a memory node. Pure arithmetic.
+"""The layout of memory: addresses, the control segment, a memory node. Pure arithmetic.
 
 Address (64 bits)
     bits 40-47 node, bits 0-39 offset, rest 0. Node 255 is the control segment.

@@ -1,4 +1,4 @@
-# Part of verbs.pyx: what it has from C, of native.h and of the system.
+# Part of verbs.pyx: its declarations of C functions, from native.h and from the system.
 
 cdef extern from "native.h":
     u64 limpet_load(const void*) noexcept nogil

@@ -1,33 +1,34 @@
 """The portable fabric: the `Endpoint` of verbs.pyx without C, on the package `atomics`.
 
-It is always available, slow (15 to 30 us an atomic verb, 100 us on a word that was not used
-lately), and the oracle of the native fabric: tests let both work on the same words. Verbs,
-promises, errors, accounting, crash fuse and thread rules are those of verbs.pyx; what differs:
+It is always available, and slow (15 to 30 us an atomic verb, 100 us on a word that was not used
+lately). It is the oracle of the native fabric: tests let both work on the same words. Verbs,
+promises, errors, accounting, crash fuse and thread rules are those of verbs.pyx. The differences:
 
 Lost memory
-    Python code cannot survive SIGBUS. Before each access the size of the file behind the mapping is
-    compared with the node's, so a truncated node raises NodeFailed; for this the mapping must begin
-    at the file's first byte. A truncation between the check and the access still kills the process.
-    So does one that the file system has no memory for; blocks have theirs before they are used.
-    A map without a file of a size (anonymous, a device, `trackfd=False`) is not watched.
+    Python code cannot survive SIGBUS. So before each access a verb compares the size of the file
+    behind the mapping with the node's size, and raises NodeFailed for a truncated node; for this
+    the mapping must begin at the file's first byte. A truncation between the check and the access
+    still kills the process. So does an access to a page for which the file system has no memory;
+    blocks get their pages before they are used. A mapping without a file of a size (anonymous, a
+    device, `trackfd=False`) is not watched.
 Memory without hardware coherence
     Python code cannot flush cache lines: `attach` refuses it.
 Order
-    Plain reads and writes are ordered as the CPU orders them: enough on x86-64, where loads stay in
-    order and stores stay in order. A weaker CPU needs the native fabric.
+    The CPU orders plain reads and writes. This is enough on x86-64, where loads stay in order and
+    stores stay in order. A CPU with a weaker order needs the native fabric.
 Threads
-    The GIL can change hands inside a verb, and a signal handler raise between any two calls. So
-    who is inside is noted by one call, `dict.setdefault`: thread and frame, or nothing. An
-    operation that was cut off is taken over by the next one (inside.py). Until then its client
-    stays pinned: a process that is interrupted in the instant in which an operation begins or ends,
-    and then idles, may be fenced by others that need its memory. The compiled fabric has no such
-    instant. Only `load` and `futex_wait` may be called outside of operations, while another thread
-    closes the pool.
+    The GIL can go to another thread inside a verb, and a signal handler can raise between any two
+    calls. So one call, `dict.setdefault`, notes the thread that is inside and its frame, or
+    neither. The next operation takes over from one that was cut off (inside.py). Until then the
+    client stays pinned: if a process is interrupted in the instant in which an operation begins or
+    ends, and then idles, a client that needs its memory may fence it. The compiled fabric has no
+    such instant. Only `load` and `futex_wait` may be called outside of operations, while another
+    thread closes the pool.
 Sleeping on a word
-    `futex_wait` looks at the word time and again, after sleeps of up to 1 ms; `futex_wake` does
+    `futex_wait` reads the word again and again, after sleeps of up to 1 ms; `futex_wake` does
     nothing.
 Forks
-    Seen when made by Python (`os.fork`, `multiprocessing`), not when made by C code.
+    The fabric notices a fork by Python (`os.fork`, `multiprocessing`), but not a fork by C code.
 """
 
 from __future__ import annotations
@@ -82,10 +83,10 @@ _OPERATING: Final = (__file__, str(Path(__file__).parents[1] / "clients/client.p
 WAIT_S: Final = 2e-5
 WAIT_MAX_S: Final = 1e-3
 LOOKS: Final = 16
-"""A thread that has looked so often whether it may enter is one that others give way to."""
+"""Looks of a waiting thread after which other threads sleep before they enter, so it goes first."""
 AT_ONCE: Final = 4
-"""So many waiting threads look in `WAIT_MAX_S`, however many wait: a hundred that wake up every
-millisecond leave the thread that is inside no time to run."""
+"""Waiting threads that look within `WAIT_MAX_S`, however many wait: a hundred threads that wake up
+every millisecond would leave the thread that is inside no time to run."""
 
 _forks = 0
 
@@ -105,7 +106,7 @@ def flush_features() -> frozenset[str]:
 
 def _die() -> NoReturn:
     os.kill(os.getpid(), signal.SIGKILL)
-    while True:  # another thread may have taken the signal; not one step more here
+    while True:  # another thread may have taken the signal; this one makes no further step
         signal.pause()
 
 
@@ -118,7 +119,7 @@ def Watched(mapping: Any, size: int, fd: int = -1) -> memoryview:  # noqa: N802
 
 
 class Endpoint:
-    """One client's view of the pool's memory nodes. See verbs.pyx for what a verb promises."""
+    """One client's view of the pool's memory nodes. verbs.pyx lists the promises of a verb."""
 
     __slots__ = (
         "_background", "_fork", "_guard", "_inside", "_looking", "_nodes", "_outside", "_scopes",
@@ -210,7 +211,7 @@ class Endpoint:
         return 0
 
     def expect(self, node: int, state: int) -> None:
-        """Use what is mapped of an attached node as long as its state word is `state`."""
+        """Use an attached node's mapping as long as its state word is `state`."""
         if node not in self._nodes:
             raise AddressError(f"node {node} is not attached")
         self._nodes[node].state = u64(state)
@@ -277,7 +278,7 @@ class Endpoint:
         if view is None:
             if len(self._views) >= VIEWS_MAX:
                 self._views = {}
-            views = self._views  # if a signal handler lets go of it, the view is not kept either
+            views = self._views  # if a signal handler drops it, the view is not kept either
             view = View(atomicview(node.raw[offset : offset + 8], UINT))
             views[addr] = view
         return node, view
@@ -304,20 +305,20 @@ class Endpoint:
         return node in self._nodes and self._nodes[node].lost
 
     def failed(self, addr: int) -> bool:
-        """A hint, not a verb: whether one on this address would find that its node was marked."""
+        """Not a verb: whether a verb on this address would find its node marked as failed."""
         node = u64(addr) >> 40
         state = self._state(node)
         known = self._nodes[node].state if node in self._nodes else 0
         return node < NODES - 1 and state is not None and state != known
 
     def _scope(self, node: Node) -> dict[str, int]:
-        # what goes to the control segment is no verb on a memory node: never in the foreground
+        # a verb on the control segment is no verb on a memory node: never in the foreground
         return self._scopes[self._background or node.index == NODES - 1]
 
     def _burn(self) -> None:
         if self._guard is not None:
             node, index, word = self._guard
-            # ORDER: looked at right before the step that it is about, and not remembered.
+            # ORDER: checked right before the step that it guards, and not remembered.
             if node.words[index] != word:
                 raise ClientError(DISOWNED)
         if self.fuse > 0:
@@ -379,7 +380,7 @@ class Endpoint:
         return Image(self, size, in_place)
 
     def prefetch(self, addr: int, size: int, writes: bool = False) -> None:
-        """A hint, not a verb; there is nothing that pure Python could do about it."""
+        """A hint, not a verb; pure Python cannot prefetch."""
 
     def foresee(self, addr: int, start: int, size: int) -> None:
         """A hint, not a verb, as `prefetch`."""
@@ -428,7 +429,7 @@ class Endpoint:
                 value: int = word.atomic.load()
                 self._settled(node)
             except ValueError:
-                self._word(addr)  # says that a signal handler has detached it meanwhile
+                self._word(addr)  # raises if a signal handler has detached the node meanwhile
                 raise
         self._scope(node)["reads"] += 1
         self._scope(node)["bytes_read"] += 8
@@ -445,7 +446,7 @@ class Endpoint:
         return 0
 
     def swap(self, addr: int, value: int) -> int:
-        """Set the word at `addr`; the old one. A full barrier."""
+        """Set the word at `addr`; its old value. A full barrier."""
         value = u64(value)
         node, word = self._mutable(addr)
         old: int = word.atomic.exchange(value)
@@ -454,7 +455,7 @@ class Endpoint:
         return old
 
     def cas(self, addr: int, expected: int, desired: int) -> int:
-        """Set the word at `addr` to `desired` if it is `expected`; what it was."""
+        """Set the word at `addr` to `desired` if it is `expected`; its old value."""
         expected, desired = u64(expected), u64(desired)
         node, word = self._mutable(addr)
         old: int = word.atomic.cmpxchg_strong(expected, desired).expected
@@ -464,7 +465,7 @@ class Endpoint:
         return old
 
     def faa(self, addr: int, delta: int) -> int:
-        """Add `delta`, modulo 2**64, to the word at `addr`; what it was."""
+        """Add `delta`, modulo 2**64, to the word at `addr`; its old value."""
         delta = u64(delta)
         node, word = self._mutable(addr)
         old: int = word.atomic.fetch_add(delta)
@@ -473,7 +474,7 @@ class Endpoint:
         return old
 
     def fetch_or(self, addr: int, bits: int) -> int:
-        """Set `bits` in the word at `addr`; what it was."""
+        """Set `bits` in the word at `addr`; its old value."""
         bits = u64(bits)
         node, word = self._mutable(addr)
         old: int = word.atomic.bin_fetch_or(bits)
@@ -482,7 +483,7 @@ class Endpoint:
         return old
 
     def mcas(self, addr: int, compare: int, swap: int, compare_mask: int, swap_mask: int) -> int:
-        """Masked CAS as RDMA NICs define it; what the word was.
+        """Masked CAS as RDMA NICs define it; the old value of the word.
 
         If the word equals `compare` in the bits of `compare_mask`, its bits in `swap_mask` are
         replaced by those of `swap`.
@@ -535,7 +536,7 @@ class Endpoint:
                     found = node.words[offset >> 3] & HALF_MAX
                     self._settled(node)
                 except ValueError:
-                    self._aligned(addr, 8)  # says that a signal handler has detached it meanwhile
+                    self._aligned(addr, 8)  # raises if a signal handler has detached it meanwhile
                     raise
             if found != expected:
                 return 1
@@ -566,9 +567,9 @@ class Endpoint:
             return True
         claim = (threading.get_ident(), calling_frame(_OPERATING))
         if self._waiting:
-            time.sleep(2 * WAIT_MAX_S)  # so long that who waits looks meanwhile
+            time.sleep(2 * WAIT_MAX_S)  # so long that a waiting thread looks meanwhile
         looks = 0
-        # ORDER: who and where in one call; what is raised after it leaves a frame to judge by.
+        # ORDER: thread and frame in one call: after it, an exception leaves a frame to judge by.
         while (holder := self._inside.setdefault(_INSIDE, claim)) is not claim:
             if is_over(*holder):
                 self._take_over(holder, claim)
@@ -592,7 +593,7 @@ class Endpoint:
             self._waiting.discard(threading.get_ident())
 
     def _take_over(self, holder: tuple[int, Any], claim: tuple[int, Any]) -> None:
-        """Be inside in place of an operation that was cut off, if no other thread was faster."""
+        """Take the place of an operation that was cut off, if no other thread was faster."""
         with self._looking:
             if self._inside.get(_INSIDE) is not holder:
                 return
@@ -607,12 +608,12 @@ class Endpoint:
 
     @property
     def frame(self) -> Any:
-        """The frame of the operation that runs; None: none does."""
+        """The frame of the running operation; None: none runs."""
         return self._inside.get(_INSIDE, (0, None))[1]
 
     @frame.setter
     def frame(self, frame: Any) -> None:
-        """`begin` has noted it."""
+        """Do nothing: `begin` has noted the frame."""
 
     def end(self) -> int:
         """Leave the operation that `begin` entered, and the accounting scope that it has set."""
@@ -623,7 +624,7 @@ class Endpoint:
     def begin_last(self) -> bool:
         """Enter an operation without waiting, to end the handle; False: another thread is inside.
 
-        What a signal handler cut off in this thread is over.
+        An operation of this thread that a signal handler has cut off is over.
         """
         claim = (threading.get_ident(), calling_frame(_OPERATING))
         holder = self._inside.setdefault(_INSIDE, claim)
@@ -640,7 +641,7 @@ class Endpoint:
     # ---- accounting ---------------------------------------------------------------------------
 
     def background(self, on: bool) -> bool:
-        """Count the verbs from here on as background work, or not; what was counted before."""
+        """Count the verbs from here on as background work, or not; the earlier setting."""
         before, self._background = self._background, bool(on)
         return before
 

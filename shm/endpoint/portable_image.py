@@ -1,4 +1,4 @@
-"""Part of the portable fabric: words that were read from memory, to be looked at."""
+"""Part of the portable fabric: words that were read from memory, as callers look at them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from limpet.shm.errors import AddressError
 
 
 class Image:
-    """Words that were read from memory, to be looked at. Always a copy here."""
+    """Words that were read from memory. Always a copy here."""
 
     def __init__(self, endpoint: Any, size: int, in_place: bool = False) -> None:
         if size < 8 or size & 7:

@@ -25,7 +25,7 @@ def file_size(mapping: object) -> int | None:
 
 
 class View:
-    """An atomic view of one word: keeps it mapped until its last user is done."""
+    """An atomic view of one word; it keeps the word mapped until its last user is done."""
 
     __slots__ = ("_context", "atomic")
 
@@ -54,7 +54,7 @@ class Node:
         self.watched = file_size(mapping) is not None
 
     def gone(self) -> bool:
-        """Whether the memory is lost; asks the file that is behind it."""
+        """Whether the memory is lost, by the size of the file behind it."""
         if self.watched and not self.lost:
             self.lost = self.mapping.size() < self.size
         return self.lost

@@ -87,7 +87,7 @@ def words_tagged(words: Any, start: int, count: int, tag: int) -> int:
 
 
 def words_prefetch(words: Any, index: int) -> None:
-    """A hint; there is nothing that pure Python could do about it."""
+    """A hint; pure Python cannot prefetch."""
 
 
 def u64(value: int) -> int:

@@ -1,13 +1,13 @@
-# Part of verbs.pyx: what a verb is left for when something is rare or wrong with it.
+# Part of verbs.pyx: the functions to which verbs leave rare cases and errors.
 
 cdef u64 no_word(Endpoint endpoint, u64 addr) except? 0xFEEDFACEDEADBEA7:
-    """Raise what is wrong with the word at `addr`, which cannot be used."""
+    """Raise the error for the word at `addr`, which cannot be used."""
     endpoint._refuse(addr, 8)
     return 0xFEEDFACEDEADBEA7
 
 
 cdef u64 lost_word(Endpoint endpoint, u64 addr) except? 0xFEEDFACEDEADBEA7:
-    """Raise why the word at `addr`, which was accessed, is lost."""
+    """Raise the error for the word at `addr`, which was accessed and is lost."""
     endpoint._mourn(addr >> 40)
     return 0xFEEDFACEDEADBEA7
 
@@ -15,7 +15,7 @@ cdef u64 lost_word(Endpoint endpoint, u64 addr) except? 0xFEEDFACEDEADBEA7:
 cdef int no_buffer(
     u64 addr, Py_ssize_t room, Py_ssize_t count, Py_ssize_t start, bint writes
 ) except -1:
-    """Raise that words are not in a buffer, or the address that they are written to not aligned."""
+    """Raise the error for words outside of a buffer, or for an unaligned target address."""
     if writes:
         raise AddressError(
             f"cannot write {count} words, from word {start} on of {room}, to {addr:#x}"
@@ -24,21 +24,21 @@ cdef int no_buffer(
 
 
 cdef int no_gather(u64 addr, Py_ssize_t count, bytes first, bytes second) except -1:
-    """Raise what is wrong with a gather list, or the address that it is written to."""
+    """Raise the error for a gather list, or for its target address."""
     if first is None or second is None:
         raise TypeError("expected bytes, not None")
     raise AddressError(f"cannot gather {count} words to {addr:#x}")
 
 
 cdef u64 no_tags(Py_ssize_t start, Py_ssize_t count) except? 0:
-    """Raise that so many words are not to be looked at."""
+    """Raise the error for so many words, which cannot be looked at."""
     raise AddressError(f"{count} words from word {start} on are outside of the buffer, or many")
 
 
 cdef int read_at_length(
     Endpoint endpoint, u64 addr, Mapped* mapped, char* target, u64 size
 ) except -1:
-    """`read_words` where it is many words, or memory that may be incoherent or is not aligned."""
+    """`read_words` of many words, or of memory that may be incoherent or is not aligned."""
     if endpoint._incoherent and (addr & OFFSET_MASK) + size > mapped.coherent:
         endpoint.invalidate(addr, size)
     limpet_copy_out(target, mapped.base + (addr & OFFSET_MASK), size)
@@ -51,7 +51,7 @@ cdef int read_at_length(
 cdef int gather_step_by_step(
     Endpoint endpoint, u64 addr, char* at, char* words, u64 head, bytes first, bytes second
 ) except -1:
-    """Write a gather list to `at` where each word may be a step, or memory be incoherent."""
+    """Write a gather list to `at` when each word may be a step, or memory may be incoherent."""
     cdef u64 n1 = PyBytes_GET_SIZE(first)
     cdef u64 n2 = PyBytes_GET_SIZE(second)
     cdef u64 whole = n1 & ~7ULL
@@ -71,13 +71,13 @@ cdef int gather_step_by_step(
 
 
 cdef u64 outside_of_image(Image image, Py_ssize_t first, Py_ssize_t count) except? 0xFEEDFACEDEADBEA7:
-    """Raise why these words of an image cannot be looked at."""
+    """Raise the error for words of an image that cannot be looked at."""
     image._refuse_words(first, count)
     return 0xFEEDFACEDEADBEA7
 
 
 cdef bint await_turn(Endpoint endpoint) except -1:
-    """Wait while another thread is inside. True: we are inside, for one that was cut off.
+    """Wait while another thread is inside. True: we are inside, in place of one that was cut off.
 
     Raises ReentrantUse when this thread is inside.
     """

@@ -2,9 +2,9 @@
 
 `SimulatedEndpoint` hooks the verbs of the fabric of this build (hooked.py), so the code that runs
 on it is the code that ships, compiled or not. Before a verb it calls its `turn`; there, a scheduler
-may let others go first (it switches greenlets), or decide that this client is dead. Then `turn`
-raises Crashed, now and for every later verb, so that no `finally` of the dead client's code can
-touch memory.
+may let other clients go first (it switches greenlets), or decide that this client is dead. Then
+`turn` raises Crashed, now and for every later verb, so that no `finally` of the dead client's code
+can touch memory.
 
 For a verb on several words, `turn` returns how many of them are done now; the rest is a step of its
 own. So a crash or another client's verb can fall between any two words.
@@ -15,9 +15,9 @@ instead of the kernel, and a lease runs on the scheduler's clock (`Membership.wa
 
 Memory without hardware coherence: `CachedEndpoint` gives each client a cache of its own for the
 range that is not coherent. Its lines are there from the start and never leave, so they are as stale
-as they can be. Only the shipped verbs (`Endpoint.write_back`, `Endpoint.invalidate`) move a line of
-64 bytes between cache and memory. Not modelled: a line that leaves the cache by itself, which a
-real one may at any time.
+as possible. Only the shipped verbs (`Endpoint.write_back`, `Endpoint.invalidate`) move a line of 64
+bytes between cache and memory. The model has no line that leaves the cache by itself, as a real
+line may at any time.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ Step = tuple[int, str, int, int, int]
 
 
 class Crashed(BaseException):
-    """This simulated client is dead. No handler of errors may take it for one."""
+    """This simulated client is dead. Not an `Exception`, so no handler of errors catches it."""
 
 
 def at_once(endpoint: SimulatedEndpoint, verb: str, addr: int, words: int) -> int:
@@ -87,7 +87,7 @@ class SimulatedEndpoint(HookedEndpoint, verbs=(*READS, *MUTATING)):
         self.number = 0
         self.turn: Turn = at_once
         self.trace: MutableSequence[Step] = deque(maxlen=0)
-        """Takes a `Step` for each verb, when it has been done."""
+        """Called with a `Step` after each verb."""
         self.ticks = 0
         self.now_us: Callable[[], int] | None = None
         self.gone: AbstractSet[int] = frozenset()
@@ -97,7 +97,7 @@ class SimulatedEndpoint(HookedEndpoint, verbs=(*READS, *MUTATING)):
         return node in self.gone or super().lost(node)
 
     def microseconds(self) -> int:
-        """A clock that goes by how often it is looked at, or as `now_us` says."""
+        """A clock that advances with each look, or `now_us`."""
         self.ticks += 1
         return SIMULATED_US + (self.ticks if self.now_us is None else self.now_us())
 
@@ -146,7 +146,7 @@ class CachedEndpoint(SimulatedEndpoint):
         self._caches[node] = _Cache(mine, memory, start)
 
     def fill(self) -> None:
-        """Begin with every line in the cache, as memory is now."""
+        """Begin with every line in the cache, with the present contents of memory."""
         for cache in self._caches.values():
             cache.fill()
 

@@ -1,6 +1,6 @@
 """The words of a client slot. (Used by client.py, membership.py, epoch.py and recovery.py.)
 
-Client slot, 512 bytes in the control segment; only its client writes it, but for the state word
+Client slot, 512 bytes in the control segment; only its client writes it, except for the state word
     0    state        bits 60-63 state, bits 36-59 pid, bits 0-35 incarnation; by CAS only
     8    started      start time of the process, in clock ticks since boot; 0: not known
     16   boot         hash of the host's boot id
@@ -26,7 +26,7 @@ taken, from 1 on, so an id is not used again while anything could still name it.
 begins with 1 again. If a word still has the id of a client from 2^36 clients ago (a lock's holder,
 say), the new client with that id is taken for its owner until it ends.
 
-States: FREE -> JOINING -> LIVE -> DYING -> FREE (membership.py says which client makes each step).
+States: FREE -> JOINING -> LIVE -> DYING -> FREE (joining.py names the client of each step).
 """
 
 import struct
@@ -61,12 +61,12 @@ CLIENT_JOURNAL_SIZE: Final = 24
 CLIENT_JOURNAL_PAIRS: Final = struct.Struct(f"<{2 * CLIENT_JOURNAL_SIZE}Q")
 
 START_US: Final = 1_735_689_600_000_000
-"""Where `clock` counts from: 1 January 2025 in UTC, in us since 1970."""
+"""The origin of `clock`: 1 January 2025 in UTC, in us since 1970."""
 
 PIN_SHIFT: Final = 21
 PIN_MASK: Final = (1 << PIN_SHIFT) - 1
 PIN_STEP: Final = 2
-"""A pin's counter is odd, so that no pin is 0; it goes up by so much."""
+"""A pin's counter goes up by this much; it is odd, so that no pin is 0."""
 ERA_SHIFT: Final = 64 - PIN_SHIFT
 """The bits of an epoch from here on are its era."""
 EPOCH_MASK: Final = (1 << ERA_SHIFT) - 1

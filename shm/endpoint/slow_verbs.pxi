@@ -1,5 +1,5 @@
-# Part of verbs.pyx: what methods of `Endpoint` do that are rare, or take long anyway, as they convert
-# buffers, sleep or map memory. The methods are in verbs.pyx, and say what they do.
+# Part of verbs.pyx: the bodies of methods of `Endpoint` that are rare, or take long anyway, because
+# they convert buffers, sleep or map memory. The methods are in verbs.pyx, with their docstrings.
 
 
 cdef int do_init(Endpoint endpoint) except -1:
@@ -152,7 +152,7 @@ cdef int do_futex_wait(Endpoint endpoint, u64 addr, u32 expected, u64 timeout_us
     with nogil:
         woken = limpet_futex_wait(at, expected, timeout_us)
     PyErr_CheckSignals()
-    # ORDER: what is mapped, after the sleep: another thread may have let go of the node.
+    # ORDER: look at the mapping after the sleep: another thread may have detached the node.
     limpet_load(endpoint._word(addr))
     if unlikely(is_lost(endpoint, addr, &endpoint._map[addr >> 40]), 0):
         endpoint._mourn(addr >> 40)

@@ -5,8 +5,8 @@ State word (control segment)
     bits 0-7    IN_SERVICE
                 FAILED: lost, and the view is not changed yet (view.py)
                 EXCLUDED: lost, and no replica is counted there
-                RESTORING: the new memory of this generation is being filled; as EXCLUDED for all
-                but the client that does it
+                RESTORING: a client is filling the new memory of this generation; for all other
+                clients as EXCLUDED
 
 A client has the memory of one generation mapped. It may use it only while the node's word is that
 generation in service, so verbs of a client that still has old memory mapped are refused, as if the
@@ -68,7 +68,8 @@ def former(address: int, node: int) -> int:
 
 
 def why_failed(word: int, expected: int) -> str:
-    """Why a node with this word cannot be used; `expected`: its word as mapped here, -1: none."""
+    """The reason why a node with this word cannot be used. `expected`: its word as mapped here,
+    -1: none."""
     if state_of(word) == IN_SERVICE:
         return "it was replaced, and this handle has yet to map its new memory: pool.nodes() does"
     if state_of(word) == RESTORING:

@@ -1,64 +1,64 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """The native fabric: `Endpoint`, one client's view of the memory nodes of a pool, and its verbs.
 
-Address: 64 bits, node << 40 | offset (node 8 bits, offset 40 bits). Node 255 is the control segment.
+Address: 64 bits, node << 40 | offset (node 8 bits, offset 40 bits). Node 255 is the control
+segment.
 
-What a verb promises
+Promises of a verb
     Aligned 8-byte words are read and written whole, never more. `load` acquires, `store` releases,
     every other atomic is sequentially consistent. A kill can cut a `write` between any two words.
     A verb on a lost or failed node raises NodeFailed after (for mutations also before) the access.
-    So does one on a node whose state word is not the one that its mapping belongs to: that was
-    replaced since (replacement.py), and what is mapped here is the memory that it had before.
+    So does a verb on a node whose state word is not that of its mapping: the node was replaced
+    since (replacement.py), and its old memory is mapped here.
 
 Accounting
-    Plain increments, always on, in two scopes: what an operation does on memory nodes, and the
-    background: what is bracketed by `background(True)` ... `background(False)`, and everything on
-    the control segment. `wait()` ends a phase: one round trip. `futex_wait` and `futex_wake` are no
-    verbs on memory: not counted, and no steps of the crash fuse.
+    Plain increments, always on, in two scopes. The foreground has an operation's verbs on memory
+    nodes. The background has verbs between `background(True)` and `background(False)`, and all
+    verbs on the control segment. `wait()` ends a phase: one round trip. `futex_wait` and
+    `futex_wake` are no verbs on memory: not counted, and no steps of the crash fuse.
 
 Crash fuse
     With `fuse = k > 0` the process sends itself SIGKILL in place of its k-th mutating step; every
     8-byte word of a `write` is a step. Unarmed it costs one predictable branch.
 
 Guard
-    With `guard(addr, word)` every step of a mutating verb asks first whether the word at `addr` is
-    still `word`, and raises ClientError in its place if it is not. In a pool of several hosts it is
-    the state word of the client's slot: a client that stood still until others had given it up makes
-    no step after that but the one that it was in the midst of, of 8 bytes at most. It is asked where
-    the fuse is, so other pools pay nothing for it.
+    With `guard(addr, word)` every step of a mutating verb first checks that the word at `addr` is
+    still `word`, and raises ClientError instead of the step if it is not. In a pool of several
+    hosts this is the state word of the client's slot. A client that stood still until another one
+    declared it dead makes no step after that, except the one in which it was stopped, of 8 bytes at
+    most. The check shares the branch of the fuse, so other pools pay nothing for it.
 
 Lost memory
-    SIGBUS below the end of the file that is behind a node is no loss: its file system is full. The
-    verb raises StoreFull, which has changed nothing or, a `write`, a part, and the node is as it was.
-    (Blocks have pages before any client uses them: backing.py. So this is met where that cannot be.)
-    The first `attach` takes over SIGBUS; a fault elsewhere goes on to the handler that was there
-    before. A handler installed later (faulthandler.enable(), signal.signal) takes it away again:
+    SIGBUS below the end of the file behind a node is no loss: its file system is full. The verb
+    raises StoreFull, and has changed nothing or, if it is a `write`, a part; the node stays in
+    service. (Blocks have pages before any client uses them: backing.py. So this happens only where
+    that is not possible.) The first `attach` takes SIGBUS over; a fault elsewhere goes on to the
+    earlier handler. A handler installed later (faulthandler.enable(), signal.signal) replaces ours:
     install it before the first pool is opened.
 
 Reading in place
-    An `Image` takes what a read gives: a copy, or, of what stands still as long as it is looked at,
-    the memory itself. It looks again whether the node is lost after each use of it.
+    An `Image` has the result of a read: a copy, or, if the memory does not change while the client
+    looks at it, the memory itself. After each use it checks again whether the node is lost.
 
 Hints
     `prefetch` is no verb: not counted, no step, and it never raises.
-    `hints`: whether operations that follow are to be foretold by it. They are not where verbs are
-    overridden, nor where memory is not hardware-coherent.
+    `hints`: whether callers are to prefetch for the operations that follow. They are not where
+    verbs are overridden, nor where memory is not hardware-coherent.
 
 Threads
     `begin`/`end` bracket an operation. One thread at a time is inside: the GIL is held from verb to
-    verb except in `pause` and `futex_wait`, so a plain flag is enough here. `begin` also notices a fork.
-    `frame`: the Python frame that entered, if it was one; an operation whose frame is no longer on its
-    thread's stack was cut off by a signal handler, and the next one takes its place (inside.py), after
-    `abandoned`, which the client sets, has ended it.
+    verb except in `pause` and `futex_wait`, so a plain flag is enough here. `begin` also notices a
+    fork. `frame`: the Python frame that entered, if it was one; an operation whose frame is no
+    longer on its thread's stack was cut off by a signal handler, and the next one takes its place
+    (inside.py), after `abandoned`, which the client sets, has ended it.
 
-`portable.py` is the same class without C; tests let both work on the same words. The files that are
-included at their places are one module with this one, so that nothing of a verb is a call into
-another.
+`portable.py` is the same class without C; tests let both work on the same words. The included files
+are one module with this one, so that no part of a verb is a call into another module.
 
 Verbs that can be overridden, and verbs that cannot
-    A method of `Endpoint` looks whether a class in Python overrides it, which takes about as long
-    as the verb. So an endpoint that is of no such class has the methods of `Direct`, which are the
-    same lines, in its table of C methods from the beginning.
+    A method of `Endpoint` checks whether a class in Python overrides it, which takes about as long
+    as the verb. So an endpoint that is not of such a class has the methods of `Direct`, which are
+    the same lines, in its table of C methods from the beginning.
 """
 
 from cpython.buffer cimport (
@@ -102,7 +102,7 @@ cdef void* DIRECT = NULL
 
 
 cdef inline void** table_of(Endpoint endpoint) noexcept:
-    """Where an endpoint has its table of C methods: Cython puts it behind the object's head."""
+    """The place of an endpoint's table of C methods: Cython puts it behind the object's head."""
     return <void**>(<char*><void*>endpoint + sizeof(PyObject))
 
 
@@ -126,7 +126,7 @@ include "slow_verbs.pxi"
 
 
 cdef class Endpoint:
-    """One client's view of the pool's memory nodes. See the module for what a verb promises."""
+    """One client's view of the pool's memory nodes. The module lists the promises of a verb."""
 
     def __cinit__(self, *args, **options):
         do_init(self)
@@ -155,7 +155,7 @@ cdef class Endpoint:
         self._states = <u64*>self._word(addr)
 
     def expect(self, int node, u64 state):
-        """Use what is mapped of an attached node as long as its state word is `state`."""
+        """Use an attached node's mapping as long as its state word is `state`."""
         if not 0 <= node <= 255 or self._map[node].base == NULL:
             raise AddressError(f"node {node} is not attached")
         self._map[node].state = state
@@ -181,7 +181,7 @@ cdef class Endpoint:
 
     @property
     def fuse(self) -> int:
-        """In how many steps the process kills itself; 0: never."""
+        """The number of steps after which the process kills itself; 0: never."""
         return self._fuse
 
     @fuse.setter
@@ -218,16 +218,16 @@ cdef class Endpoint:
         return mapped.base + (addr & OFFSET_MASK)
 
     cdef int _refuse(self, u64 addr, u64 size) except -1:
-        """Say what is wrong with an access to `size` bytes (8: perhaps a word) at `addr`."""
+        """Raise the error for an access to `size` bytes (8: perhaps a word) at `addr`."""
         return do_refuse(self, addr, size)
 
     cdef int _mourn(self, u64 node) except -1:
         return do_mourn(self, node)
 
     cdef int _renew_edges(self, u64 addr, u64 size) except -1:
-        """Before a write without coherence: the parts of its lines that others wrote, as they are.
+        """Before a write without coherence: fetch the parts of its lines that other clients wrote.
 
-        Else writing back our line would bring back what we have cached of its other part.
+        Otherwise, writing back our line would restore our old copy of its other part.
         """
         return do_renew_edges(self, addr, size)
 
@@ -238,7 +238,7 @@ cdef class Endpoint:
         return self._map[node].lost[0] == LIMPET_LOST
 
     cdef inline Counters* _scope(self, u64 addr) noexcept:
-        # what goes to the control segment is no verb on a memory node: never in the foreground
+        # a verb on the control segment is no verb on a memory node: never in the foreground
         return &self._scopes[1] if addr >= CONTROL else self._here
 
     cdef inline void _reads(self, u64 addr, u64 size) noexcept:
@@ -260,7 +260,7 @@ cdef class Endpoint:
         scope.cas_lost += lost
 
     cdef inline int _burn(self) except -1:
-        # ORDER: looked at right before the step that it is about, and not remembered.
+        # ORDER: checked right before the step that it guards, and not remembered.
         if self._guard != NULL and (<volatile u64*>self._guard)[0] != self._guarded:
             raise ClientError(DISOWNED)
         if self._fuse > 0:
@@ -272,7 +272,7 @@ cdef class Endpoint:
     # ---- verbs ------------------------------------------------------------------------------
 
     cpdef bint failed(self, u64 addr) noexcept:
-        """A hint, not a verb: whether one on this address would find that its node was marked."""
+        """Not a verb: whether a verb on this address would find its node marked as failed."""
         return do_failed(self, addr)
 
     cpdef int read_words(
@@ -310,25 +310,25 @@ cdef class Endpoint:
         return do_store(self, addr, value)
 
     cpdef u64 swap(self, u64 addr, u64 value) except? 0xFEEDFACEDEADBEA7:
-        """Set the word at `addr`; the old one. A full barrier."""
+        """Set the word at `addr`; its old value. A full barrier."""
         return do_swap(self, addr, value)
 
     cpdef u64 cas(self, u64 addr, u64 expected, u64 desired) except? 0xFEEDFACEDEADBEA7:
-        """Set the word at `addr` to `desired` if it is `expected`; what it was."""
+        """Set the word at `addr` to `desired` if it is `expected`; its old value."""
         return do_cas(self, addr, expected, desired)
 
     cpdef u64 faa(self, u64 addr, u64 delta) except? 0xFEEDFACEDEADBEA7:
-        """Add `delta`, modulo 2**64, to the word at `addr`; what it was."""
+        """Add `delta`, modulo 2**64, to the word at `addr`; its old value."""
         return do_faa(self, addr, delta)
 
     cpdef u64 fetch_or(self, u64 addr, u64 bits) except? 0xFEEDFACEDEADBEA7:
-        """Set `bits` in the word at `addr`; what it was."""
+        """Set `bits` in the word at `addr`; its old value."""
         return do_fetch_or(self, addr, bits)
 
     cpdef u64 mcas(
         self, u64 addr, u64 compare, u64 swap, u64 compare_mask, u64 swap_mask
     ) except? 0xFEEDFACEDEADBEA7:
-        """Masked CAS as RDMA NICs define it; what the word was.
+        """Masked CAS as RDMA NICs define it; the old value of the word.
 
         If the word equals `compare` in the bits of `compare_mask`, its bits in `swap_mask` are
         replaced by those of `swap`.
@@ -351,7 +351,7 @@ cdef class Endpoint:
         return do_end(self)
 
     cpdef bint background(self, bint on) noexcept:
-        """Count the verbs from here on as background work, or not; what was counted before."""
+        """Count the verbs from here on as background work, or not; the earlier setting."""
         return do_background(self, on)
 
     cpdef bytes read(self, u64 addr, Py_ssize_t size):
@@ -420,9 +420,9 @@ cdef class Endpoint:
         return do_futex_wait(self, addr, expected, timeout_us)
 
     cpdef int futex_wake(self, u64 addr, int count) except -1:
-        """Wake up to `count` of those that sleep on the word at `addr`; how many there were.
+        """Wake up to `count` of the threads that sleep on the word at `addr`; how many there were.
 
-        Not those on other hosts or in pure builds: these look again when their time is over.
+        Threads on other hosts or in pure builds are not woken: they look again after their timeout.
         """
         return do_futex_wake(self, addr, count)
 
@@ -433,13 +433,13 @@ cdef class Endpoint:
     # ---- one operation at a time --------------------------------------------------------------
 
     cdef bint _take_over(self) except -1:
-        """Be inside in place of an operation that was cut off (inside.py); False: it was not."""
+        """Take the place of an operation that was cut off (inside.py); False: none was cut off."""
         return do_take_over(self)
 
     def begin_last(self) -> bool:
         """Enter an operation without waiting, to end the handle; False: another thread is inside.
 
-        What a signal handler cut off in this thread is over.
+        An operation of this thread that a signal handler has cut off is over.
         """
         if self._busy and self._owner != pthread_self():
             return False

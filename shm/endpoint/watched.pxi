@@ -1,11 +1,11 @@
 # Part of verbs.pyx: memory as a buffer, without an endpoint.
 
 cdef class Watched:
-    """A writable mapping as a buffer, with SIGBUS watched as long as anybody has that buffer.
+    """A writable mapping as a buffer; SIGBUS is watched as long as a caller has that buffer.
 
-    For what looks at memory without an endpoint, also after that has let go of it. When the memory
-    is lost, the buffer has zeros of this process's own. `fd`: as `Endpoint.attach` takes it; a copy
-    of it is kept.
+    For code that looks at memory without an endpoint, also after an endpoint has detached it. When
+    the memory is lost, the buffer has zeros of this process's own. `fd`: as `Endpoint.attach` takes
+    it; a copy of it is kept.
     """
 
     cdef object _keep

@@ -23,16 +23,16 @@ Block word
     TAKEN    a slab or a span that the client in it is taking from its owner (reclaim.py)
     LIMBO    a slab or span that was taken; its last owner may use it until the epoch in it lies
              behind every pinned client
-    BACKUP   holds replicas of the objects of another block, its primary
+    BACKUP   has replicas of the objects of another block, its primary
     STRAY    a backup whose primary's node is lost; no object is added once its epoch has passed
 
-Stamps wrap after 2^48 closings of a period (epoch.py). No stamp is of a later epoch than that which
-is read after it, so it stands for the last epoch until then with these bits (`age`). That is the
-epoch in which it was written, or one that is 2^48 or a multiple of it later: a block that has been
-free for so long may count as given back a moment ago, and waits once more for pinned clients. It is
-never taken too early. The stamp 0 is of no period, and means long ago. A mark of a BACKUP is an
-epoch's low bits, too; it only has to differ from what was there before, for the CAS of a client
-that was stopped meanwhile.
+Stamps wrap after 2^48 closings of a period (epoch.py). A client reads the epoch after the stamp, so
+the stamp is of no later epoch, and stands for the last epoch up to that one with these bits
+(`age`). That is the epoch in which it was written, or one that is a multiple of 2^48 later. So a
+block that has been free for that long may count as given back a moment ago, and waits once more for
+pinned clients; it is never taken too early. The stamp 0 is of no period, and means long ago. A mark
+of a BACKUP has an epoch's low bits, too; it only has to differ from the mark before it, so that the
+CAS of a client that was stopped meanwhile fails.
 
 Object reference (56 bits): bits 48-55 size class, bits 4-47 address of the first replica, bits 1-3
 number of replicas - 1, bit 0 clear. Objects are 16-byte aligned.
@@ -40,8 +40,8 @@ number of replicas - 1, bit 0 clear. Objects are 16-byte aligned.
 Link: a word in a store that makes an object reachable. Bits 1-47 are those of the object's
 reference; bit 0 marks it tentative, that is, not in force until cleared; the other bits are the
 store's. With HELD in bits 1-3, a value that no reference has there, a protocol of the store holds
-the link, and the word is no reference: `Contents.concerned` says which objects the protocol frees
-meanwhile.
+the link, and the word is no reference: `Contents.concerned` names the objects that the protocol
+frees meanwhile.
 """
 
 from typing import Final
@@ -79,8 +79,8 @@ ADDRESS_MASK: Final = (1 << 48) - 16
 LINK_MASK: Final = ADDRESS_MASK
 TENTATIVE: Final = 1
 REPLICATED: Final = 1
-"""In the address of a link, in a client journal: it is no address but a store's own name of a
-link, such as one with replicas. `Contents.linked` judges it."""
+"""In a link address in a client journal: it is not an address but a store's own name of a link,
+such as one with replicas. `Contents.linked` judges it."""
 REPLICAS_SHIFT: Final = 1
 REPLICAS_BITS: Final = 0xE
 REFERENCE_MASK: Final = (1 << 56) - 1
@@ -145,7 +145,7 @@ def recast(word: int, kind: int, owner: int) -> int:
 
 
 def replica_bits(replicas: int) -> int:
-    """The bits of a reference that say how many replicas the object has."""
+    """The bits of a reference with the object's number of replicas."""
     return replicas - 1 << REPLICAS_SHIFT
 
 

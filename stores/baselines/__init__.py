@@ -1,1 +1,1 @@
-"""What the papers compare themselves with: Clover, pDPM-Direct, DTX and RAW."""
+"""The baselines of the papers: Clover, pDPM-Direct, DTX and RAW."""

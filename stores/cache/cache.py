@@ -1,8 +1,8 @@
 """`pool.cache`: Python objects that all processes share, until they expire or are evicted.
 
 A `Cache` is a MutableMapping whose entries may be gone at any time. All times are in milliseconds.
-A value is encoded when it is set and decoded, afresh, each time it is read. With the codec
-"pickle", which is the default, reading executes what whoever may write to the pool has put there.
+A value is encoded when it is set, and decoded anew each time it is read. With the codec "pickle",
+which is the default, a read executes code that any writer of the pool may have put there.
 
 `incr`, `cas`, `add`, `replace`, `setdefault` and `pop` are atomic among all processes.
 """
@@ -150,7 +150,7 @@ class Cache(MutableMapping[K, V]):
     def terms(
         self, ttl: int | None, slide: bool, stale: int, tags: Iterable[str], birth: int = -1
     ) -> Terms:
-        """What a write says of its entry. Raises ParameterError."""
+        """The terms of a write. Raises ParameterError."""
         if ttl is None and not (slide or stale or tags) and birth < 0:
             return self.store.usual
         lives = self.store.parameters.ttl_ms if ttl is None else ttl
@@ -228,8 +228,8 @@ class Cache(MutableMapping[K, V]):
     def cas(self, key: K, value: V, token: int) -> bool:
         """Set a value if the entry is as `gets` found it; whether it was. The deadline stays.
 
-        The token stands for the bytes of the entry: one that was changed and changed back is as it
-        was. With the token of nothing it is `add`.
+        The token stands for the bytes of the entry: an entry that was changed and changed back
+        matches it. With the token of nothing this is `add`.
         """
         if token == TOKEN_OF_NOTHING:
             return self._write(key, value, INSERT, self.store.usual) == DONE
@@ -238,10 +238,10 @@ class Cache(MutableMapping[K, V]):
     def incr(
         self, key: K, delta: int = 1, *, initial: int | None = None, ttl: int | None = None
     ) -> int:
-        """Add to a whole number; what it is then. Its deadline stays.
+        """Add to a whole number; the sum. Its deadline stays.
 
-        `initial`: what a number that is not there was, with this `ttl`; KeyError if there is none.
-        Raises TypeError when the value is no whole number.
+        `initial`: the number to start from if the key is not there, with this `ttl`; without it,
+        KeyError. Raises TypeError when the value is no whole number.
         """
         name = self.codec.encode_key(key)
         while True:
@@ -311,19 +311,19 @@ class Cache(MutableMapping[K, V]):
         return any(name in self.store for name in self.store)
 
     def clear(self) -> None:
-        """From now on no entry counts that is there. Takes one write; see `expire`."""
+        """Invalidate all entries that are there now. Takes one write; see `expire`."""
         self.store.invalidate(0)
 
     def invalidate(self, *tags: str) -> None:
-        """From now on no entry counts that has one of these tags and was begun before."""
+        """Invalidate all entries with one of these tags whose value was begun before now."""
         for tag in tags:
             self.store.invalidate(tag_number(tag))
 
     def expire(self) -> int:
         """Free the memory of all entries that do not count any more; how many there were.
 
-        Nothing depends on it: an entry that does not count is never served, and is the first to go
-        when a cache is full.
+        No other operation depends on it: an entry that does not count is never served, and a full
+        cache evicts it first.
         """
         return sum(self.store.purge(name) for name in self.store)
 
@@ -331,8 +331,8 @@ class Cache(MutableMapping[K, V]):
         """Counts since the cache was made, of all processes, living and dead; and its size.
 
         `items` and `bytes` include entries that do not count any more, and have not been freed.
-        `own`: the counts are of this process's place in the pool, which it may have had from
-        another process before.
+        `own`: only the counts of this process's client slot, which another process may have had
+        before.
         """
         counts = self.store.own_counts() if own else self.store.counts()
         items, size = self.store.sizes()
@@ -359,14 +359,14 @@ class Cache(MutableMapping[K, V]):
         none_ttl: int | None = None,
         patience: int = PATIENCE_MS,
     ) -> V:
-        """The value, computed if it is not there: by one caller of all processes, while the others
+        """The value. If it is not there, one caller of all processes computes it, while the others
         wait. When the process that computes is killed, another one takes over at once.
 
-        `stale`: so many ms after its deadline the others get the old value instead of waiting.
-        `none_ttl`: how long a value of None is kept; 0: not at all. `patience`: after so many ms a
-        caller that waits computes for itself. What `compute` raises goes to its caller; another one
-        computes then. A value whose key was set, deleted or invalidated while it was computed is
-        returned, and not kept.
+        `stale`: for so many ms after the deadline the other callers get the old value and do not
+        wait. `none_ttl`: how many ms a value of None is kept; 0: not at all. `patience`: after so
+        many ms a waiting caller computes for itself. An exception of `compute` goes to its caller,
+        and another caller computes then. If the key was set, deleted or invalidated while its value
+        was computed, the value is returned but not kept.
         """
         name = self.codec.encode_key(key)
         seat = self.flights.board(name, patience)
@@ -417,7 +417,7 @@ class Cache(MutableMapping[K, V]):
         none_ttl: int | None,
         flies: bool,
     ) -> None:
-        """Keep what was computed, if it is to be kept."""
+        """Store the computed value, if it is to be kept."""
         if value is None and none_ttl is not None:
             ttl, slide, stale = none_ttl, False, 0
         if value is None and none_ttl == 0:
@@ -438,8 +438,9 @@ class Cache(MutableMapping[K, V]):
     ) -> Callable[[F], F]:
         """Decorate a function, or a coroutine function: `get_or_compute` by its arguments.
 
-        `key`: makes a key of the arguments; by default the function's name and they, which must
-        then be what a key can be. The function gets an attribute `forget(*arguments)`.
+        `key`: makes a key of the arguments; by default the key is the function's name and the
+        arguments, which must then be valid in a key. The function gets an attribute
+        `forget(*arguments)`.
         """
         how = {"ttl": ttl, "slide": slide, "stale": stale, "tags": tuple(tags)}
         uses = Computes(
@@ -450,7 +451,7 @@ class Cache(MutableMapping[K, V]):
     # ---- other ------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Verify every invariant in memory; StoreCorrupt says what does not hold."""
+        """Verify every invariant in memory; StoreCorrupt names the one that does not hold."""
         self.store.check()
 
     def __repr__(self) -> str:

@@ -1,8 +1,9 @@
-"""What the clients of a cache count, hits, misses and so on: `Counters`.
+"""Hits, misses and so on, as the clients of a cache count them: `Counters`.
 
-Each client slot has a line of counters among the cache's own words (layout.py), which only the
-process that has the slot writes; so a count is a load and a store. The line stays when its client
-is gone, and the next client of the slot counts on in it: what a killed client counted is there.
+Each client slot has a line of counters among the cache's own words (layout.py). Only the process
+that has the slot writes them, so a count is a load and a store. The line stays when its client is
+gone, and the next client of the slot counts on in it, so the counts of a killed client are not
+lost.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from limpet.stores.cache.layout import COUNTER_SIZE, COUNTERS, COUNTS
 
 
 class Counters:
-    """The counters of a cache whose words are at `words`. All of it within an operation."""
+    """The counters of a cache whose words are at `words`. Used within an operation."""
 
     def __init__(self, pool: Any, clients: int) -> None:
         self.endpoint = pool.endpoint
@@ -43,13 +44,13 @@ class Counters:
         self.owner = ident
 
     def all(self) -> dict[str, int]:
-        """What all clients have counted, living and dead ones."""
+        """The counts of all clients, living and dead ones."""
         raw = self.endpoint.read(self.words + COUNTERS, COUNTER_SIZE * self.clients)
         words = memoryview(raw).cast("Q").tolist()
         return {name: sum(words[number::8]) for number, name in enumerate(COUNTS)}
 
     def own(self) -> dict[str, int]:
-        """What the clients of this process's slot have counted."""
+        """The counts of this process's client slot."""
         self.count(0, 0)
         raw = self.endpoint.read(self.line, COUNTER_SIZE)
         return dict(zip(COUNTS, memoryview(raw).cast("Q").tolist(), strict=False))

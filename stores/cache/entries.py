@@ -1,7 +1,7 @@
-"""What an operation does with one entry of a cache: `Entries`.
+"""The steps of an operation on one entry of a cache: `Entries`.
 
-All of it within an operation. An entry is found by the index, and then in the image (objects.py);
-`head` is the address of what its object has in front of the pair (layout.py).
+All run within an operation. The index finds an entry, which is then in the image (objects.py).
+`head` is the address of the words in front of the pair of its object (layout.py).
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ class Entries:
     # ---- reading ----------------------------------------------------------------------------
 
     def read(self, found: bool) -> Any:
-        """The value of the entry in the image, a hit; None, a miss, if it does not count or no
-        entry was `found`."""
+        """The value of the entry in the image, counted as a hit; None, counted as a miss, if it
+        does not count or no entry was `found`."""
         if found:
             head = self.objects.at()
             life = self.endpoint.load(head + LIFE)
@@ -77,7 +77,7 @@ class Entries:
         return None
 
     def meet(self, head: int, life: int) -> None:
-        """An entry is read: count the hit in it, if that is not done, and put its deadline off."""
+        """Count the hit in an entry that is read, if that is needed, and put its deadline off."""
         if self.counts_hits and life & HITS_MASK < HITS_MAX:
             self.endpoint.cas(head + LIFE, life, life + 1)
         if life & SLIDES:
@@ -99,7 +99,7 @@ class Entries:
     # ---- writing ----------------------------------------------------------------------------
 
     def refusal(self, head: int, mode: int, terms: Terms) -> int:
-        """DONE, or how a write in this mode ends that finds the entry in the image."""
+        """DONE, or how a write in this mode ends when it finds the entry in the image."""
         if mode == PUT:
             return DONE
         if mode == FINISH:
@@ -118,8 +118,8 @@ class Entries:
         return DONE
 
     def head_next(self, terms: Terms, lap: int, head: int) -> None:
-        """Prepare the head of the object that is written next. `head`: of the one it replaces, or
-        0."""
+        """Prepare the head of the object that is written next. `head`: that of the object it
+        replaces, or 0."""
         endpoint = self.endpoint
         heading = self.objects.heading
         now = endpoint.microseconds()
@@ -178,8 +178,8 @@ class Entries:
         return outcome
 
     def delete(self, place: Place, key: bytes) -> int:
-        """DONE, AGAIN, FULL, or MISSING: there was none that counts. One that does not count goes,
-        too."""
+        """DONE, AGAIN, FULL, or MISSING: there was none that counts. An entry that does not count
+        is removed, too."""
         self.index.choose(place, key)
         slot = self.index.find(place, key)
         if not slot:

@@ -1,17 +1,17 @@
 """Single flight: of all callers in all processes that miss a key, one computes it.
 
-The flight is a word in the head of the entry: the client that computes, or 0. An entry that was not
-there is put there as PENDING, without a value. A caller begins a flight by a CAS of that word from
-0, or from a client that is dead, to its own client; all others see whose it is, and wait. To take
-over from a dead client needs no recovery: whether it lives is asked of its life lock
-(shm/clients/life_locks.py), so that takes as long as one look.
+The flight is a word in the head of the entry: the client that computes, or 0. For a missing key,
+the caller inserts a PENDING entry, without a value. A caller begins a flight by a CAS of that word
+from 0, or from a dead client, to its own client. All other callers see the client there, and wait.
+To take over from a dead client needs no recovery: a caller tests the client's life lock
+(shm/clients/life_locks.py), which takes one look.
 
-The value replaces the entry only if the flight is still its client's. So a value that another
-client has set, or deleted the key of, in the meantime stays. What a client computed may have been
-invalidated since it began: its `birth` is the beginning (validity.py), so it is not served.
+The client's value replaces the entry only if the client still has the flight. So if another client
+has set or deleted the key in the meantime, that change stays. The computed value may have been
+invalidated since the client began: its `birth` is the beginning (validity.py), so it is not served.
 
-A kill leaves behind: an entry whose flight is a dead client's. The next caller takes it over.
-Without one it expires after `patience`, if it is PENDING, and else with its value.
+A kill leaves behind: an entry with the flight of a dead client. The next caller takes it over. If
+none comes, a PENDING entry expires after `patience`, and any other with its value.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ PAUSE_MAX_S: Final = 0.005
 
 
 class Seat(NamedTuple):
-    """What a caller has to do: to return `data`, or, if it is `mine`, to compute.
+    """The next step of a caller: to return `data`, or, if the flight is `mine`, to compute.
 
-    `flies`: it has the flight; else it has waited for long enough. `birth`: of the value.
+    `flies`: it has the flight; otherwise it has waited long enough. `birth`: of the value.
     """
 
     mine: bool
@@ -61,7 +61,7 @@ class Flights:
                 pause = min(2 * pause, PAUSE_MAX_S)
 
     async def board_async(self, key: bytes, patience: int) -> Seat:
-        """As `board`, for an event loop, which goes on meanwhile."""
+        """As `board`, without blocking the event loop."""
         end = time.monotonic() + patience / 1000
         dead, pause = 0, PAUSE_S
         while True:
@@ -74,7 +74,7 @@ class Flights:
                 pause = min(2 * pause, PAUSE_MAX_S)
 
     def _look(self, key: bytes, dead: int, patience: int, end: float) -> tuple[Seat | None, int]:
-        """What to do now, or None and the client to wait for."""
+        """The next step, or None and the client to wait for."""
         how, data, number = self.store.begin_flight(key, dead, patience)
         if how == MINE:
             return Seat(True, b"", number, True), 0

@@ -1,7 +1,7 @@
 """The word of an entry that says which client computes its value: `FlightWord`.
 
 It is in the head of the entry's object (layout.py): 0, or a client. flight.py has the protocol, and
-the callers that wait; here is what it does with the word, within an operation.
+the callers that wait; this module changes the word, within an operation.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ class FlightWord:
         if state == STALE:
             value = objects.value()
         elif state != UNDECIDED:
-            return None  # it does not count any more: another one takes its place
+            return None  # it does not count any more: a new entry takes its place
         birth = entries.validity.birth()
         pilot = self.endpoint.load(head + FLIGHT)
         if pilot and pilot != dead:
             return OTHERS, value, pilot
         # LINEARIZES: the beginning of a flight
         found = self.endpoint.cas(head + FLIGHT, pilot, self.client.ident)
-        # A kill here: whoever waits for the value sees that its client is dead, and takes over.
+        # A kill here: a waiting caller sees that the client is dead, and takes over.
         return (MINE, value, birth) if found == pilot else (OTHERS, value, found)
 
     def alight(self, place: Place, key: bytes) -> bool:

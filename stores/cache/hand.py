@@ -12,12 +12,12 @@ Step of a client that wants room, an operation of its own
        hits of all down by one
     5. CAS the hand to the place behind the window; at the end of the table, see `Ledger.end_lap`
 
-The hand moves last. A client that is killed before leaves it, and the next client does the window
-again; so nothing is passed over, which the ledger counts on. Several clients may be at one window:
-each unlinks by a CAS of the slot, and one of them wins.
+The hand moves last. If a client is killed before that, the next client repeats the window; so no
+entry is passed over, and the ledger depends on this. Several clients may be at one window: each
+unlinks by a CAS of the slot, and one of them wins.
 
-The hand takes no entry whose value a client computes (flight.py), unless it has been told to be
-`ruthless`, as there is nothing else.
+The hand takes no entry whose value a client is computing (flight.py), unless it is told to be
+`ruthless`, because there is no other entry.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ WINDOW: Final = 16
 """Entries of a window, or a few more."""
 WINDOW_GROUPS: Final = 32
 ROOM: Final = 64
-"""How many entries a window can have: what is beyond is passed over as if it had hits."""
+"""Entries that a window has at most: any more are passed over as if they had hits."""
 LAP_SHARE: Final = 16
-"""So many times the hand goes round before it tries to end a lap, unless it is told to."""
+"""Times that the hand goes round before it tries to end a lap, unless it is told to."""
 
 
 class Hand:
@@ -134,8 +134,8 @@ class Hand:
         return freed
 
     def _look(self, group: int, lap: int, ruthless: bool) -> int:
-        """Account for what the group at this address has, and note it in the window; units freed
-        by unlinking what is void."""
+        """Account for the entries of the group at this address, and note them in the window; units
+        freed by unlinking void entries."""
         freed = 0
         self.endpoint.read_words(group, self.row, GROUP_WORDS)
         for index in range(GROUP_WORDS):
@@ -165,7 +165,7 @@ class Hand:
         return freed
 
     def _units(self, head: int) -> int:
-        """What the object whose head is here counts for."""
+        """Units of the object whose head is here."""
         return self.objects.units_of(self.endpoint.load(head + PREFIX))
 
     def _choose(self, want: int) -> int:

@@ -14,9 +14,9 @@ cache line
     40    flight     the client that computes a new value, or 0
 
 life, deadline and flight change while the object is linked, by a CAS, a store of a whole word and a
-CAS; the checksum of the pair leaves them out. A client that changes one is pinned since before it
-found the object, so the memory is not used for something else; on an object that was unlinked
-meanwhile the change is of no consequence.
+CAS; the checksum of the pair leaves them out. A client that changes one was pinned before it found
+the object, so the memory has no other use yet; if the object was unlinked meanwhile, the change has
+no effect.
 
 The cache's words, behind the directory of memory node 0
     0     hand           bits 44-63 lap, 36-43 directory, 12-35 prefix of the hash, 0-11 group
@@ -86,7 +86,7 @@ HITS, MISSES, SETS, DELETES, EVICTIONS, EXPIRATIONS, COMPUTATIONS = (
 
 US_PER_MS: Final = 1000
 SLIDE_SHARE: Final = 16
-"""A sliding deadline is written when it is late by 1/16 of its time."""
+"""A sliding deadline is written again when 1/16 of its time has passed."""
 
 
 def words_size(clients: int) -> int:

@@ -4,13 +4,13 @@ A count beside a table drifts when a client is killed between a change of the ta
 of the count. Here each object says in which lap of the hand (hand.py) it is accounted for, and each
 of the last laps has a bank, one word with its items and units. As the hand passes an object of an
 earlier lap, it moves it into the bank of this lap. When the hand has been everywhere, no object is
-left in an earlier bank; so a lap that is three laps old is not counted any more, and all that kills
-have left in its bank is gone with it. Nothing is scanned for that beyond what an eviction looks at.
+left in an earlier bank. So the bank of a lap that is three laps old is not counted any more, and
+the errors that kills left in it go with it. An eviction scans no more than it needs for itself.
 
-The order makes each error one to the safe side: an object is added before it is linked, and taken
-away after it was unlinked; the hand adds to the new bank before it takes away from the old one. So
-the sum is never below what is linked, and `admit`, which adds first and looks then, keeps what is
-linked within the bounds at all times.
+The order makes each error an overcount: an object is added before it is linked, and taken away
+after it was unlinked; the hand adds to the new bank before it takes away from the old one. So the
+sum is never below the objects that are linked. `admit` adds first and looks then, so the linked
+objects stay within the bounds at all times.
 
 Steps
     admit     faa(bank of this lap, +units); over the bounds: faa back, and evict first
@@ -19,14 +19,14 @@ Steps
     end of a lap   see below
 
 `account` and `restamp` meet at the life: the CAS fails on a DEAD one, and the client that sets DEAD
-learns which bank has the object. An object whose lap is not counted any more is not taken away from
-anything.
+learns which bank has the object. An object whose lap is not counted any more is taken away from no
+bank.
 
 The lap ends, at the end of the table, only when every operation that may have begun in an earlier
-one has ended: a client could be about to link an object with that lap. `period` has the epoch that
-was closed after this lap had begun; the lap ends at a later visit, when no client is pinned so
-early. The bank of the lap after the next one is cleared before that: it is used by no client yet,
-and a client that is late with clearing it keeps the next lap from ending.
+lap has ended: such a client could be about to link an object with its lap. `period` has the epoch
+that was closed after this lap had begun; the lap ends at a later visit, when no client is pinned at
+that epoch or before. The bank of the lap after the next one is cleared before that: it is used by
+no client yet, and a client that is late with clearing it keeps the next lap from ending.
 
 A kill leaves behind: at most an object's units too many in a bank, until that bank is not counted.
 """
@@ -93,8 +93,8 @@ class Ledger:
         return self.fits(self.total(self.lap()) + ITEM + units)
 
     def admit(self, lap: int, units: int, spare: int) -> bool:
-        """Account for an object that is about to be linked in this lap; False: it was not, as there
-        would be too much. `spare`: the units of one that it replaces, or 0."""
+        """Account for an object that is about to be linked in this lap; False: it is not, as the
+        cache would have too much. `spare`: the units of an object that it replaces, or 0."""
         one = ITEM
         self.endpoint.faa(self.bank(lap), one + units)
         total = self.total(lap)
@@ -110,8 +110,8 @@ class Ledger:
         self.endpoint.faa(self.bank(lap), MASK - units - ITEM + 1)
 
     def account(self, head: int, units: int) -> None:
-        """An object was unlinked by this client: it is DEAD, and accounted for no more."""
-        # ORDER: the other bits stay: a client that has found the object still goes by them.
+        """Set DEAD in an object that this client has unlinked, and account for it no more."""
+        # ORDER: the other bits stay: a client that has found the object still reads them.
         life = self.endpoint.fetch_or(head + LIFE, DEAD)
         # A kill here: the bank has an object too many until it is not counted any more.
         # ORDER: the lap after the life, so it is no earlier one than the object's.
@@ -121,7 +121,7 @@ class Ledger:
             self.withdraw(its, units)
 
     def restamp(self, head: int, life: int, units: int, lap: int) -> int:
-        """Account for a linked object in this lap; its life then."""
+        """Account for a linked object in this lap; its life word after that."""
         while not life & DEAD:
             its = life >> LAP_SHIFT & LAP_MASK
             behind = lap - its & LAP_MASK
@@ -140,8 +140,8 @@ class Ledger:
         return life
 
     def end_lap(self, hand: int) -> bool:
-        """The hand has been everywhere: end the lap, unless an operation of an earlier one may be
-        at work. Within an operation."""
+        """End the lap, as the hand has been everywhere, unless an operation of an earlier lap may
+        still run. Within an operation."""
         endpoint = self.endpoint
         lap = hand >> LAP_AT
         period = endpoint.load(self.words + PERIOD)

@@ -14,7 +14,7 @@ TUPLES: Final = ("pickle", "msgpack")
 
 
 class Computes(NamedTuple):
-    """What it needs of a cache: the name of its codec, and three of its methods."""
+    """The part of a cache that `memoize` needs: the codec's name, and three methods."""
 
     codec: str
     get_or_compute: Callable[..., Any]

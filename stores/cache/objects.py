@@ -1,7 +1,7 @@
 """Objects of a cache: a head (layout.py), then the pair as records.py says.
 
-`heading` is what the next object's head will be; a store sets it within the operation that writes
-the object. What changes of a head is read and written by atomic verbs, at `at`.
+`heading` is the next object's head; a store sets it within the operation that writes the object.
+The words of a head that change are read and written by atomic verbs, at `at`.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ class CacheObjects(Objects):
         return self.image.word(1)
 
     def units_of(self, sizes: int) -> int:
-        """What an object with these sizes counts for."""
+        """Units of an object with these sizes."""
         return (PREFIX + HEADER + ((sizes & 0xFFFF) + 7 & ~7) + (sizes >> 16) + UNIT - 1) // UNIT
 
     def units(self) -> int:
-        """What the object in the image counts for."""
+        """Units of the object in the image."""
         return self.units_of(self.sizes)

@@ -27,9 +27,9 @@ LEAST: Final = PREFIX + HEADER
 class CacheParameters(GrowingParameters):
     """Those of `race`, and
 
-    `max_items` and `max_bytes`: what the cache has at most; an entry counts with key, value and 64
-    bytes. `ttl_ms`: how long an entry lives unless it says so itself; 0: until it is evicted.
-    `policy`: "clock", or "fifo", in which a hit writes nothing. `clients`: slots of the pool.
+    `max_items` and `max_bytes`: the cache's bounds; an entry counts as key, value and 64 bytes.
+    `ttl_ms`: how long an entry lives unless it says so itself; 0: until it is evicted. `policy`:
+    "clock", or "fifo", in which a hit writes nothing. `clients`: slots of the pool.
     """
 
     max_items: int

@@ -1,8 +1,10 @@
 """How a cache makes room, by evicting: `Room`.
 
-Of three kinds: within the bounds of the cache, for which the hand (hand.py) goes on until the
-ledger has room; memory of the pool, for which more and more of the cache goes, up to all of it; and
-a slot in the buckets of a key, when their subtable cannot be split for want of memory.
+There are three kinds of room:
+    the cache's bounds   the hand (hand.py) goes on until the ledger has room
+    the pool's memory    more and more of the cache is evicted, up to all of it
+    a slot of a key      when the subtable cannot be split for want of memory, one of the entries in
+                         the key's buckets is evicted
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ GIVE_UP: Final = 4096
 
 
 class Room:
-    """Makes room in a cache. `store`, in the methods: the cache, for whose operation it is."""
+    """Makes room in a cache. `store`, in the methods: the cache whose operation needs room."""
 
     def __init__(
         self, pool: Any, index: Index, ledger: Ledger, hand: Hand, counters: Counters
@@ -72,8 +74,8 @@ class Room:
             self.counters.count(EXPIRATIONS, self.hand.expired)
 
     def _wait_for_lap(self, store: Store, in_vain: int) -> None:
-        """There is nothing to evict, and too much by the ledger: killed clients have left that, or
-        others are about to link it. Help the lap to end."""
+        """Help the lap to end: there is nothing to evict, but too much by the ledger, which killed
+        clients have left, or other clients are about to link."""
         if in_vain > GIVE_UP:
             raise StoreFull(
                 f"{store.name}: {self.pool.url}: nothing can be evicted: other clients stand still "
@@ -98,12 +100,12 @@ class Room:
                 share = 2 * share + 4096
                 if self._evict_units(store, share):
                     continue
-                # Nothing is left of the cache: what the pool keeps for updates is the last.
+                # Nothing is left of the cache: take the memory that the pool keeps for updates.
                 store.find_memory(True, key, size)
                 return
 
     def _evict_units(self, store: Any, units: int) -> int:
-        """Evict about so many units, or all that there is; what was freed."""
+        """Evict about so many units, or all that there are; the units freed."""
         freed = in_vain = 0
         scope = self.endpoint.background(True)
         try:

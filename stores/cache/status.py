@@ -6,12 +6,12 @@ FRESH: Final = 0
 STALE: Final = 1
 """The deadline has passed, but the value may be served while another one is computed."""
 VOID: Final = 2
-"""To be missed, and removed by whoever wants to."""
+"""It does not count: a read misses it, and any client may remove it."""
 UNDECIDED: Final = 3
-"""Its value is being computed, and there is none, or none that may be served."""
+"""Its value is being computed, and it has no value that may be served."""
 
 OVER: Final = 16
-"""How a write ended: there would be too much in the cache."""
+"""How a write ended: the cache would have too much."""
 SWAP: Final = 8
 """A write that is made if the value that is there has the checksum of the terms."""
 FINISH: Final = 9
@@ -20,6 +20,6 @@ FINISH: Final = 9
 LANDED: Final = 0
 """How the beginning of a flight ended: there is a value."""
 MINE: Final = 1
-"""This client computes it."""
+"""This client computes the value."""
 OTHERS: Final = 2
-"""Another one does."""
+"""Another client computes the value."""

@@ -2,7 +2,7 @@
 
 A write of an entry is that of `race` (race/hash_store.py) with three steps more:
 
-    1. find the key; decide by what is there, and whether it counts, what the write comes to
+    1. find the key; decide how the write ends by the entry there, and by whether that counts
     2. account for the new object (ledger.py); if there would be too much, evict and start again
     3. write the object, link it by the CAS of `race`
     4. take the object that it replaced out of the account
@@ -10,12 +10,12 @@ A write of an entry is that of `race` (race/hash_store.py) with three steps more
 A read finds the key and judges the entry (validity.py); a hit counts itself in the object.
 
 A full cache evicts. If the pool has no memory for an object though the cache is within its bounds,
-it evicts more, up to all that it has, and raises StoreFull only when that does not help, as memory
-is with other stores. If a subtable cannot be split for want of memory, one of the entries in the
-key's own buckets makes room (room.py).
+the cache evicts more, up to all of its entries. It raises StoreFull only when that does not help,
+because other stores have the memory. If a subtable cannot be split for want of memory, one of the
+entries in the key's own buckets makes room (room.py).
 
-Every write has `Terms`: what the head of the object will say, and on what condition it is made.
-The condition of a flight is that the client has it still (flight.py).
+Every write has `Terms`: the head of the object, and the condition on which the write is made. The
+condition of a flight is that the client still has it (flight.py).
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class CacheStore(HashStore):
         self._find_words()
 
     def hold_ledger(self, ledger: Ledger) -> None:
-        """Have this ledger, and parts that account to it. Called when the store is made."""
+        """Use this ledger, and make the parts that account to it. Called when the store is made."""
         pool, index, validity = self.pool, self.index, self.validity
         counts_hits = self.parameters.policy != "fifo"
         self.ledger = ledger
@@ -232,7 +232,7 @@ class CacheStore(HashStore):
         return outcome
 
     def _grow_or_evict(self, key: bytes, misses: int) -> int:
-        """Make room for a key whose buckets are full: 0 by a split, 1 by evicting one of them."""
+        """Make room for a key whose buckets are full: 0 by a split, 1 by evicting an entry."""
         try:
             self.grow(key)
             return 0
@@ -274,13 +274,13 @@ class CacheStore(HashStore):
         return int(self.within(lambda: self.validity.birth()))
 
     def invalidate(self, tag: int) -> None:
-        """From now on no entry with this tag counts that was begun before; 0: no entry at all."""
+        """Invalidate all entries with this tag that were begun before now; 0: all entries."""
         self.within(lambda: self.validity.invalidate(tag))
 
     # ---- flights ----------------------------------------------------------------------------
 
     def begin_flight(self, key: bytes, dead: int, patience: int) -> tuple[int, Any, int]:
-        """Begin to compute the value of a key, unless it is there or another client does.
+        """Begin to compute the value of a key, unless it is there or another client computes it.
 
         (LANDED, value, 0); (MINE, a value that may be served meanwhile or None, birth); or (OTHERS,
         likewise, the client). `dead`: a client that is known to be dead; its flight is taken over.
@@ -306,22 +306,22 @@ class CacheStore(HashStore):
         return done
 
     def abandon_flight(self, key: bytes) -> None:
-        """This client does not compute the value after all."""
+        """End the flight without a value: this client does not compute it after all."""
         self.within(lambda: self.flight.alight(self.place, key))
 
     # ---- the whole cache --------------------------------------------------------------------
 
     def sizes(self) -> tuple[int, int]:
-        """Items and bytes by the ledger: at least what there is, with what is void."""
+        """Items and bytes by the ledger: an upper bound, which includes void entries."""
         total = self.within(lambda: self.room.total())
         return total >> ITEMS_SHIFT, (total & UNITS_MASK) * UNIT
 
     def counts(self) -> dict[str, int]:
-        """What all clients have counted, living and dead ones."""
+        """The counts of all clients, living and dead ones."""
         return dict(self.within(self.counters.all))
 
     def own_counts(self) -> dict[str, int]:
-        """What the clients of this process's slot have counted."""
+        """The counts of this process's client slot."""
         return dict(self.within(self.counters.own))
 
 

@@ -1,4 +1,4 @@
-"""What a write of a cache is to say of its entry, and on what condition it is made: `Terms`."""
+"""The terms of a write of a cache, its entry's times and tags, and its condition: `Terms`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from limpet.stores.cache.layout import US_PER_MS
 
 
 class Terms:
-    """What a write is to say of its entry. Times in ms; `deadline` in us since 1970."""
+    """The terms of a write. Times in ms; `deadline` in us since 1970."""
 
     def __init__(
         self,
@@ -18,8 +18,8 @@ class Terms:
         checksum: int = 0,
         keep: bool = False,
     ) -> None:
-        """`ttl`: 0 for ever. `slide`: likewise, and put off at each read. `birth`: -1, now. `keep`:
-        deadline, times and tags are those of the entry that is replaced."""
+        """`ttl`: 0: for ever. `slide`: as `ttl`, and put off at each read. `birth`: -1: now.
+        `keep`: deadline, times and tags are those of the entry that is replaced."""
         self.span = slide or ttl
         """From a write to the deadline; 0: there is none."""
         self.slide = slide

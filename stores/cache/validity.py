@@ -1,11 +1,11 @@
-"""Whether an entry may be served: its deadline, and what was invalidated.
+"""Whether an entry may be served: its deadline, and invalidations.
 
 Invalidations have numbers, from a counter. An entry has the number that the counter had when its
 value was begun, its `birth`; the word of a tag has the number of the tag's last invalidation. The
-entry counts as long as no word of its tags, nor that of tag 0, which all entries have, is above its
-birth. So one word is written to invalidate all entries of a tag at once, and a value that was begun
-before is never served afterwards, however late it is stored. Two tags may have one number, by
-chance in 4,096: then the entries of both go.
+entry counts as long as neither a word of its tags nor the word of tag 0, which all entries have, is
+above its birth. So one write of a word invalidates all entries of a tag at once. A value begun
+before that is never served afterwards, however late it is stored. By a chance of one in 4,096, two
+tags have the same number: then the entries of both are invalidated.
 
 Deadlines are by the clock of the host, in us since 1970, as a pool may outlive a boot and be shared
 by hosts. A clock that is set back makes entries live longer by as much.
@@ -32,7 +32,7 @@ from limpet.stores.cache.layout import (
 from limpet.stores.cache.status import FRESH, STALE, UNDECIDED, VOID
 
 FLIGHT_US: Final = 60_000_000
-"""For so long an entry whose time is over stays there if a client computes another value."""
+"""How long an expired entry stays while a client computes another value."""
 
 
 class Validity:
@@ -74,7 +74,7 @@ class Validity:
         return False
 
     def slide(self, head: int) -> None:
-        """An entry was read: put its deadline off, if it is late enough."""
+        """Put off the deadline of an entry that was read, if enough of its time has passed."""
         endpoint = self.endpoint
         span = (endpoint.load(head + TIMES) & 0xFFFF_FFFF) * US_PER_MS
         deadline = endpoint.microseconds() + span
@@ -86,7 +86,7 @@ class Validity:
         return self.endpoint.load(self.words + INVALIDATIONS)
 
     def invalidate(self, tag: int) -> None:
-        """From now on no entry with this tag counts that was begun before."""
+        """Invalidate all entries with this tag whose value was begun before now."""
         endpoint = self.endpoint
         number = endpoint.faa(self.words + INVALIDATIONS, 1) + 1
         at = self.tags + 8 * tag

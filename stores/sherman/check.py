@@ -1,7 +1,7 @@
 """Looks at the whole of a tree store: counting, audits, checking.
 
-They are made a node at a time, and other clients may be at work. Leaves are gone through by their
-fences, so that no key is met twice, or missed, because nodes are split meanwhile.
+They read a node at a time, and other clients may be at work. They go through leaves by their
+fences, so a split meanwhile makes them meet no key twice, and miss none.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class TreeCheck:
     """Looks by a store's handle, one operation at a time."""
 
     looks_max = 200
-    """So many looks at what other clients are changing."""
+    """How often it looks again at words that other clients are changing."""
 
     def __init__(self, store: Any) -> None:
         self.store = store
@@ -66,7 +66,7 @@ class TreeCheck:
         """References to all nodes and extents on memory nodes in service, as uint64."""
         found: list[int] = []
         for tree in range(len(self.store.trees.roots)):
-            with contextlib.suppress(NodeFailed):  # what it links to is on the same node
+            with contextlib.suppress(NodeFailed):  # its nodes are on the same memory node
                 for at, pointer in enumerate(self._words(tree)[:, 1].tolist()):
                     self.store.show_progress(at)
                     if not is_vacant(pointer):
@@ -80,7 +80,7 @@ class TreeCheck:
         return np.frombuffer(raw, dtype="<u8").reshape(objects, 2)
 
     def _references(self, tree: int, number: int, pointer: int) -> list[int]:
-        """The node of an object, and the extents that it links to, of one moment."""
+        """The node of an object, and the extents that it links to, as of one moment."""
         at = self.store.trees.roots[tree] + number * OBJECT_SIZE
         page = Page(self.endpoint, self.size)
         for _ in range(self.looks_max):
@@ -90,7 +90,7 @@ class TreeCheck:
                 whole = page.is_whole()
             except (StoreCorrupt, AddressError):
                 whole, links = False, []
-            # ORDER: after the node: it was linked all the while, so it was not used for another.
+            # ORDER: after the node: it stayed linked, so its memory had no other use.
             again = self.endpoint.load(at + POINTER)
             if whole and again == pointer:
                 return [pointer & REFERENCE_MASK, *(link & REFERENCE_MASK for link in links)]
@@ -102,10 +102,10 @@ class TreeCheck:
     # ---- checking -------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Verify every invariant of the trees in memory; StoreCorrupt says what does not hold.
+        """Verify every invariant of the trees in memory; StoreCorrupt names one that does not hold.
 
-        Other clients may be at work. NodeFailed: a tree is lost with its memory node, and nothing
-        is wrong with the others.
+        Other clients may be at work. NodeFailed: a tree is lost with its memory node, and no fault
+        was found in the others.
         """
         lost = None
         for tree in range(len(self.store.trees.roots)):
@@ -123,7 +123,7 @@ class TreeCheck:
             wrong = self._wrong_below(tree, self.store.trees.roots[tree], b"", None, None, seen)
             if not wrong:
                 wrong = self._wrong_locks(tree, seen)
-            # What other clients were changing may look wrong.
+            # Words that other clients were changing may look wrong.
             if not wrong or self._versions(tree) == before:
                 break
             self.endpoint.pause(attempt)
@@ -136,7 +136,7 @@ class TreeCheck:
     def _wrong_below(
         self, tree: int, at: int, low: bytes, high: bytes | None, level: int | None, seen: set[int]
     ) -> str:
-        """What is wrong with the node of an object, which must have these fences, or below it."""
+        """The fault found in or below the node of an object, if it has these fences, or ""."""
         seen.add(at)
         page = self.store.trees.blank().page
         with self.store.client:
@@ -163,7 +163,7 @@ class TreeCheck:
     def _wrong_with(
         self, tree: int, at: int, page: Page, low: bytes, high: bytes | None, level: int | None
     ) -> str:
-        """What is wrong with a node itself, or "" if nothing is."""
+        """The fault found in a node itself, or "" if there is none."""
         where = f"the node of object {at:#x}"
         wrong = self._wrong_memory(at, page, level is None)
         if wrong:
@@ -185,7 +185,7 @@ class TreeCheck:
         return next(filter(None, (*extents, self._wrong_places(tree, keys))), "")
 
     def _wrong_memory(self, at: int, page: Page, is_root: bool) -> str:
-        """Read the node of an object; what is wrong with where it is, or "" if nothing is."""
+        """Read the node of an object; the fault found in its place, or "" if there is none."""
         pointer = self.endpoint.load(at + POINTER)
         if is_vacant(pointer):
             page.reset(0, b"", None, 0)
@@ -200,7 +200,7 @@ class TreeCheck:
         return "" if wrong is None else f"{wrong!r} belongs into another tree"
 
     def _wrong_extent(self, page: Page, index: int) -> str:
-        """What is wrong with the extent of an entry, or "" if nothing is."""
+        """The fault found in the extent of an entry, or "" if there is none."""
         key = page.key(index)
         if not page.has_extent(index):
             fits = len(page.value(index)) <= self.store.value_size
@@ -214,7 +214,7 @@ class TreeCheck:
         return ""
 
     def _wrong_locks(self, tree: int, seen: set[int]) -> str:
-        """What is wrong with the objects' words: a node that no client links to, a stray lock."""
+        """The fault found in the objects' words: a node without a link to it, or a stray lock."""
         root = self.store.trees.roots[tree]
         for number, (lock, pointer) in enumerate(self._words(tree).tolist()):
             at = root + number * OBJECT_SIZE
@@ -229,7 +229,7 @@ class TreeCheck:
     def _is_client(self, slot: int) -> bool:
         return any(slot == occupied for occupied, _ in self.store.pool.membership.occupied())
 
-    # ---- what a dead client left ----------------------------------------------------------------
+    # ---- evidence of a dead client --------------------------------------------------------------
 
     def left_by(self, ident: int) -> set[str]:
         """The named crash points that a dead client shows."""
@@ -253,7 +253,7 @@ class TreeCheck:
         return {"leaf-locked" if self._is_whole(reference) else "leaf-locked-early"}
 
     def _is_whole(self, reference: int) -> bool:
-        """Whether there is a node there; what an earlier one has left is one, too."""
+        """Whether there is a whole node there; one left by an earlier use counts, too."""
         page = Page(self.endpoint, self.size)
         try:
             page.read(reference & ADDRESS_MASK)

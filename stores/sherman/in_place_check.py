@@ -43,7 +43,7 @@ class InPlaceCheck(TreeCheck):
         return np.array(found, dtype=np.uint64)
 
     def _nodes(self, tree: int) -> Iterator[tuple[int, Any]]:
-        """Address and copy of each node; one that stays torn is as it is, with no entries."""
+        """Address and copy of each node; a node that stays torn is given without entries."""
         rest = [int(self.store.trees.roots[tree])]
         seen = set(rest)
         while rest:
@@ -79,10 +79,10 @@ class InPlaceCheck(TreeCheck):
             lives, holder = self.store.pool.membership.lives, self.store.node_locks.holder
             if not any(lives(holder(at)) for at, _ in self._nodes(tree) if holder(at)):
                 raise
-            # A client is in the midst of changing it, and stands still.
+            # A client has stopped in the middle of changing it.
 
     def _versions(self, tree: int) -> bytes:
-        # Of a tree in which something is locked, no two looks are alike: it is being changed.
+        # While a node of the tree is locked, no two looks are alike: the tree is being changed.
         self.looks += 1
         found = []
         for at, node in self._nodes(tree):
@@ -92,9 +92,9 @@ class InPlaceCheck(TreeCheck):
     def _wrong_below(
         self, tree: int, at: int, low: bytes, high: bytes | None, level: int | None, seen: set[int]
     ) -> str:
-        """What is wrong with the nodes between these fences, or below them.
+        """The fault found in the nodes between these fences, or below them, or "".
 
-        There is more than one where the node above does not link to a new one yet.
+        There is more than one such node while the node above does not link to a new one yet.
         """
         node = self.store.trees.blank().page
         while self._read(at, node) and node.high() not in (None, high):

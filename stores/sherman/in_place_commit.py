@@ -1,18 +1,20 @@
-"""The commit of a change in place: lock what is not locked, validate it, write, unlock.
+"""The commit of a change in place: lock the other nodes, validate them, write, unlock.
 
-    1. lock each node that is changed; one that is locked is a conflict
-    2. validate: each of these still has the version that it was read in. A node that was locked
-       before it was read, as Sherman does it, needs neither
-    3. write the nodes in place; the locks are given back in the same round trip
+    1. lock each node that is changed; a node that another client has locked is a conflict
+    2. validate: each of these nodes still has the version in which it was read. A node that was
+       locked before it was read, as Sherman does it, needs neither step
+    3. write the nodes in place; the same round trip gives back the locks
 
-Order of the writes, so that a reader finds every key that stays at each moment: new nodes, which
-no client finds before; the others, leaves first, so that no client changes a new node while an old
-one still has the same keys; at last the nodes that go, when nothing leads there but old routes.
+The order of the writes lets a reader find, at each moment, every key that stays:
+    first, new nodes    no client finds them before the others are written
+    then, the others    leaves first, so no client changes a new node while an old one still has the
+                        same keys
+    last, dropped ones  only old routes lead there by then
 
-A conflict never waits for another one, so no client waits in a circle.
+After a conflict a client waits for no lock while it holds another, so no clients wait in a circle.
 
-A kill leaves behind: locked nodes, perhaps one of them torn. In the client journal, memory for new
-nodes and extents, and what was unlinked; recovery cannot tell whether they are linked, and keeps
+A kill leaves behind: locked nodes, perhaps one of them torn; and in the client journal, memory for
+new nodes and extents, and unlinked memory. Recovery cannot tell whether these are linked, and keeps
 them.
 """
 
@@ -46,14 +48,14 @@ class InPlaceCommit(Staged):
         self.store = store
         self.trees: InPlaceTrees = store.trees
         self.wanted = 0
-        """New nodes that it takes, as far as is known."""
+        """The number of new nodes that it takes, as far as is known."""
         self.tree = 0
         """Number of the tree that is changed."""
         self.node_locks: NodeLocks = store.node_locks
         super().__init__(store.pool)
 
     def begin(self, link: int) -> None:
-        """Forget what is staged."""
+        """Forget the staged changes."""
         super().begin(link)
         self.held: list[int] = []
         """Nodes that are locked."""
@@ -61,7 +63,7 @@ class InPlaceCommit(Staged):
         self.fresh: dict[int, int] = {}
         """References to new nodes, by address."""
         self.pairs: list[int] = []
-        """What is new and in the client journal: NODE_PAIR, EXTENT_PAIR."""
+        """New memory in the client journal: NODE_PAIR, EXTENT_PAIR."""
         self.above: list[tuple[int, bytes, int]] = []
         """Level, low fence and address of new nodes to which nodes above are to link later."""
 
@@ -86,11 +88,11 @@ class InPlaceCommit(Staged):
     # ---- locks ----------------------------------------------------------------------------------
 
     def lock(self, at: int) -> bool:
-        """Lock a node that is to be read then; False: another client has."""
+        """Lock a node before it is read; False: another client has locked it."""
         locked = bool(self.node_locks.acquire(at))
         self.endpoint.wait()
         if locked:
-            # CRASH(node-locked): who wants the lock finds its holder dead, and says so.
+            # CRASH(node-locked): a client that wants the lock finds its holder dead, and says so.
             self.held.append(at)
             self.read_under_lock.add(at)
         return locked
@@ -102,8 +104,8 @@ class InPlaceCommit(Staged):
             self.endpoint.wait()
 
     def abandon(self) -> None:
-        """Give back the locks that are ours, as an error ends the operation; within it, so that no
-        other thread of this client can have locked one of these nodes again meanwhile."""
+        """Give back the locks that are ours, because an error ends the operation. Within the
+        operation, so no other thread of this client can have locked one of these nodes again."""
         with contextlib.suppress(NodeFailed):
             for at in self.held:
                 self.endpoint.cas(self.node_locks.word(at), self.client.ident, 0)
@@ -115,7 +117,7 @@ class InPlaceCommit(Staged):
         self.held = []
 
     def give_up(self) -> None:
-        """Nothing has happened, and nothing is left of it."""
+        """End the change before it takes effect; it leaves nothing behind."""
         self.unlock_all()
         for index in range(self.client.held - 1, -1, -1):
             self.client.release(index)
@@ -157,7 +159,7 @@ class InPlaceCommit(Staged):
         return True
 
     def _lock_rest(self) -> bool:
-        """Lock and validate the nodes that are not locked yet; False: one is in the way."""
+        """Lock and validate the nodes that are not locked yet; False: there is a conflict."""
         rest = sorted(self.pages.keys() - self.fresh.keys() - self.read_under_lock)
         for at in rest:
             if not self.node_locks.acquire(at):
@@ -176,7 +178,7 @@ class InPlaceCommit(Staged):
         return int.from_bytes(meta[8 * VERSION :], "little") == self.versions[at]
 
     def _decide(self) -> list[tuple[int, Node]]:
-        """From here on it happens. The nodes, in the order in which they are to be written."""
+        """Begin to take effect. The nodes, in the order in which they are to be written."""
         for reference in self.dropped:
             self.client.log(reference, self.link | EXTENT_PAIR)
         for at in self._going():
@@ -188,14 +190,14 @@ class InPlaceCommit(Staged):
         for at, node in nodes:
             # LINEARIZES: put, insert, update and delete, by the last word of the leaf
             node.put(at)
-            # CRASH(node-written): locked; in a change of several nodes others may be as before.
+            # CRASH(node-written): locked; other nodes of the same change may be as before.
 
     def _going(self) -> list[int]:
         """The nodes that are given up."""
         return [at for at, page in self.pages.items() if page is None]
 
     def _in_order(self) -> list[tuple[int, Node]]:
-        """All nodes as they will be, in the order in which they are to be written."""
+        """All nodes with their new contents, in the order in which they are to be written."""
         staying = [(at, page) for at, page in self.pages.items() if page is not None]
         staying.sort(key=lambda pair: (pair[0] not in self.fresh, pair[1].level))
         nodes: list[tuple[int, Any]] = [*staying]
@@ -210,7 +212,7 @@ class InPlaceCommit(Staged):
         return nodes
 
     def _finish(self) -> None:
-        """What is new is linked, and what was unlinked is free."""
+        """Take linked memory out of the client journal, and free unlinked memory."""
         for index in range(self.client.held - 1, -1, -1):
             if index < len(self.pairs):
                 self.client.drop(index)

@@ -1,4 +1,4 @@
-"""Words of a node that is changed in place; in_place_node.py says what they mean.
+"""Words of a node that is changed in place; in_place_node.py gives their meaning.
 
 The version counts in a whole word, modulo 2^64: 58,000 years of ten million a second. No other
 field does: a lock is a client id.

@@ -1,12 +1,12 @@
 """The locks of nodes that are changed in place (baselines/dtx/locks.py). Where the words are:
 
     table      one word for each `node_size` bytes of a memory node's blocks, in the tree's region,
-               and one for the root; so that a node can be locked that was not read, though what is
-               remembered of its address may be out of date (Sherman's lock table)
-    in nodes   the first word of the node (DrTM+H). Only who has read the node in the same
-               operation locks it: its memory is not used for anything else before that is over
+               and one for the root (Sherman's lock table). So a client can lock a node before it
+               reads it, even if the address it remembers may be out of date
+    in nodes   the first word of the node (DrTM+H). A client locks a node only if it has read it in
+               the same operation: until that is over, the memory has no other use
 
-What gives a lock back travels with the write of the node.
+The unlocking verb goes in the same round trip as the write of the node.
 """
 
 from __future__ import annotations

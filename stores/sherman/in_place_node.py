@@ -1,4 +1,4 @@
-"""A node that is changed in place, under a lock, while others read it (Sherman, SIGMOD '22).
+"""A node that is changed in place, under a lock, while clients read it (Sherman, SIGMOD '22).
 
 A page (stores/sherman/page.py) of 16 bytes less than the node, with other first words, and two more
 behind it:
@@ -10,14 +10,15 @@ Words
     -2    checksum  two CRC-32C of the words from 1 on, mixed with where the node is
     -1    version   again: the rear version
 
-What was read is whole if both versions are the same and the checksum is right, or if it is a root
-that has never been written. A torn node is rejected as a whole and read again (R8). Sherman goes by
-the versions only; but a reader that is overtaken in the middle sees both of them new and something
-old between them. As all words but the lock are under the checksum, what is accepted is all of one
-version, and was there when its version word was read.
+A copy is whole if both versions are the same and the checksum is right, or if it is a root that has
+never been written. A client rejects a torn node as a whole and reads it again (R8). Sherman
+compares the versions only. But if a writer overtakes a reader in the middle of the node, the reader
+sees both versions new and old words between them. The checksum covers all words but the lock. So an
+accepted copy is all of one version, the one that was there when its version word was read.
 
-Addresses are remembered from one operation to the next, so what is read may not be a node any more:
-the memory is another store's, or an extent's. Its checksum is not right for a node there then.
+Clients remember addresses from one operation to the next. So the memory at an address may not be a
+node any more: another store or an extent may have it. Then its checksum is not right for a node at
+that address.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class Node(Page):
         self.read_image(at, at)
 
     def read_image(self, image: int, at: int) -> None:
-        """Copy what is at `image`, and is meant for the address `at`."""
+        """Copy the node at `image`, which is meant for the address `at`."""
         words = self.words
         count = (self.size + TRAILER) >> 3
         self.image.read(image, count)
@@ -76,7 +77,7 @@ class Node(Page):
             self.parse(at)
 
     def advance(self, at: int, state: int) -> None:
-        """Be the next version of the node there, with this lock word."""
+        """Become the next version of the node there, with this lock word."""
         words = self.words
         count = (self.size + TRAILER) >> 3
         self.seal()
@@ -107,7 +108,7 @@ class Node(Page):
         self.endpoint.write_words(at, self.words, (self.size + TRAILER) >> 3)
 
     def is_whole(self) -> bool:
-        """Whether what was read is a node, and all of one version."""
+        """Whether the copy is a node, and all of one version."""
         return self.whole
 
     def _checksum(self, at: int) -> int:

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 class InPlaceParameters(TreeParameters):
     """Those of every tree, and the first steps of rTX section 6.3.
 
-    `optimistic` (+OCC): a leaf is read, locked when the change is made, and validated, where
-    Sherman locks it before it reads it; `idempotent` (+ICommit): version and lock are changed by
+    `optimistic` (+OCC): a client reads a leaf, and locks and validates it when it commits; Sherman
+    locks it before it reads it. `idempotent` (+ICommit): version and lock are changed by
     compare-and-swap and not by plain writes.
     """
 
@@ -55,5 +55,5 @@ class InPlaceParameters(TreeParameters):
 
     @property
     def table_size(self) -> int:
-        """Bytes of a tree's region: its root, and the locks of nodes that are not in them."""
+        """Bytes of a tree's region: its root, and the lock table if locks are not in nodes."""
         return self.node_size + (0 if self.optimistic else 8 * (self.objects + 1))

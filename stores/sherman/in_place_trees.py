@@ -1,7 +1,7 @@
 """Trees whose nodes are changed in place, under locks, and linked by address (in_place_node.py).
 
 A root stays where it is for ever, at the front of its tree's region; all other nodes are objects of
-the heap. What is remembered of where a key is may lead to memory that is no node any more.
+the heap. The remembered place of a key may lead to memory that is no node any more.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class InPlaceTrees(Trees):
     """The trees of a store whose nodes are changed in place. `link` names the store in a client
     journal.
 
-    `stops`: a recovery stops them, and what is to be in a node that is locked may be decided.
+    `stops`: a recovery stops the trees, and the new contents of a locked node may be decided.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class InPlaceTrees(Trees):
             self.endpoint.background(scope)
 
     def remembered(self, tree: int, key: bytes) -> int:
-        """The leaf where the key is, as far as is remembered; 0: nothing is."""
+        """The remembered leaf of the key; 0: none is remembered."""
         routes = self.routes[tree]
         hint = routes.hinted(hash64(key))
         if hint:
@@ -85,7 +85,7 @@ class InPlaceTrees(Trees):
         return int(routes.find(key)) if routes.lows else 0
 
     def forget_route(self, tree: int, key: bytes) -> None:
-        """Forget what `remembered` says."""
+        """Forget the leaf that `remembered` gives."""
         self.routes[tree].unhint(hash64(key))
         self.routes[tree].drop(key)
 

@@ -1,7 +1,8 @@
-"""What an operation is going to do to a tree that is changed in place (write_set.py).
+"""The write set of an operation on a tree that is changed in place (write_set.py).
 
-The leaf is the one that the operation has read, and locked before that if the store is not
-optimistic. New nodes are memory of their own, which no client finds before the change is written.
+The leaf is the one that the operation has read; if the store is not optimistic, the operation has
+locked it before. New nodes have memory of their own, which no client finds before the change is
+written.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from limpet.stores.sherman.page import Page
 
 LEAF_ATTEMPTS: Final = 64
-"""So often the way to a leaf may be out of date before the operation begins anew."""
+"""How often the way to a leaf may be out of date before the operation begins anew."""
 
 
 class Starved(Exception):
@@ -62,7 +63,7 @@ class InPlaceStaging(WriteSet):
         return super().shrink(key)
 
     def link_above(self, level: int, fence: bytes, right: int) -> int:
-        """Link to a new node: at once, or later, by who is not optimistic (a B-link tree's way)."""
+        """Link to a new node: at once, or, if not optimistic, later (a B-link tree's way)."""
         if self.store.parameters.optimistic:
             return super().link_above(level, fence, right)
         self.commit.above.append((level, fence, right))
@@ -87,7 +88,7 @@ class InPlaceStaging(WriteSet):
         return leaf
 
     def _locked_leaf(self, key: bytes) -> Leaf:
-        """Lock the leaf where the key was last, and read it; look for it only if that is wrong."""
+        """Lock and read the leaf where the key was last; search only if that leaf is wrong."""
         trees, leaf = self.trees, self.store.leaf
         at = trees.remembered(self.tree, key)
         for _ in range(LEAF_ATTEMPTS):
@@ -113,7 +114,7 @@ class InPlaceStaging(WriteSet):
         """Lock a node and read it; False: it is not the one of that level with the key."""
         commit = self.commit
         leaf.tree = self.tree
-        self.store.leaf.at = at  # if that is in the way, it is what is waited for
+        self.store.leaf.at = at  # after a conflict, the client waits for this node
         if not commit.lock(at):
             raise Busy
         node: Any = leaf.page

@@ -1,8 +1,8 @@
-"""Changes of trees in place, as steps of a store's operations, and what is tidied up after them.
+"""Changes of trees in place, as steps of a store's operations, and the tidying up after them.
 
 A change is staged (in_place_write_set.py) and committed (in_place_commit.py, or a commit by way of
-a log) in one operation. When it is done, the nodes above link to new nodes, if that was left for
-later, and a leaf that is nearly empty is merged. If that fails, siblings lead to all that there is.
+a log) in one operation. After that the client links the nodes above to new nodes, if that was left
+for later, and merges a leaf that is nearly empty. If this fails, siblings still lead to every node.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class InPlaceWriter:
         self.commit = commit
 
     def first_way(self) -> TreeWay:
-        """How a write begins."""
+        """The state in which a write begins."""
         return TreeWay(self.commit(self.store))
 
     def change_once(self, way: TreeWay, key: bytes, value: bytes, mode: int) -> int:
-        """Attempt a write: DONE, EXISTS, MISSING, AGAIN, or what `go_on` knows. In an operation."""
+        """Attempt a write: DONE, EXISTS, MISSING, AGAIN, or an outcome for `go_on`. Pinned."""
         stored = None if mode == DELETE else value
         outcome = commit_staged(
             self.store, way.commit, lambda staging: staging.stage(key, stored, mode)
@@ -58,7 +58,7 @@ class InPlaceWriter:
         return commit.replenish(0 if mode == DELETE else SPARED_BLOCKS, update)
 
     def _link_all_above(self, commit: InPlaceCommit) -> None:
-        """Have the nodes above link to those that splits have made. If that fails, siblings do."""
+        """Link the nodes above to the nodes of splits. If this fails, siblings still lead there."""
         above = commit.above
         with contextlib.suppress(StoreFull, NodeFailed):
             while above:

@@ -1,8 +1,8 @@
-"""Words of a tree's node and of a hint; page.py and routes.py say what they mean.
+"""Words of a tree's node and of a hint; page.py and routes.py give their meaning.
 
-Nothing in a node counts: a node is written once. The words of its object do, its lock and its
-pointer (stores/rtx/layout.py). Number, line and place of a hint are in private memory, and no more
-than a guess: what is found by them is compared with the key.
+No word of a node counts up: a node is written once. The words of its object, lock and pointer, do
+(stores/rtx/layout.py). Number, line and place of a hint are in private memory and only a guess: a
+client compares the entry that it finds by them with the key.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SLOTS: Final = 5
 """Words of a page."""
 
 GONE: Final = 0xFF
-"""Level of what is read where a node was vacated."""
+"""The level that a client reads where a node was vacated."""
 SPARED_BLOCKS: Final = 2
 """Free blocks of a memory node that are left to deletes, which write a node to free one."""
 LEVEL_MASK: Final = 0xFF
@@ -30,7 +30,7 @@ KEY_SHIFT: Final = 16
 VALUE_SHIFT: Final = 32
 EXTENT: Final = 1 << 48
 ENTRY_SIZE: Final = 128
-"""About as many bytes of an entry are fetched early."""
+"""About how many bytes of an entry are prefetched."""
 
 NUMBER_MASK: Final = 0xFFFF_FFFF
 SIGN: Final = 0x8000_0000

@@ -1,9 +1,9 @@
 """Changes of one leaf and nothing else: transactions without a log (rTX section 4.5, Opt1, Opt2).
 
-transactional.py says what they are. A change is done in one operation of the store, by what this
-returns: DONE, EXISTS, MISSING; AGAIN: another client was faster; NO_MEMORY; LOGGED_WRITE: it takes
-a transaction with a log; SPARSE: it is done, and the leaf is to be merged; ELSEWHERE: the leaf is
-to be looked for.
+transactional.py describes them. A change is made in one operation of the store, which goes on by
+the outcome: DONE, EXISTS, MISSING; AGAIN: another client was faster; NO_MEMORY; LOGGED_WRITE: it
+takes a transaction with a log; SPARSE: it is done, and the leaf is to be merged; ELSEWHERE: the
+leaf must be searched for.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from limpet.stores.vacant import is_vacant
 
 
 def is_sparse(page: Page) -> bool:
-    """Whether a leaf that was changed is to be merged; one that is not empty now and then."""
+    """Whether to merge a leaf that was changed: always if it is empty, now and then if not."""
     return not page.count or (page.used() < page.size // 4 and not page.count & 3)
 
 
@@ -59,7 +59,7 @@ class LeafWriter:
         self.link = link
 
     def change(self, key: bytes, value: bytes, size: int, mode: int) -> int:
-        """Read the leaf of a key, and change that. `size`: bytes of the value's extent, or 0."""
+        """Read and change the leaf of a key. `size`: bytes of the value's extent, or 0."""
         leaf, page = self.leaf, self.leaf.page
         if self.trees.find(leaf, key) == AGAIN:
             return AGAIN
@@ -101,10 +101,10 @@ class LeafWriter:
         return True
 
     def _commit(self, new: int, news: int, dropped: int) -> int:
-        """Have the page be the data of the object that was read.
+        """Make the page the data of the object that was read.
 
-        `new`: memory for it. Of the client journal, the first `news` are linked then; `dropped`, an
-        extent, is not any more.
+        `new`: memory for it. The first `news` entries of the client journal are linked then;
+        `dropped`, an extent, is no longer linked.
         """
         state = self.locks.draw(0)
         self.leaf.page.write(new & ADDRESS_MASK, state)
@@ -117,10 +117,10 @@ class LeafWriter:
         return self._settle_hand(news, done)
 
     def _lock(self, state: int, dropped: int) -> bool:
-        """Lock the object that was read. What it is to be has been written, and is the first in the
-        client journal."""
+        """Lock the object that was read. Its new data has been written, and is the first entry of
+        the client journal."""
         client, at, old = self.client, self.leaf.at, self.leaf.pointer
-        # ORDER: written before the client journal says what it is for.
+        # ORDER: written before the client journal names its object.
         client.retarget(0, self.link | at)
         if not is_vacant(old):
             client.log(old, at + POINTER)
@@ -129,7 +129,7 @@ class LeafWriter:
         return self.locks.acquire(at, self.leaf.lock, state)
 
     def _install(self, new: int, state: int) -> bool:
-        """Swing the pointer, and unlock. False: our lease was over, and a copy of what was there is
+        """Swing the pointer, and unlock. False: our lease was over, and a copy of the old data is
         there now."""
         done = self.locks.install(self.leaf.at, self.leaf.pointer, new)
         # CRASH(leaf-installed): done; recovery frees the old node, and releases the lock.
@@ -138,7 +138,8 @@ class LeafWriter:
         return done
 
     def _settle_hand(self, news: int, done: bool) -> int:
-        """Keep in the store what is linked: the first `news`, or else the others. DONE or AGAIN."""
+        """Drop linked objects from the client journal: the first `news` if done, otherwise the
+        others; free the rest. DONE or AGAIN."""
         client = self.client
         for index in range(client.held - 1, -1, -1):
             if (index < news) == done:
@@ -150,8 +151,8 @@ class LeafWriter:
     # ---- a leaf that is locked before it is read ------------------------------------------------
 
     def change_early(self, key: bytes, value: bytes, mode: int) -> int:
-        """Lock the leaf in which a key was met, then read it, and change that. ELSEWHERE: it was
-        met in none, or that is locked, or is not the key's any more."""
+        """Lock the leaf in which a key was met, then read and change it. ELSEWHERE: the key was met
+        in no leaf, or the leaf is locked, or it is not the key's any more."""
         leaf, page = self.leaf, self.leaf.page
         hashed = hash64(key)
         leaf.tree = self.trees.number_of(hashed)
@@ -197,8 +198,8 @@ class LeafWriter:
             self.leaf.index = page.find(key)
 
     def _change_locked(self, key: bytes, value: bytes, mode: int, new: int, state: int) -> int:
-        """Change the leaf that is locked, and read, in the memory `new`; or have a copy of it
-        there."""
+        """Write the changed leaf, which is locked and was read, to the memory `new`; or a copy of
+        it."""
         page, index = self.leaf.page, self.leaf.index
         outcome, dropped = DONE, 0
         if page.level or not (page.exact or page.has(key)):

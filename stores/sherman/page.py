@@ -1,9 +1,9 @@
 """A node of a tree: sorted entries with keys and values of any length, between two fences.
 
 Sherman's nodes (Wang et al., SIGMOD '22; rTX section 5) are B-link nodes of 1 KB with entries
-of one size, changed in place between a front and a rear version. These are slotted pages. They are
-written once and never changed while they are linked, so a reader has all of one or all of another
-(R8); the checksum is there for `check()` and for damaged memory.
+of one size, changed in place between a front and a rear version. Ours are slotted pages. They are
+written once and never changed while they are linked, so a reader has all of one version or all of
+another (R8); the checksum is there for `check()` and for damaged memory.
 
 Words
     0     installed  lock state under which it was linked (stores/rtx/lllock.py)
@@ -54,7 +54,7 @@ def link_of(value: bytes) -> int:
 
 
 class Page:
-    """A node that was read, or is made. What changes it changes a copy, `words`."""
+    """A node that was read, or is made. A method that changes it changes a copy, `words`."""
 
     def __init__(self, endpoint: Any, size: int, in_place: bool = False, more: int = 0) -> None:
         """`in_place`: as `Image` has it; `more`: bytes of the image besides the page."""
@@ -65,7 +65,7 @@ class Page:
         self.exact = False
         """Whether the last search found its key."""
         self.slot = 0
-        """The entry that it found, if it is exact."""
+        """The entry that the last search found, if it is `exact`."""
         self.level = 0
         self.count = 0
         self.heap = size
@@ -80,7 +80,7 @@ class Page:
         self.parse(at)
 
     def parse(self, at: int) -> None:
-        """Take in what was read at this address. Raises StoreCorrupt, as `read`."""
+        """Take in the bytes read at this address. Raises StoreCorrupt, as `read`."""
         shape = self.image.word(SHAPE)
         self.level = shape & LEVEL_MASK
         self.count = shape >> COUNT_SHIFT & LENGTH_MASK
@@ -93,7 +93,7 @@ class Page:
             )
 
     def begin(self, at: int, state: int) -> None:
-        """Write there the first word of what is to be installed under this lock state."""
+        """Write there the first word of a node to be installed under this lock state."""
         self.words[INSTALLED] = state
         self.endpoint.write_words(at, self.words, 1)
 
@@ -106,7 +106,7 @@ class Page:
         self.endpoint.write_words(at, self.words, self.size >> 3)
 
     def seal(self) -> None:
-        """Have the words say what shape the page has now."""
+        """Write the page's present shape to its words."""
         self.words[SHAPE] = (
             self.words[SHAPE] & HAS_HIGH
             | self.level
@@ -121,7 +121,7 @@ class Page:
         return words[CHECKSUM] == crc_pair(words, SHAPE, (self.size >> 3) - SHAPE)
 
     def copy(self) -> Page:
-        """Another one like it."""
+        """A copy of this page."""
         self.image.own()
         page = Page(self.endpoint, self.size)
         page.words[:] = self.words
@@ -230,7 +230,8 @@ class Page:
         return self.image.cut(start, slot >> VALUE_SHIFT & LENGTH_MASK)
 
     def pairs(self, first: int, end: int, found: list[tuple[bytes, bytes]]) -> int:
-        """Append the pairs of entries from `first` on, up to `end` or one with an extent; which."""
+        """Append the pairs of entries from `first` on, up to `end` or an entry with an extent; its
+        index."""
         return first + self.image.pairs(SLOTS + first, end - first, found)
 
     def has_extent(self, index: int) -> bool:

@@ -33,10 +33,10 @@ CACHE_SIZE: Final = 1 << 16
 class TreeParameters:
     """Of every tree store. Sizes in bytes.
 
-    `capacity`: keys that surely fit, if there is memory for them; `trees`: one a memory node;
-    `objects`: TXObjs of each tree, one a node of the tree; `node_size`: of these; `key_size`: of
-    the longest key; `value_size`: of the longest value that is in the node itself; `cache_size`:
-    leaves that a handle remembers of each tree.
+    `capacity`: keys that surely fit, if there is memory for them; `trees`: one for each memory
+    node; `objects`: TXObjs of each tree, one for each tree node; `node_size`: of a tree node;
+    `key_size`: of the longest key; `value_size`: of the longest value that is in the node itself;
+    `cache_size`: leaves that a handle remembers of each tree.
     """
 
     overhead: ClassVar[int] = 0
@@ -51,7 +51,7 @@ class TreeParameters:
     cache_size: int
 
     CACHE_LEAST = 1
-    """The least `cache_size` that there is: of a handle that needs none."""
+    """The least `cache_size`, for a handle that needs no cache."""
 
     def __post_init__(self) -> None:
         check_fields(
@@ -121,9 +121,9 @@ class TreeParameters:
 class ShermanParameters(TreeParameters):
     """Those of every tree, and how long a lease is, in us.
 
-    `drift_us`, and `each_us` more for each object of the transaction. `opt1`: a change of one leaf
-    takes no log; `opt2`: it locks the leaf before it reads it (rTX section 4.5). They are there to
-    be switched off for comparison.
+    A lease is `drift_us`, and `each_us` more for each object of the transaction. `opt1`: a change
+    of one leaf takes no log; `opt2`: it locks the leaf before it reads it (rTX section 4.5). Both
+    can be switched off for comparison.
     """
 
     drift_us: int

@@ -1,34 +1,32 @@
 """The `sherman` store: a B-link tree changed in place under locks (rTX section 6, "Optimal").
 
-After Sherman (Wang et al., SIGMOD '22), with no transactions and no recovery: a baseline. On each
-memory node there is a tree of its own, and a key's hash chooses; a scan merges the trees. The
-region of a tree is its root node, which stays where it is for ever, so that no client races for it
-(R8), and a table of locks (in_place_locks.py). All other nodes are objects of the heap, linked by
-address.
+After Sherman (Wang et al., SIGMOD '22), with no transactions and no recovery: a baseline. Each
+memory node has a tree of its own, and a key's hash chooses the tree; a scan merges the trees. The
+region of a tree has its root node, which never moves, so no client races for it (R8), and a table
+of locks (in_place_locks.py). All other nodes are objects of the heap, linked by address.
 
-Get: read the leaf, which the routes (stores/sherman/routes.py) lead to; a node that is torn is read
-again.
+Get: read the leaf, to which the routes (stores/sherman/routes.py) lead; read a torn node again.
 
 Put, insert, update, delete: lock the leaf, read it, write it in place, unlock it. The unlocking is
 a plain write in the same round trip as the node. So an insert that splits nothing reads 1 KiB,
 writes 1 KiB and 8 bytes, and makes one CAS, as in table 2.
 
-A leaf that overflows is split under its lock: the new sibling is written, then the leaf, which
-links to it. It is unlocked, and then the node above is locked and gets its entry; if there is no
-memory for that, or the client dies before, the siblings lead there. A root that overflows becomes
-an inner node above two new ones.
+A leaf that overflows is split under its lock: the client writes the new sibling, then the leaf,
+which links to it. It unlocks the leaf, then locks the node above and adds an entry there. If there
+is no memory for that, or the client dies before, the leaf's sibling link leads to the new node. A
+root that overflows becomes an inner node above two new ones.
 
 Sherman's nodes are never merged. Here a delete that leaves a leaf nearly empty merges it with a
-neighbour, by locking all that is changed (in_place_commit.py), so that a tree without keys takes no
-memory.
+neighbour, and locks all nodes that this changes (in_place_commit.py). So a tree without keys takes
+no memory.
 
 A kill leaves behind: locks that no client gives back, a torn node, memory. A client that waits for
 a dead one raises StoreStuck and does not hang; `rtx-sherman` and `dtx-sherman` recover.
 
-The `dtx-sherman` store (stores/baselines/dtx/sherman.py) holds the same parts, and is optimistic
-and has a log.
+The `dtx-sherman` store (stores/baselines/dtx/sherman.py) holds the same parts; it is optimistic and
+has a log.
 
-Deviations, besides: slotted pages with entries of any size; a checksum beside the versions
+Further deviations: slotted pages with entries of any size; a checksum beside the versions
 (in_place_node.py); a lock word names its holder; the lock table has one word a node and no queues.
 
 Round trips without conflict: get 1, insert, update and delete 3.
@@ -96,7 +94,7 @@ class Sherman(InPlaceOperations, InlineStore):
         """Raise StoreStuck if the client that holds a lock is dead."""
         if self.pool.membership.lives(holder):
             return
-        # ORDER: after the look at the client, which may have unlocked it and left.
+        # ORDER: after the check of the client, which may have unlocked the node and left.
         if self.node_locks.holder(at) == holder:
             raise StoreStuck(
                 f"{self.name}: client {holder:#x} died with the lock of the node at {at:#x} in "
@@ -107,7 +105,7 @@ class Sherman(InPlaceOperations, InlineStore):
     # ---- recovery -------------------------------------------------------------------------------
 
     def resolved(self, reference: int, link_address: int) -> bool:
-        """Whether a pair of a client journal is linked, or may be, if none can say."""
+        """Whether a pair of a client journal is linked, or may be, if that cannot be decided."""
         if link_address & NODE_PAIR:
             return True
         try:
@@ -116,5 +114,5 @@ class Sherman(InPlaceOperations, InlineStore):
             return True
 
     def image_of(self, at: int) -> int:
-        """Address of what a node that is torn is to be; 0: no client knows."""
+        """Address of the new contents of a torn node; 0: no log has them."""
         return 0

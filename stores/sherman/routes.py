@@ -1,23 +1,25 @@
 """The cache of inner nodes: which leaf a key is in (Sherman's index cache; rTX section 5).
 
-The paper's clients cache the inner nodes. What one goes by is the lowest level of them only, so
-that is what is kept here: the low fence and the object of each leaf that was met, or is below an
-inner node that was. A node that is split keeps its lower half, so what is kept is at most short of
-a leaf in between, which the siblings lead to; or the leaf was merged into another one, and its
-object perhaps made anew elsewhere: then it is gone, or its low fence another one, and it is
-forgotten.
+The paper's clients cache the inner nodes. A client uses only the lowest level of them, so this
+cache has just that: the low fence and the object of each leaf that was met, or is below an inner
+node that was met. It can be out of date in two ways:
+    split   a split node keeps its lower half, so at most the cache lacks a leaf in between, to
+            which the siblings lead
+    merge   the leaf was merged into another one, and its object may be in use elsewhere. Then it is
+            vacant, or has another low fence, and the client forgets it
 
-Beside it, hints: for a hash, where the key with it was last, if 16 bits tell it from others. If the
-key is there still, nothing has to be searched; else, the leaf's fences say whether it is the one.
+Beside it are prefetch hints: for a hash, the last place of its key, told from other keys by 16
+bits. If the key is still there, the client need not search; otherwise the leaf's fences show
+whether it is the right leaf.
 
-Where this is not compiled, a signal handler can raise between any two steps. No step in between has
-more low fences than leaves; what is found by a fence that is another leaf's is forgotten, too.
+Where this is not compiled, a signal handler can raise between any two steps. After each step there
+are at most as many low fences as leaves; an entry whose fence is another leaf's is forgotten, too.
 
-A scan notes which leaf follows which, so that the next one can fetch those ahead early.
+A scan notes which leaf follows which, so that the next scan can prefetch the leaves ahead.
 
 Hint
     bits 0-31   1 + number of the leaf's object in its region; 0: no hint
-    bits 32-41  where in the node the entry is, in cache lines (to fetch it early)
+    bits 32-41  offset of the entry in the node, in cache lines (to prefetch it)
     bits 42-47  place of the entry, modulo 64
     bits 48-63  of the hash
 """
@@ -42,7 +44,7 @@ from limpet.stores.sherman.layout import (
 HINTS_MIN: Final = 64
 HINTS_PER_LEAF: Final = 16
 HINTS_PER_SIBLING: Final = 8
-"""As many siblings are noted as leaves are known, or twice as many."""
+"""Hints for each noted sibling: there is room for as many siblings as leaves, or twice as many."""
 NUMBERS: Final = (1 << 60) - 1
 
 
@@ -58,7 +60,7 @@ class Routes:
         self.siblings = array("Q", [0] * HINTS_MIN)
 
     def find(self, key: bytes) -> int:
-        """The last leaf known that begins at or below the key; else the root."""
+        """The last known leaf that begins at or below the key; otherwise the root."""
         index = bisect_right(self.lows, key)
         return self.leaves[index - 1] if index else self.root
 
@@ -92,7 +94,7 @@ class Routes:
         self._make_room()
 
     def _make_room(self) -> None:
-        """Have room for enough hints."""
+        """Make room for enough hints."""
         size = len(self.hints)
         while size < len(self.lows) * HINTS_PER_LEAF:
             size *= 4
@@ -106,7 +108,7 @@ class Routes:
         self.siblings[leaf >> OBJECT_SHIFT & len(self.siblings) - 1] = sibling
 
     def sibling_of(self, leaf: int) -> int:
-        """The leaf that may follow that one, or another one's; 0: nothing is known."""
+        """The leaf that may follow that one, or may follow another one; 0: nothing is known."""
         return self.siblings[leaf >> OBJECT_SHIFT & len(self.siblings) - 1]
 
     def hinted(self, hashed: int) -> int:
@@ -115,11 +117,11 @@ class Routes:
         return word if (word ^ hashed) >> TAG_SHIFT == 0 and word & NUMBER_MASK else 0
 
     def is_new(self, hashed: int) -> bool:
-        """Whether nothing is noted where the hint for the key with this hash is kept."""
+        """Whether the place of the hint for the key with this hash is empty."""
         return self.hints[hashed & len(self.hints) - 1] == 0
 
     def hint(self, hashed: int, leaf: int, place: int, offset: int) -> None:
-        """Note in which leaf the key with this hash is: its place, and its offset in the node."""
+        """Note the leaf of the key with this hash, the entry's place, and its offset there."""
         # it may lie before the root
         number = ((leaf - self.root) >> OBJECT_SHIFT) + 1 + SIGN & NUMBERS
         if number <= NUMBER_MASK:
@@ -139,7 +141,7 @@ class Routes:
         return self.root + (((hint & NUMBER_MASK) ^ SIGN) - SIGN - 1 << OBJECT_SHIFT)
 
     def low_at(self, key: bytes) -> bytes | None:
-        """The low fence that was noted of the leaf that `find` gives; None: it gives the root."""
+        """The noted low fence of the leaf that `find` gives; None: it gives the root."""
         index = bisect_right(self.lows, key)
         return self.lows[index - 1] if index else None
 

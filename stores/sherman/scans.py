@@ -1,9 +1,10 @@
 """Scans of a tree store: the pairs of a range, leaf by leaf, merged from all trees.
 
-A leaf is read in an operation of its own, and from its sibling pointer those that follow, whose
-reads overlap: first one, then two, and so on. The next operation begins where the last leaf ended;
-where nodes were split or merged meanwhile, its fences say so, and it is looked up by its key.
-Where an earlier scan has noted what follows (routes.py), leaves are fetched some way ahead.
+An operation reads a leaf and then, by the sibling pointers, leaves that follow. Their reads
+overlap. The first operation reads one leaf, the next one two, and so on. An operation begins where
+the last leaf ended. If nodes were split or merged meanwhile, the fences show that, and the scan
+searches for the leaf by its key. Where an earlier scan has noted the leaves that follow
+(routes.py), they are prefetched some way ahead.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from limpet.stores.sherman.trees import Leaf, Trees
 from limpet.stores.status import AGAIN, DONE
 
 LEAVES_MAX: Final = 4
-"""A scan reads one leaf, then two, and so on up to so many in one operation."""
+"""A scan reads one leaf, then two, and so on up to this many in one operation."""
 AHEAD: Final = 4
-"""A scan fetches so many leaves before it reads them."""
+"""A scan prefetches this many leaves ahead."""
 Pairs = list[tuple[bytes, bytes]]
 
 
 class Visit(Step):
-    """What `work` returns, called when the leaf of a tree in whose range a key is has been read."""
+    """Read the leaf of a tree in whose range a key is, then call `work`; its result."""
 
     def __init__(
         self, trees: Trees, leaf: Leaf, tree: int, key: bytes, work: Callable[[], Any]
@@ -50,8 +51,8 @@ class Visit(Step):
 
 
 class Range(Step):
-    """The pairs of a range of a tree. Each `once` gives those in the leaf with `start` and in some
-    that follow, and leaves `start` where the next one begins; None: that was the last one.
+    """The pairs of a range of a tree. Each `once` gives the pairs in the leaf with `start` and in
+    some that follow, and sets `start` to where the next leaf begins; None: it was the last one.
     """
 
     def __init__(
@@ -66,9 +67,9 @@ class Range(Step):
         self.known = 0
         """The leaf with `start`, as far as is known."""
         self.ahead = 0
-        """The next one to be fetched, as far as is known."""
+        """The next leaf to prefetch, as far as is known."""
         self.count = 1
-        """At most so many leaves in one operation."""
+        """The greatest number of leaves in one operation."""
 
     def once(self) -> int:
         start: Any = self.start
@@ -82,7 +83,7 @@ class Range(Step):
         return DONE
 
     def _look_ahead(self, hashed: int) -> None:
-        """Fetch the leaf of a key and those after it, as far as is known."""
+        """Prefetch the leaf of a key and those after it, as far as is known."""
         routes: Routes = self.trees.routes[self.tree]
         hint = 0 if self.known else routes.hinted(hashed)
         self.ahead = routes.hinted_leaf(hint) if hint else self.known
@@ -90,13 +91,13 @@ class Range(Step):
             self._fetch(routes)
 
     def _fetch(self, routes: Routes) -> None:
-        """Fetch the next leaf, if it is known; then it is the one that follows."""
+        """Prefetch the next leaf, if it is known, and go on to the leaf that follows it."""
         if self.ahead:
             self.trees.foresee(self.ahead)
             self.ahead = routes.sibling_of(self.ahead)
 
     def _read_on(self) -> Pairs:
-        """The pairs from the entry on that was found, in this leaf and those that follow."""
+        """The pairs in this leaf, from the entry found on, and in the leaves that follow."""
         trees, leaf, page = self.trees, self.leaf, self.leaf.page
         endpoint = trees.endpoint
         routes: Routes = trees.routes[self.tree]
@@ -126,7 +127,7 @@ class Range(Step):
 
 
 def append_range(trees: Trees, leaf: Leaf, high: bytes | None, found: Pairs) -> bytes | None:
-    """Append the pairs from the entry on that was found in a leaf; where the next leaf begins."""
+    """Append the pairs of a leaf from the entry found on; where the next leaf begins."""
     page = leaf.page
     index = leaf.index
     end = page.count if high is None else page.find(high)
@@ -143,7 +144,7 @@ class Scans:
     """The pairs of a store's trees in order."""
 
     def __init__(self, store: InlineStore, trees: Trees, leaf: Leaf) -> None:
-        """`leaf`: what the store's operations read to."""
+        """`leaf`: the leaf that the store's operations read to."""
         self.store = store
         self.trees = trees
         self.leaf = leaf
@@ -173,17 +174,17 @@ class Scans:
             yield found, step.start
 
     def at_leaf(self, tree: int, key: bytes, work: Callable[[], Any]) -> Any:
-        """What `work` returns, called in an operation when the leaf of that tree in whose range the
-        key is has been read."""
+        """Read the leaf of that tree in whose range the key is, then call `work` in the same
+        operation; its result."""
         return self.store.run(Visit(self.trees, self.leaf, tree, key, work))
 
     def read_leaf(self, tree: int, start: bytes) -> tuple[int, bytes | None]:
-        """How many keys from `start` on are in the leaf with it, and where the next one begins."""
+        """How many keys the leaf has from `start` on, and where the next leaf begins."""
         leaf, page = self.leaf, self.leaf.page
         return self.at_leaf(tree, start, lambda: (page.count - leaf.index, page.high()))
 
     def range_here(self, high: bytes | None) -> tuple[Pairs, bytes | None]:
-        """The pairs from the key looked for on in the leaf that was read, and where the next one
+        """The pairs of the leaf that was read, from the key looked for on, and where the next leaf
         begins."""
         found: Pairs = []
         after = append_range(self.trees, self.leaf, high, found)
@@ -200,7 +201,7 @@ def _merged(trees: list[Iterator[tuple[Pairs, bytes | None]]]) -> Iterator[Pairs
 
 
 class _Part:
-    """What was read of a tree, and not given yet: all its pairs below `after`."""
+    """The pairs of a tree that were read and not given yet: all below `after`."""
 
     def __init__(self, leaves: Iterator[tuple[Pairs, bytes | None]]) -> None:
         self.leaves = leaves
@@ -208,7 +209,7 @@ class _Part:
         self.after: bytes | None = b""
 
     def more(self) -> bool:
-        """Have pairs to give, if there are any more."""
+        """Read pairs to give, if there are any more."""
         while not self.pairs and self.after is not None:
             self.pairs, self.after = next(self.leaves, ([], None))
         return bool(self.pairs)

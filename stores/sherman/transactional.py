@@ -1,47 +1,49 @@
 """The `rtx-sherman` store: a B-link tree whose operations are transactions (rTX section 5).
 
 After Sherman (Wang et al., SIGMOD '22). Every tree node is the data of a TXObj
-(stores/rtx/lllock.py), so it is written anew and not in place, and its pointer swung. The TXObjs of
-a tree are a region, the paper's meta pool (figure 6): the first is the root, for ever; one whose
-pointer stands for nothing (stores/vacant.py) is vacant. On each memory node there is a tree of its
-own, and a key's hash chooses: so what is on a lost node is lost with all that leads there. A scan
-merges the trees.
+(stores/rtx/lllock.py), so a client writes it anew and not in place, and swings the pointer. The
+TXObjs of a tree are a region, the paper's meta pool (figure 6): the first is always the root; one
+whose pointer stands for nothing (stores/vacant.py) is vacant. Each memory node has a tree of its
+own, and a key's hash chooses the tree. So a lost node takes whole trees with it, and no link to it
+is left. A scan merges the trees.
 
 A write that changes one leaf and nothing else is a transaction without a log (Opt1;
 leaf_writer.py):
     1. read the leaf's lock and pointer, and the node
     2. write the new node; CAS the lock from the version that was read
     3. CAS the pointer; CAS the lock to a new version
-It locks from what it has read, so it needs no validation, and never gives up once it has the lock.
+The CAS expects the version that was read, so the write needs no validation, and never gives up once
+it has the lock.
 
-An update, put or delete of a key that the client has met in a leaf locks that before it is read
-(Opt2), so no client changes it in between:
+An update, put or delete of a key that the client has met in a leaf locks the leaf before it reads
+it (Opt2), so no client changes it in between:
     1. read the leaf's lock and pointer
     2. CAS the lock; read the node
     3. write the new node; CAS the pointer; CAS the lock to a new version
-If the key is not there any more, or the change takes a log, a copy of the node is put there: a lock
-must not be released with the pointer as it was (lllock.py).
+If the key is not there any more, or the change takes a log, the client installs a copy of the node:
+it must not release a lock with the pointer unchanged (lllock.py).
 
-A value that is too long for the node is in an extent; it is in the client journal, too.
+A value that is too long for the node is in an extent, which the client journal names, too.
 
-All others, those that split or merge nodes, are transactions with a log (stores/rtx/commit.py) of
+All other writes, which split or merge nodes, are transactions with a log (stores/rtx/commit.py) of
 all that they write. A split changes the node, its new sibling and the parent at once, or a root
 and its two halves; so the tree is never seen half split. The siblings are there for clients whose
 cached route (routes.py) is out of date, and for scans.
 
-A kill leaves behind, without a log: in the client journal, the new node, or its first word, with
-the object that it is meant for, the old one, and extents. Recovery releases the lock
-(stores/rtx/repair.py). In a pool of several hosts, where the dead may still write, the new node has
-to be whole before it is in the client journal; so leaves are not locked early there, nor for an
-extent.
+A kill of a write without a log leaves in the client journal: the new node, or its first word, with
+the object that it is meant for; the old node; and extents. Recovery releases the lock
+(stores/rtx/repair.py). In a pool of several hosts a dead client may still write, so the new node
+must be whole before it is in the client journal. Therefore leaves are not locked before they are
+read there, nor for a value with an extent in any pool.
 
 Sherman's nodes are never merged. Here a delete that leaves a leaf empty, or less than a quarter
 full, merges it with a neighbour, if there is room, by a transaction after its own; so a tree whose
-keys are deleted takes no memory. Deletes write a node to free one, so some blocks are left to them.
+keys are deleted takes no memory. A delete writes a node to free one, so some blocks are reserved
+for deletes.
 
-Deviations, besides: slotted pages with entries of any size in place of sorted arrays of one; a hash
-puts keys on trees; a client that meets a lock waits for the lease, as in the paper, but not if its
-owner is known to be dead. Limits: keys have at most `key_size` bytes; nothing is replicated.
+Further deviations: slotted pages with entries of any size, not sorted arrays of one size; a hash
+puts keys on trees; a client that meets a lock waits for the lease, as in the paper, but not if the
+lock's owner is known to be dead. Limits: keys have at most `key_size` bytes; nothing is replicated.
 
 Round trips without conflict: get 2, update and delete 3, insert 4; with a leaf that is not locked
 early, 4.
@@ -113,8 +115,8 @@ class RtxSherman(InlineStore):
     # ---- steps of operations --------------------------------------------------------------------
 
     def _is_early(self, size: int, mode: int, way: Attempt | None) -> bool:
-        """Whether a write tries to lock its leaf before it reads it: when it has found out nothing
-        that speaks against it. It would be in the way of clients that split the leaf."""
+        """Whether a write tries to lock its leaf before it reads it. Not once it knows a reason
+        against it: the lock would obstruct clients that split the leaf."""
         return way is None and self.opt2 and not size and mode != INSERT
 
     def _change_once(
@@ -135,7 +137,7 @@ class RtxSherman(InlineStore):
         stored = None if mode == DELETE else value
         outcome = commit_staged(self, way.commit, lambda staging: staging.stage(key, stored, mode))
         if outcome == AGAIN:
-            way.commit = None  # it may take none the next time
+            way.commit = None  # the next attempt may need no log
         return UNTIDY if outcome == DONE and mode == DELETE else outcome
 
     def _go_on(
@@ -197,7 +199,7 @@ class RtxSherman(InlineStore):
         return Commit(self.pool, self.locks)
 
     def staging(self, commit: Commit) -> WriteSet:
-        """What the transaction of a commit changes here."""
+        """The part of a commit's transaction that changes this store."""
         return WriteSet(self, commit)
 
     # ---- repair and recovery --------------------------------------------------------------------
@@ -232,7 +234,7 @@ class RtxSherman(InlineStore):
 
     def stats(self) -> dict[str, Any]:
         """As of every store; `repairs`: locks that this handle has found at the end of their lease,
-        and seen to. The owners of some may live (rTX section 6.4)."""
+        and repaired. Some of their owners may live (rTX section 6.4)."""
         return {**super().stats(), "repairs": self.repair.repairs}
 
     def checker(self) -> TreeCheck:

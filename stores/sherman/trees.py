@@ -1,13 +1,12 @@
 """The trees of a store, and where a key is in them: a neutral B-link base (Sherman, rTX section 5).
 
 The tree stores hold it: `sherman` (plain.py), `rtx-sherman` (transactional.py) and `dtx-sherman`
-(stores/baselines/dtx/sherman.py). There is a tree on each memory node, and a key's hash chooses.
-A search ends with a node that has been read, and where in it the key is: a `Leaf`. How a node is
-read is the matter of a class derived from `Trees`: by way of its TXObj (tx_trees.py), or as it lies
-there (in_place_trees.py).
+(stores/baselines/dtx/sherman.py). Each memory node has a tree, and a key's hash chooses the tree.
+A search ends with a node that has been read, and the key's place in it: a `Leaf`. A class derived
+from `Trees` reads a node: by way of its TXObj (tx_trees.py), or in place (in_place_trees.py).
 
-The way to a leaf is that of the routes (routes.py), or down from the root; from a node that is to
-the left of the key, siblings lead on. Its fences say whether it is the right one.
+A client goes to a leaf by the routes (routes.py), or down from the root; from a node to the left of
+the key, siblings lead on. The leaf's fences show whether it is the right one.
 """
 
 from __future__ import annotations
@@ -43,10 +42,10 @@ HOPS_MAX: Final = 1 << 20
 class Leaf:
     """A node that was read, and the entry looked for in it.
 
-    `page`: the node; of a store's own leaf it is in place, and counts for the operation that has
-    read it only. `tree`: the number of its tree. `at`: its object, or its address where nodes have
+    `page`: the node; in a store's own leaf it is a view in place, valid only in the operation that
+    has read it. `tree`: the number of its tree. `at`: its object, or its address where nodes have
     no objects. `lock`, `pointer`: of the object when the node was read. `index`: of the first entry
-    at or above the key looked for; `page.exact` says whether that has the key.
+    at or above the key looked for; `page.exact`: whether that entry has the key.
     """
 
     def __init__(self, page: Page) -> None:
@@ -59,7 +58,7 @@ class Leaf:
 
 
 class Trees(InlineIndex):
-    """The trees of a store, for one client. `leaf`: what the operation that is inside reads to."""
+    """The trees of a store, for one client. `leaf`: the leaf the current operation reads to."""
 
     def __init__(self, pool: Any, name: str, parameters: TreeParameters, objects: Objects) -> None:
         """`objects`: reads extents."""
@@ -72,7 +71,7 @@ class Trees(InlineIndex):
         self.roots = array("Q", regions.attach(pool, name, parameters.trees, self.table_size))
         self.routes = [Routes(root, parameters.cache_size) for root in self.roots]
         self.reads_ahead = False
-        """Whether leaves have pointers by which they are fetched before they are read."""
+        """Whether leaves have pointers by which they are prefetched."""
         self.leaf = self.reader()
 
     def reader(self) -> Leaf:
@@ -86,8 +85,8 @@ class Trees(InlineIndex):
     def read(self, leaf: Leaf, at: int, near: int) -> bool:
         """Read a node to `leaf`; False: it cannot be read now.
 
-        The level is GONE if there is none; a root is an empty leaf then. `near`: what is looked
-        for in the node may be there.
+        If there is no node, the level is GONE; a root is then an empty leaf. `near`: a guess of the
+        offset that the caller wants in the node.
         """
         raise NotImplementedError
 
@@ -96,7 +95,7 @@ class Trees(InlineIndex):
         return 0
 
     def foresee(self, at: int) -> None:
-        """The node of this object is read soon."""
+        """Prefetch the node of this object, which is read soon."""
 
     def replaced(self, node: int) -> None:
         """From now on, this memory node has other memory."""
@@ -155,8 +154,8 @@ class Trees(InlineIndex):
     def look(self, leaf: Leaf, tree: int, hashed: int, key: bytes, known: int) -> int:
         """Read the leaf in whose range a key is, and find its entry: `index`, and `page.exact`.
 
-        `known`: where that leaf is, as far as is known; 0: what is hinted at. An entry with the key
-        needs no look at the fences. AGAIN: a node on the way cannot be read now.
+        `known`: the leaf as far as is known; 0: use the hint. If an entry has the key, the fences
+        are not checked. AGAIN: a node on the way cannot be read now.
         """
         page = leaf.page
         routes: Routes = self.routes[tree]
@@ -206,11 +205,11 @@ class Trees(InlineIndex):
         return page.level == 0 and (page.exact or page.has(key))
 
     def near(self, hint: int) -> int:
-        """Where in the node an entry is, about, by a hint."""
+        """About where in the node an entry is, by a hint."""
         return (hint >> LINE_SHIFT & LINE_MASK) << 6
 
     def _hint_all(self, leaf: Leaf, routes: Routes) -> None:
-        """Note where all keys of a leaf are, as far as nothing else is noted."""
+        """Note the places of all keys of a leaf for which no other hint is noted."""
         page = leaf.page
         for index in range(page.count):
             hashed = hash64(page.key(index))
@@ -227,9 +226,9 @@ class Trees(InlineIndex):
         routes.learn_all(lows, leaves, page.high())
 
     def next_hop(self, leaf: Leaf, key: bytes, level: int) -> int:
-        """Where to look for a key's node on that level, from a node that is not it.
+        """The next node on the way to a key's node on that level, from a node that is not it.
 
-        The root, if the way there was out of date.
+        It is the root if the way there was out of date.
         """
         page = leaf.page
         if page.level == GONE or page.level < level or page.is_above(key):
@@ -238,7 +237,7 @@ class Trees(InlineIndex):
             return page.sibling()
         return page.child(key)
 
-    # ---- what is there --------------------------------------------------------------------------
+    # ---- values ---------------------------------------------------------------------------------
 
     def value(self, page: Page, slot: int) -> bytes:
         """The value of the entry of a leaf that has this slot."""
@@ -250,9 +249,9 @@ class Trees(InlineIndex):
         return self.objects.value()
 
     def is_linked(self, leaf: Leaf, reference: int, look: Callable[[int], Any]) -> bool:
-        """Whether the entry of an extent's key has it; for a client journal. It is as it was: the
-        client that has it in the client journal is pinned. `look`: sees to whatever is in the way
-        at an address."""
+        """Whether the entry of an extent's key has the extent; for a client journal. The extent is
+        unchanged, since the client that has it in its journal is pinned. `look`: handles the lock
+        at an address that delays the search."""
         objects = self.objects
         objects.load(reference)
         if not objects.fits(reference):

@@ -4,8 +4,9 @@ A get reads the lock and the pointer of the leaf's TXObj, and then the node. It 
 a node is whole, and its pointer is that of a committed transaction. It waits only for a transaction
 with a log that holds the leaf (stores/rtx/lllock.py says why).
 
-Nodes are looked at in place (`Image`): they are not changed while they are linked, nor is their
-memory used again while a client is pinned. So what was read is for the operation that read it only.
+Clients look at nodes in place (`Image`): a node is not changed while it is linked, and its memory
+is not used again while a client is pinned. So a node that was read is valid only in the operation
+that read it.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class TxTrees(Trees):
         self.reads_ahead = True
         self.hints = array("Q", bytes(8 * BATCH))
         self.pointers = array("Q", bytes(8 * BATCH))
-        """Of a batch of keys: where they may be, and the nodes there; 0: it is not known."""
+        """Of each key of a batch: the leaf it may be in, and the node there; 0: not known."""
 
     def reader(self) -> Leaf:
         return Leaf(Page(self.endpoint, self.node_size, in_place=True))
@@ -91,7 +92,7 @@ class TxTrees(Trees):
         return self.cursor
 
     def why_full(self, tree: int) -> StoreFull:
-        """What to raise when a tree has no vacant object."""
+        """The error to raise when a tree has no vacant object."""
         return StoreFull(
             f"{self.name}: all {self.object_count} nodes of tree {tree} are in use; the store was "
             f"made with capacity {self.capacity}"
@@ -102,9 +103,9 @@ class TxTrees(Trees):
 
     def recall(self, leaf: Leaf, key: bytes) -> bool:
         """Read the node of an object, whose lock and pointer are known, and find a key in it;
-        False: it is not the leaf in whose range the key is.
+        False: the key is not in its range.
 
-        In the operation that has found lock and pointer so.
+        In the operation that read lock and pointer.
         """
         page = leaf.page
         if not is_vacant(leaf.pointer):
@@ -121,9 +122,8 @@ class TxTrees(Trees):
     # ---- many keys ------------------------------------------------------------------------------
 
     def get_batch(self, keys: list[bytes], found: list[bytes | None]) -> list[int]:
-        """Append the values of at most BATCH keys that are where they were when they were last
-        met; the places in `found` of the others, for which None is appended. The reads of a phase
-        overlap.
+        """Append the values of at most BATCH keys. For a key that is not where it was last met,
+        append None, and return its place in `found`. The reads of a phase overlap.
         """
         missed: list[int] = []
         page = self.leaf.page

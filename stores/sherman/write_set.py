@@ -1,9 +1,9 @@
-"""What a transaction is going to do to trees: nodes are read, and changed copies of them staged.
+"""The write set of a transaction on trees: it reads nodes, and stages changed copies of them.
 
-Within one operation, by `Commit` (stores/rtx/commit.py). A leaf is found by the way that get
-goes; it counts for the transaction in the version in which it was read. The inner nodes on the way
-need not: a leaf's fences say that it is the right one. A node that overflows is split as often as
-it takes, each time with one more entry for its parent, which is then found from the root.
+Used within one operation, by `Commit` (stores/rtx/commit.py). It finds a leaf as a get does; the
+transaction validates the version in which the leaf was read. It need not validate the inner nodes
+on the way: a leaf's fences show that it is the right one. A node that overflows is split as often
+as needed, each time with one more entry for its parent, which is then found from the root.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ Entries = list[tuple[bytes, bytes, int]]
 
 
 MERGED_SHARE: Final = 0.75
-"""Nodes that both have entries are merged if no more than this share of the new one is taken."""
+"""Two nodes with entries are merged only if they fill at most this share of the new one."""
 SHRINKS_MAX: Final = 32
-"""How often a merge is tried while others are in the way; a later one takes in what it left."""
+"""Tries of a merge that meets conflicts; a later merge takes in a leaf that one left."""
 ROUNDS_MAX: Final = 4
-"""How often the way to a node may lead back to the root: what is staged may be out of date."""
+"""How often the way to a node may lead back to the root: staged nodes may be out of date."""
 
 
 class Busy(Exception):
@@ -52,7 +52,7 @@ class Busy(Exception):
 
 
 class TreeWay(Attempt):
-    """How a write to a tree goes on: by `commit`, if that is not None."""
+    """The state of a write to a tree; it goes on by `commit`, if that is not None."""
 
     def __init__(self, commit: Any = None) -> None:
         super().__init__()
@@ -64,14 +64,14 @@ class TreeWay(Attempt):
         return self
 
     def ended(self, outcome: int) -> TreeWay:
-        """The write has come to this."""
+        """End the write with this outcome."""
         self.outcome = outcome
         return self
 
 
 def commit_staged(store: Any, commit: Any, stage: Callable[[Any], int]) -> int:
-    """Stage a change by `stage`, and commit it: DONE, or what either has come to. Within an
-    operation."""
+    """Stage a change by `stage`, and commit it: DONE, or the outcome of the step that failed.
+    Within an operation."""
     try:
         commit.begin(store.link)
         outcome = stage(store.staging(commit))
@@ -84,8 +84,7 @@ def commit_staged(store: Any, commit: Any, stage: Callable[[Any], int]) -> int:
 def shrink(store: Any, key: bytes) -> None:
     """Merge the leaf with a neighbour, as long as that can be done.
 
-    If others are always in the way, or memory is full, it stays as it is; a later merge takes it
-    in.
+    If every try meets a conflict, or memory is full, the leaf stays; a later merge takes it in.
     """
     scope = store.endpoint.background(True)
     try:
@@ -117,7 +116,7 @@ class WriteSet:
         self.commit = commit
         self.endpoint = store.endpoint
         self.key = b""
-        """That is staged, or was last."""
+        """The node that is staged, or was staged last."""
         self.tree = 0
         """Number of the tree that it is in."""
 
@@ -193,7 +192,7 @@ class WriteSet:
         return reference
 
     def place(self, at: int, key: bytes, reference: int) -> None:
-        """Have the entry of a key name that; when it was staged, it was in this object's node."""
+        """Make a key's entry name that; when staged, the entry was in this object's node."""
         tree = self.trees.tree_of(key)
         while True:
             page = self.commit.pages[at]
@@ -206,7 +205,7 @@ class WriteSet:
     # ---- splits ---------------------------------------------------------------------------------
 
     def _split(self, at: int, page: Page, entries: Entries) -> int:
-        """Put these entries, too many for it, into a node and a new sibling of it."""
+        """Put these entries, too many for one node, into a node and a new sibling of it."""
         root = self.trees.roots[self.tree]
         middle = _middle(entries)
         fence = entries[middle][0]
@@ -221,7 +220,7 @@ class WriteSet:
         return self.link_above(page.level + 1, fence, right)
 
     def link_above(self, level: int, fence: bytes, right: int) -> int:
-        """Have the node of that level link to a new one, which begins at this fence."""
+        """Link the node of that level to a new node, which begins at this fence."""
         leaf = self._inner(fence, level)
         parent, above = leaf.at, leaf.page
         return self._put(parent, above, above.find(fence), (fence, _link(right), 0))
@@ -261,7 +260,7 @@ class WriteSet:
     # ---- merges ---------------------------------------------------------------------------------
 
     def shrink(self, key: bytes) -> int:
-        """Merge the leaf in whose range the key is, or what is above it, with a neighbour.
+        """Merge the leaf in whose range the key is, or a node above it, with a neighbour.
 
         DONE; MISSING: there is nothing to merge; AGAIN.
         """
@@ -333,7 +332,7 @@ class WriteSet:
         raise Busy
 
     def _read(self, at: int) -> Leaf:
-        """A node as it is staged; else a copy of it, whose version the transaction then expects."""
+        """The staged node; otherwise a copy of it, whose version the transaction then expects."""
         page = self.commit.pages.get(at)
         if page is not None:
             return as_staged(page, self.tree, at)
@@ -345,14 +344,14 @@ class WriteSet:
         """A copy of a node that no client has locked. Raises Busy."""
         leaf = self.trees.blank()
         leaf.tree = self.tree
-        self.store.leaf.at = at  # if that is in the way, it is what is waited for
+        self.store.leaf.at = at  # after a conflict, the client waits for this node
         if not self.trees.read(leaf, at, 0) or leaf.lock & LOCKED:
             raise Busy
         return leaf
 
 
 def as_staged(page: Page, tree: int, at: int) -> Leaf:
-    """A node as it is staged: what is known of it."""
+    """A staged node."""
     leaf = Leaf(page)
     leaf.tree, leaf.at = tree, at
     return leaf

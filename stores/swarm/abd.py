@@ -7,11 +7,12 @@ place, and two round trips for each operation. A store without `guess` has this 
       in parallel m = M.READ(), the value to a buffer   m = M.READ()
       M.WRITE((m.ts.i + 1, tid), v)                     return the value of m
 
-So every tuple is VERIFIED, and no client locks. What the buffer's value has before it, its stamp
-and hash, is written with the tuple, as it is known only then.
+So every tuple is VERIFIED, and no client locks. The header of the buffer, its stamp and hash, is
+written with the tuple, because it is known only then.
 
-A WRITE that meets a tombstone has written nothing but its buffer; one whose tuple is refused
-half-way, as the register is being given up, is concurrent with that DELETE and comes before it.
+A WRITE that meets a tombstone has written nothing but its buffer. A WRITE whose tuple is refused
+half-way, because the register is being given up, is concurrent with that DELETE and comes before
+it.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class Abd(Protocol):
         return outcome
 
     def _write_ahead(self, value: bytes) -> int:
-        """The value, without what is before it, to our buffer; bits: beside which replicas."""
+        """Write the value, without its header, to our buffer; bits: beside which replicas."""
         quorum = self.quorum
         ahead = 0
         for n in range(quorum.read):
@@ -89,7 +90,7 @@ class Abd(Protocol):
         return ahead
 
     def _end(self, w: int, held: int) -> None:
-        """In the background: the value is put in place; what it makes useless is given up."""
+        """In the background: put the value in place, and give up the buffers it makes useless."""
         quorum, row = self.quorum, self.row
         scope = self.endpoint.background(True)
         quorum.write_in_place(row.buffer)

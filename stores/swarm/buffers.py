@@ -1,13 +1,13 @@
 """Out-of-place buffers: the values of a register (SWARM section 4).
 
-A buffer is an object with as many replicas as its register, with the head on the same node, so that
-each replica of the register has one of the buffer beside it:
+A buffer is an object with as many replicas as its register, and its primary is on the same node. So
+each replica of the register has a replica of the buffer beside it:
 
     0 stamp (bits 8-63)    8 ident of the register    16 length    24 hash    32 value
 
 The hash is XXH64 of the value, seeded by the three words before it: a value is valid, in place or
-in a buffer, when its hash holds and its stamp is the one looked for. So torn values are rejected,
-and so are those of memory that was used again (trap S6).
+in a buffer, when its hash holds and its stamp is the one looked for. So a reader rejects torn
+values, and values in memory that was used again (trap S6).
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
 
 
 class Buffer:
-    """What one attempt writes out of place: the buffer, and the value `prepare`d for it.
+    """A value that one attempt writes out of place: the buffer, and the value `prepare`d for it.
 
-    In place of the buffer's reference there is the number of a tombstone, which has no value.
+    For a tombstone, which has no value, its number stands in place of the buffer's reference.
     """
 
     def __init__(self) -> None:
@@ -62,16 +62,16 @@ class Buffers:
         self.image = array("Q", bytes(IMAGE_SIZE))
 
     def write(self, buffer: Buffer, k: int) -> None:
-        """Write what is prepared to the replica of the buffer that is beside replica `k`.
+        """Write the prepared value to the replica of the buffer that is beside replica `k`.
 
-        A buffer from when the register's first node was lost has none beside that node's, which may
-        be back by now, also within the operation. As the tuple will count there, the value is
-        written wherever the buffer has a replica.
+        A buffer acquired while the register's first node was lost has no replica beside that
+        node's. The node may be back by now, even within the operation, and the tuple will count
+        there. So the value is then written wherever the buffer has a replica.
         """
         is_tombstone = buffer.reference >> 48 & 0xFF == VACANT_CLASS
         address = 0 if is_tombstone else self.register.beside(buffer.reference, k)
         if address:
-            # of a value that is there already, only what is before it
+            # the value is there already: write only its header
             value = b"" if buffer.ahead >> k & 1 else buffer.value
             self.endpoint.write_gather(address, buffer.header, HEADER_WORDS, value, b"")
         elif not is_tombstone:
@@ -80,7 +80,7 @@ class Buffers:
                     self._write_older(buffer, self.register.beside(buffer.reference, other))
 
     def _write_older(self, buffer: Buffer, address: int) -> None:
-        """Write what is prepared to a replica of the buffer, if there is something older."""
+        """Write the prepared value to a replica of the buffer, if there is something older."""
         if (
             address
             and not self.endpoint.failed(address)
@@ -92,7 +92,7 @@ class Buffers:
             self.endpoint.write_gather(address, buffer.header, HEADER_WORDS, buffer.value, b"")
 
     def write_first(self, buffer: Buffer) -> None:
-        """Write what is prepared, of a new register, to every replica in service."""
+        """Write the prepared value of a new register to every replica in service."""
         for k in range(self.register.replicas):
             if not self.endpoint.failed(self.register.beside(buffer.reference, k)):
                 try:

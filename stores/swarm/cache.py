@@ -1,12 +1,12 @@
 """The location cache of SWARM-KV (SWARM sections 5.2 and 7.1): where a key's register is.
 
-With it, what the client last had in its words of the metadata array, so that it can write without
-looking. An entry is right or useless: a register is known by its ident.
+An entry also has the last words that the client wrote to the metadata array, so that the client can
+write without reading them first. An entry is right or useless: a register is known by its ident.
 
 A table of rows, at most half of which are in use. A key's row is one of a window that begins where
-its hash says, so that to find it is one access to memory, and another one beside it to compare the
-key; the caller has that of the register under way meanwhile (`look`, then `holds`). With three
-replicas a row is two adjacent cache lines:
+its hash says. To find the row costs one access to memory, and an adjacent one to compare the key;
+the caller prefetches the register between the two (`look`, then `holds`). With three replicas a row
+is two adjacent cache lines:
 
     0     hash of the key, with bit 0 set; 0: the row is empty; LEFT: it is again, and others follow
     1     reference to the register
@@ -17,8 +17,8 @@ replicas a row is two adjacent cache lines:
     last  KEY_WORDS: the key, and, in the last byte, its length; LONG: it is in `long_keys`
 
 No row between a key's first one and its own is 0, so the search for one that is not there ends at
-the first such row. Of as many rows as a window has, the one that was used least makes room, and
-what the others count fades; an approximation of least frequently used.
+the first such row. To make room, a sweep over as many rows as a window has clears the least used
+one and lowers the counts of the others; this approximates least frequently used.
 """
 
 from __future__ import annotations
@@ -67,13 +67,13 @@ class LocationCache:
         self.hand = 0
 
     def expect(self, key: bytes) -> None:
-        """The key is looked for soon."""
+        """Prefetch the row of a key that is looked for soon."""
         at = (hash64(key) >> HASH_SHIFT & self.mask) * self.width
         words_prefetch(self.words, at)
         words_prefetch(self.words, at + self.width - 1)
 
     def look(self, key: bytes) -> int:
-        """Where the key's entry begins in `words`, if `holds` says so, too; or NOWHERE."""
+        """Where the key's entry may begin in `words`; `holds` confirms it. Or NOWHERE."""
         if not self.size:
             return NOWHERE
         hashed = hash64(key) | 1
@@ -88,7 +88,7 @@ class LocationCache:
         return NOWHERE
 
     def holds(self, at: int, key: bytes) -> bool:
-        """Whether the entry that `look` has found is the key's, and still there; it is used now."""
+        """Whether the entry that `look` found is still there and is the key's; counts the use."""
         if not self.words[at] & 1:
             return False
         size = self.words[at + self.width - 1] >> LENGTH_SHIFT
@@ -152,9 +152,9 @@ class LocationCache:
         return self._room(first)
 
     def _evict(self, row: int) -> int:
-        """Of the next rows from this one on that are in use, clear the least used; the one after.
+        """Clear the least used of the next rows in use; where the next sweep begins.
 
-        As many as a window has, so that a full window gives up one of its own.
+        It looks at as many rows as a window has, so a full window gives up one of its own.
         """
         least, found, seen = USES_MAX + 1, -1, 0
         while seen < self.window and seen < self.count:

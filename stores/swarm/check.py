@@ -1,4 +1,4 @@
-"""Looking at whole registers: checks, and what the dead have left."""
+"""Whole registers: `check`, and the crash points that a dead client's journal shows."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class RegisterCheck(ReplicatedCheck):
 
 
 def wrong_with(register: KeyRegister) -> str:
-    """What is wrong with the current register, or "" if nothing is. Called pinned."""
+    """The fault found in the current register, or "" if there is none. Called pinned."""
     place = register.place
     register.quorum.read_all()
     for k, replica in enumerate(register.quorum.replicas):
@@ -109,7 +109,7 @@ def wrong_with(register: KeyRegister) -> str:
 
 
 def _dangles(quorum: Quorum, replica: Any, row: int, side: int) -> bool:
-    """Whether a pointer that was read names what no client has in use, and still does."""
+    """Whether a pointer that was read still names an object that is not in use."""
     place = quorum.register
     reference = replica.named(row, side)
     if not reference or (place.heap.plausible(reference) and place.heap.used(reference)):

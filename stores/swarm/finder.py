@@ -33,13 +33,13 @@ class Finder:
         self.guesses = parameters.guess
         self.shared = parameters.buffers < parameters.writers
 
-    # ---- what is remembered ---------------------------------------------------------------------
+    # ---- remembered places ----------------------------------------------------------------------
 
     def prefetch(self, key: bytes) -> int:
-        """Where the cache may have the key's place; its register is on its way from memory then.
+        """Where the cache may have the key's place; prefetches its register.
 
-        Called before the operation begins, as nothing gets past the pin: other threads may be
-        inside, so it changes nothing, and `recall` looks again.
+        Called before the operation begins, because no prefetch gets past the pin. Other threads may
+        be in an operation then, so this changes nothing, and `recall` looks again.
         """
         at = self.cache.look(key)
         if at >= 0:
@@ -67,8 +67,7 @@ class Finder:
         return True
 
     def learn(self, key: bytes) -> int:
-        """Remember that the current register is that of the key; its entry of the cache, or
-        NOWHERE."""
+        """Remember the current register as the key's; its entry of the cache, or NOWHERE."""
         register = self.register.place
         at = self.cache.add(key)
         if at >= 0:
@@ -78,8 +77,8 @@ class Finder:
         return at
 
     def note_read(self, outcome: int, at: int) -> None:
-        """Remember, in an entry of the cache, what a READ has shown of our row, so that the next
-        WRITE need not look."""
+        """Remember, in an entry of the cache, the state of our row after a READ, so that the next
+        WRITE need not read it."""
         row = self.register.row
         if at >= 0 and row.wrote:
             self.cache.words[at + 4] = 0  # there is a copy in our row
@@ -93,7 +92,7 @@ class Finder:
             row.known = row.learn()
             row.note(self.cache.words, at)
 
-    # ---- what the index has ---------------------------------------------------------------------
+    # ---- places in the index --------------------------------------------------------------------
 
     def seek(self, place: Place, key: bytes) -> int:
         """Of the slots that were read, the one with this key, or 0; its register is selected.
@@ -105,7 +104,7 @@ class Finder:
             word = self.index.words[index]
             if index & 7 and word >> 56 == fingerprint and is_valid(word):
                 reference = word & OBJECT_MASK
-                # The register is on its way from memory while the keys are compared.
+                # The register is prefetched while the keys are compared.
                 area = area_of(len(key))
                 first = first_of(reference, self.replicas)
                 self.register.quorum.prefetch(reference, area, IN_PLACE_LEAST, first)

@@ -1,6 +1,6 @@
 """WRITE although our row is not in order: it is repaired until the tuple is written.
 
-For a tuple that others may have seen at a minority already, so that it cannot be given up.
+For a tuple that other clients may have seen at a minority already, so it cannot be given up.
 """
 
 from __future__ import annotations

@@ -3,10 +3,10 @@
 Register        where its words are, of the key that was selected last
 Quorum          its replicas (In-n-Out), of which a majority is read
 Row             ours: pointers, buffers, and repair
-MaxRegister     M: READ, which makes known what was read (WriteBack), and WRITE
+MaxRegister     M: READ, which writes back the tuple it has read (WriteBack), and WRITE
 protocol        SafeGuess, which has a TimestampLock, or Abd: READ and WRITE of a value
 Tombstone       the last WRITE
-Recycling       what client journals name: buffers, and registers that are given up
+Recycling       buffers and given-up registers that client journals name
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class KeyRegister:
         """The words of a new register that are before its value."""
 
     def select(self, reference: int, area: int, ident: int, capacity: int, first: int) -> None:
-        """Have that register be the current one, with all that there is to know of it; it is read
-        next. `row.forget` or `row.recall` follows."""
+        """Make that register the current one; the caller knows its place in full. It is read next;
+        `row.forget` or `row.recall` follows."""
         self.place.select(reference, area)
         self.place.ident = ident
         self.place.capacity = capacity

@@ -17,7 +17,7 @@ READ: Final = 1
 WRITE: Final = 2
 
 REPLICAS_ROW: Final = 8
-"""Places for what is to be known of each replica."""
+"""Places for the state of each replica."""
 HEADER: Final = 32
 """Bytes of an out-of-place buffer before the value."""
 HEADER_WORDS: Final = HEADER // 8
@@ -28,7 +28,7 @@ IN_PLACE_LEAST: Final = 64
 IN_PLACE_MAX: Final = 8192
 """Bytes of the largest value that is stored in place, too."""
 CAPACITY_MASK: Final = 0xFFFF_FFFF
-"""Of the word of an entry of the cache that has area and capacity."""
+"""Bits of the area and capacity, in the word of a cache entry that has both."""
 FIXED: Final = 5
 """Words of an entry of the cache (cache.py) before those of the replicas."""
 
@@ -41,7 +41,7 @@ NO_MEMORY: Final = 2
 DELETED: Final = 6
 """There is a tombstone, at a majority by now."""
 GONE: Final = 7
-"""The register is no more: what is known of the key's place is out of date."""
+"""The register is given up: the remembered place of the key is out of date."""
 
 REFUSED: Final = 8
 """The pointer is not empty, so nothing was written."""

@@ -1,7 +1,8 @@
 """A register's replica on a node that was replaced, and is being filled (SWARM section 6).
 
-All others are parked. The replica was copied from one other, which may not have been of the
-majority that has the last tuple; with the most that any replica has, it is of any majority.
+All other clients are parked. The replica was copied from one other replica, which need not belong
+to the majority that has the last tuple. Once it has the greatest tuple of all replicas, it may
+count in any majority.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
 
 
 def level(recycling: Recycling, reference: int, node: int) -> None:
-    """Give a register's replica on a node that is being filled the most that any replica has."""
+    """Give a register's replica on a node being filled the greatest that any replica has."""
     if not recycling.visit(reference):
         return
     quorum, place = recycling.quorum, recycling.register
@@ -58,7 +59,7 @@ def level(recycling: Recycling, reference: int, node: int) -> None:
 
 
 def _require_service(quorum: Quorum, there: list[Replica]) -> None:
-    """Raise NodeFailed when one of the other replicas was lost just now: all begins anew."""
+    """Raise NodeFailed when another replica was lost just now: the filling begins anew."""
     place = quorum.register
     for replica in quorum.replicas:
         if replica not in there:
@@ -70,7 +71,7 @@ def _require_service(quorum: Quorum, there: list[Replica]) -> None:
 
 
 def _pointer(ident: int, there: list[Replica], row: int, side: int) -> int:
-    """What a pointer has: on the replica where the greatest tuple leads to it, or on any."""
+    """The word of a pointer: on the replica where the greatest tuple leads to it, or on any."""
     found = ident
     best = -1
     for replica in there:
@@ -87,10 +88,10 @@ def _copy_buffer(
 ) -> None:
     """Copy a buffer, from a replica that has its value, to that beside replica `new`.
 
-    `wanted`: the stamp of the tuple that leads to it, or 0. Others may have what was in the same
-    memory before, of an older write of the same register, or the value with a later stamp already.
-    A buffer from when the register's first node was lost has no replica beside that node's. But the
-    tuple counts there from now on: so its value is written wherever it may be.
+    `wanted`: the stamp of the tuple that leads to it, or 0. A replica of the buffer may still have
+    an older write of the same register, or may have the value with a later stamp already. A buffer
+    acquired while the register's first node was lost has no replica beside that node's. But the
+    tuple counts there from now on, so its value is written wherever the buffer has a replica.
     """
     place = quorum.register
     endpoint = place.heap.endpoint
@@ -121,7 +122,7 @@ def _copy_buffer(
 def _lock(quorum: Quorum, there: list[Replica], writer: int) -> int:
     """The lock word with the highest timestamp; with both modes if replicas differ in that.
 
-    Then neither READ nor WRITE succeeds any more that has not already, at those two replicas.
+    A TRYLOCK in READ or WRITE mode that has not succeeded at those two replicas then never does.
     """
     place = quorum.register
     words = [place.heap.endpoint.load(place.lock(replica.k, writer)) for replica in there]

@@ -5,12 +5,12 @@
       majority has v or more                         write v to replicas with less, until a
                                                      majority has v or more; return v
 
-A READ writes back what it has read as write_back.py says. A write back takes memory, and a row. A
-read that has none ready, or of a client that has no row, reads all replicas in service instead, and
-returns the greatest tuple that a majority without those that are lost has, or has been overtaken by
-(`_least`). With f + 1 - l of 2f + 1 - l, each majority of what is left has one of them, and
-whatever more is lost; a replaced node has the greatest of all (level.py). And a write that was
-complete when the read began is on as many, as l at most of its replicas are lost.
+A READ writes back the tuple it has read (write_back.py). A write back needs memory and a row. A
+client with no memory ready, or without a row, reads all replicas in service instead. With l nodes
+lost, it returns the greatest tuple that f + 1 - l of the 2f + 1 - l replicas have, or have a
+greater one than (`_least`). Each majority of the replicas left has one of these, whatever else is
+lost; a replaced node has the greatest of all (level.py). A write that was complete when the read
+began is on as many replicas, since at most l of its replicas are lost.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class MaxRegister:
         self.endpoint = self.quorum.endpoint
 
     def read(self) -> int:
-        """READ: the quorum's `top` is at a majority, or on enough of what is left; no complete
+        """READ: the quorum's `top` is at a majority, or on enough of the replicas left; no complete
         write is greater.
 
         DONE; DELETED: it is a tombstone; GONE. Raises StoreCorrupt when its value is nowhere.
@@ -107,8 +107,8 @@ class MaxRegister:
         return self.presence() if quorum.having(quorum.top) < quorum.majority else DELETED
 
     def write(self, word: int, buffer: Buffer) -> int:
-        """WRITE the tuple `word`, with what is prepared in `buffer`, to a majority: to the replicas
-        that were read, and to others if they are lost.
+        """WRITE the tuple `word`, with the value prepared in `buffer`, to a majority: to the
+        replicas that were read, and to others if they are lost.
 
         DONE, or REFUSED: our row has to be put in order, or there is no such register.
         """
@@ -139,6 +139,6 @@ class MaxRegister:
         if done < quorum.majority:
             raise NodeFailed(lost, "a majority of the replicas of the key is lost")
         if pending and not quorum.valid:
-            # What we found there is not ours to change: the memory may be another's by now.
+            # We must not change the word that we found: the memory may have another use by now.
             return REFUSED
         return DONE if quorum.max_again(pending, word) else self.write(word, buffer)

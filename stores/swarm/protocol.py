@@ -1,4 +1,4 @@
-"""What a store asks of a register: READ and WRITE, by one protocol or another."""
+"""The interface of a register's protocol to its store: READ and WRITE."""
 
 from __future__ import annotations
 

@@ -1,11 +1,12 @@
-"""Reading a majority of a register's replicas, and what an operation knows by that.
+"""Reading a majority of a register's replicas, and the facts that an operation learns from them.
 
-2f + 1 replicas, of which f may be lost. A phase reads a majority, in an order that the key's hash
-begins, and others only in place of lost ones (SWARM section 6). What algorithm 8 keeps in its cache
-is looked at anew in each operation here, so a straggler overwrites nothing (trap S3).
+There are 2f + 1 replicas, of which f may be lost. A phase reads a majority, from a first replica
+that the key's hash chooses, and other replicas only in place of lost ones (SWARM section 6).
+Algorithm 8 caches words of M between operations; here each operation reads them anew, so a
+straggler overwrites nothing (trap S3).
 
-A tombstone is at a majority when that many replicas have one, of whatever author: no word of M that
-has one goes back, so every majority shows one from then on.
+A tombstone is at a majority when that many replicas have a tombstone of any author. A word of M
+that has a tombstone never changes back, so every majority shows one from then on.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Quorum:
         self.tops = array("Q", bytes(8 * REPLICAS_ROW))
         """The greatest tuple of each replica as it was read."""
         self.mine = array("Q", bytes(8 * REPLICAS_ROW))
-        """What we last saw of our own row's word of M on each replica; 0: nothing."""
+        """Our own row's word of M on each replica, as we last saw it; 0: not seen."""
         self.replicas = [
             Replica(self.endpoint, register, self.buffers, k, self.tops, self.mine)
             for k in range(self.count)
@@ -57,9 +58,9 @@ class Quorum:
         self.order = array("Q", bytes(8 * REPLICAS_ROW))
         """The replicas that were read, the first of which has the value in place."""
         self.read = 0
-        """How many were."""
+        """How many replicas were read."""
         self.valid = 0
-        """How many of them are the register that they were taken for."""
+        """How many of them still belong to the current register, by their ident."""
         self.top = 0
         """The greatest tuple that they have."""
         self.place = 0
@@ -71,7 +72,7 @@ class Quorum:
         return self.replicas[self.order[n]]
 
     def prefetch(self, reference: int, area: int, capacity: int, first: int) -> None:
-        """A hint: that register may be selected next, and read. Changes nothing."""
+        """Prefetch a register that may be selected and read next. Changes nothing."""
         k = first
         for n in range(self.majority):
             size = 8 * self.register.width + (0 if n else 8 * IN_PLACE_WORDS + capacity)
@@ -126,11 +127,11 @@ class Quorum:
             replica = self.replicas[k]
             replica.read_if_there()
 
-    # ---- what was read --------------------------------------------------------------------------
+    # ---- the words read -------------------------------------------------------------------------
 
     def having(self, word: int) -> int:
-        """On how many of the replicas that were read the tuple, or a greater one, is; of a
-        tombstone, on how many any one is."""
+        """How many of the replicas that were read have the tuple or a greater one; for a
+        tombstone, how many have any tombstone."""
         least = stamp_of(word)
         if is_tombstone(word):
             least &= ~WRITER_MASK
@@ -141,7 +142,7 @@ class Quorum:
         return found
 
     def above(self, word: int) -> int:
-        """On how many of the replicas that were read a greater tuple is."""
+        """How many of the replicas that were read have a greater tuple."""
         found = 0
         for n in range(self.read):
             if stamp_of(self.tops[self.order[n]]) > stamp_of(word):
@@ -167,7 +168,7 @@ class Quorum:
                 replica = self.replicas[self.order[n]]
                 there = self.tops[replica.k]
                 for turn in range(2):
-                    # its writer may name it on the other side, where the first one was in use
+                    # its writer may name it on the other side, if the first pointer was in use
                     if stamp_of(there) == stamp_of(word) and value is None:
                         row = row_of(there) % self.register.writers
                         reference = replica.named(row, side_of(there) ^ turn)
@@ -176,21 +177,21 @@ class Quorum:
         return value
 
     def ticket(self) -> int:
-        """The number of the tombstone that was read: what its author gives the key's slot; or 0."""
+        """The number of the tombstone that was read, which its author writes to the slot; or 0."""
         replica = self.replicas[self.where(self.top)]
         word = replica.pointer(row_of(self.top) % self.register.writers, side_of(self.top))
         is_number = word >> 48 & 0xFF == VACANT_CLASS and word != self.register.ident
         return word if is_number and is_tombstone(self.top) else 0
 
-    # ---- writing what several need --------------------------------------------------------------
+    # ---- writing, for several parts -------------------------------------------------------------
 
     def write_in_place(self, buffer: Buffer) -> None:
-        """Write what is prepared in place, on the replica that was read first."""
+        """Write the prepared value in place, on the replica that was read first."""
         replica = self.replicas[self.place]
         replica.write_in_place(buffer)
 
     def max_again(self, pending: int, word: int) -> bool:
-        """MAX again where our word of M was another: on the replicas of these bits, all at a time.
+        """Repeat MAX on the replicas of these bits, where our word of M differed: all at a time.
 
         False when a node was lost meanwhile.
         """
@@ -211,13 +212,13 @@ class Quorum:
     # ---- damaged memory -------------------------------------------------------------------------
 
     def look_again(self, word: int, attempt: int) -> None:
-        """Wait, as the same tuple had no value so often. Raises StoreCorrupt in the end."""
+        """Wait: the same tuple had no value so many times. Raises StoreCorrupt in the end."""
         self.wait_again(attempt, word, "has no value")
 
     def wait_again(self, attempt: int, word: int, what: str) -> None:
         """Wait before one more attempt, after so many in which nothing has changed.
 
-        `word`, `what`: which tuple is in the way, and why. Raises StoreCorrupt in the end.
+        `word`, `what`: the tuple in the way, and why. Raises StoreCorrupt in the end.
         """
         self.retries += 1
         if attempt > ATTEMPTS_MAX:

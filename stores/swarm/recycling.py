@@ -3,10 +3,10 @@
 A buffer is linked when its register is in use, has its ident, and names it (row.py).
 
 A register is given up with its key: a tombstone is at a majority by then, and no slot of the index
-names it. Its ident is cleared on every replica, then what its pointers name is freed, then it
-itself. The client that does so either sees a buffer that another client puts into it at that
-moment, or that client sees the ident cleared and frees the buffer itself. A kill leaves the
-register in the client journal.
+names it. A client clears its ident on every replica, then frees the buffers that its pointers name,
+then the register. Another client may be linking a buffer at that moment: either the first client
+sees the pointer, or the second one sees the ident cleared and frees the buffer itself. A kill
+leaves the register in the client journal.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Recycling:
         return False
 
     def visit_home(self, link_address: int) -> bool:
-        """`visit` the register that is the link_address of a buffer."""
+        """`visit` the register that a buffer's link_address names."""
         bits = replica_bits(self.register.replicas)
         return self.visit(link_address >> 56 << 48 | link_address & ADDRESS_MASK | bits)
 
@@ -76,16 +76,17 @@ class Recycling:
         return False
 
     def dispose(self, reference: int) -> None:
-        """Give up what a register has that no slot names, but not itself. Called pinned."""
+        """Give up the buffers of a register that no slot names, but not itself. Called pinned."""
         if self.visit(reference):
             self.quorum.read_all()
-            # ORDER: the ident before the pointers: who names a buffer looks at it afterwards.
+            # ORDER: the ident before the pointers: a writer that links a buffer reads it
+            # afterwards.
             for replica in self.quorum.replicas:
                 ident = replica.word(0)
                 if ident:
                     with contextlib.suppress(NodeFailed):
                         self.endpoint.cas(self.register.address(replica.k), ident, 0)
-            # CRASH(register-given-up): named in a client journal; whoever settles it goes on.
+            # CRASH(register-given-up): the client journal names it; its recovery goes on.
             for buffer in self.buffers_named():
                 self.heap.free(buffer)
 

@@ -1,8 +1,8 @@
 """Filling the replicas of a store's registers on a node that has new memory: `Refilling`.
 
-All other clients are parked (shm/replicas/replacement.py). The index is filled as that of any
-replicated store (stores/fusee/restoring.py); then each register is made known to the new node
-(level.py), so that it is one of any majority again.
+All other clients are parked (shm/replicas/replacement.py). The index is filled as in any other
+replicated store (stores/fusee/restoring.py). Then the replica of each register on the new node gets
+the greatest tuple of all (level.py), so that it may count in any majority again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Pairs = list[tuple[int, int]]
 
 
 class Refilling:
-    """That of the store of this name. `registers()`: references to all of its registers."""
+    """Of the store of this name. `registers()`: references to all of its registers."""
 
     def __init__(
         self, pool: Any, name: str, restoring: Restoring, register: KeyRegister,
@@ -51,14 +51,14 @@ class Refilling:
             if not count & 7:  # each takes reads and writes of a whole register
                 self.pool.membership.progress()
             level(self.register.recycling, reference, node)
-        # A node that failed just now may have had the slots of registers, which were passed over.
+        # A node that failed just now may have had slots; their registers were passed over.
         for other, state in enumerate(self.view.states()):
             if state == IN_SERVICE and self.pool.endpoint.lost(other):
                 raise NodeFailed(other, "it was lost while another node was filled")
         return found
 
     def _require_majorities(self, node: int, losses_survived: int) -> None:
-        """Of each register on the node a majority has to be left, which has its last tuple."""
+        """Require that a majority of each register on the node is left: it has the last tuple."""
         states = self.view.states()
         if sum(state != IN_SERVICE for state in states) <= losses_survived:
             return

@@ -15,8 +15,8 @@ Writers of each word. The row of a writer is its word in M (shared, with fewer w
 and its two pointers (row.py); only that client writes tuples there, its own and copies of those
 that it writes back, each with a buffer of its own. Others empty a pointer and set the VERIFIED bit.
 
-An ident that is read under a pin, and is the right one, shows that the register stands still until
-`unpin`: it is cleared, everywhere, before the memory is freed.
+A client that reads the right ident under a pin knows that the register's memory is not freed until
+`unpin`: the ident is cleared on every replica before the memory is freed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MIX: Final = 0x9E37_79B9_7F4A_7C15
 
 
 def area_of(key_size: int) -> int:
-    """Where the words of a register begin, from its address, whose key has that many bytes."""
+    """Bytes from a register's address to its words; its key has that many bytes."""
     return KEY_OFFSET + (key_size + 7 & ~7)
 
 
@@ -46,7 +46,7 @@ def first_of(reference: int, replicas: int) -> int:
 
 
 class Register:
-    """The place of one register at a time: the one that was `select`ed last.
+    """The place of one register at a time, the one `select`ed last.
 
     Of a store with that many replicas, writers, and words of M (`buffers`), whose entry of the
     catalogue has the number `entry`.
@@ -75,9 +75,9 @@ class Register:
         """The replica that is read first, and has the value in place."""
 
     def select(self, reference: int, area: int) -> None:
-        """Have that register be the current one, whose words begin `area` bytes after its address.
+        """Make that register the current one; its words begin `area` bytes after its address.
 
-        Its ident, capacity and first replica are not known by that.
+        This does not set its ident, capacity and first replica.
         """
         self.reference = reference
         self.area = area
@@ -87,7 +87,7 @@ class Register:
         self.node = reference >> NODE_SHIFT & 0xFF
 
     def link_address(self) -> int:
-        """How a client journal names the register, as that of a buffer."""
+        """The link address by which a client journal names the register of a buffer."""
         size_class = self.reference >> 48 & 0xFF
         address = self.reference & ADDRESS_MASK
         return size_class << 56 | self.entry << 48 | address | BUFFER | REPLICATED
@@ -116,7 +116,7 @@ class Register:
         """Address of the replica of a buffer that is beside replica `k` of the register, or 0."""
         there = reference >> NODE_SHIFT & 0xFF
         if there == self.node:
-            # as far from its head as that of the register
+            # as far from its primary as the register's replica is from the register's primary
             return (reference & ADDRESS_MASK) + self.bases[k] - self.bases[0] & MASK
         steps = (self.node + k + self.nodes - there) % self.nodes
         return 0 if steps >= self.replicas else self.heap.replica(reference, steps)

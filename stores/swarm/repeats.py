@@ -1,4 +1,4 @@
-"""How often one operation of a `swarm` store has begun anew: it pauses, and ends in damaged memory.
+"""How often one operation of a `swarm` store has begun anew; it pauses, and detects damaged memory.
 
 An operation begins anew when its register is given up, when its row has to be put in order first,
 or when it lost a round of the index. The first two do not come again and again with the same

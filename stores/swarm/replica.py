@@ -4,16 +4,17 @@ To write a tuple to a replica, FIFO and so in one round trip:
 
     1. write its value to the buffer beside the replica
     2. CAS the row's empty pointer to the buffer
-    3. CAS the word in M from what we last had there to the tuple (MAX, algorithm 7)
+    3. CAS the word in M from our last tuple there to the new one (MAX, algorithm 7)
 
 The tuple names row and side, so the pointer of the tuple before stands until M has changed.
 
-One who comes back to a register that is no more does no harm: `write` expects the ident in a
-pointer, and a word of M that only this register has had. If that is another, it is only tried again
-where an ident was read under the same pin (max_register.py): what stands there now may be
-any client's. (An ident is in the headers of its buffers, too; a pointer's place in memory that is
-used again can be there, in an object that no client has published yet, and is overwritten.) So
-keys' places may be remembered between operations, and an update need not look first.
+A client that comes back to a register that was given up does no harm: `write` expects the ident in
+a pointer, and a word of M that only this register has had. If the word of M differs, a client tries
+again only where it read the ident under the same pin (max_register.py), as the memory may have
+another use by now. (The headers of the register's buffers have its ident, too. In memory that is
+used again, such a header can stand where the pointer was, in an object that no client has published
+yet; its writer overwrites it.) So a handle may remember places of keys between operations, and an
+update need not read first.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
 
 
 class Replica:
-    """Replica `k` of the current register, and what an operation has read of it."""
+    """Replica `k` of the current register, and the words that an operation has read of it."""
 
     def __init__(
         self, endpoint: Any, register: Register, buffers: Buffers, k: int, tops: Any, mine: Any
@@ -48,7 +49,7 @@ class Replica:
         self.tops = tops
         """Of all replicas: the greatest tuple of M as it was read."""
         self.mine = mine
-        """Of all replicas: what we last saw of our own row's word of M; 0: nothing."""
+        """Of all replicas: our own row's word of M as we last saw it; 0: not seen."""
 
     # ---- reading --------------------------------------------------------------------------------
 
@@ -64,7 +65,7 @@ class Replica:
         self.endpoint.read_words(self.register.bases[self.k], self.front, count, 0)
 
     def read_if_there(self) -> None:
-        """Read its words; of one whose node is lost, all are zeros."""
+        """Read its words; all are zeros if its node is lost."""
         there = not self.failed()
         try:
             if there:
@@ -97,7 +98,7 @@ class Replica:
         return self.register.ident != 0 and self.front[0] == self.register.ident
 
     def note_top(self) -> bool:
-        """Work out the greatest tuple from what was read; whether it was the current register."""
+        """Find the greatest tuple in the words read; whether it was the current register."""
         self.tops[self.k] = 0
         if not self.is_taken_for_it():
             return False
@@ -110,9 +111,9 @@ class Replica:
     # ---- the value in place ---------------------------------------------------------------------
 
     def write_in_place(self, buffer: Buffer) -> bool:
-        """Write what is prepared in place, if there is room; False: the node is lost.
+        """Write the prepared value in place, if there is room; False: the node is lost.
 
-        Then the next reads take the buffer.
+        Then the next reads take the value from the buffer.
         """
         if len(buffer.value) > self.register.capacity:
             return True
@@ -127,7 +128,7 @@ class Replica:
         return True
 
     def read_in_place(self, stamp: int) -> Any:
-        """The value with this stamp, if it is in place as it was read; or None."""
+        """The value with this stamp, if the words read have it in place; or None."""
         at = self.register.width
         length = self.front[at + 1]
         if self.front[at] != stamp << STAMP_SHIFT or length > self.register.capacity:
@@ -141,8 +142,8 @@ class Replica:
     def write(self, word: int, buffer: Buffer) -> int:
         """Write the value prepared in `buffer`, as the tuple `word` of our row.
 
-        DONE: what is there is no less. AGAIN: our word of M was another, as `mine` says now;
-        REFUSED: our pointer was not empty, or this is not the register any more.
+        DONE: the replica has this tuple or a greater one. AGAIN: our word of M differed; `mine` has
+        it now. REFUSED: our pointer was not empty, or this is not the register any more.
         """
         if rank_of(self.mine[self.k]) >= rank_of(word):
             return DONE
@@ -155,7 +156,7 @@ class Replica:
         if found != self.register.ident and found != buffer.reference:
             return REFUSED
         buffer.published = True
-        # CRASH(pointer): the tuple before stands; whoever has the row next empties the pointer.
+        # CRASH(pointer): the tuple before stands; the next client of the row empties the pointer.
         return self.max(word)
 
     def max(self, word: int) -> int:
@@ -182,7 +183,7 @@ class Replica:
         return found == word or found == word | VERIFIED
 
     def stands(self) -> bool:
-        """Whether it is not given up, as far as that can be seen."""
+        """Whether the register is not given up, as far as this replica shows."""
         try:
             return self.endpoint.load(self.register.bases[self.k]) == self.register.ident
         except NodeFailed:

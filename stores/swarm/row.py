@@ -1,4 +1,4 @@
-"""Our row of a register: its pointers, the buffers that they name, and what puts it in order.
+"""Our row of a register: its pointers, the buffers that they name, and its repair.
 
 The row of a client is its word of M and two pointers on each replica (register.py). A store has
 rows for the clients in the first slots of the pool. SWARM sections 4.5 and 5.4 leave the recycling
@@ -8,16 +8,16 @@ Invariant: a buffer that is in use is named by a pointer of its register on some
 in a client journal, or both; and a pointer names nothing that was freed.
 
     written   in the client journal, with the register as its link_address, before the first pointer
-    names it given up  in the client journal, seen to be named under the pin; its pointers emptied
-              on every replica in service; then freed. Any number of clients may do that at the same
-              time
+              names it
+    given up  in the client journal, seen to be named under the pin; its pointers emptied on every
+              replica in service; then freed. Any number of clients may do that at the same time
 
-A buffer is given up when another write, which is greater, is known to be at a majority: by its
-writer with its next write, or by any other writer, who finds it older than its own, on all replicas
-of a majority, and VERIFIED. (Not before: its writer may be about to name it on one more replica, or
-to write the value again with another timestamp.) So a key that no client changes any more has few
-buffers. A client that reads one meanwhile is pinned, and the buffer is not used again before that
-ends (shm/clients/epoch.py).
+A buffer is given up when a greater write is known to be at a majority. Its writer does so with its
+next write. Another writer does so when it finds the buffer's tuple older than its own, on all
+replicas of a majority, and VERIFIED. (Not before: the buffer's writer may be about to name it on
+one more replica, or to write the value again with another timestamp.) So a key that no client
+changes any more has few buffers. A client that reads a buffer is pinned, and the memory is not used
+again before that pin ends (shm/clients/epoch.py).
 
 A pointer is empty when it has the register's ident. A client that was killed between the two CAS of
 a tombstone leaves a pointer with the tombstone's number, to which no word of M leads on that
@@ -50,11 +50,11 @@ from limpet.stores.swarm.words import (
 )
 
 UNDECIDED: Final = 1
-"""No reference: a tuple of our own row may be needed, and is not at a majority."""
+"""Instead of a reference: a tuple of our own row may be needed, and is not at a majority."""
 
 
 class Wanted:
-    """Memory that there was none of: `size` bytes, and `also`, or 0, more, on this node."""
+    """Memory that was missing on this node: `size` bytes, and `also` more, or 0."""
 
     def __init__(self) -> None:
         self.node = 0
@@ -78,15 +78,15 @@ class Row:
         self.buffers = self.quorum.buffers
         self.count = self.quorum.count
         self.writer = 0
-        """Our number as a writer, and that of the row."""
+        """Our number as a writer, which is also the row's number."""
         self.side = 0
-        """The pointer that is empty; -1: that has to be looked up."""
+        """The side whose pointer is empty; -1: not known."""
         self.known = False
         """Whether each replica's `mine` and `side` are as we left them."""
         self.wrote = False
         """Whether a tuple was written back since the register was selected."""
         self.buffer = Buffer()
-        """That of our WRITE."""
+        """The buffer of our WRITE."""
         self.spare = Buffer()
         self.wanted = Wanted()
 
@@ -116,12 +116,12 @@ class Row:
             )
         return self.writer
 
-    # ---- what is known of the row ---------------------------------------------------------------
+    # ---- the remembered state of the row --------------------------------------------------------
 
     def learn(self) -> bool:
-        """Take our words of M, and which pointer is empty, from what was read; False: none is.
+        """Take our words of M and the empty side from the words read; False: neither is empty.
 
-        False also when what others have not seen is to be put in order first: `repair`.
+        False also when `repair` must first handle tuples that other clients have not seen.
         """
         left = right = True
         for n in range(self.quorum.read):
@@ -143,7 +143,7 @@ class Row:
         """Another register has been selected: take our words of M and the empty side from its entry
         of the cache, if it has them.
 
-        Not what a client noted that we are no more: before a fork, or before it was given up.
+        An entry from before a fork, or of a client id that was given up, is not taken.
         """
         self.known = words[at + 4] >> 1 == self.client.ident
         self.side = words[at + 4] & 1
@@ -161,10 +161,10 @@ class Row:
     # ---- the buffer of a write ------------------------------------------------------------------
 
     def acquire(self, buffer: Buffer, size: int) -> int:
-        """A buffer for a value of that many bytes; its place in the client journal, or -1: there is
-        no memory ready, as `wanted` says.
+        """A buffer for a value of that many bytes; its place in the client journal, or -1: no
+        memory is ready, and `wanted` says which.
 
-        Its head is on the first node of the register's that is in service.
+        Its primary is on the first of the register's nodes that is in service.
         """
         wanted, nodes = self.wanted, self.register.nodes
         wanted.size = HEADER + size
@@ -179,7 +179,7 @@ class Row:
                 buffer.published = False
                 if buffer.reference:
                     return self.client.held - 1
-                # Is there hope on this node?
+                # Can this node have memory at all?
                 self.endpoint.load(self.heap.table_word(wanted.node, 0))
                 return -1
             except NodeFailed as error:
@@ -188,7 +188,7 @@ class Row:
         raise NodeFailed(self.register.node, "all nodes of the key's replicas are lost")
 
     def prefetch(self, size: int) -> None:
-        """Have memory on its way that a WRITE of so many bytes touches besides what it reads."""
+        """Prefetch the memory that a WRITE of so many bytes touches besides the words it reads."""
         k = self.register.first
         for n in range(self.count):
             if n < self.quorum.majority:
@@ -205,13 +205,13 @@ class Row:
         self.client.retarget(held, self.register.link_address())
 
     def keep(self, held: int, buffer: Buffer) -> None:
-        """The buffer is in the register's care, if that is not being given up; no more in the
-        client journal."""
+        """Take the buffer out of the client journal, as the register names it; it stays there if
+        the register is being given up, and is freed if no pointer ever named it."""
         stands = True
         for n in range(self.quorum.read):
             replica = self.replicas[self.quorum.order[n]]
             if not replica.stands():
-                stands = False  # settling the client journal sees to it
+                stands = False  # the buffer is resolved with the client journal
         if not buffer.published:
             self.client.release(held)  # there was a greater tuple wherever it would have been
         elif stands:
@@ -229,8 +229,7 @@ class Row:
                 for side in range(0 if self.endpoint.failed(self.register.bases[k]) else 2):
                     at = pointers + self.register.bases[k] + 8 * side
                     if self.endpoint.load(at) == reference:
-                        # CRASH(emptied): whoever settles the client journal sees that nothing names
-                        # it.
+                        # CRASH(emptied): recovery of the client journal finds no pointer to it.
                         self.endpoint.cas(at, reference, self.register.ident)
             except NodeFailed:
                 pass  # the pointer went with its node
@@ -238,9 +237,9 @@ class Row:
         self.client.release(held)
 
     def recycle(self, word: int, buffer: Buffer) -> None:
-        """Free what `word`, which is ours and at a majority, makes useless; not `buffer`.
+        """Free the buffers that `word`, ours and at a majority, makes useless; not `buffer`.
 
-        The replicas are as they were read before it was written.
+        The replicas are as they were read before `word` was written.
         """
         own = row_of(word)
         replica = self.quorum.at(0)
@@ -262,8 +261,8 @@ class Row:
                         self.give_up(other.k, own, reference)
 
     def _is_useless(self, word: int, row: int, side: int, reference: int) -> bool:
-        """Whether another writer's buffer is: that of an older tuple that is VERIFIED, and that was
-        read of all of a majority, so that its writer has no pointer left to set to it.
+        """Whether another writer's buffer is useless: its tuple is older and VERIFIED, and all
+        replicas of a majority had it when read, so its writer sets no further pointer to it.
         """
         replica = self.quorum.at(0)
         first = replica.metadata(row)
@@ -286,10 +285,10 @@ class Row:
     def repair(self) -> int:
         """Empty a pointer of our row, both of which are in use. AGAIN: read once more.
 
-        A client of our slot was killed between two steps, or a copy was put beside what we wrote.
-        What no word of M leads to is given up, numbers of tombstones, too. Then, unless a greater
-        tuple is at a majority, the greatest of our row is written to one; and what that makes
-        useless is given up.
+        A client of our slot was killed between two steps, or a copy was put beside our own buffer.
+        The client gives up each buffer, or number of a tombstone, to which no word of M leads.
+        Then, unless a greater tuple is at a majority, it writes the greatest of our row to a
+        majority, and gives up the buffers that this makes useless.
         """
         scope = self.endpoint.background(True)
         try:
@@ -313,7 +312,7 @@ class Row:
         return AGAIN
 
     def _needed(self, own: int) -> int:
-        """The buffer of our greatest tuple, once no other of ours is needed; 0: nor is that.
+        """The buffer of our greatest tuple, once no other of ours is needed; 0: not even that one.
 
         UNDECIDED: it could not be written to a majority.
         """
@@ -323,7 +322,7 @@ class Row:
         return self._spread(own)
 
     def _name_once(self, own: int, stands: int) -> None:
-        """Empty the pointers of the other side that name the buffer of our tuple, too."""
+        """Empty the pointers of the other side that also name the buffer of our tuple."""
         for k in range(self.count):
             replica = self.replicas[k]
             try:
@@ -336,7 +335,7 @@ class Row:
     def _drop_numbers(self) -> None:
         """Empty the pointers of our row that have the number of a tombstone which is not there.
 
-        Its author, or who wrote it back, was killed before the word of M.
+        A client, the author or one that wrote it back, was killed before it changed the word of M.
         """
         for k in range(self.count):
             replica = self.replicas[k]
@@ -358,9 +357,9 @@ class Row:
                     continue  # it went with its node
 
     def _give_up_junk(self, stands: int) -> None:
-        """Free what our row names but for `stands`; UNDECIDED: what no word of M leads to.
+        """Free the buffers our row names, except `stands`; UNDECIDED: those no word of M leads to.
 
-        Not the buffer of a WRITE that is under way.
+        The buffer of a WRITE that is under way stays.
         """
         for k in range(self.count):
             replica = self.replicas[k]
@@ -385,8 +384,8 @@ class Row:
     def _spread(self, own: int) -> int:
         """Write a tuple of our own row, whose buffer is ours, to a majority; that buffer.
 
-        0 when it has no value any more: it was given up, as others have written since, or it was a
-        guess that was about to be written again. UNDECIDED: it is not at a majority yet.
+        0 when it has no value any more: it was given up after a later write, or it was a guess
+        about to be written again. UNDECIDED: it is not at a majority yet.
         """
         reference = 0
         first = 0
@@ -412,8 +411,8 @@ class Row:
         return reference if done >= self.quorum.majority else UNDECIDED
 
     def move(self, replica: Replica, before: int, own: int, buffer: Buffer) -> bool:
-        """Have our word of M on a replica be `own`, instead of `before`, with what is prepared in
-        `buffer`, which is ours; whether it is."""
+        """Change our word of M on a replica from `before` to `own`, with the value prepared in
+        `buffer`, which is ours; whether it is `own` then."""
         try:
             self.buffers.write(buffer, replica.k)
             for turn in range(2):

@@ -24,19 +24,19 @@ refused; algorithm 10 has it right (trap S1). With its lines, w being meant in l
     23       return seen[m.ts.tid].v
     24     seen[m.ts.tid] = m
 
-The functions below have these numbers where they do these things. What the paper leaves open, and
-how it is here:
+The functions below name these lines. Points that the paper leaves open, and our choices:
     - the M.READ of a WRITE need not make its maximum known to a majority (appendix A.2), but before
-      TRYLOCK a majority must have greater tuples than the guess: else a reader could be left with a
-      guess whose lock is refused, and nothing greater, if the writer stands still. If fewer
-      replicas of all have greater ones, no complete write is greater, and the guess was not stale
+      TRYLOCK a majority must have greater tuples than the guess. Otherwise, if the writer stops, a
+      reader could find a guess whose lock is refused, and nothing greater. If fewer than a majority
+      of all replicas have greater tuples, no complete write is greater, and the guess was not stale
     - a WRITE guesses once. A second guess would look like the next WRITE of the same writer, and
-      readers would take the first one for completed. So it takes its memory before it guesses
+      readers would take the first one for completed. So the writer takes its memory before it
+      guesses
     - a tombstone is greater than all (trap S4). A WRITE that meets one withdraws its guess by the
-      lock; if a reader has confirmed it, it took effect before
+      lock; if a reader has confirmed the guess, the WRITE took effect before the tombstone
 
-A kill leaves behind: a tuple at a minority or, GUESSED, at a majority, which readers deal with
-(trap S8); its buffer, in the client journal, or named, or both.
+A kill leaves behind: a tuple at a minority or, GUESSED, at a majority, which readers resolve (trap
+S8); its buffer, in the client journal, or named by a pointer, or both.
 """
 
 from __future__ import annotations
@@ -119,8 +119,7 @@ class SafeGuess(Protocol):
         return self._slow_path(w, m, value, held)
 
     def _look(self) -> int:
-        """Learn what our row has, before a WRITE. DONE; or nothing is to be written: AGAIN, GONE,
-        DELETED."""
+        """Read our row before a WRITE. DONE; or nothing is to be written: AGAIN, GONE, DELETED."""
         quorum = self.quorum
         outcome = quorum.gather(False, quorum.majority)
         self.endpoint.wait()
@@ -132,7 +131,7 @@ class SafeGuess(Protocol):
         return DONE if self.row.learn() else self.row.repair()
 
     def _verify_own(self, w: int, held: int) -> None:
-        """Line 8, and what is to be done after any WRITE. In the background."""
+        """Line 8, and the steps after any WRITE. In the background."""
         quorum, row = self.quorum, self.row
         scope = self.endpoint.background(True)
         for n in range(quorum.read):
@@ -178,9 +177,9 @@ class SafeGuess(Protocol):
         return DONE
 
     def _withdraw(self, w: int, held: int) -> int:
-        """Our guess has met a tombstone: DELETED, or DONE when a reader has confirmed it.
+        """Our guess has met a tombstone: DELETED, or DONE when a reader has confirmed the guess.
 
-        If the tombstone is lost, the guess is as any other: verified, or written again.
+        If the tombstone is lost, the guess is treated as any other: verified, or written again.
         """
         quorum, row = self.quorum, self.row
         if quorum.valid == quorum.read and quorum.having(quorum.top) < quorum.majority:

@@ -1,7 +1,7 @@
 """The `swarm` store, SWARM-KV (SWARM section 5): an index of keys, each with a register.
 
-A slot of the index (stores/fusee/) links to a register (registers.py). Where a key's register is, a
-handle remembers (cache.py). Round trips without conflict:
+A slot of the index (stores/fusee/) links to a register (registers.py). A handle remembers the
+places of registers (cache.py). Round trips without conflict:
 
     get, update      the place is remembered                                             1
     get              it is not: read both buckets; read the register                     2
@@ -12,12 +12,12 @@ handle remembers (cache.py). Round trips without conflict:
 
 Deviations from the paper. A register is written, with the first value, before the index has it, so
 there is no half-inserted key, and of two INSERTs of a key one finds the other in the index (trap
-S8). A DELETE decides by the slot: of several that have put a tombstone, that whose number the slot
-has in the end has deleted the key; any client that meets a tombstone brings that about on behalf of
-the author of one. No other client's register is ever made to serve another key (trap S6).
+S8). A DELETE decides by the slot: of several authors of tombstones, the one whose number the slot
+has in the end has deleted the key. Any client that meets a tombstone vacates the slot on behalf of
+an author. A register is never reused for another key (trap S6).
 
-A lost node. Operations on registers go on with a majority, and wait for no client, but while a node
-is filled again; then a replica there is made of all that are left, so that it is one of any
+A lost node. Operations on registers go on with a majority and wait for no client, except while a
+node is filled again. Then the new replica is made of all that are left, so it may count in any
 majority. Operations on the index do as those of `fusee` (shm/replicas/view.py).
 """
 
@@ -57,7 +57,7 @@ from limpet.stores.swarm.unmapping import Unmapping
 from limpet.stores.swarm.write_steps import WriteSteps
 
 ATTEMPTS_MAX: Final = 16
-"""How often the node of a new object may be lost; there are not so many replicas."""
+"""How often the node of a new object may be lost: more often than there are replicas."""
 
 
 class Swarm(HashStore):
@@ -225,15 +225,15 @@ class Swarm(HashStore):
     # ---- memory ---------------------------------------------------------------------------------
 
     def _wanted(self) -> tuple[int, int, int, int]:
-        """What there was no memory for, as `replenish` takes it."""
+        """The objects for which memory was missing, as `replenish` takes them."""
         wanted = self.register.row.wanted
         return wanted.node, wanted.size, self.replicas, wanted.also
 
     def find_memory(self, update: bool, *wanted: Any) -> Any:
         """Have memory ready; if a node is lost, the next attempt asks another. Raises StoreFull.
 
-        `wanted`: as `_wanted` has it; which attempt it is; and how often the operation has looked
-        for memory. Returns how often it has by now.
+        `wanted`: as `_wanted` has it; the number of the attempt; and how often the operation has
+        asked for memory. Returns that count, with this time.
         """
         needed, attempt, looks = wanted
         try:
@@ -246,7 +246,7 @@ class Swarm(HashStore):
     # ---- places ---------------------------------------------------------------------------------
 
     def _attend(self) -> None:
-        """Use what replaced nodes have, and wait while one is filled; not for a new view."""
+        """Use replaced nodes, and wait while one is filled; does not wait for a new view."""
         while self.endpoint.load(VIEW) != self.seen_view:
             view = self.tables.view
             viewed = view.number()
@@ -254,7 +254,7 @@ class Swarm(HashStore):
             self.seen_view = viewed
 
     def _again_after(self, error: NodeFailed) -> int:
-        """A node of the index was lost: AGAIN, unless more is than the store survives."""
+        """A node of the index was lost: AGAIN, unless more are lost than the store survives."""
         if not self.tables.outlive(error.node):
             raise error
         return AGAIN
@@ -292,7 +292,7 @@ class Swarm(HashStore):
             attempt += 1
         return DONE if self.unmapping.unmap(place, slot, ticket) else MISSING
 
-    # ---- what client journals name --------------------------------------------------------------
+    # ---- objects that client journals name ------------------------------------------------------
 
     def resolved(self, reference: int, link_address: int) -> bool:
         """As of every replicated store; a register that is not linked is given up."""
@@ -309,11 +309,11 @@ class Swarm(HashStore):
         self.refilling.reconcile(pairs, failed)
 
     def refill(self, node: int, pairs: list[tuple[int, int]]) -> dict[str, int]:
-        """As of every replicated store; then each register is made known to the new node."""
+        """As of every replicated store; then each register gets its replica on the new node."""
         return dict(self.refilling.refill(node, pairs, self.references, self.losses_survived))
 
     def left_by(self, ident: int) -> set[str]:
-        """What the client journal of a dead client shows of what it did to slots and registers."""
+        """The crash points of slots and registers that a dead client's journal shows."""
         found: set[str] = self.register_check.left_by(ident)
         return found | points_of(self, ident)
 
@@ -322,7 +322,7 @@ class Swarm(HashStore):
     def references(self) -> Any:
         """References to all registers and to the buffers that they name.
 
-        Those of a register that is being given up are as if in the client journal that it is in.
+        The buffers of a register that is being given up count as named by its client journal.
         """
         registers = [*self.slots_taken(), *self.register_check.registers_in_journals()]
         buffers: set[int] = set()
@@ -347,7 +347,7 @@ class Swarm(HashStore):
         return self.register_check.keys(self._attending)
 
     def _attending(self, step: Any, *arguments: Any) -> Any:
-        """`within`, with what replaced nodes have."""
+        """`within`, after it has taken up replaced nodes."""
         self.client.enter()
         try:
             self.require_there()

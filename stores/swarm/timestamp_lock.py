@@ -4,9 +4,9 @@ Each replica of a register has a word for each writer, a fallible CAS object. TR
 races for a majority of the words of the writer of `ts`; READ and WRITE of the same timestamp never
 both succeed. Locks are never unlocked, and locked again at higher timestamps.
 
-A lock that has a higher timestamp than its writer's would make the writer believe that a reader has
-confirmed its guess (trap S2). So timestamps of a writer only ever rise, whoever it is:
-shm/clients/clock.py.
+A lock with a higher timestamp than its writer's would make the writer believe that a reader has
+confirmed its guess (trap S2). So the timestamps of a writer's number only ever rise, even when
+another client takes the number over: shm/clients/clock.py.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class TimestampLock:
         return not refused
 
     def _race(self, k: int, writer: int, locked: int) -> int:
-        """Lines 6 to 9, on one replica; how many iterations. All replicas' are at the same time."""
+        """Lines 6 to 9, on one replica; how many iterations. All replicas run at the same time."""
         at = self.register.lock(k, writer)
         iterations = 0
         while stamp_of(self.found[k]) < stamp_of(locked):

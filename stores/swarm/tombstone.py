@@ -1,7 +1,7 @@
 """A tombstone: the last tuple of a register, greater than all others (SWARM section 5.3).
 
-Its number is where others have the reference to a buffer: what its author gives the key's slot in
-the index (vacant.py).
+Its number stands where other tuples have the reference to a buffer. The author also writes it to
+the key's slot in the index (vacant.py).
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class Tombstone:
         outcome = quorum.gather(False, quorum.majority)
         quorum.endpoint.wait()
         if outcome != DONE or is_tombstone(quorum.top):
-            # Another's, or one that was left in our row, where there may be no room for a second.
+            # One of another client, or one left in our row, which may have no room for a second.
             return AGAIN if self.max_register.presence() == DONE else DONE
         if not row.learn():
             return row.repair()
         self.buffer.reference = ticket
         word = tuple_word(TIME_MAX, writer, VERIFIED, writer, row.side)
         wrote = self.max_register.write(word, self.buffer)
-        # CRASH(entombed): at a minority or a majority; whoever meets it unmaps the key.
+        # CRASH(entombed): at a minority or a majority; a client that meets it unmaps the key.
         quorum.endpoint.wait()
         return row.repair() if wrote == REFUSED else DONE

@@ -1,8 +1,8 @@
 """The end of a deleted key: its slot is vacated, and its register given up (SWARM section 5.3).
 
-A DELETE decides by the slot: of several that have put a tombstone, that whose number the slot has
-in the end has deleted the key. A client that meets a tombstone brings that about on behalf of the
-author of one.
+A DELETE decides by the slot: of several authors of tombstones, the one whose number the slot has in
+the end has deleted the key. A client that meets a tombstone vacates the slot on behalf of an
+author.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class Unmapping:
         self.slot = ReplicatedSlot(tables, logged)
 
     def unmap(self, place: Place, slot: int, ticket: int) -> bool:
-        """Vacate the slot of a deleted key, which has `place.word`; whether `ticket` is what it has
-        then, or had.
+        """Vacate the slot of a deleted key, which has `place.word`; whether `ticket` is the number
+        it has then, or had.
 
-        The client that does so does it on behalf of the author of the tombstone with that number.
+        The client acts for the author of the tombstone with that number.
         """
         word = place.word & ~FROZEN
         reference = word & OBJECT_MASK
@@ -57,7 +57,8 @@ class Unmapping:
                         won = self.slot.write(word, ticket)
                     else:
                         won = self._vacate_alone(word, ticket)
-                # ORDER: after the round: what is frozen by now goes on in a half, whoever has won.
+                # ORDER: after the round: a slot frozen by now goes on in a half, whichever client
+                # has won.
                 if not self.slot.is_frozen_at(word):
                     break
                 address = self.splitter.follow(place, pointer, offset)
@@ -73,7 +74,7 @@ class Unmapping:
         return won
 
     def _vacate_alone(self, word: int, ticket: int) -> bool:
-        """A round without backups: the log entry of the register says which client has won."""
+        """A round without backups: the register's log entry says which client has won."""
         at = self.recycling.heap.replica(word & OBJECT_MASK, 0) + DEATH
         winner = self.endpoint.cas(at, 0, ticket) or ticket
         self.endpoint.wait()

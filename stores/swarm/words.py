@@ -4,19 +4,19 @@ Metadata word (SWARM section 4: timestamp and pointer, 8 bytes)
     bits 14-63  i      time of the guess, in us since 2025 (clock.py); all ones: a tombstone
     bits 8-13   tid    the writer whose value it is
     bit 7       VERIFIED, or else GUESSED
-    bits 1-6    row    whose pointers lead to the value's buffer: the writer's, or, of one who wrote
-                       it back, a copy's (trap S9)
+    bits 1-6    row    whose pointers lead to the value's buffer: the writer's row, or that of a
+                       client that wrote a copy back (trap S9)
     bit 0       side   which of the row's two pointers
 
 The tuples of the paper are ordered by (i, tid, VERIFIED), which are the upper bits, the *rank*; (i,
-tid) is the *stamp* of a write. Where the value is does not count (trap S5).
+tid) is the *stamp* of a write. The place of the value does not count (trap S5).
 
-Lock word: bits 8-63 stamp, bit 1 WRITE, bit 0 READ; both in a word that a replaced node was given.
+Lock word: bits 8-63 stamp, bit 1 WRITE, bit 0 READ; a replaced node may get a word with both.
 
-Fields that end: i, in 2060, 35 years and 8 months after 2025. A writer whose clock is there gets
-ClientError, before anything is written; what is there can be read as before. Timestamps are
-compared as numbers, so they cannot wrap. The numbers of registers and tombstones have words of
-their own (stores/vacant.py).
+Fields that end: i, in 2060, 35 years and 8 months after 2025. From then on a writer gets
+ClientError before it writes anything; older values can still be read. Timestamps are compared as
+numbers, so they cannot wrap. The numbers of registers and tombstones have words of their own
+(stores/vacant.py).
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from limpet.stores.swarm.layout import ROW_SHIFT, STAMP_SHIFT, TIME_MAX, TIME_SH
 
 
 def rank_of(word: int) -> int:
-    """By which tuples are ordered."""
+    """The rank, by which tuples are ordered."""
     return word >> STAMP_SHIFT - 1
 
 
 def stamp_of(word: int) -> int:
-    """Time and writer."""
+    """The stamp: time and writer."""
     return word >> STAMP_SHIFT
 
 

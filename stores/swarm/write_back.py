@@ -1,8 +1,8 @@
-"""What was read is made known to a majority (SWARM appendix A, algorithm 8, line 20).
+"""Writing a tuple that was read back to a majority (SWARM appendix A, algorithm 8, line 20).
 
 A client that writes a tuple back writes a copy of its value to a buffer and a row of its own (trap
-S9). What one such attempt has in the client journal is known to that attempt alone (trap S11):
-whether it succeeds or not, it is settled when the attempt is over.
+S9). Only that attempt knows the buffer it has in the client journal (trap S11), so the attempt
+resolves it before it ends, whether it succeeds or not.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from limpet.stores.swarm.words import is_tombstone, placed, row_of, side_of, sta
 
 
 class WriteBack:
-    """Writing back what was read of the current register."""
+    """Writes back tuples that were read from the current register."""
 
     def __init__(self, quorum: Quorum, row: Row) -> None:
         self.quorum = quorum
         self.row = row
         self.endpoint = self.quorum.endpoint
         self.buffer = Buffer()
-        """That of the copy. A WRITE that this interrupts has one of its own (row.py)."""
+        """The buffer of the copy. A WRITE that this interrupts has its own (row.py)."""
 
     def run(self, word: int) -> int:
         """Make a tuple that was read known to a majority, as a copy in our row.
@@ -44,7 +44,7 @@ class WriteBack:
         return row.repair() if outcome == REFUSED else outcome
 
     def _value(self, word: int) -> int:
-        """`run` with a tuple that has a value. As that, or REFUSED: our row is not in order."""
+        """`run` with a tuple that has a value. As `run`, or REFUSED: our row is not in order."""
         row = self.row
         value = self.quorum.value_of(word)
         if value is None:
@@ -60,7 +60,7 @@ class WriteBack:
         if not self._put_copy(copy):
             if not self.buffer.published:
                 row.client.release(held)
-            # Else it stays in the client journal: it is linked, or its node was lost just now.
+            # Otherwise the buffer stays in the journal: it is linked, or its node was lost now.
             return AGAIN
         for n in range(self.quorum.read):
             self._name(self.quorum.at(n), copy)
@@ -96,9 +96,9 @@ class WriteBack:
         return self.quorum.max_again(pending, copy)
 
     def _tombstone(self, word: int) -> int:
-        """`run` with a tombstone: to replicas without any. As that, or REFUSED.
+        """`run` with a tombstone: to replicas without any. As `run`, or REFUSED.
 
-        Its number may be on either side, as on each replica one is in use at most.
+        Its number may be on either side, since at most one side is in use on each replica.
         """
         row = self.row
         self.buffer.reference = self.quorum.ticket()
@@ -114,7 +114,7 @@ class WriteBack:
         return DONE if done else REFUSED
 
     def _own(self, word: int, value: bytes) -> int:
-        """`run` with a tuple of our own row: its buffer is ours, and needs no copy."""
+        """`run` with a tuple of our own row: the buffer is ours, so no copy is needed."""
         row = self.row
         replica = self.quorum.replicas[self.quorum.where(word)]
         self.buffer.reference = replica.named(row.writer, side_of(word))
@@ -130,7 +130,7 @@ class WriteBack:
         return DONE if done else REFUSED
 
     def _name(self, replica: Replica, copy: int) -> None:
-        """Name the copy's buffer on a replica, too, so that it is not lost with a node."""
+        """Name the copy's buffer on one more replica, so that it is not lost with a node."""
         register = self.quorum.register
         try:
             self.quorum.buffers.write(self.buffer, replica.k)

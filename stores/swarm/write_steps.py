@@ -1,7 +1,7 @@
 """One attempt at a put, an insert or an update of a key: `WriteSteps`.
 
     the place of the key's register is remembered     WRITE to it
-    it is not                                         look in the index; WRITE to what is there
+    it is not                                         look in the index; WRITE to the register there
     there is none, and it is no update                make a register (new_register.py), and link it
                                                       by SNAPSHOT (fusee/slots.py)
 
@@ -23,7 +23,7 @@ from limpet.stores.swarm.unmapping import Unmapping
 
 
 class WriteSteps:
-    """The steps of writes. All of them within an operation."""
+    """The steps of writes. All run within an operation."""
 
     def __init__(
         self, finder: Finder, made: NewRegister, writer: ReplicatedSlots, unmapping: Unmapping,
@@ -51,7 +51,7 @@ class WriteSteps:
                 return outcome
             self.cache.drop(key)
             if self.client.held:
-                return AGAIN  # what follows takes places 0 and 1 of the client journal
+                return AGAIN  # the steps below take places 0 and 1 of the client journal
         self.writer.round.doing = IDLE
         self.made.reference = 0
         try:
@@ -120,6 +120,6 @@ class WriteSteps:
             if at >= 0:
                 self.register.row.note(self.cache.words, at)
         else:
-            # The register stays aimed at its slot, if that may have a tentative word for it.
+            # The register keeps its slot as link address: a tentative word may name it there.
             self.client.retarget(1, 0)
         return outcome

@@ -52,7 +52,7 @@ class Chains(Store):
         self.tables = [former(table, node) for table in self.tables]
 
     def _follow(self, version: int) -> int:
-        """The newest version of this chain, which is in the image then; 0: its key is deleted."""
+        """The newest version of this chain, read to the image; 0: its key is deleted."""
         while True:
             self.objects.load(version)
             newer = self.endpoint.load(newer_of(version))
@@ -101,7 +101,7 @@ class Chains(Store):
         """References to all versions on nodes in service, as uint64; for audits."""
         found: list[int] = []
         for table, start in enumerate(self.tables):
-            with contextlib.suppress(NodeFailed):  # what it links to is on the same node
+            with contextlib.suppress(NodeFailed):  # its versions are on the same node
                 for index in np.flatnonzero(self._table(table)).tolist():
                     self.show_progress(index)
                     found += self._chain(start + HEADER + 8 * index)
@@ -115,15 +115,15 @@ class Chains(Store):
             while self.heap.plausible(version) and version not in found:
                 found.append(version)
                 version = self.endpoint.load(newer_of(version))
-            # Nothing was freed that comes after what the head still has.
+            # No version was freed that comes after the head's present one.
             if self.endpoint.load(head) == first:
                 return found
 
     def check(self) -> None:
-        """Verify every invariant of the chains in memory; StoreCorrupt says what does not hold.
+        """Verify every invariant of the chains in memory; StoreCorrupt names one that fails.
 
-        Other clients may be at work. NodeFailed: a table is lost with its node, and nothing is
-        wrong with the others.
+        Other clients may be at work. NodeFailed: a table is lost with its node, and no fault was
+        found in the others.
         """
         seen: dict[bytes, int] = {}
         lost = None
@@ -153,20 +153,20 @@ class Chains(Store):
             for key in keys:
                 if table_of(key, self.parameters.tables) != table:
                     raise StoreCorrupt(f"{self.name}: {key!r} does not belong to table {table}")
-                # One that went and came again meanwhile has another head; its first one is empty.
+                # A key deleted and inserted again meanwhile has a new head; its old one is empty.
                 if key in seen and self._has(seen[key], key) and self._has(head, key):
                     raise StoreCorrupt(f"{self.name}: {key!r} also has the head {seen[key]:#x}")
                 seen[key] = head
 
     def _wrong_with(self, version: int) -> str:
-        """What is wrong with a version, or "" if nothing is."""
+        """The fault found in a version, or "" if there is none."""
         if not self.heap.plausible(version):
             return "points to no object"
         used = self.heap.used(version)
         self.objects.load(version)
         if not self.objects.fits(version) or not self.objects.intact():
             return "the object's sizes or checksum do not hold"
-        # What is not the newest may have been collected since we were at the one before it.
+        # A version that is not the newest may have been collected since we read the one before.
         if not used and self.endpoint.load(newer_of(version)) == 0:
             return "points to an object that is not in use"
         return ""

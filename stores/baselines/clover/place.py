@@ -1,4 +1,4 @@
-"""Where the metadata process of a store listens: a lock of a file says it.
+"""Where the metadata process of a store listens: a lock on a file shows it.
 
 The metadata process holds a lock on bytes of the control segment's file (`fcntl`,
 F_OFD_SETLK, as life locks are: shm/clients/life_locks.py), far behind the segment's end:
@@ -9,11 +9,12 @@ F_OFD_SETLK, as life locks are: shm/clients/life_locks.py), far behind the segme
                   of its socket
     kind          a write lock while it reads the index from memory, a read lock from then on
 
-So no client can take its place who may not open the pool. Abstract sockets have no owner: any user
-of the host can bind any name that is free. A metadata process therefore draws a name until it has
-one that no client has, and takes the lock when it listens there. As long as the lock is held, who
-listens at that name is the metadata process. The kernel drops the lock when the process ends,
-however it ends; then no client looks at that name any more, whoever binds it.
+So a process that may not open the pool cannot take the metadata process's place. Abstract sockets
+have no owner: any user of the host can bind any name that is free. A metadata process therefore
+draws names until one is free, and takes the lock when it listens there. As long as the lock is
+held, the process that listens at that name is the metadata process. The kernel drops the lock when
+the process ends, however it ends; then clients do not use that name any more, even if another
+process binds it.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class VersionPlace:
         listener, number = self._bound()
         listener.listen(1024)
         try:
-            # ORDER: who finds the lock held finds a client that listens.
+            # ORDER: a client that finds the lock held finds a process that listens.
             self.ask(own, fcntl.F_OFD_SETLK, fcntl.F_WRLCK, number)
         except OSError as error:
             listener.close()
@@ -101,5 +102,5 @@ class Held(NamedTuple):
     number: int
 
     def ready(self) -> None:
-        """Say that the index has been read."""
+        """Show to clients that the index has been read."""
         self.place.ask(self.own, fcntl.F_OFD_SETLK, fcntl.F_RDLCK, self.number)

@@ -1,10 +1,10 @@
-"""A client's end of the metadata process: asking it, starting it, and doing without it.
+"""A client's end of the metadata process: asking it, starting it, and replacing it.
 
-A client that needs the metadata process and finds none starts one. It ends when its last client has
-left, or is killed; then the next request starts another, which reads the index anew. So every
-request may be repeated. One that stands still makes every client wait: after a lease (and a second
-at least) it is killed by the client that waits, or, in a pool with fence="wait", named. To read the
-index it may take READING times as long.
+A client that needs the metadata process and finds none starts one. The process ends when its last
+client has left, or when it is killed; then the next request starts another, which reads the index
+anew. So a client may repeat every request. A metadata process that stops makes every client wait.
+After a lease (and a second at least) a waiting client kills it or, in a pool with fence="wait",
+names it in the log. It may take READING times as long to read the index.
 
 A client connects only to the process that has the store's lock (place.py). When another process
 listens at a name that a metadata process had, no client connects to it.
@@ -32,9 +32,9 @@ log = logging.getLogger("limpet")
 PATIENCE_S: Final = 1.0
 READING: Final = 10
 AGAIN_S: Final = 0.002
-"""Until a connection that was refused is tried again."""
+"""Wait before a refused connection is tried again."""
 STARTS_MAX: Final = 50
-"""How often a metadata process may end in the midst of one request."""
+"""How often a metadata process may end during one request."""
 
 
 class Remote:
@@ -48,7 +48,7 @@ class Remote:
         self.heads = heads
         self.place = VersionPlace(pool, name, word)
         self.address = ""
-        """Where the metadata process listens that this process last connected to."""
+        """Name of the socket to which this process last connected."""
         self.patience_s = max(PATIENCE_S, pool.parameters.lease_us / 1e6)
         self.watcher = Watcher()
         self.socket: socket.socket | None = None
@@ -64,7 +64,7 @@ class Remote:
         return head, word
 
     def ask(self, kind: int, key: bytes = b"") -> bytes:
-        """What the metadata process answers. Raises NodeFailed, StoreError."""
+        """The answer of the metadata process. Raises NodeFailed, StoreError."""
         for _ in range(STARTS_MAX):
             try:
                 connection = self._connected()
@@ -74,7 +74,7 @@ class Remote:
                 self._missed()
                 continue
             except BaseException:
-                self.close()  # whatever is answered now must not be taken for another answer
+                self.close()  # a late answer must not be taken for the answer to another request
                 raise
             self.pool.endpoint.wait()
             if answer[0]:
@@ -86,7 +86,7 @@ class Remote:
         )
 
     def tell(self, kind: int, key: bytes) -> None:
-        """Send what is not answered; nothing depends on its arriving."""
+        """Send a message without an answer; it may be lost without harm."""
         try:
             connection = self._connected()
             connection.send(bytes([kind]) + key)
@@ -119,7 +119,7 @@ class Remote:
 
     def _connect_again(self) -> socket.socket:
         if self.socket is not None and self.owner != os.getpid():
-            self.close()  # that is our parent's
+            self.close()  # the connection is our parent's
         end = time.monotonic() + self.patience_s
         while self.socket is None:
             number, ready = self.place.holder()
@@ -127,7 +127,7 @@ class Remote:
                 self._start()
                 continue
             wrong = self._connect(number, ready)
-            # While the lock is held, its holder listens. If it is no longer held, nothing is wrong.
+            # While the lock is held, its holder listens. A lock no longer held is no error.
             if wrong and self.place.holder()[0] == number:
                 if time.monotonic() >= end:
                     raise StoreError(f"{self.pool.url}: {wrong}")
@@ -142,7 +142,7 @@ class Remote:
             )
 
     def _connect(self, number: int, ready: bool) -> str:
-        """Connect to the metadata process of that number; "", or what keeps us from it."""
+        """Connect to the metadata process of that number; "", or the reason why we cannot."""
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             connection.connect(self.place.address(number))
@@ -160,7 +160,7 @@ class Remote:
                 "network namespace, and all clients of a clover store must be in one"
             )
         except BaseException:
-            self.socket = None  # a signal handler may have raised when it was in use already
+            self.socket = None  # a signal handler may have raised after it was set
             connection.close()
             raise
         connection.close()
@@ -193,7 +193,7 @@ class Remote:
             return answer
 
     def _hurry(self, named: bool) -> None:
-        """The metadata process stands still: end it, or name it once, by the pool's policy."""
+        """Kill a metadata process that has stopped, or name it once, by the pool's policy."""
         kill = self.pool.parameters.fence == "kill"
         if not named:
             log.warning(

@@ -1,19 +1,19 @@
-"""Clover's metadata process: it knows which chain of versions a key has.
+"""Clover's metadata process: it knows the chain of versions of each key.
 
-It is no client of the pool: it reads memory, and changes nothing there but the epoch. Its knowledge
-is private and lost with it; the next process reads it anew from the heads in memory.
+It is no client of the pool: it reads memory, and changes only the epoch there. Its index is private
+and lost with it; the next process reads it anew from the heads in memory.
 
     index    key -> address of its head (store.py)
-    free     heads that are no key's
-    idle     keys whose head was seen to be 0, with the epoch in which it was. A client that was
-             told of that head may still put a pair there until the epoch lies behind every pinned
-             client; only then does the head become free. A request to assign it ends the idleness
-    due      heads of chains that clients said they had made longer
+    free     heads without a key
+    idle     keys whose head was seen to be 0, with the epoch of that look. A client that got this
+             head may still put a pair there until the epoch lies behind every pinned client; only
+             then does the head become free. An ASSIGN of the key ends the idleness
+    due      heads of chains that clients have reported to be longer
 
 It is a forked process in a session of its own. Of its parent's open files it keeps the regular ones
 and device DAX, as memory may be mapped from them, and closes all others (sockets, pipes,
-terminals). It listens on an abstract unix socket, holds the lock of the store's metadata process
-(place.py), of which there is so only one, and ends when its last client has left.
+terminals). It listens on an abstract unix socket and holds the lock of the store's metadata process
+(place.py), so there is only one. It ends when its last client has left.
 
 Requests are one byte and a key, answers one byte and words; both are packets (SOCK_SEQPACKET).
     LOOKUP   -> address and word of the key's head, or zeros
@@ -21,9 +21,9 @@ Requests are one byte and a key, answers one byte and words; both are packets (S
     NOTICE   no answer: the key's chain has become longer, or ended
     DUE      -> heads of up to DUE_MAX chains to collect, the lowest first
     REBUILD  -> nothing; the index has been read anew
-Before DUE and REBUILD the notices of all clients are taken that were sent before: whoever is told
-what is due is told of every change that had been told.
-The first byte of an answer is 0, or 1 if a memory node is lost: then the word says which.
+Before it answers DUE or REBUILD, the process reads all notices that clients have sent before. So
+the answer to DUE covers every change that was reported. The first byte of an answer is 0, or 1 if a
+memory node is lost: then the word is its number.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ DUE_MAX: Final = 64
 PACKET_MAX: Final = 1 << 17
 WORDS: Final = struct.Struct("<2Q")
 LONELY_S: Final = 10.0
-"""A metadata process that no client has come to for so long ends."""
+"""How long a metadata process waits for its first client before it ends."""
 HEADER: Final = 64
 """Bytes of a table before its heads."""
 
@@ -101,7 +101,7 @@ class Metadata:
         return [table + HEADER + 8 * index for index in vacant]
 
     def _key_at(self, head: int) -> bytes:
-        """The key of a chain. Its versions come and go, its key does not."""
+        """The key of a chain. Its versions change, its key does not."""
         while True:
             word = self.endpoint.load(head)
             at = word & ADDRESS_MASK
@@ -173,7 +173,7 @@ class Metadata:
 
 
 def start(pool: Any, place: VersionPlace, tables: list[int], heads: int) -> str:
-    """Start a metadata process, unless there is one; "", or what went wrong in it.
+    """Start a metadata process, unless there is one; "", or the error that it met.
 
     It is a grandchild, so that no zombie is left for this process to wait for.
     """
@@ -188,7 +188,7 @@ def start(pool: Any, place: VersionPlace, tables: list[int], heads: int) -> str:
 
 
 def _live(pool: Any, place: VersionPlace, tables: list[int], heads: int, ready: int) -> NoReturn:
-    """Be the metadata process. `ready` is closed when it answers, and told what goes wrong."""
+    """Run the metadata process. It closes `ready` when it answers, or writes its error there."""
     try:
         os.setsid()
         if os.fork() == 0:
@@ -208,7 +208,7 @@ def _live(pool: Any, place: VersionPlace, tables: list[int], heads: int, ready: 
 
 
 def _detach(ready: int) -> None:
-    """Keep nothing that was the parent's but the memory: others wait for the end of its pipes."""
+    """Keep only the memory of the parent: other processes wait for the end of its pipes."""
     for number in (signal.SIGTERM, signal.SIGALRM, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
@@ -297,7 +297,7 @@ def _take_notices(selector: selectors.BaseSelector, metadata: Metadata) -> None:
 
 
 def peer(connection: socket.socket) -> tuple[int, int]:
-    """Process id and user id at the other end (of who listens, at that of a client)."""
+    """Process id and user id at the other end; at a client's end, those of the listener."""
     size = struct.calcsize("3i")
     pid, uid, _ = struct.unpack(
         "3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)

@@ -9,43 +9,45 @@ FUSEE describes it (sections 2.2 and 6). A baseline, as small as is faithful.
 
 A version is an object with a log entry (stores/fusee/log.py), of which only one word is used:
 
-    8     newer    0: this is the newest version; DELETED: it was, and the key is deleted; else the
-                   reference of the next newer version. Changed once, from 0, by CAS
+    8     newer    0: this is the newest version; DELETED: it was the newest, and the key is
+                   deleted; otherwise the reference of the next newer version. Changed once, from
+                   0, by CAS
 
 Each memory node has a table, in which the metadata process assigns a head to each key:
 
-    0     period   counts up before versions are taken off chains; a word, which lasts for 58,000
-                   years of ten million a second. No other word counts
+    0     period   counts up before versions are taken off chains; 58,000 years of ten million a
+                   second fit the word. No other word counts up
     64    heads    of the key's chain: reference of its oldest version that is left, or 0
 
-Get: from a version that is known, or that the metadata process knows, follow the chain to its end.
-Update: write a new version, CAS `newer` of the newest one from 0 to it; when that fails, what is
-there is the next one to try. Delete: CAS it to DELETED. Insert: have the metadata process assign a
-head, CAS it from 0. After that the metadata process is told, which no client waits for.
+Get: from a version that is remembered, or that the metadata process gives, follow the chain to its
+end. Update: write a new version, CAS `newer` of the newest one from 0 to it; when the CAS fails,
+try the version found there. Delete: CAS `newer` to DELETED. Insert: let the metadata process assign
+a head, CAS it from 0. After that the client notifies the metadata process, and waits for no answer.
 
 A handle remembers, for each key that it has met, the newest version that it has seen, with the
-period. In another period it may be gone, and the metadata process is asked.
+period. In another period that version may be freed, so the client asks the metadata process.
 
 Why that is linearizable: a key has one chain, that of its head, and a chain only grows, at its
-newest version, by CAS. Versions do not change, so who reads 0 in `newer` has what is the newest
+newest version, by CAS. Versions do not change, so a client that reads 0 in `newer` has the newest
 version at that moment.
 
-Collecting: a version that is not the newest is taken off the front of its chain, as is the last one
-of a chain that has ended (CAS of the head), and freed. The paper has the metadata process do that;
-here it keeps account of which chains are due, and every 64th update of a client asks it, and
-collects them: for who frees memory must be a client of the pool, that others can recover. `period`
-is counted up first: who is pinned and finds it unchanged may use what it remembers, as whatever is
-freed from then on is not used again before it has ended its operation.
+Collecting: a client takes a version that is not the newest off the front of its chain, or the last
+version off a chain that has ended (CAS of the head), and frees it. In the paper the metadata
+process does that. Here the metadata process only lists the chains that are due; every 64th update
+of a client asks for them and collects them, because only a client of the pool, which other clients
+can recover, may free memory. The client counts `period` up first. A client that is pinned and finds
+`period` unchanged may use the version that it remembers: memory freed from then on is not used
+again before its operation ends.
 
-A kill leaves behind: a client: what is in its client journal (client.py), meant for a `newer` or a
-head, linked there or freed, and chains that the metadata process was not told of, which a client
-will collect later. The metadata process: nothing, but what it knew is lost; the next one reads the
-keys of all heads from memory.
+A kill of a client leaves behind: in its client journal (client.py), versions meant for a `newer` or
+a head, which recovery links or frees; and chains not reported to the metadata process, which a
+client collects later. A kill of the metadata process leaves nothing behind, and its index is lost;
+the next one reads the keys of all heads from memory.
 
-Limits that are the paper's
+Limits of the paper
     - the metadata process is a single point of failure, and of congestion: while it stands still,
-      all who do not find a key in their cache wait. When it was killed, the log says so, and
-      whoever needs it next starts another
+      all clients that do not find a key in their cache wait. When it was killed, the log says so,
+      and the next client that needs it starts another
     - nothing is replicated
     - a chain that grows between two requests costs its readers a round trip for each version
 
@@ -97,7 +99,7 @@ KEY_MAX: Final = 0xFFFF
 CACHE_MAX: Final = 1 << 17
 """Keys that a handle remembers; when there are more, it begins anew."""
 FULL_MAX: Final = 6
-"""How often a store is looked through for heads that can be used again before it is full."""
+"""How often the store is searched for heads to use again before it counts as full."""
 
 
 class Clover(Chains):
@@ -105,13 +107,13 @@ class Clover(Chains):
 
     Parameters = CloverParameters
     remote: Remote
-    """Not there while the handle is being made; it stays so if a damaged table is met then."""
+    """Absent while the handle is being made, and also afterwards if it met a damaged table."""
 
     def __init__(self, pool: Any, kind: str, name: str, parameters: CloverParameters) -> None:
         super().__init__(pool, kind, name, parameters)
         self.remote = Remote(pool, name, self.entry_word, self.tables, parameters.heads)
         self.cache: dict[bytes, tuple[int, int]] = {}
-        """For a key, the period and the newest version that was seen."""
+        """For each key, the period and the newest version that was seen."""
         self.changes = 0
 
     def replaced(self, node: int) -> None:
@@ -134,13 +136,13 @@ class Clover(Chains):
         self._tell(data)
 
     def recover(self) -> dict[str, Any]:
-        """Recover the dead, and collect all versions that are not the newest."""
+        """Recover dead clients, and collect all versions that are not the newest."""
         found: dict[str, Any] = self.pool.recover()
         self._collect_all()
         return found
 
     def forget(self) -> None:
-        """Forget what is cached, and have the metadata process read its index anew."""
+        """Empty the handle's cache, and let the metadata process read its index anew."""
         self.cache.clear()
         self.changes = 0
         if self.remote.connected:
@@ -164,7 +166,7 @@ class Clover(Chains):
         return int(outcome)
 
     def _run(self, key: bytes, once: Callable[[], Any], size: int = 0, mode: int = INSERT) -> Any:
-        """Make attempts at an operation until one comes to something; what that is."""
+        """Make attempts at an operation until one has a result; that result."""
         self.operations += 1
         attempt = full = 0
         while True:
@@ -185,7 +187,7 @@ class Clover(Chains):
                 return outcome
 
     def find_memory(self, update: bool, *wanted: Any) -> Any:
-        """Have memory ready, if need be that of versions which no client was told to collect."""
+        """Have memory ready; if there is none, collect versions that were not reported as due."""
         self._collect_due()
         try:
             return super().find_memory(update, *wanted)
@@ -252,13 +254,13 @@ class Clover(Chains):
         return int(version)
 
     def _append(self, period: int, key: bytes, version: int, start: int) -> int:
-        """Put a version at the end of a chain, of which `start` is one; MISSING: it has ended."""
+        """Link a version at the end of the chain of `start`; MISSING: the chain has ended."""
         while True:
             at = newer_of(start)
             self.client.retarget(0, at)
             # LINEARIZES: update
             newer = self.endpoint.cas(at, 0, version)
-            # CRASH(appended): the version is linked, and no client has told the metadata process.
+            # CRASH(appended): the version is linked, but not reported to the metadata process.
             self.endpoint.wait()
             if newer == 0:
                 self._remember(key, period, version)
@@ -268,7 +270,7 @@ class Clover(Chains):
             start = newer
 
     def _begin(self, period: int, key: bytes, version: int, head: int) -> int:
-        """Begin a chain with a version, at a head that is the key's."""
+        """Begin a chain with a version, at the key's head."""
         self._retire(head)
         self.client.retarget(0, head)
         # LINEARIZES: insert
@@ -295,14 +297,14 @@ class Clover(Chains):
     # ---- collecting -----------------------------------------------------------------------------
 
     def _tell(self, key: bytes) -> None:
-        """Tell the metadata process of a change; now and then collect what is due."""
+        """Report a change to the metadata process; now and then collect the chains due."""
         self.changes += 1
         self.pool.exclusively(lambda: self.remote.tell(NOTICE, key))
         if self.changes % DUE_MAX == 0:
             self._collect_due()
 
     def _collect_due(self) -> None:
-        """Collect the chains that the metadata process was told of."""
+        """Collect the chains that are due by the metadata process."""
         while True:
             answer = self.pool.exclusively(lambda: self.remote.ask(DUE))
             heads = np.frombuffer(answer, dtype="<u8").tolist()

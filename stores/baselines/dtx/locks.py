@@ -1,4 +1,4 @@
-"""Locks of objects that have them in their first word, as DrTM+H has them.
+"""Locks in the first words of objects, as in DrTM+H.
 
 A lock word is 0, or the id of the client that holds it, which is never used again for another one.
 It is taken by a CAS from 0, and given back by a plain write of 0.
@@ -25,7 +25,7 @@ class ObjectLocks:
         return int(self.endpoint.load(self.word(at)))
 
     def acquire(self, at: int) -> bool:
-        """Lock the object there; False: another client has."""
+        """Lock the object there; False: another client has locked it."""
         return not self.endpoint.cas(self.word(at), 0, self.client.ident)
 
     def release(self, at: int) -> None:

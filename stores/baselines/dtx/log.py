@@ -1,4 +1,4 @@
-"""The log of a change in place: all that it writes, as it will be, whole (DrTM+H's value logging).
+"""The log of a change in place: whole images of all that it writes (DrTM+H's value logging).
 
 An object of its own for each change, with the words of every log (stores/entry_log.py); it has no
 lease:
@@ -8,10 +8,10 @@ lease:
     24    count    entries
     32    entries  24 bytes each: object, old, new
                    object 0: `new` was allocated for the change, or `old` is freed by it
-                   else: an object that is locked and changed; `new` is the image of what it will
-                   be, or 0, and `old` memory that is given up, or 0
+                   else: an object that is locked and changed; `new` is the image of its new
+                   contents, or 0, and `old` memory that is given up, or 0
 
-An image is an object of its own, of the size of what it is an image of. None of these words counts.
+An image is an object of its own, of the same size as its original. None of these words counts up.
 
 It is in the owner's journal from before the first lock is taken until all are given back.
 """
@@ -25,34 +25,34 @@ from limpet.stores.rtx.layout import DOING, STATE
 
 
 class ValueLog(EntryLog):
-    """A log, by its owner, or by who recovers that. `locks`: those of the store's objects."""
+    """A log, for its owner or a client that recovers it. `locks`: of the store's objects."""
 
     def __init__(self, locks: Any, reference: int) -> None:
         super().__init__(locks.client, reference)
         self.locks = locks
         self.place = 0
-        """In its owner's journal."""
+        """The log's place in its owner's journal."""
 
     def carry_out(self, locked: list[Entry]) -> None:
-        """Write in place what is decided, of these entries, whose objects are locked still."""
+        """Write the decided images of these entries in place; their objects are still locked."""
         raise NotImplementedError
 
     def undo(self, locked: list[Entry]) -> None:
-        """Undo, of these entries, what was done before it was decided, if anything was."""
+        """Undo any changes that were made for these entries before the decision."""
 
-    # ---- the owner's ----------------------------------------------------------------------------
+    # ---- for the owner --------------------------------------------------------------------------
 
     def take_up(self, place: int, link: int) -> None:
-        """Begin to write it. It is at this place of the client journal; `link` names its store
-        there."""
+        """Begin to write the log. It is at this place of the client journal; `link` names its
+        store there."""
         self.open(self.client.ident)
-        # ORDER: it is one before the client journal says so.
+        # ORDER: it is a valid log before the client journal names it as one.
         self.client.retarget(place, link)
         self.place = place
 
     def add(self, entry: Entry, index: int = -1) -> None:
-        """Append an entry; what it has at that place of the client journal is in the log from then
-        on."""
+        """Append an entry; the log names its memory from then on, in place of that entry of the
+        client journal."""
         self.note(entry)
         if index >= 0:
             # CRASH(noted): it is in the log and in the client journal; recovery frees it.
@@ -64,18 +64,17 @@ class ValueLog(EntryLog):
         self.endpoint.store(self.at + STATE, DOING)
 
     def close(self, committed: bool) -> None:
-        """All is done and unlocked, or nothing has happened: free the log, and what it leaves."""
+        """Free the log and its leftovers: all is done and unlocked, or nothing has happened."""
         give_back(self.client.heap, self.entries(), committed)
         self.client.release(self.place)
 
-    # ---- any client's
-    # ------------------------------------------------------------------------------
+    # ---- for any client -------------------------------------------------------------------------
 
     def settle(self) -> bool:
-        """Carry out what is decided, or undo it, for a dead owner; whether it was decided.
+        """Carry out the change of a dead owner if it is decided, or undo it; whether it was.
 
-        Only objects that it still has locked: others have been changed since. By one client at a
-        time, perhaps again after one that was killed at it.
+        This touches only objects that the owner still has locked: others may have been changed
+        since. One client at a time does this, perhaps again after a client that was killed at it.
         """
         owner, decided = self.owner(), self.state() == DOING
         entries = [entry for entry in self.entries() if entry.at]
@@ -90,12 +89,12 @@ class ValueLog(EntryLog):
         return decided
 
     def give_back(self, heap: Any, committed: bool) -> None:
-        """Free what the change leaves behind."""
+        """Free the leftovers of the change."""
         give_back(heap, self.entries(), committed)
 
 
 def give_back(heap: Any, entries: list[Entry], committed: bool) -> None:
-    """Free what a change with these entries leaves behind: images are of no use any more."""
+    """Free the leftovers of a change with these entries, its images among them."""
     free_entries(heap, entries, committed)
     if committed:
         free_entries(heap, [entry for entry in entries if entry.at], False)

@@ -1,17 +1,18 @@
 """The `dtx-race` store: a split is a distributed transaction (rTX section 6, "DTX").
 
-After DrTM+H (Wei et al., OSDI '18), as far as the paper compares itself with it, and as
+A baseline after DrTM+H (Wei et al., OSDI '18), as far as the paper compares itself with it, like
 `dtx-sherman` (stores/baselines/dtx/sherman.py): the lock is in the object, whole values are in the
-log, they are written in place, a recovery stops all clients (recovery.py). A baseline. Searches,
-inserts, updates and deletes are RACE's own, which take no lock, as in `rtx-race`. A client that
-finds no room, or a frozen slot, splits the subtable by one transaction:
+log, they are written in place, and a recovery stops all clients (recovery.py). Searches, inserts,
+updates and deletes are RACE's own, which take no lock, as in `rtx-race`. A client that finds no
+room, or a frozen slot, splits the subtable by one transaction:
 
-    1. have memory for the halves, their images and the log, which names all of it, in the client
-    journal before 2 2. lock the entries (race/index.py) of the halves and of the subtable, by words
-       that name the client that holds them (stores/baselines/dtx/locks.py); one that is locked is a
-       conflict. Validate that the subtable is the one that was read
-    3. freeze it (race/splitter.py), so that it stands still; write to the log what the halves will
-       be, and that it is decided
+    1. take memory for the halves, their images and the log; the log names all of it, and is in the
+       client journal before step 2
+    2. lock the entries (race/index.py) of the halves and of the subtable, by words that name the
+       client that holds them (stores/baselines/dtx/locks.py); a locked entry is a conflict.
+       Validate that the subtable is the one that was read
+    3. freeze the subtable (race/splitter.py), so no slot of it changes; write the new halves to the
+       log, and then the decision
     4. write each half in place, then its pointer; at last SPLIT over the pointer of the subtable.
        Unlock; free the subtable, the images and the log
 
@@ -20,27 +21,28 @@ Entries of the log (stores/baselines/dtx/log.py)
     2, 3    entry of that half; `new` is its image
     4       entry of the subtable, which is `old`
 
-SPLIT comes last, so what it leads to is whole, and others go on there though the halves are still
-locked. Hence readers never wait for a split; who wants to split the same subtable does.
+SPLIT comes last, so the halves are whole when a pointer leads to them, and clients use them though
+they are still locked. Hence readers never wait for a split; a client that wants to split the same
+subtable waits.
 
-A kill leaves behind: the log in the client journal, locked entries, frozen slots. The client that
-recovers the dead one stops the directory, and waits until no client is in it
-(stores/baselines/dtx/recovery.py). If it was decided, and SPLIT is not there, it does 4 once more,
-from the images. It unlocks, and lets all go on. If it was not decided, it thaws what is frozen
-before it unlocks, so that slots can be written to though there is no memory for another split.
+A kill leaves behind: the log in the client journal, locked entries, frozen slots. The recovering
+client stops the directory, and waits until no client is in it (stores/baselines/dtx/recovery.py).
+If the split was decided and SPLIT is not there, it repeats step 4 from the images. If it was not
+decided, it thaws the frozen slots, so that clients can write to them though there is no memory for
+another split. Then it unlocks, and lets all clients go on.
 
-It takes being alone: a client that has found that SPLIT is not there, and comes to write the halves
-when another one has done so and let all go on, would write over what they have put there since.
+The recovering client must be alone. Otherwise it could find SPLIT missing, and write the halves
+after another one had done so and let all clients go on: it would overwrite their later changes.
 
 Every get, put, insert, update and delete looks, when it is pinned, at the word that stops the
-directory. A client that goes through all keys, checks or audits does not: what a recovery writes is
-not linked before it is whole.
+directory. A client that goes through all keys, checks or audits does not need to: a recovery links
+the halves only when they are whole.
 
 A split takes memory for five subtables, for a while.
 
-Limits that are the paper's: a recovery waits for a client that stands still, and so do all, until
-it is fenced, or, in a pool with fence="wait", until it goes on. In a pool of several hosts, a
-client of another host that was declared dead may yet write in place.
+Limits of the paper: a recovery waits for a client that has stopped, and so do all other clients,
+until it is fenced or, in a pool with fence="wait", until it goes on. In a pool of several hosts, a
+client of another host that was declared dead may still write in place.
 """
 
 from __future__ import annotations
@@ -101,7 +103,7 @@ class DtxRaceParameters(GrowingParameters):
 
     @property
     def stop_offset(self) -> int:
-        """Where in the region of a directory the words are by which it is stopped."""
+        """Offset, in a directory's region, of the words by which it is stopped."""
         return super().directory_size
 
     @property
@@ -111,7 +113,7 @@ class DtxRaceParameters(GrowingParameters):
 
 
 STOPPED: Final = 1
-"""`Place.busy` of an operation whose directory is stopped; else it is the entry that is locked."""
+"""`Place.busy` of an operation whose directory is stopped; otherwise it is the locked entry."""
 
 
 class DtxRace(HashStore):
@@ -175,7 +177,7 @@ class DtxRace(HashStore):
         return [table + self.stop_offset for table in self.index.tables]
 
     def is_stopped(self, place: Place, table: int) -> bool:
-        """Whether a directory is; then the operation, which is pinned, ends, and waits."""
+        """Whether a directory is stopped; then the operation, which is pinned, ends, and waits."""
         scope = self.endpoint.background(True)
         try:
             if self.endpoint.load(self.index.tables[table] + self.stop_offset) == 0:
@@ -191,8 +193,8 @@ class DtxRace(HashStore):
             self.stay(0, table, attempt)
 
     def stay(self, at: int, table: int, attempt: int) -> None:
-        """Wait a little; look now and then which client we wait for, at this entry, unless that is
-        0."""
+        """Wait a little; check now and then the client that stops the directory or, unless that is
+        0, holds this entry."""
         self.endpoint.pause(attempt)
         if attempt % PATIENCE == 0:
             self.pool.exclusively(functools.partial(self.recovery.look_for, table, at))
@@ -249,7 +251,7 @@ class LoggedSplitter(Splitter):
         return outcome
 
     def halves_of(self, old: int, numbers: list[int]) -> list[Any]:
-        """What the halves with these numbers are, of a frozen subtable."""
+        """The contents of the halves with these numbers, of a frozen subtable."""
         halves = [self.filled(number, 0).reshape(-1) for number in numbers]
         words = np.frombuffer(
             self.endpoint.read(old & ADDRESS_MASK, self.index.subtable_size), dtype="<u8"
@@ -272,13 +274,13 @@ class SplitLog(ValueLog):
 
     def carry_out(self, locked: list[Entry]) -> None:
         *_, first, second, parent = self.entries()
-        # Where it is split already, others may have changed the halves.
+        # After the split, other clients may have changed the halves.
         if self.endpoint.load(parent.at + POINTER) == parent.old:
             images = [half.new & ADDRESS_MASK for half in (first, second)]
             self.install([self.endpoint.read(image, self.subtable_size) for image in images])
 
     def undo(self, locked: list[Entry]) -> None:
-        """Thaw the subtable, which no client but who has it locked has frozen."""
+        """Thaw the subtable, which only the client that holds its lock can have frozen."""
         for base in [entry.old & ADDRESS_MASK for entry in locked if entry.old]:
             for slot in range(base, base + self.subtable_size, 8):
                 word = self.endpoint.load(slot) if slot - base & 0x38 else 0
@@ -287,7 +289,7 @@ class SplitLog(ValueLog):
                     self.endpoint.cas(slot, word, thawed)
 
     def install(self, values: list[Any]) -> None:
-        """Write the halves in place, with these values, and have the directory lead to them."""
+        """Write the halves in place, with these values, and link them in the directory."""
         entries = self.entries()
         for memory, half, value in zip(entries[:2], entries[2:4], values, strict=True):
             self.endpoint.write(memory.new & ADDRESS_MASK, value)
@@ -331,9 +333,9 @@ class LoggedSplit:
         self.parent = parent
         self.images: list[int] = []
         self.held: list[int] = []
-        """Entries that are locked."""
+        """Entries that this transaction has locked."""
         self.busy = 0
-        """The one that was not ours to lock."""
+        """The entry that another client had locked."""
 
     def run(self) -> int:
         """DONE, also if it is split by now; AGAIN, if there is a conflict; NO_MEMORY."""
@@ -368,8 +370,7 @@ class LoggedSplit:
         node = self.old >> NODE_SHIFT & 0xFF
         new = [allocator.allocate(node, self.splitter.index.subtable_size, 1) for _ in range(5)]
         if not all(new):
-            # What is in the client journal and not named by a link is freed when the operation
-            # ends.
+            # Memory in the client journal without a link is freed when the operation ends.
             return None
         log = SplitLog(store, new[0])
         log.take_up(place, store.link)

@@ -1,10 +1,10 @@
 """Recovery of changes in place by their value logs, with all clients stopped.
 
-A client that recovers one with a log in the client journal stops the table that the log is of
-(stop.py), waits until no client is in it, carries out what is decided or undoes it (log.py), frees
-what that leaves behind, and lets all go on. So of several that recover one client, one is at it at
-a time; and what it writes in place no other client is reading or writing. It may be killed at it;
-the next one begins anew.
+A dead client may have a log in its client journal. The client that recovers it stops the log's
+table (stop.py), waits until no client is in it, carries out the change if it is decided or undoes
+it (log.py), frees the leftovers, and lets all clients go on. So only one client at a time recovers
+the dead one, and no other client reads or writes the memory that it writes in place. If it is
+killed, the next one begins anew.
 """
 
 from __future__ import annotations
@@ -42,11 +42,10 @@ class Recovery:
         self.client = store.client
         self.heap = store.heap
 
-    # ---- pairs of a client journal
-    # ------------------------------------------------------------------------
+    # ---- pairs of a client journal --------------------------------------------------------------
 
     def resolved(self, reference: int) -> bool:
-        """Carry out or undo the change whose log this is: of a dead client, or our own.
+        """Carry out or undo the change of this log, of a dead client or our own.
 
         Whether the log is to be kept.
         """
@@ -57,7 +56,7 @@ class Recovery:
             else:
                 self._recover(log)
         except (NodeFailed, StoreCorrupt, AddressError):
-            return True  # it is lost with its memory node; or damaged, and recovery goes on
+            return True  # lost with its memory node, or damaged: recovery goes on without it
         return False
 
     def _carry_out(self, log: ValueLog) -> None:
@@ -83,8 +82,8 @@ class Recovery:
     # ---- waiting --------------------------------------------------------------------------------
 
     def look_for(self, table: int, at: int) -> bool:
-        """Look for whom we wait: who has stopped the table, or locked the object at `at`, unless
-        that is 0. False: no client has. Outside of operations."""
+        """Check the client that we wait for, which has stopped the table or, unless `at` is 0,
+        locked the object there. False: no client has. Outside of operations."""
         membership = self.pool.membership
         membership.sweep_sometimes()
         if Stop(self.store, table).look_for():
@@ -94,7 +93,7 @@ class Recovery:
             membership.gone(holder, f"the object at {at:#x} of {self.store.name!r}")
         return holder != 0
 
-    # ---- what the dead leave --------------------------------------------------------------------
+    # ---- logs of dead clients -------------------------------------------------------------------
 
     def has_stopped(self, ident: int) -> bool:
         """Whether this client has stopped a table."""
@@ -106,7 +105,7 @@ class Recovery:
 
     def logs_in(self, slot: int, owner: int = 0) -> Iterator[tuple[ValueLog, list[Entry]]]:
         """The logs in the client journal of a client slot, with their entries; with `owner`, only
-        those of that client. Left out are those that are lost, or damaged: it may be memory again
+        those of that client. Lost or damaged logs are left out: their memory may have another use
         by now."""
         for reference, link_address in journal_of(self.endpoint, slot):
             if self.store.is_log(link_address):

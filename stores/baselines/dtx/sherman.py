@@ -1,30 +1,29 @@
 """The `dtx-sherman` store: a B-link tree by distributed transactions (rTX section 6, "DTX").
 
-After DrTM+H (Wei et al., OSDI '18), as far as the paper compares itself with it: optimistic
-concurrency control on nodes that have lock and version in themselves, whole nodes in the log,
-changed in place, and a recovery that stops all clients. A baseline; its trees are such as `sherman`
-has (stores/sherman/in_place_trees.py), and every change, also a split or a merge, is one
-transaction:
+A baseline after DrTM+H (Wei et al., OSDI '18), as far as the paper compares itself with it:
+optimistic concurrency control on nodes that contain their lock and version, whole nodes in the log,
+changes in place, and a recovery that stops all clients. Its trees are like those of `sherman`
+(stores/sherman/in_place_trees.py), and every change, also a split or a merge, is one transaction:
 
     1. read the leaf
-    2. lock all nodes that are changed, and read lock and version of each again: the version must be
-       the one that was read. The log, which names them, is in the client journal before
-    3. write all of them to the log, and that it is decided
+    2. put the log, which names all nodes that are changed, in the client journal. Lock these nodes,
+       and read lock and version of each again: the version must be the one that was read
+    3. write the new nodes to the log, and then the decision
     4. write them in place; unlock
 
 Table 2: reads 1 KiB and 16 bytes, writes 2 KiB and 8 bytes, one CAS, for each node; and a header of
 the log. A get reads the leaf, and waits if that is locked: another value may be decided.
 
-A kill leaves behind: the log in the client journal. The client that recovers the dead one stops the
-tree (stores/baselines/dtx/recovery.py), waits until no client is in it, writes the nodes that are
-locked once more if it was decided, unlocks them, and lets all go on.
+A kill leaves behind: the log in the client journal. The recovering client stops the tree
+(stores/baselines/dtx/recovery.py) and waits until no client is in it. If the change was decided, it
+writes the locked nodes once more. Then it unlocks them, and lets all clients go on.
 
-Limits that are the paper's: a recovery waits for a client that stands still, and so do all, until
-it is fenced, or, in a pool with fence="wait", until it goes on; conflicts abort.
+Limits of the paper: a recovery waits for a client that has stopped, and so do all other clients,
+until it is fenced or, in a pool with fence="wait", until it goes on; conflicts abort.
 
 Deviations: the log is an object for each change, and not a ring; DrTM+H replicates, which the paper
 has switched off. In a pool of several hosts, a client of another host that was declared dead may
-yet write in place.
+still write in place.
 
 Round trips without conflict: get 1, insert, update and delete 4.
 """
@@ -119,9 +118,9 @@ class DtxSherman(InPlaceOperations, InlineStore):
         return self.recovery.listed(reference) if self.is_log(link_address) else []
 
     def image_of(self, at: int) -> int:
-        """Address of what a node that is torn is to be, by the log of who writes it; or 0."""
+        """Address of the new contents of a torn node, by the log of its writer; or 0."""
         writer = self.node_locks.holder(at)
-        # ORDER: only the log of who has locked it: the image in another one is not written yet.
+        # ORDER: only the log of the lock's holder: in another one the image is not written yet.
         for slot, _ in self.pool.membership.occupied() if writer else ():
             for _, entries in self.recovery.logs_in(slot, writer):
                 for entry in entries:
@@ -129,7 +128,7 @@ class DtxSherman(InPlaceOperations, InlineStore):
                         return entry.new & ADDRESS_MASK
         return 0
 
-    # ---- what a dead client left ----------------------------------------------------------------
+    # ---- evidence of a dead client --------------------------------------------------------------
 
     def left_by(self, ident: int) -> set[str]:
         found = {"stopped"} if self.recovery.has_stopped(ident) else set()

@@ -77,11 +77,11 @@ class LoggedCommit(InPlaceCommit):
 
     def _finish(self) -> None:
         assert self.log is not None
-        # CRASH(unlocked): all is changed; recovery frees what was dropped.
+        # CRASH(unlocked): all is changed; recovery frees the dropped memory.
         self.log.close(True)
 
     def give_up(self) -> None:
-        """Nothing has happened, and nothing is left of it."""
+        """End the change before it takes effect; it leaves nothing behind."""
         if self.log is None:
             super().give_up()
             return
@@ -89,7 +89,7 @@ class LoggedCommit(InPlaceCommit):
         self.log.close(False)
 
     def abandon(self) -> None:
-        # ORDER: with a log in the client journal, that is carried out or undone first, as the
-        # operation ends; and # it goes by the locks, and gives them back.
+        # ORDER: a log in the client journal is carried out or undone first, as the operation ends;
+        # that step reads the locks, and gives them back.
         if self.log is None:
             super().abandon()

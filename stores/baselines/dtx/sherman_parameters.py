@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class DtxParameters(InPlaceParameters):
-    """Those of trees in place, always `optimistic`; `clients`: slots of the pool, each of which has
-    a word (stop.py)."""
+    """Those of trees in place, always `optimistic`; `clients`: slots of the pool, each of which
+    has a word (stop.py)."""
 
     clients: int
 
@@ -36,5 +36,5 @@ class DtxParameters(InPlaceParameters):
 
     @property
     def table_size(self) -> int:
-        """Bytes of a tree's region: its root, who has stopped it, and who waits to do so."""
+        """Bytes of a tree's region: its root, and the words by which it is stopped (stop.py)."""
         return self.node_size + stop_size(self.clients)

@@ -1,24 +1,26 @@
 """Stopping all clients of a table, for a recovery (DrTM+H: its recovery is for all of them).
 
-A table is the tree, or the directory, that a store has on a memory node. Two things in its region,
-behind all else: a word that names the client that has stopped it, or 0; and for each slot of the
-pool a word in which its client says, by its id, that it is about to stop the table, or has. All are
-0 most of the time.
+A table is the tree, or the directory, that a store has on a memory node. At the end of its region
+there are a word that names the client that has stopped it, or 0; and a word for each slot of the
+pool, in which its client writes its id when it is about to stop the table, or has stopped it. All
+are 0 most of the time.
 
-A client that begins an operation looks at the word when it is pinned, so either the client that has
-set the word sees it, or it sees the word, and leaves again. The client that has set the word waits
-until every client that was pinned then has left its operation. One that stands still is fenced by
-the policy of the pool.
+A client that begins an operation looks at the first word when it is pinned. So either the stopping
+client sees its pin, or it sees the word, and leaves again. The stopping client waits until every
+client that was pinned then has left its operation. A client that stands still is fenced by the
+policy of the pool.
 
-Left out are those who do nothing in the table as long as they are pinned, and may wait for us:
-    - the dead
-    - who stops a table of any such store of the pool: he recovers a client, and does nothing in a
-      table that he has not stopped
-    - who leads a change of the view, or is parked for one (view.py)
+The stopping client does not wait for clients that do nothing in the table while they are pinned,
+and may wait for it:
+    - dead clients
+    - a client that stops a table of any such store of the pool: it recovers another client, and
+      does nothing in a table that it has not stopped
+    - a client that leads a change of the view, or is parked for one (view.py)
 
 A waiting client updates its progress word, so it is not mistaken for a stopped one.
 
-The word is taken over from a client that is provably dead (membership.py), so who has it is alone.
+A client takes the word over only from a client that is provably dead (membership.py), so the holder
+of the word is alone.
 """
 
 from __future__ import annotations
@@ -51,18 +53,18 @@ class Stop:
         """Stop the table, and wait until no client is in it. Pinned, in the recovery of a
         client."""
         self.endpoint.store(self._mine(), self.ident)
-        # ORDER: before the word is ours: this recovery is not taken for an earlier one of ours,
-        # whose pin may have been the same, that of a dead client.
+        # ORDER: before the word is ours: otherwise this recovery could be taken for an earlier one
+        # of ours with the same pin.
         self.pool.membership.progress()
         attempt = 0
         while not self._try():
             attempt += 1
             self._wait(attempt)
-        # CRASH(stopped): who meets the word finds its owner dead, and takes it over.
+        # CRASH(stopped): a client that meets the word finds its owner dead, and takes it over.
         self._await_all()
 
     def give_back(self) -> None:
-        """Let all go on; also if a signal handler raises meanwhile, or all would wait for us."""
+        """Let all clients go on, even if a signal handler raises; else all would wait for us."""
         try:
             self._clear()
         except BaseException:
@@ -70,8 +72,8 @@ class Stop:
             raise
 
     def look_for(self) -> bool:
-        """Look for who has stopped the table, and let it go on if that one is no client any more;
-        False: no client has."""
+        """Check the client that has stopped the table, and let the table go on if it is no client
+        any more; False: no client has stopped it."""
         holder = self.endpoint.load(self.at)
         if holder and self.pool.membership.gone(holder, self.what):
             self.endpoint.cas(self.at, holder, 0)
@@ -98,7 +100,7 @@ class Stop:
 
     @functools.cached_property
     def _words(self) -> list[int]:
-        """Those of all tables of all such stores."""
+        """The words of all tables of all such stores."""
         return [word for store in self.pool.stopping_stores() for word in store.stop_words()]
 
     def _recovers(self, slot: int, ident: int) -> bool:

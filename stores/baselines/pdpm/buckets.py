@@ -29,7 +29,7 @@ MIX_FIRST: Final = 0x9E37_79B9_7F4A_7C15
 MIX_SECOND: Final = 0xD1B5_4A32_D192_ED03
 MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
 LOOKS_MAX: Final = 16
-"""A pair that so often is not whole, with no update under way each time, is damaged."""
+"""After so many reads that are not whole, with no update under way, a pair is damaged."""
 
 
 class BucketPair(NamedTuple):
@@ -132,7 +132,7 @@ class Buckets(Store):
         """References to all pairs and redo copies on nodes in service, as uint64; for audits."""
         found = [np.empty(0, dtype=np.uint64)]
         for table in range(self.parameters.tables):
-            with contextlib.suppress(NodeFailed):  # what it links to is on the same node
+            with contextlib.suppress(NodeFailed):  # its pairs are on the same node
                 words = self._table(table)[:, 1:].ravel()
                 found.append(words[words != 0] & np.uint64(REFERENCE_MASK))
         return np.concatenate(found)
@@ -162,10 +162,10 @@ class Buckets(Store):
     # ---- checking -------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Verify every invariant of the table in memory; StoreCorrupt says what does not hold.
+        """Verify every invariant of the table in memory; StoreCorrupt names one that fails.
 
-        Other clients may be at work. NodeFailed: a table is lost with its node, and nothing is
-        wrong with the others.
+        Other clients may be at work. NodeFailed: a table is lost with its node, and no fault was
+        found in the others.
         """
         seen: dict[bytes, int] = {}
         lost = None
@@ -184,12 +184,12 @@ class Buckets(Store):
             for index, word in enumerate(words[1:], 1):
                 at = bucket + 8 * index
                 wrong = self._wrong_with(at, word, index == 1, seen) if word else ""
-                # Another client may have replaced what was there since we read it.
+                # Another client may have changed the word since we read it.
                 if wrong and self.endpoint.load(at) == word:
                     raise StoreCorrupt(f"{self.name}: the word {word:#x} at {at:#x}: {wrong}")
 
     def _wrong_with(self, at: int, word: int, redo: bool, seen: dict[bytes, int]) -> str:
-        """What is wrong with a slot, or with `redo`, or "" if nothing is."""
+        """The fault found in a slot, or in `redo`, or "" if there is none."""
         reference = word & REFERENCE_MASK
         if not self.heap.plausible(reference):
             return "points to no object"
@@ -208,14 +208,14 @@ class Buckets(Store):
             return f"the fingerprint is not that of {key!r}"
         if at not in [slot for slot, _ in self._slots(place)]:
             return f"{key!r} does not belong there"
-        # A key that went and came again while we looked is met twice; its first slot has changed.
+        # A key deleted and inserted again meanwhile is met twice; its first slot has changed.
         if key in seen and self._holds(seen[key], key):
             return f"{key!r} is also in the slot at {seen[key]:#x}"
         seen[key] = at
         return ""
 
     def _settled(self, reference: int, home: int) -> bool:
-        """Whether the object is whole, or is being written by who has the lock at `home`."""
+        """Whether the object is whole, or the holder of the lock at `home` is writing it."""
         for _ in range(LOOKS_MAX):
             if self.objects.intact() or (home and self.endpoint.load(home + REDO)):
                 return True

@@ -3,8 +3,8 @@
 Tsai, Shan, Zhang: "Disaggregating persistent memory and controlling them remotely", ATC '20, as far
 as FUSEE compares itself with it (section 6): the index and all memory are managed by the
 clients; conflicting writers wait for each other's locks; a value is written twice, as a redo copy
-and then in place; readers take no lock and find out by a checksum whether what they read is whole.
-A baseline, as small as is faithful.
+and then in place; readers take no lock, and check by a checksum whether a pair is whole. A
+baseline, as small as is faithful.
 
 The index is a hash table of a fixed size, cut into tables, one on each memory node, chosen by the
 key's hash. A table is an array of buckets of 128 bytes:
@@ -13,7 +13,7 @@ key's hash. A table is an array of buckets of 128 bytes:
     8     redo    0, or the reference of a redo copy (records.py) that is committed
     16    14 slots: bits 56-63 8 bits of the key's hash, bits 0-55 reference of the pair; or 0
 
-None of these words counts.
+None of these words counts up.
 
 A key may be in any slot of two buckets; the first of them, its home, has its lock. (Keys with the
 same home share a lock.) The pair of a key is an object on the same node.
@@ -22,35 +22,35 @@ Update, holding the lock
     1. write the redo copy, a new object; link it in `redo`: the update is committed
     2. write sizes, checksum, key and value over the old pair
     3. clear `redo`, then the lock; free the redo copy
-Where the new pair needs an object of another size, or one of more than 4 KiB, which is not read in
-one go, nothing is written in place: the slot is changed from the old object to the new one. Insert
-and delete change the slot, 0 before or after, likewise holding the lock.
+If the new pair needs an object of another size, or of more than 4 KiB, which is not read by one
+verb, the client writes nothing in place: it changes the slot from the old object to the new one.
+Insert and delete change the slot from or to 0, also holding the lock.
 
 Reader: read both buckets, then the object. If `redo` is not 0 or the checksum does not hold, an
-update is under way, and it starts again.
+update is under way, and the reader starts again.
 
-Why that is linearizable: only who holds the lock changes what the key has, and every change takes
-effect at one word, `redo` or the slot. A client that has read `redo` as 0 and then a whole pair has
-read what was the value at one of these moments, or in between.
+Why that is linearizable: only the holder of the lock changes the key's value, and every change
+takes effect at one word, `redo` or the slot. A client that has read `redo` as 0 and then a whole
+pair has read the value at one of these moments, or in between.
 
 Invariants: of all slots, at most one holds a given key. A pair whose checksum does not hold has a
 redo copy at its home, of the same size class and with the same key.
 
-A kill leaves behind: a lock, perhaps a redo copy, and what is in the client journal (client.py),
-with the link, slot or redo, for which it was meant. The paper has no recovery, and who waits for
-the lock of a dead client waits for ever. Here the lock names its holder. A waiter asks the
-membership whether that client is dead, recovers it, takes its lock over by a CAS, finishes an
-update whose redo copy is linked, and unlocks. Any client may do it, and may be killed at it.
+A kill leaves behind: a lock, perhaps a redo copy, and objects in the client journal (client.py),
+each with the address, slot or redo, that was to link it. The paper has no recovery: a client that
+waits for the lock of a dead client waits for ever. Here the lock names its holder. A waiting client
+asks the membership whether the holder is dead, recovers it, takes its lock over by a CAS, finishes
+an update whose redo copy is linked, and unlocks. Any client may do this, and may be killed at it.
 
-Limits that are the paper's
-    - a client that stands still while it holds a lock makes every writer of the key wait, and in
-      the midst of step 2 every reader too: until its lease is over and it is killed (docs/
-      operations.md), or, in a pool with fence="wait", until it goes on
+Limits of the paper
+    - a client that stands still while it holds a lock makes every writer of the key wait, and
+      during step 2 every reader too: until its lease is over and it is killed
+      (docs/operations.md), or, in a pool with fence="wait", until it goes on
     - nothing is replicated: the redo copy, on the same node, is for kills, not for a lost node
     - clients of one key take turns; there is no order in which they get the lock
 
 Deviations: the redo copy is taken from the allocator for the time of the update, where the paper
-keeps two spaces for each value; there is no cache of where keys are, nor a log for inserts.
+keeps two spaces for each value; there is no cache of the places of keys, and no log for inserts.
 
 Round trips without conflict: get 2 (1 when no fingerprint matches), update 4 (3 when not in place),
 insert 2, delete 3.
@@ -81,7 +81,7 @@ from limpet.stores.status import (
 )
 
 IN_PLACE_MAX: Final = 4096
-"""Bytes of the largest object that is written in place. Such a one is read by one verb."""
+"""Bytes of the largest object that is written in place; one verb reads such an object."""
 
 
 class Pdpm(Buckets):
@@ -106,7 +106,7 @@ class Pdpm(Buckets):
             raise KeyError(key)
 
     def recover(self) -> dict[str, Any]:
-        """Recover the dead, and finish and unlock what they had locked in this store."""
+        """Recover dead clients, and finish and unlock the keys they had locked in this store."""
         found: dict[str, Any] = self.pool.recover()
         for table in range(self.parameters.tables):
             with contextlib.suppress(NodeFailed):  # its locks are gone with it
@@ -138,7 +138,7 @@ class Pdpm(Buckets):
         size: int = 0,
         mode: int = INSERT,
     ) -> Any:
-        """Make attempts at an operation until one comes to something; what that is."""
+        """Make attempts at an operation until one has a result; that result."""
         self.operations += 1
         attempt = 0
         while True:
@@ -176,7 +176,7 @@ class Pdpm(Buckets):
     def _require_lock(self, place: BucketPair, redo: int) -> None:
         """Raise StoreCorrupt if no client has the lock under which there is this redo copy.
 
-        While we are pinned, no other has the same address.
+        While we are pinned, no other redo copy has the same address.
         """
         held = self.endpoint.load(place.home)
         if not held and self.endpoint.load(place.home + REDO) == redo:
@@ -197,12 +197,12 @@ class Pdpm(Buckets):
     # ---- changing -------------------------------------------------------------------------------
 
     def _locked(self, place: BucketPair, work: Callable[[], int]) -> int:
-        """What `work` comes to, with the lock held and the buckets read; AGAIN: another has it."""
+        """The result of `work`, with the lock held and the buckets read; AGAIN: it was locked."""
         try:
             if not self._lock(place.home):
                 self.endpoint.wait()
                 return AGAIN
-            # CRASH(locked): who wants the lock finds its holder dead, and takes it over.
+            # CRASH(locked): a client that wants the lock finds its holder dead, and takes it over.
             self.membership.progress()
             self._read(place)
             outcome = work()
@@ -252,21 +252,20 @@ class Pdpm(Buckets):
     ) -> None:
         redo = place.home + REDO
         self._commit(redo, reference)
-        # CRASH(committed): who takes the lock over writes the value in place.
+        # CRASH(committed): the client that takes the lock over writes the value in place.
         self.endpoint.wait()
         self._put_in_place(redo, old, key, value)
 
     def _commit(self, redo: int, reference: int) -> None:
-        """Have an object of the client journal be the redo copy."""
+        """Make an object of the client journal the redo copy."""
         self.client.retarget(0, redo)
         # LINEARIZES: update
         self.endpoint.store(redo, reference)
 
     def _put_in_place(self, redo: int, old: int, key: bytes, value: bytes) -> None:
-        """Overwrite the old object as the redo copy says, and give that up."""
+        """Overwrite the old object from the redo copy, and give up the redo copy."""
         self.objects.write(old, key, value)
-        # ORDER: the whole value is in place before the redo copy is given up, and that before the
-        # lock.
+        # ORDER: write the whole value in place, then give up the redo copy, then the lock.
         self.endpoint.store(redo, 0)
 
     def _delete_once(self, place: BucketPair, key: bytes) -> int:
@@ -282,10 +281,10 @@ class Pdpm(Buckets):
         # CRASH(deleted): the old object is in the client journal and no longer linked.
         return AGAIN if lost else DONE
 
-    # ---- locks of the dead ----------------------------------------------------------------------
+    # ---- locks of dead clients ------------------------------------------------------------------
 
     def _look_after(self, home: int) -> None:
-        """If the lock's holder is gone, or made to go by the pool's policy, finish for it."""
+        """Finish for the lock's holder if it is gone, or was fenced by the pool's policy."""
         self.pool.exclusively(lambda: self._take_over(home))
 
     def _take_over(self, home: int) -> None:
@@ -306,7 +305,7 @@ class Pdpm(Buckets):
         return bool(self.membership.gone(holder, f"a lock of {self.name!r}"))
 
     def _finish(self, home: int) -> None:
-        """Write in place what is committed under this lock, which we hold, and unlock."""
+        """Write the value committed under this lock, which we hold, in place, and unlock."""
         reference = self.endpoint.load(home + REDO)
         if reference:
             self.objects.load(reference)

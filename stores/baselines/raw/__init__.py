@@ -1,1 +1,1 @@
-"""RAW: values written in place, by clients that nothing keeps apart; a lower bound."""
+"""RAW: values written in place, without concurrency control; a lower bound."""

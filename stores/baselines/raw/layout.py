@@ -1,6 +1,6 @@
 """Constants of RAW's objects. Plain, as compiled modules need them.
 
-Nothing in an object counts.
+No word of an object counts up.
 """
 
 from typing import Final
@@ -8,4 +8,4 @@ from typing import Final
 DELETED: Final = 1 << 63
 SIZES_MASK: Final = DELETED - 1
 PREFETCH_SIZE: Final = 192
-"""Bytes of a pair that are asked for at once."""
+"""Bytes of a pair that the first read fetches."""

@@ -1,11 +1,11 @@
-"""A pair that is written over in place: as records.py has it, with room for any value of the store.
+"""A pair that is overwritten in place: as in records.py, with room for any value of the store.
 
     0     sizes   bits 0-15 length of the key, bits 16-62 of the value; bit 63: it was deleted
-    8     0       (no checksum: nothing looks whether a value is whole)
+    8     0       (no checksum: readers do not check whether a value is whole)
     16    key, then value
 
-It is the key's for as long as the store is there, also while the key is deleted. So its place can
-be remembered, and a write that comes late hits no other key.
+The object belongs to its key as long as the store exists, also while the key is deleted. So a
+handle can remember its place, and a late write hits no other key.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class RawObjects(Objects):
         return Objects.size_of(self, key, self.empty)
 
     def write(self, reference: int, key: bytes, value: bytes) -> None:
-        """Write the pair to the object, over what is there; one write."""
+        """Overwrite the object with the pair; one write."""
         self.header[0] = len(key) | len(value) << 16
         self.header[1] = 0
         self.endpoint.write_gather(reference & ADDRESS_MASK, self.header, 2, key, value)
@@ -45,7 +45,7 @@ class RawObjects(Objects):
         return self.sizes & DELETED != 0
 
     def value(self) -> bytes:
-        """The value of the object in the image, as far as its sizes can be right."""
+        """The value of the object in the image, as far as its sizes are possible."""
         self.sizes &= SIZES_MASK
         if self.sizes >> 16 > self.room:
             self.sizes = self.sizes & 0xFFFF | self.room << 16
@@ -56,5 +56,5 @@ class RawObjects(Objects):
         return self.sizes & SIZES_MASK <= self.room << 16 | 0xFFFF
 
     def intact(self) -> bool:
-        """Nothing is said about that."""
+        """Always True: a pair has no checksum."""
         return True

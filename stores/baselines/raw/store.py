@@ -1,9 +1,9 @@
 """The `raw` store: the lower bound of SWARM section 7, RAW.
 
-The index is that of `race`. A pair is written over in place, and where it is, is remembered, so a
-get or an update is one round trip, and no store can do with less. Nothing keeps clients apart: a
-read beside a write may return half of each value, of two writes parts may stay, and so it is when
-one of them is killed. It is there to measure others against, and for nothing else.
+The index is that of `race`. A pair is overwritten in place, and a handle remembers its place, so a
+get or an update is one round trip; no store needs less. There is no concurrency control: a read
+during a write may return half of each value, two concurrent writes may leave parts of both, and so
+may a kill. The store serves only as a measure for others.
 
 Round trips where the place is remembered: 1 for a get, an update and a put, 2 for a delete;
 otherwise one or two more, for the index. A key's first insert is that of `race`, 3; its memory
