@@ -17,8 +17,8 @@ from __future__ import annotations
 import itertools
 import logging
 import os
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 import numpy as np
 
@@ -42,9 +42,6 @@ from limpet.shm.endpoint.simulated import (
 from limpet.shm.endpoint.slots import LIVE, client_id, state_word
 from limpet.shm.endpoint.words import FREE
 from limpet.shm.errors import StoreFull
-
-if TYPE_CHECKING:
-    from limpet.fault.explore.sim_run import Run
 
 BLOCK_SIZE: Final = 16 << 10
 NODE_SIZE_MAX: Final = 32 << 20
@@ -149,7 +146,8 @@ class SimulatedCluster:
         pool_class = pool_class or (SimulatedPool if coherent else CachedPool)
         self.fence = fence
         self._began = self.clock = RUN_S
-        self.run: Run | None = None
+        self.crash: Callable[[SimulatedClient], None] | None = None
+        """Set by a run: what ends a client that another one kills."""
         self.processes = SimulatedProcesses(self._end_process)
         log = logging.getLogger("limpet")
         self._restore_log = (log.setLevel, log.level)
@@ -289,8 +287,8 @@ class SimulatedCluster:
         client.identity = (client_id(slot, word), place.slot, word)
 
     def _end_process(self, pid: int) -> None:
-        assert self.run is not None
-        self.run.crash(self.clients[pid - PID_FIRST])
+        assert self.crash is not None
+        self.crash(self.clients[pid - PID_FIRST])
 
     def reset(self) -> None:
         """Put memory and clients back to the start of a run."""

@@ -3,7 +3,7 @@
 As text, clients are separated by `|`, operations by spaces; an operation is a letter and a key:
 `ua ga|da|ic` is: client 0 updates a and then gets a, client 1 deletes a, client 2 inserts c.
     i insert, u update, p put, g get, d delete; r (no key) recovers dead clients, n (no key)
-    gives lost memory nodes new memory; t and its steps is a transaction (sim_transactions.py)
+    gives lost memory nodes new memory; t and its steps is a transaction (sim_steps.py)
 Keys a and b are there at the start, c and d are not. Every write has a value of its own.
 """
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 import random
 from typing import Final, NamedTuple
 
-from limpet.fault.explore.sim_transactions import draw_steps, is_transaction
+from limpet.fault.explore.sim_steps import draw_steps, is_transaction
 from limpet.shm.errors import ParameterError
 
 KINDS: Final = {

@@ -331,7 +331,7 @@ class Run:
         """Run the program from the cluster's image to its end, and inspect the state after it."""
         cluster = self.cluster
         cluster.reset()
-        cluster.run = self
+        cluster.crash = self.crash
         cluster.setup_client.endpoint.paused = self._survivor_paused
         try:
             try:
@@ -346,7 +346,7 @@ class Run:
             self.failure = self.failure or f"no end: the survivor waits, {PAUSES_MAX} pauses long"
         finally:
             cluster.setup_client.endpoint.paused = None
-        cluster.run = None
+        cluster.crash = None
         return self
 
     def _survivor_paused(self) -> None:

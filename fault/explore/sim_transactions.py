@@ -1,11 +1,8 @@
 """Transactions in programs of simulated clients, and whether all of a run is serializable.
 
-As text, a transaction is a `t` and its steps, each a letter and a key: `tgaxbpc` gets a, puts and
-deletes b blindly, and puts c, at one moment.
-    g get, p put, i insert, u update, d delete; x puts and then deletes, without a look;
-    s (no key) reads all keys, by a scan where the store is ordered
-The transaction notes a refused step (an insert of a key that is there, an update or delete of one
-that is not), and goes on. Every value that is written is a different one, in each attempt.
+A transaction does the steps of its text (sim_steps.py). It notes a refused step (an insert of a key
+that is there, an update or delete of one that is not), and goes on. Every value that is written is
+a different one, in each attempt.
 
 Two things are noted. The reads of each attempt whose function came to its end: they must be true at
 one moment. And the reads and writes of each transaction's last attempt: they must happen at one
@@ -14,8 +11,6 @@ moment. All of these, and the operations on single keys, must have an order (tra
 
 from __future__ import annotations
 
-import random
-import re
 from typing import TYPE_CHECKING, Any, Final
 
 from limpet.fault.check.linearize import Timed
@@ -27,6 +22,7 @@ from limpet.fault.check.transaction_model import (
     timed_of,
     wrong_order,
 )
+from limpet.fault.explore.sim_steps import steps_of
 from limpet.shm.errors import KeyExists, TransactionConflict
 
 if TYPE_CHECKING:
@@ -35,32 +31,8 @@ if TYPE_CHECKING:
     from limpet.fault.check.history import Record
     from limpet.fault.explore.sim_cluster import SimulatedClient, SimulatedCluster
 
-STEPS: Final = "gpiudx"
-WORD: Final = re.compile(r"(?:[gpiudx][a-d]|s)+")
-DRAWN: Final = "ggppiiuudddxxxs"
-STEPS_MAX: Final = 4
-"""The most steps of a transaction that is drawn."""
 ATTEMPTS: Final = 40
 """Attempts after which a transaction is given up: each has met a conflict."""
-
-
-def is_transaction(steps: bytes) -> bool:
-    """Whether this is the text of a transaction, without its first letter."""
-    return WORD.fullmatch(steps.decode()) is not None
-
-
-def steps_of(text: bytes) -> list[tuple[str, bytes]]:
-    """The steps of a transaction: letter and key."""
-    return [(word[0], word[1:].encode()) for word in re.findall("[gpiudx][a-d]|s", text.decode())]
-
-
-def draw_steps(rng: random.Random, keys: tuple[bytes, ...]) -> bytes:
-    """The text of a random transaction on these keys."""
-    found = []
-    for _ in range(rng.randint(1, STEPS_MAX)):
-        letter = rng.choice(DRAWN)
-        found.append(letter if letter == "s" else letter + rng.choice(keys).decode())
-    return "".join(found).encode()
 
 
 class Attempt:

@@ -28,7 +28,6 @@ from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.shm.errors import NodeFailed
 from limpet.stores.rtx.layout import EXTENT_PAIR
 from limpet.stores.sherman.in_place_layout import META_SIZE, NODE_PAIR, VERSION
-from limpet.stores.sherman.in_place_write_set import Starved
 from limpet.stores.sherman.layout import GONE
 from limpet.stores.staged import Staged
 from limpet.stores.status import AGAIN, DONE, NO_MEMORY
@@ -39,6 +38,10 @@ if TYPE_CHECKING:
     from limpet.stores.sherman.in_place_locks import NodeLocks
     from limpet.stores.sherman.in_place_node import Node
     from limpet.stores.sherman.in_place_trees import InPlaceTrees
+
+
+class Starved(Exception):
+    """There is no memory ready for a new node."""
 
 
 class InPlaceCommit(Staged):

@@ -23,27 +23,32 @@ that address.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from limpet.shm.endpoint.fabric import crc_pair
 from limpet.stores.sherman.in_place_layout import LOCK, TRAILER, VERSION
 from limpet.stores.sherman.page import Page
 
 if TYPE_CHECKING:
-    from limpet.stores.sherman.in_place_trees import InPlaceTrees
+    from collections.abc import Sequence
 
 MIX: Final = 0x9E37_79B9_7F4A_7C15
 MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
 
 
 class Node(Page):
-    """A copy of a node of a store's trees."""
+    """A copy of a node of a store's trees, of `size` bytes.
 
-    def __init__(self, trees: InPlaceTrees) -> None:
-        super().__init__(trees.endpoint, trees.node_size - TRAILER, more=TRAILER)
-        self.seed = trees.link
-        self.roots = trees.roots
-        self.idempotent = trees.idempotent
+    `seed` of its checksum, `roots` of the trees; `idempotent`: as the store's parameter.
+    """
+
+    def __init__(
+        self, endpoint: Any, size: int, seed: int, roots: Sequence[int], idempotent: bool
+    ) -> None:
+        super().__init__(endpoint, size - TRAILER, more=TRAILER)
+        self.seed = seed
+        self.roots = roots
+        self.idempotent = idempotent
         self.whole = False
 
     @property

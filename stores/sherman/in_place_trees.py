@@ -41,7 +41,7 @@ class InPlaceTrees(Trees):
         super().__init__(pool, name, parameters, objects)
 
     def blank(self) -> Leaf:
-        return Leaf(Node(self))
+        return Leaf(Node(self.endpoint, self.node_size, self.link, self.roots, self.idempotent))
 
     def read(self, leaf: Leaf, at: int, near: int) -> bool:
         """Read a node; False: it is torn, or is not a node; or is locked, in trees that stop."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from limpet.stores.sherman.in_place_commit import Starved
 from limpet.stores.sherman.trees import Leaf
 from limpet.stores.sherman.write_set import Busy, WriteSet, as_staged
 from limpet.stores.status import AGAIN, DONE, MISSING, NO_MEMORY, PUT
@@ -20,10 +21,6 @@ if TYPE_CHECKING:
 
 LEAF_ATTEMPTS: Final = 64
 """How often the way to a leaf may be out of date before the operation begins anew."""
-
-
-class Starved(Exception):
-    """There is no memory ready for a new node."""
 
 
 class InPlaceStaging(WriteSet):

@@ -7,26 +7,6 @@ from __future__ import annotations
 
 from typing import Final
 
-CYCLES: Final = frozenset(
-    {
-        (
-            "limpet.fault.explore.sim_cluster",
-            "limpet.fault.explore.sim_program",
-            "limpet.fault.explore.sim_run",
-            "limpet.fault.explore.sim_transactions",
-        ),
-        (
-            "limpet.stores.sherman.in_place_commit",
-            "limpet.stores.sherman.in_place_write_set",
-        ),
-        (
-            "limpet.stores.sherman.in_place_node",
-            "limpet.stores.sherman.in_place_trees",
-        ),
-    }
-)
-"""Modules that import each other."""
-
 UNDECLARED: Final = {
     "limpet.shm.clients.unique_ids": """
         RANGE TICKETS_MAX
