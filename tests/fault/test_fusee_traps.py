@@ -43,6 +43,8 @@ pytestmark = pytest.mark.either_build("the same lines on either build")
 
 COMPILED = BUILD == "compiled"
 RUNS_OF_MUTANT = 8000
+HANG_S = 450
+"""The runs that show `f10-no-look-for-rivals` take a minute, and three beside other work."""
 SMALL, MIDDLE, BIG = b"s", b"m" * 60, b"B" * 120
 """Of bigger objects the words are greater: of several proposals, the smallest one wins."""
 
