@@ -433,7 +433,7 @@ def _what_was_read_is_changed_while_more_is_read(pools: Any) -> None:
     clients.sound()
 
 
-HANG_S = 30
+HANG_S = 90
 BY_PUPPETS: Final = (
     (MILLISECOND, _writer_is_fast),
     (NOT_PERSISTED, _writer_is_restarted),

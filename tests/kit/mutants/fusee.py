@@ -401,17 +401,17 @@ _EXPLORED_TRAPS: Final = (
     Mutant(
         "f8-primary-cas-unchecked", ("history", "check"),
         (replaced(WRITER, "ReplicatedSlots._decide", decides_unchecked), *HASTY),
-        exploration={"program": "ic|id", "stalls": 1},
+        exploration={"program": "ic|id", "stalls": 1, "seed": 29},
     ),
     Mutant(
         "f10-no-look-for-rivals", ("history", "check"),
         (replaced(WRITER, "ReplicatedSlots._rival_found", lambda *arguments: False),),
-        exploration=DUPLICATE,
+        exploration={**DUPLICATE, "seed": 18},
     ),
     Mutant(
         "f10-rivals-on-the-primary-only", ("history", "check"),
         (Change(WRITER, "ReplicatedSlots._rival_found", looks_at_the_primary_only),),
-        exploration=DUPLICATE,
+        exploration={**DUPLICATE, "seed": 7},
     ),
     Mutant(
         "f11-nobody-waits-for-who-is-in-the-old-view", ("history", "check", "client 0"),
