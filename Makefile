@@ -1,6 +1,6 @@
 # make demo    watch processes being killed, and nothing being lost
 # make test    the tests, on the compiled build and on the pure-Python build
-# make test-all    these, and their exhaustive repetitions
+# make test-all    these, and their repetitions on the compiled build
 # make rack    virtual machines that share a device, one of which is lost; needs qemu
 #
 # All set up what they need in .venv (and .venv-pure) the first time, and start at once afterwards.
@@ -44,8 +44,8 @@ demo: .venv/built
 test: setup
 	$(MAKE) -k -j2 --output-sync=target PART=quick $(RUNS)
 
-test-rest: setup
-	$(MAKE) -k -j2 --output-sync=target PART=rest $(RUNS)
+test-rest: .venv/tools
+	$(MAKE) -k -j2 --output-sync=target PART=rest $(filter compiled-%,$(RUNS))
 
 test-all: setup
 	$(MAKE) -k -j1 test test-rest

@@ -13,8 +13,6 @@ from pathlib import Path
 
 import pytest
 
-import limpet
-
 ROOT = Path(__file__).resolve().parent.parent
 BUILD_S = 600
 HANG_S = 2 * BUILD_S
@@ -168,8 +166,7 @@ def test_pure_wheel_works_and_says_that_it_is_pure(sdist: Path, tmp_path: Path) 
     try_out(wheel, tmp_path, "pure")
 
 
-@pytest.mark.exhaustive_in_pure("compiles")
-@pytest.mark.skipif(limpet.build != "pure", reason="the other build's tests do it, in less time")
+@pytest.mark.exhaustive("compiles")
 def test_compiled_wheel_works_and_a_compile_failure_is_an_error(
     sdist: Path, tmp_path: Path
 ) -> None:

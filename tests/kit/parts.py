@@ -11,7 +11,7 @@ A marker beside the test says where it belongs, and why:
 - `exhaustive(reason, quick=[...])`: in the rest on the compiled build and in the soak on the pure
   one, but for the cases that `quick` names: on the pure build each case takes several times as
   long, and runs the same lines of the protocols;
-- `exhaustive_in_pure(reason, quick=[...])`: quick on the compiled build, in the rest on the pure
+- `exhaustive_in_pure(reason, quick=[...])`: quick on the compiled build, in the soak on the pure
   one, but for the cases that `quick` names. One of the markers of a test or its module is enough;
 - `either_build(reason, but=[...])`: does not depend on the build. The compiled build runs it in its
   parts; the pure build runs only the cases that `but` names;
@@ -40,7 +40,7 @@ PATTERNS: Final = {
 """The markers, and the argument of each that has patterns."""
 HELP: Final = (
     "exhaustive(reason, quick=[]): in `make test-rest` (pure: soak), but for the cases in `quick`",
-    "exhaustive_in_pure(reason, quick=[]): in `make test-rest` on the pure build, but for `quick`",
+    "exhaustive_in_pure(reason, quick=[]): in the soak on the pure build, but for `quick`",
     "either_build(reason, but=[]): on the compiled build, and the cases in `but` on the pure one",
     "soak(reason, cases=[]): with LIMPET_TEST_LONG=1 only",
 )
@@ -77,9 +77,10 @@ def part_of(item: Any, build: str) -> str:
         return SOAK
     if build == "pure" and not all_name("either_build"):
         return OTHER_BUILD
-    if not all_name("exhaustive"):
-        return SOAK if build == "pure" else "rest"
-    return "rest" if build == "pure" and not all_name("exhaustive_in_pure") else "quick"
+    in_pure = ("exhaustive_in_pure",) if build == "pure" else ()
+    if all_name("exhaustive", *in_pure):
+        return "quick"
+    return SOAK if build == "pure" else "rest"
 
 
 def complaints(items: Iterable[Any], build: str) -> list[str]:
