@@ -1,4 +1,4 @@
-"""What any process does for all others: it recovers dead clients, once or all the time."""
+"""The recovery of dead clients by any process, for all others: once, or all the time."""
 
 from __future__ import annotations
 

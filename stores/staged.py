@@ -1,4 +1,4 @@
-"""What an operation is going to write to a tree, or to a hash store: it is staged, then committed.
+"""The changes of an operation to a tree or a hash store: they are staged, then committed.
 
 Held by the commits of all stores that stage their changes: by transactions (rtx/commit.py) and by
 changes in place (sherman/in_place_commit.py). A private structure of one client and one operation.
@@ -19,7 +19,7 @@ class Staged:
         self.heap = pool.heap
         self.membership = pool.membership
         self.reads: Any = None
-        """What was read in operations before this one (rtx/reads.py), or None."""
+        """The read set of the operations before this one (rtx/reads.py), or None."""
         self.begin(0)
 
     def begin(self, link: int) -> None:

@@ -1,4 +1,4 @@
-"""What the checks of several kinds of stores have in common."""
+"""The common parts of the checks of several kinds of stores."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def check_each(tables: Iterable[int], check: Callable[[int], object]) -> None:
 
 
 def wrong_with_object(store: Any, reference: int, key: bytes, what: str) -> str:
-    """What is wrong with an object that is linked for a key, or "" if nothing is; `what` it is
-    called."""
+    """The fault of an object that is linked for a key, or "" if it has none. `what`: its name in
+    the message."""
     objects = store.objects
     if not store.heap.plausible(reference):
         return f"the {what} of {key!r} is no object in memory"

@@ -1,4 +1,4 @@
-"""What a transaction read before, read again: all of it at one moment, whoever writes beside it.
+"""A second reading of what a transaction read: all of it at one moment, beside any writer.
 
 A transaction that reads is optimistic (reads.py): when something that it has read was changed, its
 function is called again. One that reads much would never get through beside a writer, however slow
@@ -68,7 +68,7 @@ class Look(NamedTuple):
 
 
 class Recalled(NamedTuple):
-    """What a look came to, the object of its leaf, and how that was."""
+    """The result of a look, the object of its leaf, and how that was."""
 
     found: Any
     at: int
@@ -123,7 +123,7 @@ class Cut(Commit):
     def _read_all(
         self, log: Log, state: int, held: dict[int, ObjectRead]
     ) -> Iterator[tuple[Item, Recalled]]:
-        """What the looks come to, each in a leaf that is locked then; until one is `busy`."""
+        """The results of the looks, each in a leaf that is locked then; until one is `busy`."""
         waiting = deque(self.looks.items())
         behind: deque[tuple[Item, Look]] = deque()
         """Leaves that follow those of keys, in which nothing is wanted yet."""
@@ -175,4 +175,4 @@ class Cut(Commit):
 
 
 def _nothing() -> None:
-    """What is wanted in a leaf that is locked because it follows another one."""
+    """The look in a leaf that is locked because it follows another one."""

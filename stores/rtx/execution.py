@@ -53,8 +53,8 @@ OBJECTS: Final = ".objects"
 
 
 class Conflict(BaseException):
-    """What was read has been changed, so the transaction is to begin anew. No handler of errors
-    may take it for one."""
+    """Another client has changed what was read, so the transaction begins anew. No handler of
+    errors may take it for one."""
 
 
 class Used:
@@ -80,7 +80,7 @@ class Reading(Visitor):
         return self.used.keys.at_key(self.key, self)
 
     def find(self) -> Any:
-        """What was looked up."""
+        """The result of the look-up."""
         return self.used.keys.value_here()
 
     def item(self) -> Item:
@@ -124,7 +124,7 @@ class RangeReading(Reading):
 
 
 class Transaction:
-    """What the function of a transaction reads and writes by; for that one call.
+    """The transaction that its function reads and writes by, for that one call.
 
     `tx[name]` is a named object of the pool: bytes, read, set and deleted like an entry of a dict.
     """
@@ -140,7 +140,7 @@ class Transaction:
         self.reach = 0
         """How many reads it has come to."""
         self.looks: dict[Item, Look] = {}
-        """What was read in trees, besides that."""
+        """How to read again what was read in trees."""
         self._used: dict[int, Used] = {}
         """By the handle's id."""
         self._handles: list[Any] = []
@@ -261,7 +261,7 @@ class Transaction:
         """The store with the named objects, made if it is not there."""
         store = self._pool.store("rtx-sherman", name=OBJECTS)
         if self._reads.missing is not None:
-            # What was looked for while there was no store is looked for in it.
+            # A name that was looked for while there was no store is looked for in it.
             self._reads.missing = None
             for name in self._unfound:
                 if self._get(store, name) is not None:
@@ -306,7 +306,7 @@ class Transaction:
         return self._read(Reading(self, used, key))  # lines 2-5
 
     def _read(self, reading: Reading) -> Any:
-        """What was found, in an operation that looks a key up; it is in the read set then."""
+        """Read in an operation that looks a key up; the result is in the read set then."""
         if self._doomed is not None:
             raise Conflict(self)
         self.reach += 1
@@ -317,7 +317,7 @@ class Transaction:
         return reading.begin()
 
     def _recall(self, recalled: Recalled) -> Any:
-        """What was read before the function was called."""
+        """The result of a read from before the function was called."""
         if not self._reads.note_object(recalled.at, recalled.read) or not (
             self._at_cut or self._holds_in_operation()
         ):

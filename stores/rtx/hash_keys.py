@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class SlotWrite:
-    """What a transaction does to a slot: `old`, its word; value None: the key is deleted."""
+    """The change of a slot by a transaction: `old`, its word; value None: the key is deleted."""
 
     def __init__(
         self,

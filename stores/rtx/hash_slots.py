@@ -58,7 +58,7 @@ from limpet.stores.status import AGAIN
 
 
 class TransactionHolds(Holds):
-    """What slots stand for that a transaction holds: as the log of its part says."""
+    """The meaning of slots that a transaction holds: as the log of its part says."""
 
     def __init__(self, name: str, objects: Any) -> None:
         super().__init__(name)
@@ -104,7 +104,7 @@ class TransactionHolds(Holds):
         return 0
 
     def decision(self, part: int) -> int:
-        """What the log of a part says: COMMITTED, ABORT, or INIT, if no client can say."""
+        """The decision in the log of a part: COMMITTED, ABORT, or INIT, if no client can say."""
         log = self.endpoint.load(part + PART_LOG)
         if not self.heap.plausible(log):
             return INIT

@@ -1,4 +1,4 @@
-"""What a transaction is going to do to slots of a hash store (hash_slots.py).
+"""The changes that a transaction stages in slots of a hash store (hash_slots.py).
 
 Within one operation, by `Commit` (stores/rtx/commit.py). A key that is there keeps its slot; one
 that is new gets a vacant one, which no other key of the transaction gets. If there is none, the

@@ -48,13 +48,13 @@ def go_on(membership: Any, count: int) -> None:
 class Participant(Entry):
     """One entry of a log: `at` is the paper's mptr, `old` dptr, and `new` ndptr.
 
-    What a kind of participant has no use for, it leaves as it is here.
+    A kind of participant leaves the steps that it does not need as they are here.
     """
 
     def describe(self, at: int, old: int, new: int) -> None:
         Entry.describe(self, at, old, new)
         self.busy = 0
-        """What was in the way of `lock` or `validate`, as `Repair.look` takes it."""
+        """The object or slot in the way of `lock` or `validate`, as `Repair.look` takes it."""
 
     def node(self) -> int:
         """The memory node on which it takes memory."""

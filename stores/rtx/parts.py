@@ -22,7 +22,7 @@ The part is written whole before its first slot is held, and freed with the log,
 any more. So whoever meets a held slot, and was pinned before, may read both, and no word of a held
 slot comes again meanwhile: CASes that expect it succeed once.
 
-What a held slot stands for: while the log is INIT, no client can say: the transaction may have
+The meaning of a held slot: while the log is INIT, no client can say: the transaction may have
 validated already, and what it has read be changed since. Once it is DOING or DONE, the word after,
 or if it was aborted the one before, whether the slot still is held or not. So who meets it
 

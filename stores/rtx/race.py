@@ -139,5 +139,5 @@ class RtxRace(HashStore):
     # ---- for transactions -----------------------------------------------------------------------
 
     def staging(self, commit: Any) -> WriteSet:
-        """What the transaction of a commit changes here."""
+        """The part of a commit's transaction that changes this store."""
         return WriteSet(self.tx_keys, commit)

@@ -1,4 +1,4 @@
-"""What a transaction has read, and whether it still is so: all of it at one moment.
+"""The read set of a transaction, and whether all of it is still true at one moment.
 
 The data of an object (a node of a tree) is as it was when its lock and its pointer are: lock states
 never come again (lllock.py). So a second look at all of them shows that all was true when the last
@@ -8,10 +8,10 @@ A key of a hash store has no version, and its slot's word can come again: when t
 and its memory used for another one. So what a look-up rests on, its *witness*, counts for as long
 as no memory can have been used again since: as long as it is the epoch in which it was read
 (epoch.py; vacant slots have words of their own, rtx/hash_slots.py). It is the epoch itself that
-tells, and not our pin: who stands still before it is set pins one that was over long ago. Else the
-keys are looked up again, and must have the values that they had; then their new witnesses are
-looked at once more, in the same operation, so all was true in between. It does not matter then
-whether a subtable was split.
+tells, and not our pin: a client that stands still before it sets its pin pins one that was over
+long ago. Else the keys are looked up again, and must have the values that they had; then their new
+witnesses are looked at once more, in the same operation, so all was true in between. It does not
+matter then whether a subtable was split.
 
 Known limits: each look costs as much as there is to look at, and there is one with every read.
 """
@@ -62,7 +62,7 @@ class ReadPlace:
 
 
 class Visitor:
-    """What is done in the operation that has looked a key up."""
+    """Work in the operation that has looked a key up."""
 
     def visit(self) -> Any:
         """Do it; what it returns is what `at_key` returns."""
@@ -84,7 +84,7 @@ class TxKeys:
         self.link = link
 
     def at_key(self, key: bytes, visitor: Visitor) -> Any:
-        """What `visitor` returns, called in an operation that has looked the key up."""
+        """Look the key up, then call `visitor` in the same operation; its result."""
         raise NotImplementedError
 
     def value_here(self) -> bytes | None:
@@ -100,7 +100,7 @@ class TxKeys:
         raise NotImplementedError
 
     def busy_at(self) -> int:
-        """What was in the way of the last look-up, as `Repair.look` takes it; 0: nothing was."""
+        """The object or slot in the way of the last look-up, as `Repair.look` takes it; or 0."""
         raise NotImplementedError
 
     def make_room(self, key: bytes, subtable: int) -> None:
@@ -116,7 +116,7 @@ class TxKeys:
         raise NotImplementedError
 
     def witness(self) -> tuple[Any, ...]:
-        """What the last look-up rests on."""
+        """The words that the last look-up rests on."""
         raise NotImplementedError
 
     def stands(self, witness: tuple[Any, ...]) -> bool:

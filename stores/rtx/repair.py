@@ -27,7 +27,7 @@ Here, of a lock with state m:
 A lock without a log (Opt1, section 4.5), when its lease is over: unless the data begins with m,
 write a copy of it that does, and CAS the pointer to that; release the lock.
 
-What a dead owner left is repaired at once by whoever recovers it, who goes by its client journal: a
+A client that recovers a dead owner repairs at once what that left. It goes by the client journal: a
 log, or without one the memory for the new data, which begins with m, and the object for which it is
 meant. If that is locked with m and not changed, the copy is written to this memory: so recovery
 needs no other, and the operation has not happened, as those who read meanwhile have seen. Several
@@ -231,8 +231,7 @@ class Repair:
         finally:
             self.endpoint.background(scope)
 
-    # ---- pairs of a client journal
-    # ------------------------------------------------------------------------
+    # ---- pairs of a client journal --------------------------------------------------------------
 
     def resolved(self, reference: int, link_address: int) -> bool:
         """Whether a pair of a client journal is linked: of a dead client's, or of our own."""

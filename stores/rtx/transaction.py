@@ -27,8 +27,8 @@ OPTIMISTIC: Final = 4
 def run(pool: Any, work: Callable[[Transaction], Result], attempts: int = ATTEMPTS) -> Result:
     """Call `work` with a transaction until it commits; what it returned.
 
-    What it raises ends the transaction, and nothing has happened. Raises TransactionConflict after
-    so many attempts, StoreFull, NodeFailed.
+    An exception of it ends the transaction, and nothing has happened. Raises TransactionConflict
+    after so many attempts, StoreFull, NodeFailed.
     """
     if isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < 1:
         raise ParameterError(f"attempts must be a whole number above 0, not {attempts!r}")
@@ -64,8 +64,8 @@ def run(pool: Any, work: Callable[[Transaction], Result], attempts: int = ATTEMP
 
 
 def _recall(pool: Any, looks: dict[Item, Look], attempt: int) -> dict[Item, Recalled]:
-    """What an attempt is to find read already (cut.py); nothing if leaves are locked by others, or
-    there is no memory."""
+    """The reads that an attempt is to find done already (cut.py); none if other clients have locked
+    leaves, or there is no memory."""
     if not looks:
         return {}
     cut = Cut(pool, looks)

@@ -1,8 +1,8 @@
 """The operations of a store whose trees are changed in place: what its kinds have in common.
 
 `sherman` and `dtx-sherman` hold the same parts: trees (in_place_trees.py), scans (scans.py) and a
-writer (in_place_writer.py). They differ in the commit that the writer makes, in whom they wait for,
-and in recovery. These are the steps that go from an operation to one of the parts.
+writer (in_place_writer.py). They differ in the commit that the writer makes, in the client that
+they wait for, and in recovery. These are the steps that go from an operation to one of the parts.
 """
 
 from __future__ import annotations
@@ -64,11 +64,11 @@ class InPlaceOperations:
         return made
 
     def staging(self, commit: InPlaceCommit) -> InPlaceStaging:
-        """What a change with this write set does here."""
+        """The part of this write set that changes this store."""
         return InPlaceStaging(self, commit)
 
     def stay(self, attempt: int, writes: bool) -> Any:
-        """Wait a little for the node that was met last; look now and then whom we wait for."""
+        """Wait a little for the node that was met last; check its lock's holder now and then."""
         self.retries += 1
         self.endpoint.pause(attempt)
         if attempt % PATIENCE == 0:
@@ -77,7 +77,7 @@ class InPlaceOperations:
         return 0
 
     def look_for(self, tree: int, at: int) -> None:
-        """Look whom we wait for, at this node of a tree. Outside of operations."""
+        """Check the client that we wait for, at this node of a tree. Outside of operations."""
         raise NotImplementedError
 
     # ---- in order -------------------------------------------------------------------------------

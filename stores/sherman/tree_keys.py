@@ -35,8 +35,8 @@ class TreeKeys(TxKeys):
         return self.scans.at_leaf(self.trees.tree_of(key), key, visitor)
 
     def at_leaf(self, tree: int, key: bytes, visitor: Visitor) -> Any:
-        """What `visitor` returns, called in an operation that has read the leaf of that tree in
-        whose range the key is."""
+        """Read the leaf of that tree in whose range the key is, then call `visitor` in the same
+        operation; its result."""
         return self.scans.at_leaf(tree, key, visitor)
 
     def value_here(self) -> bytes | None:

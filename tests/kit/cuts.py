@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Cut(BaseException):
-    """What the handler raises, as that of Ctrl-C does."""
+    """The exception of the handler, as that of Ctrl-C raises one."""
 
 
 class Lines:

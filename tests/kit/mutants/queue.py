@@ -84,7 +84,7 @@ class Storing(_Getting):
 
 
 class CopyThenStore(SharedQueue):
-    """What was read is not validated: two get the same element."""
+    """A read is not validated: two clients get the same element."""
 
     ring_class = Storing
 
@@ -119,7 +119,7 @@ class Believing(Notes):
 
 
 class NotedIsTaken(SharedQueue):
-    """What a dead one has noted counts as taken by it: it is in the queue, too."""
+    """A dead client's noted element counts as taken by it, though it is in the queue, too."""
 
     notes_class = Believing
 

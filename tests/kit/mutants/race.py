@@ -186,7 +186,7 @@ def get_without_pin(self: Any, key: bytes, default: Any = None) -> Any:
 
 
 def get_any(self: Any, key: bytes, default: Any = None) -> Any:
-    """What is tentative is read, too."""
+    """A tentative word is read, too."""
     with self.client:
         self.require_there()
         self.index.look_up(self.place, key)
@@ -202,7 +202,7 @@ def get_any(self: Any, key: bytes, default: Any = None) -> Any:
 
 
 class ReusesAtOnce(Grace):
-    """What is freed is used again though a client may be reading it."""
+    """Freed memory is used again though a client may be reading it."""
 
     def horizon(self) -> int:
         return NEVER
