@@ -40,10 +40,10 @@ A kill leaves behind: the log in the client journal. It is decided, if it was no
 its memory given back.
 
 A participant on a lost memory node is passed over. If that is the log's node, which is that of its
-first object, and the owner does not go on, then no client knows what was decided for objects on other
-nodes: they are unlocked as they are, slots let go of as they were, and what was allocated there is
-not given back. So a transaction over several memory nodes is whole only as long as none of them is
-lost in the midst of it.
+first object, and the owner does not go on, then no client knows what was decided for objects on
+other nodes: they are unlocked as they are, slots let go of as they were, and what was allocated
+there is not given back. So a transaction over several memory nodes is whole only as long as none of
+them is lost in the midst of it.
 """
 
 from __future__ import annotations
