@@ -23,7 +23,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from limpet.fault.check.history import Record
 from limpet.fault.check.recorder import Log, Notes, Operation, Recorder, Result
@@ -53,6 +53,12 @@ def from_notes(
         yield from _from_tuples(notes[start : start + CHUNK].tolist(), key_of, value_of)
 
 
+def records_of(notes: Notes, archive: bytes) -> Iterator[Record]:
+    """The records of one slot: its `notes`, and the archive of the strings that they name."""
+    strings = _Strings(archive)
+    return from_notes(notes, strings.at, strings.at)
+
+
 def _from_tuples(
     notes: list[tuple[int, ...]], key_of: Callable[[int], bytes], value_of: Callable[[int], bytes]
 ) -> Iterator[Record]:
@@ -74,6 +80,35 @@ def _from_tuples(
         )
 
 
+class Archive(Protocol):
+    """The writing end of an archive."""
+
+    def append(self, data: bytes) -> int:
+        """Keep a string; its number."""
+
+
+class FileArchive:
+    """The writing end of an archive that is a file of its own."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._end = -(-os.fstat(fd).st_size // 8) * 8
+
+    def append(self, data: bytes) -> int:
+        """Keep a string; its number."""
+        at, whole = self._end, packed(data)
+        written = os.pwrite(self._fd, whole, at)
+        while written < len(whole):
+            written += os.pwrite(self._fd, whole[written:], at + written)
+        self._end = at + len(whole)
+        return at
+
+
+def packed(data: bytes) -> bytes:
+    """A string as it stands in an archive."""
+    return _LENGTH.pack(len(data)) + data + bytes(-len(data) % 8)
+
+
 class HistoryRecorder:
     """The logs and archives of a run. Make it before the fork; it is also a context manager."""
 
@@ -85,7 +120,7 @@ class HistoryRecorder:
 
     def log(self, slot: int, client: int) -> ClientLog:
         """The log of `slot`, to be continued by `client`. The slot's last writer must be dead."""
-        return ClientLog(self._recorder.log(slot, client), self._archives[slot])
+        return ClientLog(self._recorder.log(slot, client), FileArchive(self._archives[slot]))
 
     def records(self) -> list[Record]:
         """All records so far, slot after slot, each in the order of its calls."""
@@ -93,8 +128,7 @@ class HistoryRecorder:
         for slot, fd in enumerate(self._archives):
             # ORDER: the notes are copied before the strings, so that none of them is missing.
             notes = self._recorder.notes_of(slot)
-            strings = _Strings(_read_all(fd))
-            found.extend(from_notes(notes, strings.at, strings.at))
+            found.extend(records_of(notes, _read_all(fd)))
         return found
 
     def close(self) -> None:
@@ -113,31 +147,21 @@ class HistoryRecorder:
 class ClientLog:
     """The writing end of one slot, in the process that makes the calls."""
 
-    def __init__(self, log: Log, archive: int) -> None:
+    def __init__(self, log: Log, archive: Archive) -> None:
         self._log = log
-        self._fd = archive
-        self._end = -(-os.fstat(archive).st_size // 8) * 8
+        self._archive = archive
         self._keys: dict[bytes, int] = {}
 
     def call(self, op: Operation, key: bytes, value: bytes | None = None) -> None:
         """Note that a call is about to be made. Costs a few us: a string is a system call."""
         number = self._keys.get(key)
         if number is None:
-            number = self._keys[key] = self._append(key)
-        self._log.call(op, number, 0 if value is None else self._append(value))
+            number = self._keys[key] = self._archive.append(key)
+        self._log.call(op, number, 0 if value is None else self._archive.append(value))
 
     def returned(self, result: Result, read: bytes | None = None) -> None:
         """Complete the last note."""
-        self._log.returned(result, 0 if read is None else self._append(read))
-
-    def _append(self, data: bytes) -> int:
-        at = self._end
-        whole = _LENGTH.pack(len(data)) + data + bytes(-len(data) % 8)
-        written = os.pwrite(self._fd, whole, at)
-        while written < len(whole):
-            written += os.pwrite(self._fd, whole[written:], at + written)
-        self._end = at + len(whole)
-        return at
+        self._log.returned(result, 0 if read is None else self._archive.append(read))
 
 
 class Recorded:

@@ -10,8 +10,10 @@ line in a history file; the result is "ok" for committed, "missing" (nothing cha
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
+from limpet.fault.check.history import Record
 from limpet.fault.check.recorder import Operation, Result
 from limpet.fault.check.recording import ClientLog, HistoryRecorder
 from limpet.fault.check.transactions import Transaction, Values, dump_line, parse_line
@@ -46,6 +48,16 @@ class TransactionLog:
         self._open = False
 
 
+def transactions_of(records: Iterable[Record]) -> list[Transaction]:
+    """The attempts that `TransactionLog` has noted, in their order."""
+    return [
+        parse_line(record.value or b"")._replace(
+            outcome=_OUTCOMES[record.result], return_ns=record.return_ns
+        )
+        for record in records
+    ]
+
+
 class TransactionRecorder:
     """The logs of a run. Make it before the fork; it is also a context manager."""
 
@@ -58,12 +70,7 @@ class TransactionRecorder:
 
     def transactions(self) -> list[Transaction]:
         """All attempts so far, slot after slot, each in their order."""
-        return [
-            parse_line(record.value or b"")._replace(
-                outcome=_OUTCOMES[record.result], return_ns=record.return_ns
-            )
-            for record in self._recorder.records()
-        ]
+        return transactions_of(self._recorder.records())
 
     def __enter__(self) -> TransactionRecorder:
         return self

@@ -21,27 +21,16 @@ import dataclasses
 import os
 import random
 import time
-from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final
 
 import limpet
 from limpet.fault.check.serializability import SerializabilityReport as Judged
 from limpet.fault.check.serializability import check
 from limpet.fault.check.transaction_recorder import TransactionRecorder
-from limpet.fault.check.transactions import Transaction, name_of, write_transactions
+from limpet.fault.check.transactions import Transaction, write_transactions
 from limpet.fault.check.verify import FINAL
-from limpet.fault.drill.bank_worker import (
-    LOAD,
-    START,
-    STORE,
-    Act,
-    Acts,
-    BankWorker,
-    account,
-    balance_of,
-    items,
-    value_of,
-)
+from limpet.fault.drill.bank_books import LOADER, Books, items_of, totals, wrong_totals
+from limpet.fault.drill.bank_worker import Act, BankWorker
 from limpet.fault.drill.counters import PUTS, Counters
 from limpet.fault.drill.drill_base import (
     AUDIT,
@@ -54,13 +43,11 @@ from limpet.fault.drill.drill_base import (
     nameless_pool,
 )
 from limpet.fault.inject.interrupt import Interrupt, ended_by_signals
-from limpet.shm.errors import ParameterError, StoreCorrupt, StoreFull, TransactionConflict
+from limpet.shm.errors import ParameterError, StoreFull, TransactionConflict
 
 TOTAL: Final = "the accounts have what they had at first, whenever all are read"
 HISTORY: Final = "the history of transactions is strictly serializable"
 INVARIANTS: Final = "check(), and the store gives what the last transaction read"
-UNORDERED: Final = {"rtx-race": ("rtx-race",), "both": ("rtx-sherman", "rtx-race")}
-"""The kinds of the stores that have the accounts, where these cannot be scanned."""
 CHECKS: Final = (WORKERS, MOVING, TOTAL, HISTORY, INVARIANTS, AUDIT)
 
 
@@ -68,7 +55,7 @@ CHECKS: Final = (WORKERS, MOVING, TOTAL, HISTORY, INVARIANTS, AUDIT)
 class BankParameters(RunParameters):
     """Parameters of the bank drill; `parameters` are the store's.
 
-    `store`: a kind, or one of UNORDERED.
+    `store`: a kind, or one of UNORDERED (bank_books.py).
     """
 
     store: str = "rtx-sherman"
@@ -103,11 +90,6 @@ class BankReport(RunReport):
     judged: Judged
 
 
-EXAMPLES_MAX: Final = 5
-LOADER: Final = 0
-"""The client of the load in the history."""
-
-
 def run(parameters: BankParameters, observer: Observer, history: str | None = None) -> BankReport:
     """Run the bank, and write its history to the file `history`; call it from the main thread.
 
@@ -122,11 +104,10 @@ def run(parameters: BankParameters, observer: Observer, history: str | None = No
         interrupt = stack.enter_context(Interrupt())
         pool = stack.enter_context(nameless_pool(parameters, parameters.node_size))
         recorder = stack.enter_context(TransactionRecorder(parameters.clients))
-        stores = [
-            pool.store(kind, name=f"{STORE} {number}" if number else STORE, **parameters.parameters)
-            for number, kind in enumerate(UNORDERED.get(parameters.store, (parameters.store,)))
-        ]
-        bank = _Bank(parameters, observer, interrupt, pool, stores, recorder)
+        books = Books(
+            pool, parameters.store, parameters.accounts, parameters.parameters, time.monotonic_ns
+        )
+        bank = _Bank(parameters, observer, interrupt, pool, books, recorder)
         bank.load()
         bank.work()
         return bank.verify(history)
@@ -139,28 +120,19 @@ class _Bank(DrillBase[BankParameters]):
         observer: Observer,
         interrupt: Interrupt,
         pool: limpet.Pool,
-        stores: list[Any],
+        books: Books,
         recorder: TransactionRecorder,
     ) -> None:
         super().__init__(parameters, observer, interrupt, pool, CHECKS)
-        self.stores = stores
+        self.books = books
         self.recorder = recorder
-        self.accounts = [account(number) for number in range(parameters.accounts)]
-        self.items = items(dict.fromkeys(self.accounts)).keys()
-        self.acts = Acts(stores, self.accounts, parameters.store not in UNORDERED)
         self.own: list[Transaction] = []
         """The load, and the reads after the run."""
         self.given_up = 0
 
     def load(self) -> None:
         """Open the accounts."""
-        call_ns = time.monotonic_ns()
-        for name in self.accounts:
-            self.acts.store_of(name).insert(name, value_of(START, LOAD))
-        reads = items(dict.fromkeys(self.accounts))
-        writes = items(dict.fromkeys(self.accounts, value_of(START, LOAD)))
-        end_ns = time.monotonic_ns()
-        self.own.append(Transaction(LOADER, "committed", reads, writes, call_ns, end_ns))
+        self.own.append(self.books.load())
 
     def work(self) -> None:
         """Let the clients work for the given time, kill and stop them meanwhile, then end them."""
@@ -173,7 +145,9 @@ class _Bank(DrillBase[BankParameters]):
             counter = counters.counter(slot)
             counter.start(os.getpid(), self.pool.client_id)
             log = self.recorder.log(slot, incarnation)
-            worker = BankWorker(self.pool, self.acts, incarnation, log, counter, tuple(allowed))
+            worker = BankWorker(
+                self.pool, self.books.acts, incarnation, log, counter, tuple(allowed)
+            )
             worker.work(random.Random(self.parameters.seed << 32 | incarnation))
 
         self.run_clients(client, counters)
@@ -184,9 +158,9 @@ class _Bank(DrillBase[BankParameters]):
     def verify(self, history: str | None) -> BankReport:
         """Judge everything."""
         with self.timed("verify"), self.unblocked():
-            self._read_all("reading every account", self.acts.read_all)
+            self._read_all("reading every account", self.books.acts.read_all)
             self.recover()
-            self._read_all("reading every account again", self.acts.scan_all)
+            self._read_all("reading every account again", self.books.acts.scan_all)
             self.look("checking the store's invariants", INVARIANTS, self._check_store)
             self.account()
         self.interrupt.check()
@@ -204,51 +178,18 @@ class _Bank(DrillBase[BankParameters]):
     def _read_all(self, what: str, act: Act) -> None:
         """Read all accounts in a transaction of the parent, which belongs to the history."""
 
-        def look() -> None:
-            call_ns = time.monotonic_ns()
-            seen = self.pool.transaction(lambda tx: act(tx, LOAD))
-            end_ns = time.monotonic_ns()
-            self.own.append(Transaction(FINAL, "committed", items(seen.reads), {}, call_ns, end_ns))
-
-        self.look(what, TOTAL, look)
+        self.look(what, TOTAL, lambda: self.own.append(self.books.read(act)))
 
     def _check_store(self) -> None:
-        for store in self.stores:
-            store.check()
-        found = items({name: store.get(name) for store in self.stores for name in store})
-        last = self.own[-1].reads if self.own[-1].client == FINAL else found
-        differ = [item for item in {**found, **last} if found.get(item) != last.get(item)]
-        if differ:
-            raise StoreCorrupt(
-                f"the store gives {len(found)} keys, the last transaction read {len(last)}; "
-                f"{len(differ)} differ, such as {name_of(differ[0])}"
-            )
+        last = self.own[-1]
+        self.books.compare(last.reads if last.client == FINAL else None)
 
     def _judge(self, transactions: list[Transaction]) -> Judged:
         judged = check(transactions)
         if not judged.ok:
             self.checks[HISTORY].append(judged.detail)
-        total = START * len(self.accounts)
-        sums = [(one, self._sum(one)) for one in self._totals(transactions)]
-        wrong = [
-            f"{one}: that is {found} in all, not {total}" for one, found in sums if found != total
-        ]
-        self.checks[TOTAL] += wrong[:EXAMPLES_MAX]
-        if len(wrong) > EXAMPLES_MAX:
-            self.checks[TOTAL].append(f"and {len(wrong) - EXAMPLES_MAX} more wrong totals")
+        self.checks[TOTAL] += wrong_totals(transactions, items_of(self.parameters.accounts))
         return judged
-
-    def _totals(self, transactions: Iterable[Transaction]) -> list[Transaction]:
-        """Committed transactions that read every account."""
-        every = self.items
-        return [
-            one
-            for one in transactions
-            if one.outcome == "committed" and one.client != LOADER and every <= one.reads.keys()
-        ]
-
-    def _sum(self, transaction: Transaction) -> int:
-        return sum(balance_of(transaction.reads[item]) for item in self.items)
 
     def _count(self, transactions: list[Transaction]) -> Counts:
         """Counts of the clients' transactions."""
@@ -257,7 +198,7 @@ class _Bank(DrillBase[BankParameters]):
         return Counts(
             transfers=sum(bool(one.writes) for one in committed),
             reads=sum(not one.writes for one in committed),
-            totals=len(self._totals(made)),
+            totals=len(totals(made, items_of(self.parameters.accounts))),
             aborted=sum(one.outcome == "aborted" for one in made),
             given_up=self.given_up,
             unknown=sum(one.outcome == "unknown" for one in made),

@@ -227,13 +227,16 @@ class BankWorker:
         log: TransactionLog,
         counter: Counter,
         allowed: tuple[type[Exception], ...],
+        now: Callable[[], int] = time.monotonic_ns,
     ) -> None:
+        """`now`: the clock of calls; that of `log` must be the same one."""
         self._pool = pool
         self._acts = acts
         self._incarnation = incarnation
         self._log = log
         self._counter = counter
         self._allowed = allowed
+        self._now = now
         self._attempts = 0
 
     def work(self, source: random.Random) -> None:
@@ -257,7 +260,7 @@ class BankWorker:
     def _attempt(self, tx: Any, act: Act) -> Seen:
         self._log.aborted()
         self._attempts += 1
-        call_ns = time.monotonic_ns()
+        call_ns = self._now()
         seen = act(tx, (self._incarnation, self._attempts))
         self._log.attempt(call_ns, items(seen.reads), items(seen.writes))
         return seen

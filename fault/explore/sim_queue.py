@@ -13,12 +13,10 @@ from __future__ import annotations
 
 import queue
 import random
-from collections import Counter
 from typing import Any, Final
 
+from limpet.fault.check.channel_history import judge_queue
 from limpet.fault.check.history import Record
-from limpet.fault.check.linearize import BudgetExceeded, Search, Timed, events_of
-from limpet.fault.check.models import QueueModel, QueueOp
 from limpet.fault.explore.schedule import Faults, Priorities, RandomWalk, draw_faults
 from limpet.fault.explore.sim_cluster import SimulatedCluster
 from limpet.fault.explore.sim_program import Call, Program
@@ -30,7 +28,6 @@ LARGE: Final = b"L"
 ITEM_SIZE: Final = 24
 LARGE_SIZE: Final = 3400
 OP_STEPS: Final = 30
-BUDGET: Final = 200_000
 
 
 class QueueHandle:
@@ -116,41 +113,7 @@ class QueueRun(Run):
         audit = setup_client.audit()
         if audit["leaked"] or audit["held"]:
             return f"leaked: {audit}"
-        return judged(self.history)
-
-
-def judged(history: list[Record]) -> str:
-    """The fault in a history of a queue, as text; "" if there is none."""
-    got = Counter(record.read for record in history if record.read is not None)
-    lost = {
-        record.value
-        for record in history
-        if record.op == "put" and record.result == "ok" and record.value not in got
-    }
-    cut = sum(record.op == "get" and record.result == "unknown" for record in history)
-    if any(count > 1 for count in got.values()):
-        return f"got twice: {got.most_common(1)[0]}"
-    if len(lost) > cut:
-        return f"lost: {lost}, and {cut} gets were cut"
-    timed = [
-        Timed(_op(record), record.call_ns, record.return_ns)
-        for record in history
-        if record.result != "full"
-    ]
-    events = events_of(timed)
-    try:
-        failed = Search(QueueModel(), BUDGET).run(timed, events)
-    except BudgetExceeded:
-        return "unknown: gave up"
-    return "" if failed is None else f"history: nothing explains {timed[~events[failed]]}"
-
-
-def _op(record: Record) -> QueueOp:
-    if record.op == "put":
-        return QueueOp("put", record.value or b"")
-    if record.result == "missing":
-        return QueueOp("empty")
-    return QueueOp("lost") if record.read is None else QueueOp("get", record.read)
+        return judge_queue(self.history)
 
 
 def draw_calls(rng: random.Random, clients: int, ops: int) -> Program:

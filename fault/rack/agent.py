@@ -7,12 +7,12 @@ once; each reports its end by a line on a pipe, which the agent hands on. A chil
 agent, and the agent with the machine.
 
     count       many atomic additions, while the other machine makes them, too
-    create      a pool on this machine's devices, and a store in it
+    create      a pool on this machine's devices, and what clients work on in it
     work        clients on the slots of the record that are named
     kill        SIGKILL to one of them
     watch       a process that recovers the dead, as `limpet watch` does
     finish      clients end after their operation; how each ended
-    verify      read every key, recover the dead, read every key again, check the store, audit
+    verify      use everything, recover the dead, use everything again, check, audit
     look        the clients of the pool, and its last events
     end         end the agent
 """
@@ -34,29 +34,18 @@ from pathlib import Path
 from typing import Any, Final
 
 import limpet
-from limpet.fault.check.recorder import Log, Operation, Result
 from limpet.fault.check.verify import FINAL
 from limpet.fault.drill.counters import Counters
-from limpet.fault.drill.drill_client import DrillClient, Values, judge
-from limpet.fault.drill.workload import ZipfWorkload
 from limpet.fault.inject.children import end_with_parent
-from limpet.fault.matrix.fault_profile import profile_of
 from limpet.fault.rack import record
+from limpet.fault.rack.work import Work
+from limpet.fault.rack.works import work_of
 from limpet.shm.clients.liveness import this_host
 from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.endpoint.slots import LIVE, STATE_SHIFT, client_id
 from limpet.shm.errors import LimpetError
 
-NAME: Final = "rack"
-SEED: Final = 7
 WATCH_S: Final = 0.05
-MIX: Final = {
-    Operation.GET: 30.0,
-    Operation.PUT: 25.0,
-    Operation.INSERT: 15.0,
-    Operation.UPDATE: 15.0,
-    Operation.DELETE: 15.0,
-}
 
 
 class Agent:
@@ -69,22 +58,19 @@ class Agent:
         self.children: dict[int, int | None] = {}
         """Pids of the children, each with its slot of the record (None: it watches)."""
         self.counters = Counters(record.SLOTS)
-        self.url = ""
-        self.store: dict[str, Any] = {}
-        self.keys: list[bytes] = []
-        self.sizes = (40, 400)
+        self.use("", "race", 1)
 
     # ---- commands -----------------------------------------------------------------------------
 
     def create(self, url: str, kind: str, lease_ms: int, keys: int) -> dict[str, Any]:
-        """Make a pool, in place of the one that is there, and the store; this machine makes it."""
+        """Make a pool, in place of the one that is there, and all that is worked on in it."""
         with contextlib.suppress(limpet.PoolNotFound):
             limpet.destroy(url)
         self.use(url, kind, keys)
         with limpet.create(
             url, multi_host=True, lease_us=1000 * lease_ms, clients=64, block_size=16 << 10
         ) as pool:
-            pool.store(**self.store)
+            self.doing.prepare(pool, self.record)
         return {"uuid": pool.uuid.hex()}
 
     def count(self, times: int) -> dict[str, Any]:
@@ -93,12 +79,9 @@ class Agent:
         return {}
 
     def use(self, url: str, kind: str, keys: int) -> dict[str, Any]:
-        """Take that pool and store for the commands that follow."""
+        """Take that pool and kind of work for the commands that follow."""
         self.url = url
-        self.keys = [b"key-%06d" % number for number in range(keys)]
-        self.store = {
-            "kind": kind, "name": NAME, "capacity": 2 * keys, **profile_of(kind).parameters,
-        }  # fmt: skip
+        self.doing: Work = work_of(kind, keys)
         return {}
 
     def work(self, slots: list[int], incarnation: int) -> dict[str, Any]:
@@ -142,24 +125,30 @@ class Agent:
             time.sleep(0.02)
         return {"late": late}
 
-    def verify(self, slot: int) -> dict[str, Any]:
-        """Read all keys, recover, read all keys again, into the log of `slot`; then look."""
+    def verify(self) -> dict[str, Any]:
+        """Use everything, recover, use everything again, in the record's last slot; then look."""
         wrong: list[str] = []
         with limpet.open(self.url) as pool:
-            store = pool.store(**self.store)
-            log = self.record.log(slot, FINAL)
-            self._read_all(store, log, wrong)
-            recovered = pool.recover()
-            self._read_all(store, log, wrong)
-            for what, look in (("check()", store.check), ("audit()", pool.audit)):
+
+            def see(what: str, act: Callable[[], Any]) -> Any:
                 try:
-                    found = look()
+                    return act()
                 except LimpetError as error:
                     wrong.append(f"{what}: {type(error).__name__}: {error}")
-            found = pool.audit()
+                    return None
+
+            def read() -> None:
+                wrong.extend(self.doing.read(pool, self.record, FINAL))
+
+            see("before recover()", read)
+            recovered = pool.recover()
+            see("after recover()", read)
+            see("check()", lambda: self.doing.check(pool))
+            found = see("at the end", lambda: self.doing.found(pool))
+            audit = pool.audit()
             events = pool.events()
-        return {"wrong": wrong, "recovered": len(recovered["clients"]), "audit": found,
-                "events": events}  # fmt: skip
+        return {"wrong": wrong, "recovered": len(recovered["clients"]), "audit": audit,
+                "found": found, "events": events}  # fmt: skip
 
     def look(self) -> dict[str, Any]:
         """The clients of the pool and its last events."""
@@ -172,19 +161,9 @@ class Agent:
         return self._fork(slot, lambda: self._client(slot, incarnation))
 
     def _client(self, slot: int, incarnation: int) -> None:
-        mix = ZipfWorkload(len(self.keys), 0.99, MIX, SEED)
-        values = Values(self.sizes, SEED)
-        log = self.record.log(slot, incarnation)
         counter = self.counters.counter(slot)
-        with limpet.open(self.url) as pool:
-            store = pool.store(**self.store)
-            counter.start(os.getpid(), pool.client_id)
-            client = DrillClient(
-                store, self.keys, values, incarnation, log, counter, (), lambda node: False
-            )
-            left = record.NOTES_MAX - log.count
-            drawn = mix.draw(incarnation)
-            client.work(next(drawn) for _ in range(left))
+        with limpet.open(self.url) as pool, contextlib.suppress(record.RecordFull):
+            self.doing.work(pool, self.record, slot, incarnation, counter)
 
     def _watch(self) -> None:
         """Recover the dead, as `limpet watch` does, and tell of the clients of other machines."""
@@ -223,20 +202,6 @@ class Agent:
                 traceback.print_exc()
         self.tell({"event": "ended", "slot": slot, "pid": os.getpid(), "error": error})
         os._exit(status)
-
-    # ---- reading everything -------------------------------------------------------------------
-
-    def _read_all(self, store: Any, log: Log, wrong: list[str]) -> None:
-        for number, name in enumerate(self.keys):
-            log.call(Operation.GET, number)
-            try:
-                result, read, _ = judge(store.get(name), number)
-            except LimpetError as error:
-                wrong.append(f"get({name!r}): {type(error).__name__}: {error}")
-                continue
-            log.returned(result, read)
-            if result is Result.TORN:
-                wrong.append(f"get({name!r}) gives a value that no client wrote")
 
     def end(self) -> dict[str, Any]:
         """End the agent, and with it the machine."""

@@ -149,6 +149,10 @@ class Machine:
         """Cut its power."""
         self._end(lambda process: process.kill())
 
+    def cut(self) -> None:
+        """Cut its power, without waiting until it is off; `kill` waits."""
+        self._signal(signal.SIGKILL)
+
     def stop(self) -> None:
         """Have it end by itself, and cut its power if it does not."""
         if self.runs and not self.frozen:

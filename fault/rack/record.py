@@ -10,10 +10,13 @@ The memory is one file of the host, which each machine has as the memory of a PC
     offset              size    what
     0                   8       tickets given out
     64                  8       counted up by all machines at once, to see whether that is atomic
-    4096 + i * PART     PART    the log of slot i (fault/check/recorder.py)
+    4096 + i * PART     PART    slot i: its log (fault/check/recorder.py), then its archive
 
-A log has room for `NOTES_MAX` notes; a client ends when its log is full. The one writer of a slot
-must have ended, or its machine, before the next begins.
+An archive (fault/check/recording.py) has the strings that notes name, where numbers are not enough.
+Its first word is the offset at which the next string begins: the file is mapped, and has no end of
+its own. A log has room for `NOTES_MAX` notes, and an archive for ARCHIVE_SIZE bytes. A client ends
+when its log or archive is full. The one writer of a slot must have ended, or its machine, before
+the next begins.
 """
 
 from __future__ import annotations
@@ -21,12 +24,13 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
+from limpet.fault.check.history import Record as HistoryRecord
 from limpet.fault.check.recorder import (
     CHUNK_SIZE,
     HEADER_SIZE,
@@ -36,19 +40,26 @@ from limpet.fault.check.recorder import (
     Notes,
     read_log,
 )
+from limpet.fault.check.recording import ClientLog, packed, records_of
 from limpet.shm.endpoint.fabric import Endpoint
 
 PAGE: Final = 4096
 COUNTED: Final = 64
-PART: Final = HEADER_SIZE + CHUNK_SIZE
+LOG_SIZE: Final = HEADER_SIZE + CHUNK_SIZE
+ARCHIVE_SIZE: Final = 12 << 20
+PART: Final = LOG_SIZE + ARCHIVE_SIZE
 NOTES_MAX: Final = NOTES_PER_CHUNK
 SLOTS: Final = 16
-SIZE: Final = 64 << 20
+SIZE: Final = 256 << 20
 
 assert PAGE + SLOTS * PART <= SIZE
 
 VENDOR, DEVICE = "0x1af4", "0x1110"
 """Numbers of the PCI device, as sysfs has them."""
+
+
+class RecordFull(Exception):
+    """A slot's log or archive is full, so its client ends."""
 
 
 def device(sysfs: Path = Path("/sys/bus/pci/devices")) -> Path:
@@ -65,6 +76,25 @@ def part(slot: int) -> int:
     if not 0 <= slot < SLOTS:
         raise ValueError(f"a record has {SLOTS} slots, no slot {slot}")
     return PAGE + slot * PART
+
+
+class MappedArchive:
+    """The writing end of the archive of one slot."""
+
+    def __init__(self, fd: int, slot: int) -> None:
+        self._map = mmap.mmap(fd, ARCHIVE_SIZE, offset=part(slot) + LOG_SIZE)
+        self._words = memoryview(self._map).cast("Q")
+
+    def append(self, data: bytes) -> int:
+        """Keep a string; its number. Raises RecordFull."""
+        at, whole = self._words[0] or 8, packed(data)
+        end = at + len(whole)
+        if end > ARCHIVE_SIZE:
+            raise RecordFull
+        self._map[at:end] = whole
+        # ORDER: the end goes last; a string that a kill cuts is written over by the next writer.
+        self._words[0] = end
+        return at
 
 
 class Record:
@@ -94,6 +124,20 @@ class Record:
         """The log of `slot`, to be continued by `client`."""
         return Log(self._fd, client, part(slot), self.ticket)
 
+    def strings(self, slot: int, client: int) -> ClientLog:
+        """The same with the slot's archive."""
+        return ClientLog(self.log(slot, client), MappedArchive(self._fd, slot))
+
+    def records(self, slots: Iterable[int]) -> list[HistoryRecord]:
+        """The records of these slots, which have archives, slot after slot."""
+        found: list[HistoryRecord] = []
+        for slot in slots:
+            start = part(slot) + LOG_SIZE
+            end = int.from_bytes(os.pread(self._fd, 8, start), "little") or 8
+            notes = read_log(self._fd, part(slot))
+            found += records_of(notes, os.pread(self._fd, end, start))
+        return found
+
     def notes(self) -> Notes:
         """A copy of all notes, slot after slot."""
         found = [read_log(self._fd, part(slot)) for slot in range(SLOTS)]
@@ -107,6 +151,7 @@ class Record:
         """Forget all notes; no client may be at work."""
         for slot in range(SLOTS):
             os.pwrite(self._fd, bytes(8), part(slot))
+            os.pwrite(self._fd, bytes(8), part(slot) + LOG_SIZE)
 
     def close(self) -> None:
         """Let go of the memory."""

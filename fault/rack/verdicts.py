@@ -1,7 +1,8 @@
 """Whether what happened in the rack was right: the checks of a scenario, and the report's text.
 
 A check is a sentence that holds; what speaks against it is listed under it. The history of all
-clients of all machines is judged as one, by the tickets of record.py.
+clients of all machines is judged as one, by the tickets of record.py, and by the checkers of the
+work (work.py).
 """
 
 from __future__ import annotations
@@ -10,18 +11,16 @@ import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from limpet.fault.check.linearizability import LinearizabilityReport
-from limpet.fault.check.recorder import Notes, Result
-from limpet.fault.drill import drill_history
+from limpet.fault.check.recorder import Result
+from limpet.fault.rack.record import Record
+from limpet.fault.rack.work import Deaths, Work
 
 ENDED: Final = "clients ended only as the rack ended them"
 WHY: Final = "each client that was frozen ended with an error that says why"
 MOVED: Final = "the other machine went on within two leases"
 RECOVERED: Final = "the other machine recovered every client of the lost one"
 BACK: Final = "the lost machine came back, and its clients work on"
-WHOLE: Final = "every value read was whole"
-HISTORY: Final = "the merged history is linearizable"
-LOOKED: Final = "every key can be read, and check() holds"
+LOOKED: Final = "everything can be read and used, and check() holds"
 AUDIT: Final = "audit() after recover(): 0 bytes leaked"
 
 SAYS_WHY: Final = ("ClientError", "declared dead")
@@ -32,7 +31,7 @@ FIRST: Final = 5
 
 @dataclasses.dataclass
 class Outcome:
-    """The outcome of a scenario with one kind of store. `figures`: measurements with units."""
+    """The outcome of a scenario with one kind of work. `figures`: measurements with units."""
 
     scenario: str
     kind: str
@@ -46,6 +45,11 @@ class Outcome:
     def complain(self, check: str, words: str) -> None:
         """Something speaks against that check."""
         self.checks[check].append(words)
+
+
+def outcome_of(scenario: str, work: Work, checks: Iterable[str]) -> Outcome:
+    """An outcome against which nothing speaks yet; the checks of the work are added."""
+    return Outcome(scenario, work.kind, {check: [] for check in (*checks, *work.checks)})
 
 
 def judge_ends(outcome: Outcome, ended: Iterable[Mapping[str, Any]]) -> None:
@@ -85,16 +89,15 @@ def judge_recovered(
         outcome.complain(RECOVERED, f"not recovered: clients {', '.join(map(str, sorted(left)))}")
 
 
-def judge_history(outcome: Outcome, notes: Notes, keys: Sequence[bytes]) -> LinearizabilityReport:
-    """All that the clients noted."""
-    outcome.checks[WHOLE] += drill_history.torn(notes, keys)
-    judged = drill_history.judge(notes, keys)
-    outcome.checks[HISTORY] += [
-        f"{key.key!r} is {key.verdict.value}: {key.detail}" for key in judged.bad()
-    ]
+def judge_work(
+    outcome: Outcome, work: Work, record: Record, deaths: Deaths, found: Mapping[str, Any]
+) -> None:
+    """All that the clients noted, and what the agent found in the pool in the end."""
+    for check, wrong in work.judge(record, deaths, found).items():
+        outcome.checks[check] += wrong
+    notes = record.notes()
     unknown = int((notes["result"] == Result.UNKNOWN).sum())
     outcome.figures["operations"] = f"{len(notes)}, of which {unknown} have no known outcome"
-    return judged
 
 
 def judge_look(outcome: Outcome, found: Mapping[str, Any]) -> None:

@@ -11,7 +11,8 @@ from rich.console import Console
 from limpet.cli.common import console, print_json
 from limpet.cli.drill_run import check_outputs, fault_options, run_parameters, shown
 from limpet.cli.drill_view import faults_text, print_clients, print_verdict, run_dict
-from limpet.fault.drill.bank import UNORDERED, BankParameters, BankReport, run
+from limpet.fault.drill.bank import BankParameters, BankReport, run
+from limpet.fault.drill.bank_books import UNORDERED
 
 KINDS: Final = ("read", "transfer")
 

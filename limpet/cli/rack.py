@@ -13,7 +13,9 @@ import click
 
 import limpet
 from limpet.fault.rack import image, scenarios
-from limpet.fault.rack.scenarios import KINDS, SCENARIOS, RackParameters
+from limpet.fault.rack.rack import RackParameters
+from limpet.fault.rack.scenarios import SCENARIOS
+from limpet.fault.rack.works import KINDS, work_of
 
 
 @click.command()
@@ -40,10 +42,12 @@ def rack(
 ) -> None:
     """Lose a virtual machine that works on a pool on shared device DAX (docs/hosts.md).
 
-    KINDs are kinds of stores; those of the docs if none is named. The command emulates two
-    machines, so it takes minutes. It names a missing program, with the way to get it. Exit status 0
-    only if every check held.
+    KINDs are kinds of stores, channels and transactions; those of the docs if none is named. The
+    command emulates two machines, so it takes minutes. It names a missing program, with the way to
+    get it. Exit status 0 only if every check held.
     """
+    for kind in kinds:
+        work_of(kind, 1)
     needs = image.look(build)
     parameters = RackParameters(kinds=kinds or KINDS, **given)
     lines: list[str] = []

@@ -14,23 +14,16 @@ import pytest
 from kit.processes import children
 
 import limpet
-from limpet.fault.check.linearize import Search, Timed, events_of
-from limpet.fault.check.models import LockModel, LockOp
+from limpet.fault.check.channel_history import judge_lock
+from limpet.fault.check.linearize import Timed
+from limpet.fault.check.models import LockOp
 
 COMPILED = limpet.build == "compiled"
-BUDGET: Final = 200_000
 TURNS: Final = 300 if COMPILED else 40
 CALL, RETURN = 0, 1
 NOTE: Final = struct.Struct("<QBBB")
 """Time, CALL or RETURN, whether of a release, and what was said: REFUSED, HAD or INHERITED."""
 REFUSED, HAD, INHERITED = 0, 1, 2
-
-
-def judged(history: list[Timed[LockOp]]) -> str:
-    """The fault of a history; "": none."""
-    events = events_of(history)
-    failed = Search(LockModel(), BUDGET).run(history, events)
-    return "" if failed is None else f"nothing explains {history[~events[failed]]}"
 
 
 def uses(lock: Any, file: Path, seed: int) -> None:
@@ -103,7 +96,7 @@ def test_histories_of_processes_that_are_killed_and_stopped_are_those_of_a_lock(
     for file in files:
         file.touch()
     history = history_of(lock, seed, files)
-    assert judged(history) == ""
+    assert judge_lock(history) == ""
     assert sum(timed.op.kind == "take" for timed in history) > TURNS
 
 
@@ -112,11 +105,11 @@ def test_histories_that_no_lock_has_are_refused() -> None:
         return Timed(LockOp(kind, who, inherited), times[0] or 0, times[1])
 
     take, release = timed("take", 1, 1, 2), timed("release", 1, 5, 6)
-    assert judged([take, release, timed("take", 2, 3, 7)]) == ""
-    assert judged([take, release, timed("take", 2, 3, 4)]) != ""
+    assert judge_lock([take, release, timed("take", 2, 3, 7)]) == ""
+    assert judge_lock([take, release, timed("take", 2, 3, 4)]) != ""
     died = timed("die", 1, 3, None)
-    assert judged([take, died, timed("take", 2, 4, 5, inherited=True)]) == ""
-    assert judged([take, died, timed("take", 2, 4, 5)]) != ""
-    assert judged([take, timed("take", 2, 4, 5, inherited=True)]) != ""
-    assert judged([take, died, timed("release", 1, 4, None), timed("take", 2, 5, 6)]) == ""
-    assert judged([take, timed("release", 2, 3, 4)]) != ""
+    assert judge_lock([take, died, timed("take", 2, 4, 5, inherited=True)]) == ""
+    assert judge_lock([take, died, timed("take", 2, 4, 5)]) != ""
+    assert judge_lock([take, timed("take", 2, 4, 5, inherited=True)]) != ""
+    assert judge_lock([take, died, timed("release", 1, 4, None), timed("take", 2, 5, 6)]) == ""
+    assert judge_lock([take, timed("release", 2, 3, 4)]) != ""

@@ -8,8 +8,9 @@ import pytest
 from kit.mutants.queue import MUTANTS
 
 import limpet
+from limpet.fault.check.channel_history import judge_queue
 from limpet.fault.check.history import Record
-from limpet.fault.explore.sim_queue import QueueCluster, judged, numbered_run
+from limpet.fault.explore.sim_queue import QueueCluster, numbered_run
 
 pytestmark = pytest.mark.either_build("the same lines on either build")
 
@@ -44,9 +45,9 @@ def test_histories_that_no_queue_has_are_refused() -> None:
     get_a = record("get", b"", b"a", "ok", 7, 8)
     missing = record("get", b"", None, "missing", 5, 6)
     cut = record("get", b"", None, "unknown", 4, None)
-    assert judged([put_a, get_a]) == ""
-    assert "history" in judged([put_a, put_b, get_b, get_a])
-    assert judged([put_a, put_b, cut, get_b]) == ""
-    assert "lost" in judged([put_a, put_b, get_b])
-    assert "twice" in judged([put_a, get_a, get_a])
-    assert "history" in judged([put_a, missing, get_a])
+    assert judge_queue([put_a, get_a]) == ""
+    assert "history" in judge_queue([put_a, put_b, get_b, get_a])
+    assert judge_queue([put_a, put_b, cut, get_b]) == ""
+    assert "lost" in judge_queue([put_a, put_b, get_b])
+    assert "twice" in judge_queue([put_a, get_a, get_a])
+    assert "history" in judge_queue([put_a, missing, get_a])

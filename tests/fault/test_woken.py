@@ -7,11 +7,13 @@ delete its key and use memory again. Then it goes on.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import contextlib
+import queue
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar
 
 import pytest
-from kit.stores import sound
+from kit.stores import accounted, sound
 
 import limpet
 from limpet.fault.explore.greenlets import getcurrent, greenlet
@@ -20,6 +22,7 @@ from limpet.shm.endpoint.hooked import MUTATING, HookedEndpoint
 from limpet.shm.errors import LimpetError
 
 KINDS = ("race", "fusee", "swarm", "rcuckoo", "rtx-sherman", "loco")
+TRANSACTIONAL = ("rtx-sherman", "rtx-race")
 KEY = b"key"
 OTHERS = [b"other %d" % number for number in range(12)]
 OPERATIONS: dict[str, Callable[[Any], object]] = {
@@ -28,6 +31,16 @@ OPERATIONS: dict[str, Callable[[Any], object]] = {
     "delete": lambda store: store.delete(KEY),
 }
 STEPS_MAX = 400
+
+
+def transfer(store: Any) -> None:
+    """A transaction that reads one key, and writes it and another one."""
+
+    def act(tx: Any) -> None:
+        tx.put(store, KEY, (tx.get(store, KEY) or b"")[:9] + b"moved" * 7)
+        tx.insert(store, b"new", b"inserted" * 6)
+
+    store.pool.transaction(act)
 
 
 class SleepyEndpoint(HookedEndpoint, verbs=MUTATING):
@@ -65,31 +78,49 @@ class UnguardedPool(SleepyPool):
 
 
 class Night:
-    """A pool with a store, and one client in it that falls asleep."""
+    """A pool in which one client falls asleep; a class for each thing that it works on."""
+
+    nodes, node_size = 1, 1 << 20
 
     def __init__(self, pools: Any, kind: str, sleeper: type[SleepyPool]) -> None:
-        profile = profile_of(kind)
-        pool = pools(
-            nodes=profile.matrix_nodes, node_size=profile.matrix_node_size, multi_host=True,
-            lease_us=60_000_000,
-        )  # fmt: skip
         self.pools = pools
-        self.store = pool.store(kind, name="test", **profile.matrix_parameters)
-        self.pool = pool
+        self.kind = kind
+        self.pool = pools(
+            nodes=self.nodes, node_size=self.node_size, multi_host=True, lease_us=60_000_000
+        )
         self.sleeper = sleeper
+        self.prepare()
+
+    def prepare(self) -> None:
+        """Make what the clients work on."""
+
+    def evening(self) -> None:
+        """Before the sleeper comes."""
+
+    def open(self, pool: Any) -> Any:
+        """What the sleeper works on, in its pool."""
+
+    def night(self, successor: Any) -> None:
+        """What the others and the sleeper's successor do while it sleeps."""
+
+    def wrong(self) -> str:
+        """What is not as the others have left it; "" if all is."""
+        raise NotImplementedError
+
+    def clean(self) -> None:
+        """Undo it, for the next night."""
 
     def spend(self, work: Callable[[Any], object], step: int) -> tuple[bool, str]:
         """Have a new client do `work` and sleep before that step; whether it did, and its error."""
-        self.store.put(KEY, b"first" * 9)
+        self.evening()
         ended: list[str] = []
         sleeper = self.sleeper.open(self.pool.url)
         try:
-            store = sleeper.store(self.store.kind, name="test")
-            store.get(KEY)
+            handle = self.open(sleeper)
 
             def live() -> None:
                 try:
-                    work(store)
+                    work(handle)
                     ended.append("")
                 except LimpetError as error:
                     ended.append(f"{type(error).__name__}: {error}")
@@ -111,7 +142,32 @@ class Night:
         members = self.pool.membership
         self.pool.exclusively(lambda: members.recover(*members.place(ident)))
         successor = self.pools.again(self.pool)
-        heir = successor.store(self.store.kind, name="test")
+        self.night(successor)
+        successor.close()
+
+
+class StoreNight(Night):
+    """A store, whose keys the others delete and use again."""
+
+    def __init__(self, pools: Any, kind: str, sleeper: type[SleepyPool]) -> None:
+        profile = profile_of(kind)
+        self.nodes, self.node_size = profile.matrix_nodes, profile.matrix_node_size
+        super().__init__(pools, kind, sleeper)
+
+    def prepare(self) -> None:
+        parameters = profile_of(self.kind).matrix_parameters
+        self.store = self.pool.store(self.kind, name="test", **parameters)
+
+    def evening(self) -> None:
+        self.store.put(KEY, b"first" * 9)
+
+    def open(self, pool: Any) -> Any:
+        store = pool.store(self.kind, name="test")
+        store.get(KEY)
+        return store
+
+    def night(self, successor: Any) -> None:
+        heir = successor.store(self.kind, name="test")
         for key in (KEY, b"new"):
             if self.store.get(key) is not None:
                 heir.delete(key)
@@ -119,10 +175,8 @@ class Night:
             for key in OTHERS:
                 heir.put(key, b"%s %d " % (key, turn) * 3)
         self.pool.recover()
-        successor.close()
 
     def wrong(self) -> str:
-        """The keys that are not as the others have left them."""
         for key in (KEY, b"new"):
             if (found := self.store.get(key)) is not None:
                 return f"{key!r} is back: {found!r}"
@@ -136,10 +190,138 @@ class Night:
         return ""
 
     def clean(self) -> None:
-        """Delete what there is, for the next night."""
         for key in (KEY, b"new", *OTHERS):
             if self.store.get(key) is not None:
                 self.store.delete(key)
+
+
+class LockNight(Night):
+    """A lock, which others hold when the sleeper wakes up, and two numbers that it protects."""
+
+    operations: ClassVar[dict[str, Callable[[Any], object]]] = {"turn": lambda turn: turn()}
+
+    def prepare(self) -> None:
+        self.lock, self.count = self.pool.lock("lock"), self.pool.array("count", 2)
+
+    def open(self, pool: Any) -> Any:
+        lock, count = pool.lock("lock"), pool.array("count", 2)
+
+        def turn() -> None:
+            assert lock.acquire(timeout=5)
+            count[0] += 1
+            count[1] = count[0]
+            lock.release()
+
+        return turn
+
+    def night(self, successor: Any) -> None:
+        heir = successor.lock("lock")
+        assert heir.acquire(timeout=5)
+        successor.array("count", 2)[:] = [100, 100]
+        heir.release()
+        assert self.lock.acquire(timeout=5)
+        self.count[:] = [200, 200]
+
+    def wrong(self) -> str:
+        if list(self.count) != [200, 200]:
+            return f"a client that has not the lock set the numbers to {list(self.count)}"
+        third = self.pools.again(self.pool)
+        other = third.lock("lock")
+        if other.acquire(blocking=False):
+            return "two clients have the lock"
+        self.lock.release()
+        had = other.acquire(timeout=5)
+        if had:
+            other.release()
+        third.close()
+        return "" if had else "the lock is not to be had"
+
+    def clean(self) -> None:
+        self.count[:] = [0, 0]
+
+
+class QueueNight(Night):
+    """A queue of four places; others fill all of them while the sleeper puts or gets."""
+
+    operations: ClassVar[dict[str, Callable[[Any], object]]] = {
+        "put": lambda shared: shared.put_nowait(b"late"),
+        "put large": lambda shared: shared.put_nowait(b"late" * 50),
+        "get": lambda shared: (shared.get_nowait(), shared.task_done()),
+    }
+
+    def prepare(self) -> None:
+        self.queue = self.open(self.pool)
+
+    def evening(self) -> None:
+        self.queue.put_nowait(b"first" * 20)
+
+    def open(self, pool: Any) -> Any:
+        return pool.queue("queue", 4, item_size=24, codec="bytes")
+
+    def night(self, successor: Any) -> None:
+        heir = self.open(successor)
+        for number in range(4 * 2 + 1):
+            self.empty()
+            heir.put_nowait(b"between %d" % number * (1 + number % 3))
+        self.empty()
+        self.left = [b"left %d" % number * (1 + 9 * (number % 2)) for number in range(4)]
+        for element in self.left:
+            heir.put_nowait(element)
+        self.pool.recover()
+
+    def empty(self) -> list[bytes]:
+        """Get all there is."""
+        found = []
+        with contextlib.suppress(queue.Empty):
+            while True:
+                found.append(self.queue.get_nowait())
+                self.queue.task_done()
+        return found
+
+    def wrong(self) -> str:
+        try:
+            if self.queue.qsize() != 4:
+                return f"it has {self.queue.qsize()} elements"
+            if (found := self.empty()) != self.left:
+                return f"it has {found}, and the others left {self.left}"
+            self.queue.put_nowait(b"again")
+            if (found := self.empty()) != [b"again"]:
+                return f"it gives {found} for one element"
+            accounted(self.pool)
+        except (LimpetError, AssertionError, queue.Full) as error:
+            return f"{type(error).__name__}: {error}"
+        return ""
+
+
+CHANNELS: dict[str, type[LockNight] | type[QueueNight]] = {"lock": LockNight, "queue": QueueNight}
+
+
+def spend_nights(night: Night, operation: Callable[[Any], object]) -> None:
+    """Have a client sleep before each step of an operation in turn: it must change nothing."""
+    errors = set()
+    for step in range(1, STEPS_MAX):
+        slept, error = night.spend(operation, step)
+        if not slept:
+            break
+        errors.add(error)
+        assert night.wrong() == "", f"it slept before step {step}"
+        night.clean()
+    assert step > 3
+    assert not slept
+    assert all("ClientError" in error and "declared dead" in error for error in errors), errors
+
+
+def is_harmful(night: Night, operations: Iterable[Callable[[Any], object]]) -> bool:
+    """Whether a client that sleeps before some step of these operations does harm afterwards."""
+    for operation in operations:
+        for step in range(1, STEPS_MAX):
+            slept, _ = night.spend(operation, step)
+            if slept and night.wrong():
+                return True
+            if not slept:
+                break
+            night.clean()
+    return False
 
 
 @pytest.mark.exhaustive("every step", quick=["race-*", "rcuckoo-delete", "fusee-delete", "loco-*"])
@@ -149,30 +331,47 @@ class Night:
 def test_client_that_wakes_up_when_it_was_given_up_changes_nothing(
     pools: Any, kind: str, operation: str
 ) -> None:
-    night = Night(pools, kind, SleepyPool)
-    errors = set()
-    for step in range(1, STEPS_MAX):
-        slept, error = night.spend(OPERATIONS[operation], step)
-        if not slept:
-            break
-        errors.add(error)
-        assert night.wrong() == "", f"it slept before step {step}"
-        night.clean()
-    assert step > 3
-    assert not slept
-    assert all("ClientError" in error and "declared dead" in error for error in errors)
+    spend_nights(StoreNight(pools, kind, SleepyPool), OPERATIONS[operation])
+
+
+@pytest.mark.exhaustive_in_pure("every step")
+@pytest.mark.parametrize("kind", TRANSACTIONAL)
+def test_transaction_that_wakes_up_when_it_was_given_up_changes_nothing(
+    pools: Any, kind: str
+) -> None:
+    spend_nights(StoreNight(pools, kind, SleepyPool), transfer)
+
+
+@pytest.mark.exhaustive_in_pure("every step", quick=["lock-turn"])
+@pytest.mark.parametrize(
+    ("kind", "operation"),
+    [(kind, operation) for kind, night in CHANNELS.items() for operation in night.operations],
+)
+def test_client_of_a_channel_that_wakes_up_when_it_was_given_up_changes_nothing(
+    pools: Any, kind: str, operation: str
+) -> None:
+    night = CHANNELS[kind]
+    spend_nights(night(pools, kind, SleepyPool), night.operations[operation])
 
 
 @pytest.mark.exhaustive_in_pure("many steps", quick=["rcuckoo", "loco"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_client_that_wakes_up_unguarded_is_a_mutant_that_is_caught(pools: Any, kind: str) -> None:
-    night = Night(pools, kind, UnguardedPool)
-    for operation in OPERATIONS.values():
-        for step in range(1, STEPS_MAX):
-            slept, _ = night.spend(operation, step)
-            if slept and night.wrong():
-                return
-            if not slept:
-                break
-            night.clean()
-    pytest.fail("no step of it does any harm")
+    assert is_harmful(StoreNight(pools, kind, UnguardedPool), OPERATIONS.values())
+
+
+@pytest.mark.exhaustive_in_pure("many steps")
+@pytest.mark.parametrize("kind", TRANSACTIONAL)
+def test_transaction_that_wakes_up_unguarded_is_a_mutant_that_is_caught(
+    pools: Any, kind: str
+) -> None:
+    assert is_harmful(StoreNight(pools, kind, UnguardedPool), [transfer])
+
+
+@pytest.mark.exhaustive_in_pure("many steps", quick=["lock"])
+@pytest.mark.parametrize("kind", CHANNELS)
+def test_client_of_a_channel_that_wakes_up_unguarded_is_a_mutant_that_is_caught(
+    pools: Any, kind: str
+) -> None:
+    night = CHANNELS[kind]
+    assert is_harmful(night(pools, kind, UnguardedPool), night.operations.values())

@@ -1,0 +1,265 @@
+"""The work on channels: a lock and what it protects, a queue, a counter.
+
+Notes of a lock have INSERT for a turn's take and DELETE for its release. The value of a take's
+`read` is HAD or INHERITED; that of a release is the count that the turn has made.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import random
+import time
+from collections import Counter as Multiset
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Final
+
+from limpet.fault.check.channel_history import judge_lock, judge_queue
+from limpet.fault.check.linearize import Timed
+from limpet.fault.check.models import LockOp
+from limpet.fault.check.recorder import Notes, Operation, Result
+from limpet.fault.check.recording import from_notes
+from limpet.fault.check.self_check import identity
+from limpet.fault.drill.counters import PUTS, Counter
+from limpet.fault.drill.drill_client import Values, judge
+from limpet.fault.drill.drill_history import torn, value_bytes
+from limpet.fault.rack.record import NOTES_MAX, Record
+from limpet.fault.rack.work import FINAL_SLOT, HISTORY, WHOLE, Deaths, Wrong
+
+NAME: Final = "rack"
+SEED: Final = 7
+BUDGET: Final = 5_000_000
+"""Configurations that a verdict may take: the clients stay close together, so it is seldom many."""
+PATIENCE_S: Final = 30.0
+"""How long the last client waits for a lock that a dead client may hold."""
+EXCLUDED: Final = "no two turns of the lock had the protected count at one time"
+COUNTED: Final = "every addition that returned is counted, and none twice"
+GIVEN: Final = "every element was got, or is among those that lost() gives back"
+
+
+# ---- a lock ------------------------------------------------------------------------------------
+
+HAD, INHERITED = 1, 2
+TIMEOUTS: Final = (-1.0, 0.0005, 0.0)
+
+
+class LockWork:
+    """Take a lock, count up what it protects by two plain stores, and release it.
+
+    The count is in two elements of an array. A turn sets the first and then the second, so they
+    differ only when a holder has died in between, and the next holder is told that it inherits.
+    """
+
+    checks: ClassVar[tuple[str, ...]] = (EXCLUDED, HISTORY)
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+    def prepare(self, pool: Any, record: Record) -> None:
+        pool.lock(NAME)
+        pool.array(NAME + "/count", 2)
+
+    def work(
+        self, pool: Any, record: Record, slot: int, incarnation: int, counter: Counter
+    ) -> None:
+        turns = _Turns(pool, record, slot, incarnation)
+        counter.start(os.getpid(), pool.client_id)
+        source = random.Random(SEED << 32 | incarnation)
+        while not counter.stopped and turns.log.count + 2 <= NOTES_MAX:
+            start_ns = time.perf_counter_ns()
+            turns.make(source.choice(TIMEOUTS), 0.001 * (source.random() < 0.3))
+            counter.add(PUTS, 8, time.perf_counter_ns() - start_ns)
+
+    def read(self, pool: Any, record: Record, incarnation: int) -> list[str]:
+        turns = _Turns(pool, record, FINAL_SLOT, incarnation)
+        had = turns.make(PATIENCE_S, 0.0)
+        return [] if had else [f"the lock was not to be had in {PATIENCE_S:.0f} s"]
+
+    def check(self, pool: Any) -> None:
+        """Nothing: a lock has no check()."""
+
+    def found(self, pool: Any) -> dict[str, Any]:
+        return {"count": list(pool.array(NAME + "/count", 2))}
+
+    def judge(self, record: Record, deaths: Deaths, found: Mapping[str, Any]) -> Wrong:
+        notes = record.notes()
+        counts = Multiset(notes["value"][notes["op"] == Operation.DELETE].tolist())
+        wrong = [f"{number} turns counted to {count}" for count, number in counts.items()
+                 if number > 1]  # fmt: skip
+        first, second = found["count"]
+        if first != second or first < max(counts, default=0):
+            wrong.append(f"the count is {first}, {second}, and turns counted to {max(counts)}")
+        fault = judge_lock([*_lock_operations(notes), *_deaths(deaths)], BUDGET)
+        return {EXCLUDED: wrong, HISTORY: [fault] if fault else []}
+
+
+class _Turns:
+    """One client's turns with the lock, which it notes."""
+
+    def __init__(self, pool: Any, record: Record, slot: int, incarnation: int) -> None:
+        self.lock = pool.lock(NAME)
+        self.count = pool.array(NAME + "/count", 2)
+        self.log = record.log(slot, incarnation)
+
+    def make(self, timeout_s: float, dwell_s: float) -> bool:
+        """Make a turn, if the lock is to be had in that time (-1: wait for it)."""
+        self.log.call(Operation.INSERT, 0)
+        if not self.lock.acquire(timeout_s != 0, timeout_s or -1):
+            self.log.returned(Result.MISSING)
+            return False
+        inherited = self.lock.inherited
+        self.log.returned(Result.OK, INHERITED if inherited else HAD)
+        first, second = self.count[0], self.count[1]
+        if first != second and not inherited:
+            raise AssertionError(f"the count is {first}, {second}, and no holder has died")
+        self.count[0] = first + 1
+        time.sleep(dwell_s)
+        self.count[1] = first + 1
+        self.log.call(Operation.DELETE, 0, first + 1)
+        self.lock.release()
+        self.log.returned(Result.OK)
+        return True
+
+
+def _lock_operations(notes: Notes) -> Iterator[Timed[LockOp]]:
+    for client, op, result, _, _, read, call, back in notes.tolist():
+        until = back if result else None
+        if op == Operation.DELETE:
+            yield Timed(LockOp("release", client), call, until)
+        elif result != Result.MISSING:
+            inherited = read == INHERITED if result else None
+            yield Timed(LockOp("take", client, inherited), call, until)
+
+
+def _deaths(deaths: Deaths) -> Iterator[Timed[LockOp]]:
+    for client, ticket in deaths.items():
+        yield Timed(LockOp("die", client), ticket, None)
+
+
+# ---- a queue -----------------------------------------------------------------------------------
+
+ITEM_SIZE: Final = 64
+SIZES: Final = (40, 400)
+"""Elements of up to ITEM_SIZE bytes lie in the ring, larger ones in objects."""
+MAXSIZE: Final = 8
+GETS: Final = 0.6
+
+
+class QueueWork:
+    """Put elements of many sizes and get them, without waiting."""
+
+    checks: ClassVar[tuple[str, ...]] = (WHOLE, GIVEN, HISTORY)
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+    def open(self, pool: Any) -> Any:
+        """The queue; it is made if it is not there."""
+        return pool.queue(NAME, MAXSIZE, item_size=ITEM_SIZE, codec="bytes")
+
+    def prepare(self, pool: Any, record: Record) -> None:
+        self.open(pool)
+
+    def work(
+        self, pool: Any, record: Record, slot: int, incarnation: int, counter: Counter
+    ) -> None:
+        shared, log = self.open(pool), record.log(slot, incarnation)
+        counter.start(os.getpid(), pool.client_id)
+        values, source = Values(SIZES, SEED), random.Random(SEED << 32 | incarnation)
+        sequence = 0
+        while not counter.stopped and log.count < NOTES_MAX:
+            start_ns = time.perf_counter_ns()
+            if source.random() < GETS:
+                self._get(shared, log)
+            else:
+                sequence += 1
+                value = values.make(0, incarnation, sequence, source.random())
+                log.call(Operation.PUT, 0, identity(incarnation, sequence))
+                try:
+                    shared.put_nowait(value)
+                    log.returned(Result.OK)
+                except queue.Full:
+                    log.returned(Result.FULL)
+            counter.add(PUTS, 0, time.perf_counter_ns() - start_ns)
+
+    def _get(self, shared: Any, log: Any) -> bool:
+        """Get an element, and be done with it; False if there is none."""
+        log.call(Operation.GET, 0)
+        try:
+            value = shared.get_nowait()
+        except queue.Empty:
+            log.returned(Result.MISSING)
+            return False
+        result, read, _ = judge(value, 0)
+        log.returned(result, read)
+        shared.task_done()
+        return True
+
+    def read(self, pool: Any, record: Record, incarnation: int) -> list[str]:
+        shared, log = self.open(pool), record.log(FINAL_SLOT, incarnation)
+        while self._get(shared, log):
+            pass
+        return []
+
+    def check(self, pool: Any) -> None:
+        """Nothing: a queue has no check()."""
+
+    def found(self, pool: Any) -> dict[str, Any]:
+        return {"lost": [judge(value, 0)[1] for value in self.open(pool).lost()]}
+
+    def judge(self, record: Record, deaths: Deaths, found: Mapping[str, Any]) -> Wrong:
+        notes = record.notes()
+        keys = [b"queue"]
+        whole = notes[notes["result"] != Result.TORN]
+        got = set(whole["read"].tolist())
+        put = whole[(whole["op"] == Operation.PUT) & (whole["result"] == Result.OK)]
+        gone = set(put["value"].tolist()) - got - set(found["lost"])
+        wrong = [f"neither got nor given back: {number:#x}" for number in sorted(gone)]
+        fault = judge_queue(list(from_notes(whole, keys.__getitem__, value_bytes)), BUDGET)
+        return {WHOLE: torn(notes, keys), GIVEN: wrong, HISTORY: [fault] if fault else []}
+
+
+# ---- a counter ---------------------------------------------------------------------------------
+
+
+class CounterWork:
+    """Add ones to a counter."""
+
+    checks: ClassVar[tuple[str, ...]] = (COUNTED,)
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+    def prepare(self, pool: Any, record: Record) -> None:
+        pool.counter(NAME)
+
+    def work(
+        self, pool: Any, record: Record, slot: int, incarnation: int, counter: Counter
+    ) -> None:
+        shared, log = pool.counter(NAME), record.log(slot, incarnation)
+        counter.start(os.getpid(), pool.client_id)
+        while not counter.stopped and log.count < NOTES_MAX:
+            start_ns = time.perf_counter_ns()
+            log.call(Operation.UPDATE, 0)
+            log.returned(Result.OK, shared.add(1))
+            counter.add(PUTS, 8, time.perf_counter_ns() - start_ns)
+
+    def read(self, pool: Any, record: Record, incarnation: int) -> list[str]:
+        return []
+
+    def check(self, pool: Any) -> None:
+        """Nothing: a counter has no check()."""
+
+    def found(self, pool: Any) -> dict[str, Any]:
+        return {"count": pool.counter(NAME).value}
+
+    def judge(self, record: Record, deaths: Deaths, found: Mapping[str, Any]) -> Wrong:
+        notes = record.notes()
+        returned = notes[notes["result"] == Result.OK]
+        least, most = len(returned), len(notes)
+        wrong = []
+        if not least <= found["count"] <= most:
+            wrong.append(f"it counts {found['count']}, of {least} to {most} additions")
+        if len(set(returned["read"].tolist())) != least:
+            wrong.append("two additions gave the same number")
+        return {COUNTED: wrong}
