@@ -57,7 +57,7 @@ class LockWork:
 
     def prepare(self, pool: Any, record: Record) -> None:
         pool.lock(NAME)
-        pool.array(NAME + "/count", 2)
+        pool.array(NAME + "-count", 2)
 
     def work(
         self, pool: Any, record: Record, slot: int, incarnation: int, counter: Counter
@@ -79,7 +79,7 @@ class LockWork:
         """Nothing: a lock has no check()."""
 
     def found(self, pool: Any) -> dict[str, Any]:
-        return {"count": list(pool.array(NAME + "/count", 2))}
+        return {"count": list(pool.array(NAME + "-count", 2))}
 
     def judge(self, record: Record, deaths: Deaths, found: Mapping[str, Any]) -> Wrong:
         notes = record.notes()
@@ -98,7 +98,7 @@ class _Turns:
 
     def __init__(self, pool: Any, record: Record, slot: int, incarnation: int) -> None:
         self.lock = pool.lock(NAME)
-        self.count = pool.array(NAME + "/count", 2)
+        self.count = pool.array(NAME + "-count", 2)
         self.log = record.log(slot, incarnation)
 
     def make(self, timeout_s: float, dwell_s: float) -> bool:
