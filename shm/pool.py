@@ -18,6 +18,7 @@ from limpet.shm.alloc.blocks import BlockTable
 from limpet.shm.alloc.heap import Heap
 from limpet.shm.audit import Audit
 from limpet.shm.backends import node as nodes
+from limpet.shm.backends.numa import NumaNode
 from limpet.shm.backends.segments import (
     canonical,
     create_segments,
@@ -200,7 +201,7 @@ class PoolCore:
         nodes: int | None = None,
         node_size: int | str | None = None,
         latency: str | int = "local",
-        numa_node: int | tuple[int, ...] | None = None,
+        numa_node: NumaNode = None,
         prefault: bool = False,
         huge_pages: bool = False,
         mode: int = 0o600,
@@ -237,7 +238,7 @@ class PoolCore:
         *,
         latency: str | int = "local",
         any_owner: bool = False,
-        numa_node: int | tuple[int, ...] | None = None,
+        numa_node: NumaNode = None,
         prefault: bool = False,
         huge_pages: bool = False,
         timeout_s: float = OPEN_TIMEOUT_S,

@@ -39,6 +39,9 @@ from limpet.shm.parameters import FENCE_POLICIES, PoolParameters
               show_default=True, help="Kill such a client, or wait for it.")  # fmt: skip
 @click.option("--multi-host/--one-host", default=None,
               help="Clients of other hosts, containers may join.  [default: on dax]")  # fmt: skip
+@click.option("--numa-node", "numa_nodes", multiple=True, metavar="NUMBER|NAME",
+              help="Bind to this NUMA node; repeated: each memory node to its own. A name is "
+              "memory-only, memory_tierN, daxN.M or nodeN.")  # fmt: skip
 @click.option("--store", "stores", multiple=True, metavar="KIND:NAME[:CAPACITY]",
               help="Make this store, too; may be repeated.")  # fmt: skip
 @json_option
@@ -51,6 +54,7 @@ def create(
     lease_ms: float,
     fence: str,
     multi_host: bool | None,
+    numa_nodes: tuple[str, ...],
     stores: tuple[str, ...],
     as_json: bool,
 ) -> None:
@@ -61,6 +65,9 @@ def create(
     wanted = [_store(text) for text in stores]
     optional = {"block_size": block_size, "multi_host": multi_host}
     given: dict[str, Any] = {name: one for name, one in optional.items() if one is not None}
+    if numa_nodes:
+        bound = tuple(int(one) if one.isdecimal() else one for one in numa_nodes)
+        given["numa_node"] = bound if len(bound) > 1 else bound[0]
     with limpet.create(
         url,
         nodes=nodes,

@@ -17,6 +17,7 @@ import platform
 from pathlib import Path
 from typing import Final
 
+from limpet.shm.backends import numa_names
 from limpet.shm.errors import ParameterError
 
 HUGEPAGE_SETTINGS: Path = Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
@@ -28,20 +29,24 @@ NUMA_NODES_MAX: Final = 1024
 _MBIND: Final = {"x86_64": 237, "aarch64": 235, "riscv64": 235, "ppc64le": 259, "s390x": 268}
 
 
+NumaNode = int | str | tuple[int | str, ...] | None
+
+
 @dataclasses.dataclass(frozen=True)
 class NodeOptions:
     """Options for opening segments and for the placement of their pages.
 
-    `numa_node`: the NUMA node to bind to, or one for each memory node (the control segment goes
-    with the first); used by the creator only. `prefault`: touch every page now, so that a lack of
-    memory shows now. `huge_pages`: on hugetlbfs, or on a tmpfs whose mount allows them.
+    `numa_node`: the NUMA node to bind to, by its number or by a name (numa_names.py), or one for
+    each memory node (the control segment goes with the first); used by the creator only.
+    `prefault`: touch every page now, so that a lack of memory shows now. `huge_pages`: on
+    hugetlbfs, or on a tmpfs whose mount allows them.
     `any_owner`: also open or destroy segments of another user. `mode`: permissions of the files of
     the segments, for the owner and others who may read and write, as 0o660; `group`: name or number
     of the group that they are for, if not the creator's. Both are used by the creator only: a node
     that is replaced has those of the control segment.
     """
 
-    numa_node: int | tuple[int, ...] | None = None
+    numa_node: NumaNode = None
     prefault: bool = False
     huge_pages: bool = False
     any_owner: bool = False
@@ -63,10 +68,12 @@ class NodeOptions:
         for node in wanted or (-1,):
             if node is None and self.numa_node is None:
                 continue
+            if isinstance(node, str) and numa_names.is_name(node):
+                continue
             if isinstance(node, bool) or not isinstance(node, int) or node not in _NUMA_RANGE:
                 raise ParameterError(
-                    "numa_node must be None, a whole number from 0 to 1023, or a tuple of them, "
-                    f"not {self.numa_node!r}"
+                    "numa_node must be None, a whole number from 0 to 1023, a name "
+                    f"({numa_names.NAMES}), or a tuple of them, not {self.numa_node!r}"
                 )
 
     def group_number(self) -> int:
@@ -84,12 +91,16 @@ class NodeOptions:
         return group
 
     def numa_node_of(self, index: int) -> int | None:
-        """The NUMA node for memory node `index`; pass 0 for the control segment."""
-        if not isinstance(self.numa_node, tuple):
-            return self.numa_node
-        if index >= len(self.numa_node):
-            raise ParameterError(f"numa_node has no entry for memory node {index}")
-        return self.numa_node[index]
+        """The NUMA node for memory node `index`; pass 0 for the control segment.
+
+        A name is looked up. Raises ParameterError.
+        """
+        wanted = self.numa_node
+        if isinstance(wanted, tuple):
+            if index >= len(wanted):
+                raise ParameterError(f"numa_node has no entry for memory node {index}")
+            wanted = wanted[index]
+        return numa_names.number_of(wanted) if isinstance(wanted, str) else wanted
 
 
 _MODES: Final = (0o600, 0o660, 0o606, 0o666)

@@ -12,6 +12,7 @@ import uuid as uuids
 from typing import Any
 
 from limpet.shm.backends import node as nodes
+from limpet.shm.backends.numa import NumaNode
 from limpet.shm.clients.membership import log
 from limpet.shm.endpoint.layout import (
     CONTROL_NODE,
@@ -33,7 +34,7 @@ def canonical(url: str) -> str:
 
 
 def node_options(
-    numa_node: int | tuple[int, ...] | None,
+    numa_node: NumaNode,
     prefault: bool,
     huge_pages: bool,
     any_owner: bool = False,

@@ -9,17 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from kit.processes import children
 
-from limpet.fault.check.recorder import NOTE, Operation, Result
-from limpet.fault.check.self_check import identity
 from limpet.fault.check.verify import FINAL
 from limpet.fault.drill.counters import Counters
 from limpet.fault.rack import record
-from limpet.fault.rack.work import HISTORY, Work
-from limpet.fault.rack.work_channels import COUNTED, EXCLUDED, GIVEN, INHERITED
+from limpet.fault.rack.work import Work
 from limpet.fault.rack.works import KINDS, work_of
 from limpet.shm.errors import ParameterError
 
