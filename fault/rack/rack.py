@@ -161,7 +161,10 @@ class Rack:
         end = time.monotonic() + JOINING_S
         while not all(self.record.count(slot) > before for slot in slots):
             if time.monotonic() > end:
-                raise RackError(f"the clients of slots {slots} did not begin to work")
+                ended = [*self.a.take("ended"), *self.b.take("ended")]
+                raise RackError(
+                    f"the clients of slots {slots} did not begin to work; ended have {ended}"
+                )
             time.sleep(POLL_S)
 
     def pool_state(self) -> bytes:

@@ -22,15 +22,17 @@ from kit.processes import gather
 from limpet.__main__ import main
 from limpet.fault.check.recorder import NOTE, Operation, Result
 from limpet.fault.check.self_check import identity
-from limpet.fault.rack import image, record, scenarios, verdicts
+from limpet.fault.rack import image, rack, record, verdicts
 from limpet.fault.rack.image import Needs, RackError
 from limpet.fault.rack.machine import Machine, Memory, arguments
-from limpet.fault.rack.scenarios import Rack, RackParameters
+from limpet.fault.rack.rack import Rack, RackParameters
 from limpet.fault.rack.verdicts import Outcome
+from limpet.fault.rack.work import HISTORY, WHOLE
+from limpet.fault.rack.work_store import StoreWork
 
 pytestmark = pytest.mark.either_build("processes and files", but=["test_tickets*", "test_log*"])
 GUEST = Path(__file__).parent / "fake_guest.py"
-KEYS = [b"a", b"b"]
+WORK = StoreWork("race", 2)
 
 
 # ---- what a machine boots from -------------------------------------------------------------------
@@ -235,16 +237,16 @@ class FakeMachine:
 def test_machines_whose_atomics_are_none_are_refused(
     tmp_path: Path, lost: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scenarios, "COUNT", 100)
+    monkeypatch.setattr(rack, "COUNT", 100)
     said: list[str] = []
     with record.made(tmp_path / "record") as made:
         machines: Any = (FakeMachine(made, 0), FakeMachine(made, lost))
-        rack = Rack(RackParameters(), machines, made, said.append)
+        both = Rack(RackParameters(), machines, made, (), said.append)
         if lost:
             with pytest.raises(RackError, match=r"of 200 atomic additions .* only 199 count"):
-                rack.prove_atomic()
+                both.prove_atomic()
         else:
-            rack.prove_atomic()
+            both.prove_atomic()
             assert "200 atomic additions" in said[0]
 
 
@@ -270,6 +272,39 @@ def test_log_outlives_its_writer_and_is_stamped_with_tickets(tmp_path: Path) -> 
         assert notes["return_ns"].tolist() == [2, 0]
         made.clear()
         assert made.count(3) == len(made.notes()) == 0
+
+
+def test_archive_outlives_its_writer_and_the_next_one_goes_on(tmp_path: Path) -> None:
+    with record.made(tmp_path / "record") as made:
+        for client in (7, 8):
+
+            def write(client: int = client) -> None:
+                log = record.Record(tmp_path / "record").strings(2, client)
+                log.call(Operation.PUT, b"key", b"value of %d" % client)
+                if client == 7:
+                    log.returned(Result.OK)
+
+            gather(write)
+        found = made.records((1, 2))
+        assert [(one.client, one.value, one.result) for one in found] == [
+            (7, b"value of 7", "ok"), (8, b"value of 8", "unknown"),
+        ]  # fmt: skip
+        made.clear()
+        assert made.records((2,)) == []
+
+
+def test_client_ends_when_its_archive_is_full(tmp_path: Path) -> None:
+    with record.made(tmp_path / "record") as made:
+        log = made.strings(0, 1)
+        many = record.ARCHIVE_SIZE // (1 << 20) - 1
+        for _ in range(many):
+            log.call(Operation.PUT, b"key", bytes(1 << 20))
+        with pytest.raises(record.RecordFull):
+            log.call(Operation.PUT, b"key", bytes(1 << 20))
+        assert len(made.records((0,))) == many
+
+
+def test_record_has_so_many_slots() -> None:
     with pytest.raises(ValueError, match="no slot 16"):
         record.part(16)
 
@@ -292,9 +327,24 @@ def test_device_of_the_record_is_found_by_its_numbers(tmp_path: Path) -> None:
 def outcome() -> Outcome:
     checks = (
         verdicts.ENDED, verdicts.WHY, verdicts.MOVED, verdicts.RECOVERED, verdicts.BACK,
-        verdicts.WHOLE, verdicts.HISTORY, verdicts.LOOKED, verdicts.AUDIT,
+        verdicts.LOOKED, verdicts.AUDIT,
     )  # fmt: skip
-    return Outcome("a machine is lost", "race", {check: [] for check in checks})
+    return verdicts.outcome_of("a machine is lost", WORK, checks)
+
+
+class Noted:
+    """A record in which these notes are."""
+
+    def __init__(self, *notes: Any) -> None:
+        self._notes = np.array(list(notes), NOTE)
+
+    def notes(self) -> Any:
+        return self._notes
+
+
+def judge(outcome: Outcome, *notes: Any) -> None:
+    made: Any = Noted(*notes)
+    verdicts.judge_work(outcome, WORK, made, {}, {})
 
 
 def failed(outcome: Outcome) -> set[str]:
@@ -318,21 +368,21 @@ LATE = [
 def test_write_that_lands_after_its_client_was_given_up_is_caught(outcome: Outcome) -> None:
     """The rack found it: an update of a key, deleted meanwhile, brought the key back."""
     back = note(1, Operation.GET, Result.OK, 0, 0, NEW, 8, 9)
-    verdicts.judge_history(outcome, np.array([*LATE, back], NOTE), KEYS)
-    assert failed(outcome) == {verdicts.HISTORY}
-    assert "b'a' is illegal" in outcome.checks[verdicts.HISTORY][0]
+    judge(outcome, *LATE, back)
+    assert failed(outcome) == {HISTORY}
+    assert "b'key-000000' is illegal" in outcome.checks[HISTORY][0]
 
 
 def test_write_of_no_known_outcome_is_allowed(outcome: Outcome) -> None:
-    verdicts.judge_history(outcome, np.array(LATE, NOTE), KEYS)
+    judge(outcome, *LATE)
     assert outcome.ok
     assert outcome.figures["operations"] == "4, of which 1 have no known outcome"
 
 
 def test_torn_value_is_caught(outcome: Outcome) -> None:
     torn = note(1, Operation.GET, Result.TORN, 1, 0, 0, 8, 9)
-    verdicts.judge_history(outcome, np.array([*LATE, torn], NOTE), KEYS)
-    assert verdicts.WHOLE in failed(outcome)
+    judge(outcome, *LATE, torn)
+    assert WHOLE in failed(outcome)
 
 
 @pytest.mark.parametrize(
