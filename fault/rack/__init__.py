@@ -1,9 +1,14 @@
 """The virtual rack: virtual machines that share memory, with limpet clients in each of them.
 
-image.py      the needs of the rack, and the small initial file system of a machine
-machine.py    one virtual machine: start, ask, stop, kill, freeze, continue
-record.py     the history of all clients, in memory that outlives their machine
-agent.py      the program inside a machine: it starts clients and reports their ends
-scenarios.py  the scenarios: a machine is killed, or frozen
-verdicts.py   the verdicts on a scenario, and the report
+image.py           the needs of the rack, and the small initial file system of a machine
+machine.py         one virtual machine: start, ask, stop, kill, freeze, continue
+record.py          the history of all clients, in memory that outlives their machine
+work.py            what clients work on: a store (work_store.py), a channel (work_channels.py),
+                   transactions (work_bank.py); works.py has them by name
+agent.py           the program inside a machine: it starts clients and reports their ends
+rack.py            two machines, and the memory that they share
+scenarios.py       the scenarios: a machine is killed or frozen, the power of both is cut, a device
+                   is withdrawn
+cxl.py             the scenario of one machine with CXL memory
+verdicts.py        the verdicts on a scenario, and the report
 """

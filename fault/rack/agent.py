@@ -13,6 +13,10 @@ agent, and the agent with the machine.
     watch       a process that recovers the dead, as `limpet watch` does
     finish      clients end after their operation; how each ended
     verify      use everything, recover the dead, use everything again, check, audit
+    withdraw    a DAX device, while it is mapped; `give_back` undoes it
+    nodes       their states; `replace` gives one of them its device again
+    use_cxl     make a device DAX of CXL memory; `system_ram` makes a NUMA node of that
+    bind        pools on NUMA nodes by their names
     look        the clients of the pool, and its last events
     end         end the agent
 """
@@ -24,6 +28,7 @@ import json
 import os
 import select
 import signal
+import subprocess
 import sys
 import termios
 import time
@@ -46,6 +51,8 @@ from limpet.shm.endpoint.slots import LIVE, STATE_SHIFT, client_id
 from limpet.shm.errors import LimpetError
 
 WATCH_S: Final = 0.05
+BOUND: Final = "shm://bound"
+DRIVER: Final = Path("/sys/bus/dax/drivers/device_dax")
 
 
 class Agent:
@@ -150,6 +157,48 @@ class Agent:
         return {"wrong": wrong, "recovered": len(recovered["clients"]), "audit": audit,
                 "found": found, "events": events}  # fmt: skip
 
+    def withdraw(self, device: str) -> dict[str, Any]:
+        """Take a DAX device from this machine, whatever maps it."""
+        (DRIVER / "unbind").write_text(device)
+        return {}
+
+    def give_back(self, device: str) -> dict[str, Any]:
+        """Have it again."""
+        (DRIVER / "bind").write_text(device)
+        return {}
+
+    def nodes(self) -> dict[str, Any]:
+        """The states of the pool's memory nodes."""
+        with limpet.open(self.url) as pool:
+            return {"states": [one["state"] for one in pool.nodes()]}
+
+    def replace(self, node: int) -> dict[str, Any]:
+        """Replace a lost memory node, on the device on which it was."""
+        with limpet.open(self.url) as pool:
+            pool.replace_node(node)
+            return {"states": [one["state"] for one in pool.nodes()]}
+
+    def use_cxl(self) -> dict[str, Any]:
+        """Make a device DAX of the machine's CXL memory; the programs' output, and its NUMA node.
+
+        The file system is read-only to the programs, but for /run.
+        """
+        region = ("cxl", "create-region", "-m", "-t", "pmem", "-d", "decoder0.0", "-w", "1", "mem0")
+        said = _output(*region)
+        said += _output("ndctl", "create-namespace", "-f", "-m", "devdax", "-M", "mem")
+        return {"said": said, "devices": ready()["devices"]}
+
+    def system_ram(self, device: str) -> dict[str, Any]:
+        """Make a NUMA node of a DAX device, that no process uses; the kernel's NUMA nodes then."""
+        said = _output("daxctl", "reconfigure-device", "--mode=system-ram", device)
+        folder = Path("/sys/devices/system/node")
+        names = ("has_memory", "has_cpu")
+        return {"said": said, **{name: (folder / name).read_text().strip() for name in names}}
+
+    def bind(self, names: list[str]) -> dict[str, Any]:
+        """Make a pool on the NUMA node of each name: the nodes of its pages, or the error."""
+        return {"found": {name: _bound_to(name) for name in names}}
+
     def look(self) -> dict[str, Any]:
         """The clients of the pool and its last events."""
         with limpet.open(self.url) as pool:
@@ -206,6 +255,30 @@ class Agent:
     def end(self) -> dict[str, Any]:
         """End the agent, and with it the machine."""
         raise SystemExit(0)
+
+
+def _output(*command: str) -> str:
+    """What a program says. Raises RuntimeError with that if it fails."""
+    done = subprocess.run(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=100
+    )
+    if done.returncode:
+        raise RuntimeError(f"{command[0]} ended with status {done.returncode}: {done.stdout}")
+    return done.stdout
+
+
+def _bound_to(name: str) -> str:
+    """The NUMA nodes of the pages of a pool that is bound to that name; or the error."""
+    try:
+        with limpet.create(BOUND, numa_node=name, node_size="4MiB", prefault=True):
+            maps = Path("/proc/self/numa_maps").read_text().splitlines()
+            words = {word for line in maps if "/limpet.bound." in line for word in line.split()}
+            return " ".join(sorted(word.split("=")[0] for word in words if word[:1] == "N"))
+    except LimpetError as error:
+        return f"{type(error).__name__}: {error}"
+    finally:
+        with contextlib.suppress(limpet.PoolNotFound):
+            limpet.destroy(BOUND)
 
 
 def ready() -> dict[str, Any]:

@@ -38,10 +38,14 @@ MODULES: Final = (
     "virtio_pci", "9p", "9pnet_virtio", "libnvdimm", "nfit", "nd_pmem", "device_dax", "dax_pmem",
 )  # fmt: skip
 """Kernel modules that a machine needs, without those on which they depend."""
+CXL_MODULES: Final = ("cxl_acpi", "cxl_pci", "cxl_mem", "cxl_pmem", "kmem")
+"""Those that a machine with CXL memory needs, too."""
 PROGRAMS: Final = {
     "qemu-system-x86_64": "qemu-system-x86",
     "ndctl": "ndctl",
     "busybox": "busybox-static",
+    "cxl": "ndctl",
+    "daxctl": "daxctl",
 }
 """Programs of the host, and the Debian packages that have them."""
 MODE_FILE: Final = 0o100755
@@ -68,7 +72,8 @@ def look(build: Path) -> Needs:
 
     Raises RackError, which says what is missing and how to get it.
     """
-    missing = [package for name, package in PROGRAMS.items() if shutil.which(name) is None]
+    lacking = [package for name, package in PROGRAMS.items() if shutil.which(name) is None]
+    missing = list(dict.fromkeys(lacking))
     packages = sorted(build.glob("linux-image-*.deb"))
     kernel = next(iter(sorted(build.glob("kernel/boot/vmlinuz-*"))), None)
     if kernel is None and packages and shutil.which("dpkg-deb"):
@@ -77,7 +82,7 @@ def look(build: Path) -> Needs:
     if missing or kernel is None:
         raise RackError(_how_to_get(missing, build, kernel is None))
     version = kernel.name.removeprefix("vmlinuz-")
-    qemu, _, busybox = (Path(str(shutil.which(name))) for name in PROGRAMS)
+    qemu, _, busybox, *_ = (Path(str(shutil.which(name))) for name in PROGRAMS)
     return Needs(qemu, busybox, kernel, build / "kernel/lib/modules" / version)
 
 
@@ -155,9 +160,10 @@ def archive(entries: Iterable[tuple[str, int, bytes]]) -> bytes:
     return bytes(made)
 
 
-def initial(needs: Needs, agent: Sequence[str]) -> bytes:
-    """The compressed initial file system of every machine; `agent` is the program's command."""
-    modules = module_order(needs.modules, MODULES)
+def initial(needs: Needs, agent: Sequence[str], wanted: Sequence[str] = MODULES) -> bytes:
+    """The compressed initial file system of a machine; `agent` is the program's command, `wanted`
+    are the modules to load."""
+    modules = module_order(needs.modules, wanted)
     loaded = [(f"modules/{n:02}-{path.name}", path) for n, path in enumerate(modules)]
     folders = ("bin", "dev", "host", "modules", "proc", "sys")
     entries = [
@@ -189,6 +195,7 @@ mount -t 9p -o trans=virtio,version=9p2000.L,ro,cache=loose,msize=262144 root /h
 for folder in proc sys dev; do mount --bind /$folder /host/$folder; done
 mount -t tmpfs run /host/run
 mkdir -p /dev/shm
+mount -t tmpfs shm /host/dev/shm
 name=$(sed -n 's/.*rack.name=\\([^ ]*\\).*/\\1/p' /proc/cmdline)
 hostname "$name"
 for space in /sys/bus/nd/devices/namespace*.0; do

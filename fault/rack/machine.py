@@ -52,15 +52,52 @@ class Memory:
     record_size: int
 
 
+SHARED: Final = "share=on,prealloc=off"
+
+
 def arguments(
     needs: Needs, name: str, folder: Path, initial: Path, memory: Memory, processors: int
 ) -> list[str]:
-    """The command line of qemu."""
-    at = {"share": "on", "prealloc": "off"}
-    options = ",".join(f"{key}={value}" for key, value in at.items())
-    found = [
+    """The command line of qemu for a machine with NVDIMMs."""
+    found = _basic(needs, name, folder, initial, memory, processors, "pc,nvdimm=on")
+    for number, path in enumerate(memory.nvdimms):
+        backend = f"memory-backend-file,id=pool{number},mem-path={path}"
+        found += ["-object", f"{backend},size={memory.nvdimm_size},{SHARED}"]
+        found += ["-device", f"nvdimm,id=nvdimm{number},memdev=pool{number}"]
+    return found
+
+
+def cxl_arguments(
+    needs: Needs, name: str, folder: Path, initial: Path, memory: Memory, labels: Path
+) -> list[str]:
+    """The command line of qemu for a machine with a CXL type-3 device: the first of `memory`.
+
+    The bridge has two root ports. With one, Linux takes the bridge for one that passes everything
+    on, and programs no decoder of it; qemu 7.2 finds no device then: stores are dropped and loads
+    give zeros, without an error. `labels`: the file of the device's label area.
+    """
+    device = f"memory-backend-file,id=pool,mem-path={memory.nvdimms[0]}"
+    area = f"memory-backend-file,id=labels,mem-path={labels},size={labels.stat().st_size}"
+    return [
+        *_basic(needs, name, folder, initial, memory, 1, "q35,cxl=on"),
+        "-object", f"{device},size={memory.nvdimm_size},{SHARED}",
+        "-object", f"{area},{SHARED}",
+        "-device", "pxb-cxl,bus_nr=12,bus=pcie.0,id=bridge",
+        "-device", "cxl-rp,port=0,bus=bridge,id=port0,chassis=0,slot=2",
+        "-device", "cxl-rp,port=1,bus=bridge,id=port1,chassis=0,slot=3",
+        "-device", "cxl-type3,bus=port0,memdev=pool,lsa=labels,id=cxl0",
+        "-M", "cxl-fmw.0.targets.0=bridge,cxl-fmw.0.size=4G",
+    ]  # fmt: skip
+
+
+def _basic(
+    needs: Needs, name: str, folder: Path, initial: Path, memory: Memory, processors: int,
+    machine: str,
+) -> list[str]:  # fmt: skip
+    """What all machines have."""
+    return [
         str(needs.qemu), "-nodefaults", "-no-reboot", "-display", "none",
-        "-accel", "tcg,thread=multi", "-machine", "pc,nvdimm=on", "-cpu", "max",
+        "-accel", "tcg,thread=multi", "-machine", machine, "-cpu", "max",
         "-smp", f"{processors},maxcpus={max(2, processors)}",
         "-m", f"{MEMORY_MB}M,slots=8,maxmem=8G",
         "-kernel", str(needs.kernel), "-initrd", str(initial),
@@ -71,14 +108,9 @@ def arguments(
         "-fsdev", "local,id=root,path=/,security_model=none,readonly=on,multidevs=remap",
         "-device", "virtio-9p-pci,fsdev=root,mount_tag=root",
         "-object", f"memory-backend-file,id=record,mem-path={memory.record},"
-        f"size={memory.record_size},{options}",
+        f"size={memory.record_size},{SHARED}",
         "-device", "ivshmem-plain,memdev=record",
     ]  # fmt: skip
-    for number, path in enumerate(memory.nvdimms):
-        backend = f"memory-backend-file,id=pool{number},mem-path={path}"
-        found += ["-object", f"{backend},size={memory.nvdimm_size},{options}"]
-        found += ["-device", f"nvdimm,id=nvdimm{number},memdev=pool{number}"]
-    return found
 
 
 class Machine:
@@ -130,9 +162,7 @@ class Machine:
                 self._socket, _ = server.accept()
             except TimeoutError as error:
                 self.kill()
-                raise RackError(
-                    f"qemu did not start machine {self.name}: {self._said()}"
-                ) from error
+                raise RackError(f"qemu did not start machine {self.name}: {self.said()}") from error
         self._text = b""
 
     def await_ready(self, timeout_s: float = BOOT_S) -> dict[str, Any]:
@@ -254,13 +284,13 @@ class Machine:
         while b"\n" not in self._text:
             left = end - time.monotonic()
             if self._socket is None or not select.select([self._socket], [], [], max(0, left))[0]:
-                raise RackError(f"machine {self.name} did not {what} in time: {self._said()}")
+                raise RackError(f"machine {self.name} did not {what} in time: {self.said()}")
             try:
                 got = self._socket.recv(65536)
             except ConnectionResetError:
                 got = b""
             if not got or len(self._text) > LINE_MAX:
-                raise RackError(f"machine {self.name} has ended: {self._said()}")
+                raise RackError(f"machine {self.name} has ended: {self.said()}")
             self._text += got
         line, self._text = self._text.split(b"\n", 1)
         try:
@@ -273,7 +303,7 @@ class Machine:
             return None
         return found
 
-    def _said(self) -> str:
+    def said(self) -> str:
         """The last lines of its console and of qemu, for an error."""
         path = self.folder / f"{self.name}.qemu"
         said = path.read_text(errors="replace") if path.exists() else ""

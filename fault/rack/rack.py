@@ -163,7 +163,8 @@ class Rack:
             if time.monotonic() > end:
                 ended = [*self.a.take("ended"), *self.b.take("ended")]
                 raise RackError(
-                    f"the clients of slots {slots} did not begin to work; ended have {ended}"
+                    f"the clients of slots {slots} did not begin to work; ended have {ended}; "
+                    f"machine a:\n{self.a.said()}\nmachine b:\n{self.b.said()}"
                 )
             time.sleep(POLL_S)
 
@@ -180,13 +181,17 @@ class Rack:
             self._others = set(told["clients"])
         return self._others
 
-    def end(self, outcome: Outcome) -> None:
-        """Have all clients end, and judge everything."""
+    def finish(self, outcome: Outcome) -> None:
+        """Have all clients of both machines end."""
         for machine in (self.a, self.b):
             late = machine.ask("finish")["late"]
             if late:
                 outcome.complain(verdicts.ENDED, f"{late} on machine {machine.name} were blocked")
             verdicts.judge_ends(outcome, machine.take("ended"))
+
+    def end(self, outcome: Outcome) -> None:
+        """Have all clients end, and judge everything."""
+        self.finish(outcome)
         found = self.a.ask("verify")
         verdicts.judge_look(outcome, found)
         verdicts.judge_work(outcome, self.doing, self.record, self.deaths, found["found"])

@@ -9,6 +9,9 @@ on when "a" has given its clients up and has worked on. By turns the clocks of "
 
 `power-cut`: the power of both machines is cut at once. They boot, and their clients join.
 
+`withdrawn`: one of the pool's three devices is withdrawn while clients of both machines have it
+mapped, first from "b", then from "a", too; later it is there again, and the node is replaced.
+
 In the end "a" uses everything, recovers the dead, and uses everything again.
 """
 
@@ -18,12 +21,14 @@ import time
 from typing import Any, Final
 
 from limpet.fault.rack import verdicts
+from limpet.fault.rack.cxl import cxl
 from limpet.fault.rack.image import Needs, RackError
 from limpet.fault.rack.rack import CLIENTS, Rack, RackParameters, Tell, rack_of
 from limpet.fault.rack.verdicts import Outcome
 
 ENDING_S: Final = 20.0
 """How long the clients of a machine that goes on may take to find out that they are none."""
+WITHDRAWN_NODE: Final = 1
 SLACK_S: Final = 1.5
 """Seconds by which a machine that emulates each instruction may be late."""
 
@@ -120,6 +125,46 @@ def cut(rack: Rack, kind: str) -> Outcome:
     return outcome
 
 
+def withdrawn(rack: Rack, kind: str) -> Outcome:
+    """One of the pool's devices is withdrawn while it is mapped; later it is there again.
+
+    First it is gone for machine "b" only, as when a link of one host fails; then for both. On
+    device DAX a node is replaced when no other process has the pool open, so the clients end then.
+    """
+    rack.begin(kind)
+    outcome = verdicts.outcome_of("a device of a replicated store is withdrawn", rack.doing, (
+        verdicts.ENDED, verdicts.LOST, verdicts.REPLACED, verdicts.BACK, verdicts.LOOKED,
+        verdicts.AUDIT,
+    ))  # fmt: skip
+    device = f"dax{WITHDRAWN_NODE}.0"
+    for machine, slots in ((rack.b, (2, 3)), (rack.a, (0, 1))):
+        rack.wait(rack.parameters.work_s / 2, slots)
+        before = [rack.record.count(slot) for slot in range(4)]
+        machine.ask("withdraw", device=device)
+        gap_s = rack.wait(rack.parameters.work_s, (0, 1, 2, 3))
+        when = f"after it was gone for {machine.name}"
+        outcome.figures[f"longest wait of clients, {when}"] = f"{gap_s:.2f} s"
+        still = [slot for slot in range(4) if rack.record.count(slot) <= before[slot] + 1]
+        if still:
+            outcome.complain(verdicts.LOST, f"the clients of slots {still} stood still, {when}")
+    states = rack.a.ask("nodes")["states"]
+    outcome.figures["nodes meanwhile"] = ", ".join(states)
+    if states[WITHDRAWN_NODE] not in ("failed", "excluded"):
+        outcome.complain(verdicts.LOST, f"the node is {states[WITHDRAWN_NODE]}")
+    rack.finish(outcome)
+    for machine in (rack.a, rack.b):
+        machine.ask("give_back", device=device)
+    states = rack.a.ask("replace", node=WITHDRAWN_NODE)["states"]
+    if set(states) != {"in service"}:
+        outcome.complain(verdicts.REPLACED, f"the nodes are {', '.join(states)}")
+    rack.join(rack.a, (4, 5), 10)
+    rack.join(rack.b, (6, 7), 12)
+    rack.wait(rack.parameters.work_s / 2, (4, 5, 6, 7))
+    _judge_back(rack, outcome, (4, 5, 6, 7))
+    rack.end(outcome)
+    return outcome
+
+
 def _judge_back(rack: Rack, outcome: Outcome, slots: tuple[int, ...]) -> None:
     """Whether the clients of machines that came back have worked."""
     done = [rack.record.count(slot) for slot in slots]
@@ -154,17 +199,32 @@ def _given_up(
     verdicts.judge_gap(outcome, when, gap_s, rack.parameters.lease_s, SLACK_S)
 
 
-SCENARIOS: Final = {"killed": killed, "frozen": frozen, "power-cut": cut}
+SCENARIOS: Final = {
+    "killed": killed, "frozen": frozen, "power-cut": cut, "withdrawn": withdrawn,
+}  # fmt: skip
+CXL: Final = "cxl"
+"""The scenario of a machine by itself (cxl.py), which is run once."""
+REPLICATED: Final = ("fusee", "swarm")
+"""Kinds that `withdrawn` is for: others raise NodeFailed for what was on the node."""
 
 
 def run(
     needs: Needs, parameters: RackParameters, scenarios: tuple[str, ...], tell: Tell
 ) -> list[Outcome]:
-    """Run each scenario with each kind of store; `tell` is handed lines of text for the log."""
+    """Run each scenario with each kind of work; `tell` is handed lines of text for the log."""
     outcomes = []
+    if CXL in scenarios:
+        outcomes.append(cxl(needs, parameters.keys, parameters.work_s, tell))
+        for line in verdicts.text_of(outcomes[0]):
+            tell(line)
+    scenarios = tuple(name for name in scenarios if name in SCENARIOS)
+    if not scenarios:
+        return outcomes
     with rack_of(needs, parameters, tell) as rack:
         for kind in parameters.kinds:
             for name in scenarios:
+                if name == "withdrawn" and kind not in REPLICATED:
+                    continue
                 began = time.monotonic()
                 outcome = SCENARIOS[name](rack, kind)
                 outcome.figures["took"] = f"{time.monotonic() - began:.0f} s"
