@@ -77,6 +77,34 @@ class UnguardedPool(SleepyPool):
     endpoint_class = UnguardedEndpoint
 
 
+class OneStepEndpoint(SleepyEndpoint, verbs=MUTATING):
+    """The client was stopped between its look at its slot and the step: one step happens late."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.guarded = (0, 0)
+        self.free = False
+
+    def guard(self, addr: int, word: int) -> int:
+        self.guarded = (addr, word)
+        return super().guard(addr, word)
+
+    def on_verb(self, verb: str, addr: int, words: int) -> int:
+        if self.free:
+            self.free = False
+            super().guard(*self.guarded)
+        if self.sleep_at == 1:
+            super().on_verb(verb, addr, words)
+            super().guard(0, 0)
+            self.free = True
+            return 1
+        return super().on_verb(verb, addr, words)
+
+
+class OneStepPool(SleepyPool):
+    endpoint_class = OneStepEndpoint
+
+
 class Night:
     """A pool in which one client falls asleep; a class for each thing that it works on."""
 
@@ -375,3 +403,40 @@ def test_client_of_a_channel_that_wakes_up_unguarded_is_a_mutant_that_is_caught(
 ) -> None:
     night = CHANNELS[kind]
     assert is_harmful(night(pools, kind, UnguardedPool), night.operations.values())
+
+
+LATE: dict[tuple[str, str], int] = {
+    ("lock", "turn"): 2,
+    ("queue", "put"): 2,
+    ("queue", "put large"): 1,
+    ("queue", "get"): 1,
+}
+"""How many steps of a call do harm if one lands late: two stores of what the lock protects, size
+and bytes of an element, a link that is set or cleared (docs/hosts.md)."""
+
+
+@pytest.mark.exhaustive_in_pure("every step")
+@pytest.mark.parametrize(("kind", "operation"), LATE)
+def test_one_step_that_lands_late_does_no_more_harm_than_the_docs_say(
+    pools: Any, kind: str, operation: str
+) -> None:
+    """No guard can help between the look at the slot and the step; the rest must not happen."""
+    night_class = CHANNELS[kind]
+    night: Night = night_class(pools, kind, OneStepPool)
+    work = night_class.operations[operation]
+    harmful = 0
+    for step in range(1, STEPS_MAX):
+        slept, _ = night.spend(work, step)
+        if not slept:
+            break
+        try:
+            wrong = night.wrong()
+        except LimpetError as error:
+            wrong = str(error)
+        if wrong:
+            harmful += 1
+            night = night_class(pools, kind, OneStepPool)
+        else:
+            night.clean()
+    assert not slept
+    assert harmful == LATE[kind, operation]
