@@ -37,7 +37,7 @@ from limpet.fault.inject.children import die_with_parent
 from limpet.fault.rack.image import Needs, RackError
 
 MEMORY_MB: Final = 640
-BOOT_S: Final = 240.0
+BOOT_S: Final = 480.0
 REPLY_S: Final = 120.0
 LINE_MAX: Final = 1 << 20
 

@@ -28,6 +28,8 @@ from limpet.fault.rack.verdicts import Outcome
 
 ENDING_S: Final = 20.0
 """How long the clients of a machine that goes on may take to find out that they are none."""
+KNOWN_S: Final = 30.0
+"""How long machine "a" may take to see the clients of "b"."""
 WITHDRAWN_NODE: Final = 1
 SLACK_S: Final = 1.5
 """Seconds by which a machine that emulates each instruction may be late."""
@@ -51,7 +53,7 @@ def killed(rack: Rack, kind: str) -> Outcome:
             rack.kill(machine, slot, incarnation)
             incarnation += 1
     rack.wait(parameters.work_s / (parameters.kills + 1), (0, 1))
-    lost = rack.others()
+    lost = _clients_of_b(rack)
     rack.dying((2, 3))
     rack.b.kill()
     _given_up(rack, outcome, lost, (0, 1), "after the other was switched off")
@@ -74,7 +76,7 @@ def frozen(rack: Rack, kind: str) -> Outcome:
     slots = (2, 3)
     for number in range(parameters.freezes):
         rack.wait(parameters.work_s / 2, (0, 1))
-        lost = rack.others()
+        lost = _clients_of_b(rack)
         clocks_stop = bool(number % 2)
         rack.dying(slots)
         (rack.b.pause if clocks_stop else rack.b.freeze)()
@@ -163,6 +165,12 @@ def withdrawn(rack: Rack, kind: str) -> Outcome:
     _judge_back(rack, outcome, (4, 5, 6, 7))
     rack.end(outcome)
     return outcome
+
+
+def _clients_of_b(rack: Rack) -> set[int]:
+    """The ids of the clients of machine "b", once machine "a" has seen all of them."""
+    rack.wait(KNOWN_S, (0, 1), lambda: len(rack.others()) >= CLIENTS)
+    return rack.others()
 
 
 def _judge_back(rack: Rack, outcome: Outcome, slots: tuple[int, ...]) -> None:
