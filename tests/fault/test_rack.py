@@ -24,7 +24,7 @@ from limpet.fault.check.recorder import NOTE, Operation, Result
 from limpet.fault.check.self_check import identity
 from limpet.fault.rack import image, rack, record, verdicts
 from limpet.fault.rack.image import Needs, RackError
-from limpet.fault.rack.machine import Machine, Memory, arguments
+from limpet.fault.rack.machine import Machine, Memory, arguments, cxl_arguments
 from limpet.fault.rack.rack import Rack, RackParameters
 from limpet.fault.rack.verdicts import Outcome
 from limpet.fault.rack.work import HISTORY, WHOLE
@@ -104,6 +104,7 @@ def test_initial_file_system_loads_modules_in_order_and_runs_the_agent(
     loaded = [line.removeprefix("insmod /") for line in script.splitlines() if "insmod" in line]
     assert [name for name in found if name.startswith("modules/")] == loaded
     assert found[loaded[0]][1].endswith(b"name=x\0")
+    assert "mount -t tmpfs shm /host/dev/shm" in script
     assert "trans=virtio,version=9p2000.L,ro," in script
     assert '[ "$name" = a ]' in script  # only one machine formats what both have
     assert "/bin/agent 'an argument' /dev/ttyS1" in script
@@ -116,6 +117,7 @@ def test_what_the_rack_lacks_is_named_with_how_to_get_it(
     shown = CliRunner().invoke(main, ["rack", "--build", str(tmp_path / "none")])
     assert shown.exit_code == 1
     assert "apt-get install --no-install-recommends qemu-system-x86 ndctl busybox-s" in shown.output
+    assert "static daxctl\n" in shown.output
     assert f"mkdir -p {tmp_path / 'none'}" in shown.output
     assert "apt-get download" in shown.output
 
@@ -133,6 +135,60 @@ def test_machine_only_emulates_and_shares_its_memory(tmp_path: Path) -> None:
     assert "rack.name=b" in text
     # With one processor at most, atomics of the machine would be none to the other one.
     assert command[command.index("-smp") + 1] == "1,maxcpus=2"
+
+
+def test_machine_with_cxl_memory_has_a_bridge_with_two_ports(tmp_path: Path) -> None:
+    """With one port qemu 7.2 drops every store to the memory, and nothing says so."""
+    needs = Needs(Path("/qemu"), Path("/busybox"), Path("/vmlinuz"), tmp_path)
+    memory = Memory((Path("/m/cxl"),), 256 << 20, Path("/m/r"), 1 << 20)
+    (tmp_path / "labels").write_bytes(bytes(4096))
+    command = cxl_arguments(needs, "c", tmp_path, Path("/initial"), memory, tmp_path / "labels")
+    text = " ".join(command)
+    assert "kvm" not in text
+    assert "-machine q35,cxl=on" in text
+    assert text.count("-device cxl-rp,") == 2
+    assert "id=labels,mem-path=" in text
+    assert "size=4096" in text
+
+
+class AskedMachine:
+    """Is asked in place of a machine, and knows what it was asked."""
+
+    name = "a"
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def ask(self, do: str, **given: Any) -> dict[str, Any]:
+        self.asked.append(do)
+        return {"late": 2}
+
+    def take(self, event: str) -> list[dict[str, Any]]:
+        return [{"slot": 1, "error": "NodeFailed: node 1"}]
+
+
+def test_clients_that_end_otherwise_or_not_at_all_are_complained_of(
+    tmp_path: Path, outcome: Outcome
+) -> None:
+    machines: Any = (AskedMachine(), AskedMachine())
+    with record.made(tmp_path / "record") as made:
+        Rack(RackParameters(), machines, made, (), print).finish(outcome)
+    assert failed(outcome) == {verdicts.ENDED}
+    assert len(outcome.checks[verdicts.ENDED]) == 4
+    assert machines[0].asked == ["finish"]
+
+
+def test_memory_that_changes_while_no_machine_runs_is_seen(tmp_path: Path) -> None:
+    nodes = (tmp_path / "0", tmp_path / "1")
+    for path in nodes:
+        path.write_bytes(bytes(100))
+    with record.made(tmp_path / "record") as made:
+        machines: Any = (None, None)
+        both = Rack(RackParameters(), machines, made, nodes, print)
+        before = both.pool_state()
+        assert both.pool_state() == before
+        nodes[1].write_bytes(bytes(99) + b"x")
+        assert both.pool_state() != before
 
 
 # ---- a machine -----------------------------------------------------------------------------------

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from limpet.__main__ import main
 from limpet.shm.backends import node, numa_names
 from limpet.shm.errors import ParameterError
 
@@ -96,3 +98,18 @@ def test_device_whose_memory_is_offline_says_how_to_have_it(host: Host) -> None:
 def test_name_of_no_known_form_is_refused_with_those_there_are(name: str) -> None:
     with pytest.raises(ParameterError, match=r"'memory-only', 'memory_tierN', 'daxN.M', 'nodeN'"):
         node.NodeOptions(numa_node=name)
+
+
+def test_command_takes_numbers_and_names(host: Host) -> None:
+    host(CXL)
+    for given, words in (
+        (["node9"], "'node9': this host has no such node; the NUMA nodes with memory are 0, 1, 2"),
+        (["memory"], "'memory-only', 'memory_tierN'"),
+        (["1024"], "a whole number from 0 to 1023"),
+        (["0", "cxl"], "or a tuple of them, not (0, 'cxl')"),
+    ):
+        options = [word for one in given for word in ("--numa-node", one)]
+        shown = CliRunner().invoke(main, ["create", "shm://test-numa", "--nodes", "2", *options])
+        assert shown.exit_code == 2
+        assert words in " ".join(shown.output.split())
+        assert not list(Path("/dev/shm").glob("limpet.test-numa.*"))
