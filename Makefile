@@ -67,8 +67,8 @@ lint: .venv/tools
 bench: .venv/tools
 	$(BIN)/limpet bench peers $(ARGS)
 
-# Two virtual machines that share device DAX, one of which is lost (docs/hosts.md). It says what it
-# needs and how to get that; docs/rack.txt is what it printed last.
+# Virtual machines that share device DAX; a machine, its power or a device is lost (docs/hosts.md).
+# It says what it needs and how to get that; docs/rack.txt is what it printed last.
 rack: .venv/tools
 	$(BIN)/limpet rack --report docs/rack.txt $(ARGS)
 
