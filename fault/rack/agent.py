@@ -273,7 +273,7 @@ def _bound_to(name: str) -> str:
         with limpet.create(BOUND, numa_node=name, node_size="4MiB", prefault=True):
             maps = Path("/proc/self/numa_maps").read_text().splitlines()
             words = {word for line in maps if "/limpet.bound." in line for word in line.split()}
-            return " ".join(sorted(word.split("=")[0] for word in words if word[:1] == "N"))
+            return " ".join(sorted({word.split("=")[0] for word in words if word[:1] == "N"}))
     except LimpetError as error:
         return f"{type(error).__name__}: {error}"
     finally:

@@ -111,8 +111,7 @@ def cut(rack: Rack, kind: str) -> Outcome:
     for machine in (rack.a, rack.b):
         machine.kill()
     before = rack.pool_state()
-    for machine in (rack.a, rack.b):
-        rack.boot(machine)
+    rack.boot_both()
     if rack.pool_state() != before:
         raise RackError("booting changed the memory of the pool: what follows proves nothing")
     began = time.monotonic()
