@@ -258,7 +258,7 @@ class Pool(PoolCore):
         store: str = "race",
         codec: str | None = None,
         **parameters: Any,
-    ) -> SharedDict:
+    ) -> SharedDict[Any, Any]:
         """A MutableMapping of Python objects over the store of that name; see `SharedDict`.
 
         `codec`: "pickle", "msgpack", "json" or "bytes"; it is kept with the store. By default that

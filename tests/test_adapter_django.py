@@ -6,6 +6,7 @@ written after its documentation of the cache framework.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -28,7 +29,8 @@ def backend(make_url: Any) -> Iterator[Any]:
 
     if not settings.configured:
         settings.configure(USE_TZ=True)
-    from limpet.adapters.django import LimpetCache, _pools
+    from limpet.adapters.django import LimpetCache
+    from limpet.adapters.pools import close_pool
 
     url = make_url()
     made = LimpetCache(
@@ -37,8 +39,8 @@ def backend(make_url: Any) -> Iterator[Any]:
     try:
         yield made
     finally:
-        if url in _pools:
-            _pools.pop(url).close()
+        close_pool(url)
+        with contextlib.suppress(limpet.PoolNotFound):
             limpet.destroy(url)
 
 
