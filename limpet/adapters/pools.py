@@ -54,9 +54,10 @@ def close_pool(url: str) -> None:
 
 def divided(location: str, name: str) -> tuple[str, str]:
     """The URL of the pool and the name in it; `name` if the location has none."""
-    head, _, tail = location.rpartition("/")
-    bare = "//" not in location or head.endswith("/")
-    return (location, name) if bare or not tail else (head, tail)
+    whole = location.rstrip("/")
+    head, _, tail = whole.rpartition("/")
+    bare = "//" not in whole or head.endswith("/")
+    return (whole, name) if bare else (head, tail)
 
 
 class Shared(Generic[T]):
