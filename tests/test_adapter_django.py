@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from kit.adapters import assert_sound, with_kills
 from kit.processes import gather
 
 import limpet
@@ -162,3 +163,14 @@ def test_sessions_are_kept_in_it(backend: Any, monkeypatch: Any) -> None:
     assert sessions.SessionStore(session.session_key)["user"] == 7
     session.delete()
     assert "user" not in sessions.SessionStore(session.session_key)
+
+
+def test_killed_processes_leave_whole_values(backend: Any) -> None:
+    def work(number: int) -> None:
+        backend.set(f"k{number % 20}", [number] * 200)
+        found = backend.get(f"k{(number + 7) % 20}")
+        assert found is None or found == [found[0]] * 200
+
+    backend.get("opened")
+    with_kills(work)
+    assert_sound(backend.at.url)
