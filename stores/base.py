@@ -137,6 +137,16 @@ class Store:
         value = self.get(key)
         return None if value is None else len(value)
 
+    def sizes(self) -> tuple[int, int]:
+        """The number of keys, and the bytes of all keys and values; looks at each."""
+        keys = total = 0
+        for key in self.keys():
+            size = self.size_of(key)
+            if size is not None:
+                keys += 1
+                total += len(key) + size
+        return keys, total
+
     def put(self, key: Any, value: Any) -> None:
         """Insert or update. Raises KeyTooLarge, ValueTooLarge, StoreFull; then nothing changed."""
         self._write(key, value, PUT)

@@ -151,3 +151,16 @@ def test_slice_of_a_value_of_every_kind(pools: Any) -> None:
         store.put(b"k", b"0123456789")
         assert store.get_slice(b"k", 2, 5) == b"234"
         assert store.size_of(b"k") == 10
+
+
+def test_stores_are_listed_with_keys_and_bytes(pools: Any) -> None:
+    pool = pools(node_size="8MiB")
+    for kind in ("race", "rtx-sherman", "rcuckoo"):
+        pool.store(kind, name=kind).put_many((b"%04d" % n, bytes(10)) for n in range(20))
+    cache = pool.cache("cache", max_items=10)
+    cache["k"] = "v"
+    found = {store["name"]: (store["keys"], store["bytes"]) for store in pool.stores(count=True)}
+    assert found.pop("cache") == (1, cache.stats()["bytes"])
+    assert set(found.values()) == {(20, 20 * 14)}
+    assert set(found) == {"race", "rtx-sherman", "rcuckoo"}
+    assert "keys" not in pool.stores()[0]
