@@ -170,8 +170,8 @@ endef
 define EXTRAS
 @$(@D)/bin/python -c 'import importlib.metadata as metadata; \
     wanted = [f"extra == \"{name}\"" for name in ("test", "lint", "peers")]; \
-    print(*(line.split(";")[0] for line in metadata.requires("limpet") \
-            if any(name in line for name in wanted)), sep="\n")' > $(@D)/extras.txt
+    print(*(line.replace(extra, "python_version > \"3\"") for line in metadata.requires("limpet") \
+            for extra in wanted if extra in line), sep="\n")' > $(@D)/extras.txt
 $(@D)/bin/python $(PIP) install -r $(@D)/extras.txt
 endef
 

@@ -6,7 +6,7 @@ import dataclasses
 import fractions
 import json
 import re
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 
 from limpet.shm.errors import ParameterError, PoolCorrupt
 
@@ -99,6 +99,18 @@ def check_fields(parameters: object, **limits: tuple[int, int]) -> None:
     """Raise ParameterError if one of these fields is not a whole number within its limits."""
     for name, (low, high) in limits.items():
         check_whole(name, getattr(parameters, name), low, high)
+
+
+class PoolOptions(TypedDict, total=False):
+    """Arguments of `limpet.create`: fields of `PoolParameters`; sizes also as text."""
+
+    block_size: int | str
+    clients: int
+    lease_us: int
+    fence: str
+    multi_host: bool
+    coherent: bool
+    coherent_bytes: int | str
 
 
 @dataclasses.dataclass(frozen=True)

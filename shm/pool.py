@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import threading
@@ -51,6 +52,7 @@ from limpet.shm.errors import (
     CoherenceError,
     ParameterError,
     PoolCorrupt,
+    PoolExists,
     PoolIncomplete,
     PoolNotFound,
 )
@@ -64,7 +66,9 @@ from limpet.shm.uninterrupted import uninterrupted
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from typing_extensions import Self
+    from typing_extensions import Self, Unpack
+
+    from limpet.shm.parameters import PoolOptions
 
 
 OPEN_TIMEOUT_S: Final = 2.0
@@ -206,7 +210,7 @@ class PoolCore:
         huge_pages: bool = False,
         mode: int = 0o600,
         group: int | str | None = None,
-        **parameters: Any,
+        **parameters: Unpack[PoolOptions],
     ) -> Self:
         """Create a pool and open it.
 
@@ -218,7 +222,7 @@ class PoolCore:
         latency_ns(latency)
 
         def make() -> Any:
-            made, uuid, checked = create_segments(url, nodes, node_size, options, parameters)
+            made, uuid, checked = create_segments(url, nodes, node_size, options, {**parameters})
             try:
                 return cls(canonical(url), made, checked, uuid, latency=latency, options=options)
             except BaseException:
@@ -242,12 +246,31 @@ class PoolCore:
         prefault: bool = False,
         huge_pages: bool = False,
         timeout_s: float = OPEN_TIMEOUT_S,
+        create: bool = False,
+        nodes: int | None = None,
+        node_size: int | str | None = None,
+        mode: int = 0o600,
+        group: int | str | None = None,
+        **parameters: Unpack[PoolOptions],
     ) -> Self:
         """Open a pool that is there; wait up to `timeout_s` for its creator to finish.
 
+        With `create`, a pool that is not there is made first: of several processes, one makes it
+        and the others open it. `nodes`, `node_size`, `mode`, `group` and the fields of
+        `PoolParameters` are those of a pool that is made; one that is there stays as it is.
+
         Raises PoolNotFound, PoolForeign, PoolPermission (another user's, unless `any_owner`),
-        PoolVersion, PoolCorrupt, PoolIncomplete or PoolTruncated without having written to it.
+        PoolVersion, PoolCorrupt, PoolIncomplete or PoolTruncated without having written to it; with
+        `create`, what `create` raises, but not PoolExists. ParameterError: there is a parameter of
+        a new pool, but not `create`.
         """
+        making = {"nodes": nodes, "node_size": node_size, "group": group, **parameters}
+        given = sorted(name for name, value in making.items() if value is not None)
+        if given and not create:
+            raise ParameterError(
+                f"{', '.join(given)}: a pool that is there stays as it is; open(..., create=True) "
+                "makes one that is not"
+            )
         latency_ns(latency)
         options = node_options(numa_node, prefault, huge_pages, any_owner)
         deadline = time.monotonic() + timeout_s
@@ -265,9 +288,27 @@ class PoolCore:
             if pool is not None:
                 pool.close()
 
-        while (pool := uninterrupted(attach, detach)) is None:
-            time.sleep(0.01)
-        return pool  # type: ignore[no-any-return]
+        while True:
+            try:
+                while (pool := uninterrupted(attach, detach)) is None:
+                    time.sleep(0.01)
+                return pool  # type: ignore[no-any-return]
+            except PoolNotFound:
+                if not create:
+                    raise
+            with contextlib.suppress(PoolExists):  # another process was faster
+                return cls.create(
+                    url,
+                    nodes=nodes,
+                    node_size=node_size,
+                    latency=latency,
+                    numa_node=numa_node,
+                    prefault=prefault,
+                    huge_pages=huge_pages,
+                    mode=mode,
+                    group=group,
+                    **parameters,
+                )
 
     # ---- identity ---------------------------------------------------------------------------
 

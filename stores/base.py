@@ -58,6 +58,8 @@ class Store:
     (stores/baselines/dtx/stop.py)."""
     transactional = False
     """Whether it takes part in transactions (stores/rtx/transaction.py)."""
+    swaps = False
+    """Whether it has `swap`."""
     majorities = False
     """Whether it survives the loss of a minority of the replicas only, and not of all but one."""
     losses_survived = 0
@@ -122,6 +124,29 @@ class Store:
         """The value of `key`, or `default`."""
         raise NotImplementedError
 
+    def get_slice(self, key: Any, start: int | None = None, stop: int | None = None) -> Any:
+        """`value[start:stop]` of the value of `key`; None: there is no value.
+
+        A `race` store reads no more than that of a value of more than 4 KiB.
+        """
+        value = self.get(key)
+        return None if value is None else value[start:stop]
+
+    def size_of(self, key: Any) -> int | None:
+        """Bytes of the value of `key`; None: there is no value."""
+        value = self.get(key)
+        return None if value is None else len(value)
+
+    def sizes(self) -> tuple[int, int]:
+        """The number of keys, and the bytes of all keys and values; looks at each."""
+        keys = total = 0
+        for key in self.keys():
+            size = self.size_of(key)
+            if size is not None:
+                keys += 1
+                total += len(key) + size
+        return keys, total
+
     def put(self, key: Any, value: Any) -> None:
         """Insert or update. Raises KeyTooLarge, ValueTooLarge, StoreFull; then nothing changed."""
         self._write(key, value, PUT)
@@ -143,6 +168,29 @@ class Store:
     def delete(self, key: Any) -> None:
         """Delete; KeyError if the key is not there."""
         raise NotImplementedError
+
+    def swap(self, key: Any, expected: bytes, value: Any = None) -> bool:
+        """Set a key to `value`, or delete it for None, if its value is `expected`; whether it was.
+
+        One atomic step. Raises StoreError: this kind has none; and as `put` does.
+        """
+        if not self.transactional:
+            raise StoreError(
+                f"{self.pool.url}: {self.name!r} is a {self.kind} store, which cannot compare a "
+                "value and replace it in one step; race, rtx-race and rtx-sherman can"
+            )
+        name = as_bytes("key", key)
+
+        def work(tx: Any) -> bool:
+            if tx.get(self, name) != expected:
+                return False
+            if value is None:
+                tx.delete(self, name)
+            else:
+                tx.update(self, name, value)
+            return True
+
+        return bool(self.pool.transaction(work))
 
     def __len__(self) -> int:
         """The number of keys; counts all of them."""

@@ -1,43 +1,57 @@
 """`pool.dict()`: a store as a MutableMapping of Python objects.
 
 A value is encoded when it is set and decoded, afresh, each time it is read: `d[k].append(x)`
-changes a copy. Write `d[k] = d[k] + [x]`, which is not atomic. `setdefault` is; `pop` and `popitem`
-give an entry to one process only, with a value that may be replaced before the entry is gone.
-With codec "pickle", reading executes code that any process that may write to the pool can choose.
+changes a copy. `d[k] = d[k] + [x]` is not atomic; `d.update_with(k, lambda v: v + [x])` is. With
+codec "pickle", reading executes code that any process that may write to the pool can choose.
+
+`setdefault` is atomic in every kind of store. `pop`, `popitem`, `compare_and_set` and `update_with`
+are in the kinds race, rtx-race and rtx-sherman, which can compare a value and replace it in one
+step. In the others the last two raise StoreError, and a value may be replaced between the two steps
+of `pop` and `popitem`, which still give an entry to one process only.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, MutableMapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 from limpet.shm.errors import KeyExists
 
 if TYPE_CHECKING:
+    from limpet.stores.base import Store
     from limpet.stores.codecs import Codec
 
+K = TypeVar("K")
+V = TypeVar("V")
+T = TypeVar("T")
+K2 = TypeVar("K2")
+V2 = TypeVar("V2")
 
 MISSING: Final = object()
 
 
-class SharedDict(MutableMapping[Any, Any]):
-    """A mapping that lives in a pool. Iteration is as weakly consistent as the store's."""
+class SharedDict(MutableMapping[K, V]):
+    """A mapping that lives in a pool. Iteration is as weakly consistent as the store's.
 
-    def __init__(self, store: Any, codec: Codec) -> None:
+    `SharedDict[str, Config]` is for type checkers: the pool does not check what others set.
+    """
+
+    def __init__(self, store: Store, codec: Codec) -> None:
         self.store = store
         self.codec = codec
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: K) -> V:
         data = self.store.get(self.codec.encode_key(key))
         if data is None:
             raise KeyError(key)
-        return self.codec.decode(data)
+        value: V = self.codec.decode(data)
+        return value
 
-    def __setitem__(self, key: Any, value: Any) -> None:
+    def __setitem__(self, key: K, value: V) -> None:
         self.store.put(self.codec.encode_key(key), self.codec.encode(value))
 
-    def __delitem__(self, key: Any) -> None:
+    def __delitem__(self, key: K) -> None:
         try:
             self.store.delete(self.codec.encode_key(key))
         except KeyError:
@@ -46,44 +60,63 @@ class SharedDict(MutableMapping[Any, Any]):
     def __contains__(self, key: object) -> bool:
         return self.codec.encode_key(key) in self.store
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[K]:
         return map(self.codec.decode_key, self.store)
 
     def __len__(self) -> int:
         return len(self.store)
 
-    def get(self, key: Any, default: Any = None) -> Any:
+    @overload
+    def get(self, key: K) -> V | None: ...
+    @overload
+    def get(self, key: K, default: V | T) -> V | T: ...
+    def get(self, key: K, default: object = None) -> object:
         data = self.store.get(self.codec.encode_key(key))
         return default if data is None else self.codec.decode(data)
 
-    def pop(self, key: Any, default: Any = MISSING) -> Any:
-        """As for a dict: of several processes, only one gets the value."""
-        try:
-            value = self[key]
-            del self[key]
-        except KeyError:
-            if default is MISSING:
-                raise
-            return default
-        return value
+    # ---- in one step ------------------------------------------------------------------------
 
-    def popitem(self) -> tuple[Any, Any]:
+    @overload
+    def pop(self, key: K) -> V: ...
+    @overload
+    def pop(self, key: K, default: V | T) -> V | T: ...
+    def pop(self, key: K, default: object = MISSING) -> object:
+        """As for a dict: of several processes, only one gets the value."""
+        data = self._take(self.codec.encode_key(key))
+        if data is not None:
+            return self.codec.decode(data)
+        if default is MISSING:
+            raise KeyError(key)
+        return default
+
+    def popitem(self) -> tuple[K, V]:
         """Take out some entry; KeyError when there is none. Only one process gets an entry."""
-        for key in self:
-            with contextlib.suppress(KeyError):  # then another process was faster
-                return key, self.pop(key)
+        for name in self.store:
+            data = self._take(name)
+            if data is not None:
+                return self.codec.decode_key(name), self.codec.decode(data)
         raise KeyError("popitem(): the mapping is empty")
 
-    def clear(self) -> None:
-        """Take out every entry that is there all the while: one pass over the keys.
+    def _take(self, name: bytes) -> bytes | None:
+        """Delete a key; its value, or None: it is not there."""
+        while True:
+            data: bytes | None = self.store.get(name)
+            if data is None:
+                return None
+            if not self.store.swaps:
+                try:
+                    self.store.delete(name)
+                except KeyError:
+                    return None
+                return data
+            if self.store.swap(name, data):
+                return data
 
-        An entry that another process sets meanwhile may stay.
-        """
-        for key in self.store:
-            with contextlib.suppress(KeyError):  # then another process was faster
-                self.store.delete(key)
-
-    def setdefault(self, key: Any, default: Any = None) -> Any:
+    @overload
+    def setdefault(self: SharedDict[K, T | None], key: K, default: None = None) -> T | None: ...
+    @overload
+    def setdefault(self, key: K, default: V) -> V: ...
+    def setdefault(self, key: K, default: Any = None) -> Any:
         """As for a dict, and atomic: of several processes, one sets the value that all get."""
         name = self.codec.encode_key(key)
         while True:
@@ -97,17 +130,67 @@ class SharedDict(MutableMapping[Any, Any]):
                 continue
             return self.codec.decode(data)
 
-    def copy(self) -> dict[Any, Any]:
+    def compare_and_set(self, key: K, expected: V, value: V) -> bool:
+        """Set a key to `value` if its value equals `expected`; whether it did. Atomic.
+
+        StoreError: this kind of store cannot. Raises as a set does.
+        """
+        name, data = self.codec.encode_key(key), self.codec.encode(value)
+        while True:
+            found = self.store.get(name)
+            if found is None or self.codec.decode(found) != expected:
+                return False
+            if self.store.swap(name, found, data):
+                return True
+
+    @overload
+    def update_with(self, key: K, function: Callable[[V], V]) -> V: ...
+    @overload
+    def update_with(self, key: K, function: Callable[[V | T], V], default: T) -> V: ...
+    def update_with(self, key: K, function: Callable[[Any], Any], default: object = MISSING) -> Any:
+        """Set a key to `function(its value)`; the new value. Atomic.
+
+        If the key is not there, the function gets the `default`; without one, KeyError. It is
+        called again when another process changed the value meanwhile, so it must have no other
+        effects. StoreError: this kind of store cannot. Raises as a set does.
+        """
+        name = self.codec.encode_key(key)
+        while True:
+            found = self.store.get(name)
+            if found is None and default is MISSING:
+                raise KeyError(key)
+            value = function(default if found is None else self.codec.decode(found))
+            data = self.codec.encode(value)
+            if found is not None:
+                if self.store.swap(name, found, data):
+                    return value
+                continue
+            with contextlib.suppress(KeyExists):
+                self.store.insert(name, data)
+                return value
+
+    # ---- the whole mapping ------------------------------------------------------------------
+
+    def clear(self) -> None:
+        """Take out every entry that is there all the while: one pass over the keys.
+
+        An entry that another process sets meanwhile may stay.
+        """
+        for key in self.store:
+            with contextlib.suppress(KeyError):  # then another process was faster
+                self.store.delete(key)
+
+    def copy(self) -> dict[K, V]:
         """A dict with the entries of the mapping; not a snapshot while others write."""
         return dict(self)
 
-    def __or__(self, other: Any) -> dict[Any, Any]:
-        return {**self, **other}
+    def __or__(self, other: Mapping[K2, V2]) -> dict[K | K2, V | V2]:
+        return {**self, **other}  # type: ignore[dict-item]
 
-    def __ror__(self, other: Any) -> dict[Any, Any]:
-        return {**other, **self}
+    def __ror__(self, other: Mapping[K2, V2]) -> dict[K | K2, V | V2]:
+        return {**other, **self}  # type: ignore[dict-item]
 
-    def __ior__(self, other: Any) -> SharedDict:
+    def __ior__(self, other: Mapping[K, V]) -> SharedDict[K, V]:  # type: ignore[misc]
         self.update(other)
         return self
 
@@ -118,7 +201,7 @@ class SharedDict(MutableMapping[Any, Any]):
         return _attached, (self.store.pool, self.store.kind, self.store.name)
 
 
-def _attached(pool: Any, kind: str, name: str) -> SharedDict:
+def _attached(pool: Any, kind: str, name: str) -> SharedDict[Any, Any]:
     from limpet.stores.codecs import Codec
 
     store, codec = pool.attached(kind, name)

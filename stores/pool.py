@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import inspect
@@ -220,8 +221,25 @@ class Pool(PoolCore):
             pass
         raise PoolCorrupt(f"{self.url}: the catalogue's entry of {name!r} is damaged")
 
-    def stores(self) -> list[dict[str, Any]]:
-        """The stores of the pool: name, kind, codec, parameters."""
+    def stores(self, count: bool = False) -> list[dict[str, Any]]:
+        """The stores of the pool: name, kind, codec, parameters.
+
+        With `count` also `keys`, and the `bytes` of all keys and values, which takes a look at each
+        key, and is no snapshot while others write; of a cache, what it counts towards its bounds,
+        which takes none. Then also raises NodeFailed.
+        """
+        listed = self._stores()
+        if not count:
+            return listed
+        counted = []
+        for found in listed:
+            with contextlib.suppress(StoreDropped):  # since it was listed
+                store = self.attached(found["kind"], found["name"])[0]
+                keys, size = store.sizes()
+                counted.append({**found, "keys": keys, "bytes": size})
+        return counted
+
+    def _stores(self) -> list[dict[str, Any]]:
         return self.exclusively(
             lambda: [
                 {"name": name, **self.stored(entry.payload, name)}
@@ -258,7 +276,7 @@ class Pool(PoolCore):
         store: str = "race",
         codec: str | None = None,
         **parameters: Any,
-    ) -> SharedDict:
+    ) -> SharedDict[Any, Any]:
         """A MutableMapping of Python objects over the store of that name; see `SharedDict`.
 
         `codec`: "pickle", "msgpack", "json" or "bytes"; it is kept with the store. By default that

@@ -98,6 +98,24 @@ class Objects:
         self.endpoint.wait()
         return value
 
+    def length(self) -> int:
+        """Bytes of the value of the object in the image."""
+        return self.sizes >> 16
+
+    def part(self, start: Any, stop: Any) -> bytes:
+        """`value()[start:stop]`; of a large object, reads no more than that."""
+        length = self.sizes >> 16
+        first, last, _ = slice(start, stop).indices(length)
+        if last <= first:
+            return b""
+        at = HEADER + ((self.sizes & 0xFFFF) + 7 & ~7)
+        if self.complete or at + length <= IMAGE_SIZE:
+            return self.image.cut(at + first, last - first)
+        skip = first & 7
+        data = self.endpoint.read(self.address + at + first - skip, last - first + skip)
+        self.endpoint.wait()
+        return data[skip:]
+
     def fits(self, reference: int) -> bool:
         """Whether the sizes in the image are possible for an object of that class."""
         size = self.prefix + HEADER + ((self.sizes & 0xFFFF) + 7 & ~7) + (self.sizes >> 16)

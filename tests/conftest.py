@@ -25,14 +25,19 @@ import pytest
 from kit import parts
 
 import limpet
+from limpet.adapters.pools import close_pool
 
 HANG_S = 150 if limpet.build == "compiled" else 300
 AGAIN_S = 10
 """Python drops what is raised while a destructor runs."""
 MERCY_S = 30
 SHM = Path("/dev/shm")
-HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
-"""Of multiprocessing: they end with this process."""
+HELPERS = (
+    "multiprocessing.resource_tracker",
+    "multiprocessing.forkserver",
+    "loky.backend.resource_tracker",
+)
+"""Of multiprocessing, and of joblib: they end with this process."""
 
 _before: set[str] = set()
 _first_seen: dict[str, str] = {}
@@ -232,3 +237,15 @@ def pools() -> Iterator[Pools]:
 @pytest.fixture
 def make_url() -> Callable[[], str]:
     return Pools.url
+
+
+@pytest.fixture
+def location(make_url: Callable[[], str]) -> Iterator[str]:
+    """The URL of a pool that an adapter makes; it is closed and destroyed after the test."""
+    url = make_url()
+    try:
+        yield url
+    finally:
+        close_pool(url)
+        with contextlib.suppress(limpet.PoolNotFound):
+            limpet.destroy(url)

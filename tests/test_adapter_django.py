@@ -6,11 +6,13 @@ written after its documentation of the cache framework.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from kit.adapters import assert_sound, with_kills
 from kit.processes import gather
 
 import limpet
@@ -28,7 +30,8 @@ def backend(make_url: Any) -> Iterator[Any]:
 
     if not settings.configured:
         settings.configure(USE_TZ=True)
-    from limpet.adapters.django import LimpetCache, _pools
+    from limpet.adapters.django import LimpetCache
+    from limpet.adapters.pools import close_pool
 
     url = make_url()
     made = LimpetCache(
@@ -37,8 +40,8 @@ def backend(make_url: Any) -> Iterator[Any]:
     try:
         yield made
     finally:
-        if url in _pools:
-            _pools.pop(url).close()
+        close_pool(url)
+        with contextlib.suppress(limpet.PoolNotFound):
             limpet.destroy(url)
 
 
@@ -160,3 +163,14 @@ def test_sessions_are_kept_in_it(backend: Any, monkeypatch: Any) -> None:
     assert sessions.SessionStore(session.session_key)["user"] == 7
     session.delete()
     assert "user" not in sessions.SessionStore(session.session_key)
+
+
+def test_killed_processes_leave_whole_values(backend: Any) -> None:
+    def work(number: int) -> None:
+        backend.set(f"k{number % 20}", [number] * 200)
+        found = backend.get(f"k{(number + 7) % 20}")
+        assert found is None or found == [found[0]] * 200
+
+    backend.get("opened")
+    with_kills(work)
+    assert_sound(backend.at.url)

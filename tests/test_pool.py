@@ -564,3 +564,25 @@ def test_another_user_of_the_group_opens_a_pool_that_was_made_for_it(pools: Any,
     else:
         assert gather(lambda: other(True)) == ["root's"]
         assert pool.dict("d")["k"] == "theirs"
+
+
+def test_open_with_create_makes_a_pool_once(make_url: Any) -> None:
+    url = make_url()
+
+    def use() -> Any:
+        with limpet.open(url, create=True, node_size="2MiB", nodes=2, clients=16) as pool:
+            return pool.parameters.nodes, pool.uuid
+
+    try:
+        assert len(set(gather(use, use, use, use))) == 1
+        with limpet.open(url, create=True, nodes=1) as pool:  # it stays as it is
+            assert pool.parameters.nodes == 2
+    finally:
+        limpet.destroy(url)
+
+
+def test_open_without_create_takes_no_parameters_of_a_new_pool(make_url: Any) -> None:
+    with pytest.raises(limpet.ParameterError, match="node_size: a pool that is there stays"):
+        limpet.open(make_url(), node_size="2MiB")
+    with pytest.raises(limpet.PoolNotFound):
+        limpet.open(make_url())

@@ -18,36 +18,13 @@ Values are pickled, so processes that may write to the pool must trust each othe
 
 from __future__ import annotations
 
-import contextlib
-import threading
 import time
-from typing import Any, Final
+from typing import Any
 
 from django.core.cache.backends.base import DEFAULT_TIMEOUT, BaseCache
 
 import limpet
-from limpet.stores.cache.cache import Cache
-from limpet.stores.cache.parameters import TTL_MAX_MS
-
-NAME: Final = "cache"
-POOL_OPTIONS: Final = ("nodes", "node_size", "clients")
-CACHE_OPTIONS: Final = ("max_bytes", "policy")
-
-_lock = threading.Lock()
-_pools: Final[dict[str, limpet.Pool]] = {}
-"""Of this process, by URL: Django makes a backend for each thread."""
-
-
-def _pool(url: str, options: dict[str, Any]) -> limpet.Pool:
-    """The pool, opened once in this process; made if it is not there."""
-    with _lock:
-        while url not in _pools or _pools[url].closed:
-            try:
-                _pools[url] = limpet.open(url)
-            except limpet.PoolNotFound:
-                with contextlib.suppress(limpet.PoolExists):  # another process was faster
-                    _pools[url] = limpet.create(url, **options)
-        return _pools[url]
+from limpet.adapters.pools import CACHE_OPTIONS, POOL_OPTIONS, Shared, milliseconds, pickled_cache
 
 
 class LimpetCache(BaseCache):
@@ -55,31 +32,24 @@ class LimpetCache(BaseCache):
 
     def __init__(self, location: str, params: dict[str, Any]) -> None:
         super().__init__(params)
-        options = params.get("OPTIONS", {})
-        head, _, name = location.rpartition("/")
-        bare = "//" not in location or head.endswith("/")
-        self._url, self._name = (location, NAME) if bare else (head, name)
-        self._pool_options = {key: options[key] for key in POOL_OPTIONS if key in options}
-        self._cache_options = {key: options[key] for key in CACHE_OPTIONS if key in options}
-        if "MAX_ENTRIES" in options or "max_entries" in params:
-            self._cache_options["max_items"] = int(self._max_entries)
-        self._made: Cache[str, Any] | None = None
+        given = params.get("OPTIONS", {})
+        options = {key: given[key] for key in (*CACHE_OPTIONS, *POOL_OPTIONS) if key in given}
+        if "MAX_ENTRIES" in given or "max_entries" in params:
+            options["max_items"] = int(self._max_entries)
+        self.at = Shared(pickled_cache, location, "cache", options, CACHE_OPTIONS)
 
     @property
-    def shared(self) -> Cache[str, Any]:
+    def shared(self) -> limpet.Cache[str, Any]:
         """The cache in the pool."""
-        if self._made is None or self._made.store.pool.closed:
-            pool = _pool(self._url, self._pool_options)
-            self._made = pool.cache(self._name, **self._cache_options)
-        return self._made
+        return self.at()
 
     def _ttl(self, timeout: Any) -> int | None:
         """ms that an entry lives; 0: for ever; None: it has expired already."""
         end = self.get_backend_timeout(timeout)
         if end is None:
             return 0
-        left = int((end - time.time()) * 1000)
-        return min(left, TTL_MAX_MS) if left > 0 else None
+        left = end - time.time()
+        return milliseconds(left) if left > 0 else None
 
     def add(
         self, key: str, value: Any, timeout: Any = DEFAULT_TIMEOUT, version: int | None = None

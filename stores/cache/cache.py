@@ -25,6 +25,7 @@ from limpet.shm.errors import ParameterError
 from limpet.shm.parameters import check_whole
 from limpet.stores.cache.flight import Flights
 from limpet.stores.cache.layout import TAG_BITS, TAGS_EACH, TAGS_MAX, US_PER_MS
+from limpet.stores.cache.lock import CacheLock
 from limpet.stores.cache.memoize import Computes, memoized
 from limpet.stores.cache.parameters import TTL_MAX_MS
 from limpet.stores.cache.status import SWAP
@@ -54,6 +55,13 @@ def tags_word(tags: Iterable[str]) -> int:
     for number in numbers:
         word = word << TAG_BITS | number
     return word
+
+
+def _begins(key: object, prefix: str | bytes) -> bool:
+    """Whether a key is of the prefix's type, and begins with it."""
+    if isinstance(prefix, str):
+        return isinstance(key, str) and key.startswith(prefix)
+    return isinstance(key, bytes) and key.startswith(prefix)
 
 
 def tag_number(tag: str) -> int:
@@ -173,8 +181,10 @@ class Cache(MutableMapping[K, V]):
         left = deadline - self.store.endpoint.microseconds()
         return max(0, left) // US_PER_MS if deadline else None
 
-    def delete(self, key: K) -> bool:
-        """Delete an entry; whether there was one."""
+    def delete(self, key: K, token: int | None = None) -> bool:
+        """Delete an entry; whether there was one. `token`: only if it is as `gets` found it."""
+        if token is not None:
+            return self.store.delete_as(self.codec.encode_key(key), token)
         try:
             self.store.delete(self.codec.encode_key(key))
         except KeyError:
@@ -225,15 +235,20 @@ class Cache(MutableMapping[K, V]):
             return None, TOKEN_OF_NOTHING
         return self.codec.decode(found[0]), found[1]
 
-    def cas(self, key: K, value: V, token: int) -> bool:
-        """Set a value if the entry is as `gets` found it; whether it was. The deadline stays.
+    def cas(self, key: K, value: V, token: int, *, ttl: int | None = None) -> bool:
+        """Set a value if the entry is as `gets` found it; whether it was.
+
+        Its deadline and tags stay, unless a `ttl` is given.
 
         The token stands for the bytes of the entry: an entry that was changed and changed back
         matches it. With the token of nothing this is `add`.
         """
+        terms = self.terms(ttl, False, 0, ())
         if token == TOKEN_OF_NOTHING:
-            return self._write(key, value, INSERT, self.store.usual) == DONE
-        return self._write(key, value, SWAP, Terms(checksum=token, keep=True)) == DONE
+            return self._write(key, value, INSERT, terms) == DONE
+        if ttl is None:
+            return self._write(key, value, SWAP, Terms(checksum=token, keep=True)) == DONE
+        return self._write(key, value, SWAP, Terms(terms.span, checksum=token)) == DONE
 
     def incr(
         self, key: K, delta: int = 1, *, initial: int | None = None, ttl: int | None = None
@@ -318,6 +333,18 @@ class Cache(MutableMapping[K, V]):
         """Invalidate all entries with one of these tags whose value was begun before now."""
         for tag in tags:
             self.store.invalidate(tag_number(tag))
+
+    def delete_prefix(self, prefix: str | bytes) -> int:
+        """Delete all entries whose key is text, or bytes, that begins so; how many there were.
+
+        Walks over all keys. An entry that is set meanwhile may stay. Tags are for what is often
+        invalidated.
+        """
+        return sum(
+            self.store.take(name) is not None
+            for name in self.store
+            if _begins(self.codec.decode_key(name), prefix)
+        )
 
     def expire(self) -> int:
         """Free the memory of all entries that do not count any more; how many there were.
@@ -425,6 +452,12 @@ class Cache(MutableMapping[K, V]):
         elif flies:
             terms = self.terms(ttl, slide, stale, tags, birth)
             self.store.finish_flight(name, self.codec.encode(value), terms)
+
+    def lock(self, key: K, ttl: int = PATIENCE_MS) -> CacheLock:
+        """A lock that goes with a key, for threads of all processes: to compute what is not set by
+        `get_or_compute`. A dead process loses it at once, and a living one after `ttl` ms."""
+        check_whole("ttl", ttl, 1, TTL_MAX_MS)
+        return CacheLock(self.store, self.codec.encode_key(key), ttl)
 
     def memoize(
         self,

@@ -192,6 +192,22 @@ class Entries:
                 return MISSING
         return outcome
 
+    def delete_as(self, place: Place, key: bytes, checksum: int) -> int:
+        """Delete an entry that counts and has this checksum: as `delete`; EXISTS: it has another
+        one."""
+        self.index.choose(place, key)
+        slot = self.index.find(place, key)
+        if not slot:
+            return MISSING
+        if self.state(self.objects.at()) != FRESH:
+            return MISSING
+        if self.objects.checksum() != checksum:
+            return EXISTS
+        outcome = self.unlink(place, slot)
+        if outcome == DONE:
+            self.counters.count(DELETES, 1)
+        return outcome
+
     def take(self, place: Place, key: bytes) -> tuple[int, Any]:
         """Delete an entry that counts: as `delete`, and its value."""
         self.index.choose(place, key)

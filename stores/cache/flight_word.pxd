@@ -28,5 +28,7 @@ cdef class FlightWord:
         entries=Entries, objects=CacheObjects, head=u64, state=int, birth=u64, pilot=u64, found=u64
     )
     cdef object board(self, Place place, bytes key, u64 dead)
+    @cython.locals(entries=Entries, head=u64)
+    cdef u64 pilot(self, Place place, bytes key) except? 0
     @cython.locals(entries=Entries, slot=u64, head=u64, pending=u64)
     cdef bint alight(self, Place place, bytes key) except -1

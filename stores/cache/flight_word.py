@@ -52,6 +52,18 @@ class FlightWord:
         # A kill here: a waiting caller sees that the client is dead, and takes over.
         return (MINE, value, birth) if found == pilot else (OTHERS, value, found)
 
+    def pilot(self, place: Place, key: bytes) -> int:
+        """The client that has the flight of a key without a value, alive or not; 0: there is
+        none."""
+        entries = self.entries
+        entries.index.choose(place, key)
+        if not entries.index.find(place, key):
+            return 0
+        head = entries.objects.at()
+        if entries.state(head) != UNDECIDED:
+            return 0
+        return self.endpoint.load(head + FLIGHT)
+
     def alight(self, place: Place, key: bytes) -> bool:
         """End this client's flight of a key without a value; False: it has none."""
         entries = self.entries

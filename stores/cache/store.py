@@ -265,6 +265,20 @@ class CacheStore(HashStore):
             attempt += 1
             self.endpoint.pause(attempt)
 
+    def delete_as(self, key: Any, checksum: int) -> bool:
+        """Delete an entry if it has this checksum; whether it had."""
+        data = as_bytes("key", key)
+        self.operations += 1
+        attempt = 0
+        while True:
+            outcome = self.within(lambda: self.entries.delete_as(self.place, data, checksum))
+            if outcome not in (AGAIN, FULL):
+                return bool(outcome == DONE)
+            if outcome == FULL:
+                self.grow(data)
+            attempt += 1
+            self.endpoint.pause(attempt)
+
     def purge(self, key: bytes) -> bool:
         """Remove an entry that does not count; whether there was one."""
         return bool(self.within(lambda: self.entries.purge(self.place, key)))
@@ -305,9 +319,14 @@ class CacheStore(HashStore):
         self.within(lambda: self.counters.count(COMPUTATIONS, 1))
         return done
 
-    def abandon_flight(self, key: bytes) -> None:
-        """End the flight without a value: this client does not compute it after all."""
-        self.within(lambda: self.flight.alight(self.place, key))
+    def abandon_flight(self, key: bytes) -> bool:
+        """End the flight without a value: this client does not compute it after all. False: it has
+        no flight of this key."""
+        return bool(self.within(lambda: self.flight.alight(self.place, key)))
+
+    def pilot(self, key: bytes) -> int:
+        """The client that computes a key without a value, alive or not; 0: there is none."""
+        return int(self.within(lambda: self.flight.pilot(self.place, key)))
 
     # ---- the whole cache --------------------------------------------------------------------
 

@@ -9,10 +9,12 @@ Round trips without conflict: search 2 (1 when no fingerprint matches), update 3
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from limpet.shm.errors import StoreFull
 from limpet.stores import regions
+from limpet.stores.base import as_bytes
 from limpet.stores.race.check import Check
 from limpet.stores.race.hash_store import HashStore
 from limpet.stores.race.index import Holds, Index
@@ -20,12 +22,14 @@ from limpet.stores.race.parameters import GrowingParameters
 from limpet.stores.race.slots import Slots
 from limpet.stores.race.splitter import Splitter
 from limpet.stores.records import Objects
+from limpet.stores.status import DONE, EXISTS, FULL, MISSING, NO_MEMORY, UPDATE
 
 
 class Race(HashStore):
     """The `race` store. `GrowingParameters`."""
 
     Parameters: type[GrowingParameters] = GrowingParameters
+    swaps = True
 
     def __init__(
         self, pool: Any, kind: str, name: str, parameters: Any, objects: Any = None
@@ -37,6 +41,58 @@ class Race(HashStore):
         index = Index(pool, name, parameters, objects, attach(pool, name, parameters), Holds(name))
         slots = Slots(index, pool.client)
         self.hold_parts(index, slots, Splitter(pool, index, parameters), Check(pool, index))
+
+    def get_slice(self, key: Any, start: int | None = None, stop: int | None = None) -> Any:
+        return self._of_value(key, lambda: self.objects.part(start, stop))
+
+    def size_of(self, key: Any) -> Any:
+        return self._of_value(key, lambda: self.objects.length())
+
+    def _of_value(self, key: Any, take: Callable[[], Any]) -> Any:
+        """The result of `take`, with the object of `key` in the image; None: there is none."""
+        self.operations += 1
+        return self.within(self._take_once, as_bytes("key", key), take)
+
+    def _take_once(self, key: bytes, take: Callable[[], Any]) -> Any:
+        self.index.choose(self.place, key)
+        return take() if self.index.find(self.place, key) else None
+
+    def swap(self, key: Any, expected: bytes, value: Any = None) -> bool:
+        """As of every store. 3 round trips; 2 if the value is another one."""
+        name = as_bytes("key", key)
+        data = None if value is None else as_bytes("value", value)
+        size = 0 if data is None else self.objects.size_of(name, data)
+        self.operations += 1
+        attempt = 0
+        while True:
+            outcome = self.within(self._swap_once, name, expected, data, size)
+            if outcome in (DONE, EXISTS, MISSING):
+                return bool(outcome == DONE)
+            if outcome == NO_MEMORY:
+                self.have_memory(name, UPDATE, name, size)
+            elif outcome == FULL:
+                self.grow(name)
+            attempt += 1
+            self.retries += 1
+            self.endpoint.pause(attempt)
+
+    def _swap_once(self, key: bytes, expected: bytes, value: bytes | None, size: int) -> int:
+        """DONE, EXISTS: the value is another one, MISSING, AGAIN, FULL or NO_MEMORY."""
+        place = self.place
+        self.index.choose(place, key)
+        slot = self.index.find(place, key)
+        if not slot:
+            return MISSING
+        # ORDER: the value is read after the slot's word. The CAS of that word, while the client is
+        # pinned, shows that the slot had this object all the while.
+        if self.objects.value() != expected:
+            return EXISTS
+        if value is None:
+            return self.slots.remove(place, slot)
+        reference = self.make_object(place, key, value, size)
+        if not reference:
+            return NO_MEMORY
+        return self.slots.replace(place, slot, (place.hash & 0xFF) << 56 | reference)
 
     @staticmethod
     def make(pool: Any, name: str, parameters: Any) -> None:

@@ -75,6 +75,7 @@ class RtxRace(HashStore):
     Parameters: type[RtxRaceParameters] = RtxRaceParameters
     resolves = True
     transactional = True
+    swaps = True
 
     def __init__(self, pool: Any, kind: str, name: str, parameters: Any) -> None:
         super().__init__(pool, kind, name, parameters)

@@ -81,6 +81,7 @@ class RtxSherman(InlineStore):
     grows = True
     resolves = True
     transactional = True
+    swaps = True
 
     def __init__(self, pool: Any, kind: str, name: str, parameters: ShermanParameters) -> None:
         super().__init__(pool, kind, name, parameters)

@@ -1,0 +1,126 @@
+"""What all adapters share: from a location in settings to what a pool has there.
+
+A location is the URL of a pool and, after its last slash, the name of the cache or store in it:
+`shm://site/pages`. Without a name, the adapter's own is taken; so a pool in files is named with it:
+`file:///dev/hugepages/site/pages`.
+
+A process opens a pool once, whichever adapters use it; the first process makes it. It stays until
+`limpet destroy`. A forked child goes on with its parent's handles, as a client of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Generic, TypeVar
+
+import limpet
+from limpet.stores.cache.parameters import TTL_MAX_MS
+
+T = TypeVar("T")
+
+POOL_OPTIONS: Final[tuple[str, ...]] = ("nodes", "node_size", "clients", "mode", "group")
+CACHE_OPTIONS: Final[tuple[str, ...]] = ("max_bytes", "max_items", "policy")
+
+_lock = threading.Lock()
+_pools: Final[dict[str, limpet.Pool]] = {}
+"""Of this process, by URL."""
+
+
+def _renew_lock() -> None:
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
+
+
+def pool_at(url: str, options: Mapping[str, Any]) -> limpet.Pool:
+    """The pool, opened once in this process; made, with `options`, if it is not there."""
+    with _lock:
+        if url not in _pools or _pools[url].closed:
+            _pools[url] = limpet.open(url, create=True, **options)
+        return _pools[url]
+
+
+def close_pool(url: str) -> None:
+    """Close this process's handle of a pool; adapters that are used again open it again."""
+    with _lock:
+        pool = _pools.pop(url, None)
+    if pool is not None:
+        pool.close()
+
+
+def divided(location: str, name: str) -> tuple[str, str]:
+    """The URL of the pool and the name in it; `name` if the location has none."""
+    whole = location.rstrip("/")
+    head, _, tail = whole.rpartition("/")
+    bare = "//" not in whole or head.endswith("/")
+    return (whole, name) if bare else (head, tail)
+
+
+class Shared(Generic[T]):
+    """What a pool has at a location: opened when it is first needed, and pickled by name.
+
+    `kind` says how it is opened: `kind(pool, name, options)`. It must be a function of a module.
+    """
+
+    def __init__(
+        self,
+        kind: Callable[[limpet.Pool, str, dict[str, Any]], T],
+        location: str,
+        name: str,
+        options: Mapping[str, Any],
+        known: tuple[str, ...] = (),
+    ) -> None:
+        """`options` of the pool, and those of the `known` names. ParameterError: another one."""
+        if unknown := sorted(set(options) - set(POOL_OPTIONS) - set(known)):
+            raise limpet.ParameterError(
+                f"{location}: there is no option {', '.join(unknown)}; there is "
+                f"{', '.join((*known, *POOL_OPTIONS))}"
+            )
+        self.kind = kind
+        self.url, self.name = divided(location, name)
+        self.pool_options = {key: options[key] for key in POOL_OPTIONS if key in options}
+        self.options = {key: options[key] for key in known if key in options}
+        self._made: tuple[limpet.Pool, T] | None = None
+
+    def __call__(self) -> T:
+        """It, made if it is not there."""
+        made = self._made
+        if made is None or made[0].closed:
+            pool = pool_at(self.url, self.pool_options)
+            made = self._made = (pool, self.kind(pool, self.name, self.options))
+        return made[1]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_made": None}
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Shared):
+            return NotImplemented
+        return (self.kind, self.url, self.name) == (other.kind, other.url, other.name)
+
+    def __hash__(self) -> int:
+        return hash((self.url, self.name))
+
+    def __repr__(self) -> str:
+        return f"{self.url}/{self.name}"
+
+
+def pickled_cache(pool: limpet.Pool, name: str, options: dict[str, Any]) -> limpet.Cache[str, Any]:
+    """A cache of Python objects."""
+    return pool.cache(name, **options)
+
+
+def bytes_cache(
+    pool: limpet.Pool, name: str, options: dict[str, Any]
+) -> limpet.Cache[bytes, bytes]:
+    """A cache of bytes, which the host has encoded."""
+    return pool.cache(name, codec="bytes", **options)
+
+
+def milliseconds(seconds: float) -> int:
+    """A time to live of a cache; at least 1, as 0 would be for ever. Negative ones stay so."""
+    return max(1, min(round(seconds * 1000), TTL_MAX_MS)) if seconds >= 0 else -1

@@ -1,0 +1,89 @@
+"""A lock that goes with a key of a cache: `cache.lock(key)`.
+
+It is the flight (flight.py) of an entry of its own, which never gets a value: the client that has
+the flight has the lock. So a lock takes as much memory as a small entry, while it is held, and none
+otherwise; and a waiting client takes it over at once when the client that has it is dead. No
+operation on the key itself waits for it.
+
+It is there to spare work, as is the cache: after its `ttl` another client may take it, `clear`
+frees it, and so does an eviction when locks are all that the cache has. `pool.lock` is exact.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+from limpet.shm.errors import ParameterError
+from limpet.stores.cache.status import MINE
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from limpet.stores.cache.store import CacheStore
+
+PREFIX: Final = b"\xff\0lock\0"
+"""Before the bytes of a key: no codec but "bytes" makes a key that begins so."""
+PAUSE_S: Final = 0.0002
+PAUSE_MAX_S: Final = 0.005
+
+
+class CacheLock:
+    """As threading.Lock: any thread of the process that has it may release it."""
+
+    def __init__(self, store: CacheStore, key: bytes, ttl: int) -> None:
+        self.store = store
+        self.key = PREFIX + key
+        self.ttl = ttl
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """Have the lock; False: another client has it, and `timeout` seconds are over."""
+        end = time.monotonic() + timeout
+        dead, pause = 0, PAUSE_S
+        while True:
+            how, _, holder = self.store.begin_flight(self.key, dead, self.ttl)
+            if how == MINE:
+                return True
+            if not self._lives(holder):
+                dead = holder
+                continue
+            if not blocking or (timeout >= 0 and time.monotonic() >= end):
+                return False
+            time.sleep(pause)
+            pause = min(2 * pause, PAUSE_MAX_S)
+
+    def end(self) -> bool:
+        """Give the lock back; False: this process does not have it, or not any more."""
+        return self.store.abandon_flight(self.key)
+
+    def release(self) -> None:
+        """Give the lock back. ParameterError: this process does not have it, or not any more."""
+        if not self.end():
+            raise ParameterError(
+                f"{self.store.pool.url}: {self!r} is not held by this process; its ttl of "
+                f"{self.ttl} ms may be over"
+            )
+
+    def locked(self) -> bool:
+        """Whether a living client has it."""
+        holder = self.store.pilot(self.key)
+        return holder != 0 and self._lives(holder)
+
+    def _lives(self, client: int) -> bool:
+        pool = self.store.pool
+        return bool(pool.exclusively(lambda: pool.membership.lives(client)))
+
+    def __enter__(self) -> CacheLock:
+        self.acquire()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        where: TracebackType | None,
+    ) -> None:
+        self.release()
+
+    def __repr__(self) -> str:
+        return f"<lock {self.key[len(PREFIX) :]!r} of the cache {self.store.name!r}>"

@@ -1,0 +1,93 @@
+"""Steps of a cache that adapters need: a lock of a key, conditional deletes, prefixes."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from kit.processes import child, gather
+
+import limpet
+
+pytestmark = pytest.mark.exhaustive_in_pure("repetitions of the cache's own", quick=["test_lock*"])
+
+
+@pytest.fixture
+def cache(pools: Any) -> Any:
+    return pools(node_size="2MiB", clients=16).cache("c", max_items=200)
+
+
+def test_lock_lets_one_in_of_all_processes(cache: Any) -> None:
+    cache["n"] = 0
+
+    def work() -> Any:
+        for _ in range(30):
+            with cache.lock("k"):
+                cache["n"] = cache["n"] + 1
+        return True
+
+    gather(work, work, work)
+    assert cache["n"] == 90
+
+
+def test_lock_of_a_dead_process_is_free(cache: Any) -> None:
+    lock = cache.lock("k")
+    with child(take=lambda: cache.lock("k").acquire()) as other:
+        assert other.do("take")
+        assert lock.locked()
+        assert not lock.acquire(blocking=False)
+        assert not lock.acquire(timeout=0.01)
+        other.kill()
+        assert not lock.locked()
+        assert lock.acquire(blocking=False)
+    lock.release()
+    with pytest.raises(limpet.ParameterError, match="not held by this process"):
+        lock.release()
+
+
+def test_lock_is_over_after_its_ttl(cache: Any) -> None:
+    first = cache.lock("k", ttl=20)
+    assert first.acquire()
+    time.sleep(0.03)
+    assert not first.locked()
+    assert cache.lock("k").acquire(blocking=False)
+
+
+def test_lock_is_no_entry(cache: Any) -> None:
+    cache["k"] = 1
+    with cache.lock("k"):
+        assert list(cache) == ["k"]
+        assert len(cache) == 1
+        assert cache.get_or_compute("k", lambda: 2) == 1
+    assert cache.stats()["items"] == 1
+    cache.check()
+
+
+def test_delete_with_a_token_takes_what_gets_found(cache: Any) -> None:
+    cache["k"] = 1
+    _, token = cache.gets("k")
+    cache["k"] = 2
+    assert not cache.delete("k", token)
+    _, token = cache.gets("k")
+    assert cache.delete("k", token)
+    assert not cache.delete("k", token)
+
+
+def test_cas_with_a_ttl_sets_the_deadline(cache: Any) -> None:
+    cache.set("k", 1, ttl=1000)
+    _, token = cache.gets("k")
+    assert cache.cas("k", 2, token, ttl=50_000)
+    assert 40_000 < cache.expires_in("k") <= 50_000
+    _, token = cache.gets("k")
+    assert cache.cas("k", 3, token)
+    assert 40_000 < cache.expires_in("k") <= 50_000
+
+
+def test_delete_prefix_takes_text_or_bytes_that_begin_so(cache: Any) -> None:
+    for key in ("a:1", "a:2", "b:1", b"a:1", 7):
+        cache[key] = key
+    assert cache.delete_prefix("a:") == 2
+    assert set(cache) == {"b:1", b"a:1", 7}
+    assert cache.delete_prefix(b"a:") == 1
+    assert cache.delete_prefix("a:") == 0

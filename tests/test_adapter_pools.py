@@ -1,0 +1,65 @@
+"""`limpet.adapters.pools`: locations, and pools that the processes of a program share."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+from kit.processes import gather
+
+import limpet
+from limpet.adapters.pools import Shared, close_pool, divided, milliseconds, pickled_cache, pool_at
+
+pytestmark = pytest.mark.exhaustive_in_pure("the module is not compiled", quick=[])
+
+
+@pytest.mark.parametrize(
+    ("location", "url", "name"),
+    [
+        ("shm://site/pages", "shm://site", "pages"),
+        ("shm://site", "shm://site", "own"),
+        ("shm://site/", "shm://site", "own"),
+        ("site", "site", "own"),
+        ("file:///dev/shm/site/pages", "file:///dev/shm/site", "pages"),
+    ],
+)
+def test_location_is_a_pool_and_a_name(location: str, url: str, name: str) -> None:
+    assert divided(location, "own") == (url, name)
+
+
+def test_process_opens_a_pool_once(location: str) -> None:
+    pool = pool_at(location, {"node_size": "2MiB"})
+    assert pool_at(location, {}) is pool
+    close_pool(location)
+    assert pool_at(location, {}) is not pool
+
+
+def test_processes_make_one_pool(location: str) -> None:
+    def use() -> int:
+        pool = pool_at(location, {"node_size": "2MiB", "clients": 16})
+        return pool.counter("processes").add(1)
+
+    gather(use, use, use, use)
+    assert pool_at(location, {}).counter("processes").value == 4
+
+
+def test_pool_that_was_closed_is_opened_again(location: str) -> None:
+    shared = Shared(pickled_cache, location, "own", {"node_size": "2MiB"})
+    shared().set("k", 1)
+    close_pool(location)
+    assert shared()["k"] == 1
+    assert pickle.loads(pickle.dumps(shared)) == shared
+
+
+def test_unknown_option_is_refused_with_those_there_are() -> None:
+    with pytest.raises(
+        limpet.ParameterError, match="no option nodesize; there is nodes, node_size"
+    ):
+        Shared(pickled_cache, "shm://site", "own", {"nodesize": 1})
+
+
+def test_milliseconds_are_never_for_ever() -> None:
+    assert milliseconds(1.5) == 1500
+    assert milliseconds(0) == milliseconds(0.0001) == 1
+    assert milliseconds(10**9) == (1 << 32) - 1
+    assert milliseconds(-1) < 0
