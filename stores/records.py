@@ -2,7 +2,7 @@
 
 Layout, in bytes from the object's address
     0     sizes      bits 0-15 length of the key, bits 16-63 length of the value
-    8     checksum   XXH64 of the value, seeded with XXH64 of the key and the sizes
+    8     checksum   `checksum` of the value, seeded with XXH64 of the key and the sizes
     16    key        padded with zeros to a multiple of 8
     then  value
 
@@ -17,7 +17,7 @@ from __future__ import annotations
 from array import array
 from typing import Any, Final
 
-from limpet.shm.endpoint.fabric import hash64
+from limpet.shm.endpoint.fabric import checksum, hash64
 from limpet.shm.endpoint.words import ADDRESS_MASK, LARGE_CLASS
 from limpet.shm.errors import KeyTooLarge, ValueTooLarge
 from limpet.stores.object_layout import HEADER, IMAGE_SIZE, KEY_MAX
@@ -58,7 +58,7 @@ class Objects:
         """Write the pair to the object; one write."""
         sizes = len(key) | len(value) << 16
         self.header[0] = sizes
-        self.header[1] = hash64(value, (hash64(key) + sizes) & MASK)
+        self.header[1] = checksum(value, (hash64(key) + sizes) & MASK)
         self.endpoint.write_gather(reference & ADDRESS_MASK, self.header, 2, key, value)
 
     def load(self, reference: int) -> None:
@@ -109,4 +109,4 @@ class Objects:
     def intact(self) -> bool:
         """Whether the checksum of the object in the image holds."""
         seed = (hash64(self.key()) + self.sizes) & MASK
-        return self.image.word(1) == hash64(self.value(), seed)
+        return self.image.word(1) == checksum(self.value(), seed)

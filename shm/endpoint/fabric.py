@@ -20,6 +20,7 @@ __all__ = [
     "Image",
     "Watched",
     "bit",
+    "checksum",
     "crc_pair",
     "flush_features",
     "hash64",
