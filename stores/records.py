@@ -54,12 +54,32 @@ class Objects:
             )
         return size
 
+    def size_for(self, key: bytes, size: int) -> int:
+        """As `size_of`, for a value of `size` bytes that is not there yet."""
+        whole = self.size_of(key, b"") + size
+        if whole > self.value_max:
+            raise ValueTooLarge(
+                f"key and value take {whole} bytes; an object has room for {self.value_max} here"
+            )
+        return whole
+
     def write(self, reference: int, key: bytes, value: bytes) -> None:
         """Write the pair to the object; one write."""
         sizes = len(key) | len(value) << 16
         self.header[0] = sizes
         self.header[1] = checksum(value, (hash64(key) + sizes) & MASK)
         self.endpoint.write_gather(reference & ADDRESS_MASK, self.header, 2, key, value)
+
+    def write_head(self, reference: int, key: bytes, size: int, digest: int) -> None:
+        """Write all of a pair but its value, which has `size` bytes and this checksum, by the seed
+        of `seed`."""
+        self.header[0] = len(key) | size << 16
+        self.header[1] = digest
+        self.endpoint.write_gather(reference & ADDRESS_MASK, self.header, 2, key, b"")
+
+    def seed(self, key: bytes, size: int) -> int:
+        """The seed of the checksum of a value of `size` bytes."""
+        return (hash64(key) + (len(key) | size << 16)) & MASK
 
     def load(self, reference: int) -> None:
         """Read the object, or the front of a large one, into the image; one read."""
@@ -97,6 +117,11 @@ class Objects:
         value = self.endpoint.read(self.address + start, length)
         self.endpoint.wait()
         return value
+
+    def value_place(self) -> tuple[int, int]:
+        """Where the value of the object in the image is in memory: address and bytes."""
+        start = HEADER + ((self.sizes & 0xFFFF) + 7 & ~7)
+        return self.address + start, self.sizes >> 16
 
     def fits(self, reference: int) -> bool:
         """Whether the sizes in the image are possible for an object of that class."""

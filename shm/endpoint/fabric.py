@@ -21,6 +21,7 @@ __all__ = [
     "Watched",
     "bit",
     "checksum",
+    "checksum_buffer",
     "crc_pair",
     "flush_features",
     "hash64",

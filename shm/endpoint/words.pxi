@@ -14,6 +14,16 @@ cpdef u64 checksum(bytes data, u64 seed=0):
     return checksum_of(<const unsigned char*>PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data), seed)
 
 
+def checksum_buffer(buffer, u64 seed=0):
+    """The same of a bytes-like object, which stays as it is meanwhile."""
+    cdef Py_buffer view
+    PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
+    try:
+        return checksum_of(<const unsigned char*>view.buf, view.len, seed)
+    finally:
+        PyBuffer_Release(&view)
+
+
 cdef u64 checksum_of(const unsigned char* data, u64 size, u64 seed):
     """The same of memory that stays as it is meanwhile."""
     cdef u64 found

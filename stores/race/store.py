@@ -26,6 +26,7 @@ class Race(HashStore):
     """The `race` store. `GrowingParameters`."""
 
     Parameters: type[GrowingParameters] = GrowingParameters
+    views = True
 
     def __init__(
         self, pool: Any, kind: str, name: str, parameters: Any, objects: Any = None

@@ -31,21 +31,15 @@ def test_long_writes_are_whole_and_touch_nothing_around_them(fabric, offset):
     try:
         for size in SIZES:
             data = source[:size]
-            for write in (
-                lambda: endpoint.write(64 + offset, data),
-                lambda: endpoint.write_gather(
-                    64 + offset, array("Q", [int.from_bytes(data[:8], "little")]), 1, data[8:], b""
-                ),
-                lambda: endpoint.write_gather(
-                    64 + offset,
-                    array("Q", [int.from_bytes(data[:8], "little")]),
-                    1,
-                    data[8:16],
-                    data[16:],
-                ),
-            ):
+            first = array("Q", [int.from_bytes(data[:8], "little")])
+            for way in range(3):
                 mapping[:] = b"\xee" * len(mapping)
-                write()
+                if way == 0:
+                    endpoint.write(64 + offset, data)
+                elif way == 1:
+                    endpoint.write_gather(64 + offset, first, 1, data[8:], b"")
+                else:
+                    endpoint.write_gather(64 + offset, first, 1, data[8:16], data[16:])
                 end = 64 + offset + size
                 assert endpoint.read(64 + offset, size) == data
                 into = bytearray(size)
@@ -113,14 +107,12 @@ def test_a_node_that_is_detached_during_a_copy_is_an_error_and_not_a_crash(write
         except BufferError:
             mapped.append(True)
 
+    copy = endpoint.write if writes else endpoint.read_into
     thread = threading.Thread(target=detach)
     thread.start()
     try:
         with pytest.raises(AddressError):
-            if writes:
-                endpoint.write(0, buffer)
-            else:
-                endpoint.read_into(0, buffer)
+            copy(0, buffer)
     finally:
         thread.join()
         if mapped:
