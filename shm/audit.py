@@ -39,7 +39,7 @@ import numpy as np
 
 from limpet.shm.clients.membership import journal_of
 from limpet.shm.endpoint.layout import NODE_SHIFT, OFFSET_MASK, slot_address
-from limpet.shm.endpoint.slots import INCARNATION_BITS, client_id
+from limpet.shm.endpoint.slots import INCARNATION_BITS, RECORDS, RECORDS_COUNT, client_id
 from limpet.shm.endpoint.words import (
     BACKUP,
     FREE,
@@ -338,13 +338,20 @@ class Audit:
         return live, np.array(sorted(r & REFERENCE_MASK for r in held if r), dtype=np.uint64)
 
     def _in_journal(self, slot: int) -> list[int]:
-        """The references in a client's journal, and those that its pairs stand for."""
-        found = []
+        """The references in a client's journal, those that its pairs stand for, and those in its
+        records (holds.py)."""
+        # ORDER: the records before and after the journal: objects move in both directions.
+        found = self._in_records(slot)
         for reference, link_address in journal_of(self.endpoint, slot):
             found.append(reference)
             if link_address & REPLICATED:
                 found += self._listed(reference, link_address)
-        return found
+        return found + self._in_records(slot)
+
+    def _in_records(self, slot: int) -> list[int]:
+        at = slot_address(slot) + RECORDS
+        words = [self.endpoint.load(at + 8 * record) for record in range(RECORDS_COUNT)]
+        return [word & REFERENCE_MASK for word in words if word]
 
     def _listed(self, reference: int, link_address: int) -> list[int]:
         try:

@@ -18,8 +18,9 @@ from typing import Any
 
 from limpet.shm.catalogue.regions import INTERNAL
 from limpet.shm.endpoint.layout import ENTRIES_MAX
-from limpet.shm.errors import KeyExists, StoreDropped, StoreError, StoreFull
+from limpet.shm.errors import KeyExists, ParameterError, StoreDropped, StoreError, StoreFull
 from limpet.stores.status import BATCH, DELETE, EXISTS, INSERT, MISSING, PUT, UPDATE
+from limpet.stores.views import Reservation, View, require_coherence
 
 
 def as_bytes(what: str, data: Any) -> bytes:
@@ -62,6 +63,9 @@ class Store:
     """Whether it has `swap`."""
     majorities = False
     """Whether it survives the loss of a minority of the replicas only, and not of all but one."""
+    views = False
+    """Whether it has `view` and `reserve`; then the class has `hold`, `reserve_object`,
+    `link_reserved` and `let_go_of`."""
     losses_survived = 0
     """Memory nodes that may be lost without any operation failing; for an instance, with its
     parameters. 0: keys on a lost node are lost, and operations on them raise NodeFailed."""
@@ -164,6 +168,32 @@ class Store:
     def _write(self, key: Any, value: Any, mode: int) -> int:
         """Write in this mode (status.py): DONE, EXISTS or MISSING. Raises as `put` does."""
         raise NotImplementedError
+
+    def view(self, key: Any) -> View:
+        """`with store.view(key) as value`: the value in place, a read-only memoryview; None:
+        the key is missing. It stays what it is until the end of the block, whatever others do to
+        the key. Using it later raises ValueError; the block ends with BufferError if something else
+        still has its memory (views.py). StoreError: this kind has no views."""
+        self._require_views()
+        return View(self, as_bytes("key", key))
+
+    def reserve(self, key: Any, size: int) -> Reservation:
+        """`with store.reserve(key, size) as buffer`: memory for a value of `size` bytes, a writable
+        memoryview, with arbitrary contents; fill all of it. At the end of the block it becomes the
+        value of `key` in one step, as by `put`; nothing changes if the block raises, or is killed.
+        Raises as `put` does, most of it when the block begins."""
+        self._require_views()
+        if isinstance(size, bool) or not isinstance(size, int) or size < 0:
+            raise ParameterError(f"a value has a whole number of bytes, not {size!r}")
+        return Reservation(self, as_bytes("key", key), size)
+
+    def _require_views(self) -> None:
+        if not self.views:
+            raise StoreError(
+                f"{self.name}: a {self.kind} store has no values in place; use get and put, or a "
+                "store of kind race, rtx-race or fusee"
+            )
+        require_coherence(self)
 
     def delete(self, key: Any) -> None:
         """Delete; KeyError if the key is not there."""

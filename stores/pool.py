@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import inspect
 import json
+import os
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, Final
@@ -15,7 +16,14 @@ import numpy as np
 
 from limpet.shm.catalogue.directory import DROPPING, NAMED, READY, Entry
 from limpet.shm.contents import Contents
-from limpet.shm.errors import ParameterError, PoolCorrupt, StoreDropped, StoreFull, StoreMismatch
+from limpet.shm.errors import (
+    ClientError,
+    ParameterError,
+    PoolCorrupt,
+    StoreDropped,
+    StoreFull,
+    StoreMismatch,
+)
 from limpet.shm.parameters import parse_size
 from limpet.shm.pool import PoolCore
 from limpet.stores import dropping
@@ -37,6 +45,7 @@ from limpet.stores.dict import SharedDict
 from limpet.stores.names import NAME_SIZE_MAX, is_name
 from limpet.stores.registry import kind_named, store_class
 from limpet.stores.rtx.transaction import ATTEMPTS, Result, Transaction, run
+from limpet.stores.views import settle_late
 
 RAW: Final = "bytes"
 """The codec of a store that `Pool.store` makes."""
@@ -159,6 +168,12 @@ class Pool(PoolCore):
                 )
 
     def close(self) -> None:
+        settle_late(self.client)
+        if self.client.holds.count and self._pid == os.getpid() and not self.closed:
+            raise ClientError(
+                f"{self.url}: {self.client.holds.count} of its values are viewed or reserved by "
+                "this handle; end those blocks before it is closed"
+            )
         super().close()
         for handle in list(self.handles):
             handle.let_go()

@@ -1,7 +1,7 @@
 cimport cython
 
 from limpet.shm.alloc.heap cimport Heap
-from limpet.shm.endpoint.verbs cimport Endpoint, Image, hash64, u64
+from limpet.shm.endpoint.verbs cimport Endpoint, Image, checksum, hash64, u64
 
 cdef u64 ADDRESS_MASK
 cdef u64 HEADER

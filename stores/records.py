@@ -2,7 +2,7 @@
 
 Layout, in bytes from the object's address
     0     sizes      bits 0-15 length of the key, bits 16-63 length of the value
-    8     checksum   XXH64 of the value, seeded with XXH64 of the key and the sizes
+    8     checksum   `checksum` of the value, seeded with XXH64 of the key and the sizes
     16    key        padded with zeros to a multiple of 8
     then  value
 
@@ -17,7 +17,7 @@ from __future__ import annotations
 from array import array
 from typing import Any, Final
 
-from limpet.shm.endpoint.fabric import hash64
+from limpet.shm.endpoint.fabric import checksum, hash64
 from limpet.shm.endpoint.words import ADDRESS_MASK, LARGE_CLASS
 from limpet.shm.errors import KeyTooLarge, ValueTooLarge
 from limpet.stores.object_layout import HEADER, IMAGE_SIZE, KEY_MAX
@@ -54,12 +54,32 @@ class Objects:
             )
         return size
 
+    def size_for(self, key: bytes, size: int) -> int:
+        """As `size_of`, for a value of `size` bytes that is not there yet."""
+        whole = self.size_of(key, b"") + size
+        if whole > self.value_max:
+            raise ValueTooLarge(
+                f"key and value take {whole} bytes; an object has room for {self.value_max} here"
+            )
+        return whole
+
     def write(self, reference: int, key: bytes, value: bytes) -> None:
         """Write the pair to the object; one write."""
         sizes = len(key) | len(value) << 16
         self.header[0] = sizes
-        self.header[1] = hash64(value, (hash64(key) + sizes) & MASK)
+        self.header[1] = checksum(value, (hash64(key) + sizes) & MASK)
         self.endpoint.write_gather(reference & ADDRESS_MASK, self.header, 2, key, value)
+
+    def write_head(self, reference: int, key: bytes, size: int, digest: int) -> None:
+        """Write all of a pair but its value, which has `size` bytes and this checksum, by the seed
+        of `seed`."""
+        self.header[0] = len(key) | size << 16
+        self.header[1] = digest
+        self.endpoint.write_gather(reference & ADDRESS_MASK, self.header, 2, key, b"")
+
+    def seed(self, key: bytes, size: int) -> int:
+        """The seed of the checksum of a value of `size` bytes."""
+        return (hash64(key) + (len(key) | size << 16)) & MASK
 
     def load(self, reference: int) -> None:
         """Read the object, or the front of a large one, into the image; one read."""
@@ -116,6 +136,11 @@ class Objects:
         self.endpoint.wait()
         return data[skip:]
 
+    def value_place(self) -> tuple[int, int]:
+        """Where the value of the object in the image is in memory: address and bytes."""
+        start = HEADER + ((self.sizes & 0xFFFF) + 7 & ~7)
+        return self.address + start, self.sizes >> 16
+
     def fits(self, reference: int) -> bool:
         """Whether the sizes in the image are possible for an object of that class."""
         size = self.prefix + HEADER + ((self.sizes & 0xFFFF) + 7 & ~7) + (self.sizes >> 16)
@@ -127,4 +152,4 @@ class Objects:
     def intact(self) -> bool:
         """Whether the checksum of the object in the image holds."""
         seed = (hash64(self.key()) + self.sizes) & MASK
-        return self.image.word(1) == hash64(self.value(), seed)
+        return self.image.word(1) == checksum(self.value(), seed)

@@ -8,13 +8,18 @@ cdef u64 OFFSET_MASK
 cdef int LARGE_CLASS
 cdef u64 ADDRESS_MASK
 cdef u64 HELD
+cdef u64 HOLDS
 cdef u64 HELD_MASK
 cdef u64 LINK_MASK
+cdef u64 OWES
 cdef u64 MASK
 cdef u64 REPLICAS_BITS
 cdef int REPLICAS_MAX
 cdef int REPLICAS_SHIFT
+cdef u64 RECORDS
+cdef u64 RECORDS_COUNT
 cdef u64 REPLICATED
+cdef u64 SLOTS_USED
 cdef u64 TENTATIVE
 
 cdef class Heap:
@@ -62,7 +67,10 @@ cdef class Heap:
     cpdef int take(self, u64 reference) except -1
     @cython.locals(row=u64, k=u64, at=u64)
     cdef int _take_backups(self, u64 reference, u64 primary, u64 mask) except -1
-    @cython.locals(index=u64, primary=u64, row=u64, k=u64, at=u64, scope=bint)
     cpdef int free(self, u64 reference) except -1
+    @cython.locals(index=u64, primary=u64, row=u64, k=u64, at=u64, scope=bint)
+    cdef int _clear(self, u64 reference) except -1
+    @cython.locals(bits=u64, slot=u64, first=u64, record=u64, word=u64, seen=u64)
+    cdef bint _held(self, u64 reference) except -1
     @cython.locals(word=u64)
     cpdef bint settle(self, u64 reference, u64 link_address) except -1

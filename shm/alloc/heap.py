@@ -27,13 +27,23 @@ from typing import Any, Final
 
 from limpet.shm.contents import Contents
 from limpet.shm.endpoint.fabric import bit
-from limpet.shm.endpoint.layout import NODE_SHIFT, OFFSET_MASK, NodeLayout, object_sizes
+from limpet.shm.endpoint.layout import (
+    HOLDS,
+    NODE_SHIFT,
+    OFFSET_MASK,
+    SLOTS_USED,
+    NodeLayout,
+    object_sizes,
+    slot_address,
+)
+from limpet.shm.endpoint.slots import RECORDS, RECORDS_COUNT
 from limpet.shm.endpoint.words import (
     ADDRESS_MASK,
     HELD,
     HELD_MASK,
     LARGE_CLASS,
     LINK_MASK,
+    OWES,
     REPLICAS_BITS,
     REPLICAS_MAX,
     REPLICAS_SHIFT,
@@ -236,8 +246,14 @@ class Heap:
     def free(self, reference: int) -> None:
         """Clear the used bit on every replica. The caller was pinned before it was unlinked.
 
-        Replicas on a lost node are skipped.
+        Replicas on a lost node are skipped. An object that a client holds stays in use, until that
+        client lets it go (shm/clients/holds.py).
         """
+        # ORDER: after the object was unlinked: the client that holds it looks at its link again.
+        if not self.endpoint.load(HOLDS) or not self._held(reference):
+            self._clear(reference)
+
+    def _clear(self, reference: int) -> None:
         index = self.index_of(reference)
         primary = self._used_bits(reference)
         row = self.row(reference) if reference & REPLICAS_BITS else 0
@@ -254,6 +270,24 @@ class Heap:
                     continue
         finally:
             self.endpoint.background(scope)
+
+    def _held(self, reference: int) -> bool:
+        """Whether a client holds the object; that client frees it from now on."""
+        bits = self.endpoint.load(HOLDS)
+        for slot in range(self.endpoint.load(SLOTS_USED)):
+            if not bits >> (slot if slot < 63 else 63) & 1:
+                continue
+            first = slot_address(slot) + RECORDS
+            for record in range(first, first + 8 * RECORDS_COUNT, 8):
+                word = self.endpoint.load(record)
+                while word and not (word ^ reference) & LINK_MASK:
+                    seen = word
+                    if not word & OWES:
+                        seen = self.endpoint.cas(record, word, word | OWES)
+                    if seen == word:
+                        return True
+                    word = seen
+        return False
 
     def settle(self, reference: int, link_address: int) -> bool:
         """Free the object unless the word at `link_address` names it; True when it was freed.

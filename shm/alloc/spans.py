@@ -1,8 +1,8 @@
 """The objects of a client that take whole blocks: `Span`, and all that it has, `Spans`.
 
 A span is a run of adjacent blocks with one object. It is `ready` until the object is taken; when
-its used bit is clear again, the period is closed (clients/epoch.py), and once that is over the
-blocks are given back.
+its used bit is clear again, the period is closed (clients/epoch.py), and once that is over the span
+is ready for another object of as many blocks, or the blocks are given back.
 """
 
 from __future__ import annotations
@@ -27,15 +27,23 @@ class Span:
         self.replicas = replicas
         self.ready = True
         self.pending_epoch = -1
+        self._reference = 0
 
     def reference(self, heap: Any) -> int:
         """Reference to the object."""
-        bare: int = heap.reference(self.node, self.first, LARGE_CLASS, 0)
-        return bare | replica_bits(self.replicas)
+        if not self._reference:
+            bare: int = heap.reference(self.node, self.first, LARGE_CLASS, 0)
+            self._reference = bare | replica_bits(self.replicas)
+        return self._reference
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Its node, its number of blocks, and of replicas."""
+        return self.node, self.blocks, self.replicas
 
     def serves(self, node: int, blocks: int, replicas: int) -> bool:
         """Whether its object is free, and has these parameters."""
-        return self.ready and (self.node, self.blocks, self.replicas) == (node, blocks, replicas)
+        return self.ready and self.shape == (node, blocks, replicas)
 
 
 class Spans:
@@ -63,8 +71,16 @@ class Spans:
     def make_ready(self, node: int, blocks: int, replicas: int, count: int, sparing: int) -> bool:
         """Make `count` such objects ready; False: there is no memory for all of them. `sparing`:
         leave so many free blocks of the node."""
-        self.release_freed()
         ready = sum(span.serves(node, blocks, replicas) for span in self.owned)
+        for span in self._freed():
+            if ready < count and span.shape == (node, blocks, replicas):
+                # ORDER: the period is over: no client reads the object that was there.
+                span.pending_epoch = -1
+                span.ready = True
+                ready += 1
+        if ready >= count:
+            return True
+        self.release_freed()
         while ready < count:
             first = self.claims.span(node, blocks, replicas, sparing)
             if first is None:
@@ -94,6 +110,10 @@ class Spans:
 
     def release_freed(self) -> bool:
         """Give back the blocks of spans whose object was freed, ours and dead clients'."""
+        return self._release(self._freed())
+
+    def _freed(self) -> list[Span]:
+        """The spans whose object was freed, and is read by no client any more."""
         for span in self.owned:
             if not span.ready and span.pending_epoch < 0:
                 try:
@@ -102,7 +122,7 @@ class Spans:
                 except NodeFailed:
                     pass
         horizon = self.grace.horizon()
-        return self._release([span for span in self.owned if 0 <= span.pending_epoch < horizon])
+        return [span for span in self.owned if 0 <= span.pending_epoch < horizon]
 
     def release_ready(self) -> bool:
         """Give back the blocks of spans without an object."""

@@ -37,6 +37,7 @@ cdef class Client:
     cdef u64 base
     cdef readonly u64 drops
     cdef public object wait_stable
+    cdef readonly object holds
     cdef object __weakref__
 
     cpdef int assume(self, u64 ident, u64 slot, u64 word) except -1

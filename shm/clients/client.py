@@ -21,6 +21,7 @@ from array import array
 from typing import TYPE_CHECKING, Any
 
 from limpet.shm.clients.epoch import EPOCH_MAX
+from limpet.shm.clients.holds import Holds
 from limpet.shm.endpoint.layout import DROPS, EPOCH
 from limpet.shm.endpoint.slots import (
     CLIENT_JOURNAL,
@@ -57,6 +58,8 @@ class Client:
         self.remotely_fenced = remotely_fenced
         self.references = array("Q", [0] * CLIENT_JOURNAL_SIZE)
         self.link_addresses = array("Q", [0] * CLIENT_JOURNAL_SIZE)
+        self.holds = Holds(self)
+        """The objects that it keeps between its operations."""
         self.ident = 0
         self.slot = 0
         self.word = 0
@@ -84,6 +87,7 @@ class Client:
         self.sequence = 1
         self.held = 0
         self.epoch = self.era = self.base = 0
+        self.holds.forget()
         if self.remotely_fenced:
             self.endpoint.guard(slot, word)
 

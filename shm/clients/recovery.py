@@ -6,7 +6,8 @@ Steps, in this order; each is idempotent, and any number of recoverers may be at
     3. move our pin back to the dead client's, read its client journal, then its state word again:
        if the word has not changed, this is that client's journal, and its objects do not change
        until we unpin
-    4. resolve each object of the client journal (`Heap.settle`)
+    4. resolve each object of the client journal (`Heap.settle`), then let go what its records hold
+       (holds.py)
     5. take the client's blocks from it (blocks.py)
     6. DYING -> FREE: from here on its pin no longer counts
 
@@ -29,6 +30,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
+from limpet.shm.clients.holds import let_go
 from limpet.shm.clients.membership import journal_of
 from limpet.shm.endpoint.layout import slot_address
 from limpet.shm.endpoint.slots import (
@@ -37,10 +39,12 @@ from limpet.shm.endpoint.slots import (
     INCARNATION_MASK,
     LIVE,
     PIN,
+    RECORDS,
+    RECORDS_COUNT,
     client_id,
     state_word,
 )
-from limpet.shm.endpoint.words import REPLICATED
+from limpet.shm.endpoint.words import REFERENCE_MASK, REPLICATED
 from limpet.shm.errors import AddressError, NodeFailed, PoolClosed
 
 if TYPE_CHECKING:
@@ -92,6 +96,9 @@ def recover_client(
         for reference, link_address in journal:
             counts["objects"] += _settle(client, reference, link_address)
             # CRASH(settled): the next client repeats it, while the dead client's pin stands.
+        for record in range(at + RECORDS, at + RECORDS + 8 * RECORDS_COUNT, 8):
+            counts["objects"] += _let_go(client, record)
+            # A kill here leaves the other records to the next client.
         lap("objects")
         returned, complete = _return_blocks(blocks, regions, grace, client_id(slot, word))
         counts["blocks"] += returned
@@ -131,6 +138,14 @@ def _settle(client: Client, reference: int, link_address: int) -> bool:
         return False
 
 
+def _let_go(client: Client, record: int) -> bool:
+    """Let go what a dead client's record holds; damage must not stop us."""
+    word = client.endpoint.load(record)
+    if not word or not client.heap.plausible(word & REFERENCE_MASK):
+        return False
+    return let_go(client, record)
+
+
 def release_client(
     client: Client,
     blocks: BlockTable,
@@ -153,7 +168,8 @@ def release_client(
         stable = True
         with contextlib.suppress(NodeFailed, PoolClosed):
             stable = is_stable()
-        if stable:
+        # what the client holds is let go by the next client that sweeps
+        if stable and not client.holds.count:
             _, complete = _return_blocks(blocks, regions, grace, client.ident)
     finally:
         # CRASH(leaving): LIVE, its process dead; recovered like any other.

@@ -20,6 +20,8 @@ __all__ = [
     "Image",
     "Watched",
     "bit",
+    "checksum",
+    "checksum_buffer",
     "crc_pair",
     "flush_features",
     "hash64",

@@ -56,7 +56,7 @@ cdef inline int do_write_gather(
     if unlikely(mapped == NULL, 0):
         return endpoint._refuse(addr, size)
     cdef char* at = mapped.base + (addr & OFFSET_MASK)
-    if unlikely(endpoint._incoherent or endpoint._armed, 0):
+    if unlikely(endpoint._incoherent or endpoint._armed or size >= LIMPET_LONG, 0):
         gather_step_by_step(endpoint, addr, at, <char*>words, head, first, second)
     else:
         limpet_copy_in(at, words, head)

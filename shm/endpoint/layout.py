@@ -13,9 +13,10 @@ Memory node, offsets in bytes
 
 Control segment, offsets in bytes
     0            superblock
-    4096         epoch: word (epoch.py); its cache line has only this and the next two
+    4096         epoch: word (epoch.py); its cache line has only this and the next three
     4104         pressure: word; counts takings of blocks from living owners (reclaim.py)
     4112         drops: word; counts stores that were dropped (stores/dropping.py)
+    4120         holds: word; which clients keep objects between operations (holds.py)
     4160         slots_used: word; no client slot at or above it was ever taken
     4224         event_count: word; events written so far
     4288         tickets: word; numbers of vacant slots given out so far (unique_ids.py)
@@ -23,7 +24,7 @@ Control segment, offsets in bytes
     4360         leader: word; the client that is changing the view, or 0 (view.py)
     8192         node states: 256 words (states.py)
     12288        event ring: 128 entries of 64 bytes (events.py)
-    20480        client slots: 512 bytes each (client.py)
+    20480        client slots: 640 bytes each (client.py)
     then         catalogue: an entry of 1024 bytes for each 64 KiB of all nodes, at least 128 and at
                  most 4096 (directory.py); begins at a multiple of 4096
 """
@@ -52,7 +53,7 @@ CATALOGUE_ENTRY_SIZE: Final = 1024
 
 EVENTS: Final = 128
 EVENT_SIZE: Final = 64
-SLOT_SIZE: Final = 512
+SLOT_SIZE: Final = 640
 
 OBJECT_SIZE_MIN: Final = 32
 
@@ -64,6 +65,7 @@ def address(node: int, offset: int) -> int:
 EPOCH: Final = address(CONTROL_NODE, 4096)
 PRESSURE: Final = address(CONTROL_NODE, 4104)
 DROPS: Final = address(CONTROL_NODE, 4112)
+HOLDS: Final = address(CONTROL_NODE, 4120)
 SLOTS_USED: Final = address(CONTROL_NODE, 4160)
 EVENT_COUNT: Final = address(CONTROL_NODE, 4224)
 TICKETS: Final = address(CONTROL_NODE, 4288)

@@ -86,6 +86,7 @@ static inline limpet_word limpet_mcas(void *p, limpet_word compare, limpet_word 
 /* ---- copies: whole aligned words at small sizes, memcpy above ------------------------------- */
 
 #define LIMPET_WORDWISE 64
+#define LIMPET_LINE 64
 
 /* Two words at once. Each of them is whole: no CPU that we know takes eight aligned bytes of a vector
  * apart. `volatile`, so that each is accessed once and no loop becomes a call of memcpy. */
@@ -159,6 +160,40 @@ static inline void limpet_copy_padded(void *to, const void *from, size_t n) {
             last = last << 8 | ((const unsigned char *)from)[i - 1];
         __atomic_store_n((limpet_word *)((char *)to + whole), last, __ATOMIC_RELAXED);
     }
+}
+
+/* ---- long copies: without the GIL, and past the caches ---------------------------------------- */
+
+#define LIMPET_LONG (64 << 10)     /* from here on a copy takes longer than letting the GIL go */
+#define LIMPET_STREAMED (256 << 10) /* from here on stores go past the caches */
+
+/* A long value goes to memory that is mostly in no cache: ordinary stores would read each of its
+ * lines first, which takes twice as long. */
+static void limpet_copy_long(void *to, const void *from, size_t n) {
+#if defined(__x86_64__)
+    if (n >= LIMPET_STREAMED) {
+        size_t head = -(uintptr_t)to & (LIMPET_LINE - 1);
+        limpet_copy_in(to, from, head);
+        char *at = (char *)to + head;
+        const char *source = (const char *)from + head;
+        const char *end = source + ((n - head) & ~(size_t)(LIMPET_LINE - 1));
+        for (; source != end; source += LIMPET_LINE, at += LIMPET_LINE) {
+            __m128i a = _mm_loadu_si128((const __m128i *)source);
+            __m128i b = _mm_loadu_si128((const __m128i *)source + 1);
+            __m128i c = _mm_loadu_si128((const __m128i *)source + 2);
+            __m128i d = _mm_loadu_si128((const __m128i *)source + 3);
+            _mm_stream_si128((__m128i *)at, a);
+            _mm_stream_si128((__m128i *)at + 1, b);
+            _mm_stream_si128((__m128i *)at + 2, c);
+            _mm_stream_si128((__m128i *)at + 3, d);
+        }
+        memcpy(at, source, (n - head) & (LIMPET_LINE - 1));
+        /* ORDER: streamed stores are ordered by nothing else; the link comes after them. */
+        _mm_sfence();
+        return;
+    }
+#endif
+    limpet_copy_in(to, from, n);
 }
 
 /* ---- words with a tag ------------------------------------------------------------------------- */
@@ -250,6 +285,89 @@ static uint64_t limpet_hash64(const unsigned char *p, size_t n, uint64_t seed) {
     return hash ^ (hash >> 32);
 }
 
+/* ---- XXH3 of 64 bits, of inputs that are longer than 240 bytes, from its specification -------- */
+
+static const uint64_t limpet_secret[24] = {
+    0xbe4ba423396cfeb8ULL, 0x1cad21f72c81017cULL, 0xdb979083e96dd4deULL, 0x1f67b3b7a4a44072ULL,
+    0x78e5c0cc4ee679cbULL, 0x2172ffcc7dd05a82ULL, 0x8e2443f7744608b8ULL, 0x4c263a81e69035e0ULL,
+    0xcb00c391bb52283cULL, 0xa32e531b8b65d088ULL, 0x4ef90da297486471ULL, 0xd8acdea946ef1938ULL,
+    0x3f349ce33f76faa8ULL, 0x1d4f0bc7c7bbdcf9ULL, 0x3159b4cd4be0518aULL, 0x647378d9c97e9fc8ULL,
+    0xc3ebd33483acc5eaULL, 0xeb6313faffa081c5ULL, 0x49daf0b751dd0d17ULL, 0x9e68d429265516d3ULL,
+    0xfca1477d58be162bULL, 0xce31d07ad1b8f88fULL, 0x280416958f3acb45ULL, 0x7e404bbbcafbd7afULL,
+};
+
+/* `stripes` of 64 bytes into the eight sums; the secret moves on by 8 bytes a stripe. */
+static void limpet_stripes_plain(uint64_t *sums, const unsigned char *p, const unsigned char *secret,
+                                 size_t stripes) {
+    for (; stripes; stripes--, p += 64, secret += 8)
+        for (int i = 0; i < 8; i++) {
+            uint64_t word = limpet_word_at(p + 8 * i);
+            uint64_t key = word ^ limpet_word_at(secret + 8 * i);
+            sums[i ^ 1] += word;
+            sums[i] += (key & UINT32_MAX) * (key >> 32);
+        }
+}
+
+#if defined(__x86_64__)
+__attribute__((target("avx2"))) static void
+limpet_stripes_avx2(uint64_t *sums, const unsigned char *p, const unsigned char *secret,
+                    size_t stripes) {
+    __m256i low = _mm256_loadu_si256((const __m256i *)sums);
+    __m256i high = _mm256_loadu_si256((const __m256i *)sums + 1);
+    for (; stripes; stripes--, p += 64, secret += 8) {
+        __m256i a = _mm256_loadu_si256((const __m256i *)p);
+        __m256i b = _mm256_loadu_si256((const __m256i *)p + 1);
+        __m256i ka = _mm256_xor_si256(a, _mm256_loadu_si256((const __m256i *)secret));
+        __m256i kb = _mm256_xor_si256(b, _mm256_loadu_si256((const __m256i *)secret + 1));
+        low = _mm256_add_epi64(low, _mm256_shuffle_epi32(a, 0x4E));
+        high = _mm256_add_epi64(high, _mm256_shuffle_epi32(b, 0x4E));
+        low = _mm256_add_epi64(low, _mm256_mul_epu32(ka, _mm256_srli_epi64(ka, 32)));
+        high = _mm256_add_epi64(high, _mm256_mul_epu32(kb, _mm256_srli_epi64(kb, 32)));
+    }
+    _mm256_storeu_si256((__m256i *)sums, low);
+    _mm256_storeu_si256((__m256i *)sums + 1, high);
+}
+#endif
+
+static void limpet_stripes(uint64_t *sums, const unsigned char *p, const unsigned char *secret,
+                           size_t stripes) {
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx2")) {
+        limpet_stripes_avx2(sums, p, secret, stripes);
+        return;
+    }
+#endif
+    limpet_stripes_plain(sums, p, secret, stripes);
+}
+
+static inline uint64_t limpet_fold(uint64_t a, uint64_t b) {
+    __uint128_t product = (__uint128_t)a * b;
+    return (uint64_t)product ^ (uint64_t)(product >> 64);
+}
+
+static uint64_t limpet_xxh3_long(const unsigned char *p, size_t n, uint64_t seed) {
+    uint64_t sums[8] = {0xC2B2AE3DU, LIMPET_P1, LIMPET_P2,   LIMPET_P3,
+                        LIMPET_P4,   0x85EBCA77U, LIMPET_P5, 0x9E3779B1U};
+    uint64_t words[24];
+    const unsigned char *secret = (const unsigned char *)words;
+    for (int i = 0; i < 24; i++)
+        words[i] = i & 1 ? limpet_secret[i] - seed : limpet_secret[i] + seed;
+    size_t blocks = (n - 1) / 1024;
+    for (size_t block = 0; block < blocks; block++) {
+        limpet_stripes(sums, p + 1024 * block, secret, 16);
+        for (int i = 0; i < 8; i++)
+            sums[i] = (sums[i] ^ (sums[i] >> 47) ^ words[16 + i]) * 0x9E3779B1U;
+    }
+    limpet_stripes(sums, p + 1024 * blocks, secret, (n - 1 - 1024 * blocks) / 64);
+    limpet_stripes(sums, p + n - 64, secret + 121, 1);
+    uint64_t hash = (uint64_t)n * LIMPET_P1;
+    for (int i = 0; i < 4; i++)
+        hash += limpet_fold(sums[2 * i] ^ limpet_word_at(secret + 11 + 16 * i),
+                            sums[2 * i + 1] ^ limpet_word_at(secret + 19 + 16 * i));
+    hash = (hash ^ (hash >> 37)) * 0x165667919E3779F9ULL;
+    return hash ^ (hash >> 32);
+}
+
 /* ---- CRC-32C, by the instruction where the CPU has it ---------------------------------------- */
 
 /* Without one: a byte at a time, by a table made at the first use. */
@@ -322,7 +440,6 @@ static uint64_t limpet_crc_pair(const void *words, size_t n, int hardware) {
 
 /* ---- memory without hardware coherence ------------------------------------------------------ */
 
-#define LIMPET_LINE 64
 #define LIMPET_HAS_CLFLUSHOPT 1
 #define LIMPET_HAS_CLWB 2
 

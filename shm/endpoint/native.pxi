@@ -12,10 +12,13 @@ cdef extern from "native.h":
     void limpet_copy_in(void*, const void*, size_t) noexcept nogil
     void limpet_copy_words(void*, const void*, size_t) noexcept nogil
     void limpet_copy_padded(void*, const void*, size_t) noexcept nogil
+    void limpet_copy_long(void*, const void*, size_t) noexcept nogil
     Py_ssize_t LIMPET_WORDWISE
+    u64 LIMPET_LONG
     void limpet_used() noexcept nogil
     u64 limpet_tagged(const void*, size_t, unsigned char) noexcept nogil
     u64 limpet_hash64(const unsigned char*, size_t, u64) noexcept nogil
+    u64 limpet_xxh3_long(const unsigned char*, size_t, u64) noexcept nogil
     u64 limpet_crc_pair(const void*, size_t, int) noexcept nogil
     int limpet_has_crc() noexcept nogil
     int limpet_flush_features() noexcept nogil

@@ -35,23 +35,54 @@ cdef u64 no_tags(Py_ssize_t start, Py_ssize_t count) except? 0:
     raise AddressError(f"{count} words from word {start} on are outside of the buffer, or many")
 
 
+cdef int copy_long(Endpoint endpoint, u64 addr, char* private, u64 size, bint writes) except -1:
+    """Copy `size` bytes of memory at `addr`, which was checked, into a private buffer, or, if
+    `writes`, the other way, while other threads run. The buffer must stay as it is."""
+    cdef u64 node = addr >> 40
+    cdef char* base = endpoint._map[node].base
+    cdef char* at = base + (addr & OFFSET_MASK)
+    # an export of the mapping: if another thread detaches the node, it stays mapped until the end
+    cdef object export = memoryview(endpoint._keep[node])
+    with nogil:
+        if writes:
+            limpet_copy_long(at, private, size)
+        else:
+            limpet_copy_out(private, at, size)
+    # ORDER: look at the node after the copy, as after every sleep.
+    if unlikely(endpoint._map[node].base != base, 0):
+        endpoint._at(addr, size)
+        raise NodeFailed(node, FORMERLY)
+    return 0
+
+
 cdef int read_at_length(
     Endpoint endpoint, u64 addr, Mapped* mapped, char* target, u64 size
 ) except -1:
     """`read_words` of many words, or of memory that may be incoherent or is not aligned."""
     if endpoint._incoherent and (addr & OFFSET_MASK) + size > mapped.coherent:
         endpoint.invalidate(addr, size)
-    limpet_copy_out(target, mapped.base + (addr & OFFSET_MASK), size)
+    if size >= LIMPET_LONG:
+        copy_long(endpoint, addr, target, size, False)
+    else:
+        limpet_copy_out(target, mapped.base + (addr & OFFSET_MASK), size)
     if unlikely(is_lost(endpoint, addr, mapped), 0):
         return endpoint._mourn(addr >> 40)
     endpoint._reads(addr, size)
     return 0
 
 
+cdef inline int copy_piece(Endpoint endpoint, u64 addr, char* source, u64 size) except -1:
+    """Copy a piece of a write to memory at `addr`, which was checked."""
+    if size >= LIMPET_LONG and not endpoint._armed:
+        return copy_long(endpoint, addr, source, size, True)
+    return endpoint._copy(endpoint._map[addr >> 40].base + (addr & OFFSET_MASK), source, size)
+
+
 cdef int gather_step_by_step(
     Endpoint endpoint, u64 addr, char* at, char* words, u64 head, bytes first, bytes second
 ) except -1:
-    """Write a gather list to `at` when each word may be a step, or memory may be incoherent."""
+    """Write a gather list to `at` when each word may be a step, or memory may be incoherent, or the
+    list is long."""
     cdef u64 n1 = PyBytes_GET_SIZE(first)
     cdef u64 n2 = PyBytes_GET_SIZE(second)
     cdef u64 whole = n1 & ~7ULL
@@ -59,12 +90,12 @@ cdef int gather_step_by_step(
     cdef u64 last = 0
     endpoint._renew_edges(addr, size)
     endpoint._copy(at, words, head)
-    endpoint._copy(at + head, PyBytes_AS_STRING(first), whole)
+    copy_piece(endpoint, addr + head, PyBytes_AS_STRING(first), whole)
     if n1 & 7:
         # the tail of `first` and the zeros as one word
         memcpy(&last, PyBytes_AS_STRING(first) + whole, n1 & 7)
         endpoint._copy(at + head + whole, <char*>&last, 8)
-    endpoint._copy(at + (size - n2), PyBytes_AS_STRING(second), n2)
+    copy_piece(endpoint, addr + (size - n2), PyBytes_AS_STRING(second), n2)
     if endpoint._incoherent and (addr & OFFSET_MASK) + size > endpoint._map[addr >> 40].coherent:
         endpoint.write_back(addr, size)
     return 0

@@ -1,6 +1,6 @@
 """The words of a client slot. (Used by client.py, membership.py, epoch.py and recovery.py.)
 
-Client slot, 512 bytes in the control segment; only its client writes it, except for the state word
+Client slot, 640 bytes in the control segment; only its client writes it, except for the state word
     0    state        bits 60-63 state, bits 36-59 pid, bits 0-35 incarnation; by CAS only
     8    started      start time of the process, in clock ticks since boot; 0: not known
     16   boot         hash of the host's boot id
@@ -20,6 +20,8 @@ Client slot, 512 bytes in the control segment; only its client writes it, except
     120  name         the first 8 bytes of the host's name
     128  journal      24 pairs of words: object reference, address of its link (heap.py), or
                       a store's own name of a link (words.py: REPLICATED)
+    512  records      16 words: objects that it keeps between operations; other clients set a bit in
+                      them (holds.py)
 
 Client id (48 bits): slot << 36 | incarnation. A slot's incarnation goes up by one each time it is
 taken, from 1 on, so an id is not used again while anything could still name it. After 2^36 - 1 it
@@ -58,6 +60,8 @@ MACHINE: Final = 112
 NAME: Final = 120
 CLIENT_JOURNAL: Final = 128
 CLIENT_JOURNAL_SIZE: Final = 24
+RECORDS: Final = 512
+RECORDS_COUNT: Final = 16
 CLIENT_JOURNAL_PAIRS: Final = struct.Struct(f"<{2 * CLIENT_JOURNAL_SIZE}Q")
 
 START_US: Final = 1_735_689_600_000_000

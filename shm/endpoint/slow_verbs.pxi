@@ -90,7 +90,10 @@ cdef bytes do_read(Endpoint endpoint, u64 addr, Py_ssize_t size):
     cdef bytes data = PyBytes_FromStringAndSize(NULL, size)
     if endpoint._incoherent and (addr & OFFSET_MASK) + <u64>size > endpoint._map[addr >> 40].coherent:
         endpoint.invalidate(addr, size)
-    limpet_copy_out(PyBytes_AS_STRING(data), at, size)
+    if <u64>size >= LIMPET_LONG:
+        copy_long(endpoint, addr, PyBytes_AS_STRING(data), size, False)
+    else:
+        limpet_copy_out(PyBytes_AS_STRING(data), at, size)
     if unlikely(is_lost(endpoint, addr, &endpoint._map[addr >> 40]), 0):
         endpoint._mourn(addr >> 40)
     endpoint._reads(addr, size)
@@ -105,7 +108,10 @@ cdef int do_read_into(Endpoint endpoint, u64 addr, buffer) except -1:
         at = endpoint._at(addr, view.len)
         if endpoint._incoherent and (addr & OFFSET_MASK) + <u64>view.len > endpoint._map[addr >> 40].coherent:
             endpoint.invalidate(addr, view.len)
-        limpet_copy_out(view.buf, at, view.len)
+        if <u64>view.len >= LIMPET_LONG:
+            copy_long(endpoint, addr, <char*>view.buf, view.len, False)
+        else:
+            limpet_copy_out(view.buf, at, view.len)
         if unlikely(is_lost(endpoint, addr, &endpoint._map[addr >> 40]), 0):
             endpoint._mourn(addr >> 40)
         endpoint._reads(addr, view.len)
@@ -116,12 +122,11 @@ cdef int do_read_into(Endpoint endpoint, u64 addr, buffer) except -1:
 
 cdef int do_write(Endpoint endpoint, u64 addr, data) except -1:
     cdef Py_buffer view
-    cdef char* at
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     try:
-        at = endpoint._at(addr, view.len)
+        endpoint._at(addr, view.len)
         endpoint._renew_edges(addr, view.len)
-        endpoint._copy(at, <char*>view.buf, view.len)
+        copy_piece(endpoint, addr, <char*>view.buf, view.len)
         if endpoint._incoherent and (addr & OFFSET_MASK) + <u64>view.len > endpoint._map[addr >> 40].coherent:
             endpoint.write_back(addr, view.len)
         if unlikely(is_lost(endpoint, addr, &endpoint._map[addr >> 40]), 0):

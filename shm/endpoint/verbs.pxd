@@ -135,6 +135,8 @@ cdef class Image:
     cpdef int forget(self) except -1
 
 cpdef u64 hash64(bytes data, u64 seed=*)
+cpdef u64 checksum(bytes data, u64 seed=*)
+cdef u64 checksum_of(const unsigned char* data, u64 size, u64 seed)
 cpdef u64 crc_pair(u64[::1] words, Py_ssize_t start, Py_ssize_t count, bint hardware=*) except? 0
 cpdef u64 bit(int index) noexcept
 cpdef int lowest_bit(u64 word) noexcept

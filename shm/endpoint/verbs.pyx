@@ -47,7 +47,8 @@ Hints
 
 Threads
     `begin`/`end` bracket an operation. One thread at a time is inside: the GIL is held from verb to
-    verb except in `pause` and `futex_wait`, so a plain flag is enough here. `begin` also notices a
+    verb except in `pause` and `futex_wait`, so a plain flag is enough here. A verb of 64 KiB or
+    more lets other threads run while it copies; it is inside all the while. `begin` also notices a
     fork. `frame`: the Python frame that entered, if it was one; an operation whose frame is no
     longer on its thread's stack was cut off by a signal handler, and the next one takes its place
     (inside.py), after `abandoned`, which the client sets, has ended it.

@@ -88,6 +88,9 @@ HELD: Final = 0xE
 HELD_MASK: Final = 1 << 55 | HELD
 """A link that has HELD of these bits is held; a vacant one has the other bit."""
 REPLICAS_MAX: Final = 7
+VIEWED: Final = 1 << 56
+OWES: Final = 1 << 57
+"""In a record of a client slot, with an object reference (shm/clients/holds.py)."""
 LARGE_CLASS: Final = 0
 TAIL_CLASS: Final = 255
 TAIL_FIRST_MASK: Final = (1 << 26) - 1

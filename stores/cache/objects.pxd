@@ -1,6 +1,6 @@
 cimport cython
 
-from limpet.shm.endpoint.verbs cimport hash64, u64
+from limpet.shm.endpoint.verbs cimport checksum, hash64, u64
 from limpet.stores.records cimport Objects
 
 cdef u64 ADDRESS_MASK

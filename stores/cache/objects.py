@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from typing import Any, Final
 
-from limpet.shm.endpoint.fabric import hash64
+from limpet.shm.endpoint.fabric import checksum, hash64
 from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.stores.cache.layout import PREFIX, UNIT
 from limpet.stores.object_layout import HEADER
@@ -31,7 +31,7 @@ class CacheObjects(Objects):
         """Write head and pair; one write."""
         sizes = len(key) | len(value) << 16
         self.heading[6] = sizes
-        self.heading[7] = hash64(value, (hash64(key) + sizes) & MASK)
+        self.heading[7] = checksum(value, (hash64(key) + sizes) & MASK)
         self.endpoint.write_gather(reference & ADDRESS_MASK, self.heading, 8, key, value)
 
     def load(self, reference: int) -> None:

@@ -1,6 +1,6 @@
 cimport cython
 
-from limpet.shm.endpoint.verbs cimport hash64, u64
+from limpet.shm.endpoint.verbs cimport checksum, hash64, u64
 from limpet.stores.records cimport Objects
 
 cdef u64 ADDRESS_MASK
@@ -12,10 +12,10 @@ cdef class LoggedObjects(Objects):
     cdef u64 birth
     cdef u64[::1] entry_word
 
-    @cython.locals(sizes=u64)
+    @cython.locals(sizes=u64, digest=u64)
     cpdef int write(self, u64 reference, bytes key, bytes value) except -1
     @cython.locals(k=u64, address=u64)
-    cdef int _write_all(self, u64 reference, bytes key, bytes value, u64 checksum) except -1
+    cdef int _write_all(self, u64 reference, bytes key, bytes value, u64 digest) except -1
     @cython.locals(k=u64, address=u64)
     cpdef int mark(self, u64 reference, u64 offset, u64 word) except -1
     @cython.locals(k=u64)

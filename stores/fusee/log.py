@@ -26,7 +26,7 @@ from __future__ import annotations
 from array import array
 from typing import Any, Final
 
-from limpet.shm.endpoint.fabric import hash64
+from limpet.shm.endpoint.fabric import checksum, hash64
 from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.shm.errors import NodeFailed
 from limpet.stores.fusee.marks import DEATH, ENTRY_SIZE
@@ -48,12 +48,13 @@ class LoggedObjects(Objects):
     def write(self, reference: int, key: bytes, value: bytes) -> None:
         """Write entry and pair to every replica in service; one phase, not waited for."""
         sizes = len(key) | len(value) << 16
-        self._write_all(reference, key, value, hash64(value, (hash64(key) + sizes) & MASK))
+        digest = checksum(value, (hash64(key) + sizes) & MASK)
+        self._write_all(reference, key, value, digest)
 
-    def _write_all(self, reference: int, key: bytes, value: bytes, checksum: int) -> None:
+    def _write_all(self, reference: int, key: bytes, value: bytes, digest: int) -> None:
         self.header[0] = self.birth
         self.header[2] = len(key) | len(value) << 16
-        self.header[3] = checksum
+        self.header[3] = digest
         self.endpoint.write_gather(reference & ADDRESS_MASK, self.header, 4, key, value)
         for k in range(1, self.heap.replicas(reference)):
             try:

@@ -55,6 +55,7 @@ class Fusee(HashStore):
     Parameters = FuseeParameters
     replicated = True
     resolves = True
+    views = True
 
     def __init__(self, pool: Any, kind: str, name: str, parameters: FuseeParameters) -> None:
         HashStore.__init__(self, pool, kind, name, parameters)
@@ -111,6 +112,14 @@ class Fusee(HashStore):
             return None
         self._learn(place, slot)
         return self.objects.value()
+
+    def hold_once(self, place: Place, key: bytes) -> Any:
+        while True:
+            try:
+                return HashStore.hold_once(self, place, key)
+            except NodeFailed as error:
+                if not self.tables.outlive(error.node):
+                    raise
 
     def search_batch(self, place: Place, keys: list[bytes], found: list[bytes | None]) -> bool:
         before = len(found)

@@ -3,14 +3,20 @@ cimport cython
 from limpet.shm.endpoint.verbs cimport u64
 from limpet.stores.base cimport Store, as_bytes
 from limpet.stores.race.check cimport Check
-from limpet.stores.race.index cimport Index, Place
+from limpet.stores.race.index cimport Index, Place, is_valid
 from limpet.stores.race.slots cimport Slots
 from limpet.stores.race.splitter cimport Splitter
 from limpet.stores.records cimport Objects
 
+cdef u64 ADDRESS_MASK
+cdef u64 HEADER
+cdef u64 OBJECT_MASK
+cdef u64 OWES
+cdef u64 VIEWED
 cdef int BATCH
 
 cdef int INSERT
+cdef int PUT
 cdef int UPDATE
 cdef int DONE
 cdef int AGAIN
@@ -27,9 +33,24 @@ cdef class HashStore(Store):
     cdef public Check checker
     cdef readonly Place place
     cdef readonly int replicas
+    cdef public u64 reserved
+    cdef public u64 reserved_size
+    cdef public u64 reserved_digest
 
     cpdef int hold_parts(self, Index index, Slots slots, Splitter splitter, Check check) except -1
     cdef object search_once(self, Place place, bytes key)
+    @cython.locals(place=Place, attempt=u64, busy=u64, table=u64)
+    cpdef hold(self, bytes key)
+    @cython.locals(slot=u64, record=u64)
+    cpdef hold_once(self, Place place, bytes key)
+    cpdef u64 busy_slot(self, u64 slot) noexcept
+    @cython.locals(place=Place, exact=u64, node=u64, reference=u64, record=u64, start=u64)
+    cpdef reserve_object(self, bytes key, u64 size)
+    @cython.locals(place=Place, attempt=u64, outcome=int, busy=u64, table=u64)
+    cpdef int link_reserved(
+        self, bytes key, u64 record, u64 reference, bytes value, u64 size, u64 digest
+    ) except -1
+    cdef u64 seal(self, bytes key, bytes value) except? 0
     @cython.locals(row=int, key=bytes, index=Index, decided=bint)
     cdef bint search_batch(self, Place place, list keys, list found) except -1
     @cython.locals(slot=u64)

@@ -15,10 +15,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from limpet.shm.endpoint.words import ADDRESS_MASK, OWES, VIEWED
 from limpet.shm.errors import StoreFull
 from limpet.stores.base import Store, as_bytes
+from limpet.stores.object_layout import HEADER
 from limpet.stores.race.check import Check
-from limpet.stores.race.index import Index, Place
+from limpet.stores.race.index import Index, Place, is_valid
+from limpet.stores.race.layout import OBJECT_MASK
 from limpet.stores.race.slots import Slots
 from limpet.stores.race.splitter import Splitter
 from limpet.stores.status import (
@@ -30,6 +33,7 @@ from limpet.stores.status import (
     INSERT,
     MISSING,
     NO_MEMORY,
+    PUT,
     UPDATE,
 )
 
@@ -50,6 +54,9 @@ class HashStore(Store):
         self.place = Place()
         """The place of the running operation."""
         self.replicas = splitter.replicas
+        self.reserved = self.reserved_size = self.reserved_digest = 0
+        """An object with a value that is there already, the value's size and its checksum: the
+        next write links it. 0: it makes an object."""
 
     def replaced(self, node: int) -> None:
         self.index.replaced(node)
@@ -108,6 +115,134 @@ class HashStore(Store):
                     if found[row] is None:
                         found[row] = self.get(wanted[row])
         return found
+
+    # ---- values in place ----------------------------------------------------------------------
+
+    def hold(self, key: bytes) -> tuple[int, int, int] | None:
+        """Hold the object of a key (holds.py): its record, and address and size of the value; None:
+        the key is missing."""
+        self.operations += 1
+        place = self.place
+        attempt = 0
+        while True:
+            self.client.enter()
+            try:
+                self.require_there()
+                found = self.hold_once(place, key)
+                if found is not None:
+                    return found
+                busy = place.busy
+                if not busy and not place.word:
+                    return None
+                table = place.table
+            finally:
+                self.client.leave()
+            attempt += 1
+            self.retries += 1
+            self.endpoint.pause(attempt)
+            self.give_way(busy, table, attempt)
+
+    def hold_once(self, place: Place, key: bytes) -> tuple[int, int, int] | None:
+        """As `hold`. None: the key is missing, or, if `place.busy` or `place.word` is set, its slot
+        is not at rest."""
+        self.index.choose(place, key)
+        slot = self.index.find(place, key)
+        if not slot:
+            place.word = 0
+            return None
+        if not is_valid(place.word):
+            place.busy = self.busy_slot(slot)
+            return None
+        record = self.client.holds.take(place.word & OBJECT_MASK | VIEWED)
+        # ORDER: the slot after the record, as holds.py says.
+        if self.endpoint.load(slot) == place.word:
+            address, size = self.objects.value_place()
+            return record, address, size
+        self.client.holds.give_back(record)
+        return None
+
+    def busy_slot(self, slot: int) -> int:
+        """The word for `place.busy` to wait for a slot that is held by a transaction."""
+        return 0
+
+    def reserve_object(self, key: bytes, size: int) -> tuple[int, int, int]:
+        """An object for this key and a value of `size` bytes: its record, its reference and the
+        address of the value."""
+        exact = self.objects.size_for(key, size)
+        self.operations += 1
+        place = self.place
+        while True:
+            self.client.enter()
+            try:
+                self.require_there()
+                self.index.choose(place, key)
+                node = self.index.node_of(place.table)
+                reference = self.allocator.allocate(node, exact, self.replicas)
+                if reference:
+                    # ORDER: in the record before it leaves the client journal.
+                    record = self.client.holds.take(reference | OWES)
+                    self.client.drop(0)
+                    start = self.objects.prefix + HEADER + (len(key) + 7 & ~7)
+                    return record, reference, (reference & ADDRESS_MASK) + start
+            finally:
+                self.client.leave()
+            self._obtain_memory(key, PUT, exact, True)
+
+    def link_reserved(
+        self, key: bytes, record: int, reference: int, value: bytes, size: int, digest: int
+    ) -> int:
+        """Make the value that is in a reserved object, with this checksum, the value of its key;
+        the record is given back in any case. `value`: the same, to be copied to replicas, if it has
+        any."""
+        self.operations += 1
+        place = self.place
+        holds = self.client.holds
+        attempt = 0
+        while True:
+            outcome = AGAIN
+            self.client.enter()
+            try:
+                # ORDER: in the client journal before the record is given back, so that a kill in
+                # between leaves it to one of them.
+                self.client.log(reference, record)
+                self.endpoint.swap(record, 0)
+                holds.release(record)
+                self.require_there()
+                self.reserved = reference
+                self.reserved_size = size
+                self.reserved_digest = digest
+                try:
+                    outcome = self.write_once(place, key, value, size, PUT, attempt)
+                finally:
+                    self.reserved = 0
+                busy = place.busy
+                table = place.table
+                if outcome in (AGAIN, FULL):
+                    record = holds.take(reference | OWES)
+                    self.client.drop(0)
+            finally:
+                self.client.leave()
+            if outcome == AGAIN:
+                attempt += 1
+                self.retries += 1
+                self.endpoint.pause(attempt)
+                self.give_way(busy, table, attempt)
+            elif outcome == FULL:
+                try:
+                    self.grow(key)
+                except BaseException:
+                    self.let_go_of(record)
+                    raise
+            else:
+                return outcome
+
+    def let_go_of(self, record: int) -> None:
+        """Let go what a record of this client holds."""
+        self.client.enter()
+        try:
+            self.client.holds.give_back(record)
+        finally:
+            self.client.leave()
 
     def search_batch(self, place: Place, keys: list[bytes], found: list[bytes | None]) -> bool:
         """Append the values of at most BATCH keys: the reads of a phase overlap.
@@ -226,10 +361,20 @@ class HashStore(Store):
 
     def make_object(self, place: Place, key: bytes, value: bytes, size: int) -> int:
         """A new object with this pair, at place 0 of the client journal; 0: no memory is ready."""
+        if self.reserved:
+            return self.seal(key, value)
         reference = self.allocator.allocate(self.index.node_of(place.table), size, self.replicas)
         if reference:
             self.objects.write(reference, key, value)
         return reference
+
+    def seal(self, key: bytes, value: bytes) -> int:
+        """The reserved object, which is at place 0 of the client journal, with its key."""
+        if self.replicas > 1 or self.objects.prefix:
+            self.objects.write(self.reserved, key, value)
+        else:
+            self.objects.write_head(self.reserved, key, self.reserved_size, self.reserved_digest)
+        return self.reserved
 
     # ---- between two attempts ---------------------------------------------------------------
 

@@ -36,6 +36,7 @@ class RaceLocks(HashStore):
     """The `race-locks` store. `GrowingParameters`."""
 
     Parameters: type[GrowingParameters] = GrowingParameters
+    views = True
 
     def __init__(self, pool: Any, kind: str, name: str, parameters: Any) -> None:
         super().__init__(pool, kind, name, parameters)

@@ -30,6 +30,7 @@ class Race(HashStore):
 
     Parameters: type[GrowingParameters] = GrowingParameters
     swaps = True
+    views = True
 
     def __init__(
         self, pool: Any, kind: str, name: str, parameters: Any, objects: Any = None

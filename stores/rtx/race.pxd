@@ -7,6 +7,7 @@ from limpet.stores.rtx.hash_slots cimport TransactionHolds, TransactionSlots
 from limpet.stores.rtx.lllock cimport LLLocks
 
 cdef u64 REPLICATED
+cdef u64 SLOT
 
 cdef class RtxRace(HashStore):
     cdef readonly u64 link
@@ -16,4 +17,5 @@ cdef class RtxRace(HashStore):
     cdef readonly TransactionSlots writer
     cdef readonly object tx_keys
 
+    cpdef u64 busy_slot(self, u64 slot) noexcept
     cpdef int give_way(self, u64 busy, u64 table, u64 attempt) except -1

@@ -27,7 +27,7 @@ from limpet.stores.records import Objects
 from limpet.stores.rtx.hash_keys import HashKeys
 from limpet.stores.rtx.hash_slots import TransactionHolds, TransactionSlots
 from limpet.stores.rtx.hash_writes import WriteSet
-from limpet.stores.rtx.layout import DRIFT_US, EACH_US
+from limpet.stores.rtx.layout import DRIFT_US, EACH_US, SLOT
 from limpet.stores.rtx.lllock import LLLocks
 from limpet.stores.rtx.race_split import TransactionSplitter
 from limpet.stores.rtx.repair import Repair
@@ -76,6 +76,7 @@ class RtxRace(HashStore):
     resolves = True
     transactional = True
     swaps = True
+    views = True
 
     def __init__(self, pool: Any, kind: str, name: str, parameters: Any) -> None:
         super().__init__(pool, kind, name, parameters)
@@ -105,6 +106,9 @@ class RtxRace(HashStore):
     def give_way(self, busy: int, table: int, attempt: int) -> None:
         if busy:
             self.repair.stay(busy, attempt, True)
+
+    def busy_slot(self, slot: int) -> int:
+        return slot | SLOT
 
     def stats(self) -> dict[str, Any]:
         """As of every store; `repairs`: transactions that this handle has found at the end of their

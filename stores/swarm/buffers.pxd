@@ -1,7 +1,7 @@
 cimport cython
 
 from limpet.shm.alloc.heap cimport Heap
-from limpet.shm.endpoint.verbs cimport Endpoint, hash64, u64, words_bytes
+from limpet.shm.endpoint.verbs cimport Endpoint, checksum, u64, words_bytes
 from limpet.stores.swarm.register cimport Register
 from limpet.stores.swarm.words cimport stamp_of
 

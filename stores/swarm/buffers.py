@@ -16,7 +16,7 @@ import contextlib
 from array import array
 from typing import Any, Final
 
-from limpet.shm.endpoint.fabric import hash64, words_bytes
+from limpet.shm.endpoint.fabric import checksum, words_bytes
 from limpet.shm.endpoint.words import LARGE_CLASS
 from limpet.shm.errors import NodeFailed
 from limpet.stores.object_layout import IMAGE_SIZE
@@ -49,7 +49,7 @@ class Buffer:
         self.header[0] = stamp_of(word) << STAMP_SHIFT
         self.header[1] = ident
         self.header[2] = len(value)
-        self.header[3] = hash64(value, (self.header[0] + ident + len(value)) & MASK)
+        self.header[3] = checksum(value, (self.header[0] + ident + len(value)) & MASK)
 
 
 class Buffers:
@@ -133,7 +133,7 @@ class Buffers:
             self.endpoint.wait()
             value = self.endpoint.read(address + HEADER, length)
         seed = (self.image[0] + self.image[1] + length) & MASK
-        return value if hash64(value, seed) == self.image[3] else None
+        return value if checksum(value, seed) == self.image[3] else None
 
     def is_of(self, reference: int, k: int, stamp: int) -> bool:
         """Whether a buffer has the value of that stamp, as the one beside replica `k` says."""

@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from limpet.shm.endpoint.fabric import hash64
+from limpet.shm.endpoint.fabric import checksum
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.states import IN_SERVICE
 from limpet.shm.endpoint.words import REFERENCE_MASK
@@ -106,7 +106,7 @@ def _copy_buffer(
         stamp, ident, length, digest = np.frombuffer(header, dtype="<u8").tolist()
         if ident == place.ident and length <= room:
             value = endpoint.read(source + HEADER, length)
-            if hash64(value, (stamp + ident + length) & MASK) == digest:
+            if checksum(value, (stamp + ident + length) & MASK) == digest:
                 found[stamp] = header + value
                 if stamp >= wanted:
                     continue

@@ -1,6 +1,6 @@
 cimport cython
 
-from limpet.shm.endpoint.verbs cimport Endpoint, hash64, u64, words_bytes
+from limpet.shm.endpoint.verbs cimport Endpoint, checksum, u64, words_bytes
 from limpet.stores.swarm.buffers cimport Buffer, Buffers
 from limpet.stores.swarm.register cimport Register
 from limpet.stores.swarm.words cimport rank_of, row_of, side_of, stamp_of

@@ -22,7 +22,7 @@ from __future__ import annotations
 from array import array
 from typing import Any, Final
 
-from limpet.shm.endpoint.fabric import hash64, words_bytes
+from limpet.shm.endpoint.fabric import checksum, words_bytes
 from limpet.shm.errors import AddressError, NodeFailed
 from limpet.stores.status import VACANT_CLASS
 from limpet.stores.swarm.buffers import Buffer, Buffers
@@ -135,7 +135,7 @@ class Replica:
             return None
         value = words_bytes(self.front, 8 * (at + IN_PLACE_WORDS), length)
         seed = (self.front[at] + self.register.ident + length) & MASK
-        return value if hash64(value, seed) == self.front[at + 2] else None
+        return value if checksum(value, seed) == self.front[at + 2] else None
 
     # ---- algorithms 5 and 7 ---------------------------------------------------------------------
 

@@ -76,8 +76,9 @@ def test_fabrics_have_the_same_methods_and_signatures():
             theirs = inspect.signature(method).parameters.values()
             assert [(p.name, p.default) for p in ours] == [(p.name, p.default) for p in theirs]
     for name in (
-        "crc_pair", "flush_features", "hash64", "lowest_bit", "words_bytes", "words_compare",
-        "words_equal", "words_move", "words_prefetch", "words_put", "words_tagged",
+        "checksum", "checksum_buffer", "crc_pair", "flush_features", "hash64", "lowest_bit",
+        "words_bytes", "words_compare", "words_equal", "words_move", "words_prefetch", "words_put",
+        "words_tagged",
     ):  # fmt: skip
         assert list(inspect.signature(getattr(NATIVE, name)).parameters) == list(
             inspect.signature(getattr(portable, name)).parameters
@@ -119,10 +120,22 @@ def test_hash64_equals_xxhash_at_every_length(fabric):
         fabric.hash64(b"", MAX + 1)
 
 
+def test_checksum_is_xxh64_or_for_long_data_xxh3(fabric):
+    rng = random.Random(2)
+    data = rng.randbytes(70_000)
+    for size in (0, 1, 1023, *range(1024, 1024 + 130), 2047, 2048, 2049, 65_535, 65_536, 70_000):
+        seed = rng.choice((0, 1, MAX, rng.getrandbits(64)))
+        expected = xxhash.xxh3_64_intdigest if size >= 1024 else xxhash.xxh64_intdigest
+        assert fabric.checksum(data[:size], seed) == expected(data[:size], seed)
+        assert fabric.checksum_buffer(bytearray(data[:size]), seed) == expected(data[:size], seed)
+
+
 @pytest.mark.parametrize("data", [None, "text", bytearray(8), memoryview(b"12345678")])
 def test_hash64_takes_bytes_and_nothing_else(fabric, data):
     with pytest.raises(TypeError):
         fabric.hash64(data)
+    with pytest.raises(TypeError):
+        fabric.checksum(data)
 
 
 def test_lowest_bit_finds_the_lowest(fabric):

@@ -1,0 +1,195 @@
+"""Values in place: `store.view` and `store.reserve`, as context managers.
+
+In its block, a program has the value's memory itself, as a `memoryview`. The client is in no
+operation meanwhile: it keeps the one object by a record of its slot (shm/clients/holds.py), so that
+the block may take as long as it likes, and its thread and others may use the handle.
+
+A view's object is not used again before the end of the block, whether its key is given another
+value, deleted, or dropped with its store. The object of a reservation is linked at the end of the
+block; until then no client can find it. After an exception it is freed.
+
+The end of a block releases the memoryview: using it raises ValueError. If something else still has
+its memory then (a numpy array on it, a slice of it), the object stays as it is for as long as that
+has it, and the end of the block raises BufferError; what was reserved is not linked then.
+
+A kill leaves behind: the record; recovery lets it go, with the object if that is not linked. A
+process that stands still in a block keeps that object, of at most RECORDS_COUNT, until it goes on
+or ends; no other memory waits for it, and it is never fenced for it. A child that was forked in a
+block has neither of them: its memoryviews are released in the fork.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import weakref
+from typing import Any
+
+import numpy as np
+
+from limpet.shm.endpoint.fabric import checksum_buffer
+from limpet.shm.endpoint.layout import NODE_SHIFT, OFFSET_MASK
+from limpet.shm.errors import CoherenceError, NodeFailed
+
+
+class Block:
+    """What a view and a reservation share: memory of one object, lent for a block."""
+
+    def __init__(self, store: Any, key: bytes) -> None:
+        self.store = store
+        self.key = key
+        self.ident = 0
+        """The client that holds the object; 0: none does."""
+        self.pid = 0
+        self.record = 0
+        self.node = 0
+        self.value: memoryview | None = None
+        self.lent: weakref.ref[Any] | None = None
+        """The owner of the memory that was lent: there as long as something has it."""
+
+    def _lend(self, record: int, address: int, size: int, writable: bool) -> memoryview:
+        store = self.store
+        self.record = record
+        self.ident = store.client.ident
+        self.pid = os.getpid()
+        self.node = address >> NODE_SHIFT
+        done = False
+        try:
+            segment = next(s for s in store.pool.mapped.segments if s.index == self.node)
+            if size:
+                owner = np.frombuffer(segment.map, np.uint8, size, address & OFFSET_MASK)
+            else:
+                owner = np.empty(0, np.uint8)
+            owner.flags.writeable = writable
+            self.lent = weakref.ref(owner)
+            self.value = memoryview(owner)  # type: ignore[arg-type]
+            _lent.add(self)
+            done = True
+            return self.value
+        finally:
+            if not done:
+                self._let_go()
+
+    def _take_back(self) -> bool:
+        """Release the memory; False: something still has it."""
+        value, self.value = self.value, None
+        if value is not None:
+            with contextlib.suppress(BufferError):
+                value.release()
+            del value
+        _lent.discard(self)
+        return self.lent is None or self.lent() is None
+
+    def _let_go(self) -> None:
+        """Let the object go, unless this is another client by now: a child that was forked."""
+        ident, self.ident = self.ident, 0
+        if ident and self.pid == os.getpid() and ident == self.store.client.ident:
+            self.store.let_go_of(self.record)
+
+    def _still_lent(self, what: str) -> BufferError:
+        _late.append(self)
+        return BufferError(
+            f"{self.store.name}: the memory of {what} {self.key!r} is still in use after its "
+            "block, by a slice of it or an array on it; copy what outlives the block"
+        )
+
+    def _of_this_process(self) -> bool:
+        """Whether it holds an object, and was not forked since."""
+        return self.ident != 0 and self.pid == os.getpid()
+
+
+class View(Block):
+    """`with store.view(key) as value`."""
+
+    def __enter__(self) -> memoryview | None:
+        settle_late(self.store.client)
+        found = self.store.hold(self.key)
+        if found is None:
+            return None
+        record, address, size = found
+        return self._lend(record, address, size, writable=False)
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        free = self._take_back()
+        if not self._of_this_process():
+            return
+        if free:
+            self._let_go()
+        elif error is None:
+            raise self._still_lent("the value of")
+        else:
+            _late.append(self)
+        if error is None and self.store.endpoint.lost(self.node):
+            raise NodeFailed(self.node, "it was lost while a value on it was viewed")
+
+
+class Reservation(Block):
+    """`with store.reserve(key, size) as buffer`."""
+
+    def __init__(self, store: Any, key: bytes, size: int) -> None:
+        super().__init__(store, key)
+        self.size = size
+        self.reference = 0
+
+    def __enter__(self) -> memoryview:
+        settle_late(self.store.client)
+        record, self.reference, address = self.store.reserve_object(self.key, self.size)
+        return self._lend(record, address, self.size, writable=True)
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if self.value is None or not self._of_this_process():
+            self._take_back()
+            return
+        store = self.store
+        if error is not None:
+            if self._take_back():
+                self._let_go()
+            else:
+                _late.append(self)
+            return
+        value, digest = b"", 0
+        done = False
+        try:
+            if store.replicated:
+                value = self.value.tobytes()
+            else:
+                digest = checksum_buffer(self.value, store.objects.seed(self.key, self.size))
+            done = True
+        finally:
+            free = self._take_back()
+            if not done and free:
+                self._let_go()
+        if not free:
+            raise self._still_lent("what was reserved for")
+        record, self.ident = self.record, 0
+        store.link_reserved(self.key, record, self.reference, value, self.size, digest)
+
+
+def require_coherence(store: Any) -> None:
+    """Raise CoherenceError if the pool's memory is not hardware-coherent."""
+    if not store.pool.parameters.coherent:
+        raise CoherenceError(
+            f"{store.pool.url}: views and reservations need memory that is hardware-coherent; use "
+            "get and put"
+        )
+
+
+def settle_late(client: Any) -> None:
+    """Let go what something had after its block, and has no longer."""
+    for block in [late for late in _late if late.store.client is client]:
+        if block.lent is None or block.lent() is None:
+            _late.remove(block)
+            block._let_go()
+
+
+_late: list[Any] = []
+_lent: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def _release_in_child() -> None:
+    for block in list(_lent):
+        block._take_back()
+    _late.clear()
+
+
+os.register_at_fork(after_in_child=_release_in_child)
