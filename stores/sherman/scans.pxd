@@ -23,10 +23,13 @@ cdef class Visit(Step):
 
     cpdef int once(self) except -1
 
-cdef class Range(Step):
+cdef class Part(Step):
     cdef Trees trees
     cdef Leaf leaf
     cdef u64 tree
+    cdef bint ended
+
+cdef class Range(Part):
     cdef readonly bytes start
     cdef bytes high
     cdef u64 known
@@ -44,6 +47,13 @@ cdef class Range(Step):
     )
     cdef list _read_on(self)
 
+cdef class RangeBelow(Part):
+    cdef bytes low
+    cdef bytes end
+
+    @cython.locals(page=Page, found=list, begins=bytes)
+    cpdef int once(self) except -1
+
 @cython.locals(page=Page, index=int, end=int, slot=u64)
 cdef bytes append_range(Trees trees, Leaf leaf, bytes high, list found)
 
@@ -53,3 +63,24 @@ cdef class Scans:
     cdef readonly Leaf leaf
 
     cpdef tuple range_here(self, bytes high)
+
+cdef class Merge:
+    cdef InlineStore store
+    cdef list sources
+    cdef bint reverse
+
+    @cython.locals(source=Source, last=Source)
+    cpdef list batch(self)
+    @cython.locals(source=Source, other=Source, head=bytes, bound=bytes, key=bytes)
+    cdef bint _take(self, list found) except -1
+
+cdef class Source:
+    cdef Part part
+    cdef list pairs
+    cdef Py_ssize_t place
+    cdef bytes key
+
+    cdef bint more(self, InlineStore store) except -1
+    cdef list rest(self)
+    @cython.locals(pairs=list, place=Py_ssize_t, pair=tuple, key=bytes)
+    cdef bint take(self, bytes bound, bint reverse, list found) except -1

@@ -181,16 +181,23 @@ class RtxSherman(InlineStore):
 
     # ---- in order -------------------------------------------------------------------------------
 
-    def scan(self, low: Any = None, high: Any = None) -> Any:
-        """As `Scans.scan`."""
-        return self.scans.scan(low, high)
+    def scan(
+        self,
+        low: Any = None,
+        high: Any = None,
+        *,
+        prefix: Any = None,
+        reverse: bool = False,
+        limit: int | None = None,
+    ) -> Any:
+        return self.scans.scan(low, high, prefix, reverse, limit)
 
     def keys(self) -> Any:
         """Every key, in order; as weakly consistent as `scan`."""
         return self.scans.keys()
 
     def items(self) -> Any:
-        return self.scans.scan()
+        return self.scan()
 
     # ---- in transactions (stores/rtx/transaction.py) --------------------------------------------
 

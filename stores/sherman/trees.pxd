@@ -61,6 +61,8 @@ cdef class Trees(InlineIndex):
     cdef int _hint_all(self, Leaf leaf, Routes routes) except -1
     @cython.locals(page=Page, index=int)
     cdef int _learn_children(self, Leaf leaf, Routes routes) except -1
+    @cython.locals(page=Page, routes=Routes, at=u64, _=int)
+    cpdef int look_below(self, Leaf leaf, u64 tree, bytes end) except -1
     @cython.locals(page=Page)
     cpdef u64 next_hop(self, Leaf leaf, bytes key, u64 level) except? 0
     @cython.locals(value=bytes)

@@ -237,6 +237,28 @@ class Trees(InlineIndex):
             return page.sibling()
         return page.child(key)
 
+    def look_below(self, leaf: Leaf, tree: int, end: bytes | None) -> int:
+        """Read the leaf of a tree with the keys just below `end`, which is not empty; None: the
+        last leaf. DONE; AGAIN: a node on the way cannot be read now."""
+        page = leaf.page
+        routes: Routes = self.routes[tree]
+        leaf.tree = tree
+        at = routes.find_below(end)
+        for _ in range(HOPS_MAX):
+            if not self.read(leaf, at, 0):
+                return AGAIN
+            if page.level == GONE or (end is not None and not page.begins_below(end)):
+                at = routes.root
+            elif page.ends_below(end):
+                at = page.sibling()
+            elif page.level == 0:
+                return DONE
+            else:
+                if page.level == 1:
+                    self._learn_children(leaf, routes)
+                at = page.child_below(end)
+        raise StoreCorrupt(f"{self.name}: the nodes of tree {tree} lead round in a circle")
+
     # ---- values ---------------------------------------------------------------------------------
 
     def value(self, page: Page, slot: int) -> bytes:
