@@ -34,16 +34,17 @@ cdef class Range(Part):
     cdef bytes high
     cdef u64 known
     cdef u64 ahead
-    cdef int count
+    cdef Py_ssize_t count
+    cdef Py_ssize_t wanted
 
-    @cython.locals(start=bytes, hashed=u64)
+    @cython.locals(start=bytes, hashed=u64, found=list, count=Py_ssize_t, each=Py_ssize_t)
     cpdef int once(self) except -1
     @cython.locals(routes=Routes, hint=u64, _=int)
     cdef int _look_ahead(self, u64 hashed) except -1
     cdef int _fetch(self, Routes routes) except -1
     @cython.locals(
         trees=Trees, leaf=Leaf, page=Page, endpoint=Endpoint, routes=Routes, found=list, at=u64,
-        count=int, following=u64, pointer=u64,
+        count=Py_ssize_t, following=u64, pointer=u64,
     )
     cdef list _read_on(self)
 
@@ -69,10 +70,12 @@ cdef class Merge:
     cdef list sources
     cdef bint reverse
 
-    @cython.locals(source=Source, last=Source)
+    @cython.locals(source=Source, sources=list, found=list, first=Source, second=Source)
     cpdef list batch(self)
-    @cython.locals(source=Source, other=Source, head=bytes, bound=bytes, key=bytes)
-    cdef bint _take(self, list found) except -1
+    @cython.locals(index=Py_ssize_t)
+    cdef int _order(self, list sources) except -1
+    @cython.locals(sources=list, moved=Source, after=Source)
+    cdef int _sink(self, Py_ssize_t index) except -1
 
 cdef class Source:
     cdef Part part

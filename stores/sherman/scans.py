@@ -1,11 +1,12 @@
 """Scans of a tree store: the pairs of a range, leaf by leaf, merged from all trees.
 
 An operation reads a leaf and then, by the sibling pointers, leaves that follow. Their reads
-overlap. The first operation reads one leaf, the next one two, and so on. An operation begins where
-the last leaf ended. If nodes were split or merged meanwhile, the fences show that, and the scan
-searches for the leaf by its key. Where an earlier scan has noted the leaves that follow
-(routes.py), they are prefetched some way ahead. A scan in descending order reads one leaf in an
-operation, and searches for the one before it.
+overlap. The first operation reads one leaf, the next one two, and so on; if the scan has a limit,
+each reads as many as are likely to be needed. An operation begins where the last leaf ended. If
+nodes were split or merged meanwhile, the fences show that, and the scan searches for the leaf by
+its key. Where an earlier scan has noted the leaves that follow (routes.py), they are prefetched
+some way ahead. A scan in descending order reads one leaf in an operation, and searches for the one
+before it.
 """
 
 from __future__ import annotations
@@ -64,12 +65,14 @@ class Part(Step):
 
 
 class Range(Part):
-    """In ascending order. `start`: where the next leaf begins; None: there is none."""
+    """In ascending order. `start`: where the next leaf begins; None: there is none. `wanted`: about
+    so many pairs are to be read; 0: that is not known."""
 
     def __init__(
-        self, trees: Trees, leaf: Leaf, tree: int, start: bytes, high: bytes | None
+        self, trees: Trees, leaf: Leaf, tree: int, start: bytes, high: bytes | None, wanted: int
     ) -> None:
         super().__init__(trees, leaf, tree)
+        self.wanted = wanted
         self.start: bytes | None = start
         self.high = high
         self.known = 0
@@ -86,8 +89,14 @@ class Range(Part):
             self._look_ahead(hashed)
         if self.trees.look(self.leaf, self.tree, hashed, start, self.known) != DONE:
             return AGAIN
-        self.result = self._read_on()
-        self.count = min(2 * self.count, LEAVES_MAX)
+        count = self.count
+        found = self._read_on()
+        self.result = found
+        self.count = min(2 * count, LEAVES_MAX)
+        if self.wanted:
+            self.wanted = max(self.wanted - len(found), 1)
+            each = len(found) // count + 1
+            self.count = min((self.wanted + each - 1) // each, LEAVES_MAX)
         self.ended = self.start is None or (self.high is not None and self.start >= self.high)
         return DONE
 
@@ -198,11 +207,13 @@ class Scans:
         if last is not None and first >= last:
             return iter(())
         parts: list[Part] = []
-        for tree in range(len(self.trees.roots)):
+        count = len(self.trees.roots)
+        wanted = 0 if limit is None else limit // count + 1
+        for tree in range(count):
             if reverse:
                 parts.append(RangeBelow(self.trees, self.leaf, tree, first, last))
             else:
-                parts.append(Range(self.trees, self.leaf, tree, first, last))
+                parts.append(Range(self.trees, self.leaf, tree, first, last, wanted))
         merged = Merge(self.store, parts, reverse)
         pairs = itertools.chain.from_iterable(iter(merged.batch, None))
         return pairs if limit is None else itertools.islice(pairs, limit)
@@ -232,7 +243,8 @@ class Scans:
 def after_prefix(prefix: bytes) -> bytes | None:
     """The least key above all that begin with this prefix; None: there is none."""
     stem = prefix.rstrip(b"\xff")
-    return stem[:-1] + bytes([stem[-1] + 1]) if stem else None
+    end = len(stem) - 1
+    return stem[:end] + bytes([stem[end] + 1]) if stem else None
 
 
 class Merge:
@@ -245,32 +257,39 @@ class Merge:
 
     def batch(self) -> Pairs | None:
         """The next pairs, up to where a tree must be read again; None: there are no more."""
-        self.sources = [source for source in self.sources if source.more(self.store)]
-        if not self.sources:
+        self._order([source for source in self.sources if source.more(self.store)])
+        sources = self.sources
+        if not sources:
             return None
-        if len(self.sources) == 1:
-            last: Source = self.sources[0]
-            return last.rest()
+        first: Source = sources[0]
+        if len(sources) == 1:
+            return first.rest()
         found: Pairs = []
-        while self._take(found):
-            pass
+        second: Source = sources[1]
+        while first.take(second.key, self.reverse, found):
+            self._sink(0)
+            first, second = sources[0], sources[1]
         return found
 
-    def _take(self, found: Pairs) -> bool:
-        """Take from the source with the next pair all pairs before those of the others; False: it
-        has no more that were read."""
-        source: Source | None = None
-        head: bytes | None = None
-        bound: bytes | None = None
-        for other in self.sources:
-            key = other.key
-            if head is None or (key > head if self.reverse else key < head):
-                source, head, bound = other, key, head
-            elif bound is None or (key > bound if self.reverse else key < bound):
-                bound = key
-        assert source is not None
-        assert bound is not None
-        return source.take(bound, self.reverse, found)
+    def _order(self, sources: list[Source]) -> int:
+        """Take in these sources in the order of their keys."""
+        self.sources = sources
+        for index in range(len(sources) - 2, -1, -1):
+            self._sink(index)
+        return 0
+
+    def _sink(self, index: int) -> int:
+        """Move a source to its place among those after it, which are in order."""
+        sources = self.sources
+        moved: Source = sources[index]
+        while index + 1 < len(sources):
+            after: Source = sources[index + 1]
+            if after.key <= moved.key if self.reverse else after.key >= moved.key:
+                break
+            sources[index] = after
+            index += 1
+        sources[index] = moved
+        return 0
 
 
 class Source:

@@ -32,6 +32,7 @@ cdef class Trees(InlineIndex):
     cdef readonly Endpoint endpoint
     cdef readonly Objects objects
     cdef readonly u64 key_size
+    cdef readonly Py_ssize_t value_size
     cdef readonly u64 table_size
     cdef readonly u64[::1] roots
     cdef readonly list routes

@@ -67,6 +67,7 @@ class Trees(InlineIndex):
         self.endpoint = pool.endpoint
         self.objects = objects
         self.key_size = parameters.key_size
+        self.value_size = parameters.value_size
         self.table_size = parameters.table_size
         self.roots = array("Q", regions.attach(pool, name, parameters.trees, self.table_size))
         self.routes = [Routes(root, parameters.cache_size) for root in self.roots]
