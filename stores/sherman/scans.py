@@ -149,9 +149,7 @@ class RangeBelow(Part):
     leaf is searched for by `end`, where the leaf after it begins; None: there is no leaf after
     it."""
 
-    def __init__(
-        self, trees: Trees, leaf: Leaf, tree: int, low: bytes, end: bytes | None
-    ) -> None:
+    def __init__(self, trees: Trees, leaf: Leaf, tree: int, low: bytes, end: bytes | None) -> None:
         super().__init__(trees, leaf, tree)
         self.low = low
         self.end = end

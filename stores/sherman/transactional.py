@@ -157,13 +157,15 @@ class RtxSherman(InlineStore):
             return
         for begin in range(0, len(pairs), RUN_MAX):
             runs: list[dict[bytes, bytes]] = [{} for _ in self.trees.roots]
-            for key, value in pairs[begin : begin + RUN_MAX]:
-                put, stored = as_bytes("key", key), as_bytes("value", value)
-                self.object_size(put, stored)
-                runs[self.trees.tree_of(put)][put] = stored
-            for run in runs:
-                keys = sorted(run)
-                self._put_run(keys, [run[key] for key in keys])
+            try:
+                for key, value in pairs[begin : begin + RUN_MAX]:
+                    put, stored = as_bytes("key", key), as_bytes("value", value)
+                    self.object_size(put, stored)
+                    runs[self.trees.tree_of(put)][put] = stored
+            finally:  # what stands before an error is put
+                for run in runs:
+                    keys = sorted(run)
+                    self._put_run(keys, [run[key] for key in keys])
 
     def _put_run(self, keys: list[bytes], values: list[bytes]) -> int:
         """Put the values of these keys, which are sorted and of one tree."""
