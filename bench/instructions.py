@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import itertools
 import os
 import re
 import shutil
@@ -192,7 +191,7 @@ def _work(pool: limpet.Pool, subject: str, operation: str, most: int) -> Callabl
             store.put(b"new %016d" % number, VALUE)
         return lambda number: store.delete(b"new %016d" % number)
     if operation == "scan":
-        return lambda number: list(itertools.islice(store.scan(keys[number % (KEYS - SCAN)]), SCAN))
+        return lambda number: list(store.scan(keys[number % (KEYS - SCAN)], limit=SCAN))
 
     def move(number: int) -> None:
         source, target = keys[number % KEYS], keys[(number + 1) % KEYS]

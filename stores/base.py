@@ -309,9 +309,39 @@ class Store:
         """Prefetch only: no verbs, and no state on which an operation relies, as it is not pinned.
         A store may leave it out."""
 
-    def scan(self, low: Any = None, high: Any = None) -> Any:
-        """The pairs with low <= key < high, in order; StoreError: this store is not ordered."""
+    def scan(
+        self,
+        low: Any = None,
+        high: Any = None,
+        *,
+        prefix: Any = None,
+        reverse: bool = False,
+        limit: int | None = None,
+    ) -> Any:
+        """The pairs with low <= key < high, in the order of keys; None: from the first, to the
+        last.
+
+        `prefix`: only keys that begin with it; `reverse`: in descending order; `limit`: at most so
+        many. Each pair was there at some moment of the scan; to see all at one moment, scan in a
+        transaction. StoreError: this store is not ordered.
+        """
         raise StoreError(f"a {self.kind} store is not ordered; scans need a tree store")
+
+    def first(self, low: Any = None, high: Any = None, *, prefix: Any = None) -> Any:
+        """The first pair of that range, as `scan` has it; None: it is empty."""
+        return next(self.scan(low, high, prefix=prefix, limit=1), None)
+
+    def last(self, low: Any = None, high: Any = None, *, prefix: Any = None) -> Any:
+        """The last pair of that range; None: it is empty. StoreError, as of `scan`."""
+        return next(self.scan(low, high, prefix=prefix, reverse=True, limit=1), None)
+
+    def ceiling(self, key: Any) -> Any:
+        """The pair with the least key that is not below `key`; None: there is none."""
+        return self.first(key)
+
+    def floor(self, key: Any) -> Any:
+        """The pair with the greatest key that is not above `key`; None: there is none."""
+        return self.last(high=as_bytes("key", key) + b"\0")
 
     def have_memory(self, key: Any, mode: int, *wanted: Any) -> Any:
         """Have memory ready for a write, by `find_memory(update, *wanted)`; its result.

@@ -13,7 +13,6 @@ import abc
 import contextlib
 import dataclasses
 import importlib.util
-import itertools
 import os
 import pathlib
 import secrets
@@ -218,7 +217,7 @@ class LimpetDriver(Driver):
         store = self._store(pool)
 
         def scan(key: bytes) -> list[tuple[bytes, bytes]]:
-            return list(itertools.islice(store.scan(key), SCAN_LENGTH))
+            return list(store.scan(key, limit=SCAN_LENGTH))
 
         scans = scan if self.ordered else None
         return Connection(store.get, store.put, pool.close, scans, store.get_many, store.put_many)

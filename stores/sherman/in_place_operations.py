@@ -82,16 +82,23 @@ class InPlaceOperations:
 
     # ---- in order -------------------------------------------------------------------------------
 
-    def scan(self, low: Any = None, high: Any = None) -> Any:
-        """As `Scans.scan`."""
-        return self.scans.scan(low, high)
+    def scan(
+        self,
+        low: Any = None,
+        high: Any = None,
+        *,
+        prefix: Any = None,
+        reverse: bool = False,
+        limit: int | None = None,
+    ) -> Any:
+        return self.scans.scan(low, high, prefix, reverse, limit)
 
     def keys(self) -> Any:
         """Every key, in order; as weakly consistent as `scan`."""
         return self.scans.keys()
 
     def items(self) -> Any:
-        return self.scans.scan()
+        return self.scan()
 
     def checker(self) -> InPlaceCheck:
         return InPlaceCheck(self)

@@ -57,6 +57,8 @@ class LeafWriter:
         self.leaf = leaf
         self.locks = locks
         self.link = link
+        self.ended = 0
+        """Which key of a run comes next (`change_run`)."""
 
     def change(self, key: bytes, value: bytes, size: int, mode: int) -> int:
         """Read and change the leaf of a key. `size`: bytes of the value's extent, or 0."""
@@ -89,6 +91,31 @@ class LeafWriter:
             page.set_value(index, extent.to_bytes(8, "little"), EXTENT)
         outcome = self._commit(new, 2 if size else 1, dropped)
         return SPARSE if outcome == DONE and mode == DELETE and is_sparse(page) else outcome
+
+    def change_run(self, keys: list[bytes], values: list[bytes], first: int) -> int:
+        """Put the values of keys in ascending order, of one tree, from the `first` on: as many as
+        are in its leaf's range, fit there, and concern no extent; those from `ended` on are left.
+        LOGGED_WRITE: not even the first one."""
+        leaf, page = self.leaf, self.leaf.page
+        key = keys[first]
+        if self.trees.find(leaf, key) == AGAIN or leaf.lock & LOCKED:
+            return AGAIN
+        index = leaf.index
+        self.ended = first
+        while not (page.exact and page.has_extent(index)):
+            if not self._set(index, key, values[self.ended], 0):
+                break
+            self.ended += 1
+            if self.ended == len(keys) or len(values[self.ended]) > self.trees.value_size:
+                break
+            key = keys[self.ended]
+            if page.is_below(key):
+                break
+            index = page.find(key)
+        if self.ended == first:
+            return LOGGED_WRITE
+        new = self.allocator.allocate(leaf.at >> NODE_SHIFT & 0xFF, page.size, 1)
+        return self._commit(new, 1, 0) if new else NO_MEMORY
 
     def _set(self, index: int, key: bytes, value: bytes, flags: int) -> bool:
         """Set the entry of a key in the page; False: there is no room."""

@@ -59,6 +59,10 @@ cdef class Page:
     cpdef bint is_below(self, bytes key) except -1
     @cython.locals(length=u64)
     cpdef bint is_above(self, bytes key) except -1
+    @cython.locals(length=u64)
+    cpdef bint begins_below(self, bytes key) except -1
+    @cython.locals(length=u64)
+    cpdef bint ends_below(self, bytes end) except -1
     cpdef bint has(self, bytes key) except -1
     @cython.locals(index=int)
     cpdef int find(self, bytes key) except -1
@@ -66,6 +70,8 @@ cdef class Page:
     cpdef u64 offset(self, int index) except? 0
     @cython.locals(index=int)
     cpdef u64 child(self, bytes key) except? 0
+    @cython.locals(index=int)
+    cpdef u64 child_below(self, bytes end) except? 0
     @cython.locals(slot=u64)
     cpdef bytes key(self, int index)
     cpdef bytes value(self, int index)

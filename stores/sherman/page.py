@@ -181,6 +181,18 @@ class Page:
         length = self.image.word(FENCES) & LENGTH_MASK
         return self.image.compare(self.size - length, length, key) > 0
 
+    def begins_below(self, key: bytes) -> bool:
+        """Whether the low fence is below this key."""
+        length = self.image.word(FENCES) & LENGTH_MASK
+        return self.image.compare(self.size - length, length, key) < 0
+
+    def ends_below(self, end: bytes | None) -> bool:
+        """Whether the high fence is below `end`; if that is None, whether there is one."""
+        if not self.image.word(SHAPE) & HAS_HIGH:
+            return False
+        length = self.image.word(FENCES) >> KEY_SHIFT & LENGTH_MASK
+        return end is None or self.image.compare(self.end, length, end) < 0
+
     def has(self, key: bytes) -> bool:
         """Whether the key is between the fences."""
         return not self.is_below(key) and not self.is_above(key)
@@ -214,6 +226,14 @@ class Page:
         if index < 0:
             raise StoreCorrupt(f"a node of level {self.level} has no child for {key!r}: damaged")
         return self.link(index)
+
+    def child_below(self, end: bytes | None) -> int:
+        """The object of the child with the keys just below `end`, or of the last one; of an inner
+        node. Raises StoreCorrupt if there is none."""
+        index = self.count if end is None else self.find(end)
+        if not index:
+            raise StoreCorrupt(f"a node of level {self.level} has no child below {end!r}: damaged")
+        return self.link(index - 1)
 
     def key(self, index: int) -> bytes:
         """The key of an entry."""

@@ -24,6 +24,8 @@ cdef class Routes:
 
     @cython.locals(index=int)
     cpdef u64 find(self, bytes key) except? 0
+    @cython.locals(index=int)
+    cpdef u64 find_below(self, bytes end) except? 0
     @cython.locals(first=int, end=int)
     cpdef int learn_all(self, list lows, list leaves, bytes high) except -1
     @cython.locals(size=u64)

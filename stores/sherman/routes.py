@@ -64,6 +64,11 @@ class Routes:
         index = bisect_right(self.lows, key)
         return self.leaves[index - 1] if index else self.root
 
+    def find_below(self, end: bytes | None) -> int:
+        """The last known leaf that begins below `end`, or the last one; otherwise the root."""
+        index = len(self.lows) if end is None else bisect_left(self.lows, end)
+        return self.leaves[index - 1] if index else self.root
+
     def learn(self, low: bytes, leaf: int) -> None:
         """Note a leaf. When there is no room, forget the others."""
         index = bisect_right(self.lows, low)

@@ -23,26 +23,37 @@ cdef class Visit(Step):
 
     cpdef int once(self) except -1
 
-cdef class Range(Step):
+cdef class Part(Step):
     cdef Trees trees
     cdef Leaf leaf
     cdef u64 tree
+    cdef bint ended
+
+cdef class Range(Part):
     cdef readonly bytes start
     cdef bytes high
     cdef u64 known
     cdef u64 ahead
-    cdef int count
+    cdef Py_ssize_t count
+    cdef Py_ssize_t wanted
 
-    @cython.locals(start=bytes, hashed=u64)
+    @cython.locals(start=bytes, hashed=u64, found=list, count=Py_ssize_t, each=Py_ssize_t)
     cpdef int once(self) except -1
     @cython.locals(routes=Routes, hint=u64, _=int)
     cdef int _look_ahead(self, u64 hashed) except -1
     cdef int _fetch(self, Routes routes) except -1
     @cython.locals(
         trees=Trees, leaf=Leaf, page=Page, endpoint=Endpoint, routes=Routes, found=list, at=u64,
-        count=int, following=u64, pointer=u64,
+        count=Py_ssize_t, following=u64, pointer=u64,
     )
     cdef list _read_on(self)
+
+cdef class RangeBelow(Part):
+    cdef bytes low
+    cdef bytes end
+
+    @cython.locals(page=Page, found=list, begins=bytes)
+    cpdef int once(self) except -1
 
 @cython.locals(page=Page, index=int, end=int, slot=u64)
 cdef bytes append_range(Trees trees, Leaf leaf, bytes high, list found)
@@ -53,3 +64,26 @@ cdef class Scans:
     cdef readonly Leaf leaf
 
     cpdef tuple range_here(self, bytes high)
+
+cdef class Merge:
+    cdef InlineStore store
+    cdef list sources
+    cdef bint reverse
+
+    @cython.locals(source=Source, sources=list, found=list, first=Source, second=Source)
+    cpdef list batch(self)
+    @cython.locals(index=Py_ssize_t)
+    cdef int _order(self, list sources) except -1
+    @cython.locals(sources=list, moved=Source, after=Source)
+    cdef int _sink(self, Py_ssize_t index) except -1
+
+cdef class Source:
+    cdef Part part
+    cdef list pairs
+    cdef Py_ssize_t place
+    cdef bytes key
+
+    cdef bint more(self, InlineStore store) except -1
+    cdef list rest(self)
+    @cython.locals(pairs=list, place=Py_ssize_t, pair=tuple, key=bytes)
+    cdef bint take(self, bytes bound, bint reverse, list found) except -1

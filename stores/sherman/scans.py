@@ -1,17 +1,19 @@
 """Scans of a tree store: the pairs of a range, leaf by leaf, merged from all trees.
 
 An operation reads a leaf and then, by the sibling pointers, leaves that follow. Their reads
-overlap. The first operation reads one leaf, the next one two, and so on. An operation begins where
-the last leaf ended. If nodes were split or merged meanwhile, the fences show that, and the scan
-searches for the leaf by its key. Where an earlier scan has noted the leaves that follow
-(routes.py), they are prefetched some way ahead.
+overlap. The first operation reads one leaf, the next one two, and so on; if the scan has a limit,
+each reads as many as are likely to be needed. An operation begins where the last leaf ended. If
+nodes were split or merged meanwhile, the fences show that, and the scan searches for the leaf by
+its key. Where an earlier scan has noted the leaves that follow (routes.py), they are prefetched
+some way ahead. A scan in descending order reads one leaf in an operation, and searches for the one
+before it.
 """
 
 from __future__ import annotations
 
 import itertools
-from bisect import bisect_left
-from collections.abc import Callable, Iterator
+import operator
+from collections.abc import Callable
 from typing import Any, Final
 
 from limpet.shm.endpoint.fabric import hash64
@@ -50,18 +52,27 @@ class Visit(Step):
         return DONE
 
 
-class Range(Step):
-    """The pairs of a range of a tree. Each `once` gives the pairs in the leaf with `start` and in
-    some that follow, and sets `start` to where the next leaf begins; None: it was the last one.
-    """
+class Part(Step):
+    """The pairs of a range of one tree, some leaves at a time. Each `once` gives the next ones, in
+    the order of the scan, and says by `ended` whether they were the last ones."""
 
-    def __init__(
-        self, trees: Trees, leaf: Leaf, tree: int, start: bytes, high: bytes | None
-    ) -> None:
+    def __init__(self, trees: Trees, leaf: Leaf, tree: int) -> None:
         super().__init__()
         self.trees = trees
         self.leaf = leaf
         self.tree = tree
+        self.ended = False
+
+
+class Range(Part):
+    """In ascending order. `start`: where the next leaf begins; None: there is none. `wanted`: about
+    so many pairs are to be read; 0: that is not known."""
+
+    def __init__(
+        self, trees: Trees, leaf: Leaf, tree: int, start: bytes, high: bytes | None, wanted: int
+    ) -> None:
+        super().__init__(trees, leaf, tree)
+        self.wanted = wanted
         self.start: bytes | None = start
         self.high = high
         self.known = 0
@@ -78,8 +89,15 @@ class Range(Step):
             self._look_ahead(hashed)
         if self.trees.look(self.leaf, self.tree, hashed, start, self.known) != DONE:
             return AGAIN
-        self.result = self._read_on()
-        self.count = min(2 * self.count, LEAVES_MAX)
+        count = self.count
+        found = self._read_on()
+        self.result = found
+        self.count = min(2 * count, LEAVES_MAX)
+        if self.wanted:
+            self.wanted = max(self.wanted - len(found), 1)
+            each = len(found) // count + 1
+            self.count = min((self.wanted + each - 1) // each, LEAVES_MAX)
+        self.ended = self.start is None or (self.high is not None and self.start >= self.high)
         return DONE
 
     def _look_ahead(self, hashed: int) -> None:
@@ -126,6 +144,31 @@ class Range(Step):
             count -= 1
 
 
+class RangeBelow(Part):
+    """In descending order, one leaf at a time. A node has no link to the one before it, so each
+    leaf is searched for by `end`, where the leaf after it begins; None: there is no leaf after
+    it."""
+
+    def __init__(self, trees: Trees, leaf: Leaf, tree: int, low: bytes, end: bytes | None) -> None:
+        super().__init__(trees, leaf, tree)
+        self.low = low
+        self.end = end
+
+    def once(self) -> int:
+        if self.trees.look_below(self.leaf, self.tree, self.end) != DONE:
+            return AGAIN
+        page = self.leaf.page
+        found: Pairs = []
+        begins = page.low()
+        self.leaf.index = page.find(self.low) if begins < self.low else 0
+        append_range(self.trees, self.leaf, self.end, found)
+        found.reverse()
+        self.result = found
+        self.end = begins
+        self.ended = begins <= self.low
+        return DONE
+
+
 def append_range(trees: Trees, leaf: Leaf, high: bytes | None, found: Pairs) -> bytes | None:
     """Append the pairs of a leaf from the entry found on; where the next leaf begins."""
     page = leaf.page
@@ -149,29 +192,33 @@ class Scans:
         self.trees = trees
         self.leaf = leaf
 
-    def scan(self, low: Any = None, high: Any = None) -> Any:
-        """The pairs with low <= key < high, in the order of keys; None: from the first, to the
-        last. A key that stays is met once; each node is as it was at one moment. To see all at one
-        moment, scan in a transaction.
-        """
+    def scan(self, low: Any, high: Any, prefix: Any, reverse: bool, limit: int | None) -> Any:
+        """As `Store.scan`. A key that stays is met once; each node is as it was at one moment."""
         first = b"" if low is None else as_bytes("key", low)
         last = None if high is None else as_bytes("key", high)
-        trees = [self._leaves_of(tree, first, last) for tree in range(len(self.trees.roots))]
-        batches = (found for found, _ in trees[0]) if len(trees) == 1 else _merged(trees)
-        return itertools.chain.from_iterable(batches)
+        if prefix is not None:
+            begin = as_bytes("prefix", prefix)
+            first, end = max(first, begin), after_prefix(begin)
+            last = end if last is None else last if end is None else min(last, end)
+        if limit is not None and operator.index(limit) < 0:
+            raise ValueError(f"a scan's limit is not negative: {limit}")
+        if last is not None and first >= last:
+            return iter(())
+        parts: list[Part] = []
+        count = len(self.trees.roots)
+        wanted = 0 if limit is None else limit // count + 1
+        for tree in range(count):
+            if reverse:
+                parts.append(RangeBelow(self.trees, self.leaf, tree, first, last))
+            else:
+                parts.append(Range(self.trees, self.leaf, tree, first, last, wanted))
+        merged = Merge(self.store, parts, reverse)
+        pairs = itertools.chain.from_iterable(iter(merged.batch, None))
+        return pairs if limit is None else itertools.islice(pairs, limit)
 
     def keys(self) -> Any:
         """Every key, in order; as weakly consistent as `scan`."""
-        return (key for key, _ in self.scan())
-
-    def _leaves_of(
-        self, tree: int, low: bytes, high: bytes | None
-    ) -> Iterator[tuple[Pairs, bytes | None]]:
-        """The pairs of each leaf of a tree, and where the next one begins."""
-        step = Range(self.trees, self.leaf, tree, low, high)
-        while step.start is not None and (high is None or step.start < high):
-            found = self.store.run(step)
-            yield found, step.start
+        return (key for key, _ in self.scan(None, None, None, False, None))
 
     def at_leaf(self, tree: int, key: bytes, work: Callable[[], Any]) -> Any:
         """Read the leaf of that tree in whose range the key is, then call `work` in the same
@@ -191,31 +238,93 @@ class Scans:
         return found, after
 
 
-def _merged(trees: list[Iterator[tuple[Pairs, bytes | None]]]) -> Iterator[Pairs]:
-    """The pairs of all trees, in order; one list after another."""
-    parts = [_Part(leaves) for leaves in trees]
-    while parts := [part for part in parts if part.more()]:
-        ends = [part.after for part in parts if part.after is not None]
-        end = min(ends) if ends else None
-        yield sorted(itertools.chain.from_iterable(part.take(end) for part in parts))
+def after_prefix(prefix: bytes) -> bytes | None:
+    """The least key above all that begin with this prefix; None: there is none."""
+    stem = prefix.rstrip(b"\xff")
+    end = len(stem) - 1
+    return stem[:end] + bytes([stem[end] + 1]) if stem else None
 
 
-class _Part:
-    """The pairs of a tree that were read and not given yet: all below `after`."""
+class Merge:
+    """The pairs of all trees, in the order of the scan."""
 
-    def __init__(self, leaves: Iterator[tuple[Pairs, bytes | None]]) -> None:
-        self.leaves = leaves
+    def __init__(self, store: InlineStore, parts: list[Part], reverse: bool) -> None:
+        self.store = store
+        self.sources = [Source(part) for part in parts]
+        self.reverse = reverse
+
+    def batch(self) -> Pairs | None:
+        """The next pairs, up to where a tree must be read again; None: there are no more."""
+        self._order([source for source in self.sources if source.more(self.store)])
+        sources = self.sources
+        if not sources:
+            return None
+        first: Source = sources[0]
+        if len(sources) == 1:
+            return first.rest()
+        found: Pairs = []
+        second: Source = sources[1]
+        while first.take(second.key, self.reverse, found):
+            self._sink(0)
+            first, second = sources[0], sources[1]
+        return found
+
+    def _order(self, sources: list[Source]) -> int:
+        """Take in these sources in the order of their keys."""
+        self.sources = sources
+        for index in range(len(sources) - 2, -1, -1):
+            self._sink(index)
+        return 0
+
+    def _sink(self, index: int) -> int:
+        """Move a source to its place among those after it, which are in order."""
+        sources = self.sources
+        moved: Source = sources[index]
+        while index + 1 < len(sources):
+            after: Source = sources[index + 1]
+            if after.key <= moved.key if self.reverse else after.key >= moved.key:
+                break
+            sources[index] = after
+            index += 1
+        sources[index] = moved
+        return 0
+
+
+class Source:
+    """The pairs of one tree that were read and not given yet: those from `place` on."""
+
+    def __init__(self, part: Part) -> None:
+        self.part = part
         self.pairs: Pairs = []
-        self.after: bytes | None = b""
+        self.place = 0
+        self.key = b""
+        """The key at `place`."""
 
-    def more(self) -> bool:
+    def more(self, store: InlineStore) -> bool:
         """Read pairs to give, if there are any more."""
-        while not self.pairs and self.after is not None:
-            self.pairs, self.after = next(self.leaves, ([], None))
-        return bool(self.pairs)
+        while self.place == len(self.pairs):
+            if self.part.ended:
+                return False
+            self.pairs, self.place = store.run(self.part), 0
+        self.key = self.pairs[self.place][0]
+        return True
 
-    def take(self, end: bytes | None) -> Pairs:
-        """Give the pairs below `end`."""
-        cut = len(self.pairs) if end is None else bisect_left(self.pairs, (end,))
-        taken, self.pairs = self.pairs[:cut], self.pairs[cut:]
-        return taken
+    def rest(self) -> Pairs:
+        """Give all that were read."""
+        found = self.pairs[self.place :] if self.place else self.pairs
+        self.pairs, self.place = [], 0
+        return found
+
+    def take(self, bound: bytes, reverse: bool, found: Pairs) -> bool:
+        """Give the pairs before this key; False: all that were read."""
+        pairs, place = self.pairs, self.place
+        while True:
+            found.append(pairs[place])
+            place += 1
+            if place == len(pairs):
+                self.place = place
+                return False
+            key = pairs[place][0]
+            if key <= bound if reverse else key >= bound:
+                self.place, self.key = place, key
+                return True

@@ -1,6 +1,7 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport u64
+from limpet.stores.base cimport Store, as_bytes
 from limpet.stores.inline cimport InlineStore, Attempt
 from limpet.stores.rtx.lllock cimport LLLocks
 from limpet.stores.sherman.leaf_writer cimport LeafWriter
@@ -20,6 +21,8 @@ cdef int DELETE
 cdef int DONE
 cdef int INSERT
 cdef int NO_MEMORY
+cdef int PUT
+cdef int RUN_MAX
 
 cdef class RtxSherman(InlineStore):
     cdef readonly u64 link
@@ -36,6 +39,8 @@ cdef class RtxSherman(InlineStore):
     cdef bint _is_early(self, u64 size, int mode, Attempt way)
     @cython.locals(outcome=int)
     cpdef int _change_once(self, bytes key, bytes value, u64 size, int mode, u64 attempt, Attempt way) except -1
+    @cython.locals(first=Py_ssize_t, ended=Py_ssize_t, attempt=u64, outcome=int)
+    cdef int _put_run(self, list keys, list values) except -1
     cpdef Attempt _go_on(self, int outcome, Attempt way, bytes key, bytes value, u64 size, int mode)
     cpdef int stay(self, u64 attempt, bint writes) except -1
     @cython.locals(reference=u64)

@@ -51,12 +51,13 @@ early, 4.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.words import REPLICATED
 from limpet.shm.errors import StoreFull
 from limpet.stores import regions
+from limpet.stores.base import Store, as_bytes
 from limpet.stores.inline import Attempt, InlineStore
 from limpet.stores.rtx.commit import Commit
 from limpet.stores.rtx.lllock import LLLocks
@@ -70,7 +71,10 @@ from limpet.stores.sherman.scans import Scans
 from limpet.stores.sherman.tree_keys import TreeKeys
 from limpet.stores.sherman.tx_trees import TxTrees
 from limpet.stores.sherman.write_set import TreeWay, WriteSet, commit_staged, shrink
-from limpet.stores.status import AGAIN, DELETE, DONE, INSERT, NO_MEMORY
+from limpet.stores.status import AGAIN, DELETE, DONE, INSERT, NO_MEMORY, PUT
+
+RUN_MAX: Final = 4096
+"""So many pairs of `put_many` are sorted at a time."""
 
 
 class RtxSherman(InlineStore):
@@ -141,6 +145,76 @@ class RtxSherman(InlineStore):
             way.commit = None  # the next attempt may need no log
         return UNTIDY if outcome == DONE and mode == DELETE else outcome
 
+    def put_many(self, pairs: Any) -> None:
+        """`put` each (key, value) of `pairs`, a mapping or an iterable; not atomic as a whole.
+
+        The pairs of a list, a tuple or a dict are sorted, and those that are in one leaf are put
+        at once. If a key is there twice, only its last value is put.
+        """
+        if type(pairs) is dict:
+            pairs = list(pairs.items())
+        if not self.opt1 or type(pairs) not in (list, tuple):
+            Store.put_many(self, pairs)
+            return
+        for begin in range(0, len(pairs), RUN_MAX):
+            runs: list[dict[bytes, bytes]] = [{} for _ in self.trees.roots]
+            try:
+                for key, value in pairs[begin : begin + RUN_MAX]:
+                    put, stored = as_bytes("key", key), as_bytes("value", value)
+                    self.object_size(put, stored)
+                    runs[self.trees.tree_of(put)][put] = stored
+            finally:  # what stands before an error is put
+                for run in runs:
+                    keys = sorted(run)
+                    self._put_run(keys, [run[key] for key in keys])
+
+    def _put_run(self, keys: list[bytes], values: list[bytes]) -> int:
+        """Put the values of these keys, which are sorted and of one tree."""
+        first = attempt = 0
+        while first < len(keys):
+            if len(values[first]) > self.value_size:
+                self.put(keys[first], values[first])
+                first += 1
+                continue
+            self.client.enter()
+            try:
+                self.require_there()
+                outcome = self.writer.change_run(keys, values, first)
+            finally:
+                self.client.leave()
+            ended = self.writer.ended
+            if outcome == LOGGED_WRITE:
+                outcome, ended = self._put_logged(keys, values, first)
+            if outcome == DONE:
+                self.operations += ended - first
+                first, attempt = ended, 0
+            elif outcome == NO_MEMORY:
+                self.have_memory(keys[first], PUT, keys[first], 0, PUT, None)
+            else:
+                attempt += 1
+                self.stay(attempt, True)
+        return 0
+
+    def _put_logged(self, keys: list[bytes], values: list[bytes], first: int) -> tuple[int, int]:
+        """Put some of them from the first on by a transaction with a log, which splits the leaf:
+        DONE, and which key comes next; or AGAIN."""
+        commit = self.commit()
+        ended = first
+
+        def stage(staging: WriteSet) -> int:
+            nonlocal ended
+            outcome = staging.stage_run(keys, values, first)
+            ended = staging.ended
+            return outcome
+
+        while True:
+            with self.client:
+                self.require_there()
+                outcome = commit_staged(self, commit, stage)
+            if outcome != NO_MEMORY:
+                return outcome, ended
+            self.have_memory(keys[first], PUT, keys[first], 0, PUT, commit)
+
     def _go_on(
         self, outcome: int, way: Any, key: bytes, value: bytes, size: int, mode: int
     ) -> Attempt | None:
@@ -182,16 +256,23 @@ class RtxSherman(InlineStore):
 
     # ---- in order -------------------------------------------------------------------------------
 
-    def scan(self, low: Any = None, high: Any = None) -> Any:
-        """As `Scans.scan`."""
-        return self.scans.scan(low, high)
+    def scan(
+        self,
+        low: Any = None,
+        high: Any = None,
+        *,
+        prefix: Any = None,
+        reverse: bool = False,
+        limit: int | None = None,
+    ) -> Any:
+        return self.scans.scan(low, high, prefix, reverse, limit)
 
     def keys(self) -> Any:
         """Every key, in order; as weakly consistent as `scan`."""
         return self.scans.keys()
 
     def items(self) -> Any:
-        return self.scans.scan()
+        return self.scan()
 
     # ---- in transactions (stores/rtx/transaction.py) --------------------------------------------
 

@@ -32,6 +32,7 @@ cdef class Trees(InlineIndex):
     cdef readonly Endpoint endpoint
     cdef readonly Objects objects
     cdef readonly u64 key_size
+    cdef readonly Py_ssize_t value_size
     cdef readonly u64 table_size
     cdef readonly u64[::1] roots
     cdef readonly list routes
@@ -61,6 +62,8 @@ cdef class Trees(InlineIndex):
     cdef int _hint_all(self, Leaf leaf, Routes routes) except -1
     @cython.locals(page=Page, index=int)
     cdef int _learn_children(self, Leaf leaf, Routes routes) except -1
+    @cython.locals(page=Page, routes=Routes, at=u64, _=int)
+    cpdef int look_below(self, Leaf leaf, u64 tree, bytes end) except -1
     @cython.locals(page=Page)
     cpdef u64 next_hop(self, Leaf leaf, bytes key, u64 level) except? 0
     @cython.locals(value=bytes)

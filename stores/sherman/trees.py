@@ -67,6 +67,7 @@ class Trees(InlineIndex):
         self.endpoint = pool.endpoint
         self.objects = objects
         self.key_size = parameters.key_size
+        self.value_size = parameters.value_size
         self.table_size = parameters.table_size
         self.roots = array("Q", regions.attach(pool, name, parameters.trees, self.table_size))
         self.routes = [Routes(root, parameters.cache_size) for root in self.roots]
@@ -236,6 +237,28 @@ class Trees(InlineIndex):
         if page.is_below(key):
             return page.sibling()
         return page.child(key)
+
+    def look_below(self, leaf: Leaf, tree: int, end: bytes | None) -> int:
+        """Read the leaf of a tree with the keys just below `end`, which is not empty; None: the
+        last leaf. DONE; AGAIN: a node on the way cannot be read now."""
+        page = leaf.page
+        routes: Routes = self.routes[tree]
+        leaf.tree = tree
+        at = routes.find_below(end)
+        for _ in range(HOPS_MAX):
+            if not self.read(leaf, at, 0):
+                return AGAIN
+            if page.level == GONE or (end is not None and not page.begins_below(end)):
+                at = routes.root
+            elif page.ends_below(end):
+                at = page.sibling()
+            elif page.level == 0:
+                return DONE
+            else:
+                if page.level == 1:
+                    self._learn_children(leaf, routes)
+                at = page.child_below(end)
+        raise StoreCorrupt(f"{self.name}: the nodes of tree {tree} lead round in a circle")
 
     # ---- values ---------------------------------------------------------------------------------
 

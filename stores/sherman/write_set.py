@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from limpet.shm.endpoint.layout import NODE_SHIFT
-from limpet.shm.errors import NodeFailed, StoreFull
+from limpet.shm.errors import NodeFailed, StoreCorrupt, StoreFull
 from limpet.stores.inline import Attempt
 from limpet.stores.rtx.layout import EXTENT_PAIR, LOCKED, OBJECT_SIZE, POINTER
 from limpet.stores.rtx.reads import ObjectRead, ReadPlace
@@ -119,6 +119,8 @@ class WriteSet:
         """The node that is staged, or was staged last."""
         self.tree = 0
         """Number of the tree that it is in."""
+        self.ended = 0
+        """Which key of a run comes next (`stage_run`)."""
 
     def stage(self, key: bytes, value: bytes | None, mode: int = PUT) -> int:
         """Stage one key's value, None to delete it: DONE, EXISTS, MISSING or AGAIN."""
@@ -134,8 +136,7 @@ class WriteSet:
             return MISSING if self._read_as_absent(leaf, key) else AGAIN
         if page.exact and mode == INSERT:
             return EXISTS
-        if page.exact and page.has_extent(index):
-            self.commit.dropped[page.link(index)] = store.link | EXTENT_PAIR
+        self._drop_extent(page, key)
         if value is None:
             page.remove(index)
             return self._write(at, page)
@@ -147,6 +148,40 @@ class WriteSet:
             return self._put(at, page, index, (key, value, flags))
         except Busy:
             return AGAIN
+
+    def stage_run(self, keys: list[bytes], values: list[bytes], first: int) -> int:
+        """Stage the values of keys in ascending order, of one tree, from the `first` on: as many as
+        are in its leaf's range and fill at most two nodes; those from `ended` on are left. DONE or
+        AGAIN."""
+        self.key = keys[first]
+        try:
+            leaf = self._leaf(self.key)
+            at, page = leaf.at, leaf.page
+            entries = page.entries()
+            last = page.key(page.count - 1) if page.count else None
+            kept = {entry[0]: entry for entry in entries}
+            room, size, self.ended = 2 * page.size, 0, first
+            while self.ended < len(keys):
+                key, value = keys[self.ended], values[self.ended]
+                size += 8 + len(key) + len(value)
+                if size > room or page.is_below(key) or len(value) > self.store.value_size:
+                    break
+                self._drop_extent(page, key)
+                kept[key] = (key, value, 0)
+                self.ended += 1
+            merged = [kept[key] for key in sorted(kept)]
+            if _bytes_of(merged) > page.end - 8 * SLOTS:
+                return self._split(at, page, merged, last is None or last < keys[first])
+            fences = page.low(), page.high()
+            return self._make(at, page.level, fences, page.sibling(), merged)
+        except Busy:
+            return AGAIN
+
+    def _drop_extent(self, page: Page, key: bytes) -> None:
+        """The extent of a key in this leaf, if it has one, is no longer linked."""
+        index = page.find(key)
+        if page.exact and page.has_extent(index):
+            self.commit.dropped[page.link(index)] = self.store.link | EXTENT_PAIR
 
     def _read_as_absent(self, leaf: Leaf, key: bytes) -> bool:
         """Note that a key is not in its leaf; False: that has changed since the transaction read
@@ -173,7 +208,7 @@ class WriteSet:
             return self._write(at, page)
         entries = page.entries()
         entries.insert(index, entry)
-        return self._split(at, page, entries)
+        return self._split(at, page, entries, index == page.count)
 
     def _write(self, at: int, page: Page | None) -> int:
         self.commit.owners[at] = ReadPlace(self.store, self.key, at)
@@ -204,20 +239,33 @@ class WriteSet:
 
     # ---- splits ---------------------------------------------------------------------------------
 
-    def _split(self, at: int, page: Page, entries: Entries) -> int:
-        """Put these entries, too many for one node, into a node and a new sibling of it."""
-        root = self.trees.roots[self.tree]
-        middle = _middle(entries)
-        fence = entries[middle][0]
+    def _split(self, at: int, page: Page, entries: Entries, appended: bool) -> int:
+        """Put these entries, too many for one node, into a node and new siblings of it.
+
+        `appended`: the new ones come after all others. In the last node of a level more of them are
+        likely to follow, so the nodes before the last one are filled; else all become as full as
+        each other.
+        """
         low, high, sibling = page.low(), page.high(), page.sibling()
-        right = self._vacant()
-        left = self._vacant() if at == root else at
-        self._make(right, page.level, (fence, high), sibling, entries[middle:])
-        self._make(left, page.level, (low, fence), right, entries[:middle])
+        room = page.size - 8 * SLOTS
+        fills = appended and high is None
+        pieces = _filled(entries, room, low) if fills else _evened(entries, room, low, high)
+        root = self.trees.roots[self.tree]
+        nodes = [self._vacant() if at == root else at]
+        nodes += [self._vacant() for _ in pieces[1:]]
+        lows = [low] + [piece[0][0] for piece in pieces[1:]]
+        for index in range(len(pieces) - 1, -1, -1):
+            self._make(nodes[index], page.level, (lows[index], high), sibling, pieces[index])
+            high, sibling = lows[index], nodes[index]
         if at == root:
-            children = [(low, _link(left), 0), (fence, _link(right), 0)]
+            children = [(low, _link(node), 0) for low, node in zip(lows, nodes, strict=True)]
             return self._make(at, page.level + 1, (low, None), 0, children)
-        return self.link_above(page.level + 1, fence, right)
+        outcome = DONE
+        for fence, node in zip(lows[1:], nodes[1:], strict=True):
+            outcome = self.link_above(page.level + 1, fence, node)
+            if outcome != DONE:
+                break
+        return outcome
 
     def link_above(self, level: int, fence: bytes, right: int) -> int:
         """Link the node of that level to a new node, which begins at this fence."""
@@ -361,12 +409,64 @@ def _link(at: int) -> bytes:
     return at.to_bytes(8, "little")
 
 
-def _middle(entries: Entries) -> int:
-    """Where to cut, so that both halves have about as many bytes."""
-    sizes = [8 + len(key) + len(value) for key, value, _ in entries]
-    half, total = sum(sizes) / 2, 0.0
-    for index, size in enumerate(sizes):
-        total += size
-        if total > half:
-            return max(1, min(index if total - half > size / 2 else index + 1, len(entries) - 1))
-    return len(entries) - 1
+def _size_of(entry: tuple[bytes, bytes, int]) -> int:
+    """Bytes that an entry takes in a node."""
+    return 8 + len(entry[0]) + len(entry[1])
+
+
+def _bytes_of(entries: Entries) -> int:
+    """Bytes that entries take in a node."""
+    return sum(map(_size_of, entries))
+
+
+def _filled(entries: Entries, room: int, low: bytes) -> list[Entries]:
+    """Cut entries of the last node of a level so that each piece but the last one fills a node,
+    which has `room` bytes for them and its fences. `low`: the low fence of the first one."""
+    piece: Entries = []
+    pieces = [piece]
+    used = len(low)
+    for entry in entries:
+        used += _size_of(entry)
+        # The key may become the high fence of this piece, or the low one of the next.
+        if piece and used + len(entry[0]) > room:
+            piece = []
+            pieces.append(piece)
+            used = len(entry[0]) + _size_of(entry)
+        piece.append(entry)
+    return pieces
+
+
+def _evened(entries: Entries, room: int, low: bytes, high: bytes | None) -> list[Entries]:
+    """Cut entries into as few pieces as fit nodes with `room` bytes for them and their fences, each
+    of about as many bytes. `low`, `high`: the outer fences."""
+    count = 2
+    while True:
+        pieces = _cut(entries, count)
+        fences = [low, *(piece[0][0] for piece in pieces[1:]), high or b""]
+        if all(
+            len(fences[index]) + len(fences[index + 1]) + _bytes_of(piece) <= room
+            for index, piece in enumerate(pieces)
+        ):
+            return pieces
+        if count >= len(entries):
+            raise StoreCorrupt(f"an entry of {_bytes_of(entries)} bytes is in no node: damaged")
+        count += 1
+
+
+def _cut(entries: Entries, count: int) -> list[Entries]:
+    """Cut entries into so many pieces of about as many bytes, none of them empty."""
+    pieces: list[Entries] = []
+    total, passed, begin = _bytes_of(entries), 0.0, 0
+    for index, entry in enumerate(entries):
+        size = _size_of(entry)
+        # A border is at the nearest end of an entry.
+        if (
+            index > begin
+            and len(pieces) < count - 1
+            and passed + size / 2 >= total * (len(pieces) + 1) / count
+        ):
+            pieces.append(entries[begin:index])
+            begin = index
+        passed += size
+    pieces.append(entries[begin:])
+    return pieces

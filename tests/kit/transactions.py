@@ -97,8 +97,9 @@ class Clients(StillTestbed):
             self.store.put(key, OLD)
 
     def prepare(self) -> None:
-        for letter in b"xyz":
-            for number in range(4):
+        # in descending order, so that leaves are split in the middle
+        for letter in b"zyx":
+            for number in range(3, -1, -1):
                 self.store.put(b"%c%d" % (letter, number), OLD.ljust(36))
 
     def at(self, key: bytes) -> int:

@@ -58,19 +58,20 @@ CHANGES: Final[dict[str, tuple[list[bytes], Callable[[Any], None]]]] = {
 
 
 @pytest.mark.either_build("every step of the same lines")
-@pytest.mark.exhaustive("every step", quick=["splits-*-True"])
-@pytest.mark.parametrize("warm", [False, True])
+@pytest.mark.exhaustive("every step", quick=["splits-*-warm", "merges-2-reverse"])
+@pytest.mark.parametrize("how", ["cold", "warm", "reverse"])
 @pytest.mark.parametrize("nodes", [1, 2])
 @pytest.mark.parametrize("change", CHANGES)
 def test_who_scans_may_stand_still_at_each_step(
-    pools: Any, change: str, nodes: int, warm: bool
+    pools: Any, change: str, nodes: int, how: str
 ) -> None:
     """`warm`: it has noted which leaf follows which."""
+    reverse = how == "reverse"
     keys, work = CHANGES[change]
     for step in range(1, STEPS, 2 if COMPILED else 40):
         store = grown(pools, "rtx-sherman", keys, nodes=nodes)
         slow = Puppet(pools, store.pool.url, "rtx-sherman")
-        if warm:
+        if how == "warm":
             list(slow.store.scan())
         left = [step]
 
@@ -78,10 +79,10 @@ def test_who_scans_may_stand_still_at_each_step(
             left[0] -= 1
             return left[0] == 0
 
-        done = slow.begin(lambda slow=slow: list(slow.store.scan()), reached)
+        done = slow.begin(lambda slow=slow: list(slow.store.scan(reverse=reverse)), reached)
         work(store)
         assert done or slow.go()
-        as_promised(slow.result)
+        as_promised(slow.result[::-1] if reverse else slow.result)
         as_promised(list(store.scan()))
         sound(store)
         pools.destroy()
@@ -140,6 +141,7 @@ def test_processes_scan_while_others_split_and_merge(pools: Any, kind: str) -> N
         scans, end = 0, time.monotonic() + seconds
         while time.monotonic() < end:
             as_promised(list(store.scan()))
+            as_promised(list(store.scan(reverse=True))[::-1])
             part = [key for key, _ in store.scan(STAYS[5], STAYS[-5])]
             assert part == sorted(set(part))
             assert set(STAYS[5:-5]) <= set(part)
@@ -150,3 +152,71 @@ def test_processes_scan_while_others_split_and_merge(pools: Any, kind: str) -> N
     assert min(counts) > 0
     assert [key for key, _ in store.scan()] == STAYS
     sound(store)
+
+
+@pytest.mark.parametrize("kind", TREES)
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_ranges_in_either_direction(pools: Any, kind: str, nodes: int) -> None:
+    store = grown(pools, kind, [], nodes=nodes)
+    source = random.Random(nodes)
+    numbers = source.sample(range(10_000), 400 if COMPILED else 60)
+    keys = [b"", b"\xff", b"\xff\xff", *(b"%04d" % number for number in numbers)]
+    expected = {key: key * 2 if len(key) % 2 else b"x" * 50 for key in keys}
+    for key in keys:
+        store.put(key, expected[key])
+    for key in keys[::5]:
+        store.delete(key)
+        del expected[key]
+    pairs = sorted(expected.items())
+    assert list(store.scan()) == pairs
+    assert list(store.scan(reverse=True)) == pairs[::-1]
+    bounds = [None, *source.sample(keys, 12), b"5", b"99999", b"4999\x00"]
+    for low in bounds:
+        for high in source.sample(bounds, 5):
+            limit = source.choice((None, 0, 1, 7, 100))
+            wanted = [
+                pair
+                for pair in pairs
+                if (low is None or pair[0] >= low) and (high is None or pair[0] < high)
+            ]
+            assert list(store.scan(low, high, limit=limit)) == wanted[:limit]
+            assert list(store.scan(low, high, reverse=True, limit=limit)) == wanted[::-1][:limit]
+            assert store.first(low, high) == (wanted[0] if wanted else None)
+            assert store.last(low, high) == (wanted[-1] if wanted else None)
+    for key in bounds[1:]:
+        at_most = [pair for pair in pairs if pair[0] <= key]
+        at_least = [pair for pair in pairs if pair[0] >= key]
+        assert store.floor(key) == (at_most[-1] if at_most else None)
+        assert store.ceiling(key) == (at_least[0] if at_least else None)
+    for prefix in (b"", b"4", b"49", b"\xff", b"\xff\xff", b"none"):
+        wanted = [pair for pair in pairs if pair[0].startswith(prefix)]
+        assert list(store.scan(prefix=prefix)) == wanted
+        assert list(store.scan(prefix=prefix, reverse=True)) == wanted[::-1]
+        assert store.last(prefix=prefix) == (wanted[-1] if wanted else None)
+    after = [pair for pair in pairs if pair[0].startswith(b"4") and pair[0] > b"4500"]
+    assert list(store.scan(b"4500\x00", prefix=b"4")) == after
+
+
+def test_scans_of_an_empty_tree_and_bad_arguments(pools: Any) -> None:
+    store = grown(pools, "rtx-sherman", [])
+    assert list(store.scan(reverse=True)) == []
+    assert store.first() is store.last() is store.floor(b"") is store.ceiling(b"") is None
+    with pytest.raises(ValueError, match="limit is not negative: -1"):
+        store.scan(limit=-1)
+    for wrong in ({"prefix": "text"}, {"limit": 1.5}, {"low": 3}):
+        with pytest.raises(TypeError):
+            store.scan(**wrong)
+
+
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_a_scan_with_a_limit_reads_no_more_leaves_than_it_needs(pools: Any, nodes: int) -> None:
+    store = grown(pools, "rtx-sherman", STAYS + COMES, nodes=nodes)
+    list(store.scan())
+    before = store.stats()["bytes_read"]
+    list(store.scan(limit=10))
+    few = store.stats()["bytes_read"] - before
+    before = store.stats()["bytes_read"]
+    list(store.scan(limit=100))
+    many = store.stats()["bytes_read"] - before
+    assert few <= nodes * 4 * (320 + 16)
+    assert many <= (100 / 3 + 4 * nodes) * (320 + 16)
