@@ -140,7 +140,7 @@ FAULT_PROFILES: Final = {
         nodes_needed=1,  # it has the ledger, and the words of tags
         capacity_never=1 << 20,
         sources=("race/*.py",),
-        explorer={"groups": 2, "bucket_size": 1, "max_items": 10},  # it is full at first
+        explorer={"groups": 2, "bucket_size": 1, "limit": 64, "max_items": 9},  # full at first
         not_met=OF_REPLICAS | OF_GROWTH | {"taken"},
     ),
     "rtx-race": FaultProfile(

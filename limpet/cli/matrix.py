@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import click
@@ -57,7 +58,8 @@ def matrix(
 
     KIND is one of stores, of channels, or cache; race if none is named. The dimensions: the victim
     is killed; it is killed, and then the client that recovers it at each of its steps; it is
-    stopped, and woken or killed; memory nodes are lost; and a new client of its slot runs every operation.
+    stopped, and woken or killed; memory nodes are lost; and a new client of its slot runs every
+    operation.
     (Of channels: the first and the last.) The table has the numbers of steps, and of those taken:
     of the operation, and of the client that met the victims and was killed next. Exit status 0 only
     if every check held.
@@ -72,7 +74,8 @@ def matrix(
             f"{', '.join(encounter.kinds())}"
         )
     of_channels = store in CHANNELS
-    known, ran = list(OPERATIONS), run
+    ran: Callable[..., Iterator[MatrixResult]] = run
+    known = list(OPERATIONS)
     if of_channels:
         known, ran = channel_matrix.calls_of(store), channel_matrix.run
     elif store in CACHES:

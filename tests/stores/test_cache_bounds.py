@@ -19,8 +19,11 @@ from kit.stores import sound
 
 import limpet
 from limpet.fault.check.cache_state import bounds_fault, excess_fault, linked
+from limpet.shm.endpoint.hooked import HookedEndpoint
+from limpet.stores.cache.layout import BANKS, ITEMS_SHIFT
 from limpet.stores.cache.ledger import Ledger
 from limpet.stores.cache.status import MINE
+from limpet.stores.pool import Pool
 
 COMPILED = limpet.build == "compiled"
 ITEM = b"v" * 40
@@ -209,6 +212,47 @@ def test_lap_does_not_end_before_a_late_client(pools: Any, kind: Any, holds: boo
     counted = store.sizes()[0]
     assert (moved <= 1) == holds
     assert (counted == linked(store)[0] + 1) == holds  # the late one's object still counts
+
+
+class MeanwhileEndpoint(HookedEndpoint, verbs=("load",)):
+    """Lets another client work just before one of its own loads of a bank."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.banks = range(0)
+        self.loads = 0
+        self.meanwhile: Callable[[], object] = lambda: None
+
+    def on_verb(self, verb: str, addr: int, words: int) -> int:
+        if addr in self.banks:
+            self.loads -= 1
+            if not self.loads:
+                self.meanwhile()
+        return words
+
+
+class MeanwhilePool(Pool):
+    endpoint_class = MeanwhileEndpoint
+    endpoint: MeanwhileEndpoint
+
+
+@pytest.mark.parametrize("load", [1, 2, 3, 4])
+def test_reader_of_the_banks_misses_no_entry_that_the_hand_moves(pools: Any, load: int) -> None:
+    """The hand begins a new lap, and goes all around, between two loads of a client that adds."""
+    store = small(pools)
+    late = pools.keep(MeanwhilePool.open(store.pool.url)).store("cache", name="test")
+    late.client.enter()
+    try:
+        lap, endpoint = late.ledger.lap(), late.pool.endpoint
+        first = late.ledger.words + BANKS
+        endpoint.banks, endpoint.loads = range(first, first + 64), load
+        endpoint.meanwhile = lambda: [
+            store.within(store.hand.step, 0, False, True) for _ in range(40)
+        ]
+        assert late.ledger.total(lap) >> ITEMS_SHIFT >= store.parameters.max_items
+        assert store.ledger.lap() == lap + 1
+    finally:
+        late.client.leave()
 
 
 def test_what_a_kill_left_is_gone_after_some_laps(pools: Any) -> None:

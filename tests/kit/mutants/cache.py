@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from limpet.stores.cache.layout import BANKS, HAND, LAP_AT
+from limpet.stores.cache.layout import BANKS, HAND, ITEM, LAP_AT
 from limpet.stores.cache.ledger import Ledger
 
 
@@ -20,16 +20,12 @@ class Late(Ledger):  # type: ignore[misc]
 
 
 class Unbounded(Ledger):  # type: ignore[misc]
-    """An object is admitted by what the cache had before: two clients may be admitted at once."""
+    """An object is admitted and counted, whatever there is."""
 
     def admit(self, lap: int, units: int, spare: int) -> bool:
-        admitted = bool(spare) or self.has_room(units)
-        if admitted:
-            self.endpoint.faa(self.bank(lap), (1 << 36) + units)
-        return admitted
-
-    def bank(self, lap: int) -> int:
-        return int(self.words + BANKS + 8 * (lap & 7))
+        bank = self.words + BANKS + 8 * (lap & 7)
+        self.endpoint.faa(bank, ITEM + units)
+        return True
 
 
 class Hasty(Ledger):  # type: ignore[misc]
