@@ -39,7 +39,7 @@ class Quiet:
 
 def drilled(pools: Any, **given: Any) -> CacheDrillReport:
     """The report of a short drill with few keys."""
-    sizes = {"clients": 4, "seconds": 2.5, "kill_rate": 0.0, "keys": 30, "watch": False, **given}
+    sizes = {"clients": 4, "seconds": 4.5, "kill_rate": 0.0, "keys": 30, "watch": False, **given}
     return cache_drill.run(CacheDrillParameters(pools.url(), 1, **sizes), Quiet())
 
 
@@ -51,7 +51,8 @@ def test_drill_of_the_cache_holds() -> None:
     assert set(found["checks"]) == set(CHECKS)
     assert found["kills"] > 2
     assert found["looks"] > 0
-    assert found["stats"]["evictions"] + found["stats"]["expirations"] > 0
+    assert found["stats"]["evictions"] > 0
+    assert found["stats"]["expirations"] > 0
     assert found["stats"]["computations"] > 0
 
 
@@ -60,7 +61,7 @@ def test_value_that_is_served_too_late_is_found(pools: Any, monkeypatch: Any) ->
         return mutants.served_for_ever(self.store, self.codec.encode_key(key))
 
     monkeypatch.setattr(Cache, "get", get)
-    checks = drilled(pools, keys=300).checks
+    checks = drilled(pools, keys=300, parameters={"max_items": 600, "max_bytes": 1 << 20}).checks
     assert checks[DEADLINES]
     assert not checks[FLIGHTS]
 

@@ -83,12 +83,12 @@ class Wrong:
         return key in self._store
 
 
-def not_taken_over(store: Any, key: bytes, dead: int, patience: int) -> Any:
+def not_taken_over(store: Any, key: bytes, dead: int, patience: int, *early: int) -> Any:
     """`begin_flight` that leaves a key with the dead client that computed it."""
     return store.begin_flight(key, 0, patience)
 
 
-def computed_by_all(store: Any, key: bytes, dead: int, patience: int) -> Any:
+def computed_by_all(store: Any, key: bytes, dead: int, patience: int, *early: int) -> Any:
     """`begin_flight` that takes a flight from a living client, too."""
     found = store.begin_flight(key, dead, patience)
     return store.begin_flight(key, found[2], patience) if found[0] == 2 else found
