@@ -101,6 +101,9 @@ soak: .venv/tools .venv-pure/built
 	            --stalls 2 --value-size 40; \
 	    done; \
 	    over || $(BIN)/limpet drill bank --seconds 30 --kill-rate 50 --stop-rate 5; \
+	    over || $(BIN)/limpet drill cache --seconds 60 --kill-rate 50; \
+	    over || $(BIN)/limpet drill explore cache --schedules 10000 --crashes 2 --stalls 2; \
+	    over || $(BIN)/limpet drill matrix cache; \
 	    over || $(BIN)/limpet drill cuts --seconds 10; \
 	    for lease in 200 2000; do \
 	        over || $(BIN)/limpet drill throttle --seconds 60 --lease-ms $$lease; \

@@ -7,6 +7,7 @@ import click
 import limpet
 from limpet.bench.cli import bench
 from limpet.cli.bank import bank
+from limpet.cli.cache_drill import cache_drill
 from limpet.cli.common import Commands
 from limpet.cli.damage import damage
 from limpet.cli.demo import demo
@@ -28,7 +29,7 @@ def main() -> None:
     """
 
 
-for command in (matrix, check, bank, full, damage, throttle, beside):
+for command in (matrix, check, bank, cache_drill, full, damage, throttle, beside):
     drill.add_command(command)
 of_pools = (create, ls, inspect, hosts, get, put, delete, drop, watch, replace_node, destroy)
 for command in (demo, *of_pools, drill, rack, bench):

@@ -52,9 +52,11 @@ from limpet.fault.explore.schedule import (
     draw_faults,
     schedule_text,
 )
+from limpet.fault.explore.sim_cache import CacheCluster, draw_calls
 from limpet.fault.explore.sim_cluster import SimulatedCluster
 from limpet.fault.explore.sim_exhaustive import Budget, exhaustive
 from limpet.fault.explore.sim_program import (
+    OF_CACHES,
     REPLACE,
     TRANSACT,
     VALUE_SIZE,
@@ -64,13 +66,13 @@ from limpet.fault.explore.sim_program import (
     parse_program,
     program_text,
 )
-from limpet.fault.explore.sim_run import Run, replay
+from limpet.fault.explore.sim_run import Run, replay, run_of
 from limpet.fault.explore.sim_shrink import NOT_REPEATABLE, shrink
 from limpet.fault.explore.sim_trace import trace_lines
 from limpet.fault.inject.children import end_with_parent
 from limpet.fault.matrix.fault_profile import profile_of
 from limpet.shm.errors import ParameterError
-from limpet.stores.registry import KINDS, store_class
+from limpet.stores.registry import CACHES, KINDS, store_class
 
 OP_STEPS_MIN: Final = 40
 """Faults are drawn from the steps that an operation takes, or from this many."""
@@ -143,6 +145,11 @@ class Exploration:
         if transacts and not store_class(self.store).transactional:
             kinds = " and ".join(sorted(kind for kind in KINDS if store_class(kind).transactional))
             raise ParameterError(f"{self.store} stores take part in no transactions; {kinds} do")
+        calls = {call.kind for part in parse_program(self.program) for call in part}
+        if self.store in CACHES and (self.node_failures or self.replace or not self.coherent):
+            raise ParameterError("a cache is not replicated, and is explored in coherent memory")
+        if self.store not in CACHES and calls & OF_CACHES:
+            raise ParameterError(f"{self.store} has no {', '.join(sorted(calls & OF_CACHES))}")
         if self.program and len(parse_program(self.program)) != self.clients:
             raise ParameterError(
                 f"the program {self.program!r} is not one for {self.clients} clients"
@@ -241,7 +248,8 @@ class Tally:
 
 def cluster_of(parameters: Exploration) -> SimulatedCluster:
     """The cluster on which runs with these parameters take place."""
-    return SimulatedCluster(
+    make = CacheCluster if parameters.store in CACHES else SimulatedCluster
+    return make(
         parameters.store,
         parameters.clients,
         nodes=parameters.node_count,
@@ -270,14 +278,14 @@ def numbered_run(cluster: SimulatedCluster, parameters: Exploration, number: int
     else:
         length = sum(longer.get(call, op_steps) for calls in program for call in calls)
         chooser = Priorities(rng, faults, len(program), rng.randint(1, 5), length)
-    return Run(cluster, program, chooser).go()
+    return run_of(cluster, program, chooser).go()
 
 
 def _op_steps(cluster: SimulatedCluster) -> int:
     """The most steps of an operation without interference."""
     if not cluster.op_steps:
         watch = Longest({})
-        Run(cluster, parse_program(MEASURED), watch).go()
+        run_of(cluster, parse_program(MEASURED), watch).go()
         cluster.op_steps = max(OP_STEPS_MIN, watch.steps)
     return cluster.op_steps
 
@@ -293,14 +301,11 @@ def _replace_steps(cluster: SimulatedCluster) -> int:
 
 def _draw(parameters: Exploration, number: int) -> tuple[random.Random, Program]:
     rng = random.Random(f"{parameters.seed}:{number}")
-    drawn = draw_program(
-        rng,
-        parameters.clients,
-        parameters.ops,
-        parameters.crashes > 0,
-        parameters.replace,
-        parameters.transactions,
-    )
+    counts = parameters.clients, parameters.ops, parameters.crashes > 0
+    if parameters.store in CACHES:
+        drawn = draw_calls(rng, *counts)
+    else:
+        drawn = draw_program(rng, *counts, parameters.replace, parameters.transactions)
     return rng, parse_program(parameters.program) if parameters.program else drawn
 
 

@@ -118,6 +118,9 @@ class SimulatedCluster:
     `pool_class`: the handles of the simulated clients. A context manager.
     """
 
+    run_class: Any = None
+    """The class of its runs, if that is not `Run`."""
+
     def __init__(
         self,
         kind: str,

@@ -28,7 +28,7 @@ from limpet.fault.explore.schedule import (
 )
 from limpet.fault.explore.sim_cluster import SimulatedClient, SimulatedCluster
 from limpet.fault.explore.sim_program import Program
-from limpet.fault.explore.sim_run import Run
+from limpet.fault.explore.sim_run import Run, run_of
 from limpet.shm.endpoint.layout import SLOT_SIZE
 from limpet.shm.endpoint.simulated import PAUSE
 from limpet.shm.endpoint.slots import CLIENT_JOURNAL
@@ -95,7 +95,7 @@ def exhaustive(
             break
         schedule, left = waiting.popleft()
         branches = Branches(schedule, left)
-        yield Run(cluster, program, branches).go()
+        yield run_of(cluster, program, branches).go()
         for point, action, rest in branches.found:
             if len(waiting) < limit:
                 waiting.append(({**schedule, point: (action,)}, rest))

@@ -15,7 +15,7 @@ from limpet.shm.backends.file import FilePlace
 from limpet.shm.backends.node import MemoryNode
 from limpet.shm.clients.liveness import Watcher
 from limpet.shm.endpoint.fabric import Endpoint
-from limpet.shm.endpoint.simulated import CachedEndpoint, SimulatedEndpoint
+from limpet.shm.endpoint.simulated import SIMULATED_US, CachedEndpoint, SimulatedEndpoint
 from limpet.shm.endpoint.slots import START_US
 from limpet.shm.endpoint.states import IN_SERVICE, node_word
 from limpet.shm.mapped_nodes import MappedNodes
@@ -31,11 +31,13 @@ class SurvivorEndpoint(Endpoint):
     def __init__(self) -> None:
         self.paused: Callable[[], None] | None = None
         self.ticks = 0
+        self.now_us: Callable[[], int] | None = None
 
     def microseconds(self) -> int:
-        """A clock that advances with each look, behind the clocks of all simulated clients."""
+        """A clock that advances with each look, behind the clocks of all simulated clients; or
+        theirs, if that is `now_us`."""
         self.ticks += 1
-        return START_US + self.ticks
+        return START_US + self.ticks if self.now_us is None else SIMULATED_US + self.now_us()
 
     def pause(self, attempt: int) -> int:
         if self.paused is None:

@@ -3,7 +3,8 @@
 As text, clients are separated by `|`, operations by spaces; an operation is a letter and a key:
 `ua ga|da|ic` is: client 0 updates a and then gets a, client 1 deletes a, client 2 inserts c.
     i insert, u update, p put, g get, d delete; r (no key) recovers dead clients, n (no key)
-    gives lost memory nodes new memory; t and its steps is a transaction (sim_steps.py)
+    gives lost memory nodes new memory; t and its steps is a transaction (sim_steps.py);
+    e, s, f, k, v are calls of a cache (sim_cache.py)
 Keys a and b are there at the start, c and d are not. Every write has a value of its own.
 """
 
@@ -18,6 +19,7 @@ from limpet.shm.errors import ParameterError
 KINDS: Final = {
     "i": "insert", "u": "update", "p": "put", "g": "get", "d": "delete", "r": "recover",
     "n": "replace", "t": "transact",
+    "e": "set briefly", "s": "set sliding", "f": "compute", "k": "swap", "v": "invalidate",
 }  # fmt: skip
 LETTERS: Final = {name: letter for letter, name in KINDS.items()}
 PRESENT: Final = (b"a", b"b")
@@ -25,7 +27,10 @@ ABSENT: Final = (b"c", b"d")
 RECOVER: Final = "recover"
 REPLACE: Final = "replace"
 TRANSACT: Final = "transact"
-KEYLESS: Final = frozenset((RECOVER, REPLACE))
+INVALIDATE: Final = "invalidate"
+KEYLESS: Final = frozenset((RECOVER, REPLACE, INVALIDATE))
+OF_CACHES: Final = frozenset(("set briefly", "set sliding", "compute", "swap", INVALIDATE))
+"""Calls that only a cache has: sim_cache.py."""
 WRITES: Final = frozenset(("insert", "update", "put"))
 VALUE_SIZE: Final = 3400
 """Bytes of a value: four objects of such pairs fill a block, so that memory is scarce."""
@@ -60,7 +65,7 @@ def parse_program(text: str) -> Program:
         ):
             raise ParameterError(
                 f"{word!r} is no operation; write one of i, u, p, g, d and a key from a to d, or r "
-                "or n, or a transaction such as tgaxbs"
+                "or n, or a transaction such as tgaxbs; of a cache also e, s, f, k and a key, or v"
             )
         return Call(kind, key)
 

@@ -451,6 +451,11 @@ class Run:
         return found.hexdigest()
 
 
+def run_of(cluster: SimulatedCluster, program: Program, chooser: Chooser) -> Run:
+    """A run, of the class that suits the cluster's store."""
+    return (cluster.run_class or Run)(cluster, program, chooser)
+
+
 def replay(cluster: SimulatedCluster, program: Program, schedule: Schedule) -> Run:
     """Run a program with the departures of a schedule."""
-    return Run(cluster, program, Replay(schedule)).go()
+    return run_of(cluster, program, Replay(schedule)).go()

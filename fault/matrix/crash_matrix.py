@@ -307,9 +307,10 @@ class Matrix:
         """Lose each memory node at its steps, in every way, with or without a death."""
         operation = crowded(operation)
         found = self._begin(operation, "node lost")
+        profile = profile_of(self.kind)
         variants = {
             f", node {node}, {way}": (node, way)
-            for node in range(profile_of(self.kind).matrix_nodes)
+            for node in range(profile.nodes_needed, profile.matrix_nodes)
             for way in WAYS
         }
 

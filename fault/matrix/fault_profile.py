@@ -59,6 +59,10 @@ class FaultProfile:
     """As in its paper, clients wait for one that stands still with a lock. So if it is not killed
     for that (the matrix's "stopped, wait"), no client can work around it until it is woken."""
 
+    nodes_needed: int = 0
+    """The store serves nothing without this many of the first memory nodes, which the matrix does
+    not lose."""
+
     checksum: Checksum = Checksum(
         text="none: a value is in an object that a link names, which has its key and sizes"
     )
@@ -131,6 +135,13 @@ FAULT_PROFILES: Final = {
         capacity_never=1 << 20,
         explorer={"groups": 2, "bucket_size": 1},  # so that subtables are split
         not_met=OF_REPLICAS | OF_GROWTH,
+    ),
+    "cache": FaultProfile(
+        nodes_needed=1,  # it has the ledger, and the words of tags
+        capacity_never=1 << 20,
+        sources=("race/*.py",),
+        explorer={"groups": 2, "bucket_size": 1, "limit": 64, "max_items": 9},  # full at first
+        not_met=OF_REPLICAS | OF_GROWTH | {"taken"},
     ),
     "rtx-race": FaultProfile(
         capacity_never=1 << 20,

@@ -49,6 +49,8 @@ class Operation:
     fresh: bool = False
     reads: bool = False
     prepare: Callable[[Pool, Any], object] = lambda pool, kv: None
+    set_up: Callable[[Pool, Any], object] | None = None
+    """Gives the key, before each run, a state that is more than its value `before`."""
     finish: Callable[[Pool, Any], object] = lambda pool, kv: None
     """Further demands of the survivor, before it recovers."""
 

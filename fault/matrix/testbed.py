@@ -92,7 +92,9 @@ class StoreTestbed(PoolTestbed):
 
     def reset(self, operation: Operation) -> None:
         """Give the key the value that it has before the operation."""
-        if operation.before is not None:
+        if operation.set_up is not None:
+            operation.set_up(self.pool, self.store)
+        elif operation.before is not None:
             self.store.put(KEY, operation.before)
         elif KEY in self.store:
             self.store.delete(KEY)

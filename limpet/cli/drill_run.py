@@ -114,16 +114,27 @@ class Bucket(click.ParamType):
         return bucket
 
 
-def fault_options(kill_rate: float) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """The options of a drill in which clients are killed and stopped at random."""
+def fault_options(
+    kill_rate: float,
+    clients: int = 4,
+    seconds: float = 10.0,
+    stop_rate: float = 2.0,
+    history: bool = True,
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """The options of a drill in which clients are killed and stopped at random, with these
+    defaults. `history`: it writes one."""
+    of_history = (
+        click.option("--history", type=click.Path(dir_okay=False, writable=True),
+                     help="Write the history there, as JSON Lines."),
+    )  # fmt: skip
     options = (
-        click.option("--clients", type=click.IntRange(1, 256), default=4, show_default=True,
+        click.option("--clients", type=click.IntRange(1, 256), default=clients, show_default=True,
                      help="Client processes."),
-        click.option("--seconds", type=click.FloatRange(0, min_open=True), default=10.0,
+        click.option("--seconds", type=click.FloatRange(0, min_open=True), default=seconds,
                      show_default=True, help="How long the clients work."),
         click.option("--kill-rate", type=click.FloatRange(0), default=kill_rate, show_default=True,
                      help="SIGKILLs a second."),
-        click.option("--stop-rate", type=click.FloatRange(0), default=2.0, show_default=True,
+        click.option("--stop-rate", type=click.FloatRange(0), default=stop_rate, show_default=True,
                      help="SIGSTOPs a second; SIGCONT follows, for some after the lease."),
         click.option("--seed", type=click.IntRange(0),
                      help="Repeats a run's choices; printed if drawn."),
@@ -137,8 +148,7 @@ def fault_options(kill_rate: float) -> Callable[[Callable[..., None]], Callable[
         click.option("--blocked-s", type=click.FloatRange(0, min_open=True), default=10.0,
                      show_default=True,
                      help="A client without progress for so long is blocked."),
-        click.option("--history", type=click.Path(dir_okay=False, writable=True),
-                     help="Write the history there, as JSON Lines."),
+        *(of_history if history else ()),
         click.option("--url", type=PoolUrl(),
                      help="Where to make the pool.  [default: shm://drill-PID]"),
         parameter_option,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import click
@@ -12,19 +13,21 @@ from limpet.cli.common import console, json_option, print_json, table
 from limpet.fault.check import serializability
 from limpet.fault.check.linearizability import check_file
 from limpet.fault.inject.interrupt import Interrupted, ended_by_signals
-from limpet.fault.matrix import channel_matrix, encounter
+from limpet.fault.matrix import cache_matrix, channel_matrix, encounter
 from limpet.fault.matrix.channel_kinds import CHANNELS
 from limpet.fault.matrix.crash_matrix import DIMENSIONS, LIMIT, PAST, run, uncovered
 from limpet.fault.matrix.matrix_result import MatrixResult
 from limpet.fault.matrix.operations import OPERATIONS
-from limpet.stores.registry import KINDS
+from limpet.stores.registry import CACHES, KINDS
 
 _STEP: Final = re.compile(r"k=(\d+)")
 """The step in a failure of the matrix."""
 
 
 @click.command()
-@click.argument("store", default="race", type=click.Choice([*KINDS, *CHANNELS]), metavar="[KIND]")
+@click.argument(
+    "store", default="race", type=click.Choice([*KINDS, *CACHES, *CHANNELS]), metavar="[KIND]"
+)
 @click.option("--op", "operations", multiple=True, metavar="OPERATION",
               help="Only this operation; may be repeated.")  # fmt: skip
 @click.option("--only", "dimensions", multiple=True, type=click.Choice(DIMENSIONS),
@@ -53,9 +56,10 @@ def matrix(
 ) -> None:
     """Kill each operation of a KIND at its every step, and verify the survivors' view.
 
-    KIND is one of stores or of channels; race if none is named. The dimensions: the victim is
-    killed; it is killed, and then the client that recovers it at each of its steps; it is stopped,
-    and woken or killed; memory nodes are lost; and a new client of its slot runs every operation.
+    KIND is one of stores, of channels, or cache; race if none is named. The dimensions: the victim
+    is killed; it is killed, and then the client that recovers it at each of its steps; it is
+    stopped, and woken or killed; memory nodes are lost; and a new client of its slot runs every
+    operation.
     (Of channels: the first and the last.) The table has the numbers of steps, and of those taken:
     of the operation, and of the client that met the victims and was killed next. Exit status 0 only
     if every check held.
@@ -70,11 +74,15 @@ def matrix(
             f"{', '.join(encounter.kinds())}"
         )
     of_channels = store in CHANNELS
-    known = channel_matrix.calls_of(store) if of_channels else list(OPERATIONS)
+    ran: Callable[..., Iterator[MatrixResult]] = run
+    known = list(OPERATIONS)
+    if of_channels:
+        known, ran = channel_matrix.calls_of(store), channel_matrix.run
+    elif store in CACHES:
+        known, ran = list(cache_matrix.CACHE_OPERATIONS), cache_matrix.run
     for name in operations:
         if name not in known:
             raise click.BadParameter(f"{store} has no operation {name!r}, but {'; '.join(known)}")
-    ran = channel_matrix.run if of_channels else run
     steps = None if every else limit
     results_of = (
         encounter.run(store, failures, steps)

@@ -9,6 +9,8 @@ which is the default, a read executes code that any writer of the pool may have 
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import (
     Awaitable,
     Callable,
@@ -23,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 from limpet.shm.endpoint.fabric import hash64
 from limpet.shm.errors import ParameterError
 from limpet.shm.parameters import check_whole
-from limpet.stores.cache.flight import Flights
+from limpet.stores.cache.flight import Flights, Seat
 from limpet.stores.cache.layout import TAG_BITS, TAGS_EACH, TAGS_MAX, US_PER_MS
 from limpet.stores.cache.lock import CacheLock
 from limpet.stores.cache.memoize import Computes, memoized
@@ -43,6 +45,7 @@ T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., object])
 
 PATIENCE_MS: Final = 60_000
+EARLY_MOST: Final = 100.0
 TOKEN_OF_NOTHING: Final = -1
 
 
@@ -357,15 +360,18 @@ class Cache(MutableMapping[K, V]):
     def stats(self, own: bool = False) -> dict[str, int]:
         """Counts since the cache was made, of all processes, living and dead; and its size.
 
-        `items` and `bytes` include entries that do not count any more, and have not been freed.
+        `evicted_age_ms`: how long entries were there, on average, when they were evicted. `items`
+        and `bytes` include entries that do not count any more, and have not been freed.
         `own`: only the counts of this process's client slot, which another process may have had
         before.
         """
         counts = self.store.own_counts() if own else self.store.counts()
         items, size = self.store.sizes()
         limits = self.store.parameters
+        evicted_ms = counts.pop("evicted_ms")
         return {
             **counts,
+            "evicted_age_ms": evicted_ms // max(1, counts["evictions"]),
             "items": items,
             "bytes": size,
             "max_items": limits.max_items,
@@ -385,6 +391,7 @@ class Cache(MutableMapping[K, V]):
         tags: Iterable[str] = (),
         none_ttl: int | None = None,
         patience: int = PATIENCE_MS,
+        early: float = 0.0,
     ) -> V:
         """The value. If it is not there, one caller of all processes computes it, while the others
         wait. When the process that computes is killed, another one takes over at once.
@@ -392,16 +399,21 @@ class Cache(MutableMapping[K, V]):
         `stale`: for so many ms after the deadline the other callers get the old value and do not
         wait. `none_ttl`: how many ms a value of None is kept; 0: not at all. `patience`: after so
         many ms a waiting caller computes for itself. An exception of `compute` goes to its caller,
-        and another caller computes then. If the key was set, deleted or invalidated while its value
-        was computed, the value is returned but not kept.
+        and another caller computes then. `early`: one caller computes the next value before the
+        deadline, at a random time that is on average `early` times as long before it as the value
+        took to compute; the others get the value that is there. 1.0 is a good choice, and an entry
+        that slides is not computed early. If the key was set, deleted or invalidated while its
+        value was computed, the value is returned but not kept.
         """
         name = self.codec.encode_key(key)
-        seat = self.flights.board(name, patience)
+        seat = self.flights.board(name, patience, self._beta(early))
         if not seat.mine:
             return self.codec.decode(seat.data)
         try:
+            began = time.monotonic()
             value = compute()
-            self._land(name, value, seat.birth, ttl, slide, stale, tags, none_ttl, seat.flies)
+            took = time.monotonic() - began
+            self._land(name, value, seat, took, ttl, slide, stale, tags, none_ttl)
         except BaseException:
             self.flights.abandon(name, seat.flies)
             raise
@@ -418,39 +430,49 @@ class Cache(MutableMapping[K, V]):
         tags: Iterable[str] = (),
         none_ttl: int | None = None,
         patience: int = PATIENCE_MS,
+        early: float = 0.0,
     ) -> V:
         """`get_or_compute` for a coroutine function: waits without blocking the event loop."""
         name = self.codec.encode_key(key)
-        seat = await self.flights.board_async(name, patience)
+        seat = await self.flights.board_async(name, patience, self._beta(early))
         if not seat.mine:
             return self.codec.decode(seat.data)
         try:
+            began = time.monotonic()
             value = await compute()
-            self._land(name, value, seat.birth, ttl, slide, stale, tags, none_ttl, seat.flies)
+            took = time.monotonic() - began
+            self._land(name, value, seat, took, ttl, slide, stale, tags, none_ttl)
         except BaseException:
             self.flights.abandon(name, seat.flies)
             raise
         return value
 
+    @staticmethod
+    def _beta(early: float) -> float:
+        if not 0 <= early <= EARLY_MOST:
+            raise ParameterError(f"early must be from 0 to {EARLY_MOST:g}, not {early}")
+        return early
+
     def _land(
         self,
         name: bytes,
         value: V,
-        birth: int,
+        seat: Seat,
+        took_s: float,
         ttl: int | None,
         slide: bool,
         stale: int,
         tags: Iterable[str],
         none_ttl: int | None,
-        flies: bool,
     ) -> None:
         """Store the computed value, if it is to be kept."""
         if value is None and none_ttl is not None:
             ttl, slide, stale = none_ttl, False, 0
         if value is None and none_ttl == 0:
-            self.flights.abandon(name, flies)
-        elif flies:
-            terms = self.terms(ttl, slide, stale, tags, birth)
+            self.flights.abandon(name, seat.flies)
+        elif seat.flies:
+            terms = self.terms(ttl, slide, stale, tags, seat.birth)
+            terms.took = min(math.ceil(1000 * took_s), TTL_MAX_MS)
             self.store.finish_flight(name, self.codec.encode(value), terms)
 
     def lock(self, key: K, ttl: int = PATIENCE_MS) -> CacheLock:
@@ -468,6 +490,7 @@ class Cache(MutableMapping[K, V]):
         stale: int = 0,
         tags: Iterable[str] = (),
         none_ttl: int | None = None,
+        early: float = 0.0,
     ) -> Callable[[F], F]:
         """Decorate a function, or a coroutine function: `get_or_compute` by its arguments.
 
@@ -475,7 +498,7 @@ class Cache(MutableMapping[K, V]):
         arguments, which must then be valid in a key. The function gets an attribute
         `forget(*arguments)`.
         """
-        how = {"ttl": ttl, "slide": slide, "stale": stale, "tags": tuple(tags)}
+        how = {"ttl": ttl, "slide": slide, "stale": stale, "tags": tuple(tags), "early": early}
         uses = Computes(
             self.codec.name, self.get_or_compute, self.get_or_compute_async, self.delete
         )

@@ -139,7 +139,7 @@ class Entries:
             if terms.tags:
                 life |= TAGGED
             heading[1] = terms.deadline(now)
-            heading[2] = terms.slide | terms.stale << 32
+            heading[2] = (terms.slide or terms.took) | terms.stale << 32
             heading[3] = self.validity.birth() if terms.born_now else terms.birth
             heading[4] = terms.tags
         heading[0] = life

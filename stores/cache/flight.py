@@ -17,9 +17,12 @@ none comes, a PENDING entry expires after `patience`, and any other with its val
 from __future__ import annotations
 
 import asyncio
+import math
+import random
 import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from limpet.stores.cache.layout import EARLY_SHIFT
 from limpet.stores.cache.status import LANDED, MINE
 
 if TYPE_CHECKING:
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
 
 PAUSE_S: Final = 0.0002
 PAUSE_MAX_S: Final = 0.005
+EARLY_MAX: Final = 1 << 20
 
 
 class Seat(NamedTuple):
@@ -41,18 +45,31 @@ class Seat(NamedTuple):
     flies: bool
 
 
+def earliness(beta: float) -> int:
+    """Draw how early a computation may begin, as `FlightWord.board` takes it; 0: not at all.
+
+    XFetch (Vattani, Chierichetti and Lowenstein, "Optimal probabilistic cache stampede prevention",
+    VLDB 2015): the time before the deadline is exponentially distributed, and `beta` times the time
+    that a computation takes on average.
+    """
+    if not beta:
+        return 0
+    drawn = -beta * math.log(1.0 - random.random()) * (1 << EARLY_SHIFT)
+    return max(1, min(int(drawn), EARLY_MAX))
+
+
 class Flights:
     """The flights of a cache, for callers of this process."""
 
     def __init__(self, store: CacheStore) -> None:
         self.store = store
 
-    def board(self, key: bytes, patience: int) -> Seat:
-        """Wait for the value of a key, or have its flight."""
+    def board(self, key: bytes, patience: int, early: float = 0.0) -> Seat:
+        """Wait for the value of a key, or have its flight. `early`: see `earliness`."""
         end = time.monotonic() + patience / 1000
-        dead, pause = 0, PAUSE_S
+        dead, pause, margin = 0, PAUSE_S, earliness(early)
         while True:
-            seat, pilot = self._look(key, dead, patience, end)
+            seat, pilot = self._look(key, dead, patience, end, margin)
             if seat is not None:
                 return seat
             dead = self._dead(pilot)
@@ -60,12 +77,12 @@ class Flights:
                 time.sleep(pause)
                 pause = min(2 * pause, PAUSE_MAX_S)
 
-    async def board_async(self, key: bytes, patience: int) -> Seat:
+    async def board_async(self, key: bytes, patience: int, early: float = 0.0) -> Seat:
         """As `board`, without blocking the event loop."""
         end = time.monotonic() + patience / 1000
-        dead, pause = 0, PAUSE_S
+        dead, pause, margin = 0, PAUSE_S, earliness(early)
         while True:
-            seat, pilot = self._look(key, dead, patience, end)
+            seat, pilot = self._look(key, dead, patience, end, margin)
             if seat is not None:
                 return seat
             dead = self._dead(pilot)
@@ -73,9 +90,11 @@ class Flights:
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, PAUSE_MAX_S)
 
-    def _look(self, key: bytes, dead: int, patience: int, end: float) -> tuple[Seat | None, int]:
+    def _look(
+        self, key: bytes, dead: int, patience: int, end: float, margin: int
+    ) -> tuple[Seat | None, int]:
         """The next step, or None and the client to wait for."""
-        how, data, number = self.store.begin_flight(key, dead, patience)
+        how, data, number = self.store.begin_flight(key, dead, patience, margin)
         if how == MINE:
             return Seat(True, b"", number, True), 0
         if how == LANDED or data is not None:

@@ -14,9 +14,14 @@ cdef int OTHERS
 cdef int STALE
 cdef int UNDECIDED
 
+cdef u64 DEADLINE
+cdef int EARLY_SHIFT
 cdef u64 FLIGHT
 cdef u64 LIFE
 cdef u64 PENDING
+cdef u64 SLIDES
+cdef u64 TIMES
+cdef u64 US_PER_MS
 
 @cython.final
 cdef class FlightWord:
@@ -27,8 +32,10 @@ cdef class FlightWord:
     @cython.locals(
         entries=Entries, objects=CacheObjects, head=u64, state=int, birth=u64, pilot=u64, found=u64
     )
-    cdef object board(self, Place place, bytes key, u64 dead)
+    cdef object board(self, Place place, bytes key, u64 dead, u64 early)
     @cython.locals(entries=Entries, head=u64)
     cdef u64 pilot(self, Place place, bytes key) except? 0
+    @cython.locals(endpoint=Endpoint, deadline=u64, took=u64)
+    cdef bint _is_early(self, u64 head, u64 early) except -1
     @cython.locals(entries=Entries, slot=u64, head=u64, pending=u64)
     cdef bint alight(self, Place place, bytes key) except -1

@@ -9,7 +9,16 @@ from __future__ import annotations
 from typing import Any
 
 from limpet.stores.cache.entries import Entries
-from limpet.stores.cache.layout import FLIGHT, LIFE, PENDING
+from limpet.stores.cache.layout import (
+    DEADLINE,
+    EARLY_SHIFT,
+    FLIGHT,
+    LIFE,
+    PENDING,
+    SLIDES,
+    TIMES,
+    US_PER_MS,
+)
 from limpet.stores.cache.status import FRESH, LANDED, MINE, OTHERS, STALE, UNDECIDED
 from limpet.stores.race.index import Place
 from limpet.stores.status import DONE
@@ -23,9 +32,11 @@ class FlightWord:
         self.endpoint = entries.endpoint
         self.client = entries.client
 
-    def board(self, place: Place, key: bytes, dead: int) -> Any:
+    def board(self, place: Place, key: bytes, dead: int, early: int) -> Any:
         """Begin the flight of a key, unless it has a value or another client has it.
 
+        `early`: if it is not 0, a flight may begin before the deadline: by as many times the
+        time that the value took to compute, in 1/1024.
         As `CacheStore.begin_flight` returns; None: there is no entry to compute.
         """
         entries = self.entries
@@ -36,6 +47,12 @@ class FlightWord:
         head = objects.at()
         state = entries.state(head)
         if state == FRESH:
+            if early and self._is_early(head, early):
+                birth = entries.validity.birth()
+                # LINEARIZES: the beginning of an early flight
+                if self.endpoint.cas(head + FLIGHT, 0, self.client.ident) == 0:
+                    # A kill here: the value is served until its deadline, as if there were none.
+                    return MINE, objects.value(), birth
             entries.meet(head, self.endpoint.load(head + LIFE))
             return LANDED, objects.value(), 0
         value = None
@@ -63,6 +80,15 @@ class FlightWord:
         if entries.state(head) != UNDECIDED:
             return 0
         return self.endpoint.load(head + FLIGHT)
+
+    def _is_early(self, head: int, early: int) -> bool:
+        """Whether the entry's deadline is near, and no client computes another value."""
+        endpoint = self.endpoint
+        deadline = endpoint.load(head + DEADLINE)
+        if not deadline or endpoint.load(head + FLIGHT) or endpoint.load(head + LIFE) & SLIDES:
+            return False
+        took = endpoint.load(head + TIMES) & 0xFFFF_FFFF
+        return endpoint.microseconds() + (took * early * US_PER_MS >> EARLY_SHIFT) >= deadline
 
     def alight(self, place: Place, key: bytes) -> bool:
         """End this client's flight of a key without a value; False: it has none."""

@@ -51,6 +51,7 @@ cdef class Hand:
     cdef u64 rounds
     cdef readonly int evicted
     cdef readonly int expired
+    cdef readonly u64 aged_ms
 
     @cython.locals(
         index=Index, endpoint=Endpoint, at=u64, hand=u64, lap=u64, table=u64, prefix=u64, group=u64,
@@ -65,6 +66,8 @@ cdef class Hand:
     cdef u64 _choose(self, u64 want) except? 0xFEEDFACEDEADBEA7
     @cython.locals(now=u64, best=int, most=u64, number=int, life=u64, age=u64)
     cdef int _oldest(self) except -2
+    @cython.locals(now=u64)
+    cdef u64 _age(self, u64 life) except? 0xFEEDFACEDEADBEA7
     @cython.locals(number=int, life=u64, head=u64)
     cdef int _count_down(self) except -1
     cdef u64 _units(self, u64 head) except? 0xFEEDFACEDEADBEA7

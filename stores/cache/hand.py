@@ -81,6 +81,8 @@ class Hand:
         self.evicted = 0
         self.expired = 0
         """Entries that the last step unlinked."""
+        self.aged_ms = 0
+        """The ages of those that it evicted, together."""
 
     def step(self, want: int, ruthless: bool, ends: bool) -> int:
         """One step, for `want` units; how many it freed. `ends`: it should end a lap if it can."""
@@ -100,7 +102,7 @@ class Hand:
             depth += 1
             number = 1 << depth | prefix >> index.depth_max - depth
             pointer = endpoint.load(index.entry(table, number))
-        self.seen = self.evicted = self.expired = 0
+        self.seen = self.evicted = self.expired = self.aged_ms = 0
         freed = 0
         last = group + WINDOW_GROUPS
         if last > index.groups:
@@ -181,6 +183,7 @@ class Hand:
                 self.window[best + 1] = 0
                 if taken:
                     self.evicted += 1
+                    self.aged_ms += self._age(self.window[best + 2])
                 freed += taken
         if not freed:
             self._count_down()
@@ -199,6 +202,11 @@ class Hand:
                     best = 3 * number
                     most = age
         return best
+
+    def _age(self, life: int) -> int:
+        """Ms since an entry with this life was born."""
+        now = self.endpoint.microseconds() // US_PER_MS
+        return now - (life >> BORN_SHIFT) & BORN_MASK
 
     def _count_down(self) -> None:
         for number in range(self.seen):
@@ -224,7 +232,7 @@ class Hand:
 
     def evict_from(self, words: Any, place: Any) -> int:
         """Unlink the best of the entries in the buckets that were read for a key; units freed."""
-        self.seen = self.evicted = self.expired = 0
+        self.seen = self.evicted = self.expired = self.aged_ms = 0
         for index in range(32):
             word = words[index]
             if not index & 7 or not is_valid(word) or is_frozen(word):

@@ -7,8 +7,9 @@ cache line
                      expiry; bit 5 TAGGED: it has tags; bits 8-27 the lap in which it is accounted
                      for (ledger.py); bits 28-63 born, in ms, the low bits
     8     deadline   us since 1970; 0: never
-    16    times      bits 0-31 sliding expiry, in ms, or 0; bits 32-63 for how long after the
-                     deadline the value may be served while another is computed, in ms
+    16    times      bits 0-31 sliding expiry, in ms, or, of an entry that does not slide, how long
+                     its value took to compute, in ms; bits 32-63 for how long after the deadline
+                     the value may be served while another is computed, in ms
     24    birth      the number of the last invalidation when the value was begun
     32    tags       up to five numbers of tags of 12 bits each; 0: none
     40    flight     the client that computes a new value, or 0
@@ -79,12 +80,24 @@ PERIOD_AT: Final = 48
 PERIOD_MASK: Final = (1 << PERIOD_AT) - 1
 PERIOD_LAPS: Final = 0xFFFF
 
-COUNTS: Final = ("hits", "misses", "sets", "deletes", "evictions", "expirations", "computations")
-HITS, MISSES, SETS, DELETES, EVICTIONS, EXPIRATIONS, COMPUTATIONS = (
-    8 * number for number in range(7)
+COUNTS: Final = (
+    "hits",
+    "misses",
+    "sets",
+    "deletes",
+    "evictions",
+    "expirations",
+    "computations",
+    "evicted_ms",
+)
+"""`evicted_ms`: the ages of all evicted entries, together."""
+HITS, MISSES, SETS, DELETES, EVICTIONS, EXPIRATIONS, COMPUTATIONS, EVICTED_MS = (
+    8 * number for number in range(8)
 )
 
 US_PER_MS: Final = 1000
+EARLY_SHIFT: Final = 10
+"""Times by which a computation is early are in 1/1024 of the time that it takes."""
 SLIDE_SHARE: Final = 16
 """A sliding deadline is written again when 1/16 of its time has passed."""
 

@@ -78,9 +78,12 @@ class Ledger:
         return self.words + BANKS + 8 * (lap & BANK_MASK)
 
     def total(self, lap: int) -> int:
-        """Items and units, packed as in a bank, in this lap."""
+        """Items and units, packed as in a bank, of an operation that begins in this lap."""
         total = 0
-        for back in range(LAPS_LIVE):
+        # ORDER: the oldest bank first. The hand moves objects into a later bank, and adds there
+        # before it takes away here, so an object that moves is counted once at least. The next lap
+        # may begin in the midst of this operation, but not the one after that.
+        for back in range(LAPS_LIVE - 1, -2, -1):
             total += self.endpoint.load(self.bank(lap - back & LAP_MASK))
         return total & MASK
 

@@ -8,6 +8,7 @@ from limpet.stores.cache.hand cimport Hand
 from limpet.stores.cache.ledger cimport Ledger
 from limpet.stores.race.index cimport Index, Place
 
+cdef u64 EVICTED_MS
 cdef u64 EVICTIONS
 cdef u64 EXPIRATIONS
 cdef u64 GIVE_UP

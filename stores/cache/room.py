@@ -15,7 +15,14 @@ from limpet.shm.errors import StoreFull
 from limpet.stores.base import Store
 from limpet.stores.cache.counters import Counters
 from limpet.stores.cache.hand import Hand
-from limpet.stores.cache.layout import EVICTIONS, EXPIRATIONS, HITS_MAX, ITEMS_SHIFT, UNIT
+from limpet.stores.cache.layout import (
+    EVICTED_MS,
+    EVICTIONS,
+    EXPIRATIONS,
+    HITS_MAX,
+    ITEMS_SHIFT,
+    UNIT,
+)
 from limpet.stores.cache.ledger import Ledger
 from limpet.stores.race.index import Index, Place
 
@@ -70,6 +77,7 @@ class Room:
     def _count_evicted(self) -> None:
         if self.hand.evicted:
             self.counters.count(EVICTIONS, self.hand.evicted)
+            self.counters.count(EVICTED_MS, self.hand.aged_ms)
         if self.hand.expired:
             self.counters.count(EXPIRATIONS, self.hand.expired)
 

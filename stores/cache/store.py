@@ -293,18 +293,21 @@ class CacheStore(HashStore):
 
     # ---- flights ----------------------------------------------------------------------------
 
-    def begin_flight(self, key: bytes, dead: int, patience: int) -> tuple[int, Any, int]:
+    def begin_flight(
+        self, key: bytes, dead: int, patience: int, early: int = 0
+    ) -> tuple[int, Any, int]:
         """Begin to compute the value of a key, unless it is there or another client computes it.
 
         (LANDED, value, 0); (MINE, a value that may be served meanwhile or None, birth); or (OTHERS,
         likewise, the client). `dead`: a client that is known to be dead; its flight is taken over.
-        `patience`: for how many ms an entry without a value waits for one.
+        `patience`: for how many ms an entry without a value waits for one. `early`: as
+        `FlightWord.board`.
         """
         terms = Terms(patience)
         terms.pending = True
         while True:
             found: tuple[int, Any, int] | None = self.within(
-                lambda: self.flight.board(self.place, key, dead)
+                lambda: self.flight.board(self.place, key, dead, early)
             )
             if found is not None:
                 return found

@@ -6,6 +6,7 @@ cdef class Terms:
     cdef readonly u64 span
     cdef public u64 slide
     cdef public u64 stale
+    cdef public u64 took
     cdef public u64 tags
     cdef public bint born_now
     cdef public u64 birth

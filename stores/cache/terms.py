@@ -17,13 +17,16 @@ class Terms:
         birth: int = -1,
         checksum: int = 0,
         keep: bool = False,
+        took: int = 0,
     ) -> None:
         """`ttl`: 0: for ever. `slide`: as `ttl`, and put off at each read. `birth`: -1: now.
-        `keep`: deadline, times and tags are those of the entry that is replaced."""
+        `keep`: deadline, times and tags are those of the entry that is replaced. `took`: to compute
+        the value; not kept of an entry that slides."""
         self.span = slide or ttl
         """From a write to the deadline; 0: there is none."""
         self.slide = slide
         self.stale = stale
+        self.took = took
         self.tags = tags
         self.born_now = birth < 0
         self.birth = 0 if birth < 0 else birth

@@ -347,3 +347,15 @@ def test_dropped_cache_says_so(pools: Any) -> None:
     with pytest.raises(limpet.StoreDropped):
         cache.get("k")
     assert pool.audit()["leaked"] == 0
+
+
+def test_stats_have_the_age_of_evicted_entries(pools: Any) -> None:
+    pool = clocked(pools)
+    cache = pool.cache("test", max_items=10)
+    for number in range(10):
+        cache[number] = number
+    assert cache.stats()["evicted_age_ms"] == 0
+    pool.sleep_ms(5000)
+    for number in range(10, 20):
+        cache[number] = number
+    assert cache.stats()["evicted_age_ms"] == 5000

@@ -1,7 +1,6 @@
 """A cache is within its bounds at all times, and a kill anywhere leaves it so.
 
-A walk of the table counts the linked entries (`linked`), and the tests compare them with the bounds
-and with the ledger.
+`cache_state.py` counts the linked entries, and compares them with the bounds and the ledger.
 """
 
 from __future__ import annotations
@@ -14,36 +13,25 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from kit.mutants.cache import Forgetful, Hasty, Late, with_ledger
 from kit.processes import Child, dies_at, end, fork, gather
 from kit.stores import sound
 
 import limpet
-from limpet.stores.cache.layout import PREFIX, UNIT
+from limpet.fault.check.cache_state import bounds_fault, excess_fault, linked
+from limpet.shm.endpoint.hooked import HookedEndpoint
+from limpet.stores.cache.layout import BANKS, ITEMS_SHIFT
 from limpet.stores.cache.ledger import Ledger
 from limpet.stores.cache.status import MINE
+from limpet.stores.pool import Pool
 
 COMPILED = limpet.build == "compiled"
 ITEM = b"v" * 40
 
 
-def linked(store: Any) -> tuple[int, int]:
-    """Items and bytes that the table links to, as the ledger counts them."""
-    items = size = 0
-    for reference in store.checker.linked_all()[0].tolist():
-        sizes = store.endpoint.load((reference & ((1 << 48) - 16)) + PREFIX)
-        taken = PREFIX + 16 + ((sizes & 0xFFFF) + 7 & ~7) + (sizes >> 16)
-        items, size = items + 1, size + (taken + UNIT - 1) // UNIT * UNIT
-    return items, size
-
-
 def within(store: Any) -> None:
     """The linked entries are within the bounds, and within the ledger's counts."""
-    items, size = linked(store)
-    assert items <= store.parameters.max_items
-    assert size <= store.parameters.max_bytes
-    counted = store.sizes()
-    assert items <= counted[0]
-    assert size <= counted[1]
+    assert bounds_fault(store) == ""
 
 
 def small(pools: Any, **parameters: Any) -> Any:
@@ -62,12 +50,7 @@ def churn(store: Any, entries: int) -> None:
 
 def renew(store: Any) -> None:
     """Go round until four laps have ended, which takes back what kills have left."""
-    lap = store.ledger.lap()
-    for _ in range(10_000):
-        store.within(store.hand.step, 0, False, True)
-        if store.ledger.lap() - lap >= 4:
-            return
-    raise AssertionError("the laps do not end")
+    assert "do not end" not in excess_fault(store)
 
 
 def test_full_cache_evicts_and_raises_nothing(pools: Any) -> None:
@@ -194,42 +177,6 @@ def test_kill_at_any_step_leaves_a_bounded_cache(pools: Any, name: str) -> None:
     assert steps_of(OPERATIONS[name], pools) > 3
 
 
-class Late(Ledger):  # type: ignore[misc]
-    """A known-bad ledger: an object is taken away from the account before it is unlinked."""
-
-    def admit(self, lap: int, units: int, spare: int) -> bool:
-        admitted = super().admit(lap, units, spare)
-        if admitted:
-            self.withdraw(lap, units)
-        return admitted
-
-
-class Hasty(Ledger):  # type: ignore[misc]
-    """A known-bad ledger: laps end at once, whatever is at work."""
-
-    def end_lap(self, hand: int) -> bool:
-        self.endpoint.store(self.bank_of(hand + (2 << 44)), 0)
-        following = (hand >> 44) + 1 << 44
-        return bool(self.endpoint.cas(self.words, hand, following) == hand)
-
-    def bank_of(self, hand: int) -> int:
-        return int(self.words + 64 + 8 * (hand >> 44 & 7))
-
-
-class Forgetful(Ledger):  # type: ignore[misc]
-    """A known-bad ledger: the hand does not account for what it meets."""
-
-    def restamp(self, head: int, life: int, units: int, lap: int) -> int:
-        return life
-
-
-def with_ledger(store: Any, kind: type[Ledger]) -> None:
-    """Give a handle of a store a ledger of another kind."""
-    words = store.ledger.words
-    store.hold_ledger(kind(store.pool, store.ledger.max_items, store.ledger.max_units))
-    store.ledger.words = words
-
-
 def test_ledger_that_counts_late_is_caught(pools: Any) -> None:
     store = small(pools)
     with_ledger(store, Late)
@@ -265,6 +212,47 @@ def test_lap_does_not_end_before_a_late_client(pools: Any, kind: Any, holds: boo
     counted = store.sizes()[0]
     assert (moved <= 1) == holds
     assert (counted == linked(store)[0] + 1) == holds  # the late one's object still counts
+
+
+class MeanwhileEndpoint(HookedEndpoint, verbs=("load",)):
+    """Lets another client work just before one of its own loads of a bank."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.banks = range(0)
+        self.loads = 0
+        self.meanwhile: Callable[[], object] = lambda: None
+
+    def on_verb(self, verb: str, addr: int, words: int) -> int:
+        if addr in self.banks:
+            self.loads -= 1
+            if not self.loads:
+                self.meanwhile()
+        return words
+
+
+class MeanwhilePool(Pool):
+    endpoint_class = MeanwhileEndpoint
+    endpoint: MeanwhileEndpoint
+
+
+@pytest.mark.parametrize("load", [1, 2, 3, 4])
+def test_reader_of_the_banks_misses_no_entry_that_the_hand_moves(pools: Any, load: int) -> None:
+    """The hand begins a new lap, and goes all around, between two loads of a client that adds."""
+    store = small(pools)
+    late = pools.keep(MeanwhilePool.open(store.pool.url)).store("cache", name="test")
+    late.client.enter()
+    try:
+        lap, endpoint = late.ledger.lap(), late.pool.endpoint
+        first = late.ledger.words + BANKS
+        endpoint.banks, endpoint.loads = range(first, first + 64), load
+        endpoint.meanwhile = lambda: [
+            store.within(store.hand.step, 0, False, True) for _ in range(40)
+        ]
+        assert late.ledger.total(lap) >> ITEMS_SHIFT >= store.parameters.max_items
+        assert store.ledger.lap() == lap + 1
+    finally:
+        late.client.leave()
 
 
 def test_what_a_kill_left_is_gone_after_some_laps(pools: Any) -> None:

@@ -16,7 +16,9 @@ from kit.processes import end, fork, gather
 from kit.stores import sound
 
 import limpet
-from limpet.stores.cache.status import MINE, OTHERS, UNDECIDED, VOID
+from limpet.stores.cache.flight import earliness
+from limpet.stores.cache.layout import EARLY_SHIFT
+from limpet.stores.cache.status import LANDED, MINE, OTHERS, UNDECIDED, VOID
 from limpet.stores.cache.store import CacheStore
 
 
@@ -333,3 +335,65 @@ def test_flight_of_a_stale_value_outlives_it(pools: Any) -> None:
     assert cache.store.begin_flight(name, 0, 1000)[:2] == (OTHERS, None)
     assert cache.store.finish_flight(name, cache.codec.encode("new"), cache.store.usual)
     assert cache["k"] == "new"
+
+
+def entry_that_took(cache: Any, pool: Any, ms: int) -> bytes:
+    """The name of an entry with a deadline in 1 s, whose value took so long to compute."""
+    name: bytes = cache.codec.encode_key("k")
+    assert cache.store.begin_flight(name, 0, 1000)[0] == MINE
+    terms = cache.terms(1000, False, 0, ())
+    terms.took = ms
+    assert cache.store.finish_flight(name, cache.codec.encode("old"), terms)
+    return name
+
+
+def test_one_caller_computes_before_the_deadline_and_others_have_the_value(pools: Any) -> None:
+    pool = clocked(pools, clients=8)
+    cache = pool.cache("test")
+    name = entry_that_took(cache, pool, 100)
+    early = 2 << EARLY_SHIFT  # twice the time of a computation
+    pool.sleep_ms(700)
+    assert cache.store.begin_flight(name, 0, 1000, early)[0] == LANDED
+    pool.sleep_ms(200)
+    assert cache.store.begin_flight(name, 0, 1000)[0] == LANDED
+    assert cache.store.begin_flight(name, 0, 1000, early)[0] == MINE
+    assert cache.store.begin_flight(name, 0, 1000, early)[0] == LANDED
+    assert cache["k"] == "old"
+    assert cache.store.finish_flight(name, cache.codec.encode("new"), cache.store.usual)
+    assert cache["k"] == "new"
+    sound(cache.store)
+
+
+def test_early_computation_that_is_given_up_or_killed_leaves_the_value(pools: Any) -> None:
+    pool = clocked(pools, clients=8)
+    cache = pool.cache("test")
+    name = entry_that_took(cache, pool, 500)
+    pool.sleep_ms(900)
+
+    def fails() -> str:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        cache.get_or_compute("k", fails, early=100.0)
+    assert cache["k"] == "old"
+
+    def die() -> None:
+        cache.store.begin_flight(name, 0, 1000, 1 << 20)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    os.waitpid(fork(die), 0)
+    assert cache.get_or_compute("k", fails, early=100.0) == "old"
+    pool.sleep_ms(200)
+    assert cache.get_or_compute("k", lambda: "new", early=1.0) == "new"
+    sound(cache.store)
+
+
+def test_early_is_drawn_with_the_mean_that_was_asked_for() -> None:
+    assert earliness(0) == 0
+    drawn = [earliness(2.0) / (1 << EARLY_SHIFT) for _ in range(20_000)]
+    assert 1.9 < sum(drawn) / len(drawn) < 2.1
+
+
+def test_early_must_not_be_negative(pools: Any) -> None:
+    with pytest.raises(limpet.ParameterError):
+        pools().cache("test").get_or_compute("k", lambda: 1, early=-1.0)

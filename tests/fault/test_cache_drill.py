@@ -1,0 +1,85 @@
+"""Short runs of the cache's drill, and that each verdict can fail."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from kit.mutants import cache as mutants
+
+from limpet.__main__ import main
+from limpet.fault.drill import cache_drill
+from limpet.fault.drill.cache_drill import (
+    BOUNDS,
+    CHECKS,
+    DEADLINES,
+    FLIGHTS,
+    CacheDrillParameters,
+    CacheDrillReport,
+)
+from limpet.stores.cache.cache import Cache
+
+pytestmark = pytest.mark.exhaustive_in_pure("the same lines as compiled, and slower")
+
+
+class Quiet:
+    """An observer that shows nothing."""
+
+    def running(self, progress: Any) -> None:
+        """Nothing to show."""
+
+    def verifying(self, what: str) -> None:
+        """Nothing to show."""
+
+    def judging(self, done: int, total: int) -> None:
+        """Nothing to show."""
+
+
+def drilled(pools: Any, **given: Any) -> CacheDrillReport:
+    """The report of a short drill with few keys."""
+    sizes = {"clients": 4, "seconds": 4.5, "kill_rate": 0.0, "keys": 30, "watch": False, **given}
+    return cache_drill.run(CacheDrillParameters(pools.url(), 1, **sizes), Quiet())
+
+
+def test_drill_of_the_cache_holds() -> None:
+    asked = ["drill", "cache", "--seconds", "3", "--clients", "4", "--keys", "60", "--json"]
+    done = CliRunner().invoke(main, asked)
+    found = json.loads(done.stdout)
+    assert done.exit_code == 0, found["checks"]
+    assert set(found["checks"]) == set(CHECKS)
+    assert found["kills"] > 2
+    assert found["looks"] > 0
+    assert found["stats"]["evictions"] > 0
+    assert found["stats"]["expirations"] > 0
+    assert found["stats"]["computations"] > 0
+
+
+def test_value_that_is_served_too_late_is_found(pools: Any, monkeypatch: Any) -> None:
+    def get(self: Any, key: Any, default: Any = None) -> Any:
+        return mutants.served_for_ever(self.store, self.codec.encode_key(key))
+
+    monkeypatch.setattr(Cache, "get", get)
+    checks = drilled(pools, keys=300, parameters={"max_items": 600, "max_bytes": 1 << 20}).checks
+    assert checks[DEADLINES]
+    assert not checks[FLIGHTS]
+
+
+def test_computation_by_all_is_found(pools: Any, monkeypatch: Any) -> None:
+    def get_or_compute(self: Any, key: Any, compute: Any, **how: Any) -> Any:
+        self.set(key, compute(), ttl=how["ttl"])
+
+    monkeypatch.setattr(Cache, "get_or_compute", get_or_compute)
+    assert drilled(pools).checks[FLIGHTS]
+
+
+def test_cache_without_bounds_is_found(pools: Any, monkeypatch: Any) -> None:
+    made = cache_drill.CacheDrill.__init__
+
+    def wrong(self: Any, *given: Any) -> None:
+        made(self, *given)
+        mutants.with_ledger(self.cache.store, mutants.Unbounded)
+
+    monkeypatch.setattr(cache_drill.CacheDrill, "__init__", wrong)
+    assert drilled(pools).checks[BOUNDS]
