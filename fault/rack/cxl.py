@@ -4,8 +4,8 @@ Linux makes a region of the device, and of that a device DAX, on which clients w
 NUMA node without processors of it, to which pools are bound by name.
 
 Only one machine has the device. qemu emulates an access to CXL memory as one to a device, in a
-function of its own, so a locked instruction there is atomic among the processors of one machine
-only. The scenarios of two machines need NVDIMMs.
+function of its own, so a locked instruction there need not be atomic to another machine. The
+scenarios of two machines use NVDIMMs.
 """
 
 from __future__ import annotations

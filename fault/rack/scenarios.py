@@ -28,6 +28,8 @@ from limpet.fault.rack.verdicts import Outcome
 
 ENDING_S: Final = 20.0
 """How long the clients of a machine that goes on may take to find out that they are none."""
+BACK_S: Final = 30.0
+"""How long clients of a machine that came back may take for their second operation."""
 KNOWN_S: Final = 30.0
 """How long machine "a" may take to see the clients of "b"."""
 WITHDRAWN_NODE: Final = 1
@@ -173,10 +175,15 @@ def _clients_of_b(rack: Rack) -> set[int]:
 
 
 def _judge_back(rack: Rack, outcome: Outcome, slots: tuple[int, ...]) -> None:
-    """Whether the clients of machines that came back have worked."""
+    """Whether the clients of machines that came back work."""
+
+    def all_work() -> bool:
+        return all(rack.record.count(slot) > 1 for slot in slots)
+
+    rack.wait(BACK_S, slots, all_work)
     done = [rack.record.count(slot) for slot in slots]
     outcome.figures["operations of those that came back"] = str(sum(done))
-    if not all(count > 1 for count in done):
+    if not all_work():
         outcome.complain(verdicts.BACK, f"its clients made {done} operations")
 
 
