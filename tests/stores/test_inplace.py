@@ -42,9 +42,9 @@ def explored(kind: str, runs: int, **more: Any) -> ExplorerReport:
 
 
 def grown(pools: Any, kind: str, keys: int, **parameters: Any) -> Any:
-    """A store with so many keys, in nodes of 1 KiB if nothing else is said."""
+    """A store with so many keys, in nodes of 1 KiB if nothing else is said, about half full."""
     store = pools().store(kind, name="test", capacity=1000, **parameters)
-    for number in range(keys):
+    for number in reversed(range(keys)):
         store.put(b"%04d" % number, OLD8)
     return store
 
