@@ -76,6 +76,7 @@ def store(location: str) -> LimpetStore:
     return LimpetStore(f"{location}/arrays", **OPTIONS)
 
 
+@pytest.mark.exhaustive("groups and arrays take seconds", quick=["ZarrStore*"])
 @pytest.mark.parametrize("machine", [ZarrHierarchyStateMachine, ZarrStoreStateMachine])
 def test_state_machine(location: str, machine: Any) -> None:
     store = LimpetStore(f"{location}/arrays", node_size="64MiB", clients=16)
