@@ -106,5 +106,5 @@ class Holds:
             self.marked = False
 
     def _bit(self) -> int:
-        slot = int(self.client.ident) >> INCARNATION_BITS
-        return 1 << min(slot, ALIASED)
+        slot: int = self.client.ident >> INCARNATION_BITS
+        return 1 << slot if slot < ALIASED else 1 << ALIASED
