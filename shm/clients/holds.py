@@ -83,7 +83,7 @@ class Holds:
             self.endpoint.fetch_or(HOLDS, self._bit())
             self.marked = True
         index = self.taken.index(False)
-        record = self.client.slot + RECORDS + 8 * index
+        record: int = self.client.slot + RECORDS + 8 * index
         self.taken[index] = True
         self.count += 1
         # ORDER: a full barrier before the link is looked at again.
@@ -106,5 +106,5 @@ class Holds:
             self.marked = False
 
     def _bit(self) -> int:
-        slot = int(self.client.ident) >> INCARNATION_BITS
-        return 1 << min(slot, ALIASED)
+        slot: int = self.client.ident >> INCARNATION_BITS
+        return 1 << slot if slot < ALIASED else 1 << ALIASED

@@ -332,8 +332,8 @@ def test_a_client_that_is_killed_at_any_step_leaves_nothing(store: Any, what: st
         if ended == 0:
             break
         assert step < 3000
-        if step > 400:
-            step += 6  # words of the value
+        if step > 100:
+            step += 12  # words of the value
     assert outcomes == {b"old" * 700, new}
     assert step > 20
 
