@@ -12,6 +12,7 @@ from limpet.cli.common import Commands
 from limpet.cli.damage import damage
 from limpet.cli.demo import demo
 from limpet.cli.drill import drill
+from limpet.cli.dumps import cache, dump, keys, load
 from limpet.cli.full import full
 from limpet.cli.matrix import check, matrix
 from limpet.cli.pools import create, destroy, hosts, inspect, ls, replace_node, watch
@@ -31,8 +32,9 @@ def main() -> None:
 
 for command in (matrix, check, bank, cache_drill, full, damage, throttle, beside):
     drill.add_command(command)
-of_pools = (create, ls, inspect, hosts, get, put, delete, drop, watch, replace_node, destroy)
-for command in (demo, *of_pools, drill, rack, bench):
+of_pools = (create, ls, inspect, hosts, watch, replace_node, destroy)
+of_stores = (keys, get, put, delete, drop, dump, load, cache)
+for command in (demo, *of_pools, *of_stores, drill, rack, bench):
     main.add_command(command)
 
 if __name__ == "__main__":

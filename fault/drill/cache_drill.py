@@ -1,6 +1,6 @@
 """The drill of the cache: workers that expire, evict, invalidate and compute, and are killed.
 
-The cache has room for a twelfth of the keys. A worker sets, adds and reads entries with a short
+The cache has room for a fortieth of the keys. A worker sets, adds and reads entries with a short
 time to live, counts, deletes and invalidates tags; and it asks for values that take a while to
 compute.
 The keys of these are only computed. The supervisor kills workers at random and replaces them. It
@@ -58,7 +58,7 @@ TTLS_MS: Final = (20, 200, 3000)
 COMPUTED_TTL_MS: Final = 20
 STALE_MS: Final = 10
 COMPUTE_S: Final = 0.001
-TAGS: Final = 5
+TAGS: Final = 40
 LOOK_EVERY_S: Final = 1.0
 STILL_S: Final = 5.0
 DYING_S: Final = 1.0
@@ -80,7 +80,7 @@ class CacheDrillParameters(RunParameters):
 
     @property
     def max_items(self) -> int:
-        return max(1, self.keys // 6)
+        return max(8, self.keys // 20)
 
     @property
     def max_bytes(self) -> int:

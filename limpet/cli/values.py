@@ -16,6 +16,7 @@ import click
 
 import limpet
 from limpet.cli.common import hex_option, json_or_text, octets, url_argument
+from limpet.stores.registry import CACHES
 
 store_option = click.option("--store", "name", default="default", show_default=True,
                             help="Name of the store.")  # fmt: skip
@@ -24,18 +25,21 @@ RAW = "bytes"
 
 
 @contextlib.contextmanager
-def _existing(url: str, name: str) -> Iterator[Any]:
-    """The store of this name as a mapping, which must be there."""
+def existing(url: str, name: str) -> Iterator[Any]:
+    """The store of this name as a mapping, which must be there; also a cache."""
     with limpet.open(url) as pool:
         kinds = {entry["name"]: entry["kind"] for entry in pool.stores()}
         if name not in kinds:
             raise limpet.StoreError(
                 f"{url} has no store {name!r}; `limpet inspect` lists them, `limpet put` makes one"
             )
-        yield pool.dict(name, store=kinds[name])
+        if kinds[name] in CACHES:
+            yield pool.cache(name)
+        else:
+            yield pool.dict(name, store=kinds[name])
 
 
-def _read(text: str, codec: str, as_hex: bool) -> Any:
+def read(text: str, codec: str, as_hex: bool) -> Any:
     """A key or value from the command line, in the form that the codec takes."""
     if codec == RAW:
         return octets(text, as_hex)
@@ -44,7 +48,7 @@ def _read(text: str, codec: str, as_hex: bool) -> Any:
     return json_or_text(text)
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
     try:
         return json.dumps(value, ensure_ascii=False)
     except (TypeError, ValueError):
@@ -62,14 +66,14 @@ def get(url: str, key: str, name: str, as_hex: bool) -> None:
     Bytes are written as they are, or in hexadecimal; decoded values as JSON, or as Python shows
     them. Reading a pickle runs the code that its writer put there.
     """
-    with _existing(url, name) as mapping:
+    with existing(url, name) as mapping:
         codec = mapping.codec.name
-        wanted = _read(key, codec, as_hex)
+        wanted = read(key, codec, as_hex)
         if wanted not in mapping:
             raise click.ClickException(f"{url}: store {name!r} has no key {key!r}")
         value = mapping.get(wanted)
     if codec != RAW:
-        click.echo(_shown(value))
+        click.echo(shown(value))
     elif as_hex:
         click.echo(value.hex())
     else:
@@ -96,12 +100,12 @@ def put(
         codec = mapping.codec.name
         data: Any
         if value != "-":
-            data = _read(value, codec, as_hex)
+            data = read(value, codec, as_hex)
         elif codec == RAW and not as_hex:
             data = sys.stdin.buffer.read()
         else:
-            data = _read(sys.stdin.buffer.read().decode(errors="replace"), codec, as_hex)
-        mapping[_read(key, codec, as_hex)] = data
+            data = read(sys.stdin.buffer.read().decode(errors="replace"), codec, as_hex)
+        mapping[read(key, codec, as_hex)] = data
 
 
 @click.command()
@@ -111,9 +115,9 @@ def put(
 @hex_option
 def delete(url: str, key: str, name: str, as_hex: bool) -> None:
     """Delete KEY; exit status 1 if it is not there."""
-    with _existing(url, name) as mapping:
+    with existing(url, name) as mapping:
         try:
-            del mapping[_read(key, mapping.codec.name, as_hex)]
+            del mapping[read(key, mapping.codec.name, as_hex)]
         except KeyError as error:
             raise click.ClickException(f"{url}: store {name!r} has no key {key!r}") from error
 

@@ -1,0 +1,200 @@
+"""`limpet keys`, `dump`, `load` and `cache`: whole stores, and caches, from the command line.
+
+A dump is JSON Lines. The first line describes the store; each other line is an entry:
+
+    {"limpet": 1, "store": "config", "kind": "race", "codec": "pickle"}
+    {"key": "80054b012e", "value": "80054b022e"}
+
+Keys and values are the store's bytes, in hexadecimal. So a dump decodes nothing, and nothing that a
+pickle brings is run; `load` writes the same bytes into another pool, kind or version. Each entry is
+read at one moment; entries that change during a dump are as of different moments.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import IO, Any, Final
+
+import click
+
+import limpet
+from limpet.cli.common import json_option, json_or_text, print_json, print_line, url_argument
+from limpet.cli.values import existing, read, shown, store_option
+from limpet.stores.registry import CACHES
+
+FORMAT: Final = 1
+
+
+@click.command()
+@url_argument
+@store_option
+@json_option
+def keys(url: str, name: str, as_json: bool) -> None:
+    """Write the keys of a store to stdout, one a line: decoded, bytes in hexadecimal.
+
+    With --json, each is a JSON value, or the text that Python shows where it has no JSON form.
+    """
+    with existing(url, name) as mapping:
+        for key in mapping:
+            if isinstance(key, bytes):
+                click.echo(json.dumps(key.hex()) if as_json else key.hex())
+            elif as_json:
+                text = shown(key)
+                click.echo(text if _is_json(text) else json.dumps(text))
+            else:
+                click.echo(key if isinstance(key, str) and key.isprintable() else shown(key))
+
+
+def _is_json(text: str) -> bool:
+    return json_or_text(text) is not text
+
+
+@click.command()
+@url_argument
+@store_option
+def dump(url: str, name: str) -> None:
+    """Write all entries of a store to stdout, as JSON Lines that `limpet load` reads.
+
+    The pool may be in use: each entry is read at one moment, but not all at the same one. Of a
+    cache, the entries that count are written, without their deadlines and tags.
+    """
+    with existing(url, name) as mapping:
+        store = mapping.store
+        described = {"store": name, "kind": store.kind, "codec": mapping.codec.name}
+        print_line({"limpet": FORMAT, **described})
+        for key in store:
+            value = store.get(key)
+            if value is not None:  # it was deleted meanwhile, or has expired
+                click.echo(json.dumps({"key": key.hex(), "value": value.hex()}))
+
+
+@click.command()
+@url_argument
+@click.argument("file", type=click.File("r"), default="-")
+@click.option("--store", "name", help="Name of the store.  [default: that of the dump]")
+@click.option("--kind", help="Kind, if the store is to be made.  [default: that of the dump]")
+@json_option
+def load(url: str, file: IO[str], name: str | None, kind: str | None, as_json: bool) -> None:
+    """Put the entries of a dump in FILE, or in stdin, into a store of a pool; make it if needed.
+
+    Entries that are there already are replaced. The codec is that of the dump. Stops at the first
+    line that is wrong, with its number; the entries before it are loaded.
+    """
+    lines = enumerate(file, 1)
+    with limpet.open(url) as pool:
+        head = _head(lines)
+        name = name or head["store"]
+        there = {entry["name"]: entry for entry in pool.stores()}.get(name)
+        kind = there["kind"] if there else kind or head["kind"]
+        if there and there["codec"] != head["codec"]:
+            raise click.ClickException(
+                f"{url}: store {name!r} has the codec {there['codec']!r}, and the dump "
+                f"{head['codec']!r}; give another --store"
+            )
+        opened = (
+            pool.cache(name, codec=head["codec"])
+            if kind in CACHES
+            else pool.dict(name, store=kind, codec=head["codec"])
+        )
+        count = 0
+        for number, line in lines:
+            key, value = _entry(line, number)
+            opened.store.put(key, value)
+            count += 1
+    if as_json:
+        print_json({"store": name, "kind": kind, "codec": head["codec"], "entries": count})
+    else:
+        click.echo(f"loaded {count} entries into store {name!r} of {url}")
+
+
+def _head(lines: Iterator[tuple[int, str]]) -> dict[str, str]:
+    try:
+        head = json.loads(next(lines, (1, ""))[1])
+        if head["limpet"] == FORMAT:
+            return {name: str(head[name]) for name in ("store", "kind", "codec")}
+    except (ValueError, KeyError, TypeError):
+        pass
+    raise click.ClickException(
+        f"line 1 does not begin a dump of format {FORMAT}; `limpet dump` writes one"
+    )
+
+
+def _entry(line: str, number: int) -> tuple[bytes, bytes]:
+    try:
+        entry = json.loads(line)
+        return bytes.fromhex(entry["key"]), bytes.fromhex(entry["value"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise click.ClickException(f"line {number} is no entry of a dump: {error}") from error
+
+
+# ---- caches --------------------------------------------------------------------------------------
+
+
+@click.group("cache")
+@url_argument
+@click.argument("name")
+@click.pass_context
+def cache(context: click.Context, url: str, name: str) -> None:
+    """Look at the cache NAME of POOL: its counts, and single entries."""
+    context.obj = (url, name)
+
+
+def _opened(pool: limpet.Pool, url: str, name: str) -> limpet.Cache[Any, Any]:
+    if not any(one["name"] == name and one["kind"] in CACHES for one in pool.stores()):
+        raise limpet.StoreError(f"{url} has no cache {name!r}; `limpet inspect` lists the stores")
+    return pool.cache(name)
+
+
+@cache.command("stats")
+@json_option
+@click.pass_obj
+def cache_stats(where: tuple[str, str], as_json: bool) -> None:
+    """Show the counts of all processes, living and dead, and the size."""
+    with limpet.open(where[0]) as pool:
+        stats = _opened(pool, *where).stats()
+    if as_json:
+        print_json(stats)
+        return
+    for what, count in stats.items():
+        click.echo(f"{what:16} {count:>14,}")
+
+
+@cache.command("clear")
+@click.pass_obj
+def cache_clear(where: tuple[str, str]) -> None:
+    """Invalidate all entries, and free their memory."""
+    with limpet.open(where[0]) as pool:
+        opened = _opened(pool, *where)
+        opened.clear()
+        click.echo(f"freed {opened.expire()} entries")
+
+
+@cache.command("get")
+@click.argument("key")
+@click.pass_obj
+def cache_get(where: tuple[str, str], key: str) -> None:
+    """Write the value of KEY to stdout, as JSON or as Python shows it. Exit status 1 without one.
+
+    Bytes are written as text. Reading a pickle runs the code that its writer put there.
+    """
+    with limpet.open(where[0]) as pool:
+        opened = _opened(pool, *where)
+        value = opened.get(read(key, opened.codec.name, False))
+    if value is None:
+        raise click.ClickException(f"{where[0]}: cache {where[1]!r} has no key {key!r}")
+    text = value.decode(errors="backslashreplace") if isinstance(value, bytes) else shown(value)
+    click.echo(text)
+
+
+@cache.command("set")
+@click.argument("key")
+@click.argument("value")
+@click.option("--ttl", type=click.IntRange(0), help="Ms that it lives.  [default: the cache's]")
+@click.pass_obj
+def cache_set(where: tuple[str, str], key: str, value: str, ttl: int | None) -> None:
+    """Set KEY to VALUE: JSON, or text when it is not; in a cache of bytes, text."""
+    with limpet.open(where[0]) as pool:
+        opened = _opened(pool, *where)
+        codec = opened.codec.name
+        opened.set(read(key, codec, False), read(value, codec, False), ttl=ttl)
