@@ -64,11 +64,12 @@ from limpet.shm.errors import NodeFailed
 from limpet.stores.entry_log import log_size
 from limpet.stores.rtx.abort import abort
 from limpet.stores.rtx.extents import Extent
-from limpet.stores.rtx.layout import LOGGED, PART
+from limpet.stores.rtx.layout import LOGGED, PART, SLOT
 from limpet.stores.rtx.log import Log
 from limpet.stores.rtx.participant import go_on
 from limpet.stores.rtx.participants import give_back
 from limpet.stores.rtx.parts import Part, part_size
+from limpet.stores.rtx.reads import ReadPlace
 from limpet.stores.rtx.try_commit import carry_out
 from limpet.stores.rtx.tx_object import TXObj
 from limpet.stores.staged import Staged
@@ -88,17 +89,39 @@ class Commit(Staged):
         self.locks = locks
         self.effort = 0
         """By how many objects the lease is to be longer than for those written."""
+        self.slots: dict[int, SlotWrite] = {}
+        self.crowded: list[tuple[Any, bytes, int]] = []
+        """For which key of which store there is no room, and in which subtable."""
+        self.participants: list[Participant] = []
+        """Extents, TXObjs in the order of addresses, parts in that of memory nodes."""
         super().__init__(pool)
 
     def begin(self, link: int) -> None:
         """Forget what is staged. `link`: how the client journal names a store that resolves the
         log."""
         Staged.begin(self, link)
-        self.slots: dict[int, SlotWrite] = {}
-        self.crowded: list[tuple[Any, bytes, int]] = []
-        """For which key of which store there is no room, and in which subtable."""
-        self.participants: list[Participant] = []
-        """Extents, TXObjs in the order of addresses, parts in that of memory nodes."""
+        self.slots.clear()
+        self.crowded.clear()
+        self.participants = []
+
+    def serve(self, locks: LLLocks, reads: Any) -> None:
+        """Be the commit of a transaction with that read set. `locks`: of a store that it writes."""
+        self.locks = locks
+        self.reads = reads
+
+    def rest(self) -> None:
+        """Forget all of a transaction that is over."""
+        self.begin(0)
+        self.reads = None
+
+    def place_of(self, busy: int) -> ReadPlace | None:
+        """For which key of which store the object or slot is written that was in the way; None: it
+        is not written."""
+        write = self.slots.get(busy & ~SLOT) if busy & SLOT else None
+        if write is not None:
+            return ReadPlace(write.keys.store, write.key, busy)
+        found: ReadPlace | None = self.owners.get(busy)
+        return found
 
     def go_on(self, count: int) -> None:
         """As `participant.go_on`."""
@@ -211,11 +234,14 @@ class Commit(Staged):
         reads = self.reads
         if reads is None:
             return True
-        keys = set()
         if reads.keys:
+            for read in reads.keys:
+                read.held = False
             for write in self.slots.values():
-                keys.add((write.keys.link, write.key))
-        if reads.hold(self.pages, keys):
+                read = reads.key_read(write.keys.link, write.key)
+                if read is not None:
+                    read.held = True
+        if reads.hold(self.pages):
             return True
         self.busy = reads.changed.at
         return False
@@ -257,14 +283,21 @@ class Commit(Staged):
             participants.append(Extent(reference, 0, link_address))
         for at in sorted(self.pages):
             participants.append(TXObj(self.locks, at, 0, 0, self.versions[at], self.pages[at]))
-        by_node: dict[int, list[SlotWrite]] = {}
+        parts: list[list[SlotWrite]] = []
+        writes: list[SlotWrite] = []
+        most, node = 0, 0
         for slot in sorted(self.slots):
-            by_node.setdefault(slot >> NODE_SHIFT & 0xFF, []).append(self.slots[slot])
-        size = log_size(len(participants) + len(by_node))
-        for writes in by_node.values():
-            size = max(size, part_size(len(writes)))
+            write = self.slots[slot]
+            if not parts or write.slot >> NODE_SHIFT & 0xFF != node:
+                node = write.slot >> NODE_SHIFT & 0xFF
+                writes = []
+                parts.append(writes)
+            writes.append(write)
+            most = max(most, len(writes))
+        size = max(log_size(len(participants) + len(parts)), part_size(most))
         size = self._usual_size(size)
-        for node, writes in by_node.items():
+        for writes in parts:
+            node = writes[0].slot >> NODE_SHIFT & 0xFF
             participants.append(self.new_part(node, size, writes))
         self.participants = participants
         return size

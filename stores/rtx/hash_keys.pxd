@@ -47,9 +47,13 @@ cdef class HashKeys(TxKeys):
     @cython.locals(store=HashStore, attempt=u64, busy=u64)
     cpdef object at_key(self, bytes key, Visitor visitor)
     @cython.locals(place=Place)
-    cpdef tuple witness(self)
-    cpdef bint stands(self, tuple witness) except -1
+    cpdef int attest(self, KeyRead read) except -1
+    cpdef bint stands(self, KeyRead read) except -1
+    @cython.locals(word=u64)
+    cpdef bint is_writable(self, KeyRead read) except -1
+    @cython.locals(read=KeyRead)
     cpdef bint note(self, Reads reads, bytes key, value) except -1
+    cpdef int refuse(self, bytes key, bytes value) except -1
     @cython.locals(place=Place, index=int)
     cpdef tuple place_for(self, bytes key, object taken)
     @cython.locals(node=u64)

@@ -113,30 +113,44 @@ class HashKeys(TxKeys):
             store.retries += 1
             store.give_way(busy, 0, attempt)
 
-    def witness(self) -> tuple[Any, ...]:
+    def attest(self, read: KeyRead) -> None:
         place = self.place
-        if self.slot:
-            return place.entry, place.pointer, self.slot, place.word
-        if not place.base:
-            return place.entry, place.pointer
-        words = bytes(self.index.words[:32])
-        return place.entry, place.pointer, place.first, place.second, words
+        read.entry = place.entry
+        read.pointer = place.pointer
+        read.slot = self.slot
+        read.word = place.word if self.slot else 0
+        read.words = None
+        if not self.slot and place.base:
+            read.first = place.first
+            read.second = place.second
+            read.words = bytes(self.index.words[:32])
 
-    def stands(self, witness: tuple[Any, ...]) -> bool:
-        if len(witness) == 4 and self.endpoint.load(witness[2]) != witness[3]:
-            return False
-        if len(witness) == 5:
-            self.place.first = witness[2]
-            self.place.second = witness[3]
-            self.place.base = witness[2]
+    def stands(self, read: KeyRead) -> bool:
+        if read.slot:
+            if self.endpoint.load(read.slot) != read.word:
+                return False
+        elif read.words is not None:
+            self.place.first = read.first
+            self.place.second = read.second
+            self.place.base = read.first
             self.index.read_row(self.place, 0)
-            if bytes(self.index.words[:32]) != witness[4]:
+            if bytes(self.index.words[:32]) != read.words:
                 return False
         # ORDER: after the words: of a subtable that is split they stand still, whatever is written.
-        return self.endpoint.load(witness[0]) == witness[1]
+        return self.endpoint.load(read.entry) == read.pointer
+
+    def is_writable(self, read: KeyRead) -> bool:
+        """Whether a key that was read has the slot and the word that it had, so that it can be
+        written there. Within an operation, in the epoch in which it was read."""
+        word = read.word
+        if not read.slot or word & HELD_MASK == HELD or word & FROZEN:
+            return False
+        return self.stands(read)
 
     def note(self, reads: Reads, key: bytes, value: Any) -> bool:
-        return reads.note_key(key, KeyRead(value, self.witness(), self))
+        read = KeyRead(self, key, value)
+        self.attest(read)
+        return reads.note_key(key, read)
 
     # ---- writing --------------------------------------------------------------------------------
 
