@@ -38,11 +38,16 @@ class Staged:
         self.link = link
         self.busy = 0
         """The object that was in the way, or slot, with SLOT."""
-        self.pages.clear()
-        self.versions.clear()
-        self.extents.clear()
-        self.dropped.clear()
-        self.owners.clear()
+        if self.pages:
+            self.pages.clear()
+        if self.versions:
+            self.versions.clear()
+        if self.extents:
+            self.extents = []
+        if self.dropped:
+            self.dropped.clear()
+        if self.owners:
+            self.owners.clear()
 
     def abandon(self) -> None:
         """An error ends the operation: give back the locks that no log names."""

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING
 from limpet.shm.clients.membership import journal_of
 from limpet.shm.endpoint.layout import slot_address
 from limpet.shm.endpoint.slots import (
+    CHANGES,
     DYING,
     ERA,
     INCARNATION_MASK,
@@ -98,6 +99,10 @@ def recover_client(
         lap("blocks")
         if not complete:
             return counts
+        changes = endpoint.load(at + CHANGES)
+        if changes & 1:
+            # ORDER: all that it left is decided; by a CAS, as another recoverer may be late.
+            endpoint.cas(at + CHANGES, changes, changes + 1)
         counts["clients"] = int(endpoint.cas(at, dying, incarnation) == dying)
     finally:
         client.unpin()

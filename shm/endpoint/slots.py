@@ -18,7 +18,11 @@ Client slot, 512 bytes in the control segment; only its client writes it, except
     104  era          the other bits of the epoch that is pinned (epoch.py)
     112  machine      the host, the same after its reboots, or 0 (hosts.py)
     120  name         the first 8 bytes of the host's name
-    128  journal      24 pairs of words: object reference, address of its link (heap.py), or
+    128  changes      of what transactions can read: odd while the client is about to make one, else
+                      even; only ever goes up, also for the next client of the slot
+                      (stores/rtx/changes.py)
+    136  unused
+    144  journal      23 pairs of words: object reference, address of its link (heap.py), or
                       a store's own name of a link (words.py: REPLICATED)
 
 Client id (48 bits): slot << 36 | incarnation. A slot's incarnation goes up by one each time it is
@@ -56,8 +60,9 @@ LOCKED: Final = 96
 ERA: Final = 104
 MACHINE: Final = 112
 NAME: Final = 120
-CLIENT_JOURNAL: Final = 128
-CLIENT_JOURNAL_SIZE: Final = 24
+CHANGES: Final = 128
+CLIENT_JOURNAL: Final = 144
+CLIENT_JOURNAL_SIZE: Final = 23
 CLIENT_JOURNAL_PAIRS: Final = struct.Struct(f"<{2 * CLIENT_JOURNAL_SIZE}Q")
 
 START_US: Final = 1_735_689_600_000_000

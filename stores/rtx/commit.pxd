@@ -4,15 +4,15 @@ from limpet.shm.endpoint.verbs cimport u64
 from limpet.stores.entry_log cimport log_size
 from limpet.stores.rtx.abort cimport abort
 from limpet.stores.rtx.extents cimport Extent
-from limpet.stores.rtx.hash_keys cimport SlotWrite
 from limpet.stores.rtx.lllock cimport LLLocks
 from limpet.stores.rtx.log cimport Log
 from limpet.stores.rtx.participant cimport Participant, go_on
 from limpet.stores.rtx.participants cimport give_back
 from limpet.stores.rtx.parts cimport Part, part_size
 from limpet.stores.rtx.reads cimport KeyRead, ReadPlace, Reads
+from limpet.stores.rtx.slot_writes cimport SlotWrite
 from limpet.stores.rtx.try_commit cimport carry_out
-from limpet.stores.rtx.tx_object cimport TXObj
+from limpet.stores.rtx.tx_object cimport tx_object
 from limpet.stores.staged cimport Staged
 from limpet.stores.vacant cimport is_vacant
 
@@ -42,6 +42,12 @@ cdef class Commit(Staged):
     cpdef carry_out(self, Log log)
     @cython.locals(state=u64, log=Log, outcome=int)
     cpdef int run(self) except -1
+    @cython.locals(reads=Reads, at=u64, other=u64, write=SlotWrite)
+    cpdef bint is_single(self) except -1
+    @cython.locals(reads=Reads, read=KeyRead)
+    cdef bint _has_read_only(self, SlotWrite write) except -1
+    @cython.locals(outcome=int, at=u64, write=SlotWrite)
+    cpdef int run_alone(self) except -1
     @cython.locals(reads=Reads, at=u64, version=u64)
     cdef bint _is_as_read(self) except -1
     cdef int _lock_and_validate(self, Log log, u64 state) except -1

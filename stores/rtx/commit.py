@@ -71,15 +71,15 @@ from limpet.stores.rtx.participants import give_back
 from limpet.stores.rtx.parts import Part, part_size
 from limpet.stores.rtx.reads import ReadPlace
 from limpet.stores.rtx.try_commit import carry_out
-from limpet.stores.rtx.tx_object import TXObj
+from limpet.stores.rtx.tx_object import tx_object
 from limpet.stores.staged import Staged
 from limpet.stores.status import AGAIN, DONE, NO_MEMORY
 from limpet.stores.vacant import is_vacant
 
 if TYPE_CHECKING:
-    from limpet.stores.rtx.hash_keys import SlotWrite
     from limpet.stores.rtx.lllock import LLLocks
     from limpet.stores.rtx.participant import Participant
+    from limpet.stores.rtx.slot_writes import SlotWrite
 
 
 class Commit(Staged):
@@ -100,8 +100,10 @@ class Commit(Staged):
         """Forget what is staged. `link`: how the client journal names a store that resolves the
         log."""
         Staged.begin(self, link)
-        self.slots.clear()
-        self.crowded.clear()
+        if self.slots:
+            self.slots.clear()
+        if self.crowded:
+            self.crowded = []
         self.participants = []
 
     def serve(self, locks: LLLocks, reads: Any) -> None:
@@ -111,6 +113,9 @@ class Commit(Staged):
 
     def rest(self) -> None:
         """Forget all of a transaction that is over."""
+        for page in self.pages.values():
+            if page is not None:
+                page.give_back()
         self.begin(0)
         self.reads = None
 
@@ -175,6 +180,55 @@ class Commit(Staged):
                 raise
             self._end_without(state, True)
         self.client.release(0)
+        return DONE
+
+    def is_single(self) -> bool:
+        """Whether one object, or a slot with a key that was there, is all that it has read and
+        writes: then it needs no log (section 4.5, Opt1)."""
+        if len(self.slots) + len(self.pages) != 1 or self.extents or self.dropped:
+            return False
+        reads = self.reads
+        if reads is not None and reads.missing is not None:
+            return False
+        for write in self.slots.values():
+            return not write.inserts and self._has_read_only(write)
+        for at, page in self.pages.items():
+            if page is None or not self.owners[at].store.parameters.opt1:
+                return False
+            if reads is not None:
+                if reads.keys:
+                    return False
+                for other in reads.objects:
+                    if other != at:
+                        return False
+        return True
+
+    def _has_read_only(self, write: SlotWrite) -> bool:
+        """Whether nothing was read but the key of this write."""
+        reads = self.reads
+        if reads is None:
+            return True
+        if reads.objects:
+            return False
+        for read in reads.keys:
+            if read.keys.link != write.keys.link or read.key != write.key:
+                return False
+        return True
+
+    def run_alone(self) -> int:
+        """Commit what `is_single` without a log: as `run`."""
+        if not self._is_as_read():
+            return AGAIN
+        for write in self.slots.values():
+            outcome = write.write_alone()
+            if outcome == AGAIN:
+                self.busy = write.slot | SLOT
+            return outcome
+        for at, page in self.pages.items():
+            outcome = int(self.owners[at].store.writer.change_alone(at, self.versions[at], page))
+            if outcome == AGAIN:
+                self.busy = at
+            return outcome
         return DONE
 
     def _is_as_read(self) -> bool:
@@ -282,7 +336,7 @@ class Commit(Staged):
         for reference, link_address in self.dropped.items():
             participants.append(Extent(reference, 0, link_address))
         for at in sorted(self.pages):
-            participants.append(TXObj(self.locks, at, 0, 0, self.versions[at], self.pages[at]))
+            participants.append(tx_object(self.locks, at, self.versions[at], self.pages[at]))
         parts: list[list[SlotWrite]] = []
         writes: list[SlotWrite] = []
         most, node = 0, 0

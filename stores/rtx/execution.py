@@ -219,6 +219,17 @@ class Transaction:
                     found[key] = value
         return sorted(found.items())
 
+    # ---- objects of a user's own ----------------------------------------------------------------
+
+    def read(self, obj: Any) -> bytes:
+        """The value of an object (user_objects.py)."""
+        value: bytes = obj.read_by(self)
+        return value
+
+    def write(self, obj: Any, value: Any) -> None:
+        """Write an object. Raises ValueTooLarge."""
+        obj.write_by(self, value)
+
     # ---- named objects --------------------------------------------------------------------------
 
     def __getitem__(self, name: str) -> bytes:
@@ -336,8 +347,8 @@ class Transaction:
     def check(self, reading: Reading, found: Any) -> None:
         """Note what was looked up last, in the operation that found it; raises Conflict."""
         if reading.used.ordered:
-            leaf = reading.used.store.leaf
-            reading.tree, reading.at = leaf.tree, leaf.at
+            reading.tree = reading.used.keys.tree_here()
+            reading.at = reading.used.keys.busy_at()
             self._read_in_trees.append(reading)
         if not self._holds(reading.used, reading.key, found):
             self._doomed = self._reads.changed
@@ -353,7 +364,7 @@ class Transaction:
             if known is not None and known.is_as(self._reads.objects[leaf.at]):
                 return True  # the leaf is as it was at the cut
         self._at_cut = False
-        return self._reads.hold()
+        return self._reads.hold_again()
 
     def holds(self) -> bool:
         """Whether all that was read is true at one moment. Within an operation, or pinned."""
@@ -361,7 +372,7 @@ class Transaction:
 
     def _holds_in_operation(self) -> bool:
         with self._pool.client:
-            return self._reads.hold()
+            return self._reads.hold_again()
 
     # ---- the end --------------------------------------------------------------------------------
 
@@ -417,6 +428,8 @@ class Transaction:
                 outcome = self._stage(used, commit)
                 if outcome != DONE:
                     return outcome
+            if commit.is_single():
+                return commit.run_alone()
             if commit.pages or commit.slots:
                 return commit.run()
             return DONE if commit.validate() else AGAIN

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from limpet.shm.endpoint.fabric import hash64
 from limpet.shm.endpoint.words import HELD, HELD_MASK
 from limpet.stores.race.index import Place
 from limpet.stores.race.layout import FROZEN
@@ -19,47 +18,6 @@ from limpet.stores.rtx.reads import KeyRead, Reads, TxKeys, Visitor
 if TYPE_CHECKING:
     from limpet.stores.race.index import Index
     from limpet.stores.rtx.hash_slots import TransactionHolds, TransactionSlots
-
-
-class SlotWrite:
-    """The change of a slot by a transaction: `old`, its word; value None: the key is deleted."""
-
-    def __init__(
-        self,
-        keys: HashKeys,
-        slot: int,
-        key: bytes,
-        value: bytes | None,
-        old: int,
-        inserts: bool,
-    ) -> None:
-        self.keys = keys
-        self.slot = slot
-        self.key = key
-        self.value = value
-        self.old = old
-        self.inserts = inserts
-
-    def size(self) -> int:
-        """Bytes of the new pair."""
-        return self.keys.objects.size_of(self.key, self.value)
-
-    def new_word(self) -> int:
-        """The word of the slot with a new pair, in the client journal; of one whose pair is
-        deleted, if `value` is None. 0: there is no memory ready."""
-        keys = self.keys
-        if self.value is None:
-            return keys.writer.vacated(self.old)
-        reference = keys.allocate(self.key, self.size())
-        if not reference:
-            return 0
-        keys.objects.write(reference, self.key, self.value)
-        return (hash64(self.key) & 0xFF) << 56 | reference
-
-    def is_alone(self) -> bool:
-        """Whether no slot but this one, which we hold, has the key."""
-        keys = self.keys
-        return keys.writer.is_alone(keys.place, keys.holds, self.key, self.slot)
 
 
 class HashKeys(TxKeys):
@@ -86,7 +44,8 @@ class HashKeys(TxKeys):
     # ---- reading --------------------------------------------------------------------------------
 
     def look_up(self, key: bytes) -> bytes | None:
-        self.slot = self.index.look_up(self.place, key)
+        self.index.choose(self.place, key)
+        self.slot = self.index.find(self.place, key)
         self.value = self.objects.value() if self.slot else None
         return self.value
 
@@ -176,11 +135,6 @@ class HashKeys(TxKeys):
             self.cramped = place.pointer
             return 0, 0
         return self.index.address(place, index), self.index.words[index]
-
-    def allocate(self, key: bytes, size: int) -> int:
-        """Memory for a pair with this key; 0: none is ready."""
-        node = self.index.node_of(self.index.table_of(key))
-        return self.allocator.allocate(node, size, 1)
 
     def make_room(self, key: bytes, subtable: int) -> None:
         """Split the subtable in which there was no place for a key, if the key still belongs there;

@@ -2,8 +2,9 @@ cimport cython
 
 from limpet.shm.endpoint.verbs cimport u64
 from limpet.stores.rtx.commit cimport Commit
-from limpet.stores.rtx.hash_keys cimport HashKeys, SlotWrite
+from limpet.stores.rtx.hash_keys cimport HashKeys
 from limpet.stores.rtx.reads cimport KeyRead, Reads
+from limpet.stores.rtx.slot_writes cimport slot_write
 
 cdef int AGAIN
 cdef int DONE

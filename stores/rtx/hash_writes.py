@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from limpet.stores.rtx.hash_keys import SlotWrite
+from limpet.stores.rtx.slot_writes import slot_write
 from limpet.stores.status import AGAIN, DONE, FULL
 
 if TYPE_CHECKING:
@@ -54,4 +54,4 @@ class WriteSet:
 
     def _write(self, slot: int, word: int, key: bytes, value: bytes | None, inserts: bool) -> None:
         """Stage the change of a slot that has this word."""
-        self.commit.write_slot(SlotWrite(self.keys, slot, key, value, word, inserts))
+        self.commit.write_slot(slot_write(self.keys, slot, key, value, word, inserts))

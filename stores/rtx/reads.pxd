@@ -3,9 +3,11 @@ cimport cython
 from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.stores.base cimport Store
+from limpet.stores.rtx.changes cimport changes, slots_used
 
 cdef u64 EPOCH
 cdef u64 POINTER
+cdef u64 UNKNOWN
 cdef int ROUNDS_MAX
 
 cdef class Visitor:
@@ -22,6 +24,7 @@ cdef class TxKeys:
     cpdef bytes value_here(self)
     cpdef bint note(self, Reads reads, bytes key, value) except -1
     cpdef u64 busy_at(self) except? 255
+    cpdef u64 tree_here(self) except? 255
     cpdef bytes look_up(self, bytes key)
     cpdef int attest(self, KeyRead read) except -1
     cpdef bint stands(self, KeyRead read) except -1
@@ -34,7 +37,11 @@ cdef class ObjectRead:
     cdef readonly object store
     cdef readonly bytes key
 
+    cdef int note(self, u64 lock, u64 pointer, store, bytes key) except -1
     cpdef bint is_as(self, ObjectRead other) except -1
+
+@cython.locals(made=ObjectRead)
+cpdef ObjectRead object_read(u64 lock, u64 pointer, store, bytes key)
 
 cdef class KeyRead:
     cdef readonly TxKeys keys
@@ -58,6 +65,11 @@ cdef class ReadPlace:
     cdef readonly bytes key
     cdef readonly u64 at
 
+    cdef int note(self, store, bytes key, u64 at) except -1
+
+@cython.locals(made=ReadPlace)
+cpdef ReadPlace read_place(store, bytes key, u64 at)
+
 cdef class Reads:
     cdef readonly Client client
     cdef readonly Endpoint endpoint
@@ -65,6 +77,7 @@ cdef class Reads:
     cdef readonly list keys
     cdef readonly list stores
     cdef public u64 epoch
+    cdef public u64 counted
     cdef public object missing
     cdef public object changed
 
@@ -83,6 +96,8 @@ cdef class Reads:
     cpdef bint is_of_this_epoch(self) except -1
     cdef u64 _pinned(self) except? 0
     cpdef bint hold(self, objects=*) except -1
+    @cython.locals(endpoint=Endpoint, now=u64)
+    cpdef bint hold_again(self) except -1
     cdef bint _still_missing(self) except -1
     @cython.locals(endpoint=Endpoint, at=u64, read=ObjectRead)
     cdef bint _objects_hold(self, without) except -1
