@@ -42,6 +42,8 @@ COMPILED = {
     "limpet.stores.cache.store": "limpet/stores/cache/store.py",
     "limpet.stores.rtx.lllock": "limpet/stores/rtx/lllock.py",
     "limpet.stores.rtx.hash_slots": "limpet/stores/rtx/hash_slots.py",
+    "limpet.stores.rtx.changes": "limpet/stores/rtx/changes.py",
+    "limpet.stores.rtx.slot_writes": "limpet/stores/rtx/slot_writes.py",
     "limpet.stores.rtx.parts": "limpet/stores/rtx/parts.py",
     "limpet.stores.rtx.log": "limpet/stores/rtx/log.py",
     "limpet.stores.rtx.participant": "limpet/stores/rtx/participant.py",

@@ -45,6 +45,7 @@ from limpet.stores.dict import SharedDict
 from limpet.stores.names import NAME_SIZE_MAX, is_name
 from limpet.stores.registry import kind_named, store_class
 from limpet.stores.rtx.transaction import ATTEMPTS, Result, Transaction, run
+from limpet.stores.rtx.user_objects import TxObject, TxObjects, named_object, object_array
 from limpet.stores.views import settle_late
 
 RAW: Final = "bytes"
@@ -346,6 +347,19 @@ class Pool(PoolCore):
         """
         return run(self, work, attempts)
 
+    def object(self, name: str, initial: bytes = b"") -> TxObject:
+        """The object of that name, for `tx.read` and `tx.write`; `initial`: what it is until it is
+        written, as this handle sees it."""
+        return named_object(self, name, initial)
+
+    def objects(
+        self, name: str, count: int | None = None, initial: bytes | None = None
+    ) -> TxObjects:
+        """The array of objects of that name, for `tx.read` and `tx.write`: made if it is not there,
+        with `count` objects that begin as `initial` (no bytes), else attached to. It is a store of
+        its name, for `drop` and `stores`. Raises ParameterError, StoreMismatch, StoreFull."""
+        return object_array(self, name, count, initial)
+
     @property
     def channels(self) -> Manager:
         """The manager of this handle's channels: shared objects other than stores."""
@@ -360,7 +374,7 @@ class Pool(PoolCore):
         self,
         name: str,
         parties: int,
-        action: Callable[[], object] | None = None,
+        action: Callable[[], Any] | None = None,
         timeout: float | None = None,
         *,
         on_death: str = "break",

@@ -20,11 +20,6 @@ class Staged:
         self.membership = pool.membership
         self.reads: Any = None
         """The read set of the operations before this one (rtx/reads.py), or None."""
-        self.begin(0)
-
-    def begin(self, link: int) -> None:
-        """Forget what is staged. `link`: how the client journal names the store."""
-        self.link = link
         self.pages: dict[int, Any] = {}
         """New data of objects, of `size` bytes, which `write(address, state)` writes; None: to be
         vacated."""
@@ -35,9 +30,24 @@ class Staged:
         self.dropped: dict[int, int] = {}
         """Extents that are not linked any more, with their stores as link addresses."""
         self.owners: dict[int, Any] = {}
-        """For which key of which store each object, or slot, is written: `ReadPlace`."""
+        """For which key of which store each object is written: `ReadPlace`."""
+        self.begin(0)
+
+    def begin(self, link: int) -> None:
+        """Forget what is staged. `link`: how the client journal names the store."""
+        self.link = link
         self.busy = 0
         """The object that was in the way, or slot, with SLOT."""
+        if self.pages:
+            self.pages.clear()
+        if self.versions:
+            self.versions.clear()
+        if self.extents:
+            self.extents = []
+        if self.dropped:
+            self.dropped.clear()
+        if self.owners:
+            self.owners.clear()
 
     def abandon(self) -> None:
         """An error ends the operation: give back the locks that no log names."""

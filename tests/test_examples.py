@@ -27,6 +27,7 @@ PROGRAM_S = 120
 """An example takes some seconds; a busy machine may take its time."""
 BRIEF = {
     "bank": ["--seconds", "1"],
+    "linked_list": ["--seconds", "1"],
     "own_channel": ["--seconds", "1"],
     "own_store": ["--seconds", "1"],
     "shared_cache": ["--seconds", "1"],
@@ -40,6 +41,7 @@ LONG = {
 }
 SAYS = {
     "bank": r"[1-9]\d* kills.*\nsums of all accounts.*\[1000\]\n",
+    "linked_list": r"[1-9]\d* kills.*\n[1-9]\d* looks at the list, 0 of them",
     "own_channel": r"[1-9]\d* loggers were killed.*\nit fell 0 times",
     "own_store": r"[1-9]\d* writers were killed.*\nvalues that are not .*: 0\ndropped",
     "shared_cache": r"[1-9]\d* workers were killed; [1-9].*, 0 wrong\n[1-9].*, 0 of them twice",
@@ -54,6 +56,16 @@ def transfer(tx, store, source, target, amount):
     store.put(source, b"%d" % (int(store.get(source)) - 1))  # not by the transaction, and one side
     return True
 module.transfer = transfer
+""",
+    "linked_list": """
+def remove(tx, nodes, value):
+    at, found = module.place(tx, nodes, value)
+    if found == value:  # its node is in neither list then
+        gone, own = module.NODE.unpack(tx.read(nodes[at]))
+        after, _ = module.NODE.unpack(tx.read(nodes[gone]))
+        tx.write(nodes[at], module.NODE.pack(after, own))
+    return found == value
+module.remove = remove
 """,
     "own_channel": """
 def rise(self, level):

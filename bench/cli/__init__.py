@@ -9,6 +9,7 @@ from limpet.bench.cli.channels import channels_command, power_command
 from limpet.bench.cli.instructions import instructions_command
 from limpet.bench.cli.peers import peers_command
 from limpet.bench.cli.processes import contention_command, kills_command, timeline_command
+from limpet.bench.cli.transactions import large_reads_command, transactions_command
 from limpet.bench.cli.virtual import (
     cuckoo_command,
     expiry_command,
@@ -26,6 +27,8 @@ def bench() -> None:
 
 for command in (
     peers_command,
+    transactions_command,
+    large_reads_command,
     channels_command,
     power_command,
     contention_command,

@@ -29,6 +29,7 @@ _WORDS: Final = {
 _FIELDS: Final = {
     0: "state", slots.STARTED: "started", slots.BOOT: "boot", slots.NAMESPACE: "namespace",
     slots.LOCKED: "locked", slots.BEAT: "beat", slots.FENCE: "fence", slots.PIN: "pin",
+    slots.CHANGES: "changes",
 }  # fmt: skip
 
 

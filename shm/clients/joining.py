@@ -109,7 +109,7 @@ def _take_locked(membership: Any, slot: int, at: int, word: int) -> bool:
     if endpoint.cas(at, word, joining) != word:
         return False
     for offset in range(slots.STARTED, SLOT_SIZE, 8):
-        if offset != slots.CLOCK:
+        if offset not in (slots.CLOCK, slots.CHANGES):
             endpoint.store(at + offset, 0)
     endpoint.store(at + slots.STARTED, start_time(pid) or 0)
     endpoint.store(at + slots.BOOT, host.boot)

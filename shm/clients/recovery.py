@@ -34,6 +34,7 @@ from limpet.shm.clients.holds import let_go
 from limpet.shm.clients.membership import journal_of
 from limpet.shm.endpoint.layout import slot_address
 from limpet.shm.endpoint.slots import (
+    CHANGES,
     DYING,
     ERA,
     INCARNATION_MASK,
@@ -105,6 +106,10 @@ def recover_client(
         lap("blocks")
         if not complete:
             return counts
+        changes = endpoint.load(at + CHANGES)
+        if changes & 1:
+            # ORDER: all that it left is decided; by a CAS, as another recoverer may be late.
+            endpoint.cas(at + CHANGES, changes, changes + 1)
         counts["clients"] = int(endpoint.cas(at, dying, incarnation) == dying)
     finally:
         client.unpin()

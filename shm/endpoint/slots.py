@@ -18,7 +18,11 @@ Client slot, 640 bytes in the control segment; only its client writes it, except
     104  era          the other bits of the epoch that is pinned (epoch.py)
     112  machine      the host, the same after its reboots, or 0 (hosts.py)
     120  name         the first 8 bytes of the host's name
-    128  journal      24 pairs of words: object reference, address of its link (heap.py), or
+    128  changes      of what transactions can read: odd while the client is about to make one, else
+                      even; only ever goes up, also for the next client of the slot
+                      (stores/rtx/changes.py)
+    136  unused
+    144  journal      23 pairs of words: object reference, address of its link (heap.py), or
                       a store's own name of a link (words.py: REPLICATED)
     512  records      16 words: objects that it keeps between operations; other clients set a bit in
                       them (holds.py)
@@ -58,8 +62,9 @@ LOCKED: Final = 96
 ERA: Final = 104
 MACHINE: Final = 112
 NAME: Final = 120
-CLIENT_JOURNAL: Final = 128
-CLIENT_JOURNAL_SIZE: Final = 24
+CHANGES: Final = 128
+CLIENT_JOURNAL: Final = 144
+CLIENT_JOURNAL_SIZE: Final = 23
 RECORDS: Final = 512
 RECORDS_COUNT: Final = 16
 CLIENT_JOURNAL_PAIRS: Final = struct.Struct(f"<{2 * CLIENT_JOURNAL_SIZE}Q")

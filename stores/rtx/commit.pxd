@@ -4,15 +4,15 @@ from limpet.shm.endpoint.verbs cimport u64
 from limpet.stores.entry_log cimport log_size
 from limpet.stores.rtx.abort cimport abort
 from limpet.stores.rtx.extents cimport Extent
-from limpet.stores.rtx.hash_keys cimport SlotWrite
 from limpet.stores.rtx.lllock cimport LLLocks
 from limpet.stores.rtx.log cimport Log
 from limpet.stores.rtx.participant cimport Participant, go_on
 from limpet.stores.rtx.participants cimport give_back
 from limpet.stores.rtx.parts cimport Part, part_size
-from limpet.stores.rtx.reads cimport Reads
+from limpet.stores.rtx.reads cimport KeyRead, ReadPlace, Reads
+from limpet.stores.rtx.slot_writes cimport SlotWrite
 from limpet.stores.rtx.try_commit cimport carry_out
-from limpet.stores.rtx.tx_object cimport TXObj
+from limpet.stores.rtx.tx_object cimport tx_object
 from limpet.stores.staged cimport Staged
 from limpet.stores.vacant cimport is_vacant
 
@@ -23,6 +23,7 @@ cdef int NODE_SHIFT
 cdef int NO_MEMORY
 cdef u64 PART
 cdef u64 REFERENCE_MASK
+cdef u64 SLOT
 
 cdef class Commit(Staged):
     cdef readonly LLLocks locks
@@ -31,12 +32,22 @@ cdef class Commit(Staged):
     cdef public list crowded
     cdef public list participants
 
+    cpdef int serve(self, LLLocks locks, reads) except -1
+    cpdef int rest(self) except -1
+    @cython.locals(write=SlotWrite)
+    cpdef ReadPlace place_of(self, u64 busy)
     cpdef int go_on(self, u64 count) except -1
     cpdef int write_slot(self, SlotWrite write) except -1
     cpdef bint complete(self) except -1
     cpdef carry_out(self, Log log)
     @cython.locals(state=u64, log=Log, outcome=int)
     cpdef int run(self) except -1
+    @cython.locals(reads=Reads, at=u64, other=u64, write=SlotWrite)
+    cpdef bint is_single(self) except -1
+    @cython.locals(reads=Reads, read=KeyRead)
+    cdef bint _has_read_only(self, SlotWrite write) except -1
+    @cython.locals(outcome=int, at=u64, write=SlotWrite)
+    cpdef int run_alone(self) except -1
     @cython.locals(reads=Reads, at=u64, version=u64)
     cdef bint _is_as_read(self) except -1
     cdef int _lock_and_validate(self, Log log, u64 state) except -1
@@ -46,15 +57,15 @@ cdef class Commit(Staged):
     cdef bint _prepare(self, Log log) except -1
     @cython.locals(count=u64, participant=Participant)
     cpdef bint _lock_all(self, u64 state) except -1
-    @cython.locals(reads=Reads, write=SlotWrite)
+    @cython.locals(reads=Reads, read=KeyRead, write=SlotWrite)
     cpdef bint validate(self) except -1
     @cython.locals(participant=Participant)
     cpdef bint _is_alone(self) except -1
     @cython.locals(participant=Participant, word=u64, link_address=u64, reference=u64)
     cpdef int _end_without(self, u64 state, bint committed) except -1
     @cython.locals(
-        leaf=u64, reference=u64, link_address=u64, at=u64, slot=u64, size=u64, node=u64, writes=list,
-        participants=list, by_node=dict,
+        leaf=u64, reference=u64, link_address=u64, at=u64, size=u64, node=u64, most=u64,
+        participants=list, parts=list, writes=list, write=SlotWrite,
     )
     cpdef u64 _join(self) except 0
     @cython.locals(best=u64, each=u64, write=SlotWrite)

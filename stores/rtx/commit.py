@@ -64,21 +64,22 @@ from limpet.shm.errors import NodeFailed
 from limpet.stores.entry_log import log_size
 from limpet.stores.rtx.abort import abort
 from limpet.stores.rtx.extents import Extent
-from limpet.stores.rtx.layout import LOGGED, PART
+from limpet.stores.rtx.layout import LOGGED, PART, SLOT
 from limpet.stores.rtx.log import Log
 from limpet.stores.rtx.participant import go_on
 from limpet.stores.rtx.participants import give_back
 from limpet.stores.rtx.parts import Part, part_size
+from limpet.stores.rtx.reads import ReadPlace
 from limpet.stores.rtx.try_commit import carry_out
-from limpet.stores.rtx.tx_object import TXObj
+from limpet.stores.rtx.tx_object import tx_object
 from limpet.stores.staged import Staged
 from limpet.stores.status import AGAIN, DONE, NO_MEMORY
 from limpet.stores.vacant import is_vacant
 
 if TYPE_CHECKING:
-    from limpet.stores.rtx.hash_keys import SlotWrite
     from limpet.stores.rtx.lllock import LLLocks
     from limpet.stores.rtx.participant import Participant
+    from limpet.stores.rtx.slot_writes import SlotWrite
 
 
 class Commit(Staged):
@@ -88,17 +89,44 @@ class Commit(Staged):
         self.locks = locks
         self.effort = 0
         """By how many objects the lease is to be longer than for those written."""
+        self.slots: dict[int, SlotWrite] = {}
+        self.crowded: list[tuple[Any, bytes, int]] = []
+        """For which key of which store there is no room, and in which subtable."""
+        self.participants: list[Participant] = []
+        """Extents, TXObjs in the order of addresses, parts in that of memory nodes."""
         super().__init__(pool)
 
     def begin(self, link: int) -> None:
         """Forget what is staged. `link`: how the client journal names a store that resolves the
         log."""
         Staged.begin(self, link)
-        self.slots: dict[int, SlotWrite] = {}
-        self.crowded: list[tuple[Any, bytes, int]] = []
-        """For which key of which store there is no room, and in which subtable."""
-        self.participants: list[Participant] = []
-        """Extents, TXObjs in the order of addresses, parts in that of memory nodes."""
+        if self.slots:
+            self.slots.clear()
+        if self.crowded:
+            self.crowded = []
+        self.participants = []
+
+    def serve(self, locks: LLLocks, reads: Any) -> None:
+        """Be the commit of a transaction with that read set. `locks`: of a store that it writes."""
+        self.locks = locks
+        self.reads = reads
+
+    def rest(self) -> None:
+        """Forget all of a transaction that is over."""
+        for page in self.pages.values():
+            if page is not None:
+                page.give_back()
+        self.begin(0)
+        self.reads = None
+
+    def place_of(self, busy: int) -> ReadPlace | None:
+        """For which key of which store the object or slot is written that was in the way; None: it
+        is not written."""
+        write = self.slots.get(busy & ~SLOT) if busy & SLOT else None
+        if write is not None:
+            return ReadPlace(write.keys.store, write.key, busy)
+        found: ReadPlace | None = self.owners.get(busy)
+        return found
 
     def go_on(self, count: int) -> None:
         """As `participant.go_on`."""
@@ -152,6 +180,55 @@ class Commit(Staged):
                 raise
             self._end_without(state, True)
         self.client.release(0)
+        return DONE
+
+    def is_single(self) -> bool:
+        """Whether one object, or a slot with a key that was there, is all that it has read and
+        writes: then it needs no log (section 4.5, Opt1)."""
+        if len(self.slots) + len(self.pages) != 1 or self.extents or self.dropped:
+            return False
+        reads = self.reads
+        if reads is not None and reads.missing is not None:
+            return False
+        for write in self.slots.values():
+            return not write.inserts and self._has_read_only(write)
+        for at, page in self.pages.items():
+            if page is None or not self.owners[at].store.parameters.opt1:
+                return False
+            if reads is not None:
+                if reads.keys:
+                    return False
+                for other in reads.objects:
+                    if other != at:
+                        return False
+        return True
+
+    def _has_read_only(self, write: SlotWrite) -> bool:
+        """Whether nothing was read but the key of this write."""
+        reads = self.reads
+        if reads is None:
+            return True
+        if reads.objects:
+            return False
+        for read in reads.keys:
+            if read.keys.link != write.keys.link or read.key != write.key:
+                return False
+        return True
+
+    def run_alone(self) -> int:
+        """Commit what `is_single` without a log: as `run`."""
+        if not self._is_as_read():
+            return AGAIN
+        for write in self.slots.values():
+            outcome = write.write_alone()
+            if outcome == AGAIN:
+                self.busy = write.slot | SLOT
+            return outcome
+        for at, page in self.pages.items():
+            outcome = int(self.owners[at].store.writer.change_alone(at, self.versions[at], page))
+            if outcome == AGAIN:
+                self.busy = at
+            return outcome
         return DONE
 
     def _is_as_read(self) -> bool:
@@ -211,11 +288,14 @@ class Commit(Staged):
         reads = self.reads
         if reads is None:
             return True
-        keys = set()
         if reads.keys:
+            for read in reads.keys:
+                read.held = False
             for write in self.slots.values():
-                keys.add((write.keys.link, write.key))
-        if reads.hold(self.pages, keys):
+                read = reads.key_read(write.keys.link, write.key)
+                if read is not None:
+                    read.held = True
+        if reads.hold(self.pages):
             return True
         self.busy = reads.changed.at
         return False
@@ -256,15 +336,22 @@ class Commit(Staged):
         for reference, link_address in self.dropped.items():
             participants.append(Extent(reference, 0, link_address))
         for at in sorted(self.pages):
-            participants.append(TXObj(self.locks, at, 0, 0, self.versions[at], self.pages[at]))
-        by_node: dict[int, list[SlotWrite]] = {}
+            participants.append(tx_object(self.locks, at, self.versions[at], self.pages[at]))
+        parts: list[list[SlotWrite]] = []
+        writes: list[SlotWrite] = []
+        most, node = 0, 0
         for slot in sorted(self.slots):
-            by_node.setdefault(slot >> NODE_SHIFT & 0xFF, []).append(self.slots[slot])
-        size = log_size(len(participants) + len(by_node))
-        for writes in by_node.values():
-            size = max(size, part_size(len(writes)))
+            write = self.slots[slot]
+            if not parts or write.slot >> NODE_SHIFT & 0xFF != node:
+                node = write.slot >> NODE_SHIFT & 0xFF
+                writes = []
+                parts.append(writes)
+            writes.append(write)
+            most = max(most, len(writes))
+        size = max(log_size(len(participants) + len(parts)), part_size(most))
         size = self._usual_size(size)
-        for node, writes in by_node.items():
+        for writes in parts:
+            node = writes[0].slot >> NODE_SHIFT & 0xFF
             participants.append(self.new_part(node, size, writes))
         self.participants = participants
         return size

@@ -3,8 +3,10 @@ cimport cython
 cimport limpet.stores.rtx.commit as committing
 cimport limpet.stores.rtx.reads as read_sets
 
-from limpet.stores.base cimport as_bytes
+from limpet.stores.base cimport Store, as_bytes
 from limpet.stores.rtx.reads cimport ReadPlace, TxKeys, Visitor
+
+from limpet.shm.endpoint.verbs cimport u64
 
 cdef int AGAIN
 cdef int DONE
@@ -13,7 +15,7 @@ cdef int NO_MEMORY
 cdef int SPARED_BLOCKS
 
 cdef class Used:
-    cdef readonly object store
+    cdef readonly Store store
     cdef readonly TxKeys keys
     cdef readonly dict written
     cdef readonly bint ordered
@@ -22,6 +24,8 @@ cdef class Reading(Visitor):
     cdef readonly Transaction transaction
     cdef readonly Used used
     cdef readonly bytes key
+    cdef readonly u64 tree
+    cdef readonly u64 at
 
     cpdef object begin(self)
     cpdef object find(self)
@@ -31,7 +35,7 @@ cdef class Reading(Visitor):
     cpdef object visit(self)
 
 cdef class RangeReading(Reading):
-    cdef readonly int tree
+    cdef readonly int number
     cdef readonly bytes end
 
     cpdef object begin(self)
@@ -46,17 +50,18 @@ cdef class Transaction:
     cdef dict _cut
     cdef bint _at_cut
     cdef readonly int reach
-    cdef readonly dict looks
-    cdef dict _used
+    cdef list _read_in_trees
     cdef list _handles
-    cdef dict _links
+    cdef list _used
+    cdef list _stores
     cdef list _unfound
     cdef ReadPlace _doomed
     cdef bint _committing
     cdef bint _over
 
+    @cython.locals(number=int)
     cdef Used _use(self, store)
-    @cython.locals(found=Used)
+    @cython.locals(found=Used, used=Used)
     cdef Used _first_use(self, store)
     @cython.locals(used=Used)
     cdef object _get(self, store, bytes key)

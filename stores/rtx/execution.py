@@ -75,6 +75,10 @@ class Reading(Visitor):
         self.used = used
         self.key = key
 
+        self.tree = 0
+        self.at = 0
+        """The tree and the leaf in which it was looked up, of a store that is ordered."""
+
     def begin(self) -> Any:
         """Look the key up; what was found."""
         return self.used.keys.at_key(self.key, self)
@@ -89,8 +93,8 @@ class Reading(Visitor):
 
     def look(self) -> Look:
         """How to look again, in the leaf in which it was."""
-        leaf, keys = self.used.store.leaf, self.used.keys
-        return Look(self.used.store, leaf.tree, self.key, leaf.at, keys.value_here, False, None)
+        keys = self.used.keys
+        return Look(self.used.store, self.tree, self.key, self.at, keys.value_here, False, None)
 
     def visit(self) -> Any:
         found = self.find()
@@ -105,22 +109,21 @@ class RangeReading(Reading):
         self, transaction: Transaction, used: Used, key: bytes, tree: int, end: bytes | None
     ) -> None:
         super().__init__(transaction, used, key)
-        self.tree = tree
+        self.number = tree
         self.end = end
 
     def begin(self) -> Any:
-        return self.used.store.tx_keys.at_leaf(self.tree, self.key, self)
+        return self.used.store.tx_keys.at_leaf(self.number, self.key, self)
 
     def find(self) -> Any:
         return self.used.store.tx_keys.range_here(self.end)
 
     def item(self) -> Item:
-        return (self.used.keys.link, self.tree, self.key, self.end)
+        return (self.used.keys.link, self.number, self.key, self.end)
 
     def look(self) -> Look:
-        leaf = self.used.store.leaf
         find = functools.partial(self.used.store.tx_keys.range_here, self.end)
-        return Look(self.used.store, leaf.tree, self.key, leaf.at, find, True, self.end)
+        return Look(self.used.store, self.tree, self.key, self.at, find, True, self.end)
 
 
 class Transaction:
@@ -133,20 +136,19 @@ class Transaction:
         """`recalled`: what was read before the function is called, all at one moment (cut.py)."""
         self._pool = pool
         self._reads = Reads(pool.client)
-        self._recalled = recalled or {}
-        self._cut = {each.at: each.read for each in self._recalled.values()}
+        self._recalled = recalled or None
+        self._cut = {each.at: each.read for each in recalled.values()} if recalled else None
         self._at_cut = bool(recalled)
         """Whether all that was read until now was true at the moment of the cut."""
         self.reach = 0
         """How many reads it has come to."""
-        self.looks: dict[Item, Look] = {}
-        """How to read again what was read in trees."""
-        self._used: dict[int, Used] = {}
-        """By the handle's id."""
+        self._read_in_trees: list[Reading] = []
         self._handles: list[Any] = []
-        """That live as long as the transaction, so the ids are theirs."""
-        self._links: dict[int, Used] = {}
-        """The same, by the link of the store."""
+        """The handles of stores that it uses."""
+        self._used: list[Used] = []
+        """What each of them stands for: the same for two handles of a store."""
+        self._stores: list[Used] = []
+        """The same, each once."""
         self._unfound: list[bytes] = []
         """Named objects that were looked for when there was no store of them."""
         self._doomed: ReadPlace | None = None
@@ -217,6 +219,17 @@ class Transaction:
                     found[key] = value
         return sorted(found.items())
 
+    # ---- objects of a user's own ----------------------------------------------------------------
+
+    def read(self, obj: Any) -> bytes:
+        """The value of an object (user_objects.py)."""
+        value: bytes = obj.read_by(self)
+        return value
+
+    def write(self, obj: Any, value: Any) -> None:
+        """Write an object. Raises ValueTooLarge."""
+        obj.write_by(self, value)
+
     # ---- named objects --------------------------------------------------------------------------
 
     def __getitem__(self, name: str) -> bytes:
@@ -275,8 +288,10 @@ class Transaction:
         """A store, and what is to be written to it."""
         if self._over:
             self._refuse_after_end()
-        found = self._used.get(id(store))
-        return self._first_use(store) if found is None else found
+        for number in range(len(self._handles)):
+            if self._handles[number] is store:
+                return self._used[number]
+        return self._first_use(store)
 
     def _first_use(self, store: Any) -> Used:
         if not getattr(store, "transactional", False):
@@ -288,11 +303,15 @@ class Transaction:
             raise ParameterError(
                 f"{store!r} was opened by another pool handle than the transaction's"
             )
-        found = self._links.get(store.link)
+        found = None
+        for used in self._stores:
+            if used.keys.link == store.link:
+                found = used
         if found is None:
-            found = self._links[store.link] = Used(store)
+            found = Used(store)
+            self._stores.append(found)
         self._handles.append(store)
-        self._used[id(store)] = found
+        self._used.append(found)
         return found
 
     def _refuse_after_end(self) -> None:
@@ -310,7 +329,7 @@ class Transaction:
         if self._doomed is not None:
             raise Conflict(self)
         self.reach += 1
-        if self._recalled:
+        if self._recalled is not None:
             recalled = self._recalled.get(reading.item())
             if recalled is not None:
                 return self._recall(recalled)
@@ -328,7 +347,9 @@ class Transaction:
     def check(self, reading: Reading, found: Any) -> None:
         """Note what was looked up last, in the operation that found it; raises Conflict."""
         if reading.used.ordered:
-            self.looks[reading.item()] = reading.look()
+            reading.tree = reading.used.keys.tree_here()
+            reading.at = reading.used.keys.busy_at()
+            self._read_in_trees.append(reading)
         if not self._holds(reading.used, reading.key, found):
             self._doomed = self._reads.changed
             raise Conflict(self)
@@ -337,13 +358,13 @@ class Transaction:
         """Note what was looked up last; whether all that was read is true at one moment."""
         if not used.keys.note(self._reads, key, found):
             return False
-        if self._at_cut and used.ordered:
+        if self._at_cut and used.ordered and self._cut is not None:
             leaf = used.store.leaf
             known = self._cut.get(leaf.at)
             if known is not None and known.is_as(self._reads.objects[leaf.at]):
                 return True  # the leaf is as it was at the cut
         self._at_cut = False
-        return self._reads.hold()
+        return self._reads.hold_again()
 
     def holds(self) -> bool:
         """Whether all that was read is true at one moment. Within an operation, or pinned."""
@@ -351,22 +372,26 @@ class Transaction:
 
     def _holds_in_operation(self) -> bool:
         with self._pool.client:
-            return self._reads.hold()
+            return self._reads.hold_again()
 
     # ---- the end --------------------------------------------------------------------------------
 
     def commit(self) -> bool:
         """Commit what was written; False: there was a conflict, and nothing has happened."""
         self._committing = self._doomed is None
+        if self._doomed is not None:
+            return False
         written: list[Used] = []
-        for used in self._links.values():
+        for used in self._stores:
             if used.written:
                 written.append(used)
-        if self._doomed is not None or not written:
-            return self._doomed is None
+        if not written:
+            return True
         store = written[0].store
-        commit = Commit(self._pool, store.locks)
-        commit.reads = self._reads
+        commit = written[0].keys.take_commit(Commit)
+        if commit is None:
+            commit = Commit(self._pool, store.locks)
+        commit.serve(store.locks, self._reads)
         while True:
             outcome = self._commit_once(commit, written)
             if outcome == NO_MEMORY:
@@ -378,10 +403,13 @@ class Transaction:
             else:
                 break
         if outcome == AGAIN:
-            self._doomed = commit.owners.get(commit.busy) or self._reads.changed
+            self._doomed = commit.place_of(commit.busy) or self._reads.changed
             if self._doomed is None:
                 # Another client has aborted it, as its lease was over.
                 self._doomed = ReadPlace(store, next(iter(written[0].written)), 0)
+        commit.rest()
+        written[0].keys.give_commit(commit)
+        if outcome == AGAIN:
             return False
         for used in written:
             for key, value in used.written.items():
@@ -393,13 +421,15 @@ class Transaction:
         client = self._pool.client
         client.enter()
         try:
-            for used in self._links.values():
+            for used in self._stores:
                 used.store.require_there()
             commit.begin(written[0].keys.link)
             for used in written:
                 outcome = self._stage(used, commit)
                 if outcome != DONE:
                     return outcome
+            if commit.is_single():
+                return commit.run_alone()
             if commit.pages or commit.slots:
                 return commit.run()
             return DONE if commit.validate() else AGAIN
@@ -421,9 +451,13 @@ class Transaction:
         """From now on, it cannot be used."""
         self._over = True
 
+    def looks(self) -> dict[Item, Look]:
+        """How to read again what was read in trees."""
+        return {reading.item(): reading.look() for reading in self._read_in_trees}
+
     def recalls(self) -> bool:
         """Whether something was read before the function was called."""
-        return bool(self._recalled)
+        return self._recalled is not None
 
     def met_while_reading(self) -> bool:
         """Whether there was a conflict before the function had read all that it wanted."""

@@ -20,5 +20,5 @@ cdef class Extent(Participant):
     @cython.locals(reference=u64)
     cpdef bint prepare(self, Log log, Allocator allocator) except -1
     @cython.locals(reference=u64)
-    cpdef list unlinked(self, bint committed)
+    cpdef int unlinked(self, bint committed, list found) except -1
     cpdef list named(self)

@@ -55,9 +55,10 @@ class Extent(Participant):
         log.note_new(self)
         return True
 
-    def unlinked(self, committed: bool) -> list[int]:
+    def unlinked(self, committed: bool, found: list[int]) -> None:
         reference = (self.old if committed else self.new) & REFERENCE_MASK
-        return [reference] if reference else []
+        if reference:
+            found.append(reference)
 
     def named(self) -> list[tuple[int, int]]:
         return [(self.old | self.new, self.link_address | EXTENT_PAIR)]

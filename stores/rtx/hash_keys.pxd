@@ -2,7 +2,7 @@ cimport cython
 
 from limpet.shm.alloc.allocator cimport Allocator
 from limpet.shm.clients.client cimport Client
-from limpet.shm.endpoint.verbs cimport Endpoint, hash64, u64
+from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.stores.race.hash_store cimport HashStore
 from limpet.stores.race.index cimport Index, Place
 from limpet.stores.records cimport Objects
@@ -13,20 +13,6 @@ cdef u64 FROZEN
 cdef u64 HELD
 cdef u64 HELD_MASK
 cdef u64 SLOT
-
-cdef class SlotWrite:
-    cdef readonly HashKeys keys
-    cdef readonly u64 slot
-    cdef readonly bytes key
-    cdef readonly bytes value
-    cdef readonly u64 old
-    cdef readonly bint inserts
-
-    cpdef u64 size(self) except? 0
-    @cython.locals(keys=HashKeys, reference=u64)
-    cpdef u64 new_word(self) except? 0
-    @cython.locals(keys=HashKeys)
-    cpdef bint is_alone(self) except -1
 
 cdef class HashKeys(TxKeys):
     cdef readonly Client client
@@ -47,10 +33,12 @@ cdef class HashKeys(TxKeys):
     @cython.locals(store=HashStore, attempt=u64, busy=u64)
     cpdef object at_key(self, bytes key, Visitor visitor)
     @cython.locals(place=Place)
-    cpdef tuple witness(self)
-    cpdef bint stands(self, tuple witness) except -1
+    cpdef int attest(self, KeyRead read) except -1
+    cpdef bint stands(self, KeyRead read) except -1
+    @cython.locals(word=u64)
+    cpdef bint is_writable(self, KeyRead read) except -1
+    @cython.locals(read=KeyRead)
     cpdef bint note(self, Reads reads, bytes key, value) except -1
+    cpdef int refuse(self, bytes key, bytes value) except -1
     @cython.locals(place=Place, index=int)
     cpdef tuple place_for(self, bytes key, object taken)
-    @cython.locals(node=u64)
-    cpdef u64 allocate(self, bytes key, u64 size) except? 0

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from limpet.shm.endpoint.fabric import hash64
 from limpet.shm.endpoint.words import HELD, HELD_MASK
 from limpet.stores.race.index import Place
 from limpet.stores.race.layout import FROZEN
@@ -19,47 +18,6 @@ from limpet.stores.rtx.reads import KeyRead, Reads, TxKeys, Visitor
 if TYPE_CHECKING:
     from limpet.stores.race.index import Index
     from limpet.stores.rtx.hash_slots import TransactionHolds, TransactionSlots
-
-
-class SlotWrite:
-    """The change of a slot by a transaction: `old`, its word; value None: the key is deleted."""
-
-    def __init__(
-        self,
-        keys: HashKeys,
-        slot: int,
-        key: bytes,
-        value: bytes | None,
-        old: int,
-        inserts: bool,
-    ) -> None:
-        self.keys = keys
-        self.slot = slot
-        self.key = key
-        self.value = value
-        self.old = old
-        self.inserts = inserts
-
-    def size(self) -> int:
-        """Bytes of the new pair."""
-        return self.keys.objects.size_of(self.key, self.value)
-
-    def new_word(self) -> int:
-        """The word of the slot with a new pair, in the client journal; of one whose pair is
-        deleted, if `value` is None. 0: there is no memory ready."""
-        keys = self.keys
-        if self.value is None:
-            return keys.writer.vacated(self.old)
-        reference = keys.allocate(self.key, self.size())
-        if not reference:
-            return 0
-        keys.objects.write(reference, self.key, self.value)
-        return (hash64(self.key) & 0xFF) << 56 | reference
-
-    def is_alone(self) -> bool:
-        """Whether no slot but this one, which we hold, has the key."""
-        keys = self.keys
-        return keys.writer.is_alone(keys.place, keys.holds, self.key, self.slot)
 
 
 class HashKeys(TxKeys):
@@ -86,7 +44,8 @@ class HashKeys(TxKeys):
     # ---- reading --------------------------------------------------------------------------------
 
     def look_up(self, key: bytes) -> bytes | None:
-        self.slot = self.index.look_up(self.place, key)
+        self.index.choose(self.place, key)
+        self.slot = self.index.find(self.place, key)
         self.value = self.objects.value() if self.slot else None
         return self.value
 
@@ -113,30 +72,44 @@ class HashKeys(TxKeys):
             store.retries += 1
             store.give_way(busy, 0, attempt)
 
-    def witness(self) -> tuple[Any, ...]:
+    def attest(self, read: KeyRead) -> None:
         place = self.place
-        if self.slot:
-            return place.entry, place.pointer, self.slot, place.word
-        if not place.base:
-            return place.entry, place.pointer
-        words = bytes(self.index.words[:32])
-        return place.entry, place.pointer, place.first, place.second, words
+        read.entry = place.entry
+        read.pointer = place.pointer
+        read.slot = self.slot
+        read.word = place.word if self.slot else 0
+        read.words = None
+        if not self.slot and place.base:
+            read.first = place.first
+            read.second = place.second
+            read.words = bytes(self.index.words[:32])
 
-    def stands(self, witness: tuple[Any, ...]) -> bool:
-        if len(witness) == 4 and self.endpoint.load(witness[2]) != witness[3]:
-            return False
-        if len(witness) == 5:
-            self.place.first = witness[2]
-            self.place.second = witness[3]
-            self.place.base = witness[2]
+    def stands(self, read: KeyRead) -> bool:
+        if read.slot:
+            if self.endpoint.load(read.slot) != read.word:
+                return False
+        elif read.words is not None:
+            self.place.first = read.first
+            self.place.second = read.second
+            self.place.base = read.first
             self.index.read_row(self.place, 0)
-            if bytes(self.index.words[:32]) != witness[4]:
+            if bytes(self.index.words[:32]) != read.words:
                 return False
         # ORDER: after the words: of a subtable that is split they stand still, whatever is written.
-        return self.endpoint.load(witness[0]) == witness[1]
+        return self.endpoint.load(read.entry) == read.pointer
+
+    def is_writable(self, read: KeyRead) -> bool:
+        """Whether a key that was read has the slot and the word that it had, so that it can be
+        written there. Within an operation, in the epoch in which it was read."""
+        word = read.word
+        if not read.slot or word & HELD_MASK == HELD or word & FROZEN:
+            return False
+        return self.stands(read)
 
     def note(self, reads: Reads, key: bytes, value: Any) -> bool:
-        return reads.note_key(key, KeyRead(value, self.witness(), self))
+        read = KeyRead(self, key, value)
+        self.attest(read)
+        return reads.note_key(key, read)
 
     # ---- writing --------------------------------------------------------------------------------
 
@@ -162,11 +135,6 @@ class HashKeys(TxKeys):
             self.cramped = place.pointer
             return 0, 0
         return self.index.address(place, index), self.index.words[index]
-
-    def allocate(self, key: bytes, size: int) -> int:
-        """Memory for a pair with this key; 0: none is ready."""
-        node = self.index.node_of(self.index.table_of(key))
-        return self.allocator.allocate(node, size, 1)
 
     def make_room(self, key: bytes, subtable: int) -> None:
         """Split the subtable in which there was no place for a key, if the key still belongs there;

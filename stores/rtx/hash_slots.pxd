@@ -5,6 +5,7 @@ from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.stores.race.index cimport Holds, Index, Place, is_valid
 from limpet.stores.race.slots cimport Slots
 from limpet.stores.records cimport Objects
+from limpet.stores.rtx.changes cimport begin_change, end_change
 from limpet.stores.rtx.lllock cimport LLLocks
 
 cdef u64 ADDRESS_MASK
@@ -50,8 +51,12 @@ cdef class TransactionHolds(Holds):
 cdef class TransactionSlots(Slots):
     cdef readonly LLLocks locks
 
+    @cython.locals(outcome=int)
     cpdef int replace(self, Place place, u64 slot, u64 desired) except -1
+    @cython.locals(outcome=int)
     cpdef int remove(self, Place place, u64 slot) except -1
+    @cython.locals(done=bint)
+    cpdef bint decide(self, u64 slot, u64 tentative, u64 desired) except -1
     cpdef bint rival(self, Place place, bytes key, u64 slot, u64 attempt) except -1
     @cython.locals(vacant=u64)
     cpdef u64 vacated(self, u64 word) except? 0

@@ -37,6 +37,7 @@ from limpet.shm.errors import NodeFailed, StoreCorrupt
 from limpet.stores.race.index import Holds, Index, Place, is_valid
 from limpet.stores.race.layout import FROZEN_VACANT, OBJECT_MASK
 from limpet.stores.race.slots import Slots
+from limpet.stores.rtx.changes import begin_change, end_change
 from limpet.stores.rtx.layout import (
     ABORT,
     COMMITTED,
@@ -138,13 +139,25 @@ class TransactionSlots(Slots):
         if place.word & HELD_MASK == HELD:
             place.busy = slot | SLOT
             return AGAIN
-        return Slots.replace(self, place, slot, desired)
+        begin_change(self.client)
+        outcome = Slots.replace(self, place, slot, desired)
+        end_change(self.client)
+        return outcome
 
     def remove(self, place: Place, slot: int) -> int:
         if place.word & HELD_MASK == HELD:
             place.busy = slot | SLOT
             return AGAIN
-        return Slots.remove(self, place, slot)
+        begin_change(self.client)
+        outcome = Slots.remove(self, place, slot)
+        end_change(self.client)
+        return outcome
+
+    def decide(self, slot: int, tentative: int, desired: int) -> bool:
+        begin_change(self.client)
+        done = Slots.decide(self, slot, tentative, desired)
+        end_change(self.client)
+        return done
 
     def rival(self, place: Place, key: bytes, slot: int, attempt: int) -> bool:
         return place.busy != 0 or Slots.rival(self, place, key, slot, attempt)

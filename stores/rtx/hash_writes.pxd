@@ -2,17 +2,20 @@ cimport cython
 
 from limpet.shm.endpoint.verbs cimport u64
 from limpet.stores.rtx.commit cimport Commit
-from limpet.stores.rtx.hash_keys cimport HashKeys, SlotWrite
-from limpet.stores.rtx.reads cimport ReadPlace, Reads
+from limpet.stores.rtx.hash_keys cimport HashKeys
+from limpet.stores.rtx.reads cimport KeyRead, Reads
+from limpet.stores.rtx.slot_writes cimport slot_write
 
 cdef int AGAIN
 cdef int DONE
 cdef int FULL
-cdef u64 SLOT
 
 cdef class WriteSet:
     cdef readonly HashKeys keys
     cdef readonly Commit commit
 
-    @cython.locals(keys=HashKeys, commit=Commit, reads=Reads, slot=u64, word=u64, found=bytes)
+    @cython.locals(
+        keys=HashKeys, commit=Commit, reads=Reads, read=KeyRead, slot=u64, word=u64, found=bytes,
+    )
     cpdef int stage(self, bytes key, bytes value) except -1
+    cdef int _write(self, u64 slot, u64 word, bytes key, bytes value, bint inserts) except -1

@@ -1,7 +1,8 @@
 """The changes that a transaction stages in slots of a hash store (hash_slots.py).
 
-Within one operation, by `Commit` (stores/rtx/commit.py). A key that is there keeps its slot; one
-that is new gets a vacant one, which no other key of the transaction gets. If there is none, the
+Within one operation, by `Commit` (stores/rtx/commit.py). A key that is there keeps its slot. If the
+transaction has read it, and what that rests on still stands, it is not looked up again. A key that
+is new gets a vacant one, which no other key of the transaction gets. If there is none, the
 subtable is split by a transaction of its own before this one is tried again: growth is no conflict.
 All keys are staged before that, so that all subtables are split that are crowded: else a
 transaction would be tried again as often as it takes splits.
@@ -11,9 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from limpet.stores.rtx.hash_keys import SlotWrite
-from limpet.stores.rtx.layout import SLOT
-from limpet.stores.rtx.reads import ReadPlace
+from limpet.stores.rtx.slot_writes import slot_write
 from limpet.stores.status import AGAIN, DONE, FULL
 
 if TYPE_CHECKING:
@@ -30,12 +29,17 @@ class WriteSet:
 
     def stage(self, key: bytes, value: bytes | None) -> int:
         """Stage one key's value, None to delete it: DONE, AGAIN or FULL."""
-        keys, commit = self.keys, self.commit
+        keys, commit, reads = self.keys, self.commit, self.commit.reads
+        if reads is not None:
+            read = reads.key_read(keys.link, key)
+            if read is not None and reads.is_of_this_epoch() and keys.is_writable(read):
+                self._write(read.slot, read.word, key, value, False)
+                return DONE
         # A key that is deleted needs no vacant slot, and what its look-up rests on stays as read.
         slot, word = keys.place_for(key, commit.slots if value is not None else ())
         if keys.busy_at():
             return AGAIN
-        found, reads = keys.value_here(), commit.reads
+        found = keys.value_here()
         if reads is not None and not reads.agrees(keys.link, key, found):
             return AGAIN
         if value is None and found is None:
@@ -45,6 +49,9 @@ class WriteSet:
         if not slot:
             commit.crowded.append((keys, key, keys.cramped))
             return FULL
-        commit.owners[slot | SLOT] = ReadPlace(keys.store, key, slot | SLOT)
-        commit.write_slot(SlotWrite(keys, slot, key, value, word, found is None))
+        self._write(slot, word, key, value, found is None)
         return DONE
+
+    def _write(self, slot: int, word: int, key: bytes, value: bytes | None, inserts: bool) -> None:
+        """Stage the change of a slot that has this word."""
+        self.commit.write_slot(slot_write(self.keys, slot, key, value, word, inserts))

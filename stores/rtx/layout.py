@@ -65,5 +65,8 @@ STATE_MASK: Final = 3
 COMMITTED: Final = 4
 ROUND: Final = 8
 
+UNKNOWN: Final = (1 << 64) - 1
+"""In place of a sum of changes (changes.py): a client is in the midst of one."""
+
 DRIFT_US: Final = 8000
 EACH_US: Final = 100

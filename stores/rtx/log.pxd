@@ -2,6 +2,7 @@ cimport cython
 
 from limpet.shm.endpoint.verbs cimport u64
 from limpet.stores.entry_log cimport Entry, EntryLog
+from limpet.stores.rtx.changes cimport begin_change, end_change
 from limpet.stores.rtx.lllock cimport LLLocks, slot_at
 
 cdef u64 ABORT

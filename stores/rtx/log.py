@@ -52,6 +52,7 @@ from typing import TYPE_CHECKING
 
 from limpet.shm.errors import NodeFailed
 from limpet.stores.entry_log import EntryLog
+from limpet.stores.rtx.changes import begin_change, end_change
 from limpet.stores.rtx.layout import (
     ABORT,
     COMMITTED,
@@ -112,8 +113,10 @@ class Log(EntryLog):
 
     def decide(self) -> bool:
         """INIT -> DOING; False: a client has aborted it."""
+        begin_change(self.client)
         # LINEARIZES: a transaction with a log
         self.decided = self.endpoint.cas(self.at + STATE, INIT, DOING) == INIT
+        end_change(self.client)
         return self.decided
 
     # ---- any client's ----------------------------------------------------------------------------

@@ -19,5 +19,5 @@ cdef class Participant(Entry):
     cpdef int publish(self) except -1
     cpdef int release(self, u64 state, bint committed) except -1
     cpdef int undo(self, u64 state) except -1
-    cpdef list unlinked(self, bint committed)
+    cpdef int unlinked(self, bint committed, list found) except -1
     cpdef list named(self)

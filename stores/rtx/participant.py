@@ -85,8 +85,8 @@ class Participant(Entry):
     def undo(self, state: int) -> None:
         """Release it as it was before this client has locked it."""
 
-    def unlinked(self, committed: bool) -> list[int]:
-        """References to what no object names any more when it was decided so."""
+    def unlinked(self, committed: bool, found: list[int]) -> None:
+        """Append references to what no object names any more when it was decided so."""
         raise NotImplementedError
 
     def named(self) -> list[tuple[int, int]]:

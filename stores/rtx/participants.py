@@ -37,6 +37,6 @@ def give_back(log: Log, committed: bool) -> None:
     # ORDER: all is read before anything is freed.
     left: list[int] = []
     for participant in participants_of(log):
-        left += participant.unlinked(committed)
+        participant.unlinked(committed, left)
     for reference in left:
         heap.free(reference)

@@ -3,9 +3,9 @@ cimport cython
 from limpet.shm.alloc.allocator cimport Allocator
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.stores.race.index cimport is_vacant
-from limpet.stores.rtx.hash_keys cimport SlotWrite
 from limpet.stores.rtx.log cimport Log
 from limpet.stores.rtx.participant cimport Participant, go_on
+from limpet.stores.rtx.slot_writes cimport Change, SlotWrite
 
 cdef u64 ADDRESS_MASK
 cdef u64 COUNT_MAX
@@ -21,11 +21,6 @@ cdef u64 PART_LOG
 cdef u64 PART_OWNER
 cdef u64 REFERENCE_MASK
 cdef u64 SLOT
-
-cdef class Change:
-    cdef readonly u64 slot
-    cdef readonly u64 old
-    cdef readonly u64 new
 
 cpdef bint is_held(u64 word) noexcept
 @cython.locals(valid=u64)
@@ -47,7 +42,7 @@ cdef class Part(Participant):
     cpdef u64 node(self) except? 255
     @cython.locals(write=SlotWrite)
     cpdef list sizes(self)
-    @cython.locals(reference=u64, count=u64, write=SlotWrite, new=u64)
+    @cython.locals(reference=u64, count=u64, write=SlotWrite)
     cpdef bint prepare(self, Log log, Allocator allocator) except -1
     @cython.locals(endpoint=Endpoint)
     cpdef int open(self, u64 log, u64 owner) except -1
@@ -67,8 +62,8 @@ cdef class Part(Participant):
     cpdef int release(self, u64 state, bint committed) except -1
     @cython.locals(held=u64)
     cpdef int let_go_of(self, Change change, bint committed) except -1
-    @cython.locals(change=Change, word=u64)
-    cpdef list unlinked(self, bint committed)
+    @cython.locals(change=Change, word=u64, pairs=list)
+    cpdef int unlinked(self, bint committed, list found) except -1
     @cython.locals(change=Change)
     cpdef list named(self)
 

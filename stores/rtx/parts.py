@@ -57,21 +57,13 @@ from limpet.stores.rtx.layout import (
     SLOT,
 )
 from limpet.stores.rtx.participant import Participant, go_on
+from limpet.stores.rtx.slot_writes import Change
 
 if TYPE_CHECKING:
-    from limpet.stores.rtx.hash_keys import SlotWrite
     from limpet.stores.rtx.log import Log
+    from limpet.stores.rtx.slot_writes import SlotWrite
 
 FINGERPRINT: Final = 0xFF << 56
-
-
-class Change:
-    """A slot's address, its word before, and its word after."""
-
-    def __init__(self, slot: int, old: int, new: int) -> None:
-        self.slot = slot
-        self.old = old
-        self.new = new
 
 
 def is_held(word: int) -> bool:
@@ -135,10 +127,9 @@ class Part(Participant):
         self.open(log.reference, log.lock_state)
         log.note_new(self)
         for count, write in enumerate(self.writes, 1):
-            new = write.new_word()
-            if not new:
+            if not write.write_pair():
                 return False
-            self.note(Change(write.slot, write.old, new))
+            self.note(write)
             if write.value is not None:
                 # CRASH(noted): it is in the log and in the client journal; recovery frees it.
                 log.client.drop(1)
@@ -229,19 +220,19 @@ class Part(Participant):
         held = held_word(self.reference, change)
         self.endpoint.cas(change.slot, held, change.new if committed else change.old)
 
-    def unlinked(self, committed: bool) -> list[int]:
+    def unlinked(self, committed: bool, found: list[int]) -> None:
         """The part, and the pairs that are not linked; these are lost if the part is."""
-        found: list[int] = []
+        pairs: list[int] = []
         try:
             self.endpoint.load(self.address + PART_COUNT)
             for change in self.changes():
                 word = change.old if committed else change.new
                 if not is_vacant(word):
-                    found.append(word & REFERENCE_MASK)
+                    pairs.append(word & REFERENCE_MASK)
         except NodeFailed:
-            found = []
+            pairs = []
+        found += pairs
         found.append(self.reference)
-        return found
 
     def named(self) -> list[tuple[int, int]]:
         found: list[tuple[int, int]] = []

@@ -2,25 +2,34 @@ cimport cython
 
 from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
+from limpet.stores.base cimport Store
+from limpet.stores.rtx.changes cimport changes, slots_used
 
 cdef u64 EPOCH
 cdef u64 POINTER
+cdef u64 UNKNOWN
 cdef int ROUNDS_MAX
 
 cdef class Visitor:
     cpdef object visit(self)
 
 cdef class TxKeys:
-    cdef readonly object store
+    cdef readonly Store store
     cdef readonly u64 link
+    cdef list spares
 
+    cpdef object take_commit(self, kind)
+    cpdef int give_commit(self, commit) except -1
     cpdef object at_key(self, bytes key, Visitor visitor)
     cpdef bytes value_here(self)
     cpdef bint note(self, Reads reads, bytes key, value) except -1
     cpdef u64 busy_at(self) except? 255
+    cpdef u64 tree_here(self) except? 255
     cpdef bytes look_up(self, bytes key)
-    cpdef tuple witness(self)
-    cpdef bint stands(self, tuple witness) except -1
+    cpdef int attest(self, KeyRead read) except -1
+    cpdef bint stands(self, KeyRead read) except -1
+    cpdef int refuse(self, bytes key, bytes value) except -1
+    cpdef int tidy(self, bytes key) except -1
 
 cdef class ObjectRead:
     cdef readonly u64 lock
@@ -28,24 +37,47 @@ cdef class ObjectRead:
     cdef readonly object store
     cdef readonly bytes key
 
+    cdef int note(self, u64 lock, u64 pointer, store, bytes key) except -1
     cpdef bint is_as(self, ObjectRead other) except -1
 
+@cython.locals(made=ObjectRead)
+cpdef ObjectRead object_read(u64 lock, u64 pointer, store, bytes key)
+
 cdef class KeyRead:
-    cdef readonly bytes value
-    cdef public tuple witness
     cdef readonly TxKeys keys
+    cdef readonly bytes key
+    cdef readonly bytes value
+    cdef public bint held
+    cdef public u64 entry
+    cdef public u64 pointer
+    cdef public u64 slot
+    cdef public u64 word
+    cdef public u64 first
+    cdef public u64 second
+    cdef public bytes words
+
+cdef class StoreReads:
+    cdef readonly u64 link
+    cdef readonly dict keys
 
 cdef class ReadPlace:
     cdef readonly object store
     cdef readonly bytes key
     cdef readonly u64 at
 
+    cdef int note(self, store, bytes key, u64 at) except -1
+
+@cython.locals(made=ReadPlace)
+cpdef ReadPlace read_place(store, bytes key, u64 at)
+
 cdef class Reads:
     cdef readonly Client client
     cdef readonly Endpoint endpoint
     cdef readonly dict objects
-    cdef readonly dict keys
+    cdef readonly list keys
+    cdef readonly list stores
     cdef public u64 epoch
+    cdef public u64 counted
     cdef public object missing
     cdef public object changed
 
@@ -55,16 +87,23 @@ cdef class Reads:
     cpdef bint note_object(self, u64 at, ObjectRead read) except -1
     @cython.locals(before=KeyRead)
     cpdef bint note_key(self, bytes key, KeyRead read) except -1
+    @cython.locals(store=StoreReads)
+    cpdef KeyRead key_read(self, u64 link, bytes key)
+    @cython.locals(store=StoreReads)
+    cdef StoreReads _of_store(self, u64 link)
     @cython.locals(read=KeyRead)
     cpdef bint agrees(self, u64 link, bytes key, bytes value) except -1
+    cpdef bint is_of_this_epoch(self) except -1
     cdef u64 _pinned(self) except? 0
-    cpdef bint hold(self, objects=*, keys=*) except -1
+    cpdef bint hold(self, objects=*) except -1
+    @cython.locals(endpoint=Endpoint, now=u64)
+    cpdef bint hold_again(self) except -1
     cdef bint _still_missing(self) except -1
     @cython.locals(endpoint=Endpoint, at=u64, read=ObjectRead)
     cdef bint _objects_hold(self, without) except -1
-    @cython.locals(rounds=int, used_again=bint, looked_at=list)
-    cdef bint _keys_hold(self, without) except -1
+    @cython.locals(rounds=int, used_again=bint)
+    cdef bint _keys_hold(self) except -1
     @cython.locals(read=KeyRead)
-    cdef bint _stand(self, list keys) except -1
-    @cython.locals(read=KeyRead, key=bytes, value=bytes, busy=u64)
-    cdef bint _look_again(self, list keys) except -1
+    cdef bint _stand(self) except -1
+    @cython.locals(read=KeyRead, value=bytes, busy=u64)
+    cdef bint _look_again(self) except -1

@@ -13,7 +13,9 @@ long ago. Else the keys are looked up again, and must have the values that they 
 witnesses are looked at once more, in the same operation, so all was true in between. It does not
 matter then whether a subtable was split.
 
-Known limits: each look costs as much as there is to look at, and there is one with every read.
+Each look costs as much as there is to look at, and there is one with every read, unless no client
+has changed anything since the last one (changes.py). So a transaction of n reads takes O(n) looks
+while no client writes to the stores of transactions, and beside writers n * n / 2 at most.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ from collections.abc import Callable, Collection
 from typing import Any, Final
 
 from limpet.shm.endpoint.layout import EPOCH
-from limpet.stores.rtx.layout import POINTER
+from limpet.stores.rtx.changes import changes, slots_used
+from limpet.stores.rtx.layout import POINTER, UNKNOWN
 
 ROUNDS_MAX: Final = 8
 """How often keys are looked up again in one operation while others write beside them."""
@@ -32,6 +35,10 @@ class ObjectRead:
     """An object's lock and pointer, and for which key of which store it was read."""
 
     def __init__(self, lock: int, pointer: int, store: Any, key: bytes) -> None:
+        self.note(lock, pointer, store, key)
+
+    def note(self, lock: int, pointer: int, store: Any, key: bytes) -> None:
+        """Be the reading of an object that has these."""
         self.lock = lock
         self.pointer = pointer
         self.store = store
@@ -42,13 +49,33 @@ class ObjectRead:
         return self.lock == other.lock and self.pointer == other.pointer
 
 
-class KeyRead:
-    """A key's value, or None, and what that rests on; `keys`: of which store."""
+def object_read(lock: int, pointer: int, store: Any, key: bytes) -> ObjectRead:
+    """A new one. It takes less time than the constructor, when compiled."""
+    made = ObjectRead.__new__(ObjectRead)
+    made.note(lock, pointer, store, key)
+    return made
 
-    def __init__(self, value: bytes | None, witness: tuple[Any, ...], keys: TxKeys) -> None:
-        self.value = value
-        self.witness = witness
+
+class KeyRead:
+    """A key's value, or None, and the witness of its look-up; `keys`: of which store."""
+
+    def __init__(self, keys: TxKeys, key: bytes, value: bytes | None) -> None:
         self.keys = keys
+        self.key = key
+        self.value = value
+        self.held = False
+        """Whether the transaction that commits holds the slot of the key."""
+        self.entry = 0
+        self.pointer = 0
+        """Of the directory: the address of the entry's pointer, and that."""
+        self.slot = 0
+        self.word = 0
+        """Of a key that is there: its slot, and the word of that."""
+        self.first = 0
+        self.second = 0
+        self.words: bytes | None = None
+        """Of a key that is not: the addresses of both combined buckets, and all words there; None:
+        there was no subtable."""
 
 
 class ReadPlace:
@@ -56,9 +83,20 @@ class ReadPlace:
     that was missing and has been made."""
 
     def __init__(self, store: Any, key: bytes, at: int) -> None:
+        self.note(store, key, at)
+
+    def note(self, store: Any, key: bytes, at: int) -> None:
+        """Be that place."""
         self.store = store
         self.key = key
         self.at = at
+
+
+def read_place(store: Any, key: bytes, at: int) -> ReadPlace:
+    """A new one. It takes less time than the constructor, when compiled."""
+    made = ReadPlace.__new__(ReadPlace)
+    made.note(store, key, at)
+    return made
 
 
 class Visitor:
@@ -82,6 +120,23 @@ class TxKeys:
         """`link`: how a client journal names the store (stores/fusee/links.py)."""
         self.store = store
         self.link = link
+        self.spares: list[Any] = []
+        """Commits that no transaction uses (`take_commit`)."""
+
+    def take_commit(self, kind: type) -> Any:
+        """A commit of this class that no transaction uses; None: there is none."""
+        while self.spares:
+            try:
+                spare = self.spares.pop()
+            except IndexError:  # another thread was faster
+                break
+            if type(spare) is kind:
+                return spare
+        return None
+
+    def give_commit(self, commit: Any) -> None:
+        """A transaction is over that used this commit."""
+        self.spares.append(commit)
 
     def at_key(self, key: bytes, visitor: Visitor) -> Any:
         """Look the key up, then call `visitor` in the same operation; its result."""
@@ -103,6 +158,10 @@ class TxKeys:
         """The object or slot in the way of the last look-up, as `Repair.look` takes it; or 0."""
         raise NotImplementedError
 
+    def tree_here(self) -> int:
+        """Of a store that is ordered: the tree in which the last look-up was."""
+        raise NotImplementedError
+
     def make_room(self, key: bytes, subtable: int) -> None:
         """After FULL, for each key that is `crowded` in the commit. Raises StoreFull."""
 
@@ -115,13 +174,21 @@ class TxKeys:
         """The value of a key, or None, which counts if nothing is busy. Within an operation."""
         raise NotImplementedError
 
-    def witness(self) -> tuple[Any, ...]:
-        """The words that the last look-up rests on."""
+    def attest(self, read: KeyRead) -> None:
+        """Note in `read` the words that the last look-up rests on."""
         raise NotImplementedError
 
-    def stands(self, witness: tuple[Any, ...]) -> bool:
+    def stands(self, read: KeyRead) -> bool:
         """Whether what a look-up rests on is as it was."""
         raise NotImplementedError
+
+
+class StoreReads:
+    """The keys of one store that a transaction has read; `link`: of the store."""
+
+    def __init__(self, link: int) -> None:
+        self.link = link
+        self.keys: dict[bytes, KeyRead] = {}
 
 
 class Reads:
@@ -131,10 +198,13 @@ class Reads:
         self.client = client
         self.endpoint = client.endpoint
         self.objects: dict[int, ObjectRead] = {}
-        self.keys: dict[tuple[int, bytes], KeyRead] = {}
-        """By the link of the store, and the key."""
+        self.keys: list[KeyRead] = []
+        self.stores: list[StoreReads] = []
+        """The same, by store and key."""
         self.epoch = 0
         """As long as it lasts, nothing is used again that the witnesses name."""
+        self.counted = UNKNOWN
+        """The sum of all changes when all was seen to be true (`hold_again`)."""
         self.missing: Callable[[], Any] | None = None
         """Looks for a store that was found missing, and with it every key that it could have."""
         self.changed: Any = None
@@ -157,29 +227,71 @@ class Reads:
         """Note a key; False: it was read before, and has changed."""
         if not self.keys:
             self.epoch = self._pinned()
-        before = self.keys.setdefault((read.keys.link, key), read)
-        if before.value != read.value:
+        before = self.key_read(read.keys.link, key)
+        if before is None:
+            self._of_store(read.keys.link).keys[key] = read
+            self.keys.append(read)
+        elif before.value != read.value:
             self.changed = ReadPlace(read.keys.store, key, 0)
             return False
         return True
 
+    def key_read(self, link: int, key: bytes) -> KeyRead | None:
+        """How a key of that store was read; None: it was not."""
+        for store in self.stores:
+            if store.link == link:
+                return store.keys.get(key)
+        return None
+
+    def _of_store(self, link: int) -> StoreReads:
+        for store in self.stores:
+            if store.link == link:
+                return store
+        made = StoreReads(link)
+        self.stores.append(made)
+        return made
+
     def agrees(self, link: int, key: bytes, value: bytes | None) -> bool:
         """Whether a key of that store has the value that was read, if it was."""
-        read = self.keys.get((link, key))
+        read = self.key_read(link, key)
         return read is None or read.value == value
+
+    def is_of_this_epoch(self) -> bool:
+        """Whether nothing that the witnesses name can have been used again. Within an operation."""
+        # ORDER: the epoch after our pin, which may be older: nothing is used again from here on.
+        return self.endpoint.load(EPOCH) == self.epoch
 
     def _pinned(self) -> int:
         """The epoch that we pin."""
         return int(self.client.epoch)
 
-    def hold(self, objects: Collection[int] = (), keys: Collection[tuple[int, bytes]] = ()) -> bool:
+    def hold(self, objects: Collection[int] = ()) -> bool:
         """Whether all that was read is true, at some moment of this call. Within an operation.
 
-        `objects`, `keys`: those that need no look, as the transaction has locked them.
+        `objects`: those that need no look, as the transaction has locked them; nor do keys whose
+        slots it holds.
         """
         # ORDER: keys before objects: if keys are looked up again, objects are seen to be as they
         # were after that. A store that is missing has no keys, whenever it is made.
-        return self._still_missing() and self._keys_hold(keys) and self._objects_hold(objects)
+        return self._still_missing() and self._keys_hold() and self._objects_hold(objects)
+
+    def hold_again(self) -> bool:
+        """The same, with each read. No look is needed as long as no client has changed anything
+        since the last time (changes.py)."""
+        endpoint = self.endpoint
+        if self.missing is not None or (
+            slots_used(endpoint) > 2 * (len(self.keys) + len(self.objects))
+        ):
+            return self.hold()
+        # ORDER: what was read last, before the sum; and the sum before the looks.
+        now = changes(endpoint)
+        if now != UNKNOWN and now == self.counted:
+            return True
+        self.counted = UNKNOWN
+        if not self.hold():
+            return False
+        self.counted = now
+        return True
 
     def _still_missing(self) -> bool:
         """Whether a store that was found missing has not been made since."""
@@ -204,39 +316,34 @@ class Reads:
                 return False
         return True
 
-    def _keys_hold(self, without: Collection[tuple[int, bytes]]) -> bool:
+    def _keys_hold(self) -> bool:
         if not self.keys:
             return True
-        looked_at = [named for named in self.keys if named not in without]
-        if not looked_at:
-            return True
-        # ORDER: the epoch after our pin, which may be older: nothing is used again from here on.
-        rounds, used_again = 0, int(self.endpoint.load(EPOCH)) != self.epoch
-        while used_again or not self._stand(looked_at):
+        rounds, used_again = 0, not self.is_of_this_epoch()
+        while used_again or not self._stand():
             rounds += 1
-            if rounds > ROUNDS_MAX or not self._look_again(looked_at):
+            if rounds > ROUNDS_MAX or not self._look_again():
                 return False
             self.epoch, used_again = self._pinned(), False
         return True
 
-    def _stand(self, keys: list[tuple[int, bytes]]) -> bool:
-        """Whether what the look-ups of these keys rest on is as it was."""
-        for named in keys:
-            read = self.keys[named]
-            if not read.keys.stands(read.witness):
-                self.changed = ReadPlace(read.keys.store, named[1], 0)
+    def _stand(self) -> bool:
+        """Whether what the look-ups of the keys rest on is as it was."""
+        for read in self.keys:
+            if not read.held and not read.keys.stands(read):
+                self.changed = ReadPlace(read.keys.store, read.key, 0)
                 return False
         return True
 
-    def _look_again(self, keys: list[tuple[int, bytes]]) -> bool:
-        """Look all these keys up; whether they have the values that they had."""
-        for named in keys:
-            read = self.keys[named]
-            key = named[1]
-            value = read.keys.look_up(key)
+    def _look_again(self) -> bool:
+        """Look all keys up; whether they have the values that they had."""
+        for read in self.keys:
+            if read.held:
+                continue
+            value = read.keys.look_up(read.key)
             busy = read.keys.busy_at()
             if busy or value != read.value:
-                self.changed = ReadPlace(read.keys.store, key, busy)
+                self.changed = ReadPlace(read.keys.store, read.key, busy)
                 return False
-            read.witness = read.keys.witness()
+            read.keys.attest(read)
         return True

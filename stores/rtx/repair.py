@@ -38,13 +38,13 @@ is installed.
 
 from __future__ import annotations
 
-import itertools
 from typing import Any, Final
 
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.shm.errors import AddressError, NodeFailed, StoreCorrupt
 from limpet.stores.rtx import layout as fields
+from limpet.stores.rtx.changes import begin_change, end_change
 from limpet.stores.rtx.layout import (
     ABORT,
     EXTENT_PAIR,
@@ -251,11 +251,13 @@ class Repair:
         if link_address & (OBJECT_MASK | EXTENT_PAIR):
             return []
         try:
-            participants = participants_of(Log(self.locks, reference))
-            left = [each.unlinked(True) + each.unlinked(False) for each in participants]
+            left: list[int] = []
+            for participant in participants_of(Log(self.locks, reference)):
+                participant.unlinked(True, left)
+                participant.unlinked(False, left)
         except StoreCorrupt:
             return []  # of a client that is past it
-        return list(itertools.chain.from_iterable(left))
+        return left
 
     def _settle_log(self, reference: int) -> None:
         log = Log(self.locks, reference)
@@ -273,6 +275,9 @@ class Repair:
                 if not self.client.remotely_fenced:
                     # In the memory for the new data, which no client has seen.
                     self.store.copy(old, reference, state)
+                # In a pool of several hosts this makes the change of the dead client.
+                begin_change(self.client)
                 self.locks.install(at, old, reference)
+                end_change(self.client)
             self.locks.release(at, state)
         return bool(self.endpoint.load(at + POINTER) == reference)

@@ -54,7 +54,7 @@ def run(pool: Any, work: Callable[[Transaction], Result], attempts: int = ATTEMP
         # as there is something to be read, at most.
         counted += not (transaction.recalls() and transaction.reach > reach)
         reach = max(reach, transaction.reach)
-        looks.update(transaction.looks)
+        looks.update(transaction.looks())
         reading = transaction.met_while_reading()
         transaction.stay(max(1, counted))
     raise TransactionConflict(

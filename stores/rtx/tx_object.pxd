@@ -18,6 +18,7 @@ cdef class TXObj(Participant):
     cdef readonly object data
     cdef readonly bint locked
 
+    cpdef int stage(self, LLLocks locks, u64 at, u64 version, data) except -1
     cpdef u64 node(self) except? 255
     cpdef list sizes(self)
     @cython.locals(reference=u64)
@@ -28,5 +29,8 @@ cdef class TXObj(Participant):
     cpdef int release(self, u64 state, bint committed) except -1
     cpdef int undo(self, u64 state) except -1
     @cython.locals(pointer=u64)
-    cpdef list unlinked(self, bint committed)
+    cpdef int unlinked(self, bint committed, list found) except -1
     cpdef list named(self)
+
+@cython.locals(made=TXObj)
+cpdef TXObj tx_object(LLLocks locks, u64 at, u64 version, data)

@@ -4,6 +4,7 @@ from limpet.shm.alloc.allocator cimport Allocator
 from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.verbs cimport Endpoint, hash64, u64
 from limpet.stores.records cimport Objects
+from limpet.stores.rtx.changes cimport begin_change, end_change
 from limpet.stores.rtx.lllock cimport LLLocks
 from limpet.stores.vacant cimport is_vacant
 from limpet.stores.sherman.page cimport Page
@@ -51,8 +52,11 @@ cdef class LeafWriter:
     cpdef int change_run(self, list keys, list values, Py_ssize_t first) except -1
     @cython.locals(page=Page)
     cdef bint _set(self, int index, bytes key, bytes value, u64 flags) except -1
-    @cython.locals(state=u64, done=bint)
     cdef int _commit(self, u64 new, int news, u64 dropped) except -1
+    @cython.locals(state=u64, done=bint)
+    cdef int _put_there(self, data, u64 new, int news, u64 dropped) except -1
+    @cython.locals(leaf=Leaf, new=u64)
+    cpdef int change_alone(self, u64 at, u64 version, data) except -1
     @cython.locals(client=Client, at=u64, old=u64)
     cdef bint _lock(self, u64 state, u64 dropped) except -1
     @cython.locals(done=bint)

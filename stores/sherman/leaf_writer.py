@@ -13,6 +13,7 @@ from typing import Any
 from limpet.shm.endpoint.fabric import hash64
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.words import ADDRESS_MASK
+from limpet.stores.rtx.changes import begin_change, end_change
 from limpet.stores.rtx.layout import EXTENT_PAIR, LOCKED, POINTER
 from limpet.stores.rtx.lllock import LLLocks
 from limpet.stores.sherman.layout import (
@@ -133,8 +134,12 @@ class LeafWriter:
         `new`: memory for it. The first `news` entries of the client journal are linked then;
         `dropped`, an extent, is no longer linked.
         """
+        return self._put_there(self.leaf.page, new, news, dropped)
+
+    def _put_there(self, data: Any, new: int, news: int, dropped: int) -> int:
+        """The same, of data that `write(address, state)` writes."""
         state = self.locks.draw(0)
-        self.leaf.page.write(new & ADDRESS_MASK, state)
+        data.write(new & ADDRESS_MASK, state)
         done = self._lock(state, dropped)
         self.endpoint.wait()
         if done:
@@ -158,11 +163,26 @@ class LeafWriter:
     def _install(self, new: int, state: int) -> bool:
         """Swing the pointer, and unlock. False: our lease was over, and a copy of the old data is
         there now."""
+        begin_change(self.client)
         done = self.locks.install(self.leaf.at, self.leaf.pointer, new)
+        end_change(self.client)
         # CRASH(leaf-installed): done; recovery frees the old node, and releases the lock.
         self.locks.release(self.leaf.at, state)
         self.endpoint.wait()
         return done
+
+    def change_alone(self, at: int, version: int, data: Any) -> int:
+        """Make `data`, staged by a transaction that has read and writes nothing but this object in
+        this version, the data of the object: DONE, AGAIN or NO_MEMORY (Opt1)."""
+        leaf = self.leaf
+        new = self.allocator.allocate(at >> NODE_SHIFT & 0xFF, data.size, 1)
+        if not new:
+            return NO_MEMORY
+        leaf.at = at
+        leaf.lock = version
+        # The pointer is that of the version if the lock can be taken from it.
+        leaf.pointer = self.endpoint.load(at + POINTER)
+        return self._put_there(data, new, 1, 0)
 
     def _settle_hand(self, news: int, done: bool) -> int:
         """Drop linked objects from the client journal: the first `news` if done, otherwise the

@@ -24,7 +24,7 @@ the values their objects, and the first key is its own low fence.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from limpet.shm.endpoint.fabric import crc_pair, words_move, words_put
 from limpet.shm.errors import StoreCorrupt
@@ -44,6 +44,8 @@ from limpet.stores.sherman.layout import (
     SLOTS,
     VALUE_SHIFT,
 )
+
+SPARES_MAX: Final = 64
 
 
 def link_of(value: bytes) -> int:
@@ -71,6 +73,8 @@ class Page:
         self.heap = size
         self.end = size
         """Where the fences begin, and the entries end."""
+        self.spares: list[Page] | None = None
+        """Pages that are not in use, to which `give_back` adds this one."""
 
     # ---- memory ---------------------------------------------------------------------------------
 
@@ -127,6 +131,11 @@ class Page:
         page.words[:] = self.words
         page.level, page.count, page.heap, page.end = self.level, self.count, self.heap, self.end
         return page
+
+    def give_back(self) -> None:
+        """It is not used any more, and may be taken again by `TxTrees.blank`."""
+        if self.spares is not None and len(self.spares) < SPARES_MAX:
+            self.spares.append(self)
 
     # ---- fences ---------------------------------------------------------------------------------
 

@@ -1,5 +1,9 @@
+cimport cython
+
+from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.verbs cimport u64
-from limpet.stores.rtx.reads cimport ObjectRead, Reads, TxKeys, Visitor
+from limpet.stores.inline cimport InlineStore
+from limpet.stores.rtx.reads cimport Reads, TxKeys, Visitor, object_read
 from limpet.stores.sherman.leaf_writer cimport is_sparse
 from limpet.stores.sherman.scans cimport Scans
 from limpet.stores.sherman.trees cimport Leaf
@@ -8,11 +12,17 @@ from limpet.stores.sherman.tx_trees cimport TxTrees
 cdef int DONE
 
 cdef class TreeKeys(TxKeys):
+    cdef readonly Client client
     cdef readonly TxTrees trees
     cdef readonly Leaf leaf
     cdef readonly Scans scans
 
+    @cython.locals(store=InlineStore, attempt=u64)
     cpdef object at_key(self, bytes key, Visitor visitor)
     cpdef bytes value_here(self)
+    @cython.locals(leaf=Leaf)
     cpdef bint note(self, Reads reads, bytes key, value) except -1
     cpdef u64 busy_at(self) except? 255
+    cpdef u64 tree_here(self) except? 255
+    cpdef int refuse(self, bytes key, bytes value) except -1
+    cpdef int tidy(self, bytes key) except -1

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from limpet.shm.errors import NodeFailed
-from limpet.stores.rtx.reads import ObjectRead, Reads, TxKeys, Visitor
+from limpet.stores.rtx.reads import Reads, TxKeys, Visitor, object_read
 from limpet.stores.sherman.leaf_writer import is_sparse
 from limpet.stores.sherman.write_set import shrink
 from limpet.stores.status import DONE
@@ -24,6 +24,7 @@ class TreeKeys(TxKeys):
 
     def __init__(self, store: Any, trees: TxTrees, scans: Scans) -> None:
         super().__init__(store, store.link)
+        self.client = store.client
         self.trees = trees
         self.leaf = trees.leaf
         """That was read last."""
@@ -32,7 +33,18 @@ class TreeKeys(TxKeys):
     # ---- reading --------------------------------------------------------------------------------
 
     def at_key(self, key: bytes, visitor: Visitor) -> Any:
-        return self.scans.at_leaf(self.trees.tree_of(key), key, visitor)
+        store = self.store
+        attempt = 0
+        while True:
+            self.client.enter()
+            try:
+                store.require_there()
+                if self.trees.find(self.leaf, key) == DONE:
+                    return visitor.visit()
+            finally:
+                self.client.leave()
+            attempt += 1
+            store.stay(attempt, False)
 
     def at_leaf(self, tree: int, key: bytes, visitor: Visitor) -> Any:
         """Read the leaf of that tree in whose range the key is, then call `visitor` in the same
@@ -49,7 +61,7 @@ class TreeKeys(TxKeys):
 
     def note(self, reads: Reads, key: bytes, value: Any) -> bool:
         leaf = self.leaf
-        return reads.note_object(leaf.at, ObjectRead(leaf.lock, leaf.pointer, self.store, key))
+        return reads.note_object(leaf.at, object_read(leaf.lock, leaf.pointer, self.store, key))
 
     def recall(self, tree: int, at: int, lock: int, pointer: int, key: bytes) -> bool:
         """Have the node of an object, with this lock and pointer, be the leaf that was read last;
@@ -60,6 +72,9 @@ class TreeKeys(TxKeys):
 
     def busy_at(self) -> int:
         return self.leaf.at
+
+    def tree_here(self) -> int:
+        return self.leaf.tree
 
     # ---- writing --------------------------------------------------------------------------------
 

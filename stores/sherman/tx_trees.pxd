@@ -23,10 +23,12 @@ cdef class TxTrees(Trees):
     cdef readonly u64 object_count
     cdef readonly u64 capacity
     cdef object cursor
+    cdef list spares
     cdef u64[::1] hints
     cdef u64[::1] pointers
 
     cpdef Leaf reader(self)
+    @cython.locals(page=Page)
     cpdef Leaf blank(self)
     @cython.locals(endpoint=Endpoint, page=Page)
     cpdef bint read(self, Leaf leaf, u64 at, u64 near) except -1

@@ -39,6 +39,8 @@ class TxTrees(Trees):
         self.capacity = parameters.capacity
         self.cursor = self.client.ident
         """Where to look for the next vacant object; clients begin at different ones."""
+        self.spares: list[Page] = []
+        """Pages that transactions have used, for the next ones: within operations."""
         self.reads_ahead = True
         self.hints = array("Q", bytes(8 * BATCH))
         self.pointers = array("Q", bytes(8 * BATCH))
@@ -48,7 +50,11 @@ class TxTrees(Trees):
         return Leaf(Page(self.endpoint, self.node_size, in_place=True))
 
     def blank(self) -> Leaf:
-        return Leaf(Page(self.endpoint, self.node_size))
+        page = self.spares.pop() if self.spares else None
+        if page is None:
+            page = Page(self.endpoint, self.node_size)
+            page.spares = self.spares
+        return Leaf(page)
 
     def read(self, leaf: Leaf, at: int, near: int) -> bool:
         """Read an object and its node; False: it is locked, and its transaction may be decided."""

@@ -1,6 +1,91 @@
+cimport cython
+
+from limpet.shm.endpoint.verbs cimport Endpoint, hash64, u64
+from limpet.stores.inline cimport Attempt, InlineStore
+from limpet.stores.records cimport Objects
+from limpet.stores.rtx.reads cimport ObjectRead, Reads, object_read, read_place
 from limpet.stores.sherman.page cimport Page
-from limpet.stores.sherman.trees cimport Leaf
+from limpet.stores.sherman.routes cimport Routes
+from limpet.stores.sherman.trees cimport Leaf, Trees
+from limpet.stores.sherman.tx_trees cimport TxTrees
+from limpet.stores.staged cimport Staged
+from limpet.stores.vacant cimport is_vacant
 
+cdef int AGAIN
+cdef int AT_ONCE
+cdef int DONE
+cdef int EXISTS
+cdef u64 EXTENT
+cdef u64 EXTENT_PAIR
+cdef int INSERT
+cdef u64 LOCKED
+cdef int MISSING
 cdef int NODE_SHIFT
+cdef int NO_MEMORY
+cdef u64 OBJECT_SIZE
+cdef u64 POINTER
+cdef int ROUNDS_MAX
+cdef int SHRINKS_MAX
+cdef u64 SLOTS
+cdef int UPDATE
 
+cdef class TreeWay(Attempt):
+    cdef public object commit
+
+    cpdef TreeWay at_once(self)
+    cpdef TreeWay ended(self, int outcome)
+
+@cython.locals(staged=Staged, outcome=int)
+cpdef int commit_staged(store, commit, stage) except -1
+
+cdef class WriteSet:
+    cdef readonly InlineStore store
+    cdef readonly Trees trees
+    cdef readonly Staged commit
+    cdef readonly Endpoint endpoint
+    cdef public bytes key
+    cdef public u64 tree
+
+    @cython.locals(leaf=Leaf, page=Page, at=u64, index=int, flags=u64)
+    cpdef int stage(self, bytes key, bytes value, int mode=*) except -1
+    @cython.locals(reads=Reads, found=ObjectRead)
+    cpdef bint _read_as_absent(self, Leaf leaf, bytes key) except -1
+    @cython.locals(key=bytes, value=bytes, flags=u64, entries=list)
+    cpdef int _put(self, u64 at, Page page, int index, tuple entry) except -1
+    cpdef int _write(self, u64 at, Page page) except -1
+    @cython.locals(objects=Objects, node=u64, reference=u64)
+    cpdef u64 new_extent(self, allocator, u64 at, bytes key, bytes value) except? 0
+    @cython.locals(tree=u64, page=Page)
+    cpdef place(self, u64 at, bytes key, u64 reference)
+    @cython.locals(
+        root=u64, middle=int, fence=bytes, low=bytes, high=bytes, sibling=u64, right=u64, left=u64,
+        children=list,
+    )
+    cpdef int _split(self, u64 at, Page page, list entries) except -1
+    @cython.locals(leaf=Leaf, above=Page, parent=u64)
+    cpdef int link_above(self, u64 level, bytes fence, u64 right) except -1
+    @cython.locals(page=Page)
+    cpdef int _make(self, u64 at, u64 level, tuple fences, u64 sibling, list entries) except -1
+    @cython.locals(trees=TxTrees, root=u64, at=u64, lock=u64, number=u64)
+    cpdef u64 _vacant(self) except? 0
+    cpdef int shrink(self, bytes key) except -1
+    @cython.locals(
+        at=u64, page=Page, above=Page, first=Page, second=Page, root=u64, inner=Leaf, parent=u64,
+        index=int, left=int, first_at=u64, second_at=u64, low=bytes, high=bytes, sibling=u64,
+        entries=list,
+    )
+    cpdef int _merge(self, Leaf leaf, bytes key) except -1
+    @cython.locals(root=u64)
+    cpdef int _vacate_root(self, Page page) except -1
+    @cython.locals(trees=Trees, hashed=u64, routes=Routes, hint=u64, known=u64, leaf=Leaf)
+    cpdef Leaf _leaf(self, bytes key)
+    cpdef Leaf _inner(self, bytes key, u64 level)
+    @cython.locals(root=u64, rounds=int, leaf=Leaf)
+    cpdef Leaf _walk(self, bytes key, u64 level, u64 at)
+    @cython.locals(page=Page, leaf=Leaf)
+    cpdef Leaf _read(self, u64 at)
+    @cython.locals(leaf=Leaf)
+    cpdef Leaf _read_copy(self, u64 at)
+
+@cython.locals(leaf=Leaf)
 cpdef Leaf as_staged(Page page, tree, at)

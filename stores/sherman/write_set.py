@@ -11,13 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from limpet.shm.endpoint.fabric import hash64
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.errors import NodeFailed, StoreCorrupt, StoreFull
 from limpet.stores.inline import Attempt
 from limpet.stores.rtx.layout import EXTENT_PAIR, LOCKED, OBJECT_SIZE, POINTER
-from limpet.stores.rtx.reads import ObjectRead, ReadPlace
+from limpet.stores.rtx.reads import object_read, read_place
 from limpet.stores.sherman.layout import EXTENT, SLOTS
 from limpet.stores.sherman.page import Page
+from limpet.stores.sherman.routes import Routes
 from limpet.stores.sherman.trees import Leaf, Trees
 from limpet.stores.sherman.tx_trees import TxTrees
 from limpet.stores.status import (
@@ -193,7 +195,7 @@ class WriteSet:
         reads = self.commit.reads
         if reads is None or leaf.at in self.commit.pages:
             return True
-        found = ObjectRead(leaf.lock, leaf.pointer, self.store, key)
+        found = object_read(leaf.lock, leaf.pointer, self.store, key)
         return bool(reads.note_object(leaf.at, found))
 
     def _put(self, at: int, page: Page, index: int, entry: tuple[bytes, bytes, int]) -> int:
@@ -211,7 +213,7 @@ class WriteSet:
         return self._split(at, page, entries, index == page.count)
 
     def _write(self, at: int, page: Page | None) -> int:
-        self.commit.owners[at] = ReadPlace(self.store, self.key, at)
+        self.commit.owners[at] = read_place(self.store, self.key, at)
         self.commit.write(at, page)
         return DONE
 
@@ -282,7 +284,7 @@ class WriteSet:
         entries: Entries,
     ) -> int:
         page = self.trees.blank().page
-        page.reset(level, *fences, sibling)
+        page.reset(level, fences[0], fences[1], sibling)
         page.fill(entries)
         return self._write(at, page)
 
@@ -357,9 +359,12 @@ class WriteSet:
 
     def _leaf(self, key: bytes) -> Leaf:
         """The leaf in whose range the key is, with its page as it is staged."""
-        self.tree = self.trees.tree_of(key)
-        routes = self.trees.routes[self.tree]
-        known = routes.find(key)
+        trees = self.trees
+        hashed = hash64(key)
+        self.tree = trees.number_of(hashed)
+        routes: Routes = trees.routes[self.tree]
+        hint = routes.hinted(hashed)
+        known = routes.hinted_leaf(hint) if hint else routes.find(key)
         leaf = self._walk(key, 0, known)
         if leaf.at != known and leaf.at not in self.commit.pages:
             routes.learn(leaf.page.low(), leaf.at)
@@ -392,7 +397,7 @@ class WriteSet:
         """A copy of a node that no client has locked. Raises Busy."""
         leaf = self.trees.blank()
         leaf.tree = self.tree
-        self.store.leaf.at = at  # after a conflict, the client waits for this node
+        self.trees.leaf.at = at  # after a conflict, the client waits for this node
         if not self.trees.read(leaf, at, 0) or leaf.lock & LOCKED:
             raise Busy
         return leaf

@@ -26,7 +26,7 @@ from limpet.shm.clients.client import Client
 from limpet.shm.clients.recovery import recover_client
 from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.endpoint.layout import slot_address
-from limpet.shm.endpoint.slots import CLIENT_JOURNAL, DYING, state_word
+from limpet.shm.endpoint.slots import CLIENT_JOURNAL, CLIENT_JOURNAL_SIZE, DYING, state_word
 from limpet.shm.endpoint.words import OWNER_MASK, PENDING, TENTATIVE
 from limpet.stores.pool import Pool
 from limpet.stores.registry import KINDS
@@ -308,7 +308,9 @@ def recover_slot_first(
     returned."""
     endpoint, at = client.endpoint, slot_address(slot)
     pid, incarnation = word >> 36 & 0xFFFFFF, word & (1 << 36) - 1
-    journal = [endpoint.load(at + CLIENT_JOURNAL + 8 * index) for index in range(48)]
+    journal = [
+        endpoint.load(at + CLIENT_JOURNAL + 8 * index) for index in range(2 * CLIENT_JOURNAL_SIZE)
+    ]
     endpoint.cas(at, word, state_word(DYING, pid, incarnation))
     endpoint.cas(at, state_word(DYING, pid, incarnation), incarnation)
     for reference, link_address in zip(journal[::2], journal[1::2], strict=True):

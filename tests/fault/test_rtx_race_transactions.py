@@ -39,8 +39,9 @@ from limpet.shm.endpoint.slots import PIN
 from limpet.stores.race.layout import FROZEN, FROZEN_VACANT
 from limpet.stores.rtx.commit import Commit
 from limpet.stores.rtx.layout import DRIFT_US, EACH_US
-from limpet.stores.rtx.parts import Change, Part, held_word, is_held
+from limpet.stores.rtx.parts import Part, held_word, is_held
 from limpet.stores.rtx.reads import Reads
+from limpet.stores.rtx.slot_writes import Change
 from limpet.stores.rtx.transaction import Transaction
 
 pytestmark = pytest.mark.either_build("the same lines on either build")

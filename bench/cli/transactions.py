@@ -1,0 +1,134 @@
+"""`limpet bench transactions` and `large-reads`."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+
+import click
+
+from limpet.bench.cli.options import List, advancing
+from limpet.bench.peers import large_reads, transactions
+from limpet.bench.peers.drivers import DriverError
+from limpet.bench.peers.machine import facts
+from limpet.bench.peers.transactions import Found
+from limpet.bench.peers.ycsb import Workload
+from limpet.cli.common import console, json_option, print_json, table, time_text
+from limpet.shm.errors import ParameterError
+
+
+@click.command("transactions")
+@click.option("--peers", type=List(str), default=",".join(transactions.PEERS), show_default=True,
+              help="Kinds of stores, and others.")  # fmt: skip
+@click.option("--transfers", type=List(int), default="2,8,64", show_default=True,
+              help="Numbers of keys that transfers read and write.")  # fmt: skip
+@click.option("--reads", type=List(int), default="10,1000", show_default=True,
+              help="Numbers of keys that transactions only read.")  # fmt: skip
+@click.option("--processes", type=List(int), default="1,2", show_default=True,
+              help="Numbers of processes to run with.")  # fmt: skip
+@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True,
+              help="Interleaved rounds.")  # fmt: skip
+@click.option("--seconds", type=click.FloatRange(0, min_open=True), default=0.25,
+              show_default=True, help="Of each case in each round.")  # fmt: skip
+@click.option("--records", type=click.IntRange(2), default=10_000, show_default=True,
+              help="Keys in each store.")  # fmt: skip
+@click.option("--seed", type=click.IntRange(0), default=1, show_default=True,
+              help="Of every random choice.")  # fmt: skip
+@json_option
+def transactions_command(
+    peers: tuple[str, ...],
+    transfers: tuple[int, ...],
+    reads: tuple[int, ...],
+    processes: tuple[int, ...],
+    rounds: int,
+    seconds: float,
+    records: int,
+    seed: int,
+    as_json: bool,
+) -> None:
+    """Run transactions of limpet and of others, and compare their rates.
+
+    A transfer reads and writes so many keys; a read reads them, all at one moment. Exit status 0
+    only if every peer that is installed ran to its end.
+    """
+    try:
+        workload = Workload(records=records, seed=seed)
+        wanted = transactions.cases(transfers, reads)
+        with advancing(rounds * len(peers)) as advance:
+            found = transactions.run(peers, wanted, processes, rounds, seconds, workload, advance)
+    except ParameterError as error:
+        raise click.UsageError(str(error)) from error
+    except DriverError as error:
+        raise click.ClickException(str(error)) from error
+    if as_json:
+        rows = [dataclasses.asdict(one) for one in found]
+        print_json({"machine": facts(), "rounds": rounds, "found": rows})
+        return
+    numbers = ("us each", "a second", "vs LMDB", "vs 1 p.")
+    shown = table(
+        "transactions", "case", "processes", "peer", *numbers, right=("processes", *numbers)
+    )
+    before = ("", 0)
+    for one in found:
+        here = (one.case.name(), one.processes)
+        shown.add_row(
+            here[0] if here[0] != before[0] else "",
+            str(here[1]) if here != before else "",
+            one.peer,
+            *_figures(one, found),
+        )
+        before = here
+    console().print(shown)
+
+
+def _figures(one: Found, found: list[Found]) -> tuple[str, str, str, str]:
+    """Time of one, rate, and ratios to LMDB and to one process, as text."""
+    if one.missing:
+        return "not installed", "", "", ""
+    rate = statistics.median(one.rates)
+    return (
+        f"{one.processes / rate * 1e6:,.1f}",
+        f"{rate:,.0f}",
+        _ratio(one, [o for o in found if o.peer == "lmdb" and o.processes == one.processes]),
+        _ratio(one, [o for o in found if o.peer == one.peer and o.processes == 1]),
+    )
+
+
+def _ratio(one: Found, others: list[Found]) -> str:
+    for other in others:
+        if other.case == one.case:
+            value = transactions.ratio(one, other)
+            return "" if value is None else f"{value:.2f}"
+    return ""
+
+
+@click.command("large-reads")
+@click.option("--store", "stores", type=List(str), default="rtx-sherman", show_default=True,
+              help="Kinds of stores.")  # fmt: skip
+@click.option("--keys", type=click.IntRange(1), default=10_000, show_default=True,
+              help="Keys that the transaction reads: all of the store.")  # fmt: skip
+@click.option("--writers", type=click.IntRange(0, 64), default=4, show_default=True,
+              help="Processes that update these keys without a pause.")  # fmt: skip
+@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True,
+              help="Transactions alone, and beside the writers.")  # fmt: skip
+@json_option
+def large_reads_command(
+    stores: tuple[str, ...], keys: int, writers: int, rounds: int, as_json: bool
+) -> None:
+    """Have a transaction read many keys, alone and beside processes that write them.
+
+    Exit status 0 only if it got through.
+    """
+    found = [large_reads.run(store, keys, writers, rounds) for store in stores]
+    if as_json:
+        print_json([{**dataclasses.asdict(one), "ratio": one.ratio} for one in found])
+        return
+    numbers = ("keys", "writers", "alone", "beside them", "ratio", "calls", "updates/s", "longest")
+    shown = table("transactions that read much", "store", *numbers, right=numbers)
+    for one in found:
+        shown.add_row(
+            one.store, f"{one.keys:,}", str(one.writers), time_text(one.alone_s * 1e9),
+            time_text(one.beside_s * 1e9), f"{one.ratio:.1f}", f"{one.calls:g}",
+            f"{one.updates_per_s:,.0f}", time_text(one.longest_update_us * 1000),
+        )  # fmt: skip
+    console().print(shown)

@@ -1,0 +1,18 @@
+cimport cython
+
+from limpet.shm.clients.client cimport Client
+from limpet.shm.endpoint.verbs cimport Endpoint, u64
+
+cdef u64 CHANGES
+cdef u64 CLIENT_SLOTS
+cdef u64 SLOTS_USED
+cdef u64 SLOT_SIZE
+cdef u64 UNKNOWN
+
+@cython.locals(endpoint=Endpoint, at=u64, count=u64)
+cpdef int begin_change(Client client) except -1
+@cython.locals(endpoint=Endpoint, at=u64, count=u64)
+cpdef int end_change(Client client) except -1
+cpdef u64 slots_used(Endpoint endpoint) except? 0
+@cython.locals(total=u64, odd=u64, at=u64, count=u64, _=u64)
+cpdef u64 changes(Endpoint endpoint) except? 0

@@ -1,0 +1,32 @@
+cimport cython
+
+from limpet.shm.endpoint.verbs cimport hash64, u64
+from limpet.stores.rtx.hash_keys cimport HashKeys
+
+cdef int NODE_SHIFT
+cdef int NO_MEMORY
+
+cdef class Change:
+    cdef readonly u64 slot
+    cdef readonly u64 old
+    cdef readonly u64 new
+
+cdef class SlotWrite(Change):
+    cdef readonly HashKeys keys
+    cdef readonly bytes key
+    cdef readonly bytes value
+    cdef readonly bint inserts
+
+    cdef SlotWrite stage(
+        self, HashKeys keys, u64 slot, bytes key, bytes value, u64 old, bint inserts
+    )
+    cpdef u64 size(self) except? 0
+    @cython.locals(keys=HashKeys, reference=u64)
+    cpdef bint write_pair(self) except -1
+    @cython.locals(keys=HashKeys)
+    cpdef int write_alone(self) except -1
+    @cython.locals(keys=HashKeys)
+    cpdef bint is_alone(self) except -1
+
+@cython.locals(made=SlotWrite)
+cpdef SlotWrite slot_write(HashKeys keys, u64 slot, bytes key, bytes value, u64 old, bint inserts)
