@@ -22,6 +22,7 @@ __all__ = [
     "bit",
     "crc_pair",
     "flush_features",
+    "flush_mapping",
     "hash64",
     "lowest_bit",
     "words_bytes",

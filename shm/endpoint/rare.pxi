@@ -58,13 +58,13 @@ cdef int gather_step_by_step(
     cdef u64 size = head + (n1 + 7 & ~7ULL) + n2
     cdef u64 last = 0
     endpoint._renew_edges(addr, size)
-    endpoint._copy(at, words, head)
-    endpoint._copy(at + head, PyBytes_AS_STRING(first), whole)
+    endpoint._copy(addr, at, words, head)
+    endpoint._copy(addr + head, at + head, PyBytes_AS_STRING(first), whole)
     if n1 & 7:
         # the tail of `first` and the zeros as one word
         memcpy(&last, PyBytes_AS_STRING(first) + whole, n1 & 7)
-        endpoint._copy(at + head + whole, <char*>&last, 8)
-    endpoint._copy(at + (size - n2), PyBytes_AS_STRING(second), n2)
+        endpoint._copy(addr + head + whole, at + head + whole, <char*>&last, 8)
+    endpoint._copy(addr + (size - n2), at + (size - n2), PyBytes_AS_STRING(second), n2)
     if endpoint._incoherent and (addr & OFFSET_MASK) + size > endpoint._map[addr >> 40].coherent:
         endpoint.write_back(addr, size)
     return 0

@@ -29,6 +29,8 @@ cdef int do_init(Endpoint endpoint) except -1:
     endpoint._guard = NULL
     endpoint._guarded = 0
     endpoint._armed = False
+    endpoint.durable = endpoint._unfenced = False
+    endpoint._noted = 0
     endpoint.latency_ns = 0
 
 
@@ -36,7 +38,9 @@ cdef void do_forget(Endpoint endpoint) noexcept:
     cdef int i
     endpoint._states = NO_STATES
     endpoint._guard = NULL
-    endpoint._armed = endpoint._fuse > 0
+    endpoint._noted = 0
+    endpoint._unfenced = endpoint.durable = False
+    endpoint._arm()
     for i in range(256):
         endpoint._clear(i)
 
@@ -121,7 +125,7 @@ cdef int do_write(Endpoint endpoint, u64 addr, data) except -1:
     try:
         at = endpoint._at(addr, view.len)
         endpoint._renew_edges(addr, view.len)
-        endpoint._copy(at, <char*>view.buf, view.len)
+        endpoint._copy(addr, at, <char*>view.buf, view.len)
         if endpoint._incoherent and (addr & OFFSET_MASK) + <u64>view.len > endpoint._map[addr >> 40].coherent:
             endpoint.write_back(addr, view.len)
         if unlikely(is_lost(endpoint, addr, &endpoint._map[addr >> 40]), 0):

@@ -29,8 +29,9 @@ cdef class HashStore(Store):
     cdef readonly int replicas
 
     cpdef int hold_parts(self, Index index, Slots slots, Splitter splitter, Check check) except -1
+    @cython.locals(slot=u64)
     cdef object search_once(self, Place place, bytes key)
-    @cython.locals(row=int, key=bytes, index=Index, decided=bint)
+    @cython.locals(row=int, key=bytes, index=Index, decided=bint, slot=u64)
     cdef bint search_batch(self, Place place, list keys, list found) except -1
     @cython.locals(slot=u64)
     cdef int delete_once(self, Place place, bytes key) except -1

@@ -86,7 +86,10 @@ class HashStore(Store):
     def search_once(self, place: Place, key: bytes) -> Any:
         """The value of a key, or None: then it is missing, unless `place.busy` is set."""
         self.index.choose(place, key)
-        if self.index.find(place, key):
+        slot = self.index.find(place, key)
+        if self.endpoint.durable:
+            self.index.depend(place, slot)
+        if slot:
             return self.objects.value()
         return None
 
@@ -127,7 +130,10 @@ class HashStore(Store):
         decided = True
         for row, key in enumerate(keys):
             index.select(place, row)
-            if index.match(place, key, row, False):
+            slot = index.match(place, key, row, False)
+            if self.endpoint.durable:
+                index.depend(place, slot)
+            if slot:
                 found.append(self.objects.value())
             else:
                 found.append(None)
@@ -166,7 +172,11 @@ class HashStore(Store):
         slot = self.index.find(place, key)
         if slot:
             return self.slots.remove(place, slot)
-        return AGAIN if place.busy else MISSING
+        if place.busy:
+            return AGAIN
+        if self.endpoint.durable:
+            self.index.depend(place, 0)
+        return MISSING
 
     def _write(self, key: Any, value: Any, mode: int) -> int:
         if type(key) is not bytes:
@@ -216,11 +226,15 @@ class HashStore(Store):
         slot = self.index.find(place, key)
         if slot:
             if mode == INSERT:
+                if self.endpoint.durable:
+                    self.index.depend(place, slot)
                 return EXISTS
             return self.slots.replace(place, slot, desired)
         if place.busy:
             return AGAIN
         if mode == UPDATE:
+            if self.endpoint.durable:
+                self.index.depend(place, 0)
             return MISSING
         return self.slots.insert(place, key, desired, attempt)
 
