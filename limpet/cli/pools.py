@@ -39,6 +39,8 @@ from limpet.shm.parameters import FENCE_POLICIES, PoolParameters
               show_default=True, help="Kill such a client, or wait for it.")  # fmt: skip
 @click.option("--multi-host/--one-host", default=None,
               help="Clients of other hosts, containers may join.  [default: on dax]")  # fmt: skip
+@click.option("--durable", is_flag=True,
+              help="What has returned survives a power cut (docs/durable.md).")  # fmt: skip
 @click.option("--store", "stores", multiple=True, metavar="KIND:NAME[:CAPACITY]",
               help="Make this store, too; may be repeated.")  # fmt: skip
 @json_option
@@ -51,6 +53,7 @@ def create(
     lease_ms: float,
     fence: str,
     multi_host: bool | None,
+    durable: bool,
     stores: tuple[str, ...],
     as_json: bool,
 ) -> None:
@@ -68,6 +71,7 @@ def create(
         clients=clients,
         lease_us=round(lease_ms * 1000),
         fence=fence,
+        durable=durable,
         **given,
     ) as pool:
         try:

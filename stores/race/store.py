@@ -17,6 +17,7 @@ from limpet.stores.race.check import Check
 from limpet.stores.race.hash_store import HashStore
 from limpet.stores.race.index import Holds, Index
 from limpet.stores.race.parameters import GrowingParameters
+from limpet.stores.race.mending import Mending
 from limpet.stores.race.slots import Slots
 from limpet.stores.race.splitter import Splitter
 from limpet.stores.records import Objects
@@ -25,6 +26,7 @@ from limpet.stores.records import Objects
 class Race(HashStore):
     """The `race` store. `GrowingParameters`."""
 
+    durable = True
     Parameters: type[GrowingParameters] = GrowingParameters
 
     def __init__(
@@ -37,6 +39,10 @@ class Race(HashStore):
         index = Index(pool, name, parameters, objects, attach(pool, name, parameters), Holds(name))
         slots = Slots(index, pool.client)
         self.hold_parts(index, slots, Splitter(pool, index, parameters), Check(pool, index))
+
+    def mend(self) -> dict[int, int]:
+        found: dict[int, int] = Mending(self.index).run()
+        return found
 
     @staticmethod
     def make(pool: Any, name: str, parameters: Any) -> None:
