@@ -25,8 +25,8 @@ The creator at the higher entry gives way at once. The one at the lower entry wa
 has given way, or has planned; then it gives way itself. A claim tells only 12 bits of the name's
 hash, so a creator may give way to one of another name, and tries again.
 
-After a power cut, `calm` takes the clients out of the entries: no claim is left, and the next client
-goes on with plans and drops.
+After a power cut, `calm` takes the clients out of the entries: no claim is left, and the next
+client goes on with plans and drops.
 
 When a creator dies, the next one that wants the name gives its claim up, or carries its plan out.
 The others wait for a creator that stands still, and fence it by the pool's policy, since it writes

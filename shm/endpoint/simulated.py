@@ -191,7 +191,9 @@ class PersistentMemory:
         memory = self.segments[node]
         for line in _lines(addr, size):
             found = memory[line : line + LINE]
-            versions = self._versions.setdefault((node, line), [self._last[node][line : line + LINE]])
+            versions = self._versions.setdefault(
+                (node, line), [self._last[node][line : line + LINE]]
+            )
             if found != versions[-1]:
                 versions.append(found)
 

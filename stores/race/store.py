@@ -16,8 +16,8 @@ from limpet.stores import regions
 from limpet.stores.race.check import Check
 from limpet.stores.race.hash_store import HashStore
 from limpet.stores.race.index import Holds, Index
-from limpet.stores.race.parameters import GrowingParameters
 from limpet.stores.race.mending import Mending
+from limpet.stores.race.parameters import GrowingParameters
 from limpet.stores.race.slots import Slots
 from limpet.stores.race.splitter import Splitter
 from limpet.stores.records import Objects

@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any, Final
 
 from kit.mutants.race import Mutant, race_with
-
 from limpet.shm.clients.client import Client
 from limpet.shm.endpoint.words import REFERENCE_MASK, TENTATIVE
 from limpet.stores.race.check import Check
