@@ -89,8 +89,8 @@ class Exploration:
     `schedules`: number of runs; with the exhaustive strategy, the most for each of `programs`.
     `crashes`, `stalls`, `node_failures`: the most in one run. `nodes`: of the pool; by default as
     many as suit the kind, and one more than fail. `durable`: the pool is, and in each run its power
-    is cut, after which it is opened again (sim_power.py). `parameters` of the store, besides those that
-    suit the kind. `transactions`: half of the operations are transactions on all keys, each of
+    is cut, after which it is opened again (sim_power.py). `parameters` of the store, besides those
+    that suit the kind. `transactions`: half of the operations are transactions on all keys, each of
     which is in a leaf of its own in a tree (sim_transactions.py). `replace`: nodes that fail are
     given new memory. `value_size`: of each value, in bytes; by default so large that memory is used
     again at once. `scarce`: no block is free, and clients take blocks from each other. `fence`: the
@@ -143,7 +143,7 @@ class Exploration:
             )
         if self.durable and (not self.coherent or self.replace or self.node_failures):
             raise ParameterError(
-                "power is cut where memory is coherent and no node fails: leave out the other faults"
+                "power is cut where memory is coherent and no node fails: leave the others out"
             )
         if self.durable and not store_class(self.store).durable:
             raise ParameterError(f"{self.store} stores are not made in durable pools; race is")

@@ -13,7 +13,16 @@ from kit.mutants.power import POWER_MUTANTS
 from kit.mutants.race import Mutant, in_force
 
 from limpet.fault.explore.explorer import Exploration, cluster_of, explore
-from limpet.fault.explore.schedule import NEWEST, OLDEST, POWER, Action, Point
+from limpet.fault.explore.schedule import (
+    NEWEST,
+    OLDEST,
+    POWER,
+    SWITCH,
+    Action,
+    Longest,
+    Point,
+    Schedule,
+)
 from limpet.fault.explore.sim_cluster import SimulatedCluster
 from limpet.fault.explore.sim_program import parse_program
 from limpet.fault.explore.sim_run import Run, replay
@@ -72,15 +81,29 @@ def test_many_schedules_with_a_cut_hold() -> None:
 @pytest.mark.skipif(not COMPILED, reason="the variants are caught by many runs")
 @pytest.mark.parametrize("mutant", POWER_MUTANTS, ids=lambda mutant: mutant.name)
 def test_mutant_is_caught(mutant: Mutant) -> None:
-    with in_force(mutant):
-        clients = mutant.program.count("|") + 1
-        report = explore(
-            Exploration(
-                clients=clients, durable=True, program=mutant.program, schedules=3000, seed=1
-            )
-        )
-    assert report.failures, f"{report.schedules} runs did not show it"
-    assert kind_of(report.failures[0].what) in mutant.says, report.failures[0].what
+    program = parse_program(mutant.program)
+    with in_force(mutant), cluster_of(Exploration(clients=2, durable=True)) as made:
+        found = (replay(made, program, one).failure for one in schedules(made, mutant.program))
+        failure = next(filter(None, found), "")
+    assert kind_of(failure) in mutant.says, failure
+    with cluster_of(Exploration(clients=2, durable=True)) as made:
+        for schedule in list(schedules(made, mutant.program))[::9]:
+            assert replay(made, program, schedule).failure == ""
+
+
+def schedules(cluster: SimulatedCluster, program: str) -> Iterator[Schedule]:
+    """Schedules with a power cut: late in the operation of client 0, or after its return; or, with
+    a client 1 that does its operation late in that of client 0, after the return of client 1."""
+    watch = Longest({})
+    Run(cluster, parse_program(program.split()[0].split("|")[0]), watch).go()
+    oldest = (Action(POWER, OLDEST),)
+    yield {Point(0, 1, 1): oldest}
+    for step in range(watch.steps, watch.steps - 12, -1):
+        if "|" in program:
+            yield {Point(0, 0, step): (Action(SWITCH, 1),), Point(1, 1, 1): oldest}
+        else:
+            for subset in range(2, 22):
+                yield {Point(0, 0, step): (Action(POWER, subset),)}
 
 
 # ---- the memory that loses power -----------------------------------------------------------------
