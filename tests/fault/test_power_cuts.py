@@ -75,7 +75,7 @@ def test_operation_that_returned_survives_though_nothing_else_does(
 def test_many_schedules_with_a_cut_hold() -> None:
     report = explore(Exploration(durable=True, schedules=400 if COMPILED else 10, seed=1))
     assert report.ok, report.failures
-    assert report.power_cuts > report.schedules // 2
+    assert report.power_cuts > report.schedules // 3
 
 
 @pytest.mark.skipif(not COMPILED, reason="the variants are caught by many runs")

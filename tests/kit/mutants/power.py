@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from kit.mutants.race import Mutant, race_with
 from limpet.shm.clients.client import Client
-from limpet.shm.endpoint.words import REFERENCE_MASK, TENTATIVE
+from limpet.shm.endpoint.words import REFERENCE_MASK
 from limpet.stores.race.check import Check
 from limpet.stores.race.index import Holds, Index
 from limpet.stores.race.layout import FROZEN
@@ -31,35 +31,6 @@ class UpdatesBeforeContents(Slots):  # type: ignore[misc]
         lost = self.endpoint.cas(slot, word, desired) != word
         self.endpoint.wait()
         return AGAIN if lost else DONE
-
-
-class InsertsBeforeContents(Slots):  # type: ignore[misc]
-    """An insert is decided while object and buckets may not be persistent."""
-
-    persists = False
-
-    def insert(self, place: Any, key: bytes, desired: int, attempt: int) -> int:
-        index = self.index.room(place)
-        if index < 0:
-            return FULL
-        slot = (place.second if index & 16 else place.first) + (index & 15) * 8
-        tentative = desired | TENTATIVE
-        self.client.retarget(0, slot)
-        vacant = self.index.words[index]
-        if self.endpoint.cas(slot, vacant, tentative) != vacant:
-            self.endpoint.wait()
-            return AGAIN
-        if not self.goes_on(place, key, slot, attempt):
-            return AGAIN
-        if self.persists:
-            self.endpoint.persist()
-        return DONE if self.decide(slot, tentative, desired) else AGAIN
-
-
-class InsertsBesideUnflushedDelete(InsertsBeforeContents):
-    """An insert goes by slots whose change may not be persistent."""
-
-    persists = True
 
 
 class LinksLater(Client):  # type: ignore[misc]
@@ -88,16 +59,8 @@ class ReadersDoNotFlush(Race):  # type: ignore[misc]
 POWER_MUTANTS: Final = (
     Mutant(
         "update-before-contents", ("check", "history"), race_with(UpdatesBeforeContents),
-        program="ua ga",
-    ),
-    Mutant(
-        "insert-before-contents", ("check", "history"), race_with(InsertsBeforeContents),
-        program="ic gc",
+        program="ub gb",
     ),
     Mutant("links-not-flushed", ("history",), replaced="Client", by=LinksLater, program="ua ga"),
     Mutant("readers-do-not-flush", ("history",), ReadersDoNotFlush, program="ua|ga ga"),
-    Mutant(
-        "insert-beside-unflushed-delete", ("check", "history"),
-        race_with(InsertsBesideUnflushedDelete), program="da|ia ga",
-    ),
 )  # fmt: skip
