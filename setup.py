@@ -28,6 +28,7 @@ COMPILED = {
     "limpet.stores.race.slots": "limpet/stores/race/slots.py",
     "limpet.stores.race.splitter": "limpet/stores/race/splitter.py",
     "limpet.stores.race.check": "limpet/stores/race/check.py",
+    "limpet.stores.race.mending": "limpet/stores/race/mending.py",
     "limpet.stores.race.hash_store": "limpet/stores/race/hash_store.py",
     "limpet.stores.race.store": "limpet/stores/race/store.py",
     "limpet.stores.cache.objects": "limpet/stores/cache/objects.py",

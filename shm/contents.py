@@ -47,6 +47,12 @@ class Contents:
         """Whether objects may be found nowhere since a client is freeing them."""
         return False
 
+    def mend(self) -> dict[int, int]:
+        """Have each store of a durable pool make itself whole after a power cut; by reference, the
+        bytes of the objects that they link to which take blocks of their own. Called within
+        `exclusively`, with no other client there."""
+        return {}
+
     # ---- lost nodes -----------------------------------------------------------------------------
 
     def reconcile(self, failed: list[int]) -> None:

@@ -124,7 +124,8 @@ class PoolParameters:
     only when the command of `limpet watch` has switched that host off. `multi_host`: clients of
     other hosts (or containers) may join, and every client renews a lease. `coherent`: plain loads
     and stores of all clients see each other; if not, only the first `coherent_bytes` of a node are
-    hardware-coherent.
+    hardware-coherent. `durable`: what an operation has returned survives a power cut, where the
+    memory itself does (docs/durable.md).
     """
 
     nodes: int = 1
@@ -136,6 +137,7 @@ class PoolParameters:
     multi_host: bool = False
     coherent: bool = True
     coherent_bytes: int = 0
+    durable: bool = False
 
     def __post_init__(self) -> None:
         check_fields(self, nodes=(1, NODES_MAX), node_size=(NODE_SIZE_MIN, NODE_SIZE_MAX))
@@ -154,10 +156,15 @@ class PoolParameters:
         check_fields(self, clients=(2, CLIENTS_MAX), lease_us=(1_000, 3_600_000_000))
         if self.fence not in FENCE_POLICIES:
             raise ParameterError(f"fence must be one of {FENCE_POLICIES}, not {self.fence!r}")
-        for name in ("multi_host", "coherent"):
+        for name in ("multi_host", "coherent", "durable"):
             check_flag(name, getattr(self, name))
         if self.fence == "command" and not self.multi_host:
             raise ParameterError('fence="command" is for a pool of several hosts: multi_host=True')
+        if self.durable and (self.multi_host or not self.coherent):
+            raise ParameterError(
+                "a durable pool is of one host with coherent memory: durable=True goes with "
+                "multi_host=False and coherent=True"
+            )
         if self.coherent:
             if self.coherent_bytes:
                 raise ParameterError("coherent_bytes is for pools with coherent=False")

@@ -13,7 +13,7 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any, Final
 
-from limpet.shm import housekeeping, report
+from limpet.shm import housekeeping, mending, report
 from limpet.shm.alloc.allocator import Allocator
 from limpet.shm.alloc.blocks import BlockTable
 from limpet.shm.alloc.heap import Heap
@@ -118,7 +118,10 @@ class PoolCore:
         try:
             self._wire(latency_ns(latency))
             self._inspect()
-            self.membership.join()
+            if parameters.durable:
+                mending.make_whole(self)
+            else:
+                self.membership.join()
         except BaseException:
             self._unmap()
             raise
@@ -145,6 +148,8 @@ class PoolCore:
         self.endpoint.latency_ns = latency_ns
         self.mapped.attach_all()
         self.endpoint.watch_states(NODE_STATES)
+        if parameters.durable:
+            mending.note_changes(self.endpoint, self.layout, parameters)
         self.heap = Heap(self.endpoint, self.layout, parameters.nodes)
         self.grace = Grace(self.endpoint)
         coherent_blocks = self.layout.block_count
@@ -420,6 +425,11 @@ class PoolCore:
         the node is as it was, and no further data is lost.
         """
         self._check_node(node)
+        if self.parameters.durable:
+            raise ParameterError(
+                f"{self.url} is durable: its nodes are not replaced; save what is there, and make "
+                "another pool"
+            )
         return self.exclusively(lambda: Replacement(self, node).run())  # type: ignore[no-any-return]
 
     def recover(self) -> dict[str, Any]:

@@ -51,6 +51,8 @@ class Store:
     replicated = False
     """Whether it has replicas of everything; then it `resolves`, and the class has `reconcile` and
     `refill`."""
+    durable = False
+    """Whether what it has returned survives a power cut in a durable pool; then it has `mend`."""
     resolves = False
     """Whether client journals name its links as stores/fusee/links.py says; then the class has
     `resolved`."""
@@ -240,6 +242,12 @@ class Store:
         Never raises NodeFailed: links on a lost node are left out. Called within `exclusively`,
         perhaps pinned: it does not pin.
         """
+        raise NotImplementedError
+
+    def mend(self) -> dict[int, int]:
+        """Make the store whole after a power cut, with no other client there, and nothing of it in
+        use but what it links to. By reference, the bytes of its objects that take blocks of their
+        own. A kind that is `durable` has it."""
         raise NotImplementedError
 
     def index_size(self) -> int:

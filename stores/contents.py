@@ -62,6 +62,12 @@ class StoreContents(Contents):
         found: Words = self.pool.references()
         return found
 
+    def mend(self) -> dict[int, int]:
+        found: dict[int, int] = {}
+        for store in self.pool.known_stores():
+            found.update(store.mend())
+        return found
+
     def emptying(self) -> bool:
         """Whether a store is being dropped whose objects are free in part."""
         return any(entry.state == EMPTYING for entry in self.pool.catalogue)

@@ -115,6 +115,7 @@ class Pool(PoolCore):
     ) -> tuple[Any, str]:
         """The store of that name, and its codec; `codec`: it must be this one, if not None."""
         cls = store_class(kind)
+        self._require_durable(f"a {kind} store", cls.durable)
         _check_name(name)
         try:
             made = cls.Parameters.for_pool(
@@ -129,6 +130,15 @@ class Pool(PoolCore):
             handle = self.exclusively(functools.partial(self._attach_to, entry))
             if handle is not None:
                 return handle, str(stored["codec"])
+
+    def _require_durable(self, what: str, durable: bool = False) -> None:
+        """In a durable pool, refuse what a power cut would leave in pieces."""
+        if self.parameters.durable and not durable:
+            raise ParameterError(
+                f"{self.url} is durable, and {what} would not survive a power cut: of all kinds of "
+                "stores and channels only race stores do, and mappings on them; make the rest in a "
+                "pool without durable"
+            )
 
     def _attach_to(self, entry: Entry) -> Any:
         """A handle of the store; None: it has been dropped since its entry was read."""
@@ -363,6 +373,7 @@ class Pool(PoolCore):
     @property
     def channels(self) -> Manager:
         """The manager of this handle's channels: shared objects other than stores."""
+        self._require_durable("a channel, or an object of transactions,")
         with opening():
             manager = self._manager() if self._manager is not None else None
             if manager is None:

@@ -40,3 +40,4 @@ cdef class Objects:
     cpdef bint fits(self, u64 reference) except -1
     @cython.locals(seed=u64)
     cpdef bint intact(self) except -1
+    cpdef u64 bytes_used(self) noexcept

@@ -143,11 +143,15 @@ class Objects:
 
     def fits(self, reference: int) -> bool:
         """Whether the sizes in the image are possible for an object of that class."""
-        size = self.prefix + HEADER + ((self.sizes & 0xFFFF) + 7 & ~7) + (self.sizes >> 16)
+        size = self.bytes_used()
         size_class = reference >> 48 & 0xFF
         return size <= (
             self.value_max if size_class == LARGE_CLASS else self.heap.sizes[size_class]
         )
+
+    def bytes_used(self) -> int:
+        """Bytes of the object in the image that are in use."""
+        return self.prefix + HEADER + ((self.sizes & 0xFFFF) + 7 & ~7) + (self.sizes >> 16)
 
     def intact(self) -> bool:
         """Whether the checksum of the object in the image holds."""

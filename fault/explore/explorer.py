@@ -90,8 +90,9 @@ class Exploration:
 
     `schedules`: number of runs; with the exhaustive strategy, the most for each of `programs`.
     `crashes`, `stalls`, `node_failures`: the most in one run. `nodes`: of the pool; by default as
-    many as suit the kind, and one more than fail. `parameters` of the store, besides those that
-    suit the kind. `transactions`: half of the operations are transactions on all keys, each of
+    many as suit the kind, and one more than fail. `durable`: the pool is, and in each run its power
+    is cut, after which it is opened again (sim_power.py). `parameters` of the store, besides those
+    that suit the kind. `transactions`: half of the operations are transactions on all keys, each of
     which is in a leaf of its own in a tree (sim_transactions.py). `replace`: nodes that fail are
     given new memory. `value_size`: of each value, in bytes; by default so large that memory is used
     again at once. `scarce`: no block is free, and clients take blocks from each other. `fence`: the
@@ -118,6 +119,7 @@ class Exploration:
     fence: str = "kill"
     coherent: bool = True
     scarce: bool = False
+    durable: bool = False
     processes: int = 1
     failures_max: int = 1
 
@@ -141,6 +143,12 @@ class Exploration:
                 "nodes are not replaced where clients have caches of their own: simulated caches "
                 "cover the memory that nodes have at first"
             )
+        if self.durable and (not self.coherent or self.replace or self.node_failures):
+            raise ParameterError(
+                "power is cut where memory is coherent and no node fails: leave the others out"
+            )
+        if self.durable and not store_class(self.store).durable:
+            raise ParameterError(f"{self.store} stores are not made in durable pools; race is")
         transacts = self.transactions or "t" in self.program
         if transacts and not store_class(self.store).transactional:
             kinds = " and ".join(sorted(kind for kind in KINDS if store_class(kind).transactional))
@@ -198,6 +206,7 @@ class ExplorerReport:
     stalls: int
     node_failures: int
     replaced: int
+    power_cuts: int
     seconds: float
     failures: tuple[Failure, ...]
     unfinished: int = 0
@@ -217,6 +226,7 @@ class Tally:
     stalls: int = 0
     node_failures: int = 0
     replaced: int = 0
+    power_cuts: int = 0
     unfinished: int = 0
     failed: list[tuple[int, str, Program, Schedule]] = dataclasses.field(default_factory=list)
 
@@ -224,6 +234,7 @@ class Tally:
         self.schedules += 1
         self.steps += run.steps
         self.replaced += run.replaced
+        self.power_cuts += run.cut is not None
         for actions in run.schedule.values():
             for action in actions:
                 self.crashes += action.kind == CRASH
@@ -239,6 +250,7 @@ class Tally:
         self.stalls += other.stalls
         self.node_failures += other.node_failures
         self.replaced += other.replaced
+        self.power_cuts += other.power_cuts
         self.unfinished += other.unfinished
         self.failed += other.failed
 
@@ -259,13 +271,20 @@ def cluster_of(parameters: Exploration) -> SimulatedCluster:
         coherent=parameters.coherent,
         scarce=parameters.scarce,
         apart=parameters.transactions,
+        durable=parameters.durable,
     )
 
 
 def numbered_run(cluster: SimulatedCluster, parameters: Exploration, number: int) -> Run:
     """Run `number` of the parameters' seed, with a random strategy."""
     rng, program = _draw(parameters, number)
-    counts = Faults(parameters.crashes, parameters.stalls, parameters.node_failures, cluster.nodes)
+    counts = Faults(
+        parameters.crashes,
+        parameters.stalls,
+        parameters.node_failures,
+        cluster.nodes,
+        int(parameters.durable),
+    )
     op_steps = _op_steps(cluster)
     replaces = any(REPLACED in calls for calls in program)
     longer: dict[object, int] = {REPLACED: _replace_steps(cluster)} if replaces else {}
@@ -400,7 +419,7 @@ def explore(
             )
     return ExplorerReport(
         parameters, total.schedules, total.steps, total.crashes, total.stalls,
-        total.node_failures, total.replaced, seconds, failures, total.unfinished,
+        total.node_failures, total.replaced, total.power_cuts, seconds, failures, total.unfinished,
     )  # fmt: skip
 
 
@@ -425,6 +444,8 @@ def command_of(parameters: Exploration, program: str, schedule: str) -> str:
         words.append("--incoherent")
     if parameters.scarce:
         words.append("--scarce")
+    if parameters.durable:
+        words.append("--durable")
     if parameters.transactions:
         words.append("--transactions")
     return shlex.join(words)

@@ -13,6 +13,8 @@ As text, departures are separated by commas: `1.0.12>2,2.0.3x0,0.1.7/2`
     wC   client C is woken
     fN   memory node N fails: it is marked in the control segment, where every client sees it
     mN   memory node N fails without notice: its memory is gone
+    pS   the power is cut: all clients end, and of each cache line some version is left that is not
+         older than its last write-back; S draws them: 0 the oldest, 1 the newest, else at random
     /W   of the verb that comes now, W words are done; the rest is a step of its own
 The end of a client is a point, too: step 1 of the operation after its last.
 
@@ -42,6 +44,9 @@ WAKE: Final = "w"
 FAIL: Final = "f"
 GONE: Final = "m"
 CUT: Final = "/"
+POWER: Final = "p"
+OLDEST, NEWEST = 0, 1
+"""Power cuts that leave nothing, or everything, that was not written back."""
 
 
 class Point(NamedTuple):
@@ -67,7 +72,7 @@ END: Final = "end"
 """In place of a verb: the client has done its operations, and the next client is chosen."""
 NOTHING: Final[tuple[Action, ...]] = ()
 
-_DEPARTURE: Final = re.compile(r"(\d+)\.(\d+)\.(\d+)([>xswfm/])(\d+)")
+_DEPARTURE: Final = re.compile(r"(\d+)\.(\d+)\.(\d+)([>xswfmp/])(\d+)")
 
 
 def schedule_text(schedule: Mapping[Point, Actions]) -> str:
@@ -87,7 +92,7 @@ def parse_schedule(text: str) -> Schedule:
         if match is None:
             raise ParameterError(
                 f"{part!r} is no departure; write CLIENT.OPERATION.STEP and then >C, xC, sC, wC, "
-                "fN, mN or /WORDS"
+                "fN, mN, pSEED or /WORDS"
             )
         point = Point(int(match[1]), int(match[2]), int(match[3]))
         schedule[point] = (*schedule.get(point, ()), Action(match[4], int(match[5])))
@@ -122,12 +127,14 @@ class Longest(Replay):
 
 
 class Faults(NamedTuple):
-    """How many crashes, stalls and failures of a pool's memory nodes a run has at most."""
+    """How many crashes, stalls and failures of a pool's memory nodes a run has at most; and how
+    many power cuts it has, none or one."""
 
     crashes: int = 1
     stalls: int = 1
     node_failures: int = 0
     nodes: int = 1
+    power_cuts: int = 0
 
 
 def draw_faults(
@@ -164,6 +171,8 @@ def draw_faults(
         least = 1 if any(call in longer for calls in program for call in calls) else 0
         for node in rng.sample(range(faults.nodes), rng.randint(least, faults.node_failures)):
             add(anywhere(), rng.choice((FAIL, GONE)), node)
+    if faults.power_cuts:
+        add(anywhere(), POWER, rng.choice((OLDEST, NEWEST, rng.randrange(2, 1 << 30))))
     return drawn
 
 

@@ -25,18 +25,22 @@ import numpy as np
 from limpet.fault.explore.sim_pools import (
     CachedPool,
     NodesMemory,
+    PoweredPool,
     RestorablePool,
+    SimulatedPmem,
     SimulatedPool,
 )
 from limpet.fault.explore.sim_program import ABSENT, PRESENT, VALUE_SIZE
 from limpet.fault.matrix.fault_profile import profile_of
 from limpet.shm.alloc.slabs import Slab
+from limpet.shm.backends.location import register
 from limpet.shm.backends.segments import destroy
 from limpet.shm.catalogue.regions import INTERNAL
 from limpet.shm.clients.epoch import NEVER
 from limpet.shm.endpoint.layout import slot_address
 from limpet.shm.endpoint.simulated import (
     PID_FIRST,
+    PersistentMemory,
     SimulatedProcesses,
 )
 from limpet.shm.endpoint.slots import LIVE, client_id, state_word
@@ -55,6 +59,7 @@ PAUSES_MAX: Final = 10_000
 """In a run, the survivor pauses no more often than this: for some 600 leases."""
 
 _numbers = itertools.count()
+register(SimulatedPmem)
 
 
 class Endless(BaseException):
@@ -67,7 +72,7 @@ class SimulatedClient:
     def __init__(self, number: int, pool: SimulatedPool) -> None:
         self.number = number
         self.pool = pool
-        self.endpoint = pool.endpoint
+        self.endpoint: Any = pool.endpoint
         self.endpoint.number = number
         self.pid = PID_FIRST + number
         self.store: Any = None
@@ -114,6 +119,7 @@ class SimulatedCluster:
     `nodes`: memory nodes; by default as many as suit the kind. `parameters` of the store, besides
     those that suit the kind. `value_size`: bytes of each value. `coherent` False: half of the
     memory is not hardware-coherent, and every client has a cache. `scarce`: no block is free.
+    `durable`: the pool is, and may lose power (sim_power.py).
     `apart`: in a tree the keys of programs are in leaves of their own.
     `pool_class`: the handles of the simulated clients. A context manager.
     """
@@ -133,6 +139,7 @@ class SimulatedCluster:
         coherent: bool = True,
         scarce: bool = False,
         apart: bool = False,
+        durable: bool = False,
         pool_class: type[SimulatedPool] | None = None,
     ) -> None:
         profile = profile_of(kind)
@@ -146,7 +153,12 @@ class SimulatedCluster:
         }
         self.scarce = scarce
         self.value_size = value_size
-        pool_class = pool_class or (SimulatedPool if coherent else CachedPool)
+        self.durable = durable
+        if pool_class is None:
+            pool_class = PoweredPool if durable else SimulatedPool if coherent else CachedPool
+        self.pool_class = pool_class
+        self.power: PersistentMemory | None = None
+        """What a power cut leaves; only of a durable pool."""
         self.fence = fence
         self._began = self.clock = RUN_S
         self.crash: Callable[[SimulatedClient], None] | None = None
@@ -174,11 +186,12 @@ class SimulatedCluster:
         self, size: int, clients: int, coherent: bool, pool_class: type[SimulatedPool]
     ) -> bool:
         """Make the pool, with nodes of this size, and prepare it; False: they are too small."""
-        url = f"shm://limpet-cluster-{os.getpid()}-{next(_numbers)}"
+        scheme = "simulated" if self.durable else "shm"
+        url = f"{scheme}://limpet-cluster-{os.getpid()}-{next(_numbers)}"
         setup_client = RestorablePool.create(
             url, nodes=self.nodes, node_size=size, block_size=BLOCK_SIZE,
             clients=clients + 2, lease_us=LEASE_US, fence=self.fence, coherent=coherent,
-            coherent_bytes=0 if coherent else size // 2,
+            coherent_bytes=0 if coherent else size // 2, durable=self.durable,
         )  # fmt: skip
         self.pools.append(setup_client)
         try:
@@ -253,6 +266,11 @@ class SimulatedCluster:
         own = self.setup_client.client
         self._setup_identity = (own.ident, own.slot, own.word)
         self.image = self.setup_client.image()
+        if self.durable:
+            segments = self.setup_client.mapped.segments
+            self.power = PersistentMemory({segment.index: segment.map for segment in segments})
+            for client in self.clients:
+                client.endpoint.memory = self.power
 
     def _open_stores(self) -> None:
         self.store = self.setup_client.store(self.kind, name="store", **self.parameters)
@@ -304,6 +322,8 @@ class SimulatedCluster:
             for pool in self.pools:
                 pool.put_back()
         self._rewind()
+        if self.power is not None:
+            self.power.begin()
         for client in self.clients:
             client.pool.rewind()
             client.know_blocks()

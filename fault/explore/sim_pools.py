@@ -6,16 +6,25 @@ in front of these.
 
 from __future__ import annotations
 
+import mmap
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from limpet.shm.backends.backend import Location, SegmentPlace
 from limpet.shm.backends.file import FilePlace
 from limpet.shm.backends.node import MemoryNode
+from limpet.shm.backends.numa import NodeOptions
+from limpet.shm.backends.posix import PosixShm
 from limpet.shm.clients.liveness import Watcher
 from limpet.shm.endpoint.fabric import Endpoint
-from limpet.shm.endpoint.simulated import SIMULATED_US, CachedEndpoint, SimulatedEndpoint
+from limpet.shm.endpoint.simulated import (
+    SIMULATED_US,
+    CachedEndpoint,
+    PoweredEndpoint,
+    SimulatedEndpoint,
+)
 from limpet.shm.endpoint.slots import START_US
 from limpet.shm.endpoint.states import IN_SERVICE, node_word
 from limpet.shm.mapped_nodes import MappedNodes
@@ -23,6 +32,43 @@ from limpet.stores.pool import Pool
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+
+class SimulatedPlace(FilePlace):
+    """A segment in memory that a power cut leaves as the simulator says."""
+
+    def map(self, fd: int, size: int, durable: bool) -> mmap.mmap:
+        return super().map(fd, size, False)
+
+    def persist(self, mapping: mmap.mmap, size: int) -> None:
+        """Do nothing: a run begins with everything persistent."""
+
+
+class SimulatedPmem(PosixShm):
+    """POSIX shared memory that is taken for persistent memory, in this process only."""
+
+    scheme = "simulated"
+    example = "simulated://NAME"
+
+    @property
+    def url(self) -> str:
+        return f"{self.scheme}://{self.name}"
+
+    @classmethod
+    def everywhere(cls) -> list[Location]:
+        return []
+
+    def place(self, index: int, generation: int = 0) -> SegmentPlace:
+        return SimulatedPlace(self.path(index, generation))
+
+    def create(
+        self, index: int, size: int, options: NodeOptions, generation: int = 0
+    ) -> tuple[SegmentPlace, int]:
+        place, fd = super().create(index, size, options, generation)
+        return SimulatedPlace(place.path), fd
+
+    def warning(self) -> str | None:
+        return None
 
 
 class SurvivorEndpoint(Endpoint):
@@ -43,6 +89,10 @@ class SurvivorEndpoint(Endpoint):
         if self.paused is None:
             return super().pause(attempt)
         self.paused()
+        return 0
+
+    def flush(self, addr: int, size: int) -> int:
+        """Do nothing: what this client does outlasts a run anyway."""
         return 0
 
     def futex_wait(self, addr: int, expected: int, timeout_us: int) -> int:
@@ -172,6 +222,20 @@ class SimulatedPool(RestorablePool):
     def rewind(self) -> None:
         """Called at the start of a run, when memory is as it was."""
         self.endpoint.ticks = 0
+
+
+class PoweredPool(SimulatedPool):
+    """The pool handle of a simulated client of a durable pool."""
+
+    endpoint_class: type[SimulatedEndpoint] = PoweredEndpoint
+    endpoint: PoweredEndpoint
+
+    def leave_run(self) -> None:
+        """Let go of the pool, whose memory other handles go on using."""
+        self._finalizer.detach()
+        self.client.assume(0, 0, 0)
+        self.endpoint.detach()
+        self.membership.close()
 
 
 class CachedPool(SimulatedPool):

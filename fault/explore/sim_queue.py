@@ -67,7 +67,7 @@ class QueueCluster(SimulatedCluster):
 class QueueRun(Run):
     """One run of a program of puts and gets."""
 
-    def _perform(self, store: Any, client: int, kind: str, key: bytes, label: Any) -> None:
+    def perform(self, store: Any, client: int, kind: str, key: bytes, label: Any) -> None:
         index = len(self.history)
         called = Record(client, kind, b"queue", label, "unknown", None, self._tick(), None)
         self.history.append(called)
@@ -87,14 +87,14 @@ class QueueRun(Run):
         """Empty the queue as a client that joins afterwards."""
         one = len(self.clients)
         while self.history[-1].result != "missing" or self.history[-1].client < one:
-            self._perform(self.cluster.store, one, "get", b"", None)
+            self.perform(self.cluster.store, one, "get", b"", None)
 
     def _inspect(self) -> str:
         setup_client, store = self.cluster.setup_client, self.cluster.store
         try:
             self._take_all()
             setup_client.recover()
-            self._perform(store, len(self.clients), "put", b"", b"last")
+            self.perform(store, len(self.clients), "put", b"", b"last")
             self._take_all()
         except LimpetError as error:
             return f"check: {type(error).__name__}: {error}"

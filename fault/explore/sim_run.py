@@ -27,6 +27,7 @@ from limpet.fault.explore.schedule import (
     END,
     FAIL,
     GONE,
+    POWER,
     STALL,
     WAKE,
     Actions,
@@ -44,6 +45,7 @@ from limpet.fault.explore.sim_cluster import (
     SimulatedCluster,
 )
 from limpet.fault.explore.sim_pools import SimulatedPool
+from limpet.fault.explore.sim_power import look_after_cut
 from limpet.fault.explore.sim_program import (
     ABSENT,
     PRESENT,
@@ -86,6 +88,8 @@ class Run:
         self.failure = ""
         self.failed: set[int] = set()
         """The memory nodes that failed, once or more often."""
+        self.cut: int | None = None
+        """The seed of the power cut that ended the run."""
         self.replaced = 0
         """How often a node was given new memory."""
         self._gone = cluster.nodes_memory.gone
@@ -151,6 +155,10 @@ class Run:
             if kind == CUT:
                 done = number < words
                 words = min(words, max(1, number))
+            elif kind == POWER:
+                done = self.cut is None and self.cluster.power is not None
+                if done:
+                    self._cut_power(number)
             elif kind in (FAIL, GONE):
                 done = self._fail(number, kind == GONE)
             elif number < len(self.clients) and not self.clients[number].ended:
@@ -215,6 +223,13 @@ class Run:
             client.dead = True
             self._able = None
             self.cluster.processes.gone.add(client.pid)
+
+    def _cut_power(self, seed: int) -> None:
+        """End all clients at once."""
+        self.cut = seed
+        for client in self.clients:
+            client.dead = True
+        self._able = None
 
     def _fail(self, node: int, gone: bool) -> bool:
         """Fail a memory node in one way, unless it has failed or does not exist; whether it did."""
@@ -282,7 +297,7 @@ class Run:
                 self.failure = self.failure or self._borne(f"transaction {name!r}", error)
             return
         label = b"%d.%d" % (client.number, client.op) if call.kind in WRITES else None
-        self._perform(client.store, client.number, call.kind, call.key, label)
+        self.perform(client.store, client.number, call.kind, call.key, label)
 
     def _replace(self, pool: SimulatedPool, node: int) -> None:
         """Mark the node failed and give it memory, as an operator does after the loss of a node."""
@@ -299,7 +314,7 @@ class Run:
         except NodeFailed as error:
             self.failure = self.failure or self._borne(f"replacing node {node}", error)
 
-    def _perform(self, store: Any, client: int, kind: str, key: bytes, label: Label) -> None:
+    def perform(self, store: Any, client: int, kind: str, key: bytes, label: Label) -> None:
         """Do an operation, with its call noted before and its result after."""
         index = len(self.history)
         called = Record(client, kind, key, label, "unknown", None, self._tick(), None)
@@ -340,7 +355,9 @@ class Run:
                 self._unwind()
             for client in self.clients:
                 client.stalled = False
-            if not self.failure:
+            if not self.failure and self.cut is not None:
+                self.failure = look_after_cut(self, self.cut)
+            elif not self.failure:
                 self.failure = self._inspect()
         except Endless:
             self.failure = self.failure or f"no end: the survivor waits, {PAUSES_MAX} pauses long"
@@ -387,10 +404,10 @@ class Run:
         try:
             for look in ("before recovery", "after recovery"):
                 for key in keys:
-                    self._perform(store, len(self.clients), "get", key, None)
+                    self.perform(store, len(self.clients), "get", key, None)
                 if look == "before recovery":
                     setup_client.recover()
-            wrong = self._wrong_history()
+            wrong = self.wrong_history()
             if wrong:
                 return f"history: {wrong}"
             self.failure = self.failure or self._checked(store)
@@ -405,7 +422,7 @@ class Run:
             return f"held: {audit['held']} bytes by no living client: {audit}"
         return self._read_from_new_memory(keys) if self.replaced else ""
 
-    def _wrong_history(self) -> str:
+    def wrong_history(self) -> str:
         """The fault in the results of all operations, as text; "" if there is none."""
         initial = dict.fromkeys(PRESENT, INITIAL)
         if self.transactions.done:
@@ -426,8 +443,8 @@ class Run:
             setup_client.fail_node(node)
         self.failed.update(others)
         for key in keys if others else ():
-            self._perform(store, len(self.clients), "get", key, None)
-        wrong = self._wrong_history()
+            self.perform(store, len(self.clients), "get", key, None)
+        wrong = self.wrong_history()
         return f"new memory: {wrong}" if wrong else self.failure
 
     def _left_for_good(self) -> bool:

@@ -115,6 +115,11 @@ def recovery(store: str, updates: int, rounds: int, seed: int, as_json: bool) ->
 @click.option("--fence", type=click.Choice(["kill", "wait"]), default="kill", show_default=True,
               help="The pool's policy towards clients that stand still.")  # fmt: skip
 @click.option("--incoherent", is_flag=True, help="Each client has a cache that must be flushed.")
+@click.option(
+    "--durable",
+    is_flag=True,
+    help="The pool is durable; the power is cut in each run, and the pool opened again.",
+)
 @click.option("--scarce", is_flag=True, help="All free memory is in blocks of clients.")
 @click.option("--processes", type=click.IntRange(1), default=len(os.sched_getaffinity(0)),
               help="Processes that share the runs.  [default: one for each CPU]")  # fmt: skip
@@ -238,7 +243,17 @@ def _with_progress(parameters: Exploration, out: Console) -> ExplorerReport:
 
 def _print_report(out: Console, report: ExplorerReport) -> None:
     parameters = report.parameters
-    columns = ("runs", "steps", "crashes", "stalls", "nodes lost", "replaced", "runs/s", "failures")
+    columns = (
+        "runs",
+        "steps",
+        "crashes",
+        "stalls",
+        "nodes lost",
+        "replaced",
+        "power cuts",
+        "runs/s",
+        "failures",
+    )
     found = table(
         f"{parameters.store}: {parameters.clients} clients, {parameters.ops} operations each, "
         f"{parameters.strategy}, seed {parameters.seed}",
@@ -246,7 +261,7 @@ def _print_report(out: Console, report: ExplorerReport) -> None:
     )  # fmt: skip
     found.add_row(
         f"{report.schedules:,}", f"{report.steps:,}", f"{report.crashes:,}", f"{report.stalls:,}",
-        f"{report.node_failures:,}", f"{report.replaced:,}",
+        f"{report.node_failures:,}", f"{report.replaced:,}", f"{report.power_cuts:,}",
         f"{report.schedules / max(report.seconds, 1e-9):,.0f}", str(len(report.failures)),
     )  # fmt: skip
     out.print(found)

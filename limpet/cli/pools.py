@@ -42,6 +42,8 @@ from limpet.shm.parameters import FENCE_POLICIES, PoolParameters
 @click.option("--numa-node", "numa_nodes", multiple=True, metavar="NUMBER|NAME",
               help="Bind to this NUMA node; repeated: each memory node to its own. A name is "
               "memory-only, memory_tierN, daxN.M or nodeN.")  # fmt: skip
+@click.option("--durable", is_flag=True,
+              help="What has returned survives a power cut (docs/durable.md).")  # fmt: skip
 @click.option("--store", "stores", multiple=True, metavar="KIND:NAME[:CAPACITY]",
               help="Make this store, too; may be repeated.")  # fmt: skip
 @json_option
@@ -55,6 +57,7 @@ def create(
     fence: str,
     multi_host: bool | None,
     numa_nodes: tuple[str, ...],
+    durable: bool,
     stores: tuple[str, ...],
     as_json: bool,
 ) -> None:
@@ -75,6 +78,7 @@ def create(
         clients=clients,
         lease_us=round(lease_ms * 1000),
         fence=fence,
+        durable=durable,
         **given,
     ) as pool:
         try:

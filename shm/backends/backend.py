@@ -35,6 +35,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final
 
+from limpet.shm.endpoint.fabric import flush_mapping
 from limpet.shm.endpoint.layout import CONTROL_NODE, SUPERBLOCK_SIZE
 from limpet.shm.errors import ParameterError, PoolPermission
 from limpet.shm.parameters import NODE_SIZE_MAX, NODES_MAX, PoolParameters, check_whole
@@ -79,6 +80,15 @@ class SegmentPlace(abc.ABC):
     def open(self) -> int:
         """A descriptor that cannot write. Raises OSError."""
         return os.open(self.path, READ_ONLY)
+
+    def map(self, fd: int, size: int, durable: bool) -> mmap.mmap:
+        """A shared, writable mapping of the segment. `durable`: what is written back to it survives
+        a power cut; ParameterError if that is not so here."""
+        return mmap.mmap(fd, size, mmap.MAP_SHARED, offset=self.offset)
+
+    def persist(self, mapping: mmap.mmap, size: int) -> None:
+        """Write the first bytes of a durable mapping back. CoherenceError: it cannot be done."""
+        flush_mapping(mapping, size)
 
     @abc.abstractmethod
     def size(self, fd: int) -> int:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import mmap
 import os
 import re
@@ -39,6 +40,11 @@ if TYPE_CHECKING:
     from limpet.shm.backends.numa import NodeOptions
     from limpet.shm.backends.superblock import Superblock
 
+MAP_SHARED_VALIDATE: Final = 0x03
+MAP_SYNC: Final = 0x80000
+"""Of Linux; the module mmap does not have them."""
+PROT_BOTH: Final = mmap.PROT_READ | mmap.PROT_WRITE
+
 _SUFFIX: Final = re.compile(r"control|node\.(0|[1-9]\d{0,2})(?:-([1-9]\d{0,16}))?", re.ASCII)
 _CREATE: Final = os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_CREAT | os.O_EXCL
 
@@ -49,6 +55,21 @@ class FilePlace(SegmentPlace):
 
     path: Path
     offset: int = 0
+
+    def map(self, fd: int, size: int, durable: bool) -> mmap.mmap:
+        if not durable:
+            return super().map(fd, size, durable)
+        try:
+            # The kernel refuses it where stores do not go to persistent memory themselves.
+            return mmap.mmap(fd, size, MAP_SHARED_VALIDATE | MAP_SYNC, PROT_BOTH)
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+                raise
+            raise ParameterError(
+                f"{self.path} is not on memory that survives a power cut: its file system has no "
+                "DAX (MAP_SYNC); a durable pool lies in files of fsdax (mount -o dax), or on "
+                "device DAX"
+            ) from error
 
     def size(self, fd: int) -> int:
         return os.fstat(fd).st_size

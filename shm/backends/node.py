@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import mmap
 import os
 import time
 import weakref
@@ -68,7 +67,14 @@ class MemoryNode:
     """
 
     def __init__(
-        self, name: str, index: int, size: int, at: SegmentPlace, fd: int, generation: int = 0
+        self,
+        name: str,
+        index: int,
+        size: int,
+        at: SegmentPlace,
+        fd: int,
+        generation: int = 0,
+        durable: bool = False,
     ) -> None:
         """Map the segment that `fd`, which this object closes from now on, refers to."""
         self._close_fd = weakref.finalize(self, os.close, fd)
@@ -80,7 +86,7 @@ class MemoryNode:
         self.place = at
         self.watched_fd = fd if at.can_shrink else -1
         self.zeroed = at.zeroed
-        self.map = mmap.mmap(fd, size, mmap.MAP_SHARED, offset=at.offset)
+        self.map = at.map(fd, size, durable)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.map))
 
     def __repr__(self) -> str:
@@ -134,7 +140,7 @@ def create(
     with explained(where), contextlib.ExitStack() as undo:
         at, fd = location.create(index, size, options, generation)
         undo.callback(at.remove)
-        node = MemoryNode(where, index, size, at, fd, generation)
+        node = MemoryNode(where, index, size, at, fd, generation, options.durable)
         undo.callback(node.close)
         _apply(node, options, created=True)
         undo.pop_all()
@@ -217,7 +223,8 @@ def open_(
             writable = os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
         finally:
             os.close(fd)
-        node = _map(where, index, found.size, at, writable, generation)
+        durable = found.parameters.durable
+        node = _map(where, index, found.size, at, writable, generation, durable)
         try:
             _apply(node, options, created=False)
         except BaseException:
@@ -227,10 +234,10 @@ def open_(
 
 
 def _map(
-    where: str, index: int, size: int, at: SegmentPlace, fd: int, generation: int
+    where: str, index: int, size: int, at: SegmentPlace, fd: int, generation: int, durable: bool
 ) -> MemoryNode:
     try:
-        return MemoryNode(where, index, size, at, fd, generation)
+        return MemoryNode(where, index, size, at, fd, generation, durable)
     except ValueError as error:
         raise PoolTruncated(f"{where} was truncated while it was being opened ({error})") from error
 

@@ -43,7 +43,8 @@ class NodeOptions:
     `any_owner`: also open or destroy segments of another user. `mode`: permissions of the files of
     the segments, for the owner and others who may read and write, as 0o660; `group`: name or number
     of the group that they are for, if not the creator's. Both are used by the creator only: a node
-    that is replaced has those of the control segment.
+    that is replaced has those of the control segment. `durable`: new segments are of a durable
+    pool.
     """
 
     numa_node: NumaNode = None
@@ -52,6 +53,7 @@ class NodeOptions:
     any_owner: bool = False
     mode: int = 0o600
     group: int | str | None = None
+    durable: bool = False
 
     def __post_init__(self) -> None:
         for name in ("prefault", "huge_pages", "any_owner"):

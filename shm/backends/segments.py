@@ -7,18 +7,22 @@ The control segment is made first and finished last, so a pool that can be opene
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import uuid as uuids
 from typing import Any
 
 from limpet.shm.backends import node as nodes
 from limpet.shm.backends.numa import NumaNode
+from limpet.shm.clients.liveness import this_host
 from limpet.shm.clients.membership import log
 from limpet.shm.endpoint.layout import (
     CONTROL_NODE,
     EPOCH,
     NODE_STATES,
     PAGE,
+    POWER,
+    SUPERBLOCK_SIZE,
     NodeLayout,
     address,
     control_size,
@@ -76,7 +80,8 @@ def create_segments(
             given[name] = parse_size(given[name])
     if location.several_hosts:
         # Without it a client of another host counts as one from before a reboot, and as dead.
-        given.setdefault("multi_host", True)
+        # A durable pool is of one host.
+        given.setdefault("multi_host", not given.get("durable"))
     draft = PoolParameters(**given)
     plan = nodes.plan(
         location,
@@ -92,6 +97,7 @@ def create_segments(
         log.warning("%s: %s", location, warning)
     made: list[nodes.MemoryNode] = []
     try:
+        options = dataclasses.replace(options, durable=parameters.durable)
         control = nodes.create(location, CONTROL_NODE, plan.control_size, options=options)
         made.append(control)
         for index in range(parameters.nodes):
@@ -118,7 +124,15 @@ def _format(
     if control:
         epoch = EPOCH - address(CONTROL_NODE, 0)
         segment.map[epoch : epoch + 8] = (1).to_bytes(8, "little")
+    if parameters.durable:
+        if control:
+            power = POWER - address(CONTROL_NODE, 0)
+            segment.map[power : power + 8] = this_host().boot.to_bytes(8, "little")
+        # ORDER: contents persist before the superblock that declares them whole.
+        segment.place.persist(segment.map, used)
     nodes.finish(segment, parameters, uuid)
+    if parameters.durable:
+        segment.place.persist(segment.map, SUPERBLOCK_SIZE)
 
 
 def open_segments(

@@ -25,6 +25,9 @@ The creator at the higher entry gives way at once. The one at the lower entry wa
 has given way, or has planned; then it gives way itself. A claim tells only 12 bits of the name's
 hash, so a creator may give way to one of another name, and tries again.
 
+After a power cut, `calm` takes the clients out of the entries: no claim is left, and the next
+client goes on with plans and drops.
+
 When a creator dies, the next one that wants the name gives its claim up, or carries its plan out.
 The others wait for a creator that stands still, and fence it by the pool's policy, since it writes
 plainly. The same holds for a client that drops.
@@ -109,10 +112,20 @@ class Directory:
         """Address of the entry's link to an object that it owns."""
         return self._at(index) + LINK
 
+    def _change(self, at: int, expected: int, desired: int) -> bool:
+        """CAS an entry's state word. In a durable pool everything that the client did before it
+        persists first, and then the new state: both are what the next steps stand on."""
+        self.endpoint.persist()
+        changed = self.endpoint.cas(at, expected, desired) == expected
+        self.endpoint.persist()
+        return changed
+
     def _read(self, index: int) -> Entry:
         for attempt in range(READS_MAX):
             word = self.endpoint.load(self._at(index))
             entry = self._decode(index, word)
+            # In a durable pool: the client that set this state may not have made it persistent yet.
+            self.endpoint.dirty(self._at(index), 8)
             # ORDER: the text before the word once more; a creator changes the word before the text.
             if entry is not None and self.endpoint.load(self._at(index)) == word:
                 return entry
@@ -206,13 +219,13 @@ class Directory:
                     self._write_plan(at, name, payload)
                     # CRASH(claimed-entry): no plan; the next creator gives the claim up.
                     planned = _word(PLANNED, name, membership.ident)
-                    if self.endpoint.cas(at, word, planned) != word:
+                    if not self._change(at, word, planned):
                         continue
                     word, entry = planned, entry._replace(payload=payload)
                 # CRASH(planned-entry): the next creator carries the plan out.
                 make(entry.number, entry.payload)
                 ready = _word(READY, name, secrets.randbits(CLIENT_BITS))
-                if self.endpoint.cas(at, word, ready) == word:
+                if self._change(at, word, ready):
                     return self._read(entry.number), True
         except BaseException:
             self._renounce(membership.ident, undo)
@@ -228,7 +241,7 @@ class Directory:
                     if entry.state == PLANNED:
                         undo(entry.number, entry.payload)
                 finally:
-                    self.endpoint.cas(at, word, VOID << 60)
+                    self._change(at, word, VOID << 60)
 
     def discard(self, name: bytes) -> Entry | None:
         """Make the READY entry of that name VOID; return it. The caller frees the memory."""
@@ -236,7 +249,7 @@ class Directory:
         if entry is None:
             return None
         at = self._at(entry.number)
-        return entry if self.endpoint.cas(at, entry.word, VOID << 60) == entry.word else None
+        return entry if self._change(at, entry.word, VOID << 60) else None
 
     def take(self, entry: Entry, state: int, client: int) -> Entry | None:
         """Set an entry to `state`, with `client` at work; None: it has changed since `entry` was
@@ -245,7 +258,7 @@ class Directory:
         The client that was at work is `client`, or dead.
         """
         word = _word(state, entry.name, client)
-        if self.endpoint.cas(self._at(entry.number), entry.word, word) != entry.word:
+        if not self._change(self._at(entry.number), entry.word, word):
             return None
         return entry._replace(state=state, client=client, word=word)
 
@@ -253,24 +266,35 @@ class Directory:
         """If `client` is dropping the entry, end that; any other client may go on."""
         word = self.endpoint.load(self._at(index))
         if word >> 60 in (DROPPING, EMPTYING) and word & CLIENT_MASK == client:
-            self.endpoint.cas(self._at(index), word, word & ~CLIENT_MASK)
+            self._change(self._at(index), word, word & ~CLIENT_MASK)
 
     def claim_void(self, entry: Entry, client: int) -> Entry | None:
         """Claim a VOID entry for `client`, to clear it; None: it has changed."""
         word = CLAIMED << 60 | client
-        if self.endpoint.cas(self._at(entry.number), entry.word, word) != entry.word:
+        if not self._change(self._at(entry.number), entry.word, word):
             return None
         return entry._replace(state=CLAIMED, client=client, word=word)
 
     def give_up(self, entry: Entry) -> None:
         """Make an entry VOID that was seen as CLAIMED."""
-        self.endpoint.cas(self._at(entry.number), entry.word, VOID << 60)
+        self._change(self._at(entry.number), entry.word, VOID << 60)
 
     def give_up_claims(self, membership: Membership) -> None:
         """Make the entries VOID that dead clients have claimed."""
         for entry in self:
             if entry.state == CLAIMED and not membership.lives(entry.client):
                 self.give_up(entry)
+
+    def calm(self, void: tuple[int, ...]) -> None:
+        """After a power cut, with no client at work: end claims, take clients out of plans and
+        drops, and make entries in these states VOID."""
+        for index in range(self.entries):
+            word = self.endpoint.load(self._at(index))
+            state = word >> 60
+            if state == CLAIMED or state in void:
+                self._change(self._at(index), word, VOID << 60)
+            elif state in AT_WORK and word & CLIENT_MASK:
+                self._change(self._at(index), word, word & ~CLIENT_MASK)
 
     def _write_plan(self, at: int, name: bytes, payload: bytes) -> None:
         text = name + payload
@@ -301,12 +325,12 @@ class Directory:
                 word = self.endpoint.load(at)
                 # ORDER: before the entry is ours: it is not taken for an earlier hold of ours.
                 membership.progress()
-                if word >> 60 in (EMPTY, VOID) and self.endpoint.cas(at, word, claimed) == word:
+                if word >> 60 in (EMPTY, VOID) and self._change(at, word, claimed):
                     claim = place
                 continue
             other = others[0]
             if claim >= 0 and not (other.state == CLAIMED and other.number > claim):
-                self.endpoint.cas(self._at(claim), claimed, VOID << 60)
+                self._change(self._at(claim), claimed, VOID << 60)
                 claim = -1
             if other.state == READY:
                 return other, other.word
@@ -337,6 +361,6 @@ class Directory:
         if entry.state == PLANNED:
             # `progress` was called before: this is not taken for an earlier hold of ours.
             desired = _word(PLANNED, name, client)
-        if self.endpoint.cas(self._at(entry.number), entry.word, desired) != entry.word:
+        if not self._change(self._at(entry.number), entry.word, desired):
             return None
         return self._read(entry.number) if entry.state == PLANNED else None

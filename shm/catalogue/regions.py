@@ -194,6 +194,8 @@ class Regions:
                 if reference:
                     self._fill(reference & ADDRESS_MASK, room)
                     self.client.retarget(place, link)
+                    # ORDER: in a durable pool the zeros persist before the link to them.
+                    self.blocks.endpoint.persist()
                     # After a kill here, settling the client journal finds the object linked, and
                     # keeps it.
                     if self.blocks.endpoint.cas(link, 0, reference) == 0:

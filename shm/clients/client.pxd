@@ -17,6 +17,7 @@ cdef int PIN
 cdef u64 PIN_MASK
 cdef int PIN_SHIFT
 cdef u64 PIN_STEP
+cdef u64 REPLICATED
 cdef u64 STATE_BELOW
 cdef int STATE_SHIFT
 
@@ -63,6 +64,8 @@ cdef class Client:
     cpdef int leave(self) except -1
     cpdef int note_frame(self) except -1
     cpdef int cut_off(self) except -1
+    @cython.locals(index=int)
+    cpdef int persist_links(self) except -1
     @cython.locals(index=int)
     cpdef int settle(self) except -1
     cpdef int quit(self, bint complete) except -1

@@ -10,6 +10,14 @@ idempotent on each pair. The dead client's pin counts until its slot is FREE, an
 objects from being reused.
 
 Every operation on a store runs between `enter` and `leave`.
+
+In a durable pool, `unpin` first has the noted lines persist (`Endpoint.persist`), and with them the
+link of each pair of the client journal. So whatever an operation has linked, or has read and noted,
+survives a power cut once the operation returns. It also keeps memory safe: an object is used again
+only after a grace period for which its unlinking client's pin counts, so no object is used again
+while a power cut could bring back a link to it. A client that loses a race for a link may free the
+old object; the winner is still pinned until the link persists. The journal itself is not made
+persistent: after a power cut, what is reachable says what is in use (mending.py).
 """
 
 from __future__ import annotations
@@ -39,6 +47,7 @@ from limpet.shm.endpoint.slots import (
     STATE_SHIFT,
 )
 from limpet.shm.endpoint.states import DISOWNED
+from limpet.shm.endpoint.words import REPLICATED
 from limpet.shm.errors import ClientError, LimpetError, PoolClosed, PoolCorrupt
 
 if TYPE_CHECKING:
@@ -121,7 +130,10 @@ class Client:
         if not self.ident:
             self.disown()
         if self.held:
-            self.settle()  # an earlier operation ended with an error before it could do this
+            # an earlier operation ended with an error before it could do this
+            if endpoint.durable:
+                self.persist_links()
+            self.settle()
         self.sequence = (self.sequence + PIN_STEP) & PIN_MASK
         if self.remotely_fenced and endpoint.load(self.slot) != self.word:
             self.disown()
@@ -192,6 +204,9 @@ class Client:
         if self.remotely_fenced and self.endpoint.load(self.slot) != self.word:
             self.held = 0  # the client that declared us dead has resolved the journal
             self.disown()
+        if self.endpoint.durable:
+            # ORDER: before objects are freed, and before the pin goes.
+            self.persist_links()
         if self.held:
             self.settle()
         # ORDER: the client journal is empty before the pin goes.
@@ -254,6 +269,8 @@ class Client:
             if not self.ident:
                 self.disown()
             result = work()
+            if self.endpoint.durable:
+                self.endpoint.persist()
             done = True
             return result
         finally:
@@ -264,6 +281,15 @@ class Client:
                         self.unpin()
             finally:
                 self.endpoint.end()
+
+    def persist_links(self) -> None:
+        """Have all noted lines persist, and the links that the client journal names."""
+        index = 0
+        while index < self.held:
+            if self.references[index] and not self.link_addresses[index] & REPLICATED:
+                self.endpoint.dirty(self.link_addresses[index], 8)
+            index += 1
+        self.endpoint.persist()
 
     def settle(self) -> None:
         """Empty the client journal, in recovery's order: free its objects that are not linked."""
@@ -319,6 +345,8 @@ class Client:
 
     def release(self, index: int) -> None:
         """Free the object at this place of the client journal now: it is not linked any more."""
+        if self.endpoint.durable:
+            self.persist_links()
         self.heap.free(self.references[index])
         self.drop(index)
 

@@ -351,7 +351,9 @@ class Membership:
     def fail_node(self, node: int, generation: int) -> None:
         """Mark a memory node as failed, for every client; if it has still that memory."""
         sound, failed = node_word(generation, IN_SERVICE), node_word(generation, FAILED)
-        if self.endpoint.cas(NODE_STATES + 8 * node, sound, failed) == sound:
+        done = self.endpoint.cas(NODE_STATES + 8 * node, sound, failed) == sound
+        self.endpoint.dirty(NODE_STATES + 8 * node, 8)
+        if done:
             self.note(NODE_FAILED, node)
 
     # ---- fencing ------------------------------------------------------------------------------

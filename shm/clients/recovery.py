@@ -94,6 +94,12 @@ def recover_client(
         if endpoint.load(at) != dying:
             return counts  # another client has finished
         lap("journal")
+        if endpoint.durable:
+            # ORDER: links that the dead client changed persist before an object is freed.
+            for _, link_address in journal:
+                if not link_address & REPLICATED:
+                    endpoint.dirty(link_address, 8)
+            endpoint.persist()
         for reference, link_address in journal:
             counts["objects"] += _settle(client, reference, link_address)
             # CRASH(settled): the next client repeats it, while the dead client's pin stands.

@@ -59,3 +59,12 @@ cdef class Direct(Endpoint):
 
     cpdef bint background(self, bint on) noexcept:
         return do_background(self, on)
+
+    cpdef int dirty(self, u64 addr, u64 size) except -1:
+        return do_dirty(self, addr, size)
+
+    cpdef int flush(self, u64 addr, u64 size) except -1:
+        return do_flush(self, addr, size)
+
+    cpdef int persist(self) except -1:
+        return do_persist(self)

@@ -24,6 +24,7 @@ __all__ = [
     "checksum_buffer",
     "crc_pair",
     "flush_features",
+    "flush_mapping",
     "hash64",
     "lowest_bit",
     "words_bytes",

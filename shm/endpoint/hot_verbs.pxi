@@ -80,11 +80,11 @@ cdef inline int do_write_words(
     cdef char* at = mapped.base + (addr & OFFSET_MASK)
     if unlikely(endpoint._incoherent, 0):
         endpoint._renew_edges(addr, size)
-        endpoint._copy(at, <char*>(words + start), size)
+        endpoint._copy(addr, at, <char*>(words + start), size)
         if (addr & OFFSET_MASK) + size > mapped.coherent:
             endpoint.write_back(addr, size)
     else:
-        endpoint._copy(at, <char*>(words + start), size)
+        endpoint._copy(addr, at, <char*>(words + start), size)
     if unlikely(is_lost(endpoint, addr, mapped), 0):
         return endpoint._mourn(addr >> 40)
     endpoint._writes(addr, size)
@@ -107,7 +107,7 @@ cdef inline int do_store(Endpoint endpoint, u64 addr, u64 value) except -1:
     if unlikely(mapped == NULL, 0):
         return endpoint._refuse(addr, 8)
     if unlikely(endpoint._armed, 0):
-        endpoint._burn()
+        endpoint._step(addr)
     limpet_store(mapped.base + (addr & OFFSET_MASK), value)
     if unlikely(is_lost(endpoint, addr, mapped), 0):
         return endpoint._mourn(addr >> 40)
@@ -120,7 +120,7 @@ cdef inline u64 do_swap(Endpoint endpoint, u64 addr, u64 value) except? 0xFEEDFA
     if unlikely(mapped == NULL, 0):
         return no_word(endpoint, addr)
     if unlikely(endpoint._armed, 0):
-        endpoint._burn()
+        endpoint._step(addr)
     cdef u64 old = limpet_swap(mapped.base + (addr & OFFSET_MASK), value)
     if unlikely(is_lost(endpoint, addr, mapped), 0):
         return lost_word(endpoint, addr)
@@ -135,7 +135,7 @@ cdef inline u64 do_cas(
     if unlikely(mapped == NULL, 0):
         return no_word(endpoint, addr)
     if unlikely(endpoint._armed, 0):
-        endpoint._burn()
+        endpoint._step(addr)
     cdef u64 old = limpet_cas(mapped.base + (addr & OFFSET_MASK), expected, desired)
     if unlikely(is_lost(endpoint, addr, mapped), 0):
         return lost_word(endpoint, addr)
@@ -148,7 +148,7 @@ cdef inline u64 do_faa(Endpoint endpoint, u64 addr, u64 delta) except? 0xFEEDFAC
     if unlikely(mapped == NULL, 0):
         return no_word(endpoint, addr)
     if unlikely(endpoint._armed, 0):
-        endpoint._burn()
+        endpoint._step(addr)
     cdef u64 old = limpet_faa(mapped.base + (addr & OFFSET_MASK), delta)
     if unlikely(is_lost(endpoint, addr, mapped), 0):
         return lost_word(endpoint, addr)
@@ -161,7 +161,7 @@ cdef inline u64 do_fetch_or(Endpoint endpoint, u64 addr, u64 bits) except? 0xFEE
     if unlikely(mapped == NULL, 0):
         return no_word(endpoint, addr)
     if unlikely(endpoint._armed, 0):
-        endpoint._burn()
+        endpoint._step(addr)
     cdef u64 old = limpet_fetch_or(mapped.base + (addr & OFFSET_MASK), bits)
     if unlikely(is_lost(endpoint, addr, mapped), 0):
         return lost_word(endpoint, addr)
@@ -176,7 +176,7 @@ cdef inline u64 do_mcas(
     if unlikely(mapped == NULL, 0):
         return no_word(endpoint, addr)
     if unlikely(endpoint._armed, 0):
-        endpoint._burn()
+        endpoint._step(addr)
     cdef u64 old = limpet_mcas(
         mapped.base + (addr & OFFSET_MASK), compare, swap, compare_mask, swap_mask
     )
@@ -191,6 +191,16 @@ cdef inline int do_wait(Endpoint endpoint) except -1:
     if unlikely(endpoint.latency_ns and endpoint._here == &endpoint._scopes[0], 0):
         limpet_spin_ns(endpoint.latency_ns)
     return 0
+
+
+cdef inline int do_persist(Endpoint endpoint) except -1:
+    if unlikely(endpoint._noted or endpoint._unfenced, 0):
+        return persist_noted(endpoint)
+    return 0
+
+
+cdef inline int do_dirty(Endpoint endpoint, u64 addr, u64 size) except -1:
+    return note(endpoint, addr, size) if endpoint.durable else 0
 
 
 cdef inline bint do_begin(Endpoint endpoint) except -1:

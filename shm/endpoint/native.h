@@ -465,19 +465,33 @@ __attribute__((target("clflushopt"))) static void limpet_clflushopt(const char *
 }
 #endif
 
-/* Push the lines of [p, p + n) to memory; they are there when this returns. */
-static void limpet_write_back(const char *p, size_t n, int features) {
+/* Begin to push the lines of [p, p + n) to memory; they are there after the next fence. */
+static void limpet_flush(const char *p, size_t n, int features) {
 #if defined(__x86_64__)
     const char *line = (const char *)((uintptr_t)p & ~(uintptr_t)(LIMPET_LINE - 1));
     if (features & LIMPET_HAS_CLWB)
         limpet_clwb(line, p + n);
     else
         limpet_clflushopt(line, p + n);
-    _mm_sfence();
 #else
     (void)p, (void)n, (void)features;
-    __builtin_trap(); /* never reached: attach refuses non-coherent memory here */
+    __builtin_trap(); /* never reached: attach and make_durable refuse such memory here */
 #endif
+}
+
+/* Wait until what was flushed is in memory. */
+static void limpet_fence(void) {
+#if defined(__x86_64__)
+    _mm_sfence();
+#else
+    __builtin_trap();
+#endif
+}
+
+/* Push the lines of [p, p + n) to memory; they are there when this returns. */
+static void limpet_write_back(const char *p, size_t n, int features) {
+    limpet_flush(p, n, features);
+    limpet_fence();
 }
 
 /* Drop the lines of [p, p + n) from this CPU's caches, so that the next load goes to memory. */

@@ -23,6 +23,8 @@ cdef extern from "native.h":
     int limpet_has_crc() noexcept nogil
     int limpet_flush_features() noexcept nogil
     void limpet_write_back(const char*, size_t, int) noexcept nogil
+    void limpet_flush(const char*, size_t, int) noexcept nogil
+    void limpet_fence() noexcept nogil
     void limpet_invalidate(const char*, size_t) noexcept nogil
     int limpet_watch_range(char*, size_t, int) noexcept nogil
     int limpet_give_back(int) noexcept nogil

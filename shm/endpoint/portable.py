@@ -13,6 +13,9 @@ Lost memory
     device, `trackfd=False`) is not watched.
 Memory without hardware coherence
     Python code cannot flush cache lines: `attach` refuses it.
+Durability
+    Python code cannot write cache lines back: `make_durable` refuses, except in a class that has a
+    `flush` of its own (the simulator).
 Order
     The CPU orders plain reads and writes. This is enough on x86-64, where loads stay in order and
     stores stay in order. A CPU with a weaker order needs the native fabric.
@@ -69,12 +72,16 @@ from limpet.shm.errors import (
 
 NODES: Final = 256
 OFFSET_MASK: Final = (1 << 40) - 1
+LINE: Final = 64
+DIRTY_MAX: Final = 32
+"""Ranges of lines that a client notes before it writes them back."""
 VIEWS_MAX: Final = 1024
 """Words whose atomic views are kept; making one takes longer than using it."""
 
 _SCOPES: Final = ("foreground", "background")
 _COUNTERS: Final = (
     "round_trips", "reads", "writes", "atomics", "cas", "cas_lost", "bytes_read", "bytes_written",
+    "lines_flushed", "fences",
 )  # fmt: skip
 
 _INSIDE: Final = "inside"
@@ -110,6 +117,14 @@ def _die() -> NoReturn:
         signal.pause()
 
 
+def flush_mapping(mapping: Any, size: int) -> None:
+    """Write the lines of a mapping's first `size` bytes back: refused, as Python cannot."""
+    raise CoherenceError(
+        "this build is pure Python, which cannot flush cache lines: what it writes cannot be made "
+        "persistent"
+    )
+
+
 def Watched(mapping: Any, size: int, fd: int = -1) -> memoryview:  # noqa: N802
     """The mapping as a buffer. Python code cannot survive its loss, see "Lost memory"."""
     view = contiguous(mapping)
@@ -122,12 +137,17 @@ class Endpoint:
     """One client's view of the pool's memory nodes. verbs.pyx lists the promises of a verb."""
 
     __slots__ = (
-        "_background", "_fork", "_guard", "_inside", "_looking", "_nodes", "_outside", "_scopes",
-        "_states", "_views", "_waiting", "abandoned", "fuse", "latency_ns",
+        "_background", "_dirty", "_fork", "_guard", "_inside", "_looking", "_nodes", "_outside",
+        "_scopes", "_states", "_unfenced", "_views", "_volatile", "_waiting", "abandoned",
+        "durable", "fuse", "latency_ns",
     )  # fmt: skip
 
     hints = False
+    durable: bool
     fuse: int
+    _dirty: list[tuple[int, int]]
+    _unfenced: bool
+    _volatile: tuple[tuple[int, int], tuple[int, int]]
     _guard: tuple[Node, int, int] | None
     latency_ns: int
     _nodes: dict[int, Node]
@@ -156,6 +176,9 @@ class Endpoint:
         self.abandoned = None
         self.fuse = 0
         self._guard = None
+        self.durable = self._unfenced = False
+        self._dirty = []
+        self._volatile = ((0, 0), (0, 0))
         self.latency_ns = 0
         return self
 
@@ -234,6 +257,8 @@ class Endpoint:
         with self._undisturbed():
             self._states = None
             self._guard = None
+            self.durable = self._unfenced = False
+            self._dirty = []
             self._views = {}
             for node in self._nodes.values():
                 node.words.release()
@@ -285,6 +310,7 @@ class Endpoint:
 
     def _mutable(self, addr: int) -> tuple[Node, View]:
         found = self._word(addr)
+        self._note_step(addr, 8)
         self._burn()
         return found
 
@@ -326,6 +352,75 @@ class Endpoint:
             if self.fuse == 0:
                 _die()
 
+    # ---- durability -------------------------------------------------------------------------
+
+    def make_durable(
+        self, node_from: int, node_end: int, control_from: int, control_end: int
+    ) -> int:
+        """From now on note the lines that mutating verbs change, for `persist`.
+
+        But not those at these offsets of memory nodes, and of the control segment: what is there is
+        made anew after a power cut. Raises CoherenceError unless the class can write lines back.
+        """
+        if type(self).flush is Endpoint.flush:
+            raise CoherenceError(
+                "this build is pure Python, which cannot flush cache lines: what it writes cannot "
+                "be made persistent"
+            )
+        self._volatile = ((node_from, node_end), (control_from, control_end))
+        self.durable = True
+        return 0
+
+    @property
+    def noted(self) -> int:
+        """How many ranges of lines `persist` has to write back."""
+        return len(self._dirty) + self._unfenced
+
+    def _note_step(self, addr: int, size: int) -> None:
+        if self.durable:
+            first, end = self._volatile[addr >> 40 == NODES - 1]
+            if not first <= addr & OFFSET_MASK < end:
+                self.dirty(addr, size)
+
+    def dirty(self, addr: int, size: int) -> int:
+        """Note lines that this client has read, and that their writer may not have written back.
+
+        Of a durable pool: what this client returns, or builds on them, needs them after a cut.
+        """
+        addr, size = u64(addr), u64(size)
+        node = self._nodes.get(addr >> 40)
+        if not self.durable or node is None or not 0 < size <= node.size - (addr & OFFSET_MASK):
+            return 0
+        first, end = addr & ~(LINE - 1), addr + size + LINE - 1 & ~(LINE - 1)
+        for index in range(len(self._dirty) - 1, -1, -1):
+            begins, ends = self._dirty[index]
+            if first <= ends and end >= begins:
+                self._dirty[index] = (min(first, begins), max(end, ends))
+                return 0
+        if len(self._dirty) == DIRTY_MAX:
+            self._write_back_noted()
+        self._dirty.append((first, end))
+        return 0
+
+    def _write_back_noted(self) -> None:
+        while self._dirty:
+            first, end = self._dirty[-1]
+            self.flush(first, end - first)
+            self._dirty.pop()
+            self._unfenced = True
+
+    def flush(self, addr: int, size: int) -> int:
+        """Begin to write the lines of these bytes back. `persist` calls it, and waits for it."""
+        return 0
+
+    def persist(self) -> int:
+        """Write back all lines that were noted; they survive a power cut when this returns."""
+        self._write_back_noted()
+        if self._unfenced:
+            self._scopes[self._background]["fences"] += 1
+            self._unfenced = False
+        return 0
+
     # ---- verbs ------------------------------------------------------------------------------
 
     def _read(self, addr: int, size: int) -> bytes:
@@ -338,6 +433,7 @@ class Endpoint:
 
     def _write(self, addr: int, data: bytes) -> None:
         node, offset = self._at(addr, len(data))
+        self._note_step(addr, len(data))
         if self.fuse > 0 or self._guard is not None:
             done = 0
             while done < len(data):

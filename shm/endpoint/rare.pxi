@@ -75,7 +75,9 @@ cdef inline int copy_piece(Endpoint endpoint, u64 addr, char* source, u64 size) 
     """Copy a piece of a write to memory at `addr`, which was checked."""
     if size >= LIMPET_LONG and not endpoint._armed:
         return copy_long(endpoint, addr, source, size, True)
-    return endpoint._copy(endpoint._map[addr >> 40].base + (addr & OFFSET_MASK), source, size)
+    return endpoint._copy(
+        addr, endpoint._map[addr >> 40].base + (addr & OFFSET_MASK), source, size
+    )
 
 
 cdef int gather_step_by_step(
@@ -89,12 +91,12 @@ cdef int gather_step_by_step(
     cdef u64 size = head + (n1 + 7 & ~7ULL) + n2
     cdef u64 last = 0
     endpoint._renew_edges(addr, size)
-    endpoint._copy(at, words, head)
+    endpoint._copy(addr, at, words, head)
     copy_piece(endpoint, addr + head, PyBytes_AS_STRING(first), whole)
     if n1 & 7:
         # the tail of `first` and the zeros as one word
         memcpy(&last, PyBytes_AS_STRING(first) + whole, n1 & 7)
-        endpoint._copy(at + head + whole, <char*>&last, 8)
+        endpoint._copy(addr + head + whole, at + head + whole, <char*>&last, 8)
     copy_piece(endpoint, addr + (size - n2), PyBytes_AS_STRING(second), n2)
     if endpoint._incoherent and (addr & OFFSET_MASK) + size > endpoint._map[addr >> 40].coherent:
         endpoint.write_back(addr, size)

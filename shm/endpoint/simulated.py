@@ -18,6 +18,11 @@ range that is not coherent. Its lines are there from the start and never leave, 
 as possible. Only the shipped verbs (`Endpoint.write_back`, `Endpoint.invalidate`) move a line of 64
 bytes between cache and memory. The model has no line that leaves the cache by itself, as a real
 line may at any time.
+
+Power cuts: `PoweredEndpoint` tells `PersistentMemory` of every change and of every line that is
+written back. That memory knows, for each line of 64 bytes, the contents that were surely persistent
+last and each version since. A power cut leaves of each line one of these versions, or one that is
+cut between two of its words. The caches of clients are coherent here: each sees the newest version.
 """
 
 from __future__ import annotations
@@ -26,7 +31,7 @@ import ctypes
 import mmap
 import os
 from collections import deque
-from collections.abc import Callable, MutableSequence
+from collections.abc import Callable, Mapping, MutableSequence
 from collections.abc import Set as AbstractSet
 from typing import Final
 
@@ -45,6 +50,7 @@ FAA: Final = "faa"
 FETCH_OR: Final = "fetch_or"
 MCAS: Final = "mcas"
 PAUSE: Final = "pause"
+PERSIST: Final = "persist"
 WAIT: Final = "wait"
 ATOMICS: Final = frozenset(hooked.ATOMICS) - {STORE}
 _KIND: Final = {
@@ -162,6 +168,96 @@ class CachedEndpoint(SimulatedEndpoint):
             cache.write_back(addr & (1 << 40) - 1, size)
             cache.fetch(addr & (1 << 40) - 1, size)
         return 0
+
+
+class PersistentMemory:
+    """What a power cut would leave of some mappings: `segments`, by the numbers of their nodes."""
+
+    def __init__(self, segments: Mapping[int, mmap.mmap]) -> None:
+        self.segments = segments
+        self._last: dict[int, bytes] = {}
+        self._versions: dict[tuple[int, int], list[bytes]] = {}
+        """For a line, by node and offset: the versions since it was persistent, that one first."""
+        self.begin()
+
+    def begin(self) -> None:
+        """Everything is persistent now, with its present contents."""
+        self._last = {node: segment[:] for node, segment in self.segments.items()}
+        self._versions = {}
+
+    def changed(self, addr: int, size: int) -> None:
+        """The lines of these bytes have new contents."""
+        node = addr >> 40
+        memory = self.segments[node]
+        for line in _lines(addr, size):
+            found = memory[line : line + LINE]
+            versions = self._versions.setdefault(
+                (node, line), [self._last[node][line : line + LINE]]
+            )
+            if found != versions[-1]:
+                versions.append(found)
+
+    def written_back(self, addr: int, size: int) -> None:
+        """The lines of these bytes are persistent, with their present contents."""
+        node = addr >> 40
+        memory = self.segments[node]
+        for line in _lines(addr, size):
+            if (node, line) in self._versions:
+                self._versions[node, line] = [memory[line : line + LINE]]
+
+    @property
+    def unflushed(self) -> int:
+        """How many lines have a version that is not persistent."""
+        return sum(len(versions) > 1 for versions in self._versions.values())
+
+    def cut(self, choose: Callable[[int], int]) -> None:
+        """Leave of each line one of its versions: `choose(n)` returns one of 0 to n - 1, 0 being
+        the oldest. Everything is persistent afterwards."""
+        for (node, line), versions in sorted(self._versions.items()):
+            history = _by_words(versions)
+            self.segments[node][line : line + LINE] = history[choose(len(history))]
+        self.begin()
+
+
+def _lines(addr: int, size: int) -> range:
+    """The offsets of the lines of some bytes."""
+    offset = addr & (1 << 40) - 1
+    return range(offset & -LINE, offset + size, LINE)
+
+
+def _by_words(versions: list[bytes]) -> list[bytes]:
+    """The versions of a line, with those in between in which only the first changed words of a
+    longer write are there."""
+    found = versions[:1]
+    for version in versions[1:]:
+        now = bytearray(found[-1])
+        for at in range(0, LINE, 8):
+            if now[at : at + 8] != version[at : at + 8]:
+                now[at : at + 8] = version[at : at + 8]
+                found.append(bytes(now))
+    return found
+
+
+class PoweredEndpoint(SimulatedEndpoint):
+    """A simulated client of a durable pool, whose memory may lose power."""
+
+    memory: PersistentMemory | None = None
+    """Set by the cluster; before that, nothing is lost."""
+
+    def on_done(self, verb: str, addr: int, words: int, value: int) -> None:
+        super().on_done(verb, addr, words, value)
+        if self.memory is not None and verb in MUTATING:
+            self.memory.changed(addr & ~7, 8 * words)
+
+    def flush(self, addr: int, size: int) -> int:
+        if self.memory is not None:
+            self.memory.written_back(addr, size)
+        return 0
+
+    def persist(self) -> int:
+        if self.noted:
+            self.turn(self, PERSIST, 0, 1)
+        return super().persist()
 
 
 class _Cache:

@@ -29,6 +29,8 @@ cdef int do_init(Endpoint endpoint) except -1:
     endpoint._guard = NULL
     endpoint._guarded = 0
     endpoint._armed = False
+    endpoint.durable = endpoint._unfenced = False
+    endpoint._noted = 0
     endpoint.latency_ns = 0
 
 
@@ -36,7 +38,9 @@ cdef void do_forget(Endpoint endpoint) noexcept:
     cdef int i
     endpoint._states = NO_STATES
     endpoint._guard = NULL
-    endpoint._armed = endpoint._fuse > 0
+    endpoint._noted = 0
+    endpoint._unfenced = endpoint.durable = False
+    endpoint._arm()
     for i in range(256):
         endpoint._clear(i)
 

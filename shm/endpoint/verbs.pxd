@@ -14,6 +14,12 @@ cdef struct Counters:
     u64 cas_lost
     u64 bytes_read
     u64 bytes_written
+    u64 lines_flushed
+    u64 fences
+
+cdef struct Dirty:
+    u64 first
+    u64 end
 
 cdef struct Mapped:
     char* base
@@ -45,6 +51,11 @@ cdef class Endpoint:
     cdef public u64 latency_ns
     cdef public object frame
     cdef public object abandoned
+    cdef readonly bint durable
+    cdef bint _unfenced
+    cdef int _noted
+    cdef Dirty _volatile[2]
+    cdef Dirty _dirty[32]
 
     @cython.final
     cdef bint _take_over(self) except -1
@@ -75,7 +86,13 @@ cdef class Endpoint:
     @cython.final
     cdef int _burn(self) except -1
     @cython.final
-    cdef int _copy(self, char* target, const char* source, u64 size) except -1
+    cdef int _step(self, u64 addr) except -1
+    @cython.final
+    cdef void _arm(self) noexcept
+    @cython.final
+    cdef int _copy(self, u64 addr, char* target, const char* source, u64 size) except -1
+    @cython.final
+    cdef int _copy_armed(self, u64 addr, char* target, const char* source, u64 size) except -1
 
     cpdef int guard(self, u64 addr, u64 word) except -1
     cpdef bytes read(self, u64 addr, Py_ssize_t size)
@@ -104,6 +121,10 @@ cdef class Endpoint:
     cpdef int end(self) except -1
     cpdef int write_back(self, u64 addr, u64 size) except -1
     cpdef int invalidate(self, u64 addr, u64 size) except -1
+    cpdef int make_durable(self, u64 node_from, u64 node_end, u64 control_from, u64 control_end) except -1
+    cpdef int dirty(self, u64 addr, u64 size) except -1
+    cpdef int flush(self, u64 addr, u64 size) except -1
+    cpdef int persist(self) except -1
 
 @cython.final
 cdef class Image:

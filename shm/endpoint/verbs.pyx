@@ -36,6 +36,17 @@ Lost memory
     earlier handler. A handler installed later (faulthandler.enable(), signal.signal) replaces ours:
     install it before the first pool is opened.
 
+Durability
+    In a durable pool (`make_durable`) each mutating verb notes the lines that it changes, in a
+    fixed array, and `dirty` notes lines that were read. `persist` writes all of them back (clwb, or
+    clflushopt) and waits with one fence (sfence). It is called where an order is needed, not after
+    each verb: before a link to what was written, and before an operation returns (client.py).
+    Lines may reach memory before that, at any time and in any order, as those of any cache do: so
+    when the array is full, its lines are written back at once. The note is made before the step,
+    and shares the branch of the fuse, so other pools pay nothing for it. Two ranges are never
+    noted: the offsets of block table and used bits on memory nodes, and those of words and client
+    slots in the control segment; they are made anew after a power cut (mending.py).
+
 Reading in place
     An `Image` has the result of a read: a copy, or, if the memory does not change while the client
     looks at it, the memory itself. After each use it checks again whether the node is lost.
@@ -98,6 +109,9 @@ _SCOPES = ("foreground", "background")
 
 cdef int _has_crc = limpet_has_crc()
 
+cdef enum:
+    DIRTY_MAX = 32
+
 cdef void* DIRECT = NULL
 """The table of C methods of `Direct`."""
 
@@ -122,6 +136,7 @@ include "words.pxi"
 include "checks.pxi"
 include "watched.pxi"
 include "rare.pxi"
+include "dirty.pxi"
 include "hot_verbs.pxi"
 include "slow_verbs.pxi"
 
@@ -188,15 +203,33 @@ cdef class Endpoint:
     @fuse.setter
     def fuse(self, long long steps):
         self._fuse = steps
-        self._armed = steps > 0 or self._guard != NULL
+        self._arm()
 
     cpdef int guard(self, u64 addr, u64 word) except -1:
         """From now on a mutating verb raises ClientError unless the word at `addr` is `word`;
         `addr` 0: no more. The word must stay mapped until then."""
         self._guard = <u64*>self._word(addr) if addr else NULL
         self._guarded = word
-        self._armed = self._fuse > 0 or self._guard != NULL
+        self._arm()
         return 0
+
+    cdef void _arm(self) noexcept:
+        self._armed = self._fuse > 0 or self._guard != NULL or self.durable
+
+    cpdef int make_durable(
+        self, u64 node_from, u64 node_end, u64 control_from, u64 control_end
+    ) except -1:
+        """From now on note the lines that mutating verbs change, for `persist`.
+
+        But not those at these offsets of memory nodes, and of the control segment: what is there is
+        made anew after a power cut. Raises CoherenceError: the CPU cannot write lines back.
+        """
+        return do_make_durable(self, node_from, node_end, control_from, control_end)
+
+    @property
+    def noted(self) -> int:
+        """How many ranges of lines `persist` has to write back."""
+        return self._noted + self._unfenced
 
     cdef void _forget(self) noexcept:
         do_forget(self)
@@ -269,6 +302,12 @@ cdef class Endpoint:
             if self._fuse == 0:
                 limpet_die()
         return 0
+
+    cdef inline int _step(self, u64 addr) except -1:
+        """Before a step that changes the word at `addr`."""
+        if self.durable:
+            note_step(self, addr, 8)
+        return self._burn()
 
     # ---- verbs ------------------------------------------------------------------------------
 
@@ -375,10 +414,18 @@ cdef class Endpoint:
         if node < 256 and not addr & 7 and offset < self._map[node].coherent:
             self.prefetch((limpet_load(self._map[node].base + offset) & ADDRESS_MASK) + start, size)
 
-    cdef inline int _copy(self, char* target, const char* source, u64 size) except -1:
+    cdef inline int _copy(self, u64 addr, char* target, const char* source, u64 size) except -1:
+        if unlikely(self._armed, 0):
+            return self._copy_armed(addr, target, source, size)
+        limpet_copy_in(target, source, size)
+        return 0
+
+    cdef int _copy_armed(self, u64 addr, char* target, const char* source, u64 size) except -1:
         cdef u64 done = 0
         cdef u64 step
-        if unlikely(self._armed, 0):
+        if self.durable:
+            note_step(self, addr, size)
+        if self._fuse > 0 or self._guard != NULL:
             while done < size:
                 self._burn()
                 step = 8 - (<u64>target + done & 7)
@@ -397,13 +444,32 @@ cdef class Endpoint:
         """Push the cache lines of these bytes to memory. Every write that needs it calls it."""
         if self._incoherent:
             limpet_write_back(self._at(addr, size), size, self._features)
+            self._here.lines_flushed += ((addr & 63) + size + 63) >> 6
+            self._here.fences += 1
         return 0
 
     cpdef int invalidate(self, u64 addr, u64 size) except -1:
         """Drop the cache lines of these bytes, written back. Every verb that needs it calls it."""
         if self._incoherent:
             limpet_invalidate(self._at(addr, size), size)
+            self._here.lines_flushed += ((addr & 63) + size + 63) >> 6
+            self._here.fences += 1
         return 0
+
+    cpdef int dirty(self, u64 addr, u64 size) except -1:
+        """Note lines that this client has read, and that their writer may not have written back.
+
+        Of a durable pool: what this client returns, or builds on them, needs them after a cut.
+        """
+        return do_dirty(self, addr, size)
+
+    cpdef int flush(self, u64 addr, u64 size) except -1:
+        """Begin to write the lines of these bytes back. `persist` calls it, and waits for it."""
+        return do_flush(self, addr, size)
+
+    cpdef int persist(self) except -1:
+        """Write back all lines that were noted; they survive a power cut when this returns."""
+        return do_persist(self)
 
     cpdef int pause(self, u64 attempt) except -1:
         """Back off before try `attempt` (0, 1, 2...): pause, then yield, then sleep up to 1 ms.
@@ -469,6 +535,7 @@ cdef class Endpoint:
         cdef Counters zero
         zero.round_trips = zero.reads = zero.writes = zero.atomics = 0
         zero.cas = zero.cas_lost = zero.bytes_read = zero.bytes_written = 0
+        zero.lines_flushed = zero.fences = 0
         self._scopes[0] = zero
         self._scopes[1] = zero
 

@@ -20,7 +20,7 @@ cdef class Check:
     cdef readonly bint unset_stays
     cdef readonly Place place
 
-    @cython.locals(pointer=u64)
+    @cython.locals(pointer=u64, entry=u64)
     cpdef object keys_at(self, u64 table, u64 number, int group)
     @cython.locals(index=int, word=u64)
     cpdef list keys_in(self, u64 group)

@@ -80,6 +80,7 @@ class Check:
         """References to the pairs of an entry's subtables, and to the subtables. Does not pin."""
         index = self.index
         pointer = self.endpoint.load(index.entry(table, number))
+        self.endpoint.dirty(index.entry(table, number), 8)
         while not is_split(pointer):
             pairs = np.empty(0, dtype=np.uint64)
             tables = []
@@ -136,7 +137,9 @@ class Check:
 
     def keys_at(self, table: int, number: int, group: int) -> list[bytes] | None:
         """The keys of a group of an entry's subtable; None: it is split. Within an operation."""
-        pointer = self.endpoint.load(self.index.entry(table, number))
+        entry = self.index.entry(table, number)
+        pointer = self.endpoint.load(entry)
+        self.endpoint.dirty(entry, 8)
         if is_split(pointer):
             return None
         if not pointer:
@@ -148,6 +151,7 @@ class Check:
         found = []
         words = self.index.words
         self.endpoint.read_words(group, words, GROUP_WORDS)
+        self.endpoint.dirty(group, GROUP_SIZE)
         for index in range(GROUP_WORDS):
             word = self.index.holds.settled(group + 8 * index, words[index]) if index & 7 else 0
             if is_valid(word):

@@ -38,6 +38,7 @@ cdef class HashStore(Store):
     cdef public u64 reserved_digest
 
     cpdef int hold_parts(self, Index index, Slots slots, Splitter splitter, Check check) except -1
+    @cython.locals(slot=u64)
     cdef object search_once(self, Place place, bytes key)
     @cython.locals(place=Place, attempt=u64, busy=u64, table=u64)
     cpdef hold(self, bytes key)
@@ -51,7 +52,7 @@ cdef class HashStore(Store):
         self, bytes key, u64 record, u64 reference, bytes value, u64 size, u64 digest
     ) except -1
     cdef u64 seal(self, bytes key, bytes value) except? 0
-    @cython.locals(row=int, key=bytes, index=Index, decided=bint)
+    @cython.locals(row=int, key=bytes, index=Index, decided=bint, slot=u64)
     cdef bint search_batch(self, Place place, list keys, list found) except -1
     @cython.locals(slot=u64)
     cdef int delete_once(self, Place place, bytes key) except -1

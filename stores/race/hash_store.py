@@ -93,7 +93,10 @@ class HashStore(Store):
     def search_once(self, place: Place, key: bytes) -> Any:
         """The value of a key, or None: then it is missing, unless `place.busy` is set."""
         self.index.choose(place, key)
-        if self.index.find(place, key):
+        slot = self.index.find(place, key)
+        if self.endpoint.durable:
+            self.index.depend(place, slot)
+        if slot:
             return self.objects.value()
         return None
 
@@ -147,6 +150,8 @@ class HashStore(Store):
         is not at rest."""
         self.index.choose(place, key)
         slot = self.index.find(place, key)
+        if self.endpoint.durable:
+            self.index.depend(place, slot)
         if not slot:
             place.word = 0
             return None
@@ -208,6 +213,8 @@ class HashStore(Store):
                 self.endpoint.swap(record, 0)
                 holds.release(record)
                 self.require_there()
+                # the program has written there without verbs
+                self.endpoint.dirty(reference & ADDRESS_MASK, size)
                 self.reserved = reference
                 self.reserved_size = size
                 self.reserved_digest = digest
@@ -262,7 +269,10 @@ class HashStore(Store):
         decided = True
         for row, key in enumerate(keys):
             index.select(place, row)
-            if index.match(place, key, row, False):
+            slot = index.match(place, key, row, False)
+            if self.endpoint.durable:
+                index.depend(place, slot)
+            if slot:
                 found.append(self.objects.value())
             else:
                 found.append(None)
@@ -301,7 +311,11 @@ class HashStore(Store):
         slot = self.index.find(place, key)
         if slot:
             return self.slots.remove(place, slot)
-        return AGAIN if place.busy else MISSING
+        if place.busy:
+            return AGAIN
+        if self.endpoint.durable:
+            self.index.depend(place, 0)
+        return MISSING
 
     def _write(self, key: Any, value: Any, mode: int) -> int:
         if type(key) is not bytes:
@@ -351,11 +365,15 @@ class HashStore(Store):
         slot = self.index.find(place, key)
         if slot:
             if mode == INSERT:
+                if self.endpoint.durable:
+                    self.index.depend(place, slot)
                 return EXISTS
             return self.slots.replace(place, slot, desired)
         if place.busy:
             return AGAIN
         if mode == UPDATE:
+            if self.endpoint.durable:
+                self.index.depend(place, 0)
             return MISSING
         return self.slots.insert(place, key, desired, attempt)
 

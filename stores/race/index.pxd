@@ -111,3 +111,4 @@ cdef class Index:
     cpdef int select(self, Place place, int row) except -1
     @cython.locals(left=u64, word=u64, size=u64)
     cpdef int prefetch_objects(self, Place place, int row) except -1
+    cpdef int depend(self, Place place, u64 slot) except -1

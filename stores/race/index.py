@@ -50,6 +50,22 @@ A pinned client that has seen a pointer may use the subtable until it leaves, ev
 meanwhile: its slots are frozen before the split and never change again. So a word that a client
 reads in a slot was there at some moment after it saw the pointer and before the split; and its CAS
 of a frozen slot fails. An entry never has the same subtable twice.
+
+In a durable pool (docs/durable.md) a power cut leaves of each cache line some version since it was
+last written back. Each change of a key is a CAS on one slot, and
+
+    - a client that changes a slot has what the slot links to persist before, and the slot before it
+      returns (slots.py, client.py);
+    - a client that goes by a slot, or by a vacant one, has that slot persist before it returns, or
+      before it decides an insert: `depend`. So of two changes of a key in different slots, the
+      earlier one persists before the later one happens; in one slot that is so anyway;
+    - likewise for the entries that lead to the slot: `locate` notes an entry when it finds there
+      another pointer than this handle has seen and made persistent before.
+
+So what a power cut leaves of a key is its state after some change, and no operation that has
+returned went by a later one: durable linearizability. Readers write lines back, instead of writers
+that mark a word as not yet persistent (link-and-persist), since a slot word has no bit to spare,
+and a line that is written back twice costs little beside a second CAS.
 """
 
 from __future__ import annotations
@@ -219,6 +235,8 @@ class Index:
             pointer = self.endpoint.load(entry)
             if not is_split(pointer):
                 break
+            if self.endpoint.durable:
+                self.endpoint.dirty(entry, 8)
             self.below(number)
             depth += 1
             if depth > self.deepest:
@@ -228,6 +246,8 @@ class Index:
         if pointer != self.known[index]:
             self.known[index] = pointer
             place.surprised = True
+            if self.endpoint.durable:
+                self.endpoint.dirty(entry, 8)
         place.hash = hashed
         place.table = table
         place.depth = depth
@@ -278,6 +298,15 @@ class Index:
         self.depths = memoryview(bytearray(np.repeat(np.frombuffer(self.depths, "u1"), 2)))
         self.known = array("Q", np.pad(known, ((0, 0), (0, known.shape[1]))).tobytes())
 
+    def depend(self, place: Place, slot: int) -> None:
+        """In a durable pool: note what an outcome depends on, which its writer may not have written
+        back yet: the slot that has the key, or, if 0, all buckets that could have it."""
+        if slot:
+            self.endpoint.dirty(slot, 8)
+        elif place.base:
+            self.endpoint.dirty(place.first, 128)
+            self.endpoint.dirty(place.second, 128)
+
     # ---- entries of directories -------------------------------------------------------------
 
     def entry(self, table: int, number: int) -> int:
@@ -304,6 +333,7 @@ class Index:
     def slots_of(self, base: int) -> Any:
         """A copy of the subtable there as an array of shape (groups, 3 buckets, 8 words)."""
         raw = self.endpoint.read(base, self.groups * GROUP_SIZE)
+        self.endpoint.dirty(base, self.groups * GROUP_SIZE)
         return np.frombuffer(raw, dtype="<u8").reshape(self.groups, 3, 8)
 
     # ---- finding ----------------------------------------------------------------------------

@@ -19,6 +19,9 @@ A writer of slots has three methods, `replace`, `insert` and `remove`. Each retu
 operation starts again), or FULL: the subtable must be split. Other writers are transactional
 (stores/rtx/hash_slots.py) and replicated (stores/fusee/slots.py).
 
+In a durable pool, a power cut leaves a slot as it was before some CAS or after it; an undecided
+insert's word means nothing then, and is cleared (mending.py).
+
 A kill leaves behind: the client journal (client.py) names the new object and its slot, the old
 object and its slot. Recovery frees the new object if the deciding CAS did not happen, else the old
 one: that which is not validly linked.
@@ -54,6 +57,9 @@ class Slots:
             return FULL
         self.client.retarget(0, slot)
         self.client.log(word & REFERENCE_MASK, slot)
+        if self.endpoint.durable:
+            # ORDER: the new object persists before a slot links to it.
+            self.endpoint.persist()
         # LINEARIZES: update
         lost = self.endpoint.cas(slot, word, desired) != word
         # CRASH(updated): the old object is in the client journal and no longer linked.
@@ -76,6 +82,11 @@ class Slots:
         # CRASH(inserting): readers pass over the tentative slot; other inserts may empty it.
         if not self.goes_on(place, key, slot, attempt):
             return AGAIN
+        if self.endpoint.durable:
+            # ORDER: the new object persists before a slot links to it in force; and so does the
+            # absence of the key from all other slots.
+            self.index.depend(place, 0)
+            self.endpoint.persist()
         return DONE if self.decide(slot, tentative, desired) else AGAIN
 
     def decide(self, slot: int, tentative: int, desired: int) -> bool:

@@ -50,3 +50,4 @@ cdef class Splitter:
     @cython.locals(index=int, word=u64, half=u64)
     cpdef int move(self, Place place, u64 base, u64 first, u64 second) except -1
     cpdef int fill(self, u64 slot, u64 word) except -1
+    cpdef int persist_halves(self, Place place, u64 first, u64 second) except -1

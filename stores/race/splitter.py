@@ -118,10 +118,23 @@ class Splitter:
         self.freeze(old)
         self.move(place, self.index.base_of(old), first & ADDRESS_MASK, second & ADDRESS_MASK)
         self.client.log(old & REFERENCE_MASK, place.entry)
+        if self.endpoint.durable:
+            self.persist_halves(place, first, second)
         self.endpoint.cas(place.entry, old, SPLIT)
         # CRASH(split): the old subtable is in the client journal and no longer linked.
         self.endpoint.wait()
         return DONE
+
+    def persist_halves(self, place: Place, first: int, second: int) -> None:
+        """Have both halves of an entry persist, whichever clients have filled them, and the entries
+        that point to them. Before the subtable is split for good: after a power cut, an entry that
+        is not split has its subtable, and no halves (mending.py)."""
+        index = self.index
+        for half in (0, 1):
+            self.endpoint.dirty(index.entry(place.table, 2 * place.number + half), 8)
+        self.endpoint.dirty(index.base_of(first), index.subtable_size)
+        self.endpoint.dirty(index.base_of(second), index.subtable_size)
+        self.endpoint.persist()
 
     def obtain(self, place: Place, number: int, word: int) -> int:
         """The pointer of an entry; if it is 0, to a new subtable with this word in each slot.
@@ -137,6 +150,9 @@ class Splitter:
         if not new:
             return 0
         self.endpoint.write(new & ADDRESS_MASK, self.filled(number, word))
+        if self.endpoint.durable:
+            # ORDER: a subtable persists before an entry points to it.
+            self.endpoint.persist()
         self.client.retarget(self.client.held - 1, entry)
         pointer = self.endpoint.cas(entry, 0, new)
         # CRASH(subtable-made): it is linked, and the next client that needs it goes on.

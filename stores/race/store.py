@@ -18,6 +18,7 @@ from limpet.stores.base import as_bytes
 from limpet.stores.race.check import Check
 from limpet.stores.race.hash_store import HashStore
 from limpet.stores.race.index import Holds, Index
+from limpet.stores.race.mending import Mending
 from limpet.stores.race.parameters import GrowingParameters
 from limpet.stores.race.slots import Slots
 from limpet.stores.race.splitter import Splitter
@@ -28,6 +29,7 @@ from limpet.stores.status import DONE, EXISTS, FULL, MISSING, NO_MEMORY, UPDATE
 class Race(HashStore):
     """The `race` store. `GrowingParameters`."""
 
+    durable = True
     Parameters: type[GrowingParameters] = GrowingParameters
     swaps = True
     views = True
@@ -56,7 +58,10 @@ class Race(HashStore):
 
     def _take_once(self, key: bytes, take: Callable[[], Any]) -> Any:
         self.index.choose(self.place, key)
-        return take() if self.index.find(self.place, key) else None
+        slot = self.index.find(self.place, key)
+        if self.endpoint.durable:
+            self.index.depend(self.place, slot)
+        return take() if slot else None
 
     def swap(self, key: Any, expected: bytes, value: Any = None) -> bool:
         """As of every store. 3 round trips; 2 if the value is another one."""
@@ -82,6 +87,8 @@ class Race(HashStore):
         place = self.place
         self.index.choose(place, key)
         slot = self.index.find(place, key)
+        if self.endpoint.durable:
+            self.index.depend(place, slot)
         if not slot:
             return MISSING
         # ORDER: the value is read after the slot's word. The CAS of that word, while the client is
@@ -94,6 +101,10 @@ class Race(HashStore):
         if not reference:
             return NO_MEMORY
         return self.slots.replace(place, slot, (place.hash & 0xFF) << 56 | reference)
+
+    def mend(self) -> dict[int, int]:
+        found: dict[int, int] = Mending(self.index).run()
+        return found
 
     @staticmethod
     def make(pool: Any, name: str, parameters: Any) -> None:

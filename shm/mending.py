@@ -1,0 +1,239 @@
+"""Making a durable pool whole after a power cut: `make_whole`, by the first process that opens it.
+
+A power cut ends all clients, and leaves of each cache line some version since it was last written
+back. Clients keep an order only for what stores need (`Endpoint.persist`): contents before links,
+links before an operation returns. Everything else is made anew here from what is reachable.
+
+Word (control segment)
+    power   the boot of this host (its kernel's boot id, as in client slots) since which the pool is
+            whole; written by its creator, and as the last step below. It is persistent
+
+A client that opens the pool compares `power` with its own boot. If they are equal, nothing was
+lost: no power was cut since, though clients may have been killed. If not, all clients are gone,
+whatever their slots say, and lines may be lost. Then, under a lock that the kernel drops when the
+process ends (life_locks.py), so that no other process joins meanwhile:
+
+    1. client slots, event ring and the word `leader` become as in a new pool; slots keep the number
+       of their last client
+    2. no client is left in a directory: claims are given up, as are plans of regions; plans and
+       drops of stores go on when their names are wanted next, or by `pool.recover()`
+    3. join, as a client
+    4. each store makes itself whole (`Store.mend`): it ends or takes back what was under way
+    5. block tables and used bits are made anew: regions and reachable objects say all of it
+    6. all of it persists; then `power`
+
+Why 5 holds: an object that a persistent link names has not been used again, since its unlinking
+client's pin counts until the unlinking persists (client.py). So no two reachable objects overlap,
+and all those of a block are of one class. It is checked, and PoolCorrupt says where it is not so.
+
+A kill, or another power cut, in the midst of it leaves `power` as it was, and the next process
+begins anew. Each step takes away what was under way, and adds nothing, so any part of it may be
+done already.
+
+The pool is of one host: `durable` with `multi_host` is refused.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from limpet.shm.catalogue.directory import PLANNED
+from limpet.shm.clients.liveness import this_host
+from limpet.shm.endpoint import slots
+from limpet.shm.endpoint.layout import (
+    EPOCH,
+    EVENT_COUNT,
+    EVENT_RING,
+    EVENT_SIZE,
+    EVENTS,
+    LEADER,
+    NODE_SHIFT,
+    OFFSET_MASK,
+    POWER,
+    SLOT_SIZE,
+    SLOTS_USED,
+    catalogue_address,
+    slot_address,
+)
+from limpet.shm.endpoint.words import (
+    LARGE,
+    LARGE_CLASS,
+    REGION,
+    SLAB,
+    block_word,
+    tail_word,
+)
+from limpet.shm.errors import NodeFailed, ParameterError, PoolCorrupt
+
+if TYPE_CHECKING:
+    from limpet.shm.alloc.heap import Heap
+    from limpet.shm.arrays import Words
+    from limpet.shm.endpoint.fabric import Endpoint
+    from limpet.shm.endpoint.layout import NodeLayout
+    from limpet.shm.parameters import PoolParameters
+
+log: Final = logging.getLogger("limpet")
+
+MEND_LOCK: Final = 1 << 61
+"""The byte of the control segment's file that is locked meanwhile."""
+TOLD_S: Final = 2.0
+CHUNK: Final = 1 << 20
+
+
+def note_changes(endpoint: Endpoint, layout: NodeLayout, parameters: PoolParameters) -> None:
+    """Have an endpoint note what it changes, but for what is made anew. CoherenceError: it cannot
+    write lines back."""
+    control = catalogue_address(parameters.clients) & OFFSET_MASK
+    endpoint.make_durable(layout.block_table, layout.blocks, EPOCH & OFFSET_MASK, control)
+
+
+def make_whole(pool: Any) -> None:
+    """Join a durable pool; before, make it whole if power was cut since it was used last."""
+    locks = pool.membership.locks
+    boot = this_host().boot
+    told, began = False, time.monotonic()
+    if not locks.file:
+        raise ParameterError(
+            f"{pool.url}: its file system has no locks of open file descriptions, which a durable "
+            "pool needs"
+        )
+    while pool.endpoint.load(POWER) != boot:
+        if not locks.take(MEND_LOCK):
+            if not told and time.monotonic() - began > TOLD_S:
+                told = True
+                log.warning("%s: waiting for a process that makes it whole", pool.url)
+            time.sleep(0.005)
+            continue
+        try:
+            if pool.endpoint.load(POWER) != boot:
+                _mend(pool, boot)
+                return
+        finally:
+            locks.drop(MEND_LOCK)
+    pool.membership.join()
+
+
+def _mend(pool: Any, boot: int) -> None:
+    endpoint, began = pool.endpoint, time.monotonic()
+    _forget_clients(endpoint, pool.parameters)
+    pool.catalogue.calm(())
+    for node, directory in enumerate(pool.regions.directories):
+        try:
+            directory.calm((PLANNED,))
+        except NodeFailed:
+            log.warning("%s: node %d is lost, and is not made whole", pool.url, node)
+    pool.membership.join()
+    try:
+        counts = pool.exclusively(lambda: _mend_memory(pool))
+        endpoint.persist()
+        # ORDER: last: from here on the pool counts as whole.
+        endpoint.store(POWER, boot)
+        endpoint.dirty(POWER, 8)
+        endpoint.persist()
+    except BaseException:
+        pool.membership.depart()
+        raise
+    log.warning(
+        "%s: power was cut while it was in use; it is whole again: %d objects on %d nodes, in "
+        "%.0f ms", pool.url, *counts, 1e3 * (time.monotonic() - began),
+    )  # fmt: skip
+
+
+def _forget_clients(endpoint: Endpoint, parameters: PoolParameters) -> None:
+    """All clients are gone. Their slots keep the incarnation, and the clock."""
+    for slot in range(parameters.clients):
+        at = slot_address(slot)
+        words = [0] * (SLOT_SIZE // 8)
+        words[0] = endpoint.load(at) & slots.INCARNATION_MASK
+        words[slots.CLOCK // 8] = endpoint.load(at + slots.CLOCK)
+        endpoint.write(at, struct.pack(f"<{len(words)}Q", *words))
+    endpoint.write(EVENT_RING, bytes(EVENTS * EVENT_SIZE))
+    for word in (EVENT_COUNT, SLOTS_USED, LEADER):
+        endpoint.store(word, 0)
+
+
+def _mend_memory(pool: Any) -> tuple[int, int]:
+    """Steps 4 and 5; how many objects are in use, on how many nodes."""
+    sizes: dict[int, int] = pool.contents.mend()
+    references = np.unique(np.append(pool.contents.references(), pool.regions.references()))
+    nodes = 0
+    for node in range(pool.parameters.nodes):
+        on_node = references >> np.uint64(NODE_SHIFT) & np.uint64(0xFF) == node
+        tables = _Tables(pool, node, sizes)
+        try:
+            tables.fill(references[on_node])
+            tables.write()
+            nodes += 1
+        except NodeFailed:
+            continue
+    return len(references), nodes
+
+
+class _Tables:
+    """The block table and the used bits of a node, as they have to be."""
+
+    def __init__(self, pool: Any, node: int, sizes: dict[int, int]) -> None:
+        self.pool = pool
+        self.node = node
+        self.sizes = sizes
+        self.heap: Heap = pool.heap
+        self.endpoint: Endpoint = pool.endpoint
+        self.words: Words = np.zeros(self.heap.block_count, dtype="<u8")
+        self.bits: dict[int, int] = {}
+        """By block, its used bits."""
+
+    def fill(self, references: Words) -> None:
+        """Enter the regions, and these objects. Raises PoolCorrupt where they do not fit."""
+        for first, count, mark in self.pool.regions.extents(self.node):
+            for block in range(first, first + count):
+                self._enter(block, block_word(REGION, mark))
+        for reference in references.tolist():
+            if not self.heap.plausible(reference) or self.heap.replicas(reference) > 1:
+                raise self._corrupt(reference)
+            block, size_class = self.heap.block_of(reference), reference >> 48 & 0xFF
+            if size_class == LARGE_CLASS:
+                self._enter_span(block, reference)
+            elif not self.words[block]:
+                self._enter(block, block_word(SLAB, 0, size_class))
+            elif int(self.words[block]) != block_word(SLAB, 0, size_class):
+                raise self._corrupt(reference)
+            self.bits[block] = self.bits.get(block, 0) | 1 << self.heap.index_of(reference)
+
+    def _enter_span(self, first: int, reference: int) -> None:
+        size = self.sizes.get(reference, 0)
+        count = -(-size // self.heap.layout.block_size)
+        if not 0 < count <= self.heap.block_count - first:
+            raise self._corrupt(reference)
+        self._enter(first, block_word(LARGE, 0, LARGE_CLASS))
+        for block in range(first + 1, first + count):
+            self._enter(block, tail_word(first, self.pool.client.ident))
+
+    def _enter(self, block: int, word: int) -> None:
+        if self.words[block]:
+            raise PoolCorrupt(
+                f"{self.pool.url}: two things lie in block {block} of node {self.node}; destroy "
+                "the pool"
+            )
+        self.words[block] = word
+
+    def _corrupt(self, reference: int) -> PoolCorrupt:
+        return PoolCorrupt(
+            f"{self.pool.url}: a store of it links to what cannot be an object of its own, "
+            f"{reference:#x}, on node {self.node}; destroy the pool"
+        )
+
+    def write(self) -> None:
+        """Write both."""
+        layout = self.heap.layout
+        self.endpoint.write(self.heap.table_word(self.node, 0), self.words.tobytes())
+        start, size = self.heap.bitmap(self.node, 0), layout.block_count * layout.bitmap_size
+        for done in range(0, size, CHUNK):
+            self.endpoint.write(start + done, bytes(min(CHUNK, size - done)))
+        for block, bits in self.bits.items():
+            data = bits.to_bytes(layout.bitmap_size, "little")
+            self.endpoint.write(self.heap.bitmap(self.node, block), data)

@@ -1,0 +1,23 @@
+cimport cython
+
+from limpet.shm.endpoint.verbs cimport Endpoint, u64
+from limpet.stores.race.index cimport Index, is_split, is_valid
+from limpet.stores.records cimport Objects
+
+cdef u64 ADDRESS_MASK
+cdef u64 FROZEN
+cdef u64 OBJECT_MASK
+cdef u64 TENTATIVE
+
+cdef class Mending:
+    cdef readonly Index index
+    cdef readonly Endpoint endpoint
+    cdef readonly Objects objects
+    cdef readonly dict large
+
+    @cython.locals(pointer=u64, half=u64)
+    cpdef int mend_below(self, u64 table, u64 number) except -1
+    @cython.locals(half=int, entry=u64)
+    cpdef int give_up_halves(self, u64 table, u64 number) except -1
+    @cython.locals(word=u64)
+    cpdef int mend_slots(self, u64 base) except -1

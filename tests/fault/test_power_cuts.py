@@ -1,0 +1,146 @@
+"""Durable pools: a power cut at any step, of which any lines that were not written back are lost.
+
+Afterwards what had returned is there, and the pool is whole. Variants that leave a write-back out
+are caught.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from kit.mutants.power import POWER_MUTANTS
+from kit.mutants.race import Mutant, in_force
+
+from limpet.fault.explore.explorer import Exploration, cluster_of, explore
+from limpet.fault.explore.schedule import (
+    NEWEST,
+    OLDEST,
+    POWER,
+    SWITCH,
+    Action,
+    Longest,
+    Point,
+    Schedule,
+)
+from limpet.fault.explore.sim_cluster import SimulatedCluster
+from limpet.fault.explore.sim_program import parse_program
+from limpet.fault.explore.sim_run import Run, replay
+from limpet.fault.explore.sim_shrink import kind_of
+from limpet.shm.endpoint.fabric import BUILD
+from limpet.shm.endpoint.simulated import PersistentMemory
+
+COMPILED = BUILD == "compiled"
+pytestmark = pytest.mark.either_build("the same lines on either build", but=["test_line_*"])
+SUBSETS = (OLDEST, NEWEST, 2, 3, 4)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[SimulatedCluster]:
+    with cluster_of(Exploration(clients=2, durable=True)) as made:
+        yield made
+
+
+def cut_at(cluster: SimulatedCluster, program: str, step: int, subset: int) -> Run:
+    schedule = {Point(0, 0, step): (Action(POWER, subset),)}
+    return replay(cluster, parse_program(program), schedule)
+
+
+@pytest.mark.parametrize("program", ["ua", "ga", "da", "ic", "pa", "pc", "gc", "dc", "uc", "ia"])
+def test_power_is_cut_before_each_step_of_an_operation(
+    cluster: SimulatedCluster, program: str
+) -> None:
+    step = 1
+    while True:
+        for subset in SUBSETS:
+            run = cut_at(cluster, program, step, subset)
+            assert run.failure == "", (step, subset)
+        if run.cut is None:
+            break
+        step += 1
+    assert step > 5
+
+
+def test_operation_that_returned_survives_though_nothing_else_does(
+    cluster: SimulatedCluster,
+) -> None:
+    for program in ("ua ga", "da ga", "ic gc"):
+        schedule = {Point(0, 1, 1): (Action(POWER, OLDEST),)}
+        run = replay(cluster, parse_program(program), schedule)
+        assert run.failure == ""
+        assert run.cut == OLDEST
+        assert run.history[0].result == "ok"
+
+
+def test_many_schedules_with_a_cut_hold() -> None:
+    report = explore(Exploration(durable=True, schedules=400 if COMPILED else 10, seed=1))
+    assert report.ok, report.failures
+    assert report.power_cuts > report.schedules // 3
+
+
+@pytest.mark.skipif(not COMPILED, reason="the variants are caught by many runs")
+@pytest.mark.parametrize("mutant", POWER_MUTANTS, ids=lambda mutant: mutant.name)
+def test_mutant_is_caught(mutant: Mutant) -> None:
+    program = parse_program(mutant.program)
+    with in_force(mutant), cluster_of(Exploration(clients=2, durable=True)) as made:
+        found = (replay(made, program, one).failure for one in schedules(made, mutant.program))
+        failure = next(filter(None, found), "")
+    assert kind_of(failure) in mutant.says, failure
+    with cluster_of(Exploration(clients=2, durable=True)) as made:
+        for schedule in list(schedules(made, mutant.program))[::9]:
+            assert replay(made, program, schedule).failure == ""
+
+
+def schedules(cluster: SimulatedCluster, program: str) -> Iterator[Schedule]:
+    """Schedules with a power cut: late in the operation of client 0, or after its return; or, with
+    a client 1 that does its operation late in that of client 0, after the return of client 1."""
+    watch = Longest({})
+    Run(cluster, parse_program(program.split()[0].split("|")[0]), watch).go()
+    oldest = (Action(POWER, OLDEST),)
+    yield {Point(0, 1, 1): oldest}
+    for step in range(watch.steps, watch.steps - 12, -1):
+        if "|" in program:
+            yield {Point(0, 0, step): (Action(SWITCH, 1),), Point(1, 1, 1): oldest}
+        else:
+            for subset in range(2, 22):
+                yield {Point(0, 0, step): (Action(POWER, subset),)}
+
+
+# ---- the memory that loses power -----------------------------------------------------------------
+
+
+def line_memory() -> tuple[PersistentMemory, bytearray]:
+    contents = bytearray(256)
+    return PersistentMemory({0: contents}), contents  # type: ignore[dict-item]
+
+
+def test_line_that_was_written_back_stays() -> None:
+    memory, contents = line_memory()
+    contents[0:8] = b"a" * 8
+    memory.changed(0, 8)
+    memory.written_back(0, 8)
+    contents[8:16] = b"b" * 8
+    memory.changed(8, 8)
+    memory.cut(lambda count: 0)
+    assert contents[0:16] == b"a" * 8 + bytes(8)
+
+
+def test_line_is_left_with_the_first_of_its_changes_only() -> None:
+    found = set()
+    for choice in range(4):
+        memory, contents = line_memory()
+        contents[64:88] = b"a" * 8 + b"b" * 8 + b"c" * 8
+        memory.changed(64, 24)
+        memory.cut(lambda count, choice=choice: choice)  # type: ignore[misc]
+        found.add(bytes(contents[64:88]).rstrip(b"\0"))
+    assert found == {b"", b"a" * 8, b"a" * 8 + b"b" * 8, b"a" * 8 + b"b" * 8 + b"c" * 8}
+
+
+def test_line_that_is_not_written_back_may_be_there_all_the_same() -> None:
+    memory, contents = line_memory()
+    contents[128:136] = b"a" * 8
+    memory.changed(128, 8)
+    assert memory.unflushed == 1
+    memory.cut(lambda count: count - 1)
+    assert contents[128:136] == b"a" * 8
+    assert memory.unflushed == 0
