@@ -45,9 +45,17 @@ cdef class WriteSet:
     cdef readonly Endpoint endpoint
     cdef public bytes key
     cdef public u64 tree
+    cdef readonly Py_ssize_t ended
 
     @cython.locals(leaf=Leaf, page=Page, at=u64, index=int, flags=u64)
     cpdef int stage(self, bytes key, bytes value, int mode=*) except -1
+    @cython.locals(
+        leaf=Leaf, page=Page, at=u64, entries=list, merged=list, last=bytes, kept=dict, room=u64,
+        size=u64, key=bytes, value=bytes, entry=tuple, fences=tuple,
+    )
+    cpdef int stage_run(self, list keys, list values, Py_ssize_t first) except -1
+    @cython.locals(index=int)
+    cdef int _drop_extent(self, Page page, bytes key) except -1
     @cython.locals(reads=Reads, found=ObjectRead)
     cpdef bint _read_as_absent(self, Leaf leaf, bytes key) except -1
     @cython.locals(key=bytes, value=bytes, flags=u64, entries=list)
@@ -58,10 +66,10 @@ cdef class WriteSet:
     @cython.locals(tree=u64, page=Page)
     cpdef place(self, u64 at, bytes key, u64 reference)
     @cython.locals(
-        root=u64, middle=int, fence=bytes, low=bytes, high=bytes, sibling=u64, right=u64, left=u64,
-        children=list,
+        root=u64, room=u64, low=bytes, high=bytes, sibling=u64, fills=bint, pieces=list,
+        nodes=list, lows=list, index=Py_ssize_t, children=list, outcome=int,
     )
-    cpdef int _split(self, u64 at, Page page, list entries) except -1
+    cpdef int _split(self, u64 at, Page page, list entries, bint appended) except -1
     @cython.locals(leaf=Leaf, above=Page, parent=u64)
     cpdef int link_above(self, u64 level, bytes fence, u64 right) except -1
     @cython.locals(page=Page)
@@ -89,3 +97,18 @@ cdef class WriteSet:
 
 @cython.locals(leaf=Leaf)
 cpdef Leaf as_staged(Page page, tree, at)
+
+cdef u64 _size_of(tuple entry) except? 0
+@cython.locals(entry=tuple, size=u64)
+cdef u64 _bytes_of(list entries) except? 0
+@cython.locals(piece=list, pieces=list, used=u64, entry=tuple)
+cdef list _filled(list entries, u64 room, bytes low)
+@cython.locals(count=Py_ssize_t, pieces=list)
+cdef list _evened(list entries, u64 room, bytes low, bytes high)
+@cython.locals(end=u64, index=Py_ssize_t, piece=list, begin=u64)
+cdef bint _fit(list pieces, u64 room, bytes low, bytes high) except -1
+@cython.locals(
+    pieces=list, total=double, passed=double, border=double, size=u64, begin=Py_ssize_t,
+    index=Py_ssize_t,
+)
+cdef list _cut(list entries, Py_ssize_t count)

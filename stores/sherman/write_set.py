@@ -179,11 +179,12 @@ class WriteSet:
         except Busy:
             return AGAIN
 
-    def _drop_extent(self, page: Page, key: bytes) -> None:
+    def _drop_extent(self, page: Page, key: bytes) -> int:
         """The extent of a key in this leaf, if it has one, is no longer linked."""
         index = page.find(key)
         if page.exact and page.has_extent(index):
             self.commit.dropped[page.link(index)] = self.store.link | EXTENT_PAIR
+        return 0
 
     def _read_as_absent(self, leaf: Leaf, key: bytes) -> bool:
         """Note that a key is not in its leaf; False: that has changed since the transaction read
@@ -421,7 +422,10 @@ def _size_of(entry: tuple[bytes, bytes, int]) -> int:
 
 def _bytes_of(entries: Entries) -> int:
     """Bytes that entries take in a node."""
-    return sum(map(_size_of, entries))
+    size = 0
+    for entry in entries:
+        size += _size_of(entry)
+    return size
 
 
 def _filled(entries: Entries, room: int, low: bytes) -> list[Entries]:
@@ -443,33 +447,37 @@ def _filled(entries: Entries, room: int, low: bytes) -> list[Entries]:
 
 def _evened(entries: Entries, room: int, low: bytes, high: bytes | None) -> list[Entries]:
     """Cut entries into as few pieces as fit nodes with `room` bytes for them and their fences, each
-    of about as many bytes. `low`, `high`: the outer fences."""
+    of about as many bytes. `low`, `high`: the outer fences. Raises StoreCorrupt if none do."""
     count = 2
-    while True:
+    while count <= len(entries):
         pieces = _cut(entries, count)
-        fences = [low, *(piece[0][0] for piece in pieces[1:]), high or b""]
-        if all(
-            len(fences[index]) + len(fences[index + 1]) + _bytes_of(piece) <= room
-            for index, piece in enumerate(pieces)
-        ):
+        if _fit(pieces, room, low, high):
             return pieces
-        if count >= len(entries):
-            raise StoreCorrupt(f"an entry of {_bytes_of(entries)} bytes is in no node: damaged")
         count += 1
+    raise StoreCorrupt(f"an entry of {_bytes_of(entries)} bytes is in no node: damaged")
+
+
+def _fit(pieces: list[Entries], room: int, low: bytes, high: bytes | None) -> bool:
+    """Whether each of these pieces fits a node, with its fences."""
+    end = 0 if high is None else len(high)
+    for index in range(len(pieces) - 1, -1, -1):
+        piece = pieces[index]
+        begin = len(piece[0][0]) if index else len(low)
+        if begin + _bytes_of(piece) + end > room:
+            return False
+        end = begin
+    return True
 
 
 def _cut(entries: Entries, count: int) -> list[Entries]:
     """Cut entries into so many pieces of about as many bytes, none of them empty."""
     pieces: list[Entries] = []
-    total, passed, begin = _bytes_of(entries), 0.0, 0
-    for index, entry in enumerate(entries):
-        size = _size_of(entry)
+    total, passed, begin = float(_bytes_of(entries)), 0.0, 0
+    for index in range(len(entries)):
+        size = _size_of(entries[index])
         # A border is at the nearest end of an entry.
-        if (
-            index > begin
-            and len(pieces) < count - 1
-            and passed + size / 2 >= total * (len(pieces) + 1) / count
-        ):
+        border = total * (len(pieces) + 1) / count
+        if index > begin and len(pieces) < count - 1 and passed + size / 2.0 >= border:
             pieces.append(entries[begin:index])
             begin = index
         passed += size
