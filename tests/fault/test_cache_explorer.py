@@ -37,6 +37,13 @@ def test_run_is_the_same_again() -> None:
         assert len({replay(cluster, program, {}).digest() for _ in range(3)}) == 1
 
 
+@pytest.mark.parametrize("letter", [*"iupgdesfk", "v"])
+def test_every_call_of_a_cache_can_be_in_a_program(letter: str) -> None:
+    text = letter if letter == "v" else letter + "a"
+    with CacheCluster("cache", 3) as cluster:
+        assert replay(cluster, parse_program(f"{text}|{text}|ga"), {}).failure == ""
+
+
 def found_out(parameters: Exploration, spoil: Any) -> str:
     """The first failure in runs on a cluster that `spoil` makes wrong."""
     with cluster_of(parameters) as cluster:
