@@ -76,10 +76,6 @@ UNDECLARED: Final = {
     "limpet.stores.sherman.transactional": """
         SPARED_BLOCKS
     """,
-    "limpet.stores.sherman.write_set": """
-        AGAIN AT_ONCE DONE EXISTS EXTENT EXTENT_PAIR INSERT LOCKED MISSING NO_MEMORY
-        OBJECT_SIZE POINTER ROUNDS_MAX SHRINKS_MAX SLOTS UPDATE
-    """,
     "limpet.stores.swarm.store": """
         ATTEMPTS_MAX IN_PLACE_WORDS
     """,
