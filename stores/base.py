@@ -407,7 +407,8 @@ class Store:
 
         `reads`, `writes`, `cas` (`cas_lost` of them failed), `atomics` (the other atomics),
         `bytes_read`, `bytes_written` and `round_trips` count the verbs of operations on memory
-        nodes; `background` has the same counts for housekeeping and the control segment.
+        nodes, `lines_flushed` and `fences` their write-backs; `background` has the same counts for
+        housekeeping and the control segment.
         """
         return {
             "kind": self.kind,

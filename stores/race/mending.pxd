@@ -5,9 +5,14 @@ from limpet.stores.race.index cimport Index, is_split, is_valid
 from limpet.stores.records cimport Objects
 
 cdef u64 ADDRESS_MASK
+cdef object CLASS
+cdef object CLASS_OF_FROZEN
 cdef u64 FROZEN
+cdef int LARGE_CLASS
 cdef u64 OBJECT_MASK
 cdef u64 TENTATIVE
+cdef object UNSETTLED
+cdef int VACANT_CLASS
 
 cdef class Mending:
     cdef readonly Index index
