@@ -109,6 +109,7 @@ class PoolOptions(TypedDict, total=False):
     lease_us: int
     fence: str
     multi_host: bool
+    durable: bool
     coherent: bool
     coherent_bytes: int | str
 
