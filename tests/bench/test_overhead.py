@@ -77,7 +77,8 @@ def test_the_mixes_are_those_of_the_paper() -> None:
 
 
 def test_one_client_pays_for_what_a_design_adds() -> None:
-    """Of a read from a tree, rTX's metadata (a round trip); of RACE's operations, nothing."""
+    """Of a read from a tree, rTX's metadata (a round trip); of RACE's operations, a word that
+    counts changes."""
     trees = rows("tree", "CA", 1, 20, 200)
     gets = {design: report.kinds[0] for design, report in trees["C", 1].reports.items()}
     assert gets["Optimal"].round_trips == gets["DTX"].round_trips == 1
@@ -89,7 +90,7 @@ def test_one_client_pays_for_what_a_design_adds() -> None:
     assert trees["A", 1].paper_latency == "1.6-2"
     assert 1.2 < trees["A", 1].times["rTX"] < 2.2
     (hashed,) = rows("hash", "A", 1, 20, 200).values()
-    assert hashed.share["rTX"] == 1
+    assert hashed.share["rTX"] == pytest.approx(1, abs=0.005)
     assert hashed.share["DTX"] < 1
 
 

@@ -87,6 +87,7 @@ class ChannelCatalogue:
     resolves = Race.resolves
     stops = Race.stops
     transactional = False
+    durable = False
     make = staticmethod(Race.make)
     unmake = staticmethod(Race.unmake)
     complete = staticmethod(Race.complete)
