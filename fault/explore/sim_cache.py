@@ -107,7 +107,7 @@ class CacheRun(Run):
 
     # ---- the clients ----------------------------------------------------------------------------
 
-    def _perform(self, store: Any, client: int, kind: str, key: bytes, label: Any) -> None:
+    def perform(self, store: Any, client: int, kind: str, key: bytes, label: Any) -> None:
         number = len(self.history)
         label = b"%d.%d" % (client, number)
         called = Record(client, "get", key, None, "unknown", None, self._tick(), None)
@@ -264,7 +264,7 @@ class CacheRun(Run):
         try:
             for look in ("before recovery", "after recovery"):
                 for key in keys:
-                    self._perform(store, len(self.clients), "get", key, None)
+                    self.perform(store, len(self.clients), "get", key, None)
                 if look == "before recovery":
                     setup_client.recover()
             wrong = self.failure or self._wrong_registers()
