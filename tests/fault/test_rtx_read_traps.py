@@ -11,6 +11,7 @@ from kit.mutants.rtx import (
     BLIND_DELETE,
     CUT_WHATEVER_BECAME_OF_IT,
     MOVES_NOTHING_EMPTY,
+    NOT_COUNTED,
     STARTS_AGAIN,
     UNCHANGED,
     Mutant,
@@ -93,6 +94,31 @@ def _writer_is_never_done(pools: Any) -> None:
     clients.sound()
 
 
+def _another_transaction_between_two_reads(pools: Any) -> None:
+    """Values of two moments: y is read after another transaction has changed x and y."""
+    clients = Clients(pools, 1)
+    (reader,) = clients.puppets
+    seen: list[tuple[Any, Any]] = []
+    calls = 0
+
+    def change(tx: Any) -> None:
+        tx.put(clients.store, clients.kx, NEW)
+        tx.put(clients.store, clients.ky, NEW)
+
+    def work(tx: Any) -> None:
+        nonlocal calls
+        calls += 1
+        x = tx.get(reader.store, clients.kx)
+        tx.get(reader.store, clients.kz)
+        if calls == 1:
+            clients.pool.transaction(change)
+        seen.append((x, tx.get(reader.store, clients.ky)))
+
+    reader.pool.transaction(work)
+    assert seen == [(NEW, NEW)]
+    clients.sound()
+
+
 def _entries_without_bytes(pools: Any) -> None:
     """R12"""
     come_and_go(pools().store("rtx-sherman", name="test", capacity=100), 1, 200)
@@ -105,6 +131,9 @@ TRAPS: Final[dict[str, tuple[Mutant, Mutant, Scenario, type[Exception]]]] = {
         AssertionError,
     ),
     "R11": (STARTS_AGAIN, UNCHANGED, _writer_is_never_done, limpet.TransactionConflict),
+    "counts": (
+        NOT_COUNTED, UNCHANGED, _another_transaction_between_two_reads, AssertionError,
+    ),
     "R12": (MOVES_NOTHING_EMPTY, UNCHANGED, _entries_without_bytes, limpet.LimpetError),
 }  # fmt: skip
 """The variant, what it differs from, the scene, and how it fails there."""

@@ -368,6 +368,13 @@ READS_TORN: Final = Mutant(
     "what-was-read-is-not-looked-at-again",
     (replaced("rtx/execution", "Transaction._holds", looks_at_nothing_again),),
 )
+NOT_COUNTED: Final = Mutant(
+    "changes-are-not-counted",
+    (
+        replaced(LOG, "begin_change", nothing),
+        replaced("sherman/leaf_writer", "begin_change", nothing),
+    ),
+)
 APPLIES_FIRST: Final = Mutant(
     "applies-before-it-is-decided", (Change(LOG, "Log.decide", applies_first),)
 )
