@@ -33,7 +33,7 @@ from limpet.shm.errors import CoherenceError, NodeFailed
 
 
 class Block:
-    """What a view and a reservation share: memory of one object, lent for a block."""
+    """The common part of a view and a reservation: memory of one object, lent for a block."""
 
     def __init__(self, store: Any, key: bytes) -> None:
         self.store = store

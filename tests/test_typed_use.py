@@ -83,7 +83,7 @@ def test_types_of_a_pool(pool: limpet.Pool) -> None:
 if TYPE_CHECKING:
 
     def refused(pool: limpet.Pool) -> None:
-        """What mypy must refuse: an ignore that is not needed is an error."""
+        """Lines that mypy must refuse: an ignore that is not needed is an error."""
         configs: limpet.SharedDict[str, Config] = pool.dict("configs")
         configs["a"] = 1  # type: ignore[assignment]
         configs[1]  # type: ignore[index]

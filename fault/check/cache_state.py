@@ -54,7 +54,7 @@ def bounds_fault(store: Any) -> str:
 
 
 def excess_fault(store: Any) -> str:
-    """What the ledger counts too much after three laps, as text; "" if that is nothing."""
+    """The excess that the ledger counts after three laps, as text; "" if that is nothing."""
     lap = store.ledger.lap()
     for _ in range(STEPS_MAX):
         store.within(store.hand.step, 0, False, True)

@@ -98,7 +98,7 @@ class CacheDrillReport(RunReport):
 
 
 class Notes:
-    """What workers note for each other, in memory that outlives them: arrays of 64-bit words."""
+    """The notes of workers for each other, in memory that outlives them: arrays of 64-bit words."""
 
     def __init__(self, slots: int, keys: int) -> None:
         size = slots * keys

@@ -54,7 +54,7 @@ WAITS_MAX: Final = 200
 _DRAWN: Final = "eeesgggggdpuifffkv"
 _OF_FLIGHTS: Final = "ffffgg"
 NOTHING: Final = b"nothing"
-"""What a miss writes, in the history of registers."""
+"""The value that a miss writes, in the history of registers."""
 USUAL: Final = Terms(tags=TAG)
 BRIEF: Final = Terms(TTL_MS, tags=TAG)
 SLIDING: Final = Terms(TTL_MS, TTL_MS, tags=TAG)

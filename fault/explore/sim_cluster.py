@@ -158,7 +158,7 @@ class SimulatedCluster:
             pool_class = PoweredPool if durable else SimulatedPool if coherent else CachedPool
         self.pool_class = pool_class
         self.power: PersistentMemory | None = None
-        """What a power cut leaves; only of a durable pool."""
+        """The memory that a power cut leaves; only of a durable pool."""
         self.fence = fence
         self._began = self.clock = RUN_S
         self.crash: Callable[[SimulatedClient], None] | None = None

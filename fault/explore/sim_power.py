@@ -1,4 +1,4 @@
-"""What a power cut leaves of a durable pool in a simulated run, and whether it is whole.
+"""A look at a durable pool of a simulated run after a power cut, and whether it is whole.
 
 All clients of the run are gone, and the host has another boot. A new client opens the pool, which
 makes it whole (shm/mending.py). Then

@@ -258,7 +258,7 @@ class Agent:
 
 
 def _output(*command: str) -> str:
-    """What a program says. Raises RuntimeError with that if it fails."""
+    """The output of a program. Raises RuntimeError with that if it fails."""
     done = subprocess.run(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=100
     )

@@ -94,7 +94,7 @@ def _basic(
     needs: Needs, name: str, folder: Path, initial: Path, memory: Memory, processors: int,
     machine: str,
 ) -> list[str]:  # fmt: skip
-    """What all machines have."""
+    """The parameters that all machines have."""
     return [
         str(needs.qemu), "-nodefaults", "-no-reboot", "-display", "none",
         "-accel", "tcg,thread=multi", "-machine", machine, "-cpu", "max",

@@ -69,7 +69,7 @@ class Rack:
         self.tell = tell
         self.url = "dax://" + ",".join(f"/dev/dax{number}.0" for number in range(NODES))
         self.doing: Work = work_of(parameters.kinds[0], parameters.keys)
-        """What the clients work on now."""
+        """The store or channel that the clients work on now."""
         self.deaths: dict[int, int] = {}
         """Tickets at which clients were about to die, by their incarnations."""
         self._incarnations: dict[int, int] = {}

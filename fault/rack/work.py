@@ -23,7 +23,7 @@ HISTORY: Final = "the merged history is linearizable"
 Deaths = Mapping[int, int]
 """The tickets at which clients were about to be killed or given up, by their incarnations."""
 Wrong = Mapping[str, list[str]]
-"""What speaks against a check, by the check."""
+"""The reasons against each check, by the check."""
 
 
 class Work(Protocol):
@@ -51,7 +51,7 @@ class Work(Protocol):
         """Raise a LimpetError if an invariant does not hold."""
 
     def found(self, pool: Any) -> dict[str, Any]:
-        """What `judge` needs to know of the pool in the end, for JSON."""
+        """The facts about the pool in the end that `judge` needs, for JSON."""
 
     def judge(self, record: Record, deaths: Deaths, found: Mapping[str, Any]) -> Wrong:
-        """What speaks against the checks, in words."""
+        """The reasons against the checks, in words."""

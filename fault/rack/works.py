@@ -18,7 +18,7 @@ CHANNELS: Final[Mapping[str, Callable[[str], Work]]] = {
 }  # fmt: skip
 TRANSACTIONS: Final = (PREFIX + "rtx-sherman", PREFIX + "rtx-race")
 KINDS: Final = (*STORE_KINDS, *CHANNELS, *TRANSACTIONS)
-"""What the rack runs when it is not told otherwise."""
+"""The works that the rack runs when it is not told otherwise."""
 
 
 def work_of(kind: str, keys: int) -> Work:

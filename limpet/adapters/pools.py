@@ -1,4 +1,4 @@
-"""What all adapters share: from a location in settings to what a pool has there.
+"""The common part of all adapters: from a location in settings to what a pool has there.
 
 A location is the URL of a pool and, after its last slash, the name of the cache or store in it:
 `shm://site/pages`. Without a name, the adapter's own is taken; so a pool in files is named with it:
@@ -61,7 +61,7 @@ def divided(location: str, name: str) -> tuple[str, str]:
 
 
 class Shared(Generic[T]):
-    """What a pool has at a location: opened when it is first needed, and pickled by name.
+    """A part of a pool at a location: opened when it is first needed, and pickled by name.
 
     `kind` says how it is opened: `kind(pool, name, options)`. It must be a function of a module.
     """

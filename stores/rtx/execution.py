@@ -146,7 +146,7 @@ class Transaction:
         self._handles: list[Any] = []
         """The handles of stores that it uses."""
         self._used: list[Used] = []
-        """What each of them stands for: the same for two handles of a store."""
+        """The meaning of each of them: the same for two handles of a store."""
         self._stores: list[Used] = []
         """The same, each once."""
         self._unfound: list[bytes] = []

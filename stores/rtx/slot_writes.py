@@ -1,4 +1,4 @@
-"""What becomes of a slot of a hash store: `Change`; and, by its transaction, `SlotWrite`.
+"""The changes of a slot of a hash store: `Change`; and, by its transaction, `SlotWrite`.
 
 A part of a log (parts.py) has an entry for each slot. The client whose transaction it is keeps its
 entries as it has staged them (hash_writes.py); every other client reads them from the part.

@@ -126,13 +126,13 @@ class Night:
         """Before the sleeper comes."""
 
     def open(self, pool: Any) -> Any:
-        """What the sleeper works on, in its pool."""
+        """The store or channel that the sleeper works on, in its pool."""
 
     def night(self, successor: Any) -> None:
-        """What the others and the sleeper's successor do while it sleeps."""
+        """The work of the others and of the sleeper's successor while it sleeps."""
 
     def wrong(self) -> str:
-        """What is not as the others have left it; "" if all is."""
+        """The part that is not as the others have left it; "" if all is."""
         raise NotImplementedError
 
     def clean(self) -> None:

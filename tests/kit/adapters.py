@@ -1,4 +1,4 @@
-"""What the tests of adapters share: processes that are killed, a look at the pool, coroutine tests.
+"""Tools of the tests of adapters: processes that are killed, a look at the pool, coroutine tests.
 
 The suites of hosts are classes and functions of the installed packages. `without_loop` makes their
 coroutine tests ordinary ones, so that no plugin of pytest is needed for them.

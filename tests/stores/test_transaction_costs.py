@@ -26,7 +26,7 @@ def store(request: pytest.FixtureRequest, pools: Any) -> Any:
 
 
 def cost(store: Any, call: Callable[[], Any]) -> dict[str, int]:
-    """What the verbs of a call come to."""
+    """The sums of the verbs of a call."""
     before = store.stats()
     call()
     after = store.stats()
