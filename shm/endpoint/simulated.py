@@ -171,7 +171,7 @@ class CachedEndpoint(SimulatedEndpoint):
 
 
 class PersistentMemory:
-    """The contents that a power cut would leave of some mappings: `segments`, by the numbers of their nodes."""
+    """The contents that a power cut would leave of some mappings: `segments`, by their nodes."""
 
     def __init__(self, segments: Mapping[int, mmap.mmap]) -> None:
         self.segments = segments
