@@ -262,6 +262,27 @@ def test_a_stopped_consumer_is_waited_for(pools: Any) -> None:
         assert q.join(20)
 
 
+def test_a_consumer_that_is_done_just_before_it_ends_has_lost_nothing(
+    pools: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It calls task_done() after the joiner has read its count, and then ends."""
+    q = pools().queue("q", 4)
+    q.put(1)
+    consumer = pools.keep(limpet.open(q.pool.url)).queue("q")
+    consumer.get()
+    done: list[int] = []
+
+    def ends(ident: int) -> bool:
+        if not done:
+            done.append(ident)
+            consumer.task_done()
+        return False
+
+    monkeypatch.setattr(q.pool.membership, "lives", ends)
+    assert q.join(5)
+    assert len(done) == 1
+
+
 def test_elements_of_workers_killed_at_random_are_done_or_lost(pools: Any) -> None:
     q = pools(node_size="4MiB").queue("q", 16)
     number = 3000 if limpet.build == "compiled" else 300

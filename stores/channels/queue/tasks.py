@@ -105,13 +105,18 @@ class Tasks:
                 word = endpoint.load(at)
                 lost = endpoint.load(at + LOST)
                 # ORDER: after the counts, so that they are those of that participant.
-                if participants.word(row) == ident:
+                if participants.word(row) != ident:
+                    continue
+                count = word & COUNT_MASK
+                if not (ident and count and word >> TURN_SHIFT == lost >> TURN_SHIFT):
+                    break
+                if not ident & CLAIMED and participants.lives(ident):
+                    living += count
+                    break
+                # ORDER: the count after the look at the client, which may have been done with its
+                # elements just before it ended.
+                if endpoint.load(at) == word:
+                    gone += count
                     break
             gone += lost & COUNT_MASK
-            count = word & COUNT_MASK
-            if ident and count and word >> TURN_SHIFT == lost >> TURN_SHIFT:
-                if ident & CLAIMED or not participants.lives(ident):
-                    gone += count
-                else:
-                    living += count
         return living, gone
