@@ -126,12 +126,13 @@ class Tree:
             self.store.client.leave()
 
     def fill(self) -> list[bytes]:
-        """Put keys until the only leaf is split; they, in order."""
+        """Put keys, in descending order, until the only leaf is split, in its middle; they, in
+        order."""
         keys: list[bytes] = []
         while not self.levels():
-            keys.append(b"%06d" % len(keys))
+            keys.append(b"%06d" % (1000 - len(keys)))
             self.store.put(keys[-1], VALUE)
-        return keys
+        return keys[::-1]
 
     def leaf(self, key: bytes) -> int:
         """The object of the leaf that a key is in; `store.leaf.page` is a copy of its node."""

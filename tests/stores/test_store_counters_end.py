@@ -6,6 +6,7 @@ their end (stores/*/layout.py, words.py, vacant.py, journal.py).
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Final
 
 import numpy as np
@@ -176,6 +177,11 @@ def test_words_of_slots_that_are_vacated_never_come_again(pools: Any) -> None:
 # ---- times ---------------------------------------------------------------------------------------
 
 
+def put_both(store: Any, tx: Any) -> None:
+    tx.put(store, b"there1", b"v1")
+    tx.put(store, b"there2", b"v2")
+
+
 @pytest.mark.parametrize("kind", CLOCKED)
 @pytest.mark.parametrize("time", [1 << 49, YEARS_30_US])
 def test_stores_go_on_where_their_time_grows_by_a_bit(pools: Any, kind: str, time: int) -> None:
@@ -185,9 +191,8 @@ def test_stores_go_on_where_their_time_grows_by_a_bit(pools: Any, kind: str, tim
     for each in (store, other, store):
         work(each)
         if each.transactional:
-            for _ in range(20):
-                each.pool.transaction(lambda tx, each=each: tx.put(each, b"there1", b"v1"))
-                each.pool.transaction(lambda tx, each=each: tx.put(each, b"there2", b"v2"))
+            for _ in range(40):  # each takes a log, and draws its time
+                each.pool.transaction(functools.partial(put_both, each))
     assert pool.clock.guess() > time
     assert_whole(pool, other)
 
