@@ -58,7 +58,7 @@ CHANGES: Final[dict[str, tuple[list[bytes], Callable[[Any], None]]]] = {
 
 
 @pytest.mark.either_build("every step of the same lines")
-@pytest.mark.exhaustive("every step", quick=["splits-*-warm", "merges-2-reverse"])
+@pytest.mark.exhaustive("every step", quick=["splits-*-warm", "splits-1-reverse"])
 @pytest.mark.parametrize("how", ["cold", "warm", "reverse"])
 @pytest.mark.parametrize("nodes", [1, 2])
 @pytest.mark.parametrize("change", CHANGES)

@@ -296,6 +296,7 @@ def in_child(work: Callable[[], None]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
+@pytest.mark.exhaustive_in_pure("every step", quick=["race-view"])
 @pytest.mark.parametrize("what", ["view", "reserve"])
 def test_a_client_that_is_killed_at_any_step_leaves_nothing(store: Any, what: str) -> None:
     """The value is the old or the new one, and after recovery nothing is held or leaked."""
