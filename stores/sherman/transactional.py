@@ -160,7 +160,8 @@ class RtxSherman(InlineStore):
             runs: list[dict[bytes, bytes]] = [{} for _ in self.trees.roots]
             try:
                 for key, value in pairs[begin : begin + RUN_MAX]:
-                    put, stored = as_bytes("key", key), as_bytes("value", value)
+                    put = key if type(key) is bytes else as_bytes("key", key)
+                    stored = value if type(value) is bytes else as_bytes("value", value)
                     self.object_size(put, stored)
                     runs[self.trees.tree_of(put)][put] = stored
             finally:  # what stands before an error is put
