@@ -45,7 +45,10 @@ from limpet.stores.registry import kind_named
 INSERT: Final = "insert"
 GROWTH: Final = "growth"
 POINTS: Final[Mapping[str, Mapping[str, str]]] = {
-    INSERT: {"rtx-sherman": "leaf-locked"},
+    INSERT: {
+        **dict.fromkeys(("sherman", "dtx-sherman"), "node-locked"),
+        "rtx-sherman": "leaf-locked",
+    },
     GROWTH: {
         **dict.fromkeys(("race", "race-locks"), "freezing"),
         "dtx-race": "entry-locked",

@@ -128,4 +128,4 @@ class InPlaceCheck(TreeCheck):
 
     def left_by(self, ident: int) -> set[str]:
         """The named crash points that a dead client shows."""
-        return set()
+        return {"node-locked"} if self.store.node_locks.any_held(ident) else set()

@@ -11,9 +11,13 @@ The unlocking verb goes in the same round trip as the write of the node.
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
+import numpy as np
+
 from limpet.shm.endpoint.layout import NODE_SHIFT, OFFSET_MASK
+from limpet.shm.errors import NodeFailed
 from limpet.stores.baselines.dtx.locks import ObjectLocks
 
 
@@ -25,6 +29,7 @@ class NodeLocks(ObjectLocks):
         self.roots = store.trees.roots
         self.blocks = store.heap.blocks
         self.node_size = store.parameters.node_size
+        self.table_size = store.parameters.table_size - self.node_size
         self.in_nodes = store.parameters.optimistic
         self.idempotent = store.parameters.idempotent
 
@@ -36,6 +41,15 @@ class NodeLocks(ObjectLocks):
         if at == root:
             return first
         return first + 8 + ((at & OFFSET_MASK) - self.blocks) // self.node_size * 8
+
+    def any_held(self, ident: int) -> bool:
+        """Whether this client holds the lock of some node, as the tables say, read at once."""
+        for root in self.roots:
+            with contextlib.suppress(NodeFailed):
+                table = self.endpoint.read(int(root) + self.node_size, self.table_size)
+                if (np.frombuffer(table, np.uint64) == ident).any():
+                    return True
+        return False
 
     def release(self, at: int) -> None:
         if self.idempotent:
