@@ -19,7 +19,14 @@ from limpet.fault.check.verify import FINAL
 from limpet.fault.drill.counters import Counters
 from limpet.fault.rack import record
 from limpet.fault.rack.work import HISTORY, Work
-from limpet.fault.rack.work_channels import COUNTED, EXCLUDED, GIVEN, INHERITED
+from limpet.fault.rack.work_channels import (
+    COUNTED,
+    EVERY,
+    EXCLUDED,
+    GIVEN,
+    INHERITED,
+    TOGETHER,
+)
 from limpet.fault.rack.works import KINDS, work_of
 from limpet.shm.errors import ParameterError
 
@@ -33,14 +40,14 @@ def made(tmp_path: Path) -> Iterator[record.Record]:
 
 
 def clients_of(work: Work, pool: Any, path: Path, counters: Counters) -> list[Any]:
-    """Three clients, in processes, on slots 0 to 2."""
+    """Four clients, in processes, on slots 0 to 3."""
 
     def client(slot: int) -> None:
         mine = pool.open(pool.url)
         work.work(mine, record.Record(path), slot, 1 + slot, counters.counter(slot))
         mine.close()
 
-    return [lambda slot=slot: client(slot) for slot in range(3)]
+    return [lambda slot=slot: client(slot) for slot in range(4)]
 
 
 @pytest.mark.exhaustive("seconds each", quick=["lock", "queue", "transactions-rtx-race"])
@@ -52,10 +59,10 @@ def test_work_of_clients_of_which_one_is_killed_is_right(
     pool = pools(nodes=3, node_size=8 << 20)
     work = work_of(kind, 20)
     work.prepare(pool, made)
-    counters = Counters(3)
+    counters = Counters(4)
     with children(clients_of(work, pool, tmp_path / "record", counters)) as started:
         end = time.monotonic() + 20
-        while min(made.count(slot) for slot in range(3)) < 20:
+        while min(made.count(slot) for slot in range(4)) < 20:
             assert time.monotonic() < end
             time.sleep(0.01)
         deaths = {1: made.ticket()}
@@ -65,7 +72,7 @@ def test_work_of_clients_of_which_one_is_killed_is_right(
             assert time.monotonic() < end
             time.sleep(0.01)
         counters.stop()
-        assert [os.waitpid(pid, 0)[1] for pid, _ in started] == [signal.SIGKILL, 0, 0]
+        assert [os.waitpid(pid, 0)[1] for pid, _ in started] == [signal.SIGKILL, 0, 0, 0]
     wrong = work.read(pool, made, FINAL)
     pool.recover()
     wrong += work.read(pool, made, FINAL)
@@ -159,3 +166,20 @@ def test_addition_that_is_lost_or_made_twice_is_caught() -> None:
     assert wrong("counter", [*adds, cut], {"count": 4}) == {COUNTED}
     assert wrong("counter", [*adds, cut], {"count": 1}) == {COUNTED}
     assert wrong("counter", [adds[0], adds[0]], {"count": 2}) == {COUNTED}
+
+
+def test_barrier_that_let_a_client_pass_alone_or_left_one_out_is_caught() -> None:
+    def rounds(*passed: tuple[int, int, int, int]) -> list[Any]:
+        """Of each: client, round, ticket of the call and of the return."""
+        return [(client, Operation.UPDATE, OK, 0, number, call, back)
+                for client, number, call, back in passed]  # fmt: skip
+
+    whole: dict[str, Any] = {"broken": False}
+    right = rounds((1, 0, 1, 3), (2, 0, 2, 4), (1, 1, 5, 7), (2, 1, 6, 8))
+    cut = (3, Operation.UPDATE, Result.UNKNOWN, 0, 0, 3, 0)
+    assert wrong("barrier", [*right, cut], whole) == set()
+    assert wrong("barrier", right, {"broken": True}) == {EVERY}
+    assert wrong("barrier", rounds((1, 0, 1, 2), (2, 0, 3, 4)), whole) == {TOGETHER}
+    skipped = rounds((1, 0, 1, 3), (2, 0, 2, 4), (1, 1, 5, 6), (1, 2, 7, 9), (2, 2, 8, 10))
+    assert wrong("barrier", skipped, whole) == {EVERY}
+    assert wrong("barrier", rounds((1, 0, 1, 4), (1, 0, 2, 5)), whole) == {EVERY}
