@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kit.processes import children
+from kit.processes import children, end, exit_codes, fork
 
 from limpet.fault.check.recorder import NOTE, Operation, Result
 from limpet.fault.check.self_check import identity
@@ -81,6 +81,46 @@ def test_work_of_clients_of_which_one_is_killed_is_right(
     judged = work.judge(made, deaths, work.found(pool))
     assert judged == {check: [] for check in work.checks}
     assert pool.audit()["leaked"] == 0
+
+
+@pytest.mark.exhaustive_in_pure("seconds of processes")
+def test_barrier_leaves_no_client_out_when_others_come_in_place_of_the_dead(
+    pools: Any, made: record.Record, tmp_path: Path
+) -> None:
+    pool = pools(node_size=8 << 20)
+    work = work_of("barrier", 1)
+    work.prepare(pool, made)
+    counters = Counters(4)
+
+    def started(slot: int, incarnation: int) -> int:
+        def client() -> None:
+            with pool.open(pool.url) as mine:
+                work.work(mine, record.Record(tmp_path / "record"), slot, incarnation,
+                          counters.counter(slot))  # fmt: skip
+
+        return fork(client)
+
+    def at_work(slot: int, count: int) -> None:
+        end = time.monotonic() + 20
+        while made.count(slot) < count:
+            assert time.monotonic() < end
+            time.sleep(0.001)
+
+    pids = [started(slot, 1 + slot) for slot in range(4)]
+    try:
+        for slot in range(4):
+            at_work(slot, 20)
+        for number in range(6):
+            slot = number % 4
+            end(pids[slot])
+            pids[slot] = started(slot, 10 + number)
+            at_work(slot, made.count(slot) + 100)
+        counters.stop()
+        assert exit_codes(pids) == [0] * 4
+    finally:
+        for pid in pids:
+            end(pid)
+    assert work.judge(made, {}, work.found(pool)) == {check: [] for check in work.checks}
 
 
 def test_work_that_there_is_none_of_is_named() -> None:
