@@ -111,6 +111,7 @@ def cut(rack: Rack, kind: str) -> Outcome:
         verdicts.ENDED, verdicts.BACK, verdicts.LOOKED, verdicts.AUDIT,
     ))  # fmt: skip
     _cut(rack, outcome)
+    rack.end(outcome)
     return outcome
 
 
@@ -124,10 +125,12 @@ def durable(rack: Rack, kind: str) -> Outcome:
     said = [line for machine in (rack.a, rack.b) for line in machine.console.splitlines()
             if WHOLE_AGAIN in line]  # fmt: skip
     verdicts.judge_mended(outcome, said)
+    rack.end(outcome)
     return outcome
 
 
 def _cut(rack: Rack, outcome: Outcome) -> None:
+    """Cut the power of both, and have clients of both work on afterwards."""
     rack.wait(rack.parameters.work_s, (0, 1))
     rack.dying((0, 1, 2, 3))
     for machine in (rack.a, rack.b):
@@ -146,7 +149,6 @@ def _cut(rack: Rack, outcome: Outcome) -> None:
     rack.join(rack.b, (6, 7), 12)
     rack.wait(rack.parameters.work_s / 2, (4, 5))
     _judge_back(rack, outcome, (4, 5, 6, 7))
-    rack.end(outcome)
 
 
 def withdrawn(rack: Rack, kind: str) -> Outcome:
