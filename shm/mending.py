@@ -154,6 +154,16 @@ def _join_among_hosts(pool: Any, forked: bool) -> None:
         members.join()
 
 
+def whole_since(pool: Any) -> str:
+    """The word `power`, in words for people."""
+    word = pool.endpoint.load(POWER)
+    if word == SEVERAL:
+        return "several hosts use it: it is whole if a client of one of them lives"
+    return f"whole since boot {word:016x}" + (
+        " of this host" if word == pool.membership.here.boot else ""
+    )
+
+
 def _a_client_lives(members: Any) -> bool:
     """Whether a client of a pool of several hosts lives. False, after up to two leases, if all are
     lost."""

@@ -469,6 +469,12 @@ class PoolCore:
         """
         return report.hosts(self, self.exclusively)
 
+    def whole_since(self) -> str:
+        """In words, since when a durable pool is whole; empty if the pool is not durable."""
+        if not self.parameters.durable:
+            return ""
+        return self.exclusively(lambda: mending.whole_since(self))  # type: ignore[no-any-return]
+
     def fail_node(self, node: int) -> None:
         """Mark a memory node failed: every verb of every client on it raises NodeFailed.
 

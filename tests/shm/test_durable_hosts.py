@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import logging
 import os
 import signal
@@ -14,9 +15,11 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from click.testing import CliRunner
 from kit.processes import Child, child
 
 import limpet
+from limpet.__main__ import main
 from limpet.fault.explore.sim_pools import SimulatedPmem
 from limpet.shm import mending
 from limpet.shm.backends.location import register
@@ -210,6 +213,23 @@ def test_child_that_is_forked_joins_and_is_not_to_make_the_pool_whole(url: str) 
         a.do("open")
         assert a.do("fork") == 0
         assert a.do("keys") == [b"a2", b"first", b"of the child"]
+
+
+def test_commands_show_that_it_is_durable_and_since_when_it_is_whole(url: str) -> None:
+    with serving(url, "a2") as a:
+        a.do("open")
+        run = CliRunner()
+        told = json.loads(run.invoke(main, ["hosts", url, "--json"]).stdout)
+        text = " ".join(run.invoke(main, ["hosts", url]).stdout.split())
+        shown = json.loads(run.invoke(main, ["inspect", url, "--json"]).stdout)
+    assert told["terms"]["durable"] is told["terms"]["multi_host"] is True
+    assert told["terms"]["lease_us"] == int(LEASE_S * 1e6)
+    assert (
+        told["whole_since"] == "several hosts use it: it is whole if a client of one of them lives"
+    )
+    assert "durable True" in text
+    assert f"durable: {told['whole_since']}" in text
+    assert {"a2"} < {row["host"] for row in shown["hosts"]}
 
 
 def test_durable_pool_with_a_fence_command_is_refused(url: str) -> None:
