@@ -1,17 +1,18 @@
-"""Making a durable pool whole after a power cut: `make_whole`, by the first process that opens it.
+"""Making a durable pool whole after a power cut, by the first process that joins it: `join`.
 
 A power cut ends all clients, and leaves of each cache line some version since it was last written
 back. Clients keep an order only for what stores need (`Endpoint.persist`): contents before links,
 links before an operation returns. Everything else is made anew here from what is reachable.
 
 Word (control segment)
-    power   the boot of this host (its kernel's boot id, as in client slots) since which the pool is
-            whole; written by its creator, and as the last step below. It is persistent
+    power   the boot of a host (its kernel's boot id, as in client slots) since which the pool is
+            whole, and which alone has used it; written by its creator, and as the last step below.
+            SEVERAL: clients of several hosts have used it since. It is persistent
 
 A client that opens the pool compares `power` with its own boot. If they are equal, nothing was
-lost: no power was cut since, though clients may have been killed. If not, all clients are gone,
-whatever their slots say, and lines may be lost. Then, under a lock that the kernel drops when the
-process ends (life_locks.py), so that no other process joins meanwhile:
+lost: no power was cut since, though clients may have been killed. If not, in a pool of one host,
+all clients are gone, whatever their slots say, and lines may be lost. Then, under a lock that the
+kernel drops when the process ends (life_locks.py), so that no other process joins meanwhile:
 
     1. client slots, event ring and the word `leader` become as in a new pool; slots keep the number
        of their last client
@@ -30,7 +31,12 @@ A kill, or another power cut, in the midst of it leaves `power` as it was, and t
 begins anew. Each step takes away what was under way, and adds nothing, so any part of it may be
 done already.
 
-The pool is of one host: `durable` with `multi_host` is refused.
+In a pool of several hosts, a process that opens it has the gate meanwhile (clients/gate.py). If
+`power` is not its boot, it looks at the clients in the slots. If one of them lives, power was not
+cut: `power` becomes SEVERAL, and the process joins. If all are lost (by their leases, or because
+they are of an earlier run of this host; clients/hosts.py), it makes the pool whole. That is needed
+after a power cut of all hosts, and is harmless after anything else. A client that was only taken
+for lost makes no step any more, since its slot is free (`Endpoint.guard`).
 """
 
 from __future__ import annotations
@@ -43,7 +49,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from limpet.shm.catalogue.directory import PLANNED
-from limpet.shm.clients.liveness import this_host
+from limpet.shm.clients.gate import Gate
 from limpet.shm.endpoint import slots
 from limpet.shm.endpoint.layout import (
     EPOCH,
@@ -68,7 +74,7 @@ from limpet.shm.endpoint.words import (
     block_word,
     tail_word,
 )
-from limpet.shm.errors import NodeFailed, ParameterError, PoolCorrupt
+from limpet.shm.errors import ClientError, NodeFailed, ParameterError, PoolCorrupt
 
 if TYPE_CHECKING:
     from limpet.shm.alloc.heap import Heap
@@ -81,6 +87,8 @@ log: Final = logging.getLogger("limpet")
 
 MEND_LOCK: Final = 1 << 61
 """The byte of the control segment's file that is locked meanwhile."""
+SEVERAL: Final = 1
+"""The word `power`, in place of a boot (a hash of 64 bits), when several hosts use the pool."""
 TOLD_S: Final = 2.0
 CHUNK: Final = 1 << 20
 
@@ -92,10 +100,22 @@ def note_changes(endpoint: Endpoint, layout: NodeLayout, parameters: PoolParamet
     endpoint.make_durable(layout.block_table, layout.blocks, EPOCH & OFFSET_MASK, control)
 
 
-def make_whole(pool: Any) -> None:
-    """Join a durable pool; before, make it whole if power was cut since it was used last."""
+def join(pool: Any, forked: bool = False) -> None:
+    """Join a durable pool; before, make it whole if power was cut since it was used last.
+
+    `forked`: in a forked child, which has a handle from before, and is not to make it whole. Raises
+    ClientError if that is needed.
+    """
+    if pool.parameters.multi_host:
+        _join_among_hosts(pool, forked)
+    elif not _made_whole_by_us(pool):
+        pool.membership.join()
+
+
+def _made_whole_by_us(pool: Any) -> bool:
+    """See that a pool of one host is whole; whether we made it so, and joined."""
     locks = pool.membership.locks
-    boot = this_host().boot
+    boot = pool.membership.here.boot
     told, began = False, time.monotonic()
     if not locks.file:
         raise ParameterError(
@@ -112,10 +132,68 @@ def make_whole(pool: Any) -> None:
         try:
             if pool.endpoint.load(POWER) != boot:
                 _mend(pool, boot)
-                return
+                return True
         finally:
             locks.drop(MEND_LOCK)
-    pool.membership.join()
+    return False
+
+
+def _join_among_hosts(pool: Any, forked: bool) -> None:
+    members, endpoint = pool.membership, pool.endpoint
+    boot = members.here.boot
+    with Gate(members):
+        power = endpoint.load(POWER)
+        if power != boot and not _a_client_lives(members):
+            if forked:
+                raise ClientError(f"{pool.url}: all other clients are lost; open the pool anew")
+            _mend(pool, boot)
+            return
+        if power not in (boot, SEVERAL):
+            # ORDER: before we join: from our first step on this host's lines may be lost, too.
+            _set_power(endpoint, SEVERAL)
+        members.join()
+
+
+def whole_since(pool: Any) -> str:
+    """The word `power`, in words for people."""
+    word = pool.endpoint.load(POWER)
+    if word == SEVERAL:
+        return "several hosts use it: it is whole if a client of one of them lives"
+    return f"whole since boot {word:016x}" + (
+        " of this host" if word == pool.membership.here.boot else ""
+    )
+
+
+def _a_client_lives(members: Any) -> bool:
+    """Whether a client of a pool of several hosts lives. False, after up to two leases, if all are
+    lost."""
+    beats: dict[tuple[int, int], int] = {}
+    attempt, told, began = 0, False, members.now()
+    while True:
+        unknown = False
+        for slot, word in members.occupied():
+            if members.dead(slot, word):
+                continue
+            here = members.host_of(slot).boot == members.here.boot
+            beat = members.endpoint.load(slot_address(slot) + slots.BEAT)
+            if word >> slots.STATE_SHIFT == slots.LIVE and (
+                here or beats.setdefault((slot, word), beat) != beat
+            ):
+                return True
+            unknown = True
+        if not unknown:
+            return False
+        if not told and members.now() - began > TOLD_S:
+            told = True
+            log.warning("%s: waiting for the leases of clients of other hosts", members.pool)
+        attempt += 1
+        members.endpoint.pause(attempt)
+
+
+def _set_power(endpoint: Endpoint, word: int) -> None:
+    endpoint.store(POWER, word)
+    endpoint.dirty(POWER, 8)
+    endpoint.persist()
 
 
 def _mend(pool: Any, boot: int) -> None:
@@ -132,15 +210,13 @@ def _mend(pool: Any, boot: int) -> None:
         counts = pool.exclusively(lambda: _mend_memory(pool))
         endpoint.persist()
         # ORDER: last: from here on the pool counts as whole.
-        endpoint.store(POWER, boot)
-        endpoint.dirty(POWER, 8)
-        endpoint.persist()
+        _set_power(endpoint, boot)
     except BaseException:
         pool.membership.depart()
         raise
     log.warning(
-        "%s: power was cut while it was in use; it is whole again: %d objects on %d nodes, in "
-        "%.0f ms", pool.url, *counts, 1e3 * (time.monotonic() - began),
+        "%s: power was cut, or may have been, while it was in use; it is whole again: %d objects "
+        "on %d nodes, in %.0f ms", pool.url, *counts, 1e3 * (time.monotonic() - began),
     )  # fmt: skip
 
 

@@ -161,10 +161,12 @@ class PoolParameters:
             check_flag(name, getattr(self, name))
         if self.fence == "command" and not self.multi_host:
             raise ParameterError('fence="command" is for a pool of several hosts: multi_host=True')
-        if self.durable and (self.multi_host or not self.coherent):
+        if self.durable and not self.coherent:
+            raise ParameterError("a durable pool has coherent memory: coherent=True")
+        if self.durable and self.fence == "command":
             raise ParameterError(
-                "a durable pool is of one host with coherent memory: durable=True goes with "
-                "multi_host=False and coherent=True"
+                'a durable pool cannot have fence="command": after a power cut, the first process '
+                "that opens it would wait for the command of a client"
             )
         if self.coherent:
             if self.coherent_bytes:

@@ -118,10 +118,7 @@ class PoolCore:
         try:
             self._wire(latency_ns(latency))
             self._inspect()
-            if parameters.durable:
-                mending.make_whole(self)
-            else:
-                self.membership.join()
+            self._join()
         except BaseException:
             self._unmap()
             raise
@@ -317,6 +314,12 @@ class PoolCore:
 
     # ---- identity ---------------------------------------------------------------------------
 
+    def _join(self, forked: bool = False) -> None:
+        if self.parameters.durable:
+            mending.join(self, forked)
+        else:
+            self.membership.join()
+
     def _rejoin(self) -> None:
         """Join as a new client; called in a forked child before its first operation."""
         with descriptors_needed(self.url):
@@ -334,7 +337,7 @@ class PoolCore:
                 self.clock.forget()
                 self.client.assume(0, 0, 0)
                 # Without a free slot this raises, and the next operation tries again.
-                self.membership.join()
+                self._join(forked=True)
                 self._finalizer.detach()
                 self._leave_when_done()
             self.endpoint.adopted()
@@ -465,6 +468,12 @@ class PoolCore:
         of this one's.
         """
         return report.hosts(self, self.exclusively)
+
+    def whole_since(self) -> str:
+        """In words, since when a durable pool is whole; empty if the pool is not durable."""
+        if not self.parameters.durable:
+            return ""
+        return self.exclusively(lambda: mending.whole_since(self))  # type: ignore[no-any-return]
 
     def fail_node(self, node: int) -> None:
         """Mark a memory node failed: every verb of every client on it raises NodeFailed.

@@ -7,6 +7,7 @@ once; each reports its end by a line on a pipe, which the agent hands on. A chil
 agent, and the agent with the machine.
 
     count       many atomic additions, while the other machine makes them, too
+    lateness    how late a thread gets to run, while others compute
     create      a pool on this machine's devices, and what clients work on in it
     work        clients on the slots of the record that are named
     kill        SIGKILL to one of them
@@ -51,6 +52,7 @@ from limpet.shm.endpoint.slots import LIVE, STATE_SHIFT, client_id
 from limpet.shm.errors import LimpetError
 
 WATCH_S: Final = 0.05
+NAP_S: Final = 0.05
 BOUND: Final = "shm://bound"
 DRIVER: Final = Path("/sys/bus/dax/drivers/device_dax")
 
@@ -69,13 +71,20 @@ class Agent:
 
     # ---- commands -----------------------------------------------------------------------------
 
-    def create(self, url: str, kind: str, lease_ms: int, keys: int) -> dict[str, Any]:
+    def create(
+        self, url: str, kind: str, lease_ms: int, keys: int, durable: bool = False
+    ) -> dict[str, Any]:
         """Make a pool, in place of the one that is there, and all that is worked on in it."""
         with contextlib.suppress(limpet.PoolNotFound):
             limpet.destroy(url)
         self.use(url, kind, keys)
         with limpet.create(
-            url, multi_host=True, lease_us=1000 * lease_ms, clients=64, block_size=16 << 10
+            url,
+            multi_host=True,
+            durable=durable,
+            lease_us=1000 * lease_ms,
+            clients=64,
+            block_size=16 << 10,
         ) as pool:
             self.doing.prepare(pool, self.record)
         return {"uuid": pool.uuid.hex()}
@@ -84,6 +93,17 @@ class Agent:
         """Add so many ones to a word of the record."""
         self.record.count_up(times)
         return {}
+
+    def lateness(self, seconds: float, others: int) -> dict[str, Any]:
+        """The most ms by which a sleep was too long in that time, beside so many busy children."""
+        pids = [self._fork(None, _compute) for _ in range(others)]
+        worst, end = 0.0, time.monotonic() + seconds
+        while (before := time.monotonic()) < end:
+            time.sleep(NAP_S)
+            worst = max(worst, time.monotonic() - before - NAP_S)
+        for pid in pids:
+            self._end(pid)
+        return {"worst_ms": 1000 * worst}
 
     def use(self, url: str, kind: str, keys: int) -> dict[str, Any]:
         """Take that pool and kind of work for the commands that follow."""
@@ -103,10 +123,13 @@ class Agent:
     def kill(self, slot: int) -> dict[str, Any]:
         """Kill the client of a slot, in whatever it does; its pid."""
         pid = next(pid for pid, its in self.children.items() if its == slot)
+        self._end(pid)
+        return {"pid": pid}
+
+    def _end(self, pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         del self.children[pid]
-        return {"pid": pid}
 
     def watch(self) -> dict[str, Any]:
         """Start a process that recovers dead clients."""
@@ -123,10 +146,8 @@ class Agent:
         while self.children:
             for pid in list(self.children):
                 if time.monotonic() > end:
-                    os.kill(pid, signal.SIGKILL)
+                    self._end(pid)
                     late += 1
-                    os.waitpid(pid, 0)
-                    del self.children[pid]
                 elif os.waitpid(pid, os.WNOHANG)[0]:
                     del self.children[pid]
             time.sleep(0.02)
@@ -255,6 +276,11 @@ class Agent:
     def end(self) -> dict[str, Any]:
         """End the agent, and with it the machine."""
         raise SystemExit(0)
+
+
+def _compute() -> None:
+    while True:
+        pass
 
 
 def _output(*command: str) -> str:

@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import hashlib
 import itertools
+import math
 import os
 import shutil
 import tempfile
@@ -31,6 +32,9 @@ NODE_SIZE: Final = 64 << 20
 CLIENTS: Final = 3
 """Of machine "b" when it is lost: two that work, and one that watches."""
 COUNT: Final = 300_000
+LATENESS_S: Final = 5.0
+LEASE_OF_LATENESS: Final = 10
+"""The shortest lease, in times that a thread is late: a client renews four times in a lease."""
 POLL_S: Final = 0.01
 JOINING_S: Final = 180.0
 """How long a client may take to open the pool and begin."""
@@ -39,7 +43,10 @@ Tell = Callable[[str], None]
 
 @dataclasses.dataclass(frozen=True)
 class RackParameters:
-    """Parameters of a run: kinds of work, and durations in seconds."""
+    """Parameters of a run: kinds of work, and durations in seconds.
+
+    `lease_ms`: the shortest lease of a pool; it is longer where machines are late (`Rack.measure`).
+    """
 
     kinds: tuple[str, ...] = KINDS
     lease_ms: int = 2000
@@ -48,10 +55,6 @@ class RackParameters:
     kills: int = 2
     freezes: int = 2
     processors: int = 1
-
-    @property
-    def lease_s(self) -> float:
-        return self.lease_ms / 1000
 
 
 class Rack:
@@ -68,6 +71,8 @@ class Rack:
         self.nodes = nodes
         self.tell = tell
         self.url = "dax://" + ",".join(f"/dev/dax{number}.0" for number in range(NODES))
+        self.lease_ms = parameters.lease_ms
+        """The lease of the pools."""
         self.doing: Work = work_of(parameters.kinds[0], parameters.keys)
         """The store or channel that the clients work on now."""
         self.deaths: dict[int, int] = {}
@@ -102,6 +107,19 @@ class Rack:
             f"{devices}"
         )
 
+    @property
+    def lease_s(self) -> float:
+        return self.lease_ms / 1000
+
+    def measure(self) -> None:
+        """Make leases long enough for these machines: many times as long as a thread is late."""
+        for machine in (self.a, self.b):
+            machine.tell("lateness", seconds=LATENESS_S, others=CLIENTS)
+        worst_ms = max(machine.reply("lateness")["worst_ms"] for machine in (self.a, self.b))
+        self.lease_ms = max(self.parameters.lease_ms, math.ceil(LEASE_OF_LATENESS * worst_ms))
+        self.tell(f"a thread was late by {worst_ms:.0f} ms at worst, beside {CLIENTS} busy ones: "
+                  f"leases of {self.lease_ms} ms")  # fmt: skip
+
     def prove_atomic(self) -> None:
         """Raise RackError unless additions of both machines to one word all count."""
         before = self.record.counted
@@ -131,7 +149,7 @@ class Rack:
             time.sleep(POLL_S)
         return longest
 
-    def begin(self, kind: str) -> None:
+    def begin(self, kind: str, durable: bool = False) -> None:
         """A new pool, and clients at work on both machines: slots 0 to 3."""
         self.doing = work_of(kind, self.parameters.keys)
         self.deaths.clear()
@@ -139,8 +157,8 @@ class Rack:
         self.record.clear()
         for machine in (self.a, self.b):
             machine.events.clear()
-        self.a.ask("create", url=self.url, kind=kind, lease_ms=self.parameters.lease_ms,
-                   keys=self.parameters.keys)  # fmt: skip
+        self.a.ask("create", url=self.url, kind=kind, lease_ms=self.lease_ms,
+                   keys=self.parameters.keys, durable=durable)  # fmt: skip
         self.join(self.a, (0, 1), 1)
         self.join(self.b, (2, 3), 3)
         self.at_work((0, 1))
@@ -234,6 +252,7 @@ def rack_of(needs: Needs, parameters: RackParameters, tell: Tell) -> Generator[R
                 stack.callback(machine.stop)
                 rack.boot(machine)
             rack.prove_atomic()
+            rack.measure()
             yield rack
     finally:
         shutil.rmtree(folder, ignore_errors=True)

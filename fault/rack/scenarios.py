@@ -9,6 +9,8 @@ on when "a" has given its clients up and has worked on. By turns the clocks of "
 
 `power-cut`: the power of both machines is cut at once. They boot, and their clients join.
 
+`durable`: the same with a durable pool, which the first process to open it makes whole.
+
 `withdrawn`: one of the pool's three devices is withdrawn while clients of both machines have it
 mapped, first from "b", then from "a", too; later it is there again, and the node is replaced.
 
@@ -32,6 +34,8 @@ BACK_S: Final = 30.0
 """How long clients of a machine that came back may take for their second operation."""
 KNOWN_S: Final = 30.0
 """How long machine "a" may take to see the clients of "b"."""
+WHOLE_AGAIN: Final = "it is whole again"
+"""Words in the log of a process that has made a durable pool whole."""
 WITHDRAWN_NODE: Final = 1
 SLACK_S: Final = 1.5
 """Seconds by which a machine that emulates each instruction may be late."""
@@ -106,6 +110,27 @@ def cut(rack: Rack, kind: str) -> Outcome:
     outcome = verdicts.outcome_of("the power of both machines is cut", rack.doing, (
         verdicts.ENDED, verdicts.BACK, verdicts.LOOKED, verdicts.AUDIT,
     ))  # fmt: skip
+    _cut(rack, outcome)
+    rack.end(outcome)
+    return outcome
+
+
+def durable(rack: Rack, kind: str) -> Outcome:
+    """As `cut`, with a durable pool."""
+    rack.begin(kind, durable=True)
+    outcome = verdicts.outcome_of("the power of both is cut, of a durable pool", rack.doing, (
+        verdicts.ENDED, verdicts.MENDED, verdicts.BACK, verdicts.LOOKED, verdicts.AUDIT,
+    ))  # fmt: skip
+    _cut(rack, outcome)
+    said = [line for machine in (rack.a, rack.b) for line in machine.console.splitlines()
+            if WHOLE_AGAIN in line]  # fmt: skip
+    verdicts.judge_mended(outcome, said)
+    rack.end(outcome)
+    return outcome
+
+
+def _cut(rack: Rack, outcome: Outcome) -> None:
+    """Cut the power of both, and have clients of both work on afterwards."""
     rack.wait(rack.parameters.work_s, (0, 1))
     rack.dying((0, 1, 2, 3))
     for machine in (rack.a, rack.b):
@@ -124,8 +149,6 @@ def cut(rack: Rack, kind: str) -> Outcome:
     rack.join(rack.b, (6, 7), 12)
     rack.wait(rack.parameters.work_s / 2, (4, 5))
     _judge_back(rack, outcome, (4, 5, 6, 7))
-    rack.end(outcome)
-    return outcome
 
 
 def withdrawn(rack: Rack, kind: str) -> Outcome:
@@ -204,22 +227,24 @@ def _given_up(
 ) -> None:
     """Wait until machine "a" has recovered the clients that are lost, and see that it goes on."""
     began = time.monotonic()
-    gap_s = rack.wait(4 * rack.parameters.lease_s + 10, slots, lambda: not lost & rack.others())
+    gap_s = rack.wait(4 * rack.lease_s + 10, slots, lambda: not lost & rack.others())
     left = lost & rack.others()
     outcome.figures[f"clients recovered, {when}"] = (
         f"{len(lost - left)} of {len(lost)} in {time.monotonic() - began:.2f} s"
     )
     verdicts.judge_recovered(outcome, lost, left, CLIENTS)
-    verdicts.judge_gap(outcome, when, gap_s, rack.parameters.lease_s, SLACK_S)
+    verdicts.judge_gap(outcome, when, gap_s, rack.lease_s, SLACK_S)
 
 
 SCENARIOS: Final = {
-    "killed": killed, "frozen": frozen, "power-cut": cut, "withdrawn": withdrawn,
+    "killed": killed, "frozen": frozen, "power-cut": cut, "durable": durable,
+    "withdrawn": withdrawn,
 }  # fmt: skip
 CXL: Final = "cxl"
 """The scenario of a machine by itself (cxl.py), which is run once."""
-REPLICATED: Final = ("fusee", "swarm")
-"""Kinds that `withdrawn` is for: others raise NodeFailed for what was on the node."""
+ONLY: Final = {"withdrawn": ("fusee", "swarm"), "durable": ("race",)}
+"""The kinds that a scenario is for: stores without replicas raise NodeFailed for what was on the
+node that is withdrawn, and no other kind can be in a durable pool."""
 
 
 def run(
@@ -237,7 +262,7 @@ def run(
     with rack_of(needs, parameters, tell) as rack:
         for kind in parameters.kinds:
             for name in scenarios:
-                if name == "withdrawn" and kind not in REPLICATED:
+                if kind not in ONLY.get(name, parameters.kinds):
                     continue
                 began = time.monotonic()
                 outcome = SCENARIOS[name](rack, kind)

@@ -22,6 +22,7 @@ RECOVERED: Final = "the other machine recovered every client of the lost one"
 LOST: Final = "the pool noted the node as lost, and clients of both machines went on"
 REPLACED: Final = "the node was replaced when its device was there again"
 BACK: Final = "the lost machine came back, and its clients work on"
+MENDED: Final = "the first process that opened the pool made it whole, and no other did"
 LOOKED: Final = "everything can be read and used, and check() holds"
 AUDIT: Final = "audit() after recover(): 0 bytes leaked"
 
@@ -89,6 +90,14 @@ def judge_recovered(
         outcome.complain(RECOVERED, f"only {len(lost)} of {expected} clients were there to be lost")
     if left:
         outcome.complain(RECOVERED, f"not recovered: clients {', '.join(map(str, sorted(left)))}")
+
+
+def judge_mended(outcome: Outcome, said: Sequence[str]) -> None:
+    """The lines of processes that have made the pool whole."""
+    if len(said) != 1:
+        outcome.complain(MENDED, f"{len(said)} did: {'; '.join(said)}")
+    else:
+        outcome.figures["made whole"] = said[0].partition("; ")[2]
 
 
 def judge_work(

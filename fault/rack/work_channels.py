@@ -1,4 +1,4 @@
-"""The work on channels: a lock and what it protects, a queue, a counter.
+"""The work on channels: a lock and what it protects, a queue, a counter, a barrier.
 
 Notes of a lock have INSERT for a turn's take and DELETE for its release. The value of a take's
 `read` is HAD or INHERITED; that of a release is the count that the turn has made.
@@ -25,6 +25,7 @@ from limpet.fault.drill.drill_client import Values, judge
 from limpet.fault.drill.drill_history import torn, value_bytes
 from limpet.fault.rack.record import NOTES_MAX, Record
 from limpet.fault.rack.work import FINAL_SLOT, HISTORY, WHOLE, Deaths, Wrong
+from limpet.stores.channels.barrier.layout import AGAIN_SHIFT, ROUND_SHIFT
 
 NAME: Final = "rack"
 SEED: Final = 7
@@ -35,6 +36,8 @@ PATIENCE_S: Final = 30.0
 EXCLUDED: Final = "no two turns of the lock had the protected count at one time"
 COUNTED: Final = "every addition that returned is counted, and none twice"
 GIVEN: Final = "every element was got, or is among those that lost() gives back"
+TOGETHER: Final = "no client left a round of the barrier before all of that round had come"
+EVERY: Final = "no client that lived was left out of a round, and the barrier never broke"
 
 
 # ---- a lock ------------------------------------------------------------------------------------
@@ -263,3 +266,66 @@ class CounterWork:
         if len(set(returned["read"].tolist())) != least:
             wrong.append("two additions gave the same number")
         return {COUNTED: wrong}
+
+
+# ---- a barrier -----------------------------------------------------------------------------------
+
+PARTIES: Final = 4
+"""The clients of both machines that work at one time."""
+
+
+class BarrierWork:
+    """Wait at a barrier, again and again; the living go on without a client that died.
+
+    The `read` of a note is the number of the round that the client has passed.
+    """
+
+    checks: ClassVar[tuple[str, ...]] = (TOGETHER, EVERY)
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+    def open(self, pool: Any) -> Any:
+        """The barrier; it is made if it is not there."""
+        return pool.barrier(NAME, PARTIES, on_death="continue")
+
+    def prepare(self, pool: Any, record: Record) -> None:
+        self.open(pool)
+
+    def work(
+        self, pool: Any, record: Record, slot: int, incarnation: int, counter: Counter
+    ) -> None:
+        shared, log = self.open(pool), record.log(slot, incarnation)
+        counter.start(os.getpid(), pool.client_id)
+        while not counter.stopped and log.count < NOTES_MAX:
+            start_ns = time.perf_counter_ns()
+            log.call(Operation.UPDATE, 0)
+            shared.wait()
+            log.returned(Result.OK, shared.came_in >> ROUND_SHIFT - AGAIN_SHIFT)
+            counter.add(PUTS, 8, time.perf_counter_ns() - start_ns)
+
+    def read(self, pool: Any, record: Record, incarnation: int) -> list[str]:
+        return []
+
+    def check(self, pool: Any) -> None:
+        """Nothing: a barrier has no check()."""
+
+    def found(self, pool: Any) -> dict[str, Any]:
+        return {"broken": self.open(pool).broken}
+
+    def judge(self, record: Record, deaths: Deaths, found: Mapping[str, Any]) -> Wrong:
+        notes = record.notes()
+        passed = notes[notes["result"] == Result.OK]
+        early = []
+        for number in sorted(set(passed["read"].tolist())):
+            of = passed[passed["read"] == number]
+            if of["call_ns"].max() > of["return_ns"].min():
+                early.append(f"round {number} was left before client "
+                             f"{of['client'][of['call_ns'].argmax()]} had come")  # fmt: skip
+        wrong = ["the barrier is broken"] if found["broken"] else []
+        for client in sorted(set(passed["client"].tolist())):
+            rounds = sorted(passed["read"][passed["client"] == client].tolist())
+            if rounds != list(range(rounds[0], rounds[0] + len(rounds))):
+                wrong.append(f"client {client} was not in each round from {rounds[0]} to "
+                             f"{rounds[-1]}, or in one of them twice")  # fmt: skip
+        return {TOGETHER: early, EVERY: wrong}

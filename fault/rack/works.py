@@ -7,14 +7,14 @@ from typing import Final
 
 from limpet.fault.rack.work import Work
 from limpet.fault.rack.work_bank import PREFIX, BankWork
-from limpet.fault.rack.work_channels import CounterWork, LockWork, QueueWork
+from limpet.fault.rack.work_channels import BarrierWork, CounterWork, LockWork, QueueWork
 from limpet.fault.rack.work_store import StoreWork
 from limpet.shm.errors import ParameterError
 from limpet.stores.registry import KINDS as STORES
 
 STORE_KINDS: Final = ("race", "fusee", "swarm", "rcuckoo", "rtx-sherman", "loco")
 CHANNELS: Final[Mapping[str, Callable[[str], Work]]] = {
-    "lock": LockWork, "queue": QueueWork, "counter": CounterWork,
+    "lock": LockWork, "queue": QueueWork, "counter": CounterWork, "barrier": BarrierWork,
 }  # fmt: skip
 TRANSACTIONS: Final = (PREFIX + "rtx-sherman", PREFIX + "rtx-race")
 KINDS: Final = (*STORE_KINDS, *CHANNELS, *TRANSACTIONS)

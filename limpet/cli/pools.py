@@ -25,6 +25,9 @@ from limpet.cli.common import (
 from limpet.shm.backends.inventory import list_pools
 from limpet.shm.parameters import FENCE_POLICIES, PoolParameters
 
+TERMS = ("multi_host", "lease_us", "fence", "coherent", "coherent_bytes", "durable")
+"""The parameters of a pool on which its hosts go."""
+
 
 @click.command()
 @url_argument
@@ -128,7 +131,7 @@ def ls(url: str | None, as_json: bool) -> None:
 @url_argument
 @json_option
 def inspect(url: str, as_json: bool) -> None:
-    """Show a pool: parameters, nodes, stores, channels, clients, every byte, the last events.
+    """Show a pool: parameters, nodes, stores, channels, clients, hosts, every byte, last events.
 
     The command names a part that cannot be read, because a node is lost or damaged; then the exit
     status is 1.
@@ -143,8 +146,9 @@ def inspect(url: str, as_json: bool) -> None:
         for title, look in (
             ("nodes", pool.nodes),
             ("stores", pool.stores),
-            ("channels", pool.channels.list),
+            ("channels", lambda: [] if pool.parameters.durable else pool.channels.list()),
             ("clients", lambda: [client for client in pool.clients() if not client["ours"]]),
+            ("hosts", pool.hosts),
             ("audit", pool.audit),
             ("events", pool.events),
         ):
@@ -165,9 +169,13 @@ def inspect(url: str, as_json: bool) -> None:
 def _print_pool(report: dict[str, Any]) -> None:
     out = console()
     out.print(plain(report["url"]).append(f"  {report['uuid']}"))
-    for title in ("parameters", "nodes", "stores", "channels", "clients", "audit", "events"):
+    for title in report:
         if title in report["errors"]:
             click.echo(f"{title}: {report['errors'][title]}", err=True)
+        elif title in ("url", "uuid", "errors"):
+            continue
+        elif title == "hosts":
+            out.print(_host_rows(report[title]))
         elif title in ("parameters", "audit"):
             out.print(_pairs(title, report[title]))
         else:
@@ -242,20 +250,34 @@ def watch(url: str, interval_ms: float, fence_command: str, as_json: bool) -> No
 def hosts(url: str, as_json: bool) -> None:
     """Show which hosts use a pool: their clients, leases and clocks, and the pool's memory.
 
+    Before them, what the hosts have agreed on (lease, fence, coherence, durability), and since when
+    a durable pool is whole.
+
     In a pool of several hosts the command takes half a lease, to see which clients renew theirs. A
     clock is shown as its lead over this host's clock.
     """
     with limpet.open(url) as pool:
+        parameters = dataclasses.asdict(pool.parameters)
         report: dict[str, Any] = {
-            "url": pool.url, "hosts": pool.hosts(), "nodes": pool.nodes(),
+            "url": pool.url, "terms": {name: parameters[name] for name in TERMS},
+            "whole_since": pool.whole_since(), "hosts": pool.hosts(), "nodes": pool.nodes(),
         }  # fmt: skip
     if as_json:
         print_json(report)
         return
     out = console()
+    terms = ", ".join(f"{name} {value}" for name, value in report["terms"].items())
+    out.print(plain(f"{report['url']}: {terms}"))
+    if report["whole_since"]:
+        out.print(plain(f"durable: {report['whole_since']}"))
+    out.print(_host_rows(report["hosts"]))
+    out.print(_rows("nodes", report["nodes"]))
+
+
+def _host_rows(hosts: list[dict[str, Any]]) -> Any:
     made = table("hosts", "host", "machine", "boot", "clients", "pids", "lease", "clock",
                  right=("clients", "clock"))  # fmt: skip
-    for host in report["hosts"]:
+    for host in hosts:
         name = host["host"] + (" (here)" if host["here"] else "")
         renewed, clock = host["renewed_s"], host["clock_s"]
         lease = host["lease"] + ("" if renewed is None else f" {renewed:.1f} s ago")
@@ -263,8 +285,7 @@ def hosts(url: str, as_json: bool) -> None:
             plain(name), host["machine"], host["boot"], str(len(host["clients"])),
             " ".join(map(str, host["pids"])), lease, "" if clock is None else f"{clock:+.3f} s",
         )  # fmt: skip
-    out.print(made)
-    out.print(_rows("nodes", report["nodes"]))
+    return made
 
 
 @click.command("replace-node")

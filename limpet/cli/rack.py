@@ -25,7 +25,7 @@ from limpet.fault.rack.works import KINDS, work_of
 @click.option("--build", type=click.Path(path_type=Path), default=Path("build/rack"),
               show_default=True, help="The folder with the kernel's package.")  # fmt: skip
 @click.option("--lease-ms", type=click.IntRange(500), default=RackParameters.lease_ms,
-              show_default=True, help="The pool's lease.")  # fmt: skip
+              show_default=True, help="A lease; it is longer where machines are late.")  # fmt: skip
 @click.option("--work-s", type=click.FloatRange(1), default=RackParameters.work_s,
               show_default=True, help="How long clients work before a loss.")  # fmt: skip
 @click.option("--freezes", type=click.IntRange(1), default=RackParameters.freezes,

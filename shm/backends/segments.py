@@ -14,6 +14,7 @@ from typing import Any
 
 from limpet.shm.backends import node as nodes
 from limpet.shm.backends.numa import NumaNode
+from limpet.shm.clients.hosts import given_name
 from limpet.shm.clients.liveness import this_host
 from limpet.shm.clients.membership import log
 from limpet.shm.endpoint.layout import (
@@ -80,7 +81,7 @@ def create_segments(
             given[name] = parse_size(given[name])
     if location.several_hosts:
         # Without it a client of another host counts as one from before a reboot, and as dead.
-        # A durable pool is of one host.
+        # A durable pool is of one host unless it is said otherwise.
         given.setdefault("multi_host", not given.get("durable"))
     draft = PoolParameters(**given)
     plan = nodes.plan(
@@ -127,12 +128,16 @@ def _format(
     if parameters.durable:
         if control:
             power = POWER - address(CONTROL_NODE, 0)
-            segment.map[power : power + 8] = this_host().boot.to_bytes(8, "little")
+            segment.map[power : power + 8] = _boot(parameters).to_bytes(8, "little")
         # ORDER: contents persist before the superblock that declares them whole.
         segment.place.persist(segment.map, used)
     nodes.finish(segment, parameters, uuid)
     if parameters.durable:
         segment.place.persist(segment.map, SUPERBLOCK_SIZE)
+
+
+def _boot(parameters: PoolParameters) -> int:
+    return this_host(given_name() if parameters.multi_host else "").boot
 
 
 def open_segments(

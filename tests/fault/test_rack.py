@@ -191,6 +191,17 @@ def test_memory_that_changes_while_no_machine_runs_is_seen(tmp_path: Path) -> No
         assert both.pool_state() != before
 
 
+def test_pool_that_none_or_two_made_whole_is_complained_of(outcome: Outcome) -> None:
+    outcome.checks[verdicts.MENDED] = []
+    verdicts.judge_mended(outcome, ["dax: power was cut; it is whole again: 3 objects"])
+    assert failed(outcome) == set()
+    assert outcome.figures["made whole"] == "it is whole again: 3 objects"
+    for said in ([], ["one", "another"]):
+        outcome.checks[verdicts.MENDED] = []
+        verdicts.judge_mended(outcome, said)
+        assert failed(outcome) == {verdicts.MENDED}
+
+
 # ---- a machine -----------------------------------------------------------------------------------
 
 
@@ -304,6 +315,32 @@ def test_machines_whose_atomics_are_none_are_refused(
         else:
             both.prove_atomic()
             assert "200 atomic additions" in said[0]
+
+
+class LateMachine:
+    """A machine on which a thread was late by so many ms."""
+
+    def __init__(self, late_ms: float) -> None:
+        self.late_ms = late_ms
+
+    def tell(self, do: str, seconds: float, others: int) -> None:
+        assert do == "lateness"
+
+    def reply(self, do: str) -> dict[str, Any]:
+        return {"worst_ms": self.late_ms}
+
+
+@pytest.mark.parametrize(("late_ms", "lease_ms"), [(20.0, 2000), (1234.5, 12345)])
+def test_lease_is_longer_where_machines_are_late(
+    tmp_path: Path, late_ms: float, lease_ms: int
+) -> None:
+    said: list[str] = []
+    with record.made(tmp_path / "record") as made:
+        machines: Any = (LateMachine(1.0), LateMachine(late_ms))
+        both = Rack(RackParameters(), machines, made, (), said.append)
+        both.measure()
+        assert both.lease_s == lease_ms / 1000
+        assert f"leases of {lease_ms} ms" in said[0]
 
 
 def test_log_outlives_its_writer_and_is_stamped_with_tickets(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kit.processes import children
+from kit.processes import children, end, exit_codes, fork
 
 from limpet.fault.check.recorder import NOTE, Operation, Result
 from limpet.fault.check.self_check import identity
@@ -19,7 +19,14 @@ from limpet.fault.check.verify import FINAL
 from limpet.fault.drill.counters import Counters
 from limpet.fault.rack import record
 from limpet.fault.rack.work import HISTORY, Work
-from limpet.fault.rack.work_channels import COUNTED, EXCLUDED, GIVEN, INHERITED
+from limpet.fault.rack.work_channels import (
+    COUNTED,
+    EVERY,
+    EXCLUDED,
+    GIVEN,
+    INHERITED,
+    TOGETHER,
+)
 from limpet.fault.rack.works import KINDS, work_of
 from limpet.shm.errors import ParameterError
 
@@ -33,14 +40,14 @@ def made(tmp_path: Path) -> Iterator[record.Record]:
 
 
 def clients_of(work: Work, pool: Any, path: Path, counters: Counters) -> list[Any]:
-    """Three clients, in processes, on slots 0 to 2."""
+    """Four clients, in processes, on slots 0 to 3."""
 
     def client(slot: int) -> None:
         mine = pool.open(pool.url)
         work.work(mine, record.Record(path), slot, 1 + slot, counters.counter(slot))
         mine.close()
 
-    return [lambda slot=slot: client(slot) for slot in range(3)]
+    return [lambda slot=slot: client(slot) for slot in range(4)]
 
 
 @pytest.mark.exhaustive("seconds each", quick=["lock", "queue", "transactions-rtx-race"])
@@ -52,10 +59,10 @@ def test_work_of_clients_of_which_one_is_killed_is_right(
     pool = pools(nodes=3, node_size=8 << 20)
     work = work_of(kind, 20)
     work.prepare(pool, made)
-    counters = Counters(3)
+    counters = Counters(4)
     with children(clients_of(work, pool, tmp_path / "record", counters)) as started:
         end = time.monotonic() + 20
-        while min(made.count(slot) for slot in range(3)) < 20:
+        while min(made.count(slot) for slot in range(4)) < 20:
             assert time.monotonic() < end
             time.sleep(0.01)
         deaths = {1: made.ticket()}
@@ -65,7 +72,7 @@ def test_work_of_clients_of_which_one_is_killed_is_right(
             assert time.monotonic() < end
             time.sleep(0.01)
         counters.stop()
-        assert [os.waitpid(pid, 0)[1] for pid, _ in started] == [signal.SIGKILL, 0, 0]
+        assert [os.waitpid(pid, 0)[1] for pid, _ in started] == [signal.SIGKILL, 0, 0, 0]
     wrong = work.read(pool, made, FINAL)
     pool.recover()
     wrong += work.read(pool, made, FINAL)
@@ -74,6 +81,46 @@ def test_work_of_clients_of_which_one_is_killed_is_right(
     judged = work.judge(made, deaths, work.found(pool))
     assert judged == {check: [] for check in work.checks}
     assert pool.audit()["leaked"] == 0
+
+
+@pytest.mark.exhaustive_in_pure("seconds of processes")
+def test_barrier_leaves_no_client_out_when_others_come_in_place_of_the_dead(
+    pools: Any, made: record.Record, tmp_path: Path
+) -> None:
+    pool = pools(node_size=8 << 20)
+    work = work_of("barrier", 1)
+    work.prepare(pool, made)
+    counters = Counters(4)
+
+    def started(slot: int, incarnation: int) -> int:
+        def client() -> None:
+            with pool.open(pool.url) as mine:
+                work.work(mine, record.Record(tmp_path / "record"), slot, incarnation,
+                          counters.counter(slot))  # fmt: skip
+
+        return fork(client)
+
+    def at_work(slot: int, count: int) -> None:
+        end = time.monotonic() + 20
+        while made.count(slot) < count:
+            assert time.monotonic() < end
+            time.sleep(0.001)
+
+    pids = [started(slot, 1 + slot) for slot in range(4)]
+    try:
+        for slot in range(4):
+            at_work(slot, 20)
+        for number in range(6):
+            slot = number % 4
+            end(pids[slot])
+            pids[slot] = started(slot, 10 + number)
+            at_work(slot, made.count(slot) + 100)
+        counters.stop()
+        assert exit_codes(pids) == [0] * 4
+    finally:
+        for pid in pids:
+            end(pid)
+    assert work.judge(made, {}, work.found(pool)) == {check: [] for check in work.checks}
 
 
 def test_work_that_there_is_none_of_is_named() -> None:
@@ -159,3 +206,20 @@ def test_addition_that_is_lost_or_made_twice_is_caught() -> None:
     assert wrong("counter", [*adds, cut], {"count": 4}) == {COUNTED}
     assert wrong("counter", [*adds, cut], {"count": 1}) == {COUNTED}
     assert wrong("counter", [adds[0], adds[0]], {"count": 2}) == {COUNTED}
+
+
+def test_barrier_that_let_a_client_pass_alone_or_left_one_out_is_caught() -> None:
+    def rounds(*passed: tuple[int, int, int, int]) -> list[Any]:
+        """Of each: client, round, ticket of the call and of the return."""
+        return [(client, Operation.UPDATE, OK, 0, number, call, back)
+                for client, number, call, back in passed]  # fmt: skip
+
+    whole: dict[str, Any] = {"broken": False}
+    right = rounds((1, 0, 1, 3), (2, 0, 2, 4), (1, 1, 5, 7), (2, 1, 6, 8))
+    cut = (3, Operation.UPDATE, Result.UNKNOWN, 0, 0, 3, 0)
+    assert wrong("barrier", [*right, cut], whole) == set()
+    assert wrong("barrier", right, {"broken": True}) == {EVERY}
+    assert wrong("barrier", rounds((1, 0, 1, 2), (2, 0, 3, 4)), whole) == {TOGETHER}
+    skipped = rounds((1, 0, 1, 3), (2, 0, 2, 4), (1, 1, 5, 6), (1, 2, 7, 9), (2, 2, 8, 10))
+    assert wrong("barrier", skipped, whole) == {EVERY}
+    assert wrong("barrier", rounds((1, 0, 1, 4), (1, 0, 2, 5)), whole) == {EVERY}

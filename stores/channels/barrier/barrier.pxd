@@ -35,7 +35,7 @@ cdef class Barrier(Channel):
     cdef readonly u64 threads
     cdef readonly u64 first
 
-    @cython.locals(state=u64, last=bint)
+    @cython.locals(state=u64, last=bint, new=bint, looked=bint, room=bint)
     cdef u64 _come(self) except? 0xFFFF
     @cython.locals(number=u64, coming=u64, value=u64, more=bint)
     cpdef bint announce(self, u64 state) except -1
@@ -58,6 +58,8 @@ cdef class Barrier(Channel):
     cdef _look_after(self)
     @cython.locals(state=u64, lost=u64, living=u64, fewer=u64, counted=bint, done=bint)
     cpdef bint regroup(self) except -1
+    @cython.locals(lost=u64)
+    cdef bint _make_room(self, u64 state) except -1
     cpdef bint change(self, u64 state, u64 after) except -1
     @cython.locals(again=u64)
     cpdef u64 regrouped(self, u64 state) except? 0

@@ -169,15 +169,21 @@ class Barrier(Channel):
 
     def _come(self) -> int:
         """Count this party; the round as before, or NOWHERE: the last round is still full."""
+        new = looked = room = False
         while True:
             state = self.endpoint.load(self.address)
             if state & BROKEN:
                 raise self._error(state >> ROUND_SHIFT)
             if not self._left(state):
                 return NOWHERE
-            if self.announce(state):
+            new = self.announce(state) or new
+            if new and self.goes_on and not room and state >> LOST_SHIFT & COME:
+                room = self._make_room(state)
+                continue
+            if new and not looked:
                 # ORDER: our register says that we arrive before we count the dead, or the others.
                 self._look_after()
+                looked = True
                 continue
             last = self._left(state) == 1 and self.action is None
             # LINEARIZES: our arrival; for the last party: all pass, if it has no action to run.
@@ -187,6 +193,17 @@ class Barrier(Channel):
                 if last:
                     self.waiting.wake()
                 return state
+
+    def _make_room(self, state: int) -> bool:
+        """Have the round wait for one party more, since we are new; False: it was changed before.
+
+        A party that had not seen our register may have regrouped it. That takes one CAS, since
+        others may pass round after round while we look at the registers. If a party that had seen
+        it was faster, the round waits for one too many, until a waiting party regroups it.
+        """
+        lost = (state >> LOST_SHIFT & COME) - 1
+        # ORDER: after our register: a party that regroups the round from now on counts us.
+        return self.change(state, self.regrouped(state) | lost << LOST_SHIFT)
 
     def change(self, state: int, after: int) -> bool:
         """Change the round from `state` to `after`; False: another client was faster."""

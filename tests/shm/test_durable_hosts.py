@@ -1,0 +1,237 @@
+"""A durable pool of several hosts: when it is made whole, and by which of the processes that open
+it. Hosts are names in LIMPET_HOST here, and a host that boots again has another name."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import logging
+import os
+import signal
+import time
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+import pytest
+from click.testing import CliRunner
+from kit.processes import Child, child
+
+import limpet
+from limpet.__main__ import main
+from limpet.fault.explore.sim_pools import SimulatedPmem
+from limpet.shm import mending
+from limpet.shm.backends.location import register
+from limpet.shm.backends.segments import destroy
+from limpet.shm.clients import hosts, liveness
+from limpet.shm.endpoint.fabric import BUILD
+from limpet.shm.endpoint.layout import GATE, POWER
+from limpet.shm.errors import ParameterError
+from limpet.shm.mending import SEVERAL
+
+pytestmark = pytest.mark.skipif(BUILD != "compiled", reason="a durable pool needs clwb")
+LEASE_S = 0.3
+_numbers = itertools.count()
+register(SimulatedPmem)
+
+
+class Host:
+    """A process of a host of that name, which opens the pool when it is told to."""
+
+    def __init__(self, url: str, name: str) -> None:
+        self.url = url
+        self.name = name
+        self.pool: Any = None
+        self.said: list[str] = []
+        self.handler = logging.Handler()
+        self.handler.emit = self._note  # type: ignore[method-assign]
+
+    def _note(self, record: logging.LogRecord) -> None:
+        self.said.append(record.getMessage())
+
+    def open(self) -> list[str]:
+        """Open the pool; what was logged."""
+        os.environ[hosts.VARIABLE] = self.name
+        liveness.forget_surroundings()
+        self.said.clear()
+        logging.getLogger("limpet").addHandler(self.handler)
+        self.pool = limpet.open(self.url)
+        return self.said
+
+    def put(self) -> None:
+        self.pool.store("race", name="s").put(self.name.encode(), b"value")
+
+    def keys(self) -> list[bytes]:
+        store = self.pool.store("race", name="s")
+        store.check()
+        self.pool.recover()
+        assert self.pool.audit()["leaked"] == 0
+        return sorted(store)
+
+    def power(self) -> int:
+        return int(self.pool.endpoint.load(POWER))
+
+    def take_gate(self, unguarded: bool = False) -> None:
+        """Open the pool, and stand still as soon as the gate is taken."""
+
+        def stand_still(members: Any) -> bool:
+            os.kill(os.getpid(), signal.SIGSTOP)
+            time.sleep(0.1)  # another thread may have got the signal: until it stops this one, too
+            if unguarded:
+                members.endpoint.guard(0, 0)
+            return False
+
+        with mock.patch.object(mending, "_a_client_lives", stand_still):
+            self.open()
+
+
+def serving(url: str, name: str) -> contextlib.AbstractContextManager[Child]:
+    host = Host(url, name)
+    return child(
+        open=host.open, put=host.put, keys=host.keys, power=host.power, gate=host.take_gate,
+        unguarded=lambda: host.take_gate(unguarded=True), close=lambda: host.pool.close(),
+    )  # fmt: skip
+
+
+def mended(said: list[str]) -> bool:
+    return any("it is whole again" in line for line in said)
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    name = f"simulated://limpet-hosts-{os.getpid()}-{next(_numbers)}"
+    with child(make=lambda: make(name)) as maker:
+        maker.do("make")
+        maker.kill()
+    yield name
+    destroy(name)
+
+
+def make(name: str) -> None:
+    os.environ[hosts.VARIABLE] = "first"
+    liveness.forget_surroundings()
+    pool = limpet.create(
+        name, nodes=2, node_size=4 << 20, clients=16, multi_host=True, durable=True,
+        lease_us=int(LEASE_S * 1e6),
+    )  # fmt: skip
+    pool.store("race", name="s").put(b"first", b"value")
+
+
+def test_pool_that_all_hosts_left_at_once_is_made_whole_by_the_first_to_come(url: str) -> None:
+    with serving(url, "a2") as a, serving(url, "b2") as b:
+        a.send("open")
+        b.send("open")
+        assert sorted([mended(a.answer()), mended(b.answer())]) == [False, True]
+        a.do("put")
+        b.do("put")
+        assert a.do("keys") == b.do("keys") == [b"a2", b"b2", b"first"]
+        assert a.do("power") == SEVERAL
+
+
+def test_host_that_comes_while_another_works_changes_nothing(url: str) -> None:
+    with serving(url, "first") as a, serving(url, "b") as b:
+        assert not mended(a.do("open"))  # this host alone has used it, and its kernel runs
+        alone = a.do("power")
+        assert not mended(b.do("open"))
+        assert alone != b.do("power") == SEVERAL
+        a.kill()
+        with serving(url, "a2") as again:
+            assert not mended(again.do("open"))
+            again.do("put")
+            assert b.do("keys") == [b"a2", b"first"]
+
+
+def test_pool_that_several_hosts_used_and_left_is_made_whole(url: str) -> None:
+    """Any of them may have been switched off meanwhile, for all that the next one knows."""
+    with serving(url, "first") as a, serving(url, "b") as b:
+        a.do("open")
+        b.do("open")
+        b.do("put")
+        a.do("close")
+        b.do("close")
+        assert mended(a.do("open"))
+        assert a.do("keys") == [b"b", b"first"]
+        a.do("close")
+        assert not mended(a.do("open"))
+
+
+def test_process_that_ends_while_it_opens_holds_others_for_a_lease(url: str) -> None:
+    with serving(url, "a2") as a, serving(url, "b2") as b:
+        a.send("gate")
+        os.waitpid(a.pid, os.WUNTRACED)
+        a.kill()
+        assert mended(b.do("open"))
+        assert b.do("keys") == [b"first"]
+
+
+def test_process_that_stood_still_while_it_opened_makes_no_step(url: str) -> None:
+    with serving(url, "a2") as a, serving(url, "b2") as b:
+        a.send("gate")
+        os.waitpid(a.pid, os.WUNTRACED)
+        assert mended(b.do("open"))
+        b.do("put")
+        a.wake()
+        with pytest.raises(RuntimeError, match="ClientError"):
+            a.answer()
+        assert b.do("keys") == [b"b2", b"first"]
+        with serving(url, "c") as c:
+            start = time.monotonic()
+            assert not mended(c.do("open"))
+            assert time.monotonic() - start < LEASE_S, "the gate was left closed"
+
+
+def test_without_the_guard_such_a_process_frees_the_slots_of_others(url: str) -> None:
+    with serving(url, "a2") as a, serving(url, "b2") as b:
+        a.send("unguarded")
+        os.waitpid(a.pid, os.WUNTRACED)
+        b.do("open")
+        a.wake()
+        a.answer()
+        with pytest.raises(RuntimeError, match="declared dead"):
+            b.do("put")
+
+
+def test_gate_is_open_again_and_names_no_process(url: str) -> None:
+    with serving(url, "a2") as a:
+        a.do("open")
+        with limpet.open(url) as pool:
+            assert pool.endpoint.load(GATE) == 0
+
+
+def test_child_that_is_forked_joins_and_is_not_to_make_the_pool_whole(url: str) -> None:
+    def fork() -> int:
+        host.put()
+        pid = os.fork()
+        if not pid:
+            host.pool.store("race", name="s").put(b"of the child", b"value")
+            os._exit(0)
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+    host = Host(url, "a2")
+    with child(open=host.open, fork=fork, keys=host.keys) as a:
+        a.do("open")
+        assert a.do("fork") == 0
+        assert a.do("keys") == [b"a2", b"first", b"of the child"]
+
+
+def test_commands_show_that_it_is_durable_and_since_when_it_is_whole(url: str) -> None:
+    with serving(url, "a2") as a:
+        a.do("open")
+        run = CliRunner()
+        told = json.loads(run.invoke(main, ["hosts", url, "--json"]).stdout)
+        text = " ".join(run.invoke(main, ["hosts", url]).stdout.split())
+        shown = json.loads(run.invoke(main, ["inspect", url, "--json"]).stdout)
+    assert told["terms"]["durable"] is told["terms"]["multi_host"] is True
+    assert told["terms"]["lease_us"] == int(LEASE_S * 1e6)
+    assert (
+        told["whole_since"] == "several hosts use it: it is whole if a client of one of them lives"
+    )
+    assert "durable True" in text
+    assert f"durable: {told['whole_since']}" in text
+    assert {"a2"} < {row["host"] for row in shown["hosts"]}
+
+
+def test_durable_pool_with_a_fence_command_is_refused(url: str) -> None:
+    with pytest.raises(ParameterError, match="durable pool cannot have fence"):
+        limpet.create("simulated://none", durable=True, multi_host=True, fence="command")

@@ -1,0 +1,189 @@
+"""Memory without hardware coherence: each verb that reads it drops its lines from the cache first,
+and each that writes it writes them back. A client whose one verb leaves that out is caught.
+
+Every client has a cache of its own here (simulated.py).
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from array import array
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import pytest
+
+from limpet.shm.endpoint.fabric import BUILD, Endpoint, flush_features
+from limpet.shm.endpoint.simulated import LINE, CachedEndpoint
+from limpet.shm.errors import CoherenceError
+
+pytestmark = pytest.mark.skipif(
+    BUILD != "compiled" or "clflushopt" not in flush_features(),
+    reason="this build or CPU refuses memory without coherence",
+)
+SIZE: Final = 16384
+COHERENT: Final = 8192
+AT: Final = COHERENT + 4 * LINE
+WORDS: Final = 40
+"""Words of a read or write: five lines, of which the first and last are shared with others."""
+START: Final = AT + 32
+BEFORE, AFTER = b"b" * 8 * WORDS, b"a" * 8 * WORDS
+
+
+def _read_into(endpoint: Any) -> bytes:
+    found = bytearray(len(AFTER))
+    endpoint.read_into(START, found)
+    return bytes(found)
+
+
+def _read_words(endpoint: Any) -> bytes:
+    found = array("Q", bytes(len(AFTER)))
+    endpoint.read_words(START, found, WORDS)
+    return found.tobytes()
+
+
+READS: Final[dict[str, Callable[[Any], bytes]]] = {
+    "read": lambda endpoint: endpoint.read(START, len(AFTER)),  # type: ignore[no-any-return]
+    "read_into": _read_into,
+    "read_words": _read_words,
+}
+WRITES: Final[dict[str, Callable[[Any, bytes], object]]] = {
+    "write": lambda endpoint, data: endpoint.write(START, data),
+    "write_words": lambda endpoint, data: endpoint.write_words(START, array("Q", data), WORDS),
+    "write_gather": lambda endpoint, data: endpoint.write_gather(
+        START, array("Q", data[:16]), 2, data[16:100], data[104:]
+    ),
+}
+ATOMICS: Final[dict[str, Callable[[Any], object]]] = {
+    "load": lambda endpoint: endpoint.load(AT),
+    "store": lambda endpoint: endpoint.store(AT, 1),
+    "swap": lambda endpoint: endpoint.swap(AT, 1),
+    "cas": lambda endpoint: endpoint.cas(AT, 0, 1),
+    "faa": lambda endpoint: endpoint.faa(AT, 1),
+    "fetch_or": lambda endpoint: endpoint.fetch_or(AT, 1),
+    "mcas": lambda endpoint: endpoint.mcas(AT, 0, 1, 1, 1),
+    "futex_wait": lambda endpoint: endpoint.futex_wait(AT, 0, 1),
+}
+"""Atomics are made in the hardware-coherent range only: elsewhere they are refused."""
+OTHERS: Final = {
+    "attach", "watch_states", "expect", "expected", "release", "detach", "guard", "make_durable",
+    "lost", "failed", "wait", "begin", "end", "background", "begin_last", "adopted", "counters",
+    "reset_counters", "pause", "microseconds", "futex_wake",
+    "image",  # private words, which read_words fills
+    "prefetch", "foresee",  # hints, which are off where memory is incoherent
+    "write_back", "invalidate",  # what this is about
+    "dirty", "flush", "persist",  # of durable pools, which are coherent
+    "fuse", "noted", "durable", "frame", "latency_ns", "abandoned", "hints",
+}  # fmt: skip
+"""Methods and attributes that neither read nor write a node's memory for a client."""
+
+
+def left_out(verb: str, part: str) -> type[CachedEndpoint]:
+    """An endpoint whose `verb` leaves `part` out: write_back, or invalidate."""
+
+    def act(self: Any, *given: Any) -> Any:
+        self.inside = True
+        try:
+            return getattr(CachedEndpoint, verb)(self, *given)
+        finally:
+            self.inside = False
+
+    def leave_out(self: Any, addr: int, size: int) -> Any:
+        return 0 if self.inside else getattr(CachedEndpoint, part)(self, addr, size)
+
+    return type("LeftOut", (CachedEndpoint,), {verb: act, part: leave_out, "inside": False})
+
+
+class Host:
+    """Clients with caches before one memory."""
+
+    def __init__(self) -> None:
+        self.fd = os.memfd_create("caches")
+        os.ftruncate(self.fd, SIZE)
+        self.memory = mmap.mmap(self.fd, SIZE)
+        self.clients: list[Any] = []
+
+    def client(self, kind: type[CachedEndpoint] = CachedEndpoint) -> Any:
+        mapping = mmap.mmap(self.fd, SIZE)
+        client = kind()
+        client.attach(0, mapping, SIZE, COHERENT)
+        client.cover(0, mapping, self.memory, COHERENT)
+        self.clients.append(client)
+        return client
+
+
+@pytest.fixture
+def host() -> Iterator[Host]:
+    made = Host()
+    yield made
+    for client in made.clients:
+        client.detach()
+    made.memory.close()
+    os.close(made.fd)
+
+
+def test_each_public_verb_is_known_here() -> None:
+    """A verb that is added has to be entered above, with its flush."""
+    public = {name for name in dir(Endpoint) if not name.startswith("_")}
+    assert public - {*READS, *WRITES, *ATOMICS, *OTHERS} == set()
+
+
+def exchanged(host: Host, writer: Any, reader: Any, write: str, read: str) -> bool:
+    """Whether the reader sees what the writer wrote, though both have the lines in their caches."""
+    for endpoint in (writer, reader):
+        READS["read"](endpoint)
+    host.client().write(START, BEFORE)
+    READS["read"](reader)
+    WRITES[write](writer, AFTER)
+    found = READS[read](reader)
+    gap = slice(100, 104) if write == "write_gather" else slice(0, 0)  # zeros, to a whole word
+    expected = bytearray(AFTER)
+    expected[gap] = bytes(gap.stop - gap.start)
+    return found == bytes(expected)
+
+
+@pytest.mark.parametrize("write", WRITES)
+@pytest.mark.parametrize("read", READS)
+def test_written_is_read_by_another_client(host: Host, write: str, read: str) -> None:
+    assert exchanged(host, host.client(), host.client(), write, read)
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_write_that_is_not_written_back_is_caught(host: Host, write: str) -> None:
+    writer = host.client(left_out(write, "write_back"))
+    assert not exchanged(host, writer, host.client(), write, "read")
+
+
+@pytest.mark.parametrize("read", READS)
+def test_read_that_does_not_invalidate_is_caught(host: Host, read: str) -> None:
+    reader = host.client(left_out(read, "invalidate"))
+    assert not exchanged(host, host.client(), reader, "write", read)
+
+
+def kept(host: Host, writer: Any, write: str) -> bool:
+    """Whether a write leaves what another client has written beside it, in its first and last
+    line."""
+    other = host.client()
+    READS["read"](writer)
+    writer.read(AT, LINE * 6)
+    other.write(AT, b"o" * 32)
+    other.write(START + len(AFTER), b"o" * 32)
+    WRITES[write](writer, AFTER)
+    return bytes(host.memory[AT : AT + 32] + host.memory[START + len(AFTER) :][:32]) == b"o" * 64
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_write_renews_the_lines_at_its_edges(host: Host, write: str) -> None:
+    assert kept(host, host.client(), write)
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_write_that_does_not_renew_them_is_caught(host: Host, write: str) -> None:
+    assert not kept(host, host.client(left_out(write, "invalidate")), write)
+
+
+@pytest.mark.parametrize("atomic", ATOMICS)
+def test_atomic_outside_of_the_coherent_range_is_refused(host: Host, atomic: str) -> None:
+    with pytest.raises(CoherenceError):
+        ATOMICS[atomic](host.client())
