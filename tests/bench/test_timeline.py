@@ -66,7 +66,8 @@ def test_who_dies_splitting_a_subtable_blocks_others_if_nobody_recovers_it(
 
 @pytest.mark.exhaustive("seconds of processes", quick=["sherman*"])
 @pytest.mark.parametrize(
-    ("store", "point", "blocked"), [("dtx-sherman", "node-locked", 0), ("sherman", "node-locked", 1)]
+    ("store", "point", "blocked"),
+    [("dtx-sherman", "node-locked", 0), ("sherman", "node-locked", 1)],
 )
 def test_who_dies_with_the_lock_of_a_leaf_blocks_others_if_nobody_recovers_it(
     store: str, point: str, blocked: int
