@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 import pathlib
-import signal
-import sys
-from types import FrameType
 
 import click
 from rich.console import Console
 
-from limpet.bench.cli.options import PATH, List, advancing, check_files
+from limpet.bench.cli.options import PATH, List, advancing, check_files, leaving_on_sigterm
 from limpet.bench.peers import machine, report
 from limpet.bench.peers import measure as peers
 from limpet.bench.peers.ycsb import YCSB_MIXES, Workload
@@ -164,15 +161,6 @@ def _run(options: peers.Options, drivers: list[peers.Driver]) -> peers.Outcome:
     """Run with a progress bar on stderr."""
     there = [driver for driver in drivers if driver.missing() is None]
     scanned = len(peers.scanned(there))
-    before = signal.signal(signal.SIGTERM, _leave)
-    try:
-        with advancing(peers.steps(options, len(there), scanned)) as advance:
-            return peers.run(options, drivers, advance)
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _leave(number: int, frame: FrameType | None) -> None:
-    """On SIGTERM, leave through every clean-up, which another one does not interrupt."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    sys.exit(128 + number)
+    total = peers.steps(options, len(there), scanned)
+    with leaving_on_sigterm(), advancing(total) as advance:
+        return peers.run(options, drivers, advance)

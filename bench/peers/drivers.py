@@ -42,6 +42,8 @@ Put = Callable[[bytes, bytes], object]
 Scan = Callable[[bytes], list[tuple[bytes, bytes]]]
 GetMany = Callable[[list[bytes]], Sequence[bytes | None]]
 PutMany = Callable[[list[tuple[bytes, bytes]]], object]
+Delete = Callable[[bytes], object]
+Compute = Callable[[bytes, Callable[[], bytes]], object]
 
 SCAN_LENGTH: Final = 100
 """Pairs that a scan asks for."""
@@ -53,7 +55,8 @@ class Connection:
 
     Of an ordered store also `scan(key)`: the SCAN_LENGTH pairs from the key on. Where a store has a
     way that is faster than one by one, also `get_many(keys)`, with values of some time since the
-    call, and `put_many(pairs)`.
+    call, and `put_many(pairs)`. `delete(key)`, of a key that is there. `compute(key, function)`: a
+    get that calls the function, and puts its value, if the key is not there.
     """
 
     get: Get
@@ -62,6 +65,8 @@ class Connection:
     scan: Scan | None = None
     get_many: GetMany | None = None
     put_many: PutMany | None = None
+    delete: Delete | None = None
+    compute: Compute | None = None
 
     def gets(self) -> GetMany:
         """The fastest way to get many keys."""
@@ -78,6 +83,19 @@ class Connection:
 
         return self.put_many or one_by_one
 
+    def computes(self) -> Compute:
+        """Its own way to get or compute; else a get and, after a miss, a put, in two steps."""
+        get, put = self.get, self.put
+
+        def in_steps(key: bytes, function: Callable[[], bytes]) -> bytes:
+            value = get(key)
+            if value is None:
+                value = function()
+                put(key, value)
+            return value
+
+        return self.compute or in_steps
+
 
 class Driver(abc.ABC):
     """A store under test."""
@@ -87,6 +105,8 @@ class Driver(abc.ABC):
     """Whether processes see each other's writes."""
     ordered = False
     """Whether it scans."""
+    alone = False
+    """Whether it is measured with one process only."""
 
     @abc.abstractmethod
     def missing(self) -> str | None:
@@ -220,7 +240,9 @@ class LimpetDriver(Driver):
             return list(store.scan(key, limit=SCAN_LENGTH))
 
         scans = scan if self.ordered else None
-        return Connection(store.get, store.put, pool.close, scans, store.get_many, store.put_many)
+        return Connection(
+            store.get, store.put, pool.close, scans, store.get_many, store.put_many, store.delete
+        )
 
     def stop(self) -> None:
         import limpet

@@ -239,7 +239,7 @@ class DiskcacheDriver(Driver):
                 for key, value in pairs:
                     cache.set(key, value)
 
-        return Connection(cache.get, cache.set, cache.close, put_many=put_many)
+        return Connection(cache.get, cache.set, cache.close, put_many=put_many, delete=cache.delete)
 
     def stop(self) -> None:
         if self.directory is not None:
