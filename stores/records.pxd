@@ -36,6 +36,8 @@ cdef class Objects:
     cpdef u64 length(self)
     @cython.locals(at=u64, length=u64, first=u64, last=u64, skip=u64, data=bytes)
     cpdef bytes part(self, start, stop)
+    @cython.locals(start=u64)
+    cdef (u64, u64) value_place(self) noexcept
     @cython.locals(size=u64, size_class=int)
     cpdef bint fits(self, u64 reference) except -1
     @cython.locals(seed=u64)

@@ -18,6 +18,7 @@ __all__ = [
     "BUILD",
     "Endpoint",
     "Image",
+    "Lent",
     "Watched",
     "bit",
     "checksum",

@@ -138,6 +138,14 @@ static inline void limpet_used(void) {
     __atomic_thread_fence(__ATOMIC_ACQUIRE);
 }
 
+/* A hint. GCC takes a function that does nothing but prefetch for one without effect, and leaves it
+ * out, unless a statement says otherwise. */
+#define limpet_prefetch(p, writes)                                                                 \
+    do {                                                                                           \
+        __builtin_prefetch(p, writes);                                                             \
+        __asm__ __volatile__("");                                                                  \
+    } while (0)
+
 static inline void limpet_copy_in(void *to, const void *from, size_t n) {
     /* ORDER: what was written before must not become visible after this copy. */
     __atomic_thread_fence(__ATOMIC_RELEASE);
