@@ -6,6 +6,7 @@ import click
 
 from limpet.bench.cli.cache import cache_command
 from limpet.bench.cli.channels import channels_command, power_command
+from limpet.bench.cli.coherence import coherence_command
 from limpet.bench.cli.instructions import instructions_command
 from limpet.bench.cli.peers import peers_command
 from limpet.bench.cli.processes import contention_command, kills_command, timeline_command
@@ -42,5 +43,6 @@ for command in (
     expiry_command,
     instructions_command,
     cache_command,
+    coherence_command,
 ):
     bench.add_command(command)

@@ -19,6 +19,9 @@ from limpet.shm.errors import LimpetError
 NAME: Final = "rack"
 SEED: Final = 7
 SIZES: Final = (40, 400)
+WRITERS: Final = 16
+"""Of a store that limits them: also the clients of a lost machine have slots until a lease is over,
+beside those that come in their place."""
 MIX: Final = {
     Operation.GET: 30.0,
     Operation.PUT: 25.0,
@@ -39,7 +42,9 @@ class StoreWork:
 
     def open(self, pool: Any) -> Any:
         """The store; it is made if it is not there."""
-        parameters = profile_of(self.kind).parameters
+        parameters = dict(profile_of(self.kind).parameters)
+        if "writers" in parameters:
+            parameters["writers"] = WRITERS
         return pool.store(self.kind, name=NAME, capacity=2 * len(self.keys), **parameters)
 
     def prepare(self, pool: Any, record: Record) -> None:

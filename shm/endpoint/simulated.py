@@ -53,7 +53,7 @@ PAUSE: Final = "pause"
 PERSIST: Final = "persist"
 WAIT: Final = "wait"
 ATOMICS: Final = frozenset(hooked.ATOMICS) - {STORE}
-_KIND: Final = {
+KIND_OF: Final = {
     **{verb: verb for verb in (LOAD, *hooked.ATOMICS)},
     **dict.fromkeys(hooked.COPIES, READ),
     **dict.fromkeys(hooked.WRITES, WRITE),
@@ -110,10 +110,10 @@ class SimulatedEndpoint(HookedEndpoint, verbs=(*READS, *MUTATING)):
     # ---- verbs ----------------------------------------------------------------------------------
 
     def on_verb(self, verb: str, addr: int, words: int) -> int:
-        return self.turn(self, _KIND.get(verb, verb), addr, words)
+        return self.turn(self, KIND_OF.get(verb, verb), addr, words)
 
     def on_done(self, verb: str, addr: int, words: int, value: int) -> None:
-        self.trace.append((self.number, _KIND.get(verb, verb), addr, words, value))
+        self.trace.append((self.number, KIND_OF.get(verb, verb), addr, words, value))
 
     # ---- time -----------------------------------------------------------------------------------
 

@@ -7,11 +7,14 @@ are caught.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
+from unittest import mock
 
 import pytest
 from kit.mutants.power import POWER_MUTANTS
 from kit.mutants.race import Mutant, in_force
 
+from limpet.fault.explore import sim_run
 from limpet.fault.explore.explorer import Exploration, cluster_of, explore
 from limpet.fault.explore.schedule import (
     NEWEST,
@@ -24,9 +27,11 @@ from limpet.fault.explore.schedule import (
     Schedule,
 )
 from limpet.fault.explore.sim_cluster import SimulatedCluster
+from limpet.fault.explore.sim_power import STEPS, Interruption, look_after_cut
 from limpet.fault.explore.sim_program import parse_program
 from limpet.fault.explore.sim_run import Run, replay
 from limpet.fault.explore.sim_shrink import kind_of
+from limpet.shm import mending
 from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.endpoint.simulated import PersistentMemory
 
@@ -89,6 +94,42 @@ def test_mutant_is_caught(mutant: Mutant) -> None:
     with cluster_of(Exploration(clients=2, durable=True)) as made:
         for schedule in list(schedules(made, mutant.program))[::9]:
             assert replay(made, program, schedule).failure == ""
+
+
+def mended_with(
+    cluster: SimulatedCluster, program: str, step: int, interruption: Interruption
+) -> str:
+    """The fault of a run that is cut before that step, after which mending is interrupted."""
+
+    def look(run: Run, seed: int) -> str:
+        return look_after_cut(run, seed, [interruption])
+
+    with mock.patch.object(sim_run, "look_after_cut", look):
+        return cut_at(cluster, program, step, 3).failure
+
+
+@pytest.mark.skipif(not COMPILED, reason="a hundred runs of many steps")
+@pytest.mark.parametrize(("program", "at"), [("ua", 9), ("ic", 14), ("da", 6)])
+def test_mending_is_cut_or_killed_at_many_steps(
+    cluster: SimulatedCluster, program: str, at: int
+) -> None:
+    for number, step in enumerate((*range(1, 30, 3), *range(30, STEPS, 67))):
+        cut = (None, OLDEST, NEWEST, 2 + number)[number % 4]
+        assert mended_with(cluster, program, at, Interruption(step, cut)) == "", (step, cut)
+
+
+@pytest.mark.skipif(not COMPILED, reason="the variant is caught by many runs")
+def test_pool_that_counts_as_whole_too_early_is_caught(cluster: SimulatedCluster) -> None:
+    mend = mending._mend_memory
+
+    def early(pool: Any) -> tuple[int, int]:
+        mending._set_power(pool.endpoint, pool.membership.here.boot)
+        return mend(pool)
+
+    with mock.patch.object(mending, "_mend_memory", early):
+        found = {mended_with(cluster, "ua", 9, Interruption(step, None))
+                 for step in range(400, STEPS, 150)}  # fmt: skip
+    assert found - {""}
 
 
 def schedules(cluster: SimulatedCluster, program: str) -> Iterator[Schedule]:
