@@ -213,7 +213,7 @@ class Store:
         if not self.transactional:
             raise StoreError(
                 f"{self.pool.url}: {self.name!r} is a {self.kind} store, which cannot compare a "
-                "value and replace it in one step; race, rtx-race and rtx-sherman can"
+                "value and replace it in one step; race, rtx-race, rtx-sherman, rcuckoo and loco do"
             )
         name = as_bytes("key", key)
 

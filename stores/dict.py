@@ -5,9 +5,12 @@ changes a copy. `d[k] = d[k] + [x]` is not atomic; `d.update_with(k, lambda v: v
 codec "pickle", reading executes code that any process that may write to the pool can choose.
 
 `setdefault` is atomic in every kind of store. `pop`, `popitem`, `compare_and_set` and `update_with`
-are in the kinds race, rtx-race and rtx-sherman, which can compare a value and replace it in one
-step. In the others the last two raise StoreError, and a value may be replaced between the two steps
-of `pop` and `popitem`, which still give an entry to one process only.
+are in the kinds race, rtx-race, rtx-sherman, rcuckoo and loco, which can compare a value and
+replace it in one step. In the others the last two raise StoreError, and a value may be replaced
+between the two steps of `pop` and `popitem`, which still give an entry to one process only. The
+registers of swarm cannot: they are wait-free, and take part in no consensus. A write of fusee that
+loses a round counts as done just before the winner's, so no writer knows the value that it
+replaces. The other kinds are baselines, and stay as in their papers.
 """
 
 from __future__ import annotations

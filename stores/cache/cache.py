@@ -51,13 +51,24 @@ TOKEN_OF_NOTHING: Final = -1
 
 def tags_word(tags: Iterable[str]) -> int:
     """The word of an entry with these tags. ParameterError: there are more than five."""
-    numbers = sorted({tag_number(tag) for tag in tags})
-    if len(numbers) > TAGS_EACH:
+    return tags_of_numbers(map(tag_number, tags))
+
+
+def tags_of_numbers(found: Iterable[int]) -> int:
+    """The word of an entry whose tags have these numbers; ParameterError, as `tags_word`."""
+    numbers = sorted(set(found))
+    if len(numbers) > TAGS_EACH or any(not 0 < number < TAGS_MAX for number in numbers):
         raise ParameterError(f"an entry of a cache has at most {TAGS_EACH} tags")
     word = 0
     for number in numbers:
         word = word << TAG_BITS | number
     return word
+
+
+def tag_numbers(word: int) -> list[int]:
+    """The numbers of the tags of an entry with this word."""
+    found = (word >> shift & TAGS_MAX - 1 for shift in range(0, TAGS_EACH * TAG_BITS, TAG_BITS))
+    return [number for number in found if number]
 
 
 def _begins(key: object, prefix: str | bytes) -> bool:
