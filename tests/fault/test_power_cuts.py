@@ -6,12 +6,19 @@ are caught.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
 import pytest
-from kit.mutants.power import POWER_MUTANTS
+from kit.growth import SMALL, crowded
+from kit.mutants.power import (
+    HALVES_LATER,
+    INSERT_BEFORE_CONTENTS,
+    INSERT_BESIDE_DELETE,
+    POWER_MUTANTS,
+    HalvesLater,
+)
 from kit.mutants.race import Mutant, in_force
 
 from limpet.fault.explore import sim_run
@@ -130,6 +137,72 @@ def test_pool_that_counts_as_whole_too_early_is_caught(cluster: SimulatedCluster
         found = {mended_with(cluster, "ua", 9, Interruption(step, None))
                  for step in range(400, STEPS, 150)}  # fmt: skip
     assert found - {""}
+
+
+def steps_of(cluster: SimulatedCluster, program: str, op: int) -> int:
+    """How many steps this operation of client 0 takes, when client 0 is alone."""
+    step = 1
+    alone = parse_program(program.split("|")[0])
+    while replay(cluster, alone, {Point(0, op, step): (Action(POWER, NEWEST),)}).cut is not None:
+        step += 1
+    return step - 1
+
+
+def caught(mutant: Mutant, schedules: Callable[[SimulatedCluster], Iterator[Schedule]],
+           **more: Any) -> None:  # fmt: skip
+    """See that one of the schedules shows the variant, and none of them the store as it is."""
+    program = parse_program(mutant.program)
+    clients = mutant.program.count("|") + 1
+    with in_force(mutant), cluster_of(Exploration(clients=clients, durable=True, **more)) as made:
+        tried = list(schedules(made))
+        failures = (replay(made, program, one).failure for one in tried)
+        number, failure = next((n, found) for n, found in enumerate(failures) if found)
+    assert kind_of(failure) in mutant.says, failure
+    with cluster_of(Exploration(clients=clients, durable=True, **more)) as made:
+        for schedule in tried[max(0, number - 5) : number + 5]:
+            assert replay(made, program, schedule).failure == ""
+
+
+@pytest.mark.skipif(not COMPILED, reason="the variants are caught by many runs")
+def test_insert_that_links_before_its_contents_are_persistent_is_caught() -> None:
+    def schedules(made: SimulatedCluster) -> Iterator[Schedule]:
+        last = steps_of(made, INSERT_BEFORE_CONTENTS.program, 1)
+        for step in range(last, max(0, last - 40), -1):
+            for subset in range(2, 14):
+                yield {Point(0, 1, step): (Action(POWER, subset),)}
+
+    caught(INSERT_BEFORE_CONTENTS, schedules)
+
+
+@pytest.mark.skipif(not COMPILED, reason="the variants are caught by many runs")
+def test_insert_beside_a_delete_that_is_not_persistent_is_caught() -> None:
+    def schedules(made: SimulatedCluster) -> Iterator[Schedule]:
+        last = steps_of(made, INSERT_BESIDE_DELETE.program, 1)
+        for step in range(last, 0, -1):
+            after = (Action(POWER, OLDEST),)
+            yield {Point(0, 1, step): (Action(SWITCH, 1),), Point(1, 1, 1): after}
+
+    caught(INSERT_BESIDE_DELETE, schedules)
+
+
+@pytest.mark.skipif(not COMPILED, reason="the variants are caught by many runs")
+def test_split_whose_halves_are_not_persistent_is_caught() -> None:
+    def schedules(made: SimulatedCluster) -> Iterator[Schedule]:
+        split: list[int] = []
+        watch = Longest({})
+
+        def note(self: Any, place: Any, first: int, second: int) -> int:
+            split.append(watch.steps)
+            return 0
+
+        with mock.patch.object(HalvesLater, "persist_halves", note):
+            Run(made, parse_program("ic"), watch).go()
+        for step in range(split[0], split[0] + 8):
+            for subset in (OLDEST, *range(2, 8)):
+                yield {Point(0, 0, step): (Action(POWER, subset),)}
+
+    with crowded():
+        caught(HALVES_LATER, schedules, parameters=SMALL)
 
 
 def schedules(cluster: SimulatedCluster, program: str) -> Iterator[Schedule]:

@@ -29,6 +29,7 @@ from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.endpoint.layout import GATE, POWER
 from limpet.shm.errors import ParameterError
 from limpet.shm.mending import SEVERAL
+from limpet.stores.registry import KINDS
 
 pytestmark = pytest.mark.skipif(BUILD != "compiled", reason="a durable pool needs clwb")
 LEASE_S = 0.3
@@ -235,3 +236,14 @@ def test_commands_show_that_it_is_durable_and_since_when_it_is_whole(url: str) -
 def test_durable_pool_with_a_fence_command_is_refused(url: str) -> None:
     with pytest.raises(ParameterError, match="durable pool cannot have fence"):
         limpet.create("simulated://none", durable=True, multi_host=True, fence="command")
+
+
+@pytest.mark.parametrize("kind", sorted(set(KINDS) - {"race"}))
+def test_kind_that_a_power_cut_would_leave_in_pieces_is_refused(url: str, kind: str) -> None:
+    with serving(url, "a2") as a:
+        a.do("open")  # so that the pool is not made whole for each kind
+        with (
+            limpet.open(url) as pool,
+            pytest.raises(ParameterError, match=f"a {kind} store would not survive a power cut"),
+        ):
+            pool.store(kind, name="other")

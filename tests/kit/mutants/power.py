@@ -33,6 +33,24 @@ class UpdatesBeforeContents(Slots):  # type: ignore[misc]
         return AGAIN if lost else DONE
 
 
+class InsertsBeforeContents(Slots):  # type: ignore[misc]
+    """An insert links an object that may not be persistent."""
+
+    def insert(self, place: Any, key: bytes, desired: int, attempt: int) -> int:
+        self.endpoint.persist = lambda: 0
+        try:
+            return int(super().insert(place, key, desired, attempt))
+        finally:
+            del self.endpoint.persist
+
+
+class HalvesLater(Splitter):  # type: ignore[misc]
+    """A subtable is split for good before its halves are persistent."""
+
+    def persist_halves(self, place: Any, first: int, second: int) -> int:
+        return 0
+
+
 class LinksLater(Client):  # type: ignore[misc]
     """An operation returns before its links are persistent."""
 
@@ -47,13 +65,36 @@ class BlindIndex(Index):  # type: ignore[misc]
         return 0
 
 
-class ReadersDoNotFlush(Race):  # type: ignore[misc]
-    def __init__(self, pool: Any, kind: str, name: str, parameters: Any) -> None:
-        super().__init__(pool, kind, name, parameters)
-        tables = attach(pool, name, parameters)
-        index = BlindIndex(pool, name, parameters, self.objects, tables, Holds(name))
-        splits = Splitter(pool, index, parameters)
-        self.hold_parts(index, Slots(index, pool.client), splits, Check(pool, index))
+class BlindInInserts(Index):  # type: ignore[misc]
+    """As `BlindIndex`, while an insert has put its word into a slot."""
+
+    blind = False
+
+    def depend(self, place: Any, slot: int) -> int:
+        return 0 if self.blind else int(super().depend(place, slot) or 0)
+
+
+class InsertsBesideDelete(Slots):  # type: ignore[misc]
+    """An insert goes by a slot from which another client's delete is not persistent."""
+
+    def insert(self, place: Any, key: bytes, desired: int, attempt: int) -> int:
+        self.index.blind = True
+        try:
+            return int(super().insert(place, key, desired, attempt))
+        finally:
+            self.index.blind = False
+
+
+def _race_with_index(index_class: type[Index], slots: type[Slots] = Slots) -> type[Race]:
+    class Made(Race):  # type: ignore[misc]
+        def __init__(self, pool: Any, kind: str, name: str, parameters: Any) -> None:
+            super().__init__(pool, kind, name, parameters)
+            tables = attach(pool, name, parameters)
+            index = index_class(pool, name, parameters, self.objects, tables, Holds(name))
+            splits = Splitter(pool, index, parameters)
+            self.hold_parts(index, slots(index, pool.client), splits, Check(pool, index))
+
+    return Made
 
 
 POWER_MUTANTS: Final = (
@@ -62,5 +103,21 @@ POWER_MUTANTS: Final = (
         program="ub gb",
     ),
     Mutant("links-not-flushed", ("history",), replaced="Client", by=LinksLater, program="ua ga"),
-    Mutant("readers-do-not-flush", ("history",), ReadersDoNotFlush, program="ua|ga ga"),
+    Mutant(
+        "readers-do-not-flush", ("history",), _race_with_index(BlindIndex), program="ua|ga ga"
+    ),
 )  # fmt: skip
+INSERT_BEFORE_CONTENTS: Final = Mutant(
+    "insert-before-contents", ("check", "history"), race_with(InsertsBeforeContents),
+    program="da ic gc",
+)  # fmt: skip
+INSERT_BESIDE_DELETE: Final = Mutant(
+    "insert-beside-delete", ("check",), _race_with_index(BlindInInserts, InsertsBesideDelete),
+    program="id db|ib gb",
+)  # fmt: skip
+"""The insert of d takes b's emptier bucket, so that after its delete b goes to another line."""
+HALVES_LATER: Final = Mutant(
+    "halves-not-flushed", ("check", "history"), race_with(splitter=HalvesLater),
+    program="ic gc ga gb",
+)  # fmt: skip
+"""In a crowded store (kit/growth.py) the insert of c splits a subtable."""
