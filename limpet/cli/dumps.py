@@ -255,7 +255,7 @@ def cache_get(where: tuple[str, str], key: str) -> None:
     """
     with limpet.open(where[0]) as pool:
         opened = _opened(pool, *where)
-        value = opened.get(read(key, opened.codec.name, False))
+        value = opened.get(read(key, opened.codec.base, False))
     if value is None:
         raise click.ClickException(f"{where[0]}: cache {where[1]!r} has no key {key!r}")
     text = value.decode(errors="backslashreplace") if isinstance(value, bytes) else shown(value)
@@ -271,5 +271,5 @@ def cache_set(where: tuple[str, str], key: str, value: str, ttl: int | None) -> 
     """Set KEY to VALUE: JSON, or text when it is not; in a cache of bytes, text."""
     with limpet.open(where[0]) as pool:
         opened = _opened(pool, *where)
-        codec = opened.codec.name
+        codec = opened.codec.base
         opened.set(read(key, codec, False), read(value, codec, False), ttl=ttl)

@@ -514,7 +514,7 @@ class Cache(MutableMapping[K, V]):
         """
         how = {"ttl": ttl, "slide": slide, "stale": stale, "tags": tuple(tags), "early": early}
         uses = Computes(
-            self.codec.name, self.get_or_compute, self.get_or_compute_async, self.delete
+            self.codec.base, self.get_or_compute, self.get_or_compute_async, self.delete
         )
         return memoized(uses, key, {**how, "none_ttl": none_ttl})
 
