@@ -38,6 +38,7 @@ class DriverError(Exception):
 
 
 Get = Callable[[bytes], bytes | None]
+View = Callable[[bytes], object]
 Put = Callable[[bytes, bytes], object]
 Scan = Callable[[bytes], list[tuple[bytes, bytes]]]
 GetMany = Callable[[list[bytes]], Sequence[bytes | None]]
@@ -53,7 +54,7 @@ class Connection:
 
     Of an ordered store also `scan(key)`: the SCAN_LENGTH pairs from the key on. Where a store has a
     way that is faster than one by one, also `get_many(keys)`, with values of some time since the
-    call, and `put_many(pairs)`.
+    call, and `put_many(pairs)`; and `view(key)`, which reads the last byte of a value in place.
     """
 
     get: Get
@@ -62,6 +63,7 @@ class Connection:
     scan: Scan | None = None
     get_many: GetMany | None = None
     put_many: PutMany | None = None
+    view: View | None = None
 
     def gets(self) -> GetMany:
         """The fastest way to get many keys."""
@@ -219,8 +221,15 @@ class LimpetDriver(Driver):
         def scan(key: bytes) -> list[tuple[bytes, bytes]]:
             return list(store.scan(key, limit=SCAN_LENGTH))
 
+        def view(key: bytes) -> int:
+            with store.view(key) as value:
+                return int(value[-1])
+
         scans = scan if self.ordered else None
-        return Connection(store.get, store.put, pool.close, scans, store.get_many, store.put_many)
+        views = view if store.views else None
+        return Connection(
+            store.get, store.put, pool.close, scans, store.get_many, store.put_many, views
+        )
 
     def stop(self) -> None:
         import limpet

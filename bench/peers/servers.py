@@ -100,6 +100,11 @@ class RedisDriver(Driver):
             client.get, client.set, client.close, get_many=client.mget, put_many=put_many
         )
 
+    def used_memory(self) -> int:
+        """Bytes that the server has allocated."""
+        with self._connect() as client:
+            return int(client.info("memory")["used_memory"])
+
     def stop(self) -> None:
         if self.server is not None:
             self.server.kill()
