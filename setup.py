@@ -133,6 +133,7 @@ COMPILED = {
     "limpet.stores.channels.owned_var": "limpet/stores/channels/owned_var.py",
     "limpet.stores.channels.atomic_var": "limpet/stores/channels/atomic_var.py",
     "limpet.stores.channels.shared_region": "limpet/stores/channels/shared_region.py",
+    "limpet.stores.channels.counter": "limpet/stores/channels/counter.py",
     "limpet.stores.channels.array": "limpet/stores/channels/array.py",
     "limpet.stores.channels.barrier.barrier": "limpet/stores/channels/barrier/barrier.py",
     "limpet.stores.channels.lock.ticket_queue": "limpet/stores/channels/lock/ticket_queue.py",

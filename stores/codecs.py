@@ -7,8 +7,10 @@ a program has given to `register`.
 
 Keys need more than values: equal keys must have equal bytes, in every process. So keys are str,
 bytes, int, float, bool, None and tuples of these, and numbers that are equal are one key, as in a
-dict: True, 1 and 1.0 are read back as 1. Other keys raise TypeError (JSON: all but str, numbers,
-bool and None; bytes: all but bytes-like). Values may be of any type that the codec takes.
+dict: True, 1 and 1.0 are read back as 1. Numbers and strings of numpy are keys, too, and, with
+pickle, an Enum, date, datetime, UUID, Decimal or frozenset of such (keys.py). Other keys raise
+TypeError (JSON: all but str, numbers, bool and None; bytes: all but bytes-like). Values may be of
+any type that the codec takes.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import io
 import json
 import pickle
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from limpet.shm.errors import ParameterError, StoreCorrupt
 from limpet.stores.base import as_bytes
@@ -32,9 +34,21 @@ from limpet.stores.codec_kinds import (
     needed,
     of_msgspec,
 )
+from limpet.stores.keys import plain, written
 
 PROTOCOL = 4
 """The protocol of pickled keys: fixed, so that every Python version writes a key alike."""
+
+SHORT: Final = 256
+"""A text with fewer bytes, and a number below, is pickled with one byte for it."""
+FRAME: Final = b"\x80\x04\x95"
+"""How a pickle of this protocol begins; then the bytes that follow, in eight."""
+TEXT_BEGINNINGS: Final = [
+    FRAME + (size + 3).to_bytes(8, "little") + b"\x8c" + bytes([size]) for size in range(SHORT)
+]
+TWO_BYTES: Final = FRAME + (4).to_bytes(8, "little") + b"M"
+FOUR_BYTES: Final = FRAME + (6).to_bytes(8, "little") + b"J"
+SMALL_NUMBERS: Final = [b"\x80\x04K" + bytes([number]) + b"." for number in range(SHORT)]
 
 
 class Codec(NamedTuple):
@@ -144,6 +158,13 @@ def canonical(key: Any, atoms: tuple[type, ...], codec: str, integers: range | N
     if kind is tuple and tuple in atoms:
         return tuple(canonical(part, atoms, codec, integers) for part in key)
     if kind not in atoms:
+        simple = plain(key)
+        if simple is not key:
+            return canonical(simple, atoms, codec, integers)
+        if codec == "pickle":
+            found = written(key, lambda part: canonical(part, atoms, codec), pickled_key)
+            if found is not None:
+                return found
         names = ", ".join(sorted(atom.__name__ for atom in atoms if atom is not type(None)))
         raise TypeError(
             f"a shared mapping with codec {codec!r} takes keys of type {names} or None, not "
@@ -152,16 +173,47 @@ def canonical(key: Any, atoms: tuple[type, ...], codec: str, integers: range | N
     return key
 
 
+def pickled_key(form: Any) -> bytes:
+    """The bytes of a key in its one form."""
+    buffer = io.BytesIO()
+    pickler = pickle.Pickler(buffer, PROTOCOL)
+    # No memo: the bytes must not depend on whether two equal parts of a tuple are one object.
+    pickler.fast = True
+    try:
+        pickler.dump(form)
+    except (pickle.PicklingError, AttributeError) as error:
+        raise TypeError(f"a key's class must be found by its name: {error}") from error
+    return buffer.getvalue()
+
+
+def pickled_text(key: str) -> bytes:
+    """`pickled_key` of a text."""
+    if key.isascii() and 0 < len(key) < SHORT:
+        return TEXT_BEGINNINGS[len(key)] + key.encode() + b"."
+    return pickled_key(key)
+
+
+def pickled_whole(key: int) -> bytes:
+    """`pickled_key` of an int."""
+    if 0 <= key < SHORT:
+        return SMALL_NUMBERS[key]
+    if SHORT <= key < 1 << 16:
+        return TWO_BYTES + key.to_bytes(2, "little") + b"."
+    if 1 << 16 <= key < 1 << 31:
+        return FOUR_BYTES + key.to_bytes(4, "little") + b"."
+    return pickled_key(key)
+
+
 def _pickled() -> Codec:
     atoms = (str, bytes, int, float, tuple, type(None))
 
     def encode_key(key: Any) -> bytes:
-        buffer = io.BytesIO()
-        pickler = pickle.Pickler(buffer, PROTOCOL)
-        # No memo: the bytes must not depend on whether two equal parts of a tuple are one object.
-        pickler.fast = True
-        pickler.dump(canonical(key, atoms, "pickle"))
-        return buffer.getvalue()
+        kind = type(key)
+        if kind is str:
+            return pickled_text(key)
+        if kind is int:
+            return pickled_whole(key)
+        return pickled_key(canonical(key, atoms, "pickle"))
 
     dumps, protocol = pickle.dumps, pickle.HIGHEST_PROTOCOL
 

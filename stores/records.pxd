@@ -1,7 +1,7 @@
 cimport cython
 
 from limpet.shm.alloc.heap cimport Heap
-from limpet.shm.endpoint.verbs cimport Endpoint, Image, checksum, hash64, u64
+from limpet.shm.endpoint.verbs cimport Endpoint, Image, checksum, hash64, u64, write_summed
 
 cdef u64 ADDRESS_MASK
 cdef u64 HEADER
@@ -23,7 +23,7 @@ cdef class Objects:
 
     @cython.locals(size=u64)
     cpdef u64 size_of(self, bytes key, bytes value) except 0
-    @cython.locals(sizes=u64, length=u64)
+    @cython.locals(sizes=u64, seed=u64)
     cpdef int write(self, u64 reference, bytes key, bytes value) except -1
     cpdef int load(self, u64 reference) except -1
     @cython.locals(size_class=int)

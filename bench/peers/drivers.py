@@ -38,6 +38,7 @@ class DriverError(Exception):
 
 
 Get = Callable[[bytes], bytes | None]
+View = Callable[[bytes], object]
 Put = Callable[[bytes, bytes], object]
 Scan = Callable[[bytes], list[tuple[bytes, bytes]]]
 GetMany = Callable[[list[bytes]], Sequence[bytes | None]]
@@ -55,8 +56,9 @@ class Connection:
 
     Of an ordered store also `scan(key)`: the SCAN_LENGTH pairs from the key on. Where a store has a
     way that is faster than one by one, also `get_many(keys)`, with values of some time since the
-    call, and `put_many(pairs)`. `delete(key)`, of a key that is there. `compute(key, function)`: a
-    get that calls the function, and puts its value, if the key is not there.
+    call, and `put_many(pairs)`; and `view(key)`, which reads the last byte of a value in place.
+    `delete(key)`, of a key that is there. `compute(key, function)`: a get that calls the function,
+    and puts its value, if the key is not there.
     """
 
     get: Get
@@ -67,6 +69,7 @@ class Connection:
     put_many: PutMany | None = None
     delete: Delete | None = None
     compute: Compute | None = None
+    view: View | None = None
 
     def gets(self) -> GetMany:
         """The fastest way to get many keys."""
@@ -239,9 +242,21 @@ class LimpetDriver(Driver):
         def scan(key: bytes) -> list[tuple[bytes, bytes]]:
             return list(store.scan(key, limit=SCAN_LENGTH))
 
+        def view(key: bytes) -> int:
+            with store.view(key) as value:
+                return int(value[-1])
+
         scans = scan if self.ordered else None
+        views = view if store.views else None
         return Connection(
-            store.get, store.put, pool.close, scans, store.get_many, store.put_many, store.delete
+            store.get,
+            store.put,
+            pool.close,
+            scans,
+            store.get_many,
+            store.put_many,
+            store.delete,
+            view=views,
         )
 
     def stop(self) -> None:

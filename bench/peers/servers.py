@@ -105,6 +105,11 @@ class RedisDriver(Driver):
             delete=client.delete,
         )
 
+    def used_memory(self) -> int:
+        """Bytes that the server has allocated."""
+        with self._connect() as client:
+            return int(client.info("memory")["used_memory"])
+
     def stop(self) -> None:
         if self.server is not None:
             self.server.kill()

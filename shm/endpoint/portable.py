@@ -55,6 +55,7 @@ from limpet.shm.endpoint.portable_words import *  # noqa: F403
 from limpet.shm.endpoint.portable_words import (
     HALF_MAX,
     WORD_MAX,
+    checksum,
     contiguous,
     plain_bytes,
     raw_words,
@@ -141,6 +142,15 @@ def Lent(mapping: Any, offset: int, size: int, writable: bool) -> Any:  # noqa: 
         raise AddressError(f"{size} bytes from byte {offset} on are not within the mapping")
     found = np.frombuffer(mapping, np.uint8, size, offset) if size else np.empty(0, np.uint8)
     found.flags.writeable = writable
+    return found
+
+
+def write_summed(
+    endpoint: Any, addr: int, words: Any, count: int, first: bytes, second: bytes, seed: int
+) -> int:
+    """`write_gather`; the last word of `words` becomes the `checksum` of `second` by this seed."""
+    words[count - 1] = checksum(second, seed)
+    found: int = endpoint.write_gather(addr, words, count, first, second)
     return found
 
 
