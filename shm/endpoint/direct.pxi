@@ -12,6 +12,11 @@ cdef class Direct(Endpoint):
     ) except -1:
         return do_read_words(self, addr, &words[0], words.shape[0], count, start)
 
+    cpdef u64 read_tagged(
+        self, u64 first, u64 second, u64[::1] words, Py_ssize_t start, u64 tag
+    ) except? 0xFEEDFACEDEADBEA7:
+        return do_read_tagged(self, first, second, &words[0], words.shape[0], start, tag)
+
     cpdef void prefetch(self, u64 addr, u64 size, bint writes=False) noexcept:
         do_prefetch(self, addr, size, writes)
 
@@ -31,8 +36,16 @@ cdef class Direct(Endpoint):
     cpdef int store(self, u64 addr, u64 value) except -1:
         return do_store(self, addr, value)
 
+    cpdef int store_two(self, u64 addr, u64 value, u64 then_addr, u64 then_value) except -1:
+        return do_store_two(self, addr, value, then_addr, then_value)
+
     cpdef u64 swap(self, u64 addr, u64 value) except? 0xFEEDFACEDEADBEA7:
         return do_swap(self, addr, value)
+
+    cpdef bint pin(
+        self, u64 pin_at, u64 pin, u64 epoch_at, u64 epoch, u64 drops_at, u64 drops
+    ) except -1:
+        return do_pin(self, pin_at, pin, epoch_at, epoch, drops_at, drops)
 
     cpdef u64 cas(self, u64 addr, u64 expected, u64 desired) except? 0xFEEDFACEDEADBEA7:
         return do_cas(self, addr, expected, desired)

@@ -17,6 +17,7 @@ cdef extern from "native.h":
     u64 LIMPET_LONG
     void limpet_used() noexcept nogil
     u64 limpet_tagged(const void*, size_t, unsigned char) noexcept nogil
+    u64 limpet_copy_tagged(void*, const void*, unsigned char) noexcept nogil
     u64 limpet_hash64(const unsigned char*, size_t, u64) noexcept nogil
     u64 limpet_xxh3_long(const unsigned char*, size_t, u64) noexcept nogil
     u64 limpet_crc_pair(const void*, size_t, int) noexcept nogil
