@@ -15,7 +15,12 @@ cdef class Direct(Endpoint):
     cpdef u64 read_tagged(
         self, u64 first, u64 second, u64[::1] words, Py_ssize_t start, u64 tag
     ) except? 0xFEEDFACEDEADBEA7:
-        return do_read_tagged(self, first, second, &words[0], words.shape[0], start, tag)
+        cdef u64 found = tagged_together(
+            self, first, second, &words[0], words.shape[0], start, tag
+        )
+        if unlikely(found == APART, 0):
+            return tagged_apart(self, first, second, &words[0], words.shape[0], start, tag)
+        return found
 
     cpdef void prefetch(self, u64 addr, u64 size, bint writes=False) noexcept:
         do_prefetch(self, addr, size, writes)
@@ -37,7 +42,9 @@ cdef class Direct(Endpoint):
         return do_store(self, addr, value)
 
     cpdef int store_two(self, u64 addr, u64 value, u64 then_addr, u64 then_value) except -1:
-        return do_store_two(self, addr, value, then_addr, then_value)
+        if unlikely(not stored_together(self, addr, value, then_addr, then_value), 0):
+            return stored_apart(self, addr, value, then_addr, then_value)
+        return 0
 
     cpdef u64 swap(self, u64 addr, u64 value) except? 0xFEEDFACEDEADBEA7:
         return do_swap(self, addr, value)
@@ -45,7 +52,10 @@ cdef class Direct(Endpoint):
     cpdef bint pin(
         self, u64 pin_at, u64 pin, u64 epoch_at, u64 epoch, u64 drops_at, u64 drops
     ) except -1:
-        return do_pin(self, pin_at, pin, epoch_at, epoch, drops_at, drops)
+        cdef int same = pinned_together(self, pin_at, pin, epoch_at, epoch, drops_at, drops)
+        if unlikely(same < 0, 0):
+            return pinned_apart(self, pin_at, pin, epoch_at, epoch, drops_at, drops)
+        return same
 
     cpdef u64 cas(self, u64 addr, u64 expected, u64 desired) except? 0xFEEDFACEDEADBEA7:
         return do_cas(self, addr, expected, desired)

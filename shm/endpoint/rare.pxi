@@ -71,7 +71,7 @@ cdef int read_at_length(
     return 0
 
 
-cdef u64 read_tagged_apart(
+cdef u64 tagged_apart(
     Endpoint endpoint, u64 first, u64 second, u64* words, Py_ssize_t room, Py_ssize_t start, u64 tag
 ) except? 0xFEEDFACEDEADBEA7:
     """`read_tagged` by its two verbs: where the first one may raise, or memory is not usual."""
@@ -80,7 +80,7 @@ cdef u64 read_tagged_apart(
     return limpet_tagged(words + start, 32, <unsigned char>tag)
 
 
-cdef int store_two_apart(
+cdef int stored_apart(
     Endpoint endpoint, u64 addr, u64 value, u64 then_addr, u64 then_value
 ) except -1:
     """`store_two` by its verbs: where one may raise, or is a step that is looked at."""
@@ -88,7 +88,7 @@ cdef int store_two_apart(
     return endpoint.store(then_addr, then_value)
 
 
-cdef bint pin_apart(
+cdef bint pinned_apart(
     Endpoint endpoint, u64 pin_at, u64 pin, u64 epoch_at, u64 epoch, u64 drops_at, u64 drops
 ) except -1:
     """`pin` by its verbs: where one may raise, or is a step that is looked at."""

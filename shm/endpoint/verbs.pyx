@@ -111,6 +111,7 @@ cdef int _has_crc = limpet_has_crc()
 
 cdef enum:
     DIRTY_MAX = 32
+    APART = 0x1_0000_0000  # more than 32 bits, which a row has
 
 cdef void* DIRECT = NULL
 """The table of C methods of `Direct`."""
