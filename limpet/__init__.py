@@ -44,6 +44,7 @@ from limpet.shm.errors import (
     ValueTooLarge,
 )
 from limpet.stores.cache.cache import Cache
+from limpet.stores.codecs import Codec, msgspec_codec
 from limpet.stores.dict import SharedDict
 from limpet.stores.pool import Pool
 from limpet.stores.rtx.transaction import Transaction
@@ -60,6 +61,7 @@ __all__ = [
     "ChannelFull",
     "ChannelRemoved",
     "ClientError",
+    "Codec",
     "CoherenceError",
     "KeyExists",
     "KeyTooLarge",
@@ -92,5 +94,6 @@ __all__ = [
     "build",
     "create",
     "destroy",
+    "msgspec_codec",
     "open",
 ]

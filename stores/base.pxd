@@ -29,6 +29,7 @@ cdef class Store:
     cdef public u64 operations
     cdef public u64 retries
     cdef bint prefetches
+    cdef bint lends
     cdef object __weakref__
 
     cpdef int require_there(self) except -1

@@ -91,6 +91,8 @@ class Store:
         self.retries = 0
         self.prefetches = False
         """Whether the store has an `_expect_keys` of its own."""
+        self.lends = self.views and pool.parameters.coherent
+        """Whether it has values in place: its kind has, and memory is hardware-coherent."""
         pool.handles.add(self)
 
     def require_there(self) -> None:
@@ -176,18 +178,20 @@ class Store:
         the key is missing. It stays what it is until the end of the block, whatever others do to
         the key. Using it later raises ValueError; the block ends with BufferError if something else
         still has its memory (views.py). StoreError: this kind has no views."""
-        self._require_views()
-        return View(self, as_bytes("key", key))
+        if not self.lends:
+            self._require_views()
+        return View(self, key if type(key) is bytes else as_bytes("key", key))
 
     def reserve(self, key: Any, size: int) -> Reservation:
         """`with store.reserve(key, size) as buffer`: memory for a value of `size` bytes, a writable
         memoryview, with arbitrary contents; fill all of it. At the end of the block it becomes the
         value of `key` in one step, as by `put`; nothing changes if the block raises, or is killed.
         Raises as `put` does, most of it when the block begins."""
-        self._require_views()
+        if not self.lends:
+            self._require_views()
         if isinstance(size, bool) or not isinstance(size, int) or size < 0:
             raise ParameterError(f"a value has a whole number of bytes, not {size!r}")
-        return Reservation(self, as_bytes("key", key), size)
+        return Reservation(self, key if type(key) is bytes else as_bytes("key", key), size)
 
     def _require_views(self) -> None:
         if not self.views:
@@ -209,7 +213,7 @@ class Store:
         if not self.transactional:
             raise StoreError(
                 f"{self.pool.url}: {self.name!r} is a {self.kind} store, which cannot compare a "
-                "value and replace it in one step; race, rtx-race and rtx-sherman can"
+                "value and replace it in one step; race, rtx-race, rtx-sherman, rcuckoo and loco do"
             )
         name = as_bytes("key", key)
 

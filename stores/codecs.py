@@ -1,9 +1,16 @@
-"""Codecs: Python objects to bytes and back, for `pool.dict()`.
+"""Codecs: Python objects to bytes and back, for mappings, caches, queues and rings.
+
+A codec is an object with a name. The catalogue keeps the name, by which each process that opens the
+store finds the codec in the registry: "pickle", "msgpack", "json", "bytes", those of codec_kinds.py
+("str", "int", "numpy", "msgspec:MODULE:TYPE"), each also with compression ("pickle+zstd"), and what
+a program has given to `register`.
 
 Keys need more than values: equal keys must have equal bytes, in every process. So keys are str,
 bytes, int, float, bool, None and tuples of these, and numbers that are equal are one key, as in a
-dict: True, 1 and 1.0 are read back as 1. Other keys raise TypeError (JSON: all but str, numbers,
-bool and None; bytes: all but bytes-like). Values may be of any type that the codec takes.
+dict: True, 1 and 1.0 are read back as 1. Numbers and strings of numpy are keys, too, and, with
+pickle, an Enum, date, datetime, UUID, Decimal or frozenset of such (keys.py). Other keys raise
+TypeError (JSON: all but str, numbers, bool and None; bytes: all but bytes-like). Values may be of
+any type that the codec takes.
 """
 
 from __future__ import annotations
@@ -12,13 +19,36 @@ import io
 import json
 import pickle
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from limpet.shm.errors import ParameterError, StoreCorrupt
 from limpet.stores.base import as_bytes
+from limpet.stores.codec_kinds import (
+    COMPRESSIONS,
+    compressing,
+    decode_array,
+    decode_int,
+    encode_array,
+    encode_int,
+    encode_str,
+    needed,
+    of_msgspec,
+)
+from limpet.stores.keys import plain, written
 
 PROTOCOL = 4
 """The protocol of pickled keys: fixed, so that every Python version writes a key alike."""
+
+SHORT: Final = 256
+"""A text with fewer bytes, and a number below, is pickled with one byte for it."""
+FRAME: Final = b"\x80\x04\x95"
+"""How a pickle of this protocol begins; then the bytes that follow, in eight."""
+TEXT_BEGINNINGS: Final = [
+    FRAME + (size + 3).to_bytes(8, "little") + b"\x8c" + bytes([size]) for size in range(SHORT)
+]
+TWO_BYTES: Final = FRAME + (4).to_bytes(8, "little") + b"M"
+FOUR_BYTES: Final = FRAME + (6).to_bytes(8, "little") + b"J"
+SMALL_NUMBERS: Final = [b"\x80\x04K" + bytes([number]) + b"." for number in range(SHORT)]
 
 
 class Codec(NamedTuple):
@@ -33,13 +63,68 @@ class Codec(NamedTuple):
     @classmethod
     def named(cls, name: str) -> Codec:
         """The codec of that name; ParameterError if it is unknown or not installed."""
-        if name not in _MAKERS:
-            raise ParameterError(f"there is no codec {name!r}; there is {', '.join(_MAKERS)}")
-        codec = _MAKERS[name]()
+        base, plus, compression = str(name).partition("+")
+        kind, _, argument = base.partition(":")
+        if base in _registered:
+            codec = _registered[base]
+        elif kind == "msgspec" and argument:
+            codec = _with_json_keys("msgspec", *of_msgspec(argument))
+        elif base in _MAKERS:
+            codec = _MAKERS[base]()
+        else:
+            known = ", ".join([*_MAKERS, "msgspec:MODULE:TYPE", *_registered])
+            raise ParameterError(
+                f"there is no codec {name!r} in this process; there is {known}, each also with "
+                f"{' or '.join('+' + one for one in COMPRESSIONS)}; "
+                "limpet.Codec.register makes one known"
+            )
+        codec = codec._replace(name=name)
+        if plus:
+            encode, expand = compressing(name, compression, codec.encode)
+            decode = codec.decode
+            codec = codec._replace(encode=encode, decode=lambda data: decode(expand(data)))
         return codec._replace(
             decode_key=_guarded("key", name, codec.decode_key),
             decode=_guarded("value", name, codec.decode),
         )
+
+    def register(self) -> Codec:
+        """Make this codec known by its name in this process and those that it forks; itself.
+
+        Each process that opens a store with it has to do so. A decoder raises ValueError for bytes
+        that it cannot read. ParameterError: the name is another codec's.
+        """
+        taken = self.name in _MAKERS or self.name.startswith("msgspec")
+        if taken or set(self.name) & set("+:") or not self.name:
+            raise ParameterError(f"a codec cannot be registered by the name {self.name!r}")
+        if _registered.setdefault(self.name, self) != self:
+            raise ParameterError(f"there is another codec {self.name!r} already")
+        return self
+
+    @property
+    def base(self) -> str:
+        """The name without the compression."""
+        return self.name.partition("+")[0]
+
+
+_registered: dict[str, Codec] = {}
+
+
+def msgspec_codec(kind: type) -> Codec:
+    """The codec of a type that msgspec encodes, by the name that other processes find it by."""
+    return Codec.named(f"msgspec:{kind.__module__}:{kind.__qualname__}")
+
+
+def name_of(codec: str | Codec | None) -> str | None:
+    """The name of a codec that is given by name or as an object, and is known.
+
+    ParameterError: it is not, or not installed.
+    """
+    if codec is None:
+        return None
+    name = codec.name if isinstance(codec, Codec) else codec
+    Codec.named(name)
+    return name
 
 
 def _guarded(what: str, codec: str, decode: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
@@ -73,6 +158,13 @@ def canonical(key: Any, atoms: tuple[type, ...], codec: str, integers: range | N
     if kind is tuple and tuple in atoms:
         return tuple(canonical(part, atoms, codec, integers) for part in key)
     if kind not in atoms:
+        simple = plain(key)
+        if simple is not key:
+            return canonical(simple, atoms, codec, integers)
+        if codec == "pickle":
+            found = written(key, lambda part: canonical(part, atoms, codec), pickled_key)
+            if found is not None:
+                return found
         names = ", ".join(sorted(atom.__name__ for atom in atoms if atom is not type(None)))
         raise TypeError(
             f"a shared mapping with codec {codec!r} takes keys of type {names} or None, not "
@@ -81,16 +173,47 @@ def canonical(key: Any, atoms: tuple[type, ...], codec: str, integers: range | N
     return key
 
 
+def pickled_key(form: Any) -> bytes:
+    """The bytes of a key in its one form."""
+    buffer = io.BytesIO()
+    pickler = pickle.Pickler(buffer, PROTOCOL)
+    # No memo: the bytes must not depend on whether two equal parts of a tuple are one object.
+    pickler.fast = True
+    try:
+        pickler.dump(form)
+    except (pickle.PicklingError, AttributeError) as error:
+        raise TypeError(f"a key's class must be found by its name: {error}") from error
+    return buffer.getvalue()
+
+
+def pickled_text(key: str) -> bytes:
+    """`pickled_key` of a text."""
+    if key.isascii() and 0 < len(key) < SHORT:
+        return TEXT_BEGINNINGS[len(key)] + key.encode() + b"."
+    return pickled_key(key)
+
+
+def pickled_whole(key: int) -> bytes:
+    """`pickled_key` of an int."""
+    if 0 <= key < SHORT:
+        return SMALL_NUMBERS[key]
+    if SHORT <= key < 1 << 16:
+        return TWO_BYTES + key.to_bytes(2, "little") + b"."
+    if 1 << 16 <= key < 1 << 31:
+        return FOUR_BYTES + key.to_bytes(4, "little") + b"."
+    return pickled_key(key)
+
+
 def _pickled() -> Codec:
     atoms = (str, bytes, int, float, tuple, type(None))
 
     def encode_key(key: Any) -> bytes:
-        buffer = io.BytesIO()
-        pickler = pickle.Pickler(buffer, PROTOCOL)
-        # No memo: the bytes must not depend on whether two equal parts of a tuple are one object.
-        pickler.fast = True
-        pickler.dump(canonical(key, atoms, "pickle"))
-        return buffer.getvalue()
+        kind = type(key)
+        if kind is str:
+            return pickled_text(key)
+        if kind is int:
+            return pickled_whole(key)
+        return pickled_key(canonical(key, atoms, "pickle"))
 
     dumps, protocol = pickle.dumps, pickle.HIGHEST_PROTOCOL
 
@@ -113,12 +236,7 @@ def _json() -> Codec:
 
 
 def _msgpack() -> Codec:
-    try:
-        import msgpack
-    except ImportError as error:
-        raise ParameterError(
-            "the codec 'msgpack' needs the package msgpack: pip install 'limpet[msgpack]'"
-        ) from error
+    msgpack = needed("msgpack", "msgpack")
     atoms = (str, bytes, int, float, tuple, type(None))
 
     integers = range(-(1 << 63), 1 << 64)
@@ -145,9 +263,18 @@ def _bytes() -> Codec:
     return Codec("bytes", encode_key, bytes, encode, bytes)
 
 
+def _with_json_keys(
+    name: str, encode: Callable[[Any], bytes], decode: Callable[[bytes], Any]
+) -> Codec:
+    return _json()._replace(name=name, encode=encode, decode=decode)
+
+
 _MAKERS: dict[str, Callable[[], Codec]] = {
     "pickle": _pickled,
     "msgpack": _msgpack,
     "json": _json,
     "bytes": _bytes,
+    "str": lambda: Codec("str", encode_str, bytes.decode, encode_str, bytes.decode),
+    "int": lambda: _with_json_keys("int", encode_int, decode_int),
+    "numpy": lambda: _with_json_keys("numpy", encode_array, decode_array),
 }

@@ -12,6 +12,7 @@ cdef int DONE
 cdef int EXISTS
 cdef int MISSING
 cdef int NO_MEMORY
+cdef int UPDATE
 
 cdef class Attempt:
     cdef public int outcome
@@ -39,10 +40,10 @@ cdef class InlineStore(Store):
     @cython.locals(attempt=u64)
     cpdef object run(self, Step step)
     @cython.locals(attempt=u64, outcome=int, way=Attempt)
-    cpdef int _change(self, bytes key, bytes value, u64 size, int mode) except -1
+    cpdef int _change(self, bytes key, bytes value, u64 size, int mode, bytes expected=*) except -1
     cpdef object _enter(self, bytes key, u64 attempt, bint writes)
     cpdef int _leave(self, held) except -1
     cpdef Attempt _first_way(self)
-    cpdef int _change_once(self, bytes key, bytes value, u64 size, int mode, u64 attempt, Attempt way) except -1
+    cpdef int _change_once(self, bytes key, bytes value, u64 size, int mode, u64 attempt, Attempt way, bytes expected=*) except -1
     cpdef Attempt _go_on(self, int outcome, Attempt way, bytes key, bytes value, u64 size, int mode)
     cpdef int stay(self, u64 attempt, bint writes) except -1

@@ -13,7 +13,17 @@ from typing import Any
 from limpet.shm.errors import KeyTooLarge
 from limpet.stores.base import Store, as_bytes
 from limpet.stores.records import Objects
-from limpet.stores.status import AGAIN, AT_ONCE, BATCH, DELETE, DONE, EXISTS, MISSING, NO_MEMORY
+from limpet.stores.status import (
+    AGAIN,
+    AT_ONCE,
+    BATCH,
+    DELETE,
+    DONE,
+    EXISTS,
+    MISSING,
+    NO_MEMORY,
+    UPDATE,
+)
 
 
 class Attempt:
@@ -62,9 +72,11 @@ class InlineIndex:
 class InlineStore(Store):
     """A store with parameters `key_size` and `value_size`, and an `index`. A subclass gives
 
-    _change_once(key, value, size, mode, attempt, way)
+    _change_once(key, value, size, mode, attempt, way, expected)
                                         attempt a write, or a delete, as a mode; `size`: bytes of
-                                        the object for the value, or 0: it is in the table.
+                                        the object for the value, or 0: it is in the table; with
+                                        `expected`, which comes only if it `swaps` and is not
+                                        transactional, EXISTS if the value is another one.
                                         DONE, EXISTS, MISSING, AGAIN, or a status for `_go_on`
     _go_on(outcome, way, key, value, size, mode)
                                         after any other outcome than those four
@@ -160,6 +172,16 @@ class InlineStore(Store):
             value = as_bytes("value", value)
         return self._change(key, value, self.object_size(key, value), mode)
 
+    def swap(self, key: Any, expected: bytes, value: Any = None) -> bool:
+        """As of every store; under the key's locks, or by a transaction."""
+        if self.transactional or not self.swaps:
+            return super().swap(key, expected, value)
+        key, expected = as_bytes("key", key), as_bytes("value", expected)
+        if value is None:
+            return self._change(key, b"", 0, DELETE, expected) == DONE
+        value = as_bytes("value", value)
+        return self._change(key, value, self.object_size(key, value), UPDATE, expected) == DONE
+
     def object_size(self, key: bytes, value: bytes) -> int:
         """Bytes of the object for a value; 0: it is in the table. KeyTooLarge, ValueTooLarge."""
         if len(key) > self.key_size:
@@ -169,7 +191,9 @@ class InlineStore(Store):
             )
         return 0 if len(value) <= self.value_size else self.objects.size_of(key, value)
 
-    def _change(self, key: bytes, value: bytes, size: int, mode: int) -> int:
+    def _change(
+        self, key: bytes, value: bytes, size: int, mode: int, expected: bytes | None = None
+    ) -> int:
         """Attempt a write until its result is DONE, EXISTS or MISSING."""
         self.operations += 1
         attempt = 0
@@ -183,7 +207,7 @@ class InlineStore(Store):
             try:
                 if held is None:
                     self.require_there()
-                outcome = self._change_once(key, value, size, mode, attempt, way)
+                outcome = self._change_once(key, value, size, mode, attempt, way, expected)
             finally:
                 if held is None:
                     self.client.leave()
@@ -216,7 +240,14 @@ class InlineStore(Store):
         return None
 
     def _change_once(
-        self, key: bytes, value: bytes, size: int, mode: int, attempt: int, way: Attempt | None
+        self,
+        key: bytes,
+        value: bytes,
+        size: int,
+        mode: int,
+        attempt: int,
+        way: Attempt | None,
+        expected: bytes | None = None,
     ) -> int:
         raise NotImplementedError
 

@@ -39,7 +39,7 @@ from limpet.stores.channels.queue.layout import ITEM_SIZE, MAXSIZE
 from limpet.stores.channels.queue.shared_queue import SharedQueue
 from limpet.stores.channels.ring.layout import BLOCK, SIZE
 from limpet.stores.channels.ring.ring_buffer import RingBuffer
-from limpet.stores.codecs import Codec
+from limpet.stores.codecs import Codec, name_of
 from limpet.stores.contents import StoreContents
 from limpet.stores.dict import SharedDict
 from limpet.stores.names import NAME_SIZE_MAX, is_name
@@ -300,18 +300,17 @@ class Pool(PoolCore):
         name: str = "default",
         *,
         store: str = "race",
-        codec: str | None = None,
+        codec: str | Codec | None = None,
         **parameters: Any,
     ) -> SharedDict[Any, Any]:
         """A MutableMapping of Python objects over the store of that name; see `SharedDict`.
 
-        `codec`: "pickle", "msgpack", "json" or "bytes"; it is kept with the store. By default that
+        `codec`: "pickle", "msgpack", "json", "bytes", "str", "int", "numpy", a name such as
+        "json+zstd", or a `limpet.Codec`; its name is kept with the store. By default that
         of the mapping that is there, or pickle for a new one. Other parameters are the store's.
         Raises StoreMismatch for another codec than the one that is there, and as `store` does.
         """
-        if codec is not None:
-            Codec.named(codec)
-        handle, found = self._open_store(store, name, codec, parameters)
+        handle, found = self._open_store(store, name, name_of(codec), parameters)
         return SharedDict(handle, Codec.named(found))
 
     def cache(
@@ -322,7 +321,7 @@ class Pool(PoolCore):
         max_items: int | None = None,
         ttl: int | None = None,
         policy: str | None = None,
-        codec: str | None = None,
+        codec: str | Codec | None = None,
     ) -> Cache[Any, Any]:
         """The cache of that name: made if it is not there, else attached to; see `Cache`.
 
@@ -340,10 +339,8 @@ class Pool(PoolCore):
             "ttl_ms": ttl,
             "policy": policy,
         }
-        if codec is not None:
-            Codec.named(codec)
         parameters = {key: value for key, value in given.items() if value is not None}
-        handle, found = self._open_store("cache", name, codec, parameters)
+        handle, found = self._open_store("cache", name, name_of(codec), parameters)
         return Cache(handle, Codec.named(found))
 
     def transaction(

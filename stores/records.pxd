@@ -1,7 +1,7 @@
 cimport cython
 
 from limpet.shm.alloc.heap cimport Heap
-from limpet.shm.endpoint.verbs cimport Endpoint, Image, checksum, hash64, u64
+from limpet.shm.endpoint.verbs cimport Endpoint, Image, checksum, hash64, u64, write_summed
 
 cdef u64 ADDRESS_MASK
 cdef u64 HEADER
@@ -23,7 +23,7 @@ cdef class Objects:
 
     @cython.locals(size=u64)
     cpdef u64 size_of(self, bytes key, bytes value) except 0
-    @cython.locals(sizes=u64, length=u64)
+    @cython.locals(sizes=u64, seed=u64)
     cpdef int write(self, u64 reference, bytes key, bytes value) except -1
     cpdef int load(self, u64 reference) except -1
     @cython.locals(size_class=int)
@@ -36,6 +36,8 @@ cdef class Objects:
     cpdef u64 length(self)
     @cython.locals(at=u64, length=u64, first=u64, last=u64, skip=u64, data=bytes)
     cpdef bytes part(self, start, stop)
+    @cython.locals(start=u64)
+    cdef (u64, u64) value_place(self) noexcept
     @cython.locals(size=u64, size_class=int)
     cpdef bint fits(self, u64 reference) except -1
     @cython.locals(seed=u64)

@@ -17,7 +17,7 @@ from __future__ import annotations
 from array import array
 from typing import Any, Final
 
-from limpet.shm.endpoint.fabric import checksum, hash64
+from limpet.shm.endpoint.fabric import checksum, hash64, write_summed
 from limpet.shm.endpoint.words import ADDRESS_MASK, LARGE_CLASS
 from limpet.shm.errors import KeyTooLarge, ValueTooLarge
 from limpet.stores.object_layout import HEADER, IMAGE_SIZE, KEY_MAX
@@ -67,8 +67,8 @@ class Objects:
         """Write the pair to the object; one write."""
         sizes = len(key) | len(value) << 16
         self.header[0] = sizes
-        self.header[1] = checksum(value, (hash64(key) + sizes) & MASK)
-        self.endpoint.write_gather(reference & ADDRESS_MASK, self.header, 2, key, value)
+        seed = (hash64(key) + sizes) & MASK
+        write_summed(self.endpoint, reference & ADDRESS_MASK, self.header, 2, key, value, seed)
 
     def write_head(self, reference: int, key: bytes, size: int, digest: int) -> None:
         """Write all of a pair but its value, which has `size` bytes and this checksum, by the seed

@@ -25,9 +25,7 @@ import os
 import weakref
 from typing import Any
 
-import numpy as np
-
-from limpet.shm.endpoint.fabric import checksum_buffer
+from limpet.shm.endpoint.fabric import Lent, checksum_buffer
 from limpet.shm.endpoint.layout import NODE_SHIFT, OFFSET_MASK
 from limpet.shm.errors import CoherenceError, NodeFailed
 
@@ -39,8 +37,8 @@ class Block:
         self.store = store
         self.key = key
         self.ident = 0
-        """The client that holds the object; 0: none does."""
-        self.pid = 0
+        """The client that holds the object; 0: none does, or it is the client of the process that
+        this one was forked from."""
         self.record = 0
         self.node = 0
         self.value: memoryview | None = None
@@ -51,24 +49,25 @@ class Block:
         store = self.store
         self.record = record
         self.ident = store.client.ident
-        self.pid = os.getpid()
         self.node = address >> NODE_SHIFT
         done = False
         try:
-            segment = next(s for s in store.pool.mapped.segments if s.index == self.node)
-            if size:
-                owner = np.frombuffer(segment.map, np.uint8, size, address & OFFSET_MASK)
-            else:
-                owner = np.empty(0, np.uint8)
-            owner.flags.writeable = writable
+            owner = Lent(self._mapping(), address & OFFSET_MASK, size, writable)
             self.lent = weakref.ref(owner)
-            self.value = memoryview(owner)  # type: ignore[arg-type]
+            self.value = memoryview(owner)
             _lent.add(self)
             done = True
             return self.value
         finally:
             if not done:
                 self._let_go()
+
+    def _mapping(self) -> Any:
+        """The mapped memory of the object's node."""
+        for segment in self.store.pool.mapped.segments:
+            if segment.index == self.node:
+                return segment.map
+        raise NodeFailed(self.node, "its memory is mapped no more")
 
     def _take_back(self) -> bool:
         """Release the memory; False: something still has it."""
@@ -78,12 +77,16 @@ class Block:
                 value.release()
             del value
         _lent.discard(self)
-        return self.lent is None or self.lent() is None
+        return not self._in_use()
+
+    def _in_use(self) -> bool:
+        """Whether something has the memory that was lent."""
+        return self.lent is not None and self.lent() is not None
 
     def _let_go(self) -> None:
-        """Let the object go, unless this is another client by now: a child that was forked."""
+        """Let the object go, unless this is another client by now."""
         ident, self.ident = self.ident, 0
-        if ident and self.pid == os.getpid() and ident == self.store.client.ident:
+        if ident and ident == self.store.client.ident:
             self.store.let_go_of(self.record)
 
     def _still_lent(self, what: str) -> BufferError:
@@ -93,16 +96,13 @@ class Block:
             "block, by a slice of it or an array on it; copy what outlives the block"
         )
 
-    def _of_this_process(self) -> bool:
-        """Whether it holds an object, and was not forked since."""
-        return self.ident != 0 and self.pid == os.getpid()
-
 
 class View(Block):
     """`with store.view(key) as value`."""
 
     def __enter__(self) -> memoryview | None:
-        settle_late(self.store.client)
+        if _late:
+            settle_late(self.store.client)
         found = self.store.hold(self.key)
         if found is None:
             return None
@@ -111,7 +111,7 @@ class View(Block):
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         free = self._take_back()
-        if not self._of_this_process():
+        if not self.ident:
             return
         if free:
             self._let_go()
@@ -132,12 +132,13 @@ class Reservation(Block):
         self.reference = 0
 
     def __enter__(self) -> memoryview:
-        settle_late(self.store.client)
+        if _late:
+            settle_late(self.store.client)
         record, self.reference, address = self.store.reserve_object(self.key, self.size)
         return self._lend(record, address, self.size, writable=True)
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        if self.value is None or not self._of_this_process():
+        if self.value is None or not self.ident:
             self._take_back()
             return
         store = self.store
@@ -177,19 +178,26 @@ def require_coherence(store: Any) -> None:
 def settle_late(client: Any) -> None:
     """Let go what something had after its block, and has no longer."""
     for block in [late for late in _late if late.store.client is client]:
-        if block.lent is None or block.lent() is None:
+        if not block._in_use():
             _late.remove(block)
             block._let_go()
 
 
 _late: list[Any] = []
-_lent: weakref.WeakSet[Any] = weakref.WeakSet()
+_lent: set[Any] = set()
+"""The blocks in which this process is. Each has a record, so there are not many."""
 
 
-def _release_in_child() -> None:
+def disown(block: Block) -> None:
+    """Release the memory of a block of the process that this one was forked from."""
+    block.ident = 0
+    block._take_back()
+
+
+def _disown_in_child() -> None:
     for block in list(_lent):
-        block._take_back()
+        disown(block)
     _late.clear()
 
 
-os.register_at_fork(after_in_child=_release_in_child)
+os.register_at_fork(after_in_child=_disown_in_child)

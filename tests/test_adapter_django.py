@@ -113,6 +113,11 @@ def test_many_at_once(backend: Any) -> None:
 def test_get_or_set(backend: Any) -> None:
     assert backend.get_or_set("k", lambda: 7) == 7
     assert backend.get_or_set("k", 8) == 7
+    assert backend.get_or_set("k", lambda: 9) == 7
+    assert backend.get_or_set("gone", lambda: 1, timeout=0) == 1
+    assert "gone" not in backend
+    assert backend.get_or_set("nothing", lambda: None) is None
+    assert "nothing" not in backend
     assert backend.get_or_set("none", None) is None
 
 

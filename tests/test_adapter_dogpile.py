@@ -24,7 +24,7 @@ pytest.importorskip(
 from dogpile.cache import make_region
 from dogpile.testing import fixtures
 
-import limpet.adapters.dogpile  # noqa: F401: registers the backend
+import limpet.adapters.dogpile
 
 pytestmark = [
     pytest.mark.exhaustive_in_pure("the adapter is not compiled", quick=[]),

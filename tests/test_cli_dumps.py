@@ -77,3 +77,72 @@ def test_cache_is_looked_at_and_cleared(pools: Any) -> None:
     assert run("dump", pool.url, "--store", "pages").exit_code == 0
     with pytest.raises(limpet.StoreMismatch):
         pool.dict("pages")
+
+
+def test_dump_of_a_cache_keeps_deadlines_and_tags(pools: Any) -> None:
+    first, second = pools(), pools()
+    cache = first.cache("pages", codec="json")
+    cache.set("a", 1, ttl=60_000, tags=["x", "y"])
+    cache.set("b", 2, ttl=50_000, slide=True)
+    cache.set("c", 3)
+    cache.set("d", 4, ttl=40_000, stale=7000)
+    dumped = run("dump", first.url, "--store", "pages")
+    assert dumped.exit_code == 0, dumped.output
+    lines = dumped.output.splitlines()
+    late = json.dumps({"key": b'"e"'.hex(), "value": b"5".hex(), "deadline_ms": 1})
+    loaded = run("load", second.url, "--json", stdin="\n".join([*lines, late]) + "\n")
+    assert loaded.exit_code == 0, loaded.output
+    counts = json.loads(loaded.stdout)
+    assert (counts["entries"], counts["expired"]) == (4, 1)
+    other = second.cache("pages")
+    assert dict(other) == {"a": 1, "b": 2, "c": 3, "d": 4}
+    for key in "abd":
+        there, here = cache.expires_in(key), other.expires_in(key)
+        assert there is not None
+        assert here is not None
+        # the clock goes on between the two, and a sliding entry begins anew
+        assert abs(there - here) < 20_000
+    assert other.expires_in("c") is None
+    before, after = ({k: _slide_and_stale(one, k) for k in "abcd"} for one in (cache, other))
+    assert before == after == {"a": (0, 0), "b": (50_000, 0), "c": (0, 0), "d": (0, 7000)}
+    other.invalidate("y")
+    assert "a" not in other
+    assert "b" in other
+
+
+def _slide_and_stale(cache: Any, key: str) -> tuple[int, int]:
+    times = cache.store.entry(cache.codec.encode_key(key))[3]
+    return times & 0xFFFF_FFFF, times >> 32
+
+
+def test_dump_of_a_cache_is_loaded_into_another_kind(pools: Any) -> None:
+    first, second = pools(), pools()
+    first.cache("pages", codec="json").set("a", 1, ttl=60_000)
+    dumped = run("dump", first.url, "--store", "pages")
+    assert run("load", second.url, "--kind", "race", stdin=dumped.output).exit_code == 0
+    assert dict(second.dict("pages")) == {"a": 1}
+
+
+def test_entry_with_wrong_terms_is_refused_by_line(pools: Any) -> None:
+    pool = pools()
+    head = '{"limpet": 1, "store": "s", "kind": "cache", "codec": "bytes"}\n'
+    for field in ('"tags": [1, 2, 3, 4, 5, 6]', '"tags": [0]', '"deadline_ms": "soon"'):
+        done = run("load", pool.url, stdin=head + f'{{"key": "61", "value": "62", {field}}}\n')
+        assert done.exit_code == 1, done.output
+        assert "line 2 is no entry of a dump" in done.output
+
+
+def test_decoded_dump_is_json_that_can_be_edited(pools: Any) -> None:
+    first, second = pools(), pools()
+    first.dict("config", codec="msgpack")["a"] = {"size": 1}
+    dumped = run("dump", first.url, "--store", "config", "--decoded")
+    head, line = dumped.output.splitlines()
+    assert json.loads(line) == {"key": "a", "value": {"size": 1}}
+    edited = line.replace('"size": 1', '"size": 2')
+    loaded = run("load", second.url, stdin=f"{head}\n{edited}\n")
+    assert loaded.exit_code == 0, loaded.output
+    assert second.dict("config")["a"] == {"size": 2}
+    first.dict("config")["b"] = b"\xff"
+    refused = run("dump", first.url, "--store", "config", "--decoded")
+    assert refused.exit_code == 1
+    assert "'b' has no form in JSON" in refused.output

@@ -7,6 +7,7 @@ import click
 from limpet.bench.cli.cache import cache_command
 from limpet.bench.cli.channels import channels_command, power_command
 from limpet.bench.cli.coherence import coherence_command
+from limpet.bench.cli.footprint import footprint_command
 from limpet.bench.cli.instructions import instructions_command
 from limpet.bench.cli.peers import peers_command
 from limpet.bench.cli.processes import contention_command, kills_command, timeline_command
@@ -32,6 +33,7 @@ for command in (
     large_reads_command,
     channels_command,
     power_command,
+    footprint_command,
     contention_command,
     kills_command,
     timeline_command,

@@ -5,7 +5,10 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import pathlib
+import signal
+import sys
 from collections.abc import Callable, Iterator
+from types import FrameType
 
 import click
 from rich.console import Console
@@ -69,6 +72,21 @@ def advancing(total: int) -> Iterator[Callable[[str], None]]:
             bar.update(task, description=text, advance=1, refresh=True)
 
         yield advance
+
+
+@contextlib.contextmanager
+def leaving_on_sigterm() -> Iterator[None]:
+    """A SIGTERM leaves the body through every clean-up, which another one does not interrupt."""
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        sys.exit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextlib.contextmanager

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pathlib
-import signal
-import sys
-from types import FrameType
 
 import click
 from rich.console import Console
 
-from limpet.bench.cli.options import PATH, List, advancing, check_files
+from limpet.bench.cli.options import PATH, List, advancing, check_files, leaving_on_sigterm
 from limpet.bench.peers import machine, report
 from limpet.bench.peers import measure as peers
+from limpet.bench.peers import sizes as by_size
 from limpet.bench.peers.ycsb import YCSB_MIXES, Workload
 from limpet.shm.errors import ParameterError
+from limpet.shm.parameters import parse_size
 
 
 @click.command("peers")
@@ -86,6 +86,11 @@ from limpet.shm.errors import ParameterError
     help="Skews of the Zipfian distribution, one run each; 0 is uniform.",
 )
 @click.option("--seed", type=int, default=1, show_default=True, help="Of every random choice.")
+@click.option(
+    "--sizes",
+    type=List(parse_size),
+    help="Measure gets, views and puts of values of these sizes instead, in one process.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 @click.option(
     "--png",
@@ -111,6 +116,7 @@ def peers_command(
     value_bytes: int,
     thetas: tuple[float, ...],
     seed: int,
+    sizes: tuple[int, ...] | None,
     as_json: bool,
     png: pathlib.Path | None,
     lines: pathlib.Path | None,
@@ -145,6 +151,9 @@ def peers_command(
     check_files("--png", png)
     check_files("--lines", lines)
     facts = machine.facts()
+    if sizes:
+        _show_sizes(stores, names, sizes, rounds, seconds_per_cell, as_json)
+        return
     outcomes = [_run(options, peers.drivers(stores, names)) for options in settings]
     if as_json:
         found = [report.as_json(outcome, facts) for outcome in outcomes]
@@ -160,19 +169,31 @@ def peers_command(
         raise SystemExit(1)
 
 
+def _show_sizes(
+    stores: tuple[str, ...],
+    names: tuple[str, ...],
+    sizes: tuple[int, ...],
+    rounds: int,
+    seconds: float,
+    as_json: bool,
+) -> None:
+    """Run the loops of `bench/peers/sizes.py`, and print their table."""
+    with leaving_on_sigterm(), advancing(len(sizes) * rounds) as advance:
+        found = by_size.run(lambda: peers.drivers(stores, names), sizes, rounds, seconds, advance)
+    if as_json:
+        click.echo(json.dumps(dataclasses.asdict(found), indent=2))
+    else:
+        Console().print(by_size.results_table(found))
+        for name, reason in {**found.missing, **found.failed}.items():
+            click.echo(f"{name}: {reason}")
+    if found.failed:
+        raise SystemExit(1)
+
+
 def _run(options: peers.Options, drivers: list[peers.Driver]) -> peers.Outcome:
     """Run with a progress bar on stderr."""
     there = [driver for driver in drivers if driver.missing() is None]
     scanned = len(peers.scanned(there))
-    before = signal.signal(signal.SIGTERM, _leave)
-    try:
-        with advancing(peers.steps(options, len(there), scanned)) as advance:
-            return peers.run(options, drivers, advance)
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _leave(number: int, frame: FrameType | None) -> None:
-    """On SIGTERM, leave through every clean-up, which another one does not interrupt."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    sys.exit(128 + number)
+    total = peers.steps(options, len(there), scanned)
+    with leaving_on_sigterm(), advancing(total) as advance:
+        return peers.run(options, drivers, advance)

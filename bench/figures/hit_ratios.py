@@ -7,22 +7,24 @@ A request is a get, and a set if that was a miss. The streams, from one seed:
     loop                 zipf 0.9, and among them, three in ten, a loop over 3,000 keys
     shift                zipf 1.0, whose popular keys become others six times
 
-`limpet clock` and `limpet fifo` are `pool.cache`; the others are of one process. `exact LRU` and
-`exact SIEVE` (Zhang et al., NSDI '24) keep the list that a shared cache does without. cachetools,
-theine and cachebox are measured where they are installed.
+`limpet clock` and `limpet fifo` are `pool.cache`; the others are of one process: those of
+policies.py, and cachetools, cachebox and theine (W-TinyLFU) where they are installed. All are
+bounded in items. Of a trace whose objects have sizes, the share of the bytes that were hits is
+counted, too.
 """
 
 from __future__ import annotations
 
 import importlib
 import os
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 import limpet
+from limpet.bench.figures import policies as exact
+from limpet.bench.figures.traces import Requests
 
 STREAMS: Final = ("zipf 0.8", "zipf 1.0", "scan", "loop", "shift")
 KEYS: Final = 20_000
@@ -31,7 +33,9 @@ BETWEEN: Final = 6000
 SHIFTS: Final = 6
 FRESH: Final = 1_000_000
 """Keys from here on are those of scans and loops."""
-NODE_SIZE: Final = "64MiB"
+NODE_SIZE: Final = 64 << 20
+EACH: Final = 1024
+"""Bytes of the pool for an item, at least."""
 
 Cached = Callable[[int], bool]
 """Makes one request; whether it was a hit."""
@@ -44,6 +48,7 @@ class Ratio(NamedTuple):
     items: int
     policy: str
     ratio: float
+    byte_ratio: float
 
 
 def stream(name: str, count: int, seed: int) -> list[int]:
@@ -87,65 +92,14 @@ def _mapping(made: Any) -> Cached:
     return request
 
 
-def _lru(items: int) -> Cached:
-    there: OrderedDict[int, None] = OrderedDict()
-
-    def request(key: int) -> bool:
-        if key in there:
-            there.move_to_end(key)
-            return True
-        if len(there) >= items:
-            there.popitem(last=False)
-        there[key] = None
-        return False
-
-    return request
-
-
-class _Sieve:
-    """SIEVE, with its queue as a list of which the newest is last, and places of the dead in it."""
-
-    def __init__(self, items: int) -> None:
-        self.items = items
-        self.queue: list[int | None] = []
-        self.visited: dict[int, bool] = {}
-        self.hand = 0
-
-    def __call__(self, key: int) -> bool:
-        if key in self.visited:
-            self.visited[key] = True
-            return True
-        if len(self.visited) >= self.items:
-            self._evict()
-        self.visited[key] = False
-        self.queue.append(key)
-        return False
-
-    def _evict(self) -> None:
-        while True:
-            if self.hand >= len(self.queue):
-                self.queue = [key for key in self.queue if key is not None]
-                self.hand = 0
-            key = self.queue[self.hand]
-            if key is not None and not self.visited[key]:
-                del self.visited[key]
-                self.queue[self.hand] = None
-                self.hand += 1
-                return
-            if key is not None:
-                self.visited[key] = False
-            self.hand += 1
-
-
 def _peers(items: int) -> Iterator[tuple[str, Cached]]:
     """Policies of packages that are installed."""
-    for package, names in (("cachetools", ("LRUCache", "LFUCache")), ("cachebox", ("LFUCache",))):
+    for package in ("cachetools", "cachebox"):
         try:
             module = importlib.import_module(package)
         except ImportError:
             continue
-        for name in names:
-            yield f"{package} {name}", _mapping(getattr(module, name)(items))
+        yield f"{package} LFU", _mapping(module.LFUCache(items))
     try:
         theine = importlib.import_module("theine")
     except ImportError:
@@ -164,23 +118,33 @@ def _peers(items: int) -> Iterator[tuple[str, Cached]]:
 def policies(pool: limpet.Pool, items: int) -> Iterator[tuple[str, Cached]]:
     """All of them, each new, for so many items."""
     for policy in ("clock", "fifo"):
-        name = f"{policy} {items} {len(pool.stores())}"
-        yield f"limpet {policy}", _mapping(pool.cache(name, max_items=items, policy=policy))
-    yield "exact LRU", _lru(items)
-    yield "exact SIEVE", _Sieve(items)
+        yield f"limpet {policy}", _mapping(pool.cache(policy, max_items=items, policy=policy))
+        pool.drop(policy)
+    yield "exact LRU", exact.Lru(items)
+    yield "exact SIEVE", exact.Sieve(items)
+    yield "exact S3-FIFO", exact.S3Fifo(items)
+    yield "Redis LRU", exact.RedisLru(items)
+    yield "Redis LFU", exact.RedisLfu(items)
     yield from _peers(items)
 
 
-def run(streams: Sequence[str], sizes: Sequence[int], count: int, seed: int) -> Iterator[Ratio]:
+def run(streams: Iterable[Requests], sizes: Sequence[int]) -> Iterator[Ratio]:
     """The hit ratio of each policy on each stream, with each number of items."""
     url = f"shm://limpet-hit-ratios-{os.getpid()}"
-    with limpet.create(url, node_size=NODE_SIZE) as pool:
+    with limpet.create(url, node_size=max(NODE_SIZE, EACH * max(sizes))) as pool:
         try:
-            for name in streams:
-                keys = stream(name, count, seed)
+            for requests in streams:
                 for items in sizes:
                     for policy, request in policies(pool, items):
-                        hits = sum(map(request, keys))
-                        yield Ratio(name, items, policy, hits / count)
+                        yield _ratio(requests, items, policy, request)
         finally:
             limpet.destroy(url)
+
+
+def _ratio(requests: Requests, items: int, policy: str, request: Cached) -> Ratio:
+    hits = np.fromiter(map(request, requests.keys), bool, len(requests.keys))
+    ratio = float(hits.mean())
+    if requests.sizes is None:
+        return Ratio(requests.name, items, policy, ratio, ratio)
+    weights = np.array(requests.sizes, float)
+    return Ratio(requests.name, items, policy, ratio, float(hits @ weights / weights.sum()))

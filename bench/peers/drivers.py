@@ -38,10 +38,13 @@ class DriverError(Exception):
 
 
 Get = Callable[[bytes], bytes | None]
+View = Callable[[bytes], object]
 Put = Callable[[bytes, bytes], object]
 Scan = Callable[[bytes], list[tuple[bytes, bytes]]]
 GetMany = Callable[[list[bytes]], Sequence[bytes | None]]
 PutMany = Callable[[list[tuple[bytes, bytes]]], object]
+Delete = Callable[[bytes], object]
+Compute = Callable[[bytes, Callable[[], bytes]], object]
 
 SCAN_LENGTH: Final = 100
 """Pairs that a scan asks for."""
@@ -53,7 +56,9 @@ class Connection:
 
     Of an ordered store also `scan(key)`: the SCAN_LENGTH pairs from the key on. Where a store has a
     way that is faster than one by one, also `get_many(keys)`, with values of some time since the
-    call, and `put_many(pairs)`.
+    call, and `put_many(pairs)`; and `view(key)`, which reads the last byte of a value in place.
+    `delete(key)`, of a key that is there. `compute(key, function)`: a get that calls the function,
+    and puts its value, if the key is not there.
     """
 
     get: Get
@@ -62,6 +67,9 @@ class Connection:
     scan: Scan | None = None
     get_many: GetMany | None = None
     put_many: PutMany | None = None
+    delete: Delete | None = None
+    compute: Compute | None = None
+    view: View | None = None
 
     def gets(self) -> GetMany:
         """The fastest way to get many keys."""
@@ -78,6 +86,19 @@ class Connection:
 
         return self.put_many or one_by_one
 
+    def computes(self) -> Compute:
+        """Its own way to get or compute; else a get and, after a miss, a put, in two steps."""
+        get, put = self.get, self.put
+
+        def in_steps(key: bytes, function: Callable[[], bytes]) -> bytes:
+            value = get(key)
+            if value is None:
+                value = function()
+                put(key, value)
+            return value
+
+        return self.compute or in_steps
+
 
 class Driver(abc.ABC):
     """A store under test."""
@@ -87,6 +108,8 @@ class Driver(abc.ABC):
     """Whether processes see each other's writes."""
     ordered = False
     """Whether it scans."""
+    alone = False
+    """Whether it is measured with one process only."""
 
     @abc.abstractmethod
     def missing(self) -> str | None:
@@ -219,8 +242,22 @@ class LimpetDriver(Driver):
         def scan(key: bytes) -> list[tuple[bytes, bytes]]:
             return list(store.scan(key, limit=SCAN_LENGTH))
 
+        def view(key: bytes) -> int:
+            with store.view(key) as value:
+                return int(value[-1])
+
         scans = scan if self.ordered else None
-        return Connection(store.get, store.put, pool.close, scans, store.get_many, store.put_many)
+        views = view if store.views else None
+        return Connection(
+            store.get,
+            store.put,
+            pool.close,
+            scans,
+            store.get_many,
+            store.put_many,
+            store.delete,
+            view=views,
+        )
 
     def stop(self) -> None:
         import limpet

@@ -29,8 +29,9 @@ class LmdbDriver(Driver):
     A reader sees others' writes only in a transaction begun after them, so each get begins one;
     py-lmdb has no call to renew a transaction, but keeps a spare one to reuse (`max_spare_txns`).
     Begin, get and abort is the fastest of the ways to spell it; values are copied out as bytes
-    (buffers=False). A scan is a cursor's, in a transaction of its own. A batch is one transaction,
-    and so is atomic: its gets one by one, which is faster than `getmulti`, its puts by `putmulti`.
+    (buffers=False), except by a view (buffers=True). A scan is a cursor's, in a transaction of its
+    own. A batch is one transaction, and so is atomic: its gets one by one, which is faster than
+    `getmulti`, its puts by `putmulti`.
     """
 
     name = "lmdb"
@@ -112,7 +113,13 @@ class LmdbDriver(Driver):
             cursor.close()
             transaction.commit()
 
-        return Connection(get, put, environment.close, scan, get_many, put_many)
+        def view(key: bytes) -> int:
+            transaction = begin(None, None, False, True)
+            last = transaction.get(key)[-1]
+            transaction.abort()
+            return int(last)
+
+        return Connection(get, put, environment.close, scan, get_many, put_many, view=view)
 
     def stop(self) -> None:
         if self.directory is not None:
@@ -239,7 +246,7 @@ class DiskcacheDriver(Driver):
                 for key, value in pairs:
                     cache.set(key, value)
 
-        return Connection(cache.get, cache.set, cache.close, put_many=put_many)
+        return Connection(cache.get, cache.set, cache.close, put_many=put_many, delete=cache.delete)
 
     def stop(self) -> None:
         if self.directory is not None:

@@ -9,6 +9,7 @@ forked, attach, warm up, and run the loops below one after another, each behind 
     update     puts to existing keys only        time of an update
     get_many   gets, `batch` of them a call      time of a get
     put_many   puts, likewise                    time of an update
+    compute    gets or computes; all miss        time of one; the keys are deleted afterwards
     A, B, C, W the YCSB mixes, and updates only  throughput; latencies in a pass of their own
     scan       scans of 100 keys                 time of a scan; ordered stores and peers only, and
                                                  only if there is one of limpet's among them
@@ -38,7 +39,7 @@ from limpet.bench.peers import ycsb
 from limpet.bench.peers.drivers import DictDriver, Driver, DriverError, LimpetDriver
 from limpet.bench.peers.embedded import DiskcacheDriver, LmdbDriver, SqliteDriver, UltraDictDriver
 from limpet.bench.peers.servers import ManagerDriver, RedisDriver
-from limpet.bench.peers.workers import BATCHES, SCAN, Answer, Task, Workers, clock_cost_ns
+from limpet.bench.peers.workers import BATCHES, COMPUTE, SCAN, Answer, Task, Workers, clock_cost_ns
 from limpet.bench.peers.ycsb import Workload
 from limpet.shm.errors import ParameterError
 
@@ -55,7 +56,7 @@ PEERS: Final[dict[str, type[Driver]]] = {
 
 
 LOOPS: Final = ("get", "update")
-"""The loops that run before the mixes."""
+"""The loops of single gets and updates."""
 
 OPERATIONS_MIN: Final = 100
 LATENCY_SHARE: Final = 4
@@ -76,6 +77,8 @@ class Options:
     rounds: int = 5
     seconds_per_cell: float = 1.0
     batch: int = 100
+    basic: tuple[str, ...] = (*LOOPS, *BATCHES)
+    """The loops that run before the mixes."""
 
     def __post_init__(self) -> None:
         if not self.processes or any(count < 1 for count in self.processes):
@@ -94,7 +97,7 @@ class Options:
 
     @property
     def loops(self) -> tuple[str, ...]:
-        return (*LOOPS, *BATCHES, *self.mixes)
+        return (*self.basic, *self.mixes)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,6 +189,8 @@ def run(
             for driver in running[shift:] + running[:shift]:
                 try:
                     for processes in options.processes:
+                        if driver.alone and processes > 1:
+                            continue
                         loops = (*options.loops, SCAN) if driver.name in scans else options.loops
                         rows += _run_set(options, driver, processes, round_, loops, advance)
                 except DriverError as error:
@@ -202,9 +207,9 @@ def run(
 
 
 def steps(options: Options, drivers: int, scanned: int = 0) -> int:
-    """How often `run` calls `advance` for so many drivers, when none is missing and none fails;
-    the scans of `scanned` of them are measured, too."""
-    tasks = drivers * (len(LOOPS) + len(BATCHES) + 2 * len(options.mixes)) + scanned
+    """How often `run` calls `advance` for so many drivers, when none is missing, alone, and none
+    fails; the scans of `scanned` of them are measured, too."""
+    tasks = drivers * (len(options.basic) + 2 * len(options.mixes)) + scanned
     return drivers + options.rounds * len(options.processes) * tasks
 
 
@@ -227,6 +232,8 @@ def _run_set(
             expected_ns = share * warm.get_ns + (1 - share) * warm.update_ns
             if loop == SCAN:
                 expected_ns = GETS_IN_A_SCAN * warm.get_ns
+            elif loop == COMPUTE:
+                expected_ns = warm.get_ns + warm.update_ns
             fitting = int(options.seconds_per_cell * 1e9 / expected_ns)
             count = min(options.workload.operations, max(OPERATIONS_MIN, fitting))
             advance(f"{label}, {loop}")

@@ -98,14 +98,14 @@ def _times(
             for loop in loops:
                 cell = by_key[store, processes, loop]
                 row += [
-                    _number(cell.ns_per_op / 1000),
-                    _number(cell.speed_vs_lmdb),
-                    _number(cell.time_vs_dict),
-                    _number(cell.scaling),
+                    number(cell.ns_per_op / 1000),
+                    number(cell.speed_vs_lmdb),
+                    number(cell.time_vs_dict),
+                    number(cell.scaling),
                 ]
             scan = by_key.get((store, processes, SCAN))
             if scans and scan is not None:
-                row += [_number(scan.ns_per_op / 1000), _number(scan.speed_vs_lmdb)]
+                row += [number(scan.ns_per_op / 1000), number(scan.speed_vs_lmdb)]
             table.add_row(*row, end_section=processes == outcome.options.processes[-1])
     _add_absent(table, outcome)
     return table
@@ -131,13 +131,13 @@ def _mix_table(outcome: Outcome, found: Sequence[Cell]) -> Table:
             cell.store,
             str(cell.processes),
             cell.loop,
-            _number(cell.kops),
-            _number(cell.speed_vs_lmdb),
-            _number(cell.scaling),
-            _number(cell.get_us_median),
-            _number(cell.get_us_p99),
-            _number(cell.update_us_median),
-            _number(cell.update_us_p99),
+            number(cell.kops),
+            number(cell.speed_vs_lmdb),
+            number(cell.scaling),
+            number(cell.get_us_median),
+            number(cell.get_us_p99),
+            number(cell.update_us_median),
+            number(cell.update_us_p99),
             end_section=cell.loop == mixes[-1],
         )
     _add_absent(table, outcome)
@@ -158,7 +158,7 @@ def _add_absent(table: Table, outcome: Outcome) -> None:
             table.add_row(name, word)
 
 
-def _number(value: float | None) -> str:
+def number(value: float | None) -> str:
     """Two or three digits that count; a dash for None."""
     if value is None:
         return "-"
@@ -252,7 +252,7 @@ def _bars(axes: Axes, stores: Sequence[str], series: dict[str, list[float]]) -> 
     for index, (label, values) in enumerate(series.items()):
         places = [place + (index - (len(series) - 1) / 2) * width for place in range(len(stores))]
         bars = axes.bar(places, values, width, label=label, color=_COLORS[index % len(_COLORS)])
-        axes.bar_label(bars, [_number(value) for value in values], fontsize=7, padding=1)
+        axes.bar_label(bars, [number(value) for value in values], fontsize=7, padding=1)
     axes.set_yscale("log")
     axes.margins(y=0.15)
     axes.set_xticks(range(len(stores)), stores)

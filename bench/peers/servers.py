@@ -97,8 +97,18 @@ class RedisDriver(Driver):
             client.mset(dict(pairs))
 
         return Connection(
-            client.get, client.set, client.close, get_many=client.mget, put_many=put_many
+            client.get,
+            client.set,
+            client.close,
+            get_many=client.mget,
+            put_many=put_many,
+            delete=client.delete,
         )
+
+    def used_memory(self) -> int:
+        """Bytes that the server has allocated."""
+        with self._connect() as client:
+            return int(client.info("memory")["used_memory"])
 
     def stop(self) -> None:
         if self.server is not None:
@@ -134,7 +144,12 @@ class ManagerDriver(Driver):
     def attach(self) -> Connection:
         # The proxy opens a new connection in each process that uses it.
         records = self.records
-        return Connection(records.get, records.__setitem__, put_many=records.update)
+        return Connection(
+            records.get,
+            records.__setitem__,
+            put_many=records.update,
+            delete=records.__delitem__,
+        )
 
     def stop(self) -> None:
         self.records = None

@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from limpet.bench.peers import ycsb
-from limpet.bench.peers.drivers import Connection, Driver, DriverError, Get, Put, Scan
+from limpet.bench.peers.drivers import Compute, Connection, Driver, DriverError, Get, Put, Scan
 from limpet.bench.peers.ycsb import Operation, Workload
 from limpet.fault.inject.children import die_with_parent
 
@@ -38,6 +38,9 @@ START_DELAY_NS: Final = 2_000_000
 
 SCAN: Final = "scan"
 """The loop of scans."""
+
+COMPUTE: Final = "compute"
+"""The loop of gets that compute what is not there."""
 
 BATCHES: Final = ("get_many", "put_many")
 """The loops of batches of gets, and of updates."""
@@ -258,6 +261,8 @@ def _measure(
         keys = ycsb.gets(workload, stream, task.count)
         start.meet()
         begin, end = time_scans(connection.scan, keys)
+    elif task.loop == COMPUTE:
+        begin, end = _compute_new(connection, workload, stream, task.count, start)
     elif task.loop == "get_many":
         batches = _batches(ycsb.gets(workload, stream, task.count), task.batch)
         start.meet()
@@ -293,6 +298,30 @@ def time_scans(scan: Scan, keys: Sequence[bytes]) -> tuple[int, int]:
     begin = time.perf_counter_ns()
     for key in keys:
         scan(key)
+    return begin, time.perf_counter_ns()
+
+
+def _compute_new(
+    connection: Connection, workload: Workload, stream: int, count: int, start: Start
+) -> tuple[int, int]:
+    """When the computations of so many keys, that no other worker has, began and ended."""
+    assert connection.delete is not None
+    keys = [b"new %d %d" % (stream, number) for number in range(count)]
+    value = bytes(workload.value_bytes)
+    start.meet()
+    begin, end = time_computes(connection.computes(), keys, lambda: value)
+    for key in keys:
+        connection.delete(key)
+    return begin, end
+
+
+def time_computes(
+    compute: Compute, keys: Sequence[bytes], function: Callable[[], bytes]
+) -> tuple[int, int]:
+    """When the calls, each of which computes a value, began and ended."""
+    begin = time.perf_counter_ns()
+    for key in keys:
+        compute(key, function)
     return begin, time.perf_counter_ns()
 
 

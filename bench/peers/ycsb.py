@@ -8,8 +8,10 @@ read or an update of an existing record; the record is chosen by a Zipfian distr
     B       95 %     5 %
     C      100 %     0 %
     W        0 %   100 %
+    R       90 %    10 %
 
-W is not YCSB's: LOCO's figure 5 (read-only, mixed, write-only) is C, A and W.
+W and R are not YCSB's: LOCO's figure 5 (read-only, mixed, write-only) is C, A and W; R is what
+caches are measured with.
 Each operation is drawn by itself with the mix's probability, as YCSB draws it.
 
 The generator: rank r of n records has probability r**-theta / sum(i**-theta for i in 1..n), drawn
@@ -38,7 +40,7 @@ from limpet.shm.errors import ParameterError
 Operation: TypeAlias = "tuple[bytes, bytes | None]"
 """(key, None) is a read, (key, value) an update."""
 
-READ_SHARE: Final = {"A": 0.5, "B": 0.95, "C": 1.0, "W": 0.0}
+READ_SHARE: Final = {"A": 0.5, "B": 0.95, "C": 1.0, "W": 0.0, "R": 0.9}
 YCSB_MIXES: Final = ("A", "B", "C")
 
 KEY_PREFIX: Final = b"user"

@@ -42,7 +42,15 @@ from limpet.fault.matrix import crash_evidence, crash_points, successor
 from limpet.fault.matrix.fault_profile import profile_of
 from limpet.fault.matrix.matrix_result import MatrixResult, ResultCollector
 from limpet.fault.matrix.node_loss import WAYS, crowded, one_run
-from limpet.fault.matrix.operations import KEY, NEW, OPERATIONS, RIVAL, Operation, demand
+from limpet.fault.matrix.operations import (
+    KEY,
+    NEW,
+    OPERATIONS,
+    RIVAL,
+    Operation,
+    demand,
+    operations_of,
+)
 from limpet.fault.matrix.testbed import PATIENCE_S, StoreTestbed, short, within
 from limpet.shm.backends.segments import destroy
 from limpet.shm.endpoint.layout import slot_address
@@ -436,8 +444,9 @@ def run(
     """
     matrix = Matrix(kind, limit, step=step)
     chosen = DIMENSIONS if dimensions is None else dimensions
-    for name in operations or list(OPERATIONS):
+    known = operations_of(kind)
+    for name in operations or list(known):
         for dimension in chosen:
-            yield matrix.run(OPERATIONS[name], dimension)
+            yield matrix.run(known[name], dimension)
     if (not operations or "insert" in operations) and "killed twice" in chosen and step is None:
         yield matrix.past_the_dead()

@@ -11,6 +11,7 @@ from limpet.fault.matrix.fault_profile import profile_of
 from limpet.shm.endpoint.states import IN_SERVICE
 from limpet.shm.errors import StoreDropped, StoreFull, StoreMismatch, ValueTooLarge
 from limpet.stores.pool import Pool
+from limpet.stores.registry import store_class
 
 KEY: Final = b"key"
 BYSTANDER: Final = b"bystander"
@@ -152,6 +153,14 @@ def _dropped(pool: Pool, kv: Any) -> None:
     demand(len(pool.stores()) == 1, f"there is still {pool.stores()}")
 
 
+def _swap(expected: bytes, value: bytes | None) -> Callable[[Pool, Any], object]:
+    def run(pool: Pool, kv: Any) -> None:
+        if not kv.swap(KEY, expected, value):
+            raise KeyError(KEY)  # so the matrix knows that it was refused
+
+    return run
+
+
 def _demand_whole(made: Any) -> None:
     try:
         demand(made.get(KEY) == NEW, "a store that was not dropped lost a value")
@@ -191,3 +200,18 @@ OPERATIONS: Final = {
         ),
     )
 }  # fmt: skip
+
+SWAPS: Final = {
+    operation.name: operation
+    for operation in (
+        Operation("swap", _swap(OLD, NEW), OLD, NEW, _warm),
+        Operation("swap away", _swap(OLD, None), OLD, None, _warm),
+        Operation("swap large", _swap(OLD, LARGE), OLD, LARGE),
+    )
+}
+"""Those of kinds that can compare a value and replace it."""
+
+
+def operations_of(kind: str) -> dict[str, Operation]:
+    """The operations of a kind of store."""
+    return {**OPERATIONS, **SWAPS} if store_class(kind).swaps else dict(OPERATIONS)

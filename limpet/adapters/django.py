@@ -73,6 +73,17 @@ class LimpetCache(BaseCache):
         else:
             self.shared.set(name, value, ttl=ttl)
 
+    def get_or_set(
+        self, key: str, default: Any, timeout: Any = DEFAULT_TIMEOUT, version: int | None = None
+    ) -> Any:
+        """As Django has it; a `default` that is called is called by one process of all, while the
+        others wait for the value."""
+        ttl = self._ttl(timeout)
+        if ttl is None or not callable(default):
+            return super().get_or_set(key, default, timeout, version)
+        name = self.make_and_validate_key(key, version=version)
+        return self.shared.get_or_compute(name, default, ttl=ttl, none_ttl=0)
+
     def touch(self, key: str, timeout: Any = DEFAULT_TIMEOUT, version: int | None = None) -> bool:
         name = self.make_and_validate_key(key, version=version)
         ttl = self._ttl(timeout)

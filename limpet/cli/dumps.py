@@ -8,11 +8,20 @@ A dump is JSON Lines. The first line describes the store; each other line is an 
 Keys and values are the store's bytes, in hexadecimal. So a dump decodes nothing, and nothing that a
 pickle brings is run; `load` writes the same bytes into another pool, kind or version. Each entry is
 read at one moment; entries that change during a dump are as of different moments.
+
+With `--decoded` the first line has `"decoded": true`, and keys and values are as JSON what the
+codec makes of them; `load` encodes them again. They can be read and edited; decoding runs what a
+pickle brings.
+
+Of a cache, an entry may have four fields more: `deadline_ms`, since 1970; `slide_ms`, for how long
+a read puts it off; `stale_ms`; and `tags`, by their numbers. Deadlines are absolute, so that a dump
+that is loaded later brings nothing back that has expired meanwhile.
 """
 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from typing import IO, Any, Final
 
@@ -21,9 +30,18 @@ import click
 import limpet
 from limpet.cli.common import json_option, json_or_text, print_json, print_line, url_argument
 from limpet.cli.values import existing, read, shown, store_option
+from limpet.shm.errors import ParameterError
+from limpet.stores.cache.cache import tag_numbers, tags_of_numbers
+from limpet.stores.cache.layout import US_PER_MS
+from limpet.stores.cache.parameters import TTL_MAX_MS
+from limpet.stores.cache.terms import Terms
+from limpet.stores.codecs import Codec
 from limpet.stores.registry import CACHES
+from limpet.stores.status import PUT
 
 FORMAT: Final = 1
+HEX: Final = Codec("hexadecimal", bytes.fromhex, bytes.hex, bytes.fromhex, bytes.hex)
+"""What is in a dump that is not decoded."""
 
 
 @click.command()
@@ -53,20 +71,52 @@ def _is_json(text: str) -> bool:
 @click.command()
 @url_argument
 @store_option
-def dump(url: str, name: str) -> None:
+@click.option("--decoded", is_flag=True,
+              help="Keys and values as JSON, decoded by the store's codec.")  # fmt: skip
+def dump(url: str, name: str, decoded: bool) -> None:
     """Write all entries of a store to stdout, as JSON Lines that `limpet load` reads.
 
     The pool may be in use: each entry is read at one moment, but not all at the same one. Of a
-    cache, the entries that count are written, without their deadlines and tags.
+    cache, the entries that count are written, with their deadlines and tags.
     """
     with existing(url, name) as mapping:
         store = mapping.store
         described = {"store": name, "kind": store.kind, "codec": mapping.codec.name}
-        print_line({"limpet": FORMAT, **described})
+        print_line({"limpet": FORMAT, **described, **({"decoded": True} if decoded else {})})
+        codec = mapping.codec if decoded else HEX
         for key in store:
-            value = store.get(key)
-            if value is not None:  # it was deleted meanwhile, or has expired
-                click.echo(json.dumps({"key": key.hex(), "value": value.hex()}))
+            found = _fields(store, key)
+            if found is not None:  # it was deleted meanwhile, or has expired
+                value = found.pop("value")
+                line = {"key": codec.decode_key(key), "value": codec.decode(value), **found}
+                click.echo(_as_json(line))
+
+
+def _as_json(line: dict[str, Any]) -> str:
+    try:
+        return json.dumps(line, ensure_ascii=False)
+    except (TypeError, ValueError) as error:
+        raise click.ClickException(
+            f"the entry {line['key']!r} has no form in JSON, dump it without --decoded: {error}"
+        ) from error
+
+
+def _fields(store: Any, key: bytes) -> dict[str, Any] | None:
+    """What a dump has of a key, besides the key."""
+    if store.kind not in CACHES:
+        value = store.get(key)
+        return None if value is None else {"value": value}
+    entry = store.entry(key)
+    if entry is None:
+        return None
+    value, _, deadline, times, tags = entry
+    more = {
+        "deadline_ms": deadline // US_PER_MS,
+        "slide_ms": times & TTL_MAX_MS,
+        "stale_ms": times >> 32,
+        "tags": tag_numbers(tags),
+    }
+    return {"value": value, **{name: one for name, one in more.items() if one}}
 
 
 @click.command()
@@ -78,8 +128,9 @@ def dump(url: str, name: str) -> None:
 def load(url: str, file: IO[str], name: str | None, kind: str | None, as_json: bool) -> None:
     """Put the entries of a dump in FILE, or in stdin, into a store of a pool; make it if needed.
 
-    Entries that are there already are replaced. The codec is that of the dump. Stops at the first
-    line that is wrong, with its number; the entries before it are loaded.
+    Entries that are there already are replaced. The codec is that of the dump. A cache keeps their
+    deadlines and tags, and takes no entry that has expired since; other kinds take all, and forget
+    both. Stops at the first line that is wrong, with its number; the entries before it are loaded.
     """
     lines = enumerate(file, 1)
     with limpet.open(url) as pool:
@@ -97,22 +148,33 @@ def load(url: str, file: IO[str], name: str | None, kind: str | None, as_json: b
             if kind in CACHES
             else pool.dict(name, store=kind, codec=head["codec"])
         )
-        count = 0
+        store: Any = opened.store
+        codec = opened.codec if head["decoded"] else HEX
+        count = expired = 0
         for number, line in lines:
-            key, value = _entry(line, number)
-            opened.store.put(key, value)
+            key, value, terms = _entry(line, number, codec)
+            if kind not in CACHES:
+                store.put(key, value)
+            elif terms is None:
+                expired += 1
+                continue
+            else:
+                store.write(key, value, PUT, terms)
             count += 1
     if as_json:
-        print_json({"store": name, "kind": kind, "codec": head["codec"], "entries": count})
+        counts = {"entries": count, "expired": expired}
+        print_json({"store": name, "kind": kind, "codec": head["codec"], **counts})
     else:
-        click.echo(f"loaded {count} entries into store {name!r} of {url}")
+        left_out = f", and left out {expired} that have expired" if expired else ""
+        click.echo(f"loaded {count} entries into store {name!r} of {url}{left_out}")
 
 
-def _head(lines: Iterator[tuple[int, str]]) -> dict[str, str]:
+def _head(lines: Iterator[tuple[int, str]]) -> dict[str, Any]:
     try:
         head = json.loads(next(lines, (1, ""))[1])
         if head["limpet"] == FORMAT:
-            return {name: str(head[name]) for name in ("store", "kind", "codec")}
+            texts = {name: str(head[name]) for name in ("store", "kind", "codec")}
+            return {**texts, "decoded": bool(head.get("decoded"))}
     except (ValueError, KeyError, TypeError):
         pass
     raise click.ClickException(
@@ -120,12 +182,25 @@ def _head(lines: Iterator[tuple[int, str]]) -> dict[str, str]:
     )
 
 
-def _entry(line: str, number: int) -> tuple[bytes, bytes]:
+def _entry(line: str, number: int, codec: Codec) -> tuple[bytes, bytes, Terms | None]:
+    """Key, value and, for a cache, the terms of an entry; None: it has expired."""
     try:
         entry = json.loads(line)
-        return bytes.fromhex(entry["key"]), bytes.fromhex(entry["value"])
-    except (ValueError, KeyError, TypeError) as error:
+        key, value = codec.encode_key(entry["key"]), codec.encode(entry["value"])
+        return key, value, _terms(entry)
+    except (ValueError, KeyError, TypeError, ParameterError) as error:
         raise click.ClickException(f"line {number} is no entry of a dump: {error}") from error
+
+
+def _terms(entry: dict[str, Any]) -> Terms | None:
+    deadline, slide, stale = (
+        int(entry.get(name, 0)) for name in ("deadline_ms", "slide_ms", "stale_ms")
+    )
+    left = deadline - time.time_ns() // 1_000_000
+    if deadline and left <= 0:
+        return None
+    tags = tags_of_numbers(map(int, entry.get("tags", ())))
+    return Terms(min(left, TTL_MAX_MS) if deadline else 0, slide, stale, tags)
 
 
 # ---- caches --------------------------------------------------------------------------------------
@@ -180,7 +255,7 @@ def cache_get(where: tuple[str, str], key: str) -> None:
     """
     with limpet.open(where[0]) as pool:
         opened = _opened(pool, *where)
-        value = opened.get(read(key, opened.codec.name, False))
+        value = opened.get(read(key, opened.codec.base, False))
     if value is None:
         raise click.ClickException(f"{where[0]}: cache {where[1]!r} has no key {key!r}")
     text = value.decode(errors="backslashreplace") if isinstance(value, bytes) else shown(value)
@@ -196,5 +271,5 @@ def cache_set(where: tuple[str, str], key: str, value: str, ttl: int | None) -> 
     """Set KEY to VALUE: JSON, or text when it is not; in a cache of bytes, text."""
     with limpet.open(where[0]) as pool:
         opened = _opened(pool, *where)
-        codec = opened.codec.name
+        codec = opened.codec.base
         opened.set(read(key, codec, False), read(value, codec, False), ttl=ttl)

@@ -17,7 +17,7 @@ from limpet.fault.matrix import cache_matrix, channel_matrix, encounter
 from limpet.fault.matrix.channel_kinds import CHANNELS
 from limpet.fault.matrix.crash_matrix import DIMENSIONS, LIMIT, PAST, run, uncovered
 from limpet.fault.matrix.matrix_result import MatrixResult
-from limpet.fault.matrix.operations import OPERATIONS
+from limpet.fault.matrix.operations import operations_of
 from limpet.stores.registry import CACHES, KINDS
 
 _STEP: Final = re.compile(r"k=(\d+)")
@@ -75,11 +75,13 @@ def matrix(
         )
     of_channels = store in CHANNELS
     ran: Callable[..., Iterator[MatrixResult]] = run
-    known = list(OPERATIONS)
+    known: list[str] = []
     if of_channels:
         known, ran = channel_matrix.calls_of(store), channel_matrix.run
     elif store in CACHES:
         known, ran = list(cache_matrix.CACHE_OPERATIONS), cache_matrix.run
+    else:
+        known = list(operations_of(store))
     for name in operations:
         if name not in known:
             raise click.BadParameter(f"{store} has no operation {name!r}, but {'; '.join(known)}")

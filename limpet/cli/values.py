@@ -1,7 +1,7 @@
 """`limpet get`, `put`, `delete` and `drop`: single keys of a store, by its codec, and whole stores.
 
 In a store of bytes, KEY and VALUE are text (UTF-8) or, with --hex, bytes in hexadecimal. In a
-mapping, which has a codec, they are JSON, or text when they are not.
+mapping, which has a codec, they are JSON, or text when they are not; of the codec str, always text.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ store_option = click.option("--store", "name", default="default", show_default=T
                             help="Name of the store.")  # fmt: skip
 RAW = "bytes"
 """The codec of a store of bytes."""
+TEXT = "str"
+"""The codec of a store of text."""
 
 
 @contextlib.contextmanager
@@ -43,6 +45,8 @@ def read(text: str, codec: str, as_hex: bool) -> Any:
     """A key or value from the command line, in the form that the codec takes."""
     if codec == RAW:
         return octets(text, as_hex)
+    if codec == TEXT and not as_hex:
+        return text
     if as_hex:
         raise click.UsageError(f"--hex is for stores of bytes; this one has the codec {codec!r}")
     return json_or_text(text)
@@ -67,7 +71,7 @@ def get(url: str, key: str, name: str, as_hex: bool) -> None:
     them. Reading a pickle runs the code that its writer put there.
     """
     with existing(url, name) as mapping:
-        codec = mapping.codec.name
+        codec = mapping.codec.base
         wanted = read(key, codec, as_hex)
         if wanted not in mapping:
             raise click.ClickException(f"{url}: store {name!r} has no key {key!r}")
@@ -97,7 +101,7 @@ def put(
         if there is None:
             codec = codec or RAW
         mapping = pool.dict(name, store=there["kind"] if there else kind, codec=codec)
-        codec = mapping.codec.name
+        codec = mapping.codec.base
         data: Any
         if value != "-":
             data = read(value, codec, as_hex)
@@ -105,7 +109,10 @@ def put(
             data = sys.stdin.buffer.read()
         else:
             data = read(sys.stdin.buffer.read().decode(errors="replace"), codec, as_hex)
-        mapping[read(key, codec, as_hex)] = data
+        try:
+            mapping[read(key, codec, as_hex)] = data
+        except TypeError as error:
+            raise click.ClickException(f"{url}: store {name!r}: {error}") from error
 
 
 @click.command()
@@ -117,7 +124,7 @@ def delete(url: str, key: str, name: str, as_hex: bool) -> None:
     """Delete KEY; exit status 1 if it is not there."""
     with existing(url, name) as mapping:
         try:
-            del mapping[read(key, mapping.codec.name, as_hex)]
+            del mapping[read(key, mapping.codec.base, as_hex)]
         except KeyError as error:
             raise click.ClickException(f"{url}: store {name!r} has no key {key!r}") from error
 

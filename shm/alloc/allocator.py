@@ -225,23 +225,23 @@ class Allocator:
                 self.slabs.kind(node, self.heap.size_class(each), replicas): count
                 for each, count in wanted
             }
-        ident = self.client.ident
-        shortages = {
-            each: Shortage(
-                self.table, self.grace, ident, node, self.heap.size_class(each), replicas
-            )
-            for each, _ in wanted
-        }
+        shortages: dict[int, Shortage] = {}
         while missing := [
             each
             for each, count in wanted
             if not self.make_ready(node, each, replicas, attempt > 0, count, sparing, growing)
         ]:
             attempt += 1
-            hopeless = 0 if self.reclaim(attempt, shortages[missing[0]], needed) else hopeless + 1
+            first = missing[0]
+            if first not in shortages:
+                shortages[first] = Shortage(
+                    self.table, self.grace, self.client.ident, node,
+                    self.heap.size_class(first), replicas,
+                )  # fmt: skip
+            hopeless = 0 if self.reclaim(attempt, shortages[first], needed) else hopeless + 1
             # Twice, since a block may have been on its way from one client to another.
             if looks + attempt > ATTEMPTS_MAX or hopeless > 1:
-                raise StoreFull(self.relief.why_full(node, missing[0]))
+                raise StoreFull(self.relief.why_full(node, first))
         self.refused = False
         return looks + attempt + 1
 

@@ -32,6 +32,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from limpet.shm.endpoint.fabric import bit, lowest_bit
 from limpet.shm.endpoint.layout import HOLDS
 from limpet.shm.endpoint.slots import INCARNATION_BITS, RECORDS, RECORDS_COUNT
 from limpet.shm.endpoint.words import OWES, REFERENCE_MASK
@@ -39,6 +40,7 @@ from limpet.shm.errors import ClientError
 
 ALIASED: Final = 63
 """The bit of HOLDS that the slots from this one on share."""
+ALL_RECORDS: Final = (1 << RECORDS_COUNT) - 1
 
 
 def let_go(client: Any, record: int) -> bool:
@@ -67,7 +69,8 @@ class Holds:
 
     def forget(self) -> None:
         """Begin anew, with another slot or none."""
-        self.taken = [False] * RECORDS_COUNT
+        self.taken = 0
+        """Bit k: record k is taken."""
         self.count = 0
         self.marked = False
 
@@ -80,11 +83,11 @@ class Holds:
             )
         if not self.marked:
             # ORDER: before the record: a client that frees looks at records only if this is set.
-            self.endpoint.fetch_or(HOLDS, self._bit())
+            self.endpoint.fetch_or(HOLDS, bit(self._slot()))
             self.marked = True
-        index = self.taken.index(False)
+        index = lowest_bit(~self.taken & ALL_RECORDS)
         record: int = self.client.slot + RECORDS + 8 * index
-        self.taken[index] = True
+        self.taken |= bit(index)
         self.count += 1
         # ORDER: a full barrier before the link is looked at again.
         self.endpoint.swap(record, word)
@@ -98,13 +101,14 @@ class Holds:
     def release(self, record: int) -> None:
         """The record is 0, and may be taken again."""
         index = (record - self.client.slot - RECORDS) >> 3
-        if self.taken[index]:
-            self.taken[index] = False
+        if self.taken & bit(index):
+            self.taken &= ~bit(index)
             self.count -= 1
-        if not self.count and self.marked and self._bit() != 1 << ALIASED:
-            self.endpoint.mcas(HOLDS, 0, 0, 0, self._bit())
+        if not self.count and self.marked and self._slot() != ALIASED:
+            self.endpoint.mcas(HOLDS, 0, 0, 0, bit(self._slot()))
             self.marked = False
 
-    def _bit(self) -> int:
+    def _slot(self) -> int:
+        """The number of our bit in HOLDS."""
         slot: int = self.client.ident >> INCARNATION_BITS
-        return 1 << slot if slot < ALIASED else 1 << ALIASED
+        return min(slot, ALIASED)

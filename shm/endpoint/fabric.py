@@ -18,6 +18,7 @@ __all__ = [
     "BUILD",
     "Endpoint",
     "Image",
+    "Lent",
     "Watched",
     "bit",
     "checksum",
@@ -34,6 +35,7 @@ __all__ = [
     "words_prefetch",
     "words_put",
     "words_tagged",
+    "write_summed",
 ]
 
 BUILD = "compiled" if find_spec("limpet.shm.endpoint.verbs") is not None else "pure"

@@ -138,6 +138,14 @@ static inline void limpet_used(void) {
     __atomic_thread_fence(__ATOMIC_ACQUIRE);
 }
 
+/* A hint. GCC takes a function that does nothing but prefetch for one without effect, and leaves it
+ * out, unless a statement says otherwise. */
+#define limpet_prefetch(p, writes)                                                                 \
+    do {                                                                                           \
+        __builtin_prefetch(p, writes);                                                             \
+        __asm__ __volatile__("");                                                                  \
+    } while (0)
+
 static inline void limpet_copy_in(void *to, const void *from, size_t n) {
     /* ORDER: what was written before must not become visible after this copy. */
     __atomic_thread_fence(__ATOMIC_RELEASE);
@@ -168,32 +176,43 @@ static inline void limpet_copy_padded(void *to, const void *from, size_t n) {
 #define LIMPET_STREAMED (256 << 10) /* from here on stores go past the caches */
 
 /* A long value goes to memory that is mostly in no cache: ordinary stores would read each of its
- * lines first, which takes twice as long. */
-static void limpet_copy_long(void *to, const void *from, size_t n) {
+ * lines first, which takes twice as long. Whole lines, to the beginning of a line; a fence follows
+ * the last of them. */
+static inline void limpet_stream(char *to, const char *from, size_t n) {
 #if defined(__x86_64__)
-    if (n >= LIMPET_STREAMED) {
-        size_t head = -(uintptr_t)to & (LIMPET_LINE - 1);
-        limpet_copy_in(to, from, head);
-        char *at = (char *)to + head;
-        const char *source = (const char *)from + head;
-        const char *end = source + ((n - head) & ~(size_t)(LIMPET_LINE - 1));
-        for (; source != end; source += LIMPET_LINE, at += LIMPET_LINE) {
-            __m128i a = _mm_loadu_si128((const __m128i *)source);
-            __m128i b = _mm_loadu_si128((const __m128i *)source + 1);
-            __m128i c = _mm_loadu_si128((const __m128i *)source + 2);
-            __m128i d = _mm_loadu_si128((const __m128i *)source + 3);
-            _mm_stream_si128((__m128i *)at, a);
-            _mm_stream_si128((__m128i *)at + 1, b);
-            _mm_stream_si128((__m128i *)at + 2, c);
-            _mm_stream_si128((__m128i *)at + 3, d);
-        }
-        memcpy(at, source, (n - head) & (LIMPET_LINE - 1));
-        /* ORDER: streamed stores are ordered by nothing else; the link comes after them. */
-        _mm_sfence();
+    for (const char *end = from + n; from != end; from += LIMPET_LINE, to += LIMPET_LINE) {
+        __m128i a = _mm_loadu_si128((const __m128i *)from);
+        __m128i b = _mm_loadu_si128((const __m128i *)from + 1);
+        __m128i c = _mm_loadu_si128((const __m128i *)from + 2);
+        __m128i d = _mm_loadu_si128((const __m128i *)from + 3);
+        _mm_stream_si128((__m128i *)to, a);
+        _mm_stream_si128((__m128i *)to + 1, b);
+        _mm_stream_si128((__m128i *)to + 2, c);
+        _mm_stream_si128((__m128i *)to + 3, d);
+    }
+#else
+    limpet_copy_in(to, from, n);
+#endif
+}
+
+/* ORDER: streamed stores are ordered by nothing else; the link comes after them. */
+static inline void limpet_stream_end(void) {
+#if defined(__x86_64__)
+    _mm_sfence();
+#endif
+}
+
+static void limpet_copy_long(void *to, const void *from, size_t n) {
+    if (n < LIMPET_STREAMED) {
+        limpet_copy_in(to, from, n);
         return;
     }
-#endif
-    limpet_copy_in(to, from, n);
+    size_t head = -(uintptr_t)to & (LIMPET_LINE - 1);
+    size_t lines = (n - head) & ~(size_t)(LIMPET_LINE - 1);
+    limpet_copy_in(to, from, head);
+    limpet_stream((char *)to + head, (const char *)from + head, lines);
+    limpet_copy_in((char *)to + head + lines, (const char *)from + head + lines, n - head - lines);
+    limpet_stream_end();
 }
 
 /* ---- words with a tag ------------------------------------------------------------------------- */
@@ -345,7 +364,13 @@ static inline uint64_t limpet_fold(uint64_t a, uint64_t b) {
     return (uint64_t)product ^ (uint64_t)(product >> 64);
 }
 
-static uint64_t limpet_xxh3_long(const unsigned char *p, size_t n, uint64_t seed) {
+/* Of `n` bytes, 1 KiB or more. If there is a `to`, they are streamed there, each block of 1 KiB
+ * when it has been summed and is still in a cache. */
+static inline uint64_t limpet_xxh3_streamed(const unsigned char *p, size_t n, uint64_t seed,
+                                            char *to) {
+    size_t copied = to ? -(uintptr_t)to & (LIMPET_LINE - 1) : 0;
+    if (to)
+        limpet_copy_in(to, p, copied);
     uint64_t sums[8] = {0xC2B2AE3DU, LIMPET_P1, LIMPET_P2,   LIMPET_P3,
                         LIMPET_P4,   0x85EBCA77U, LIMPET_P5, 0x9E3779B1U};
     uint64_t words[24];
@@ -357,6 +382,18 @@ static uint64_t limpet_xxh3_long(const unsigned char *p, size_t n, uint64_t seed
         limpet_stripes(sums, p + 1024 * block, secret, 16);
         for (int i = 0; i < 8; i++)
             sums[i] = (sums[i] ^ (sums[i] >> 47) ^ words[16 + i]) * 0x9E3779B1U;
+        if (to) {
+            size_t lines = (1024 * (block + 1) - copied) & ~(size_t)(LIMPET_LINE - 1);
+            limpet_stream(to + copied, (const char *)p + copied, lines);
+            copied += lines;
+        }
+    }
+    if (to) {
+        size_t lines = (n - copied) & ~(size_t)(LIMPET_LINE - 1);
+        limpet_stream(to + copied, (const char *)p + copied, lines);
+        copied += lines;
+        limpet_copy_in(to + copied, p + copied, n - copied);
+        limpet_stream_end();
     }
     limpet_stripes(sums, p + 1024 * blocks, secret, (n - 1 - 1024 * blocks) / 64);
     limpet_stripes(sums, p + n - 64, secret + 121, 1);
@@ -366,6 +403,14 @@ static uint64_t limpet_xxh3_long(const unsigned char *p, size_t n, uint64_t seed
                             sums[2 * i + 1] ^ limpet_word_at(secret + 19 + 16 * i));
     hash = (hash ^ (hash >> 37)) * 0x165667919E3779F9ULL;
     return hash ^ (hash >> 32);
+}
+
+static uint64_t limpet_xxh3_long(const unsigned char *p, size_t n, uint64_t seed) {
+    return limpet_xxh3_streamed(p, n, seed, NULL);
+}
+
+static uint64_t limpet_xxh3_copy(void *to, const unsigned char *p, size_t n, uint64_t seed) {
+    return limpet_xxh3_streamed(p, n, seed, (char *)to);
 }
 
 /* ---- CRC-32C, by the instruction where the CPU has it ---------------------------------------- */

@@ -15,10 +15,13 @@ cdef extern from "native.h":
     void limpet_copy_long(void*, const void*, size_t) noexcept nogil
     Py_ssize_t LIMPET_WORDWISE
     u64 LIMPET_LONG
+    u64 LIMPET_STREAMED
     void limpet_used() noexcept nogil
+    void prefetch_line "limpet_prefetch" (const void*, int) noexcept nogil
     u64 limpet_tagged(const void*, size_t, unsigned char) noexcept nogil
     u64 limpet_hash64(const unsigned char*, size_t, u64) noexcept nogil
     u64 limpet_xxh3_long(const unsigned char*, size_t, u64) noexcept nogil
+    u64 limpet_xxh3_copy(void*, const unsigned char*, size_t, u64) noexcept nogil
     u64 limpet_crc_pair(const void*, size_t, int) noexcept nogil
     int limpet_has_crc() noexcept nogil
     int limpet_flush_features() noexcept nogil
@@ -61,4 +64,3 @@ cdef extern from "sched.h":
 cdef extern from *:
     bint unlikely "__builtin_expect" (bint, long) noexcept nogil
     int ctzll "__builtin_ctzll" (u64) noexcept nogil
-    void prefetch_line "__builtin_prefetch" (const void*, int) noexcept nogil

@@ -45,6 +45,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
+import numpy as np
 from atomics import UINT, atomicview
 
 from limpet.shm.clients.inside import calling_frame, is_over
@@ -54,6 +55,7 @@ from limpet.shm.endpoint.portable_words import *  # noqa: F403
 from limpet.shm.endpoint.portable_words import (
     HALF_MAX,
     WORD_MAX,
+    checksum,
     contiguous,
     plain_bytes,
     raw_words,
@@ -131,6 +133,25 @@ def Watched(mapping: Any, size: int, fd: int = -1) -> memoryview:  # noqa: N802
     if view.readonly or not 1 <= size <= view.nbytes:
         raise AddressError(f"{size} bytes are not within the mapping, or are read-only")
     return view.cast("B")[:size]
+
+
+def Lent(mapping: Any, offset: int, size: int, writable: bool) -> Any:  # noqa: N802
+    """`size` bytes of a mapping as a buffer: it is there as long as something has the buffer."""
+    view = contiguous(mapping)
+    if not 0 <= offset <= view.nbytes or not 0 <= size <= view.nbytes - offset:
+        raise AddressError(f"{size} bytes from byte {offset} on are not within the mapping")
+    found = np.frombuffer(mapping, np.uint8, size, offset) if size else np.empty(0, np.uint8)
+    found.flags.writeable = writable
+    return found
+
+
+def write_summed(
+    endpoint: Any, addr: int, words: Any, count: int, first: bytes, second: bytes, seed: int
+) -> int:
+    """`write_gather`; the last word of `words` becomes the `checksum` of `second` by this seed."""
+    words[count - 1] = checksum(second, seed)
+    found: int = endpoint.write_gather(addr, words, count, first, second)
+    return found
 
 
 class Endpoint:

@@ -55,6 +55,25 @@ cdef int copy_long(Endpoint endpoint, u64 addr, char* private, u64 size, bint wr
     return 0
 
 
+cdef u64 copy_summed(Endpoint endpoint, u64 addr, bytes value, u64 seed) except? 0:
+    """Copy a long value to memory at `addr`, which was checked, while other threads run; its
+    checksum."""
+    cdef u64 node = addr >> 40
+    cdef char* base = endpoint._map[node].base
+    cdef char* at = base + (addr & OFFSET_MASK)
+    cdef const unsigned char* data = <const unsigned char*>PyBytes_AS_STRING(value)
+    cdef u64 size = PyBytes_GET_SIZE(value)
+    cdef u64 digest
+    # an export of the mapping, and a look at the node after the copy, as in `copy_long`
+    cdef object export = memoryview(endpoint._keep[node])
+    with nogil:
+        digest = limpet_xxh3_copy(at, data, size, seed)
+    if unlikely(endpoint._map[node].base != base, 0):
+        endpoint._at(addr, size)
+        raise NodeFailed(node, FORMERLY)
+    return digest
+
+
 cdef int read_at_length(
     Endpoint endpoint, u64 addr, Mapped* mapped, char* target, u64 size
 ) except -1:

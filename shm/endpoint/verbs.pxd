@@ -168,3 +168,6 @@ cpdef int words_compare(u64[::1] words, Py_ssize_t offset, Py_ssize_t size, byte
 cpdef u64 words_tagged(u64[::1] words, Py_ssize_t start, Py_ssize_t count, u64 tag) except? 0
 cpdef void words_prefetch(u64[::1] words, Py_ssize_t index) noexcept
 cpdef int words_move(u64[::1] words, Py_ssize_t target, Py_ssize_t start, Py_ssize_t size) except -1
+cpdef int write_summed(
+    Endpoint endpoint, u64 addr, u64[::1] words, Py_ssize_t count, bytes first, bytes second, u64 seed
+) except -1

@@ -546,4 +546,31 @@ include "direct.pxi"
 DIRECT = table_of(Direct())[0]
 
 
+cpdef int write_summed(
+    Endpoint endpoint, u64 addr, u64[::1] words, Py_ssize_t count, bytes first, bytes second, u64 seed
+) except -1:
+    """`write_gather`; the last word of `words` becomes the `checksum` of `second` by this seed. A
+    long value is read once for both."""
+    if first is None or second is None or not 0 < count <= words.shape[0] or addr & 7:
+        return no_gather(addr, count, first, second)
+    cdef u64 n2 = PyBytes_GET_SIZE(second)
+    if n2 < LIMPET_STREAMED or not endpoint._plain or endpoint._armed or endpoint._incoherent:
+        words[count - 1] = checksum_of(<const unsigned char*>PyBytes_AS_STRING(second), n2, seed)
+        return endpoint.write_gather(addr, words, count, first, second)
+    cdef u64 head = <u64>count * 8
+    cdef u64 before = head + (<u64>PyBytes_GET_SIZE(first) + 7 & ~7ULL)
+    cdef Mapped* mapped = bytes_at(endpoint, addr, before + n2)
+    if unlikely(mapped == NULL, 0):
+        return endpoint._refuse(addr, before + n2)
+    words[count - 1] = copy_summed(endpoint, addr + before, second, seed)
+    limpet_copy_in(mapped.base + (addr & OFFSET_MASK), &words[0], head)
+    limpet_copy_padded(
+        mapped.base + (addr & OFFSET_MASK) + head, PyBytes_AS_STRING(first), PyBytes_GET_SIZE(first)
+    )
+    if unlikely(is_lost(endpoint, addr, mapped), 0):
+        return endpoint._mourn(addr >> 40)
+    endpoint._writes(addr, before + n2)
+    return 0
+
+
 include "image.pxi"

@@ -38,3 +38,28 @@ cdef class Watched:
             limpet_forget_range(self._range)
         if self._fd >= 0:
             close_fd(self._fd)
+
+
+cdef class Lent:
+    """`size` bytes of a writable mapping from `offset` on, as a buffer: it is there as long as
+    something has the buffer, as weak references to it show. An export of the mapping."""
+
+    cdef Py_buffer _mapping
+    cdef char* _at
+    cdef Py_ssize_t _size
+    cdef bint _writable
+    cdef object __weakref__
+
+    def __cinit__(self, mapping, u64 offset, u64 size, bint writable):
+        PyObject_GetBuffer(mapping, &self._mapping, PyBUF_SIMPLE | PyBUF_WRITABLE)
+        if offset > <u64>self._mapping.len or size > self._mapping.len - offset:
+            raise AddressError(f"{size} bytes from byte {offset} on are not within the mapping")
+        self._at = <char*>self._mapping.buf + offset
+        self._size = size
+        self._writable = writable
+
+    def __getbuffer__(self, Py_buffer* buffer, int flags):
+        PyBuffer_FillInfo(buffer, self, self._at, self._size, not self._writable, flags)
+
+    def __dealloc__(self):
+        PyBuffer_Release(&self._mapping)

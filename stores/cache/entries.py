@@ -84,8 +84,9 @@ class Entries:
             self.validity.slide(head)
         self.counters.count(HITS, 1)
 
-    def inspect(self, place: Place, key: bytes) -> tuple[bytes, int, int, int] | None:
-        """Value, checksum, deadline and times of an entry that counts; it is not a hit."""
+    def inspect(self, place: Place, key: bytes) -> tuple[bytes, int, int, int, int] | None:
+        """Value, checksum, deadline, times and tags of an entry that counts; it is not a hit. Of
+        the times, the lower half is 0 unless the entry slides."""
         self.index.choose(place, key)
         if not self.index.find(place, key):
             return None
@@ -94,7 +95,10 @@ class Entries:
             return None
         deadline = self.endpoint.load(head + DEADLINE)
         times = self.endpoint.load(head + TIMES)
-        return self.objects.value(), self.objects.checksum(), deadline, times
+        if not self.endpoint.load(head + LIFE) & SLIDES:
+            times = times >> 32 << 32
+        tags = self.endpoint.load(head + TAGS)
+        return self.objects.value(), self.objects.checksum(), deadline, times, tags
 
     # ---- writing ----------------------------------------------------------------------------
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import array
 import operator
-import struct
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -23,29 +22,51 @@ from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.errors import CoherenceError, NodeFailed, ParameterError
 from limpet.stores.channels.channel import Channel
 from limpet.stores.channels.checks import whole
-from limpet.stores.channels.counter import HALF, unsigned
+from limpet.stores.channels.counter import (
+    HALF,
+    LARGEST,
+    SMALLEST,
+    signed_of,
+    small_word,
+    unsigned,
+)
 from limpet.stores.channels.layout import MASK, WORD
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
 LENGTH_MAX: Final = (1 << 40) // WORD
-SMALLEST: Final = -(1 << 60)
-LARGEST: Final = 1 << 60
-"""Between these, numbers need no check."""
-DOUBLE: Final = struct.Struct("<d")
-WHOLE: Final = struct.Struct("<Q")
 Number: TypeAlias = "int | float"
 
 
-def _double(word: int) -> float:
-    return float(DOUBLE.unpack(WHOLE.pack(word))[0])
+class Cell:
+    """Eight bytes of this process, as a double and as a word."""
+
+    def __init__(self) -> None:
+        memory = memoryview(bytearray(WORD))
+        self.doubles = memory.cast("d")
+        self.words = memory.cast("Q")
 
 
-def _from_double(number: float) -> int:
+CELL: Final = Cell()
+
+
+def double_of(cell: Cell, word: int) -> float:
+    """The double that a word stands for."""
+    cell.words[0] = word
+    return cell.doubles[0]
+
+
+def word_of(cell: Cell, number: float) -> int:
+    """The word that stands for a double."""
+    cell.doubles[0] = number
+    return cell.words[0]
+
+
+def _from_double(number: Any) -> int:
     try:
-        return int(WHOLE.unpack(DOUBLE.pack(number))[0])
-    except (struct.error, OverflowError) as error:
+        return word_of(CELL, number)
+    except (TypeError, OverflowError) as error:
         raise ParameterError(f"a number is needed that a double can be, not {number!r}") from error
 
 
@@ -85,6 +106,8 @@ class Array(Channel):
         )
         self.length = length
         self.typecode = typecode
+        self.signs = typecode == "q"
+        self.doubles = typecode == "d"
 
     def __len__(self) -> int:
         return self.length
@@ -99,8 +122,9 @@ class Array(Channel):
 
     def __getitem__(self, index: Any) -> Any:
         """An element, or a list of some."""
-        if isinstance(index, slice):
-            return self._slice(index)
+        return self._slice(index) if isinstance(index, slice) else self._one(index)
+
+    def _one(self, index: Any) -> Any:
         at = self._at(index)
         self.enter()
         try:
@@ -112,12 +136,17 @@ class Array(Channel):
 
     def _number(self, word: int) -> Any:
         """The number that a word stands for."""
-        if self.typecode == "d":
-            return _double(word)
-        if self.typecode == "q" and word >> 63:
-            beyond = MASK - word
-            return -1 - beyond
-        return word
+        if self.signs:
+            return signed_of(word)
+        return double_of(CELL, word) if self.doubles else word
+
+    def _word(self, value: Any) -> int:
+        """The word that stands for a number. Raises ParameterError."""
+        if self.doubles:
+            return word_of(CELL, value) if type(value) is float else _from_double(value)
+        if self.signs and type(value) is int and SMALLEST < value < LARGEST:
+            return small_word(value)
+        return TO_WORD[self.typecode](value)
 
     def _slice(self, part: slice) -> list[Any]:
         places = range(self.length)[part]
@@ -142,11 +171,21 @@ class Array(Channel):
                 raise ValueError(f"{len(places)} elements are set, with {len(values)} values")
             self._store([self._at(place) for place in places], values)
         else:
-            self._store([self._at(index)], [value])
+            self._put(index, value)
+
+    def _put(self, index: Any, value: Any) -> None:
+        at = self._at(index)
+        word = self._word(value)
+        self.enter()
+        try:
+            # LINEARIZES: the element has its value.
+            self.endpoint.swap(at, word)
+            self.endpoint.wait()
+        finally:
+            self.leave()
 
     def _store(self, spots: list[int], values: list[Any]) -> None:
-        encode = TO_WORD[self.typecode]
-        words = [encode(value) for value in values]
+        words = [self._word(value) for value in values]
         self.enter()
         try:
             for at, word in zip(spots, words, strict=True):
@@ -165,11 +204,10 @@ class Array(Channel):
         at = self._at(index)
         self.enter()
         try:
-            if self.typecode == "d":
+            if self.doubles:
                 return self._add_double(at, delta)
             if type(delta) is int and SMALLEST < delta < LARGEST:
-                small = delta
-                word = small & MASK
+                word = small_word(delta)
             else:
                 word = unsigned(delta, -HALF, 2 * HALF - 1)  # type: ignore[arg-type]
             after = self.endpoint.faa(at, word) + word & MASK
@@ -181,8 +219,8 @@ class Array(Channel):
     def _add_double(self, at: int, delta: float) -> float:
         while True:
             before = self.endpoint.load(at)
-            after = _double(before) + delta
-            if self.endpoint.cas(at, before, _from_double(after)) == before:
+            after = double_of(CELL, before) + delta
+            if self.endpoint.cas(at, before, word_of(CELL, after)) == before:
                 self.endpoint.wait()
                 return after
 

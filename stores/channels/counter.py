@@ -11,13 +11,26 @@ from typing import Any, Final, SupportsIndex
 from limpet.shm.errors import ParameterError
 from limpet.stores.channels.atomic_var import AtomicVar
 from limpet.stores.channels.channel import Channel
+from limpet.stores.channels.layout import MASK
 
 HALF: Final = 1 << 63
+SMALLEST: Final = -(1 << 60)
+LARGEST: Final = 1 << 60
+"""Between these, numbers need no check."""
 
 
-def signed(word: int) -> int:
+def signed_of(word: int) -> int:
     """The number from -2**63 to 2**63 - 1 that a word stands for."""
-    return word - 2 * HALF if word >= HALF else word
+    if word >> 63:
+        beyond = MASK - word
+        return -1 - beyond
+    return word
+
+
+def small_word(number: int) -> int:
+    """The word of a number between SMALLEST and LARGEST."""
+    small = number
+    return small & MASK
 
 
 def unsigned(number: SupportsIndex, low: int = -HALF, high: int = HALF - 1) -> int:
@@ -44,12 +57,15 @@ class Counter(Channel):
     @property
     def value(self) -> int:
         """The number."""
-        return signed(self.variable.load())
+        return signed_of(self.variable.load())
 
     def add(self, delta: int = 1) -> int:
         """Add to the number; the new one."""
-        word = unsigned(delta)
-        return signed((self.variable.faa(word) + word) % (2 * HALF))
+        if type(delta) is int and SMALLEST < delta < LARGEST:
+            word = small_word(delta)
+        else:
+            word = unsigned(delta)
+        return signed_of(self.variable.faa(word) + word & MASK)
 
     def set(self, value: int) -> None:
         """Set the number."""

@@ -16,7 +16,7 @@ cdef class Kvstore(InlineStore):
 
     cpdef object _enter(self, bytes key, u64 attempt, bint writes)
     cpdef int _leave(self, held) except -1
-    cpdef int _change_once(self, bytes key, bytes value, u64 size, int mode, u64 attempt, Attempt way) except -1
+    cpdef int _change_once(self, bytes key, bytes value, u64 size, int mode, u64 attempt, Attempt way, bytes expected=*) except -1
     cpdef Attempt _go_on(self, int outcome, Attempt way, bytes key, bytes value, u64 size, int mode)
     cdef int _expect_keys(self, list keys) except -1
     cpdef int stay(self, u64 attempt, bint writes) except -1

@@ -71,6 +71,7 @@ class Kvstore(InlineStore):
     """The `loco` store. `LocoParameters`."""
 
     Parameters = LocoParameters
+    swaps = True
 
     def __init__(self, pool: Any, kind: str, name: str, parameters: LocoParameters) -> None:
         super().__init__(pool, kind, name, parameters)
@@ -114,9 +115,16 @@ class Kvstore(InlineStore):
         self.locking.leave(held)
 
     def _change_once(
-        self, key: bytes, value: bytes, size: int, mode: int, attempt: int, way: Attempt | None
+        self,
+        key: bytes,
+        value: bytes,
+        size: int,
+        mode: int,
+        attempt: int,
+        way: Attempt | None,
+        expected: bytes | None = None,
     ) -> int:
-        return self.writer.change(self.found, key, value, size, mode)
+        return self.writer.change(self.found, key, value, size, mode, expected)
 
     def _go_on(
         self, outcome: int, way: Attempt | None, key: bytes, value: bytes, size: int, mode: int

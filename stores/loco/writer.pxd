@@ -43,7 +43,7 @@ cdef class Writer:
     cdef readonly u64 lock_count
 
     @cython.locals(entry='long long', reference=u64, outcome=int, node=u64)
-    cpdef int change(self, KeyEntry found, bytes key, bytes value, u64 size, int mode) except -1
+    cpdef int change(self, KeyEntry found, bytes key, bytes value, u64 size, int mode, bytes expected=*) except -1
     @cython.locals(entries=DataArray, state=u64, linked=u64, count=u64)
     cdef int _update(self, KeyEntry found, u64 entry, bytes key, bytes value, u64 reference) except -1
     @cython.locals(entries=DataArray, state=u64, count=u64, entry='long long', number=u64)

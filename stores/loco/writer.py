@@ -36,9 +36,18 @@ class Writer:
         self.journal = Journal(pool.endpoint)
         self.lock_count = lock_count
 
-    def change(self, found: KeyEntry, key: bytes, value: bytes, size: int, mode: int) -> int:
+    def change(
+        self,
+        found: KeyEntry,
+        key: bytes,
+        value: bytes,
+        size: int,
+        mode: int,
+        expected: bytes | None = None,
+    ) -> int:
         """Change a key that was chosen, and whose index is up to date; `size`: bytes of the object
-        for the value, or 0. DONE, EXISTS, MISSING, NO_MEMORY, or FULL."""
+        for the value, or 0. DONE, EXISTS, MISSING, NO_MEMORY, or FULL. With `expected` EXISTS, too,
+        if the value is another one."""
         outcome = self.lookup.look_up(found, key)
         self.endpoint.wait()
         entry = found.entry
@@ -47,6 +56,8 @@ class Writer:
         if entry < 0 and mode in (UPDATE, DELETE):
             return MISSING
         if entry >= 0 and mode == INSERT:
+            return EXISTS
+        if expected is not None and self.lookup.value_found() != expected:
             return EXISTS
         if mode == DELETE:
             self._delete(found, entry)

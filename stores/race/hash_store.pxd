@@ -1,5 +1,6 @@
 cimport cython
 
+from limpet.shm.clients.holds cimport Holds as ClientHolds
 from limpet.shm.endpoint.verbs cimport u64
 from limpet.stores.base cimport Store, as_bytes
 from limpet.stores.race.check cimport Check
@@ -42,15 +43,21 @@ cdef class HashStore(Store):
     cdef object search_once(self, Place place, bytes key)
     @cython.locals(place=Place, attempt=u64, busy=u64, table=u64)
     cpdef hold(self, bytes key)
-    @cython.locals(slot=u64, record=u64)
+    @cython.locals(slot=u64, record=u64, holds=ClientHolds, address=u64, size=u64)
     cpdef hold_once(self, Place place, bytes key)
     cpdef u64 busy_slot(self, u64 slot) noexcept
-    @cython.locals(place=Place, exact=u64, node=u64, reference=u64, record=u64, start=u64)
+    @cython.locals(
+        place=Place, exact=u64, node=u64, reference=u64, record=u64, start=u64, holds=ClientHolds
+    )
     cpdef reserve_object(self, bytes key, u64 size)
-    @cython.locals(place=Place, attempt=u64, outcome=int, busy=u64, table=u64)
+    @cython.locals(
+        place=Place, attempt=u64, outcome=int, busy=u64, table=u64, holds=ClientHolds
+    )
     cpdef int link_reserved(
         self, bytes key, u64 record, u64 reference, bytes value, u64 size, u64 digest
     ) except -1
+    @cython.locals(holds=ClientHolds)
+    cpdef let_go_of(self, u64 record)
     cdef u64 seal(self, bytes key, bytes value) except? 0
     @cython.locals(row=int, key=bytes, index=Index, decided=bint, slot=u64)
     cdef bint search_batch(self, Place place, list keys, list found) except -1

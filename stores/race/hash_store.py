@@ -158,12 +158,13 @@ class HashStore(Store):
         if not is_valid(place.word):
             place.busy = self.busy_slot(slot)
             return None
-        record = self.client.holds.take(place.word & OBJECT_MASK | VIEWED)
+        holds = self.client.holds
+        record = holds.take(place.word & OBJECT_MASK | VIEWED)
         # ORDER: the slot after the record, as holds.py says.
         if self.endpoint.load(slot) == place.word:
             address, size = self.objects.value_place()
             return record, address, size
-        self.client.holds.give_back(record)
+        holds.give_back(record)
         return None
 
     def busy_slot(self, slot: int) -> int:
@@ -176,6 +177,7 @@ class HashStore(Store):
         exact = self.objects.size_for(key, size)
         self.operations += 1
         place = self.place
+        holds = self.client.holds
         while True:
             self.client.enter()
             try:
@@ -185,7 +187,7 @@ class HashStore(Store):
                 reference = self.allocator.allocate(node, exact, self.replicas)
                 if reference:
                     # ORDER: in the record before it leaves the client journal.
-                    record = self.client.holds.take(reference | OWES)
+                    record = holds.take(reference | OWES)
                     self.client.drop(0)
                     start = self.objects.prefix + HEADER + (len(key) + 7 & ~7)
                     return record, reference, (reference & ADDRESS_MASK) + start
@@ -245,9 +247,10 @@ class HashStore(Store):
 
     def let_go_of(self, record: int) -> None:
         """Let go what a record of this client holds."""
+        holds = self.client.holds
         self.client.enter()
         try:
-            self.client.holds.give_back(record)
+            holds.give_back(record)
         finally:
             self.client.leave()
 

@@ -24,7 +24,7 @@ cdef class Rcuckoo(InlineStore):
     cdef readonly Writer writer
     cdef readonly u64 patience
 
-    cpdef int _change_once(self, bytes key, bytes value, u64 size, int mode, u64 attempt, Attempt way) except -1
+    cpdef int _change_once(self, bytes key, bytes value, u64 size, int mode, u64 attempt, Attempt way, bytes expected=*) except -1
     @cython.locals(plan=Plan)
     cpdef Attempt _go_on(self, int outcome, Attempt way, bytes key, bytes value, u64 size, int mode)
     cpdef int stay(self, u64 attempt, bint writes) except -1

@@ -72,6 +72,7 @@ class Rcuckoo(InlineStore):
 
     Parameters = RcuckooParameters
     resolves = True
+    swaps = True
 
     def __init__(self, pool: Any, kind: str, name: str, parameters: RcuckooParameters) -> None:
         super().__init__(pool, kind, name, parameters)
@@ -101,10 +102,17 @@ class Rcuckoo(InlineStore):
     # ---- steps of operations --------------------------------------------------------------------
 
     def _change_once(
-        self, key: bytes, value: bytes, size: int, mode: int, attempt: int, way: Any
+        self,
+        key: bytes,
+        value: bytes,
+        size: int,
+        mode: int,
+        attempt: int,
+        way: Any,
+        expected: bytes | None = None,
     ) -> int:
         self.lookup.choose(self.found, key)
-        return self.writer.change(self.found, key, value, size, mode, attempt, way)
+        return self.writer.change(self.found, key, value, size, mode, attempt, way, expected)
 
     def _go_on(
         self, outcome: int, way: Attempt | None, key: bytes, value: bytes, size: int, mode: int

@@ -57,7 +57,7 @@ cdef class Writer:
     @cython.locals(search=PathSearch)
     cpdef PathSearch search(self, u64 table)
     @cython.locals(reference=u64, outcome=int, node=u64)
-    cpdef int change(self, KeyRows found, bytes key, bytes value, u64 size, int mode, u64 attempt, Plan plan) except -1
+    cpdef int change(self, KeyRows found, bytes key, bytes value, u64 size, int mode, u64 attempt, Plan plan, bytes expected=*) except -1
     @cython.locals(held=int)
     cdef int _settle_hand(self, int outcome, u64 reference) except -1
     @cython.locals(search=PathSearch, outcome=int, step=int, _=int)
@@ -69,13 +69,13 @@ cdef class Writer:
     @cython.locals(base=u64, slot=u64)
     cdef int _open_journal(self, KeyRows found) except -1
     @cython.locals(locks=Locks, outcome=int)
-    cdef int _change_locked(self, KeyRows found, bytes key, bytes value, u64 reference, int mode, Plan plan) except -1
+    cdef int _change_locked(self, KeyRows found, bytes key, bytes value, u64 reference, int mode, Plan plan, bytes expected) except -1
     @cython.locals(search=PathSearch, index=int)
     cdef int _synchronize(self, KeyRows found, Plan plan) except -1
     @cython.locals(begin=u64, count=u64, held=u64, offset=u64, at=u64)
     cdef int _read_under_lock(self, PathSearch search, u64 row) except -1
     @cython.locals(rows=Rows, search=PathSearch, there=bint, index=u64, header=u64)
-    cdef int _execute(self, KeyRows found, bytes key, bytes value, u64 reference, int mode, Plan plan) except -1
+    cdef int _execute(self, KeyRows found, bytes key, bytes value, u64 reference, int mode, Plan plan, bytes expected) except -1
     cdef int _refuse(self, KeyRows found) except -1
     cdef bint _find_vacant(self, KeyRows found) except -1
     cdef int _fill(self, KeyRows found, u64 place, u64 slot, bytes key, bytes value, u64 reference) except -1

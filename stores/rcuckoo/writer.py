@@ -101,8 +101,10 @@ class Writer:
         mode: int,
         attempt: int,
         plan: Plan | None,
+        expected: bytes | None = None,
     ) -> int:
-        """Attempt a write of a key that was chosen; `size`: bytes of its extent, or 0.
+        """Attempt a write of a key that was chosen; `size`: bytes of its extent, or 0. `expected`:
+        it is made only if this is the value; else EXISTS.
 
         DONE, EXISTS, MISSING; AGAIN: a lock is taken; NO_MEMORY; LOST: it takes a path, and there
         is none among the rows that were locked; FULL: there is none in the cache.
@@ -124,7 +126,7 @@ class Writer:
                 return NO_MEMORY
             self.client.retarget(1, self.link)
             self.lookup.objects.write(reference, key, value)
-        outcome = self._change_locked(found, key, value, reference, mode, plan)
+        outcome = self._change_locked(found, key, value, reference, mode, plan, expected)
         self._settle_hand(outcome, reference)
         return outcome
 
@@ -195,7 +197,14 @@ class Writer:
         self.client.log(self.journal.at | JOURNAL, self.link)
 
     def _change_locked(
-        self, found: KeyRows, key: bytes, value: bytes, reference: int, mode: int, plan: Plan | None
+        self,
+        found: KeyRows,
+        key: bytes,
+        value: bytes,
+        reference: int,
+        mode: int,
+        plan: Plan | None,
+        expected: bytes | None,
     ) -> int:
         """Lock, look, and write if there is a change; give the locks back."""
         locks = self.locks
@@ -205,7 +214,7 @@ class Writer:
         if plan is not None and plan.length:
             self._synchronize(found, plan)
         self.endpoint.wait()
-        outcome = self._execute(found, key, value, reference, mode, plan)
+        outcome = self._execute(found, key, value, reference, mode, plan, expected)
         locks.release(locks.count)
         self.endpoint.wait()
         return outcome
@@ -238,7 +247,14 @@ class Writer:
     # ---- second search, and execution -----------------------------------------------------------
 
     def _execute(
-        self, found: KeyRows, key: bytes, value: bytes, reference: int, mode: int, plan: Plan | None
+        self,
+        found: KeyRows,
+        key: bytes,
+        value: bytes,
+        reference: int,
+        mode: int,
+        plan: Plan | None,
+        expected: bytes | None,
     ) -> int:
         """Write, under the locks: DONE, EXISTS, MISSING or LOST."""
         rows = self.rows
@@ -250,6 +266,8 @@ class Writer:
             if mode == INSERT:
                 return EXISTS
             header = rows.header(found.place, found.slot)
+            if expected is not None and self.lookup.value(found, header) != expected:
+                return EXISTS
             if not header & INLINE:
                 self.client.log(header & REFERENCE_MASK, self.link)
             self._write_entry(found, key, value, reference, mode)

@@ -48,7 +48,14 @@ class InPlaceOperations:
         return self.writer.first_way()
 
     def _change_once(
-        self, key: bytes, value: bytes, size: int, mode: int, attempt: int, way: Any
+        self,
+        key: bytes,
+        value: bytes,
+        size: int,
+        mode: int,
+        attempt: int,
+        way: Any,
+        expected: bytes | None = None,
     ) -> int:
         return int(self.writer.change_once(way, key, value, mode))
 

@@ -38,7 +38,7 @@ cdef class RtxSherman(InlineStore):
 
     cdef bint _is_early(self, u64 size, int mode, Attempt way)
     @cython.locals(outcome=int)
-    cpdef int _change_once(self, bytes key, bytes value, u64 size, int mode, u64 attempt, Attempt way) except -1
+    cpdef int _change_once(self, bytes key, bytes value, u64 size, int mode, u64 attempt, Attempt way, bytes expected=*) except -1
     @cython.locals(first=Py_ssize_t, ended=Py_ssize_t, attempt=u64, outcome=int)
     cdef int _put_run(self, list keys, list values) except -1
     cpdef Attempt _go_on(self, int outcome, Attempt way, bytes key, bytes value, u64 size, int mode)

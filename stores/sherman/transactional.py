@@ -125,7 +125,14 @@ class RtxSherman(InlineStore):
         return way is None and self.opt2 and not size and mode != INSERT
 
     def _change_once(
-        self, key: bytes, value: bytes, size: int, mode: int, attempt: int, way: Any
+        self,
+        key: bytes,
+        value: bytes,
+        size: int,
+        mode: int,
+        attempt: int,
+        way: Any,
+        expected: bytes | None = None,
     ) -> int:
         if way is not None and way.commit is not None:
             return self._change_logged(key, value, mode, way)

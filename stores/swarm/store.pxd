@@ -37,6 +37,8 @@ cdef class Swarm(HashStore):
     cdef readonly WriteSteps steps
     cdef u64 seen_view
 
+    @cython.locals(key=bytes)
+    cdef int _expect_keys(self, list keys) except -1
     @cython.locals(outcome=int)
     cdef int _get_once(self, bytes key, long long at) except -1
     @cython.locals(at='long long', attempt=u64, ident=u64, outcome=int)

@@ -92,6 +92,7 @@ class Swarm(HashStore):
         self.steps = WriteSteps(self.finder, made, self.writer, self.unmapping, self.tables)
         self.seen_view = -1
         self.hold_parts(index, self.writer, splitter, self.register_check)
+        self.prefetches = True
 
     @property
     def losses_survived(self) -> int:  # type: ignore[override]  # that of others is a constant
@@ -143,6 +144,12 @@ class Swarm(HashStore):
     def get_many(self, keys: Any) -> list[bytes | None]:
         """The values of `keys`, in their order; None for each that is missing."""
         return Store.get_many(self, keys)
+
+    def _expect_keys(self, keys: list[bytes]) -> None:
+        for key in keys:
+            self.cache.expect(key)
+        for key in keys:
+            self.finder.prefetch(key)
 
     def _get_once(self, key: bytes, at: int) -> int:
         self._attend()

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from limpet.__main__ import main
-from limpet.bench.figures import hit_ratios
+from limpet.bench.figures import hit_ratios, policies
 from limpet.shm.endpoint.fabric import BUILD
 
 pytestmark = pytest.mark.either_build("benchmarks are not compiled")
@@ -42,7 +42,7 @@ def test_streams_are_the_same_again() -> None:
 
 def test_exact_sieve_is_the_papers() -> None:
     """Keys that were read are passed over, once, and stay where they are."""
-    request = hit_ratios._Sieve(3)
+    request = policies.Sieve(3)
     assert [request(key) for key in (1, 2, 3, 1, 4)] == [False, False, False, True, False]
     assert sorted(request.visited) == [1, 3, 4]
     assert not request(5)

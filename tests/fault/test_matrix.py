@@ -16,7 +16,7 @@ from limpet.fault.inject.stopping import StoppingEndpoint
 from limpet.fault.matrix import crash_points, testbed
 from limpet.fault.matrix.crash_matrix import DIMENSIONS, Matrix, uncovered
 from limpet.fault.matrix.matrix_result import MatrixResult
-from limpet.fault.matrix.operations import NEW, OLD, OPERATIONS, Operation
+from limpet.fault.matrix.operations import NEW, OLD, OPERATIONS, Operation, operations_of
 from limpet.fault.matrix.testbed import StoreTestbed
 from limpet.shm import pool as pool_module
 from limpet.shm.alloc.blocks import BlockTable
@@ -55,7 +55,7 @@ COSTLY = {"killed twice", "stopped, killed", "node lost", "succeeded"}
 ROWS = [
     (kind, name, dimension)
     for kind in KINDS
-    for name in OPERATIONS
+    for name in operations_of(kind)
     for dimension in (
         DIMENSIONS if BUILD == "compiled" and kind not in VARIANTS | BASELINES else FEW
     )
@@ -79,7 +79,7 @@ def run_of(matrix: Matrix, operation: Operation, dimension: str) -> MatrixResult
 
 @functools.cache
 def result_of(kind: str, name: str, dimension: str) -> MatrixResult:
-    return run_of(Matrix(kind, LIMIT), OPERATIONS[name], dimension)
+    return run_of(Matrix(kind, LIMIT), operations_of(kind)[name], dimension)
 
 
 @functools.cache
@@ -98,7 +98,7 @@ def test_operation_happens_as_a_whole_or_not_at_all(kind: str, name: str, dimens
     assert result.failures == ()
     assert result.verdict == "ok"
     assert result.tried >= min(result.steps, 2)
-    assert result.steps > 0 or OPERATIONS[name].reads
+    assert result.steps > 0 or operations_of(kind)[name].reads
     assert result.next_tried > 0 or dimension != "killed twice"
 
 

@@ -20,6 +20,9 @@ UNDECLARED: Final = {
     "limpet.stores.channels.array": """
         HALF LARGEST LENGTH_MAX NODE_SHIFT SMALLEST
     """,
+    "limpet.stores.channels.counter": """
+        HALF LARGEST SMALLEST
+    """,
     "limpet.stores.channels.barrier.barrier": """
         LINE PARTIES_MAX PROCESSES_MIN
     """,

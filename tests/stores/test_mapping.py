@@ -205,20 +205,29 @@ class Text(str):
     pass
 
 
+def is_hashable(key: Any) -> bool:
+    try:
+        hash(key)
+    except TypeError:
+        return False
+    return True
+
+
 @pytest.mark.parametrize(
     "key",
-    [[1], {1: 2}, {1}, frozenset(), object(), Text("k"), 1j, decimal.Decimal(1),
+    [[1], {1: 2}, {1}, frozenset(), object(), Text("k"), 1j, decimal.Decimal("0.1"),
      fractions.Fraction(1), bytearray(b"k"), (1, [2]), ("k", Text("k"))],
     ids=repr,
 )  # fmt: skip
 @pytest.mark.parametrize("codec", CODECS)
 def test_keys_of_other_types_are_refused(pools: Any, codec: str, key: Any) -> None:
+    if codec == "pickle" and isinstance(key, (frozenset, decimal.Decimal)):
+        pytest.skip("pickle takes these: test_dict_keys.py")
     d = pools().dict("d", codec=codec, capacity=100)
     calls: list[Callable[[], object]] = [
         lambda: d[key],
         lambda: d.__setitem__(key, 1),
         lambda: d.__delitem__(key),
-        lambda: key in d,
         lambda: d.get(key),
         lambda: d.pop(key, None),
         lambda: d.setdefault(key, 1),
@@ -226,6 +235,11 @@ def test_keys_of_other_types_are_refused(pools: Any, codec: str, key: Any) -> No
     for call in calls:
         with pytest.raises(TypeError, match=r"equal keys must have equal bytes"):
             call()
+    if is_hashable(key):
+        assert key not in d
+    else:
+        with pytest.raises(TypeError, match=r"equal keys must have equal bytes"):
+            key in d  # noqa: B015
     assert len(d) == 0
 
 

@@ -12,7 +12,7 @@ from kit.processes import gather
 import limpet
 from limpet.stores.registry import KINDS
 
-SWAPPING = ("race", "rtx-race", "rtx-sherman")
+SWAPPING = ("race", "rtx-race", "rtx-sherman", "rcuckoo", "loco")
 pytestmark = pytest.mark.exhaustive_in_pure("each kind runs the same lines", quick=["race"])
 
 
@@ -116,7 +116,7 @@ def test_swap_that_is_killed_happened_or_did_not(pools: Any) -> None:
 def test_kind_without_the_step_says_so(pools: Any, kind: str) -> None:
     mapping = pools(node_size="8MiB", nodes=3).dict("d", store=kind, codec="bytes")
     mapping[b"k"] = b"1"
-    with pytest.raises(limpet.StoreError, match="race, rtx-race and rtx-sherman can"):
+    with pytest.raises(limpet.StoreError, match="race, rtx-race, rtx-sherman, rcuckoo and loco do"):
         mapping.compare_and_set(b"k", b"1", b"2")
     assert mapping.setdefault(b"k", b"3") == b"1"
     assert mapping.pop(b"k") == b"1"

@@ -1,0 +1,32 @@
+cimport cython
+
+from limpet.shm.clients.client cimport Client
+from limpet.shm.endpoint.verbs cimport Endpoint, bit, lowest_bit, u64
+
+cdef u64 ALIASED
+cdef u64 ALL_RECORDS
+cdef u64 HOLDS
+cdef int INCARNATION_BITS
+cdef u64 OWES
+cdef u64 RECORDS
+cdef u64 RECORDS_COUNT
+cdef u64 REFERENCE_MASK
+
+@cython.locals(endpoint=Endpoint, freed=bint, word=u64, index=int, lost=bint)
+cpdef bint let_go(Client client, u64 record) except -1
+
+cdef class Holds:
+    cdef readonly Client client
+    cdef readonly Endpoint endpoint
+    cdef u64 taken
+    cdef readonly u64 count
+    cdef bint marked
+
+    cpdef int forget(self) except -1
+    @cython.locals(index=u64, record=u64)
+    cpdef u64 take(self, u64 word) except 0
+    cpdef int give_back(self, u64 record) except -1
+    @cython.locals(index=u64)
+    cpdef int release(self, u64 record) except -1
+    @cython.locals(slot=u64)
+    cdef u64 _slot(self) noexcept
