@@ -17,6 +17,7 @@ agent, and the agent with the machine.
     withdraw    a DAX device, while it is mapped; `give_back` undoes it
     nodes       their states; `replace` gives one of them its device again
     use_cxl     make a device DAX of CXL memory; `system_ram` makes a NUMA node of that
+    use_fsdax   mount a file system on the NVDIMM without page cache
     bind        pools on NUMA nodes by their names
     look        the clients of the pool, and its last events
     end         end the agent
@@ -54,6 +55,7 @@ from limpet.shm.errors import LimpetError
 WATCH_S: Final = 0.05
 NAP_S: Final = 0.05
 BOUND: Final = "shm://bound"
+FSDAX: Final = Path("/run/fsdax")
 DRIVER: Final = Path("/sys/bus/dax/drivers/device_dax")
 
 
@@ -208,6 +210,17 @@ class Agent:
         said = _output(*region)
         said += _output("ndctl", "create-namespace", "-f", "-m", "devdax", "-M", "mem")
         return {"said": said, "devices": ready()["devices"]}
+
+    def use_fsdax(self, make: bool) -> dict[str, Any]:
+        """Mount an ext4 on the machine's NVDIMM without page cache; `make`: make it before."""
+        if make:
+            _output("ndctl", "create-namespace", "-f", "-e", "namespace0.0", "-m", "fsdax", "-M",
+                    "mem")  # fmt: skip
+            _output("mkfs.ext4", "-q", "-b", "4096", "/dev/pmem0")
+        FSDAX.mkdir()
+        _output("mount", "-t", "ext4", "-o", "dax", "/dev/pmem0", str(FSDAX))
+        mounts = Path("/proc/mounts").read_text().splitlines()
+        return {"mounted": next(line for line in mounts if str(FSDAX) in line)}
 
     def system_ram(self, device: str) -> dict[str, Any]:
         """Make a NUMA node of a DAX device, that no process uses; the kernel's NUMA nodes then."""

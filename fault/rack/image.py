@@ -40,12 +40,15 @@ MODULES: Final = (
 """Kernel modules that a machine needs, without those on which they depend."""
 CXL_MODULES: Final = ("cxl_acpi", "cxl_pci", "cxl_mem", "cxl_pmem", "kmem")
 """Those that a machine with CXL memory needs, too."""
+FSDAX_MODULES: Final = ("crc32c_generic", "libcrc32c", "ext4")
+"""Those that a machine with a file system on its NVDIMM needs, too."""
 PROGRAMS: Final = {
     "qemu-system-x86_64": "qemu-system-x86",
     "ndctl": "ndctl",
     "busybox": "busybox-static",
     "cxl": "ndctl",
     "daxctl": "daxctl",
+    "mkfs.ext4": "e2fsprogs",
 }
 """Programs of the host, and the Debian packages that have them."""
 MODE_FILE: Final = 0o100755

@@ -24,6 +24,7 @@ from typing import Any, Final
 
 from limpet.fault.rack import verdicts
 from limpet.fault.rack.cxl import cxl
+from limpet.fault.rack.fsdax import fsdax
 from limpet.fault.rack.image import Needs, RackError
 from limpet.fault.rack.rack import CLIENTS, Rack, RackParameters, Tell, rack_of
 from limpet.fault.rack.verdicts import Outcome
@@ -34,8 +35,6 @@ BACK_S: Final = 30.0
 """How long clients of a machine that came back may take for their second operation."""
 KNOWN_S: Final = 30.0
 """How long machine "a" may take to see the clients of "b"."""
-WHOLE_AGAIN: Final = "it is whole again"
-"""Words in the log of a process that has made a durable pool whole."""
 WITHDRAWN_NODE: Final = 1
 SLACK_S: Final = 1.5
 """Seconds by which a machine that emulates each instruction may be late."""
@@ -123,7 +122,7 @@ def durable(rack: Rack, kind: str) -> Outcome:
     ))  # fmt: skip
     _cut(rack, outcome)
     said = [line for machine in (rack.a, rack.b) for line in machine.console.splitlines()
-            if WHOLE_AGAIN in line]  # fmt: skip
+            if verdicts.WHOLE_AGAIN in line]  # fmt: skip
     verdicts.judge_mended(outcome, said)
     rack.end(outcome)
     return outcome
@@ -240,8 +239,8 @@ SCENARIOS: Final = {
     "killed": killed, "frozen": frozen, "power-cut": cut, "durable": durable,
     "withdrawn": withdrawn,
 }  # fmt: skip
-CXL: Final = "cxl"
-"""The scenario of a machine by itself (cxl.py), which is run once."""
+ALONE: Final = {"cxl": cxl, "fsdax": fsdax}
+"""The scenarios of a machine by itself, each of which is run once."""
 ONLY: Final = {"withdrawn": ("fusee", "swarm"), "durable": ("race",)}
 """The kinds that a scenario is for: stores without replicas raise NodeFailed for what was on the
 node that is withdrawn, and no other kind can be in a durable pool."""
@@ -252,9 +251,9 @@ def run(
 ) -> list[Outcome]:
     """Run each scenario with each kind of work; `tell` is handed lines of text for the log."""
     outcomes = []
-    if CXL in scenarios:
-        outcomes.append(cxl(needs, parameters.keys, parameters.work_s, tell))
-        for line in verdicts.text_of(outcomes[0]):
+    for name in (name for name in ALONE if name in scenarios):
+        outcomes.append(ALONE[name](needs, parameters.keys, parameters.work_s, tell))
+        for line in verdicts.text_of(outcomes[-1]):
             tell(line)
     scenarios = tuple(name for name in scenarios if name in SCENARIOS)
     if not scenarios:

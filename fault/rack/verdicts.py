@@ -26,6 +26,8 @@ MENDED: Final = "the first process that opened the pool made it whole, and no ot
 LOOKED: Final = "everything can be read and used, and check() holds"
 AUDIT: Final = "audit() after recover(): 0 bytes leaked"
 
+WHOLE_AGAIN: Final = "it is whole again"
+"""Words in the log of a process that has made a durable pool whole."""
 SAYS_WHY: Final = ("ClientError", "declared dead")
 """Words in the error of a client that was declared dead."""
 FIRST: Final = 5

@@ -14,13 +14,13 @@ import click
 import limpet
 from limpet.fault.rack import image, scenarios
 from limpet.fault.rack.rack import RackParameters
-from limpet.fault.rack.scenarios import CXL, SCENARIOS
+from limpet.fault.rack.scenarios import ALONE, SCENARIOS
 from limpet.fault.rack.works import KINDS, work_of
 
 
 @click.command()
 @click.argument("kinds", nargs=-1, metavar="[KIND]...")
-@click.option("--scenario", "chosen", type=click.Choice([*SCENARIOS, CXL]), multiple=True,
+@click.option("--scenario", "chosen", type=click.Choice([*SCENARIOS, *ALONE]), multiple=True,
               help="The scenario; may be repeated.  [default: all]")  # fmt: skip
 @click.option("--build", type=click.Path(path_type=Path), default=Path("build/rack"),
               show_default=True, help="The folder with the kernel's package.")  # fmt: skip
@@ -61,7 +61,7 @@ def rack(
     tell(f"limpet {limpet.__version__}, {when}, kernel {needs.kernel.name}, {parameters}")
     began = time.monotonic()
     try:
-        outcomes = scenarios.run(needs, parameters, chosen or (CXL, *SCENARIOS), tell)
+        outcomes = scenarios.run(needs, parameters, chosen or (*ALONE, *SCENARIOS), tell)
         failed = sum(not outcome.ok for outcome in outcomes)
         tell(f"{len(outcomes)} runs, {failed} with a check that failed, "
              f"{time.monotonic() - began:.0f} s")  # fmt: skip

@@ -117,7 +117,7 @@ def test_what_the_rack_lacks_is_named_with_how_to_get_it(
     shown = CliRunner().invoke(main, ["rack", "--build", str(tmp_path / "none")])
     assert shown.exit_code == 1
     assert "apt-get install --no-install-recommends qemu-system-x86 ndctl busybox-s" in shown.output
-    assert "static daxctl\n" in shown.output
+    assert "static daxctl e2fsprogs\n" in shown.output
     assert f"mkdir -p {tmp_path / 'none'}" in shown.output
     assert "apt-get download" in shown.output
 

@@ -155,6 +155,7 @@ def test_an_interrupted_wait_breaks_it(pools: Any) -> None:
         def ring(*_: object) -> None:
             raise KeyboardInterrupt
 
+        assert barrier.n_waiting == 0  # the child joins the pool here, not while the alarm runs
         signal.signal(signal.SIGALRM, ring)
         signal.setitimer(signal.ITIMER_REAL, 0.05)
         try:
