@@ -78,6 +78,10 @@ class Log(EntryLog):
     """A log, by any client that works on it. `reference`: of its object."""
 
     def __init__(self, locks: LLLocks, reference: int) -> None:
+        self.be(locks, reference)
+
+    def be(self, locks: LLLocks, reference: int) -> None:
+        """Be the log there. Constructors call it, as that is compiled."""
         self.find(locks.client, reference)
         self.locks = locks
         self.lock_state = 0
@@ -174,3 +178,10 @@ class Log(EntryLog):
         """No client finds it any more by a lock of its transaction."""
         state = self.owner()
         self.endpoint.cas(slot_at(state) + TX_TIME, state & TIME_MASK, 0)
+
+
+def log_at(locks: LLLocks, reference: int) -> Log:
+    """The log there. It takes less time than the constructor, when compiled."""
+    made = Log.__new__(Log)
+    made.be(locks, reference)
+    return made
