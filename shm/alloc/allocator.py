@@ -305,7 +305,7 @@ class Allocator:
         reserved for updates have gone."""
         for slab in slabs:
             slab.kept = 0
-        if growing and self.claims.free_count(node, replicas) < self.table.reserve // replicas:
+        if growing and not self.claims.has_free(node, replicas, self.table.reserve // replicas):
             for slab in slabs:
                 if slab.ready_count:
                     slab.kept = 1
