@@ -18,7 +18,7 @@ from limpet.cli.matrix import check, matrix
 from limpet.cli.pools import create, destroy, fail_node, hosts, inspect, ls, replace_node, watch
 from limpet.cli.rack import rack
 from limpet.cli.standing import beside, throttle
-from limpet.cli.values import delete, drop, get, put
+from limpet.cli.values import delete, drop, get, put, rename
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -33,7 +33,7 @@ def main() -> None:
 for command in (matrix, check, bank, cache_drill, full, damage, throttle, beside):
     drill.add_command(command)
 of_pools = (create, ls, inspect, hosts, watch, fail_node, replace_node, destroy)
-of_stores = (keys, get, put, delete, drop, dump, load, cache)
+of_stores = (keys, get, put, delete, drop, rename, dump, load, cache)
 for command in (demo, *of_pools, *of_stores, drill, rack, bench):
     main.add_command(command)
 

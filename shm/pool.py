@@ -178,6 +178,7 @@ class PoolCore:
             catalogue_entries(parameters.memory),
             CATALOGUE_ENTRY_SIZE,
             f"{self.url}: catalogue",
+            renames=True,
         )
         inside = (self.client, self.blocks, self.regions, self.grace)
         contents = self.contents = self.heap.contents = self.make_contents()

@@ -88,7 +88,7 @@ def finish(pool: Any, entry: Entry) -> bool:
         else:
             pool.free_unreachable()
         # A kill from here on leaves regions, which the next client gives back.
-        cls.unmake(pool, mine.name.decode(), pool.parameters_of(stored))
+        cls.unmake(pool, mine.home.decode(), pool.parameters_of(stored))
         catalogue.give_up(mine)
     finally:
         # After an exception, the next client goes on.

@@ -14,13 +14,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from limpet.shm.catalogue.directory import DROPPING, NAMED, READY, Entry
+from limpet.shm.catalogue.directory import DROPPING, READY, Entry
 from limpet.shm.contents import Contents
 from limpet.shm.errors import (
     ClientError,
     ParameterError,
     PoolCorrupt,
     StoreDropped,
+    StoreError,
     StoreFull,
     StoreMismatch,
 )
@@ -43,7 +44,7 @@ from limpet.stores.codecs import Codec, name_of
 from limpet.stores.contents import StoreContents
 from limpet.stores.dict import SharedDict
 from limpet.stores.names import NAME_SIZE_MAX, is_name
-from limpet.stores.registry import kind_named, store_class
+from limpet.stores.registry import INTERNAL, kind_named, store_class
 from limpet.stores.rtx.transaction import ATTEMPTS, Result, Transaction, run
 from limpet.stores.rtx.user_objects import TxObject, TxObjects, named_object, object_array
 from limpet.stores.views import settle_late
@@ -69,7 +70,7 @@ class Pool(PoolCore):
     def handle_of(self, entry: Entry, remembers: bool = True) -> Any:
         """A new handle of the store with that entry; with its cache, if it has one, only if it
         `remembers`. Called within `exclusively`."""
-        name = _name_of(self.url, entry)
+        name = _name_of(self.url, entry.home)
         stored = self.stored(entry.payload, name)
         parameters = self.parameters_of(stored, name)
         if not remembers and hasattr(parameters, "cache_size"):
@@ -81,12 +82,12 @@ class Pool(PoolCore):
         """The parameters of a store, from its entry in the catalogue."""
         return _parameters(store_class(stored["kind"]), stored, f"{self.url}: store {name!r}")
 
-    def entry_of(self, name: str) -> tuple[int, int]:
-        """Number and state word of the catalogue's entry of a store."""
-        for entry in self.catalogue.named(name.encode()):
-            if entry.state in NAMED:
-                return entry.number, entry.word
-        raise StoreDropped(f"{self.url}: the store {name!r} is gone: it was dropped")
+    def entry_of(self, home: str) -> tuple[int, int]:
+        """Number and state word of the catalogue's entry of a store, by its home."""
+        entry = self.catalogue.at_home(home.encode())
+        if entry is None:
+            raise StoreDropped(f"{self.url}: the store {home!r} is gone: it was dropped")
+        return entry.number, entry.word
 
     def store(self, kind: str, name: str = "default", **parameters: Any) -> Any:
         """The store of that name, of bytes: made if it is not there, else attached to.
@@ -99,10 +100,11 @@ class Pool(PoolCore):
         return self._open_store(kind, name, RAW, parameters)[0]
 
     def attached(self, kind: str, name: str) -> tuple[Any, str]:
-        """The store of that kind and name, of bytes, and its codec. StoreDropped: there is none."""
+        """The store of that kind and home, the name of its handles, of bytes, and its codec.
+        StoreDropped: there is none."""
         while True:
-            entry = self.exclusively(lambda: self.catalogue.find(name.encode()))
-            if entry is None:
+            entry = self.exclusively(lambda: self.catalogue.at_home(name.encode()))
+            if entry is None or entry.state != READY:
                 raise StoreDropped(f"{self.url} has no store {name!r} any more; it was dropped")
             stored = self.stored(entry.payload, name)
             self._compare(name, stored, kind, None, {})
@@ -205,6 +207,7 @@ class Pool(PoolCore):
             ).encode()
 
         def make(index: int, payload: bytes) -> None:
+            name = _name_of(self.url, self.catalogue.home_of(index))
             stored = self.stored(payload, name)
             there = store_class(stored["kind"])
             parameters = self.parameters_of(stored, name)
@@ -219,6 +222,7 @@ class Pool(PoolCore):
                 self.client.unpin()
 
         def undo(index: int, payload: bytes) -> None:
+            name = _name_of(self.url, self.catalogue.home_of(index))
             stored = self.stored(payload, name)
             self.client.unpin()
             store_class(stored["kind"]).unmake(self, name, self.parameters_of(stored, name))
@@ -256,23 +260,46 @@ class Pool(PoolCore):
         """
         listed = self._stores()
         if not count:
-            return listed
+            return [found for _, found in listed]
         counted = []
-        for found in listed:
+        for home, found in listed:
             with contextlib.suppress(StoreDropped):  # since it was listed
-                store = self.attached(found["kind"], found["name"])[0]
+                store = self.attached(found["kind"], home)[0]
                 keys, size = store.sizes()
                 counted.append({**found, "keys": keys, "bytes": size})
         return counted
 
-    def _stores(self) -> list[dict[str, Any]]:
+    def _stores(self) -> list[tuple[str, dict[str, Any]]]:
+        """The home of each store, and what `stores` says of it."""
         return self.exclusively(
             lambda: [
-                {"name": name, **self.stored(entry.payload, name)}
+                (_name_of(self.url, entry.home), {"name": name, **self.stored(entry.payload, name)})
                 for entry in self.linking()
-                if entry.state == READY and (name := _name_of(self.url, entry))
+                if entry.state == READY and (name := _name_of(self.url, entry.name))
             ]
         )
+
+    def rename(self, old: str, new: str) -> None:
+        """Give the store, mapping or cache `old` the name `new`, in one step; its contents stay.
+
+        Handles that are open, in all processes, go on with the store, and can be pickled; they show
+        the name that it had first. `old` is free afterwards. If the client is killed, the store has
+        one name or the other. Raises StoreError: there is no store `old`, or there is one of the
+        name `new`, or the names happen to have the same 12 bits of hash; StoreFull.
+        """
+        _check_name(new)
+        finish = functools.partial(dropping.finish, self)
+        there = {found["name"]: found["kind"] for found in self.stores()}
+        if there.get(old) in (None, *INTERNAL):
+            kinds = "; channels cannot be renamed" if old not in there else ""
+            raise StoreError(f"{self.url} has no store {old!r} to rename{kinds}")
+        if old == new:
+            return
+        renamed = new not in there and self.exclusively(
+            lambda: self.catalogue.rename(old.encode(), new.encode(), self.membership, finish)
+        )
+        if not renamed:
+            raise StoreError(f"{self.url} has a store {new!r} already, or {old!r} was dropped")
 
     def linking(self) -> list[Entry]:
         """The entries of all stores that link to objects."""
@@ -534,12 +561,12 @@ def _why_not(kind: str, cls: Any, given: dict[str, Any], error: TypeError) -> st
     return f"a {kind} store does not take these parameters: {error}"
 
 
-def _name_of(url: str, entry: Entry) -> str:
+def _name_of(url: str, name: bytes) -> str:
     try:
-        return entry.name.decode()
+        return name.decode()
     except UnicodeDecodeError as error:
         raise PoolCorrupt(
-            f"{url}: the catalogue has an entry with the name {entry.name!r}; destroy the pool"
+            f"{url}: the catalogue has an entry with the name {name!r}; destroy the pool"
         ) from error
 
 

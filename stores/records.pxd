@@ -23,10 +23,16 @@ cdef class Objects:
 
     @cython.locals(size=u64)
     cpdef u64 size_of(self, bytes key, bytes value) except 0
-    @cython.locals(sizes=u64, seed=u64)
     cpdef int write(self, u64 reference, bytes key, bytes value) except -1
+    @cython.locals(sizes=u64, seed=u64)
+    cpdef int write_hashed(self, u64 reference, bytes key, bytes value, u64 hashed) except -1
     cpdef int load(self, u64 reference) except -1
-    @cython.locals(size_class=int)
+    @cython.final
+    cdef int _load_from(self, u64 reference, u64 address) except -1
+    @cython.locals(found=bint)
+    cpdef bint load_keyed(self, u64 reference, bytes key) except -1
+    @cython.final
+    @cython.locals(size=u64)
     cdef u64 _extent(self, u64 reference) noexcept
     cpdef bint key_is(self, bytes key) except -1
     @cython.locals(length=u64)

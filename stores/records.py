@@ -65,9 +65,13 @@ class Objects:
 
     def write(self, reference: int, key: bytes, value: bytes) -> None:
         """Write the pair to the object; one write."""
+        self.write_hashed(reference, key, value, hash64(key))
+
+    def write_hashed(self, reference: int, key: bytes, value: bytes, hashed: int) -> None:
+        """`write`, with the hash of the key."""
         sizes = len(key) | len(value) << 16
         self.header[0] = sizes
-        seed = (hash64(key) + sizes) & MASK
+        seed = (hashed + sizes) & MASK
         write_summed(self.endpoint, reference & ADDRESS_MASK, self.header, 2, key, value, seed)
 
     def write_head(self, reference: int, key: bytes, size: int, digest: int) -> None:
@@ -83,15 +87,29 @@ class Objects:
 
     def load(self, reference: int) -> None:
         """Read the object, or the front of a large one, into the image; one read."""
-        self.address = reference & ADDRESS_MASK
-        self.image.read(self.address, self._extent(reference) >> 3)
-        self.sizes = self.image.word(0)
+        self._load_from(reference, reference & ADDRESS_MASK)
+
+    def _load_from(self, reference: int, address: int) -> None:
+        """As `load`, from the replica at this address."""
+        self.address = address + self.prefix
+        self.image.read(self.address, self._extent(reference))
+        self.sizes = self.image.head
+
+    def load_keyed(self, reference: int, key: bytes) -> bool:
+        """`load`, then `key_is`."""
+        if len(key) > IMAGE_SIZE - HEADER:
+            self.load(reference)
+            return self.key_is(key)
+        self.address = (reference & ADDRESS_MASK) + self.prefix
+        found = self.image.read_keyed(self.address, self._extent(reference), HEADER, key)
+        self.sizes = self.image.head
+        return found
 
     def _extent(self, reference: int) -> int:
-        """How many bytes of an object to read into the image."""
-        size_class = reference >> 48 & 0xFF
-        self.complete = size_class != LARGE_CLASS and self.heap.sizes[size_class] <= IMAGE_SIZE
-        return self.heap.sizes[size_class] if self.complete else IMAGE_SIZE
+        """How many words of an object to read into the image."""
+        size = self.heap.sizes[reference >> 48 & 0xFF]  # 0: of LARGE_CLASS
+        self.complete = 0 < size <= IMAGE_SIZE
+        return size - self.prefix >> 3 if self.complete else IMAGE_SIZE >> 3
 
     def key_is(self, key: bytes) -> bool:
         """Whether the object in the image has this key."""

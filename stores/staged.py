@@ -31,6 +31,8 @@ class Staged:
         """Extents that are not linked any more, with their stores as link addresses."""
         self.owners: dict[int, Any] = {}
         """For which key of which store each object is written: `ReadPlace`."""
+        self.lent: list[Any] = []
+        """Pages that nodes were copied to."""
         self.begin(0)
 
     def begin(self, link: int) -> None:
@@ -48,6 +50,14 @@ class Staged:
             self.dropped.clear()
         if self.owners:
             self.owners.clear()
+        self.give_back()
+
+    def give_back(self) -> None:
+        """What is staged is not looked at any more: its pages may be used for other nodes."""
+        if self.lent:
+            for page in self.lent:
+                page.give_back()
+            self.lent.clear()
 
     def abandon(self) -> None:
         """An error ends the operation: give back the locks that no log names."""

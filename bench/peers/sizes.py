@@ -179,7 +179,9 @@ def results_table(found: Sizes) -> Table:
     """A row for each size and store."""
     by = {(one.size, one.store, one.loop): one for one in found.results}
     columns = [title for loop in LOOPS for title in (loop, f"of {PEER}'s rate")]
-    shown = table("values of several sizes", "value", "store")
+    shown = table("values of several sizes")
+    for column in ("value", "store"):
+        shown.add_column(column, no_wrap=True)
     for column in columns:
         shown.add_column(column, justify="right")
     for size, store in dict.fromkeys((one.size, one.store) for one in found.results):

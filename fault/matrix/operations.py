@@ -153,6 +153,23 @@ def _dropped(pool: Pool, kv: Any) -> None:
     demand(len(pool.stores()) == 1, f"there is still {pool.stores()}")
 
 
+def _renamed(pool: Pool, kv: Any) -> None:
+    """Demand that the store has one of the names, and all its keys, and that both can be used."""
+    names = {store["name"] for store in pool.stores()} - {"store"}
+    demand(names in ({"made"}, {"renamed"}), f"the catalogue has {names}")
+    (name,) = names
+    made = pool.store(kv.kind, name=name)
+    _demand_whole(made)
+    pool.rename(name, "again")
+    other = pool.store(kv.kind, name="made", **profile_of(kv.kind).matrix_parameters)
+    demand(KEY not in other, "a new store has what a renamed one of its first name has")
+    other.put(KEY, OLD)
+    demand(made.get(KEY) == NEW, "a new store changed a renamed one")
+    made.check()
+    pool.drop("made")
+    pool.drop("again")
+
+
 def _swap(expected: bytes, value: bytes | None) -> Callable[[Pool, Any], object]:
     def run(pool: Pool, kv: Any) -> None:
         if not kv.swap(KEY, expected, value):
@@ -197,6 +214,10 @@ OPERATIONS: Final = {
         Operation(
             "drop store", lambda pool, kv: pool.drop("made"), OLD, OLD,
             fresh=True, prepare=_make_to_drop, finish=_dropped,
+        ),
+        Operation(
+            "rename store", lambda pool, kv: pool.rename("made", "renamed"), OLD, OLD,
+            fresh=True, prepare=_make_to_drop, finish=_renamed,
         ),
     )
 }  # fmt: skip

@@ -1,4 +1,5 @@
-"""`limpet get`, `put`, `delete` and `drop`: single keys of a store, by its codec, and whole stores.
+"""`limpet get`, `put`, `delete`, `rename` and `drop`: single keys of a store, by its codec, and
+whole stores.
 
 In a store of bytes, KEY and VALUE are text (UTF-8) or, with --hex, bytes in hexadecimal. In a
 mapping, which has a codec, they are JSON, or text when they are not; of the codec str, always text.
@@ -127,6 +128,16 @@ def delete(url: str, key: str, name: str, as_hex: bool) -> None:
             del mapping[read(key, mapping.codec.base, as_hex)]
         except KeyError as error:
             raise click.ClickException(f"{url}: store {name!r} has no key {key!r}") from error
+
+
+@click.command()
+@url_argument
+@click.argument("old")
+@click.argument("new")
+def rename(url: str, old: str, new: str) -> None:
+    """Give the store OLD of POOL the name NEW, in one step, also while other clients use it."""
+    with limpet.open(url) as pool:
+        pool.rename(old, new)
 
 
 @click.command()

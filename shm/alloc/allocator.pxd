@@ -21,6 +21,7 @@ cdef class Allocator:
     cdef readonly object grace
     cdef readonly object membership
     cdef readonly Claims claims
+    cdef readonly bint is_coherent
     cdef readonly Slabs slabs
     cdef readonly Spans spans
     cdef readonly object relief

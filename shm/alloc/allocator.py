@@ -67,6 +67,7 @@ class Allocator:
         self.grace = grace
         self.membership = membership
         self.claims = Claims(client, table, grace, membership, bounded)
+        self.is_coherent = bounded or table.coherent_blocks == table.count
         self.inner: Allocator | None = None
         """The one for memory that is hardware-coherent. Stores hold it, so it is never another."""
         self.forget()
@@ -89,7 +90,7 @@ class Allocator:
 
         It has blocks of its own if not all memory is hardware-coherent.
         """
-        if self.claims.bounded or self.table.coherent_blocks == self.table.count:
+        if self.is_coherent:
             return self
         if self.inner is None:
             self.inner = Allocator(self.client, self.table, self.grace, self.membership, True)
@@ -304,7 +305,7 @@ class Allocator:
         reserved for updates have gone."""
         for slab in slabs:
             slab.kept = 0
-        if growing and self.claims.free_count(node, replicas) < self.table.reserve // replicas:
+        if growing and not self.claims.has_free(node, replicas, self.table.reserve // replicas):
             for slab in slabs:
                 if slab.ready_count:
                     slab.kept = 1

@@ -84,6 +84,8 @@ class BlockTable:
         by the pool."""
         self.unbacked = False
         """Whether the last claim has met blocks for which the file system has no pages."""
+        self._seen_free: dict[int, list[int]] = {}
+        """Addresses of words of blocks that `has_free` saw without an owner, by node."""
         self.groups = ReplicaSets(self)
 
     def words(self, node: int) -> Words:
@@ -95,6 +97,18 @@ class BlockTable:
     def free_count(self, node: int) -> int:
         """How many blocks of the node have no owner."""
         return int((self.words(node) >> 60 == FREE).sum())
+
+    def has_free(self, node: int, count: int) -> bool:
+        """Whether at least so many blocks of the node have no owner; looks first at those that had
+        none at the last look."""
+        known = self._seen_free.get(node, [])
+        if len(known) >= count and all(self.endpoint.load(at) >> 60 == FREE for at in known):
+            return True
+        free = np.flatnonzero(self.words(node) >> 60 == FREE)
+        # the last ones: blocks are claimed from the first one on
+        last = free[len(free) - min(count, len(free)) :]
+        self._seen_free[node] = [self.heap.table_word(node, int(block)) for block in last]
+        return len(free) >= count
 
     def bitmap(self, node: int, block: int, size_class: int) -> Words:
         """A copy of the words of a block's used bitmap that its class uses."""

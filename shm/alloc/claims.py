@@ -35,6 +35,12 @@ class Claims:
         look = self.table.groups.usable
         return int(self.client.pinned(lambda: look(node, replicas, self.grace.horizon()).sum()))
 
+    def has_free(self, node: int, replicas: int, count: int) -> bool:
+        """Whether at least so many blocks of a node are free, as `free_count` has it."""
+        if replicas == 1:
+            return bool(self.table.has_free(node, count))
+        return self.free_count(node, replicas) >= count
+
     def slab(
         self, node: int, size_class: int, replicas: int, sparing: int
     ) -> tuple[int, bool] | None:

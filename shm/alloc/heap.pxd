@@ -13,6 +13,9 @@ cdef u64 HELD_MASK
 cdef u64 LINK_MASK
 cdef u64 OWES
 cdef u64 MASK
+cdef u64 NODE_BITS
+cdef u64 SMALL_SIZE
+cdef u64 WORD_BITS
 cdef u64 REPLICAS_BITS
 cdef int REPLICAS_MAX
 cdef int REPLICAS_SHIFT
@@ -27,6 +30,7 @@ cdef class Heap:
     cdef readonly object layout
     cdef readonly ReplicaLayout placement
     cdef readonly u64[::1] sizes
+    cdef unsigned char[::1] small
     cdef readonly u64 class_count
     cdef readonly u64 blocks
     cdef readonly int block_shift
@@ -55,21 +59,24 @@ cdef class Heap:
     cpdef u64 replica(self, u64 reference, u64 k) except? 0
     @cython.locals(node=u64, end=u64)
     cpdef u64 row(self, u64 reference) except? 0
-    @cython.locals(bitmap=u64)
+    @cython.final
+    @cython.locals(offset=u64, block=u64, size_class=u64, index=u64, word=u64)
     cdef u64 _used_bits(self, u64 reference) noexcept
     @cython.locals(size_class=u64, offset=u64, block=u64, replicas=u64, within=u64, size=u64)
     cpdef bint plausible(self, u64 reference) except -1
-    @cython.locals(at=u64)
+    @cython.locals(found=u64, at=u64)
     cpdef bint used_at(self, u64 reference, u64 k) except -1
     @cython.locals(last=u64, k=u64)
     cpdef bint used(self, u64 reference) except -1
-    @cython.locals(index=u64, primary=u64, scope=bint)
+    @cython.locals(found=u64, primary=u64, mask=u64, scope=bint)
     cpdef int take(self, u64 reference) except -1
     @cython.locals(row=u64, k=u64, at=u64)
     cdef int _take_backups(self, u64 reference, u64 primary, u64 mask) except -1
     cpdef int free(self, u64 reference) except -1
-    @cython.locals(index=u64, primary=u64, row=u64, k=u64, at=u64, scope=bint)
+    @cython.locals(found=u64, primary=u64, mask=u64, row=u64, k=u64, scope=bint)
     cdef int _clear(self, u64 reference) except -1
+    @cython.final
+    cdef bint _clear_at(self, u64 at, u64 mask) except -1
     @cython.locals(bits=u64, slot=u64, first=u64, record=u64, word=u64, seen=u64)
     cdef bint _held(self, u64 reference) except -1
     @cython.locals(word=u64)

@@ -23,6 +23,7 @@ The words are in words.py.
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from typing import Any, Final
 
 from limpet.shm.contents import Contents
@@ -54,6 +55,10 @@ from limpet.shm.errors import NodeFailed, PoolCorrupt
 from limpet.shm.replicas.replica_layout import ReplicaLayout
 
 MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
+WORD_BITS: Final = (1 << 48) - 1
+NODE_BITS: Final = WORD_BITS & ~OFFSET_MASK
+SMALL_SIZE: Final = 4096
+"""Sizes up to this one find their size class in a table."""
 
 
 class Heap:
@@ -67,6 +72,9 @@ class Heap:
         self.class_count = len(sizes)
         # 256 entries, so that a damaged reference finds a size, even if an impossible one
         self.sizes = array("Q", [*sizes, *[1] * (256 - len(sizes))])
+        small = [bisect_left(sizes, size, 1) for size in range(0, SMALL_SIZE + 1, 16)]
+        self.small = memoryview(bytearray(found % self.class_count for found in small))
+        """Size classes of small objects, by their number of 16 bytes, rounded up."""
         self.blocks = layout.blocks
         self.block_shift = layout.block_size.bit_length() - 1
         self.block_count = layout.block_count
@@ -101,6 +109,8 @@ class Heap:
 
     def size_class(self, size: int) -> int:
         """The smallest class whose objects hold `size` bytes; LARGE_CLASS when only a span does."""
+        if size <= SMALL_SIZE:
+            return self.small[size + 15 >> 4]
         low, high = 1, self.class_count
         while low < high:
             middle = (low + high) // 2
@@ -169,9 +179,16 @@ class Heap:
         return REPLICAS_MAX * node
 
     def _used_bits(self, reference: int) -> int:
-        """Address of the word that has the used bit of the primary."""
-        bitmap = self.bitmap(reference >> NODE_SHIFT & 0xFF, self.block_of(reference))
-        return bitmap + 8 * (self.index_of(reference) >> 6)
+        """Address of the word that has the used bit of the primary; in bits 48-53, which of its
+        bits that is."""
+        offset = (reference & OFFSET_MASK) - self.blocks
+        block = offset >> self.block_shift
+        size_class = reference >> 48 & 0xFF
+        index = 0
+        if size_class != LARGE_CLASS:
+            index = (offset & (1 << self.block_shift) - 1) // self.sizes[size_class]
+        word = self.bitmaps + block * self.bitmap_size + 8 * (index >> 6)
+        return (index & 63) << 48 | (reference & NODE_BITS) + word
 
     def plausible(self, reference: int) -> bool:
         """Whether the reference names an object that could exist: a check on damaged memory."""
@@ -197,10 +214,11 @@ class Heap:
 
     def used_at(self, reference: int, k: int) -> bool:
         """Whether the used bit of replica `k` is set."""
-        at = self._used_bits(reference)
+        found = self._used_bits(reference)
+        at = found & WORD_BITS
         if k:
             at = at + self.bit_steps[self.row(reference) + k] & MASK
-        return bool(self.endpoint.load(at) >> (self.index_of(reference) & 63) & 1)
+        return bool(self.endpoint.load(at) >> (found >> 48) & 1)
 
     def used(self, reference: int) -> bool:
         """Whether the object's used bit is set, by the first replica in service.
@@ -220,16 +238,17 @@ class Heap:
 
         Raises NodeFailed when the primary is not in service; nothing is changed then.
         """
-        index = self.index_of(reference)
-        primary = self._used_bits(reference)
+        found = self._used_bits(reference)
+        primary = found & WORD_BITS
+        mask = bit(found >> 48)
         scope = self.endpoint.background(True)
         try:
             # ORDER: the primary first; when it is lost, no client allocates here any more.
-            self.endpoint.fetch_or(primary, bit(index & 63))
+            self.endpoint.fetch_or(primary, mask)
             if reference & REPLICAS_BITS:
                 # CRASH(used-in-part): in use on some replicas, and in the client journal; recovery
                 # frees these.
-                self._take_backups(reference, primary, bit(index & 63))
+                self._take_backups(reference, primary, mask)
         finally:
             self.endpoint.background(scope)
 
@@ -254,22 +273,30 @@ class Heap:
             self._clear(reference)
 
     def _clear(self, reference: int) -> None:
-        index = self.index_of(reference)
-        primary = self._used_bits(reference)
-        row = self.row(reference) if reference & REPLICAS_BITS else 0
+        found = self._used_bits(reference)
+        primary = found & WORD_BITS
+        mask = bit(found >> 48)
         scope = self.endpoint.background(True)
         try:
-            for k in range(self.replicas(reference)):
+            self._clear_at(primary, mask)
+            if reference & REPLICAS_BITS:
                 # CRASH(used-in-part): free on some replicas, in the client journal; recovery frees
                 # the others.
-                at = primary + self.bit_steps[row + k] & MASK
-                try:
-                    if not self.endpoint.failed(at):
-                        self.endpoint.mcas(at, 0, 0, 0, bit(index & 63))
-                except NodeFailed:
-                    continue
+                row = self.row(reference)
+                for k in range(1, self.replicas(reference)):
+                    self._clear_at(primary + self.bit_steps[row + k] & MASK, mask)
         finally:
             self.endpoint.background(scope)
+
+    def _clear_at(self, at: int, mask: int) -> bool:
+        """Clear this used bit; False: it is on a lost node."""
+        try:
+            if self.endpoint.failed(at):
+                return False
+            self.endpoint.mcas(at, 0, 0, 0, mask)
+        except NodeFailed:
+            return False
+        return True
 
     def _held(self, reference: int) -> bool:
         """Whether a client holds the object; that client frees it from now on."""

@@ -16,6 +16,8 @@ cdef class Slab:
     cdef readonly int size_class
     cdef readonly u64 replicas
     cdef u64 bits
+    cdef u64 first
+    cdef u64 size
     cdef u64 row
     cdef readonly u64 count
     cdef readonly u64 words
@@ -29,9 +31,9 @@ cdef class Slab:
 
     @cython.locals(rest=u64)
     cpdef u64 valid(self, u64 index)
-    @cython.locals(word=u64, bit=int, index=u64)
+    @cython.locals(word=u64, bit=int)
     cpdef u64 pop(self) except? 0
-    @cython.locals(word=u64, index=u64, following=u64, size=u64, k=u64, there=u64)
+    @cython.locals(word=u64, following=u64, size=u64, k=u64, there=u64)
     cpdef int expect(self) except -1
     @cython.locals(endpoint=Endpoint, bitmap=u64, index=u64, found=u64)
     cpdef u64 look(self) except? 0

@@ -37,6 +37,9 @@ class Slab:
         self.replicas = replicas
         self.bits = replica_bits(replicas)
         first = heap.reference(node, block, size_class, 0) | self.bits
+        self.first = first
+        """The reference to its first object."""
+        self.size = heap.sizes[size_class]
         self.row = heap.row(first) if replicas > 1 else 0
         self.count = heap.object_count(size_class)
         self.words = (self.count + 63) // 64
@@ -66,10 +69,7 @@ class Slab:
                 bit = lowest_bit(word)
                 self.ready[self.cursor] = word & (word - 1)
                 self.ready_count -= 1
-                index = 64 * self.cursor + bit
-                return (
-                    self.heap.reference(self.node, self.block, self.size_class, index) | self.bits
-                )
+                return self.first + (64 * self.cursor + bit) * self.size
             self.cursor += 1
             if self.cursor == self.words:
                 self.cursor = 0
@@ -79,9 +79,8 @@ class Slab:
         """Prefetch the memory of the object that `pop` may give next."""
         word = self.ready[self.cursor]
         if word:
-            index = 64 * self.cursor + lowest_bit(word)
-            following = self.heap.reference(self.node, self.block, self.size_class, index)
-            size = min(self.heap.sizes[self.size_class], EXPECTED_SIZE)
+            following = self.first + (64 * self.cursor + lowest_bit(word)) * self.size
+            size = min(self.size, EXPECTED_SIZE)
             for k in range(self.replicas):
                 there = (following & ADDRESS_MASK) + self.heap.steps[self.row + k] & MASK
                 self.heap.endpoint.prefetch(there, size, True)
@@ -152,7 +151,7 @@ class Slabs:
 
 def find_freed(slabs: list[Slab], grace: Grace) -> None:
     """Find objects that clients freed, and make ready those that no client can still read."""
-    horizon = grace.horizon()
+    horizon = grace.horizon() if any(slab.pending_count for slab in slabs) else 0
     for slab in slabs:
         slab.ripen(horizon)
         slab.look()

@@ -7,6 +7,8 @@ A directory is an array of entries. An entry is
     16   checksum    XXH64 of name and payload
     24   link        reference of the object that the entry owns, or 0 (regions.py)
     32   name, then payload
+    -288 where entries are renamed: two places for a later name, of 16-byte head and 128 bytes of
+         name; the head is the length, 0 if there is none, and XXH64 of the name
 
 States
     EMPTY     ends every search
@@ -16,6 +18,13 @@ States
     DROPPING  the client is giving back what was made; 0: the next client that meets it goes on
     EMPTYING  likewise, and a part of it is gone already (stores/dropping.py)
     VOID      nothing is made; any creator may claim the entry
+
+The name in the text is the entry's *home* for good: what is made goes by it. Its name is that one
+of home and the two places whose hash is in the state word. So `rename` writes the new name to the
+place that is not in use, and changes the hash in the state word by one CAS; number and serial stay.
+It has a claim of the new name meanwhile, so no creator takes it, and one of RENAMING, so that one
+client renames at a time; a dead client's claims are given up as all are. Two names with the same 12
+bits of hash cannot follow each other.
 
 A creator looks through all entries up to the first EMPTY one. If none is of its name, it claims the
 first VOID or EMPTY one, and then looks again, since another creator may have claimed another entry
@@ -39,7 +48,7 @@ import secrets
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from limpet.shm.endpoint.fabric import hash64
-from limpet.shm.errors import PoolCorrupt, StoreFull
+from limpet.shm.errors import PoolCorrupt, StoreError, StoreFull
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -64,6 +73,10 @@ CHECKSUM: Final = 16
 LINK: Final = 24
 HEAD: Final = 32
 NAME_MAX: Final = 128
+PLACE_HEAD: Final = 16
+PLACE_SIZE: Final = PLACE_HEAD + NAME_MAX
+PLACES_SIZE: Final = 2 * PLACE_SIZE
+RENAMING: Final = b"\0renaming"
 CLIENT_BITS: Final = 48
 CLIENT_MASK: Final = (1 << CLIENT_BITS) - 1
 HASH_MASK: Final = 0xFFF
@@ -83,6 +96,8 @@ class Entry(NamedTuple):
     name: bytes
     payload: bytes
     word: int
+    home: bytes = b""
+    """The name by which what is made goes: the first that the entry had."""
 
 
 def _hash_bits(name: bytes) -> int:
@@ -97,13 +112,22 @@ class Directory:
     """An array of entries at `base`, each of `entry_size` bytes. `where` names it in messages."""
 
     def __init__(
-        self, endpoint: Endpoint, base: int, entries: int, entry_size: int, where: str
+        self,
+        endpoint: Endpoint,
+        base: int,
+        entries: int,
+        entry_size: int,
+        where: str,
+        renames: bool = False,
     ) -> None:
         self.endpoint = endpoint
         self.base = base
         self.entries = entries
         self.entry_size = entry_size
         self.where = where
+        self.renames = renames
+        self.text_size = entry_size - HEAD - (PLACES_SIZE if renames else 0)
+        """Bytes for name and payload."""
 
     def _at(self, index: int) -> int:
         return self.base + index * self.entry_size
@@ -143,16 +167,41 @@ class Directory:
             return Entry(index, state, client, b"", b"", word)
         lengths = self.endpoint.load(at + LENGTHS)
         name_size, payload_size = lengths & 0xFFFF, lengths >> 16
-        if name_size > NAME_MAX or payload_size > self.entry_size - HEAD - name_size:
+        if name_size > NAME_MAX or payload_size > self.text_size - name_size:
             return None if state in NAMED else Entry(index, state, client, b"", b"", word)
         text = self.endpoint.read(at + HEAD, name_size + payload_size)
-        name, payload = text[:name_size], text[name_size:]
-        if state in NAMED and (
-            self.endpoint.load(at + CHECKSUM) != hash64(text)
-            or word != _word(state, name, word & CLIENT_MASK)
-        ):
+        home, payload = text[:name_size], text[name_size:]
+        if state not in NAMED:
+            return Entry(index, state, client, home, payload, word, home)
+        if self.endpoint.load(at + CHECKSUM) != hash64(text):
             return None
-        return Entry(index, state, client, name, payload, word)
+        named = [home, *self._later_names(index)]
+        for name in named:
+            if word == _word(state, name, word & CLIENT_MASK):
+                return Entry(index, state, client, name, payload, word, home)
+        return None
+
+    def _place(self, index: int, number: int) -> int:
+        """Address of a place for a later name."""
+        return self._at(index) + HEAD + self.text_size + number * PLACE_SIZE
+
+    def _later_names(self, index: int) -> list[bytes]:
+        """What is in the two places for later names, b"" where there is none."""
+        found = []
+        for number in range(2 if self.renames else 0):
+            at = self._place(index, number)
+            size = self.endpoint.load(at)
+            name = self.endpoint.read(at + PLACE_HEAD, size) if 0 < size <= NAME_MAX else b""
+            found.append(name if name and self.endpoint.load(at + 8) == hash64(name) else b"")
+        return found
+
+    def _write_later_name(self, index: int, number: int, name: bytes) -> None:
+        at = self._place(index, number)
+        self.endpoint.store(at, 0)
+        if name:
+            self.endpoint.write(at + PLACE_HEAD, name)
+            self.endpoint.store(at + 8, hash64(name))
+            self.endpoint.store(at, len(name))
 
     def __iter__(self) -> Iterator[Entry]:
         """Every entry up to the first EMPTY one."""
@@ -172,7 +221,71 @@ class Directory:
 
     def is_ready(self, index: int, word: int) -> bool:
         """Whether that entry is READY still, with the same serial."""
-        return self.endpoint.load(self._at(index)) == word
+        there = self.endpoint.load(self._at(index))
+        return (there ^ word) & ~(HASH_MASK << CLIENT_BITS) == 0
+
+    def at_home(self, home: bytes) -> Entry | None:
+        """The entry whose home that is."""
+        entries: list[Entry] = self.named(home)
+        found = [entry for entry in entries if entry.home == home and entry.state in NAMED]
+        if not found and self.renames:
+            found = [entry for entry in self if entry.home == home and entry.state in NAMED]
+        return found[0] if found else None
+
+    def home_of(self, index: int) -> bytes:
+        """The home of an entry that is NAMED."""
+        return self._read(index).home
+
+    def _new_home(self, name: bytes) -> bytes:
+        """A home for a new entry of that name: the name, unless a renamed entry has it."""
+        homes = {entry.home for entry in self if entry.state in NAMED} if self.renames else set()
+        home = name
+        while home in homes:
+            home = name[: NAME_MAX - 9] + b"~" + secrets.token_hex(4).encode()
+        return home
+
+    def rename(
+        self,
+        old: bytes,
+        new: bytes,
+        membership: Membership,
+        drop: Callable[[Entry], object] | None = None,
+    ) -> bool:
+        """Give the READY entry named `old` another name; False: there is none of that name, or
+        there is one of the new one. Raises StoreFull: no place for two claims; StoreError."""
+        if _hash_bits(new) == _hash_bits(RENAMING):
+            raise self._collide(new, RENAMING)  # it would wait for its own claim
+        claims = []
+        try:
+            for name in (RENAMING, new):
+                entry, _ = self._mine(name, membership, drop)
+                if entry.state != CLAIMED:
+                    return False
+                claims.append(entry)
+            return self._rename(old, new)
+        finally:
+            for claim in reversed(claims):
+                self.give_up(claim)
+
+    def _rename(self, old: bytes, new: bytes) -> bool:
+        """`rename`, with both claims."""
+        entry = self.find(old)
+        if entry is None:
+            return False
+        later = self._later_names(entry.number)
+        same = [name for name in (old, entry.home) if _hash_bits(name) == _hash_bits(new)]
+        if same and (old in same or new != entry.home):
+            raise self._collide(new, same[0])
+        if new != entry.home:
+            # ORDER: the place that is not in use, and the whole name, before the state word.
+            free = 1 if later[0] == old else 0
+            if later[1 - free] != old:
+                self._write_later_name(entry.number, 1 - free, b"")
+            self._write_later_name(entry.number, free, new)
+        # LINEARIZES: rename
+        return self._change(
+            self._at(entry.number), entry.word, _word(READY, new, entry.word & CLIENT_MASK)
+        )
 
     def _search(self, name: bytes) -> tuple[list[Entry], int]:
         """The entries that are or may be of that name, and the first that may be claimed, or -1."""
@@ -216,7 +329,7 @@ class Directory:
                 at = self._at(entry.number)
                 if entry.state != PLANNED:
                     payload = plan(entry.number)
-                    self._write_plan(at, name, payload)
+                    self._write_plan(entry.number, self._new_home(name), payload, name)
                     # CRASH(claimed-entry): no plan; the next creator gives the claim up.
                     planned = _word(PLANNED, name, membership.ident)
                     if not self._change(at, word, planned):
@@ -250,6 +363,12 @@ class Directory:
             return None
         at = self._at(entry.number)
         return entry if self._change(at, entry.word, VOID << 60) else None
+
+    def _collide(self, new: bytes, other: bytes) -> StoreError:
+        return StoreError(
+            f"{self.where}: {new.decode()!r} cannot follow {other.decode()!r}: they have the same "
+            "12 bits of hash; take another name"
+        )
 
     def take(self, entry: Entry, state: int, client: int) -> Entry | None:
         """Set an entry to `state`, with `client` at work; None: it has changed since `entry` was
@@ -296,13 +415,17 @@ class Directory:
             elif state in AT_WORK and word & CLIENT_MASK:
                 self._change(self._at(index), word, word & ~CLIENT_MASK)
 
-    def _write_plan(self, at: int, name: bytes, payload: bytes) -> None:
-        text = name + payload
-        if len(name) > NAME_MAX or len(text) > self.entry_size - HEAD:
+    def _write_plan(self, index: int, home: bytes, payload: bytes, name: bytes) -> None:
+        text = home + payload
+        if len(name) > NAME_MAX or len(text) > self.text_size:
             raise StoreFull(f"{self.where}: name and parameters take more than an entry holds")
+        at = self._at(index)
+        if self.renames:
+            self._write_later_name(index, 0, b"" if home == name else name)
+            self._write_later_name(index, 1, b"")
         self.endpoint.write(at + HEAD, text)
         self.endpoint.store(at + CHECKSUM, hash64(text))
-        self.endpoint.store(at + LENGTHS, len(name) | len(payload) << 16)
+        self.endpoint.store(at + LENGTHS, len(home) | len(payload) << 16)
 
     def _mine(
         self, name: bytes, membership: Membership, drop: Callable[[Entry], object] | None

@@ -45,8 +45,11 @@ cdef class Client:
     cpdef int begin(self) except -1
     cpdef int end(self) except -1
     cpdef int rest(self) except -1
-    @cython.locals(endpoint=Endpoint, epoch=u64)
+    @cython.locals(endpoint=Endpoint)
     cpdef int pin(self) except -1
+    @cython.final
+    @cython.locals(endpoint=Endpoint, epoch=u64)
+    cdef int _pin_anew(self) except -1
     cpdef pinned(self, work)
     @cython.locals(own=u64)
     cpdef int share_pin(self, u64 pin, u64 era) except -1
@@ -56,7 +59,7 @@ cdef class Client:
     @cython.locals(done=bint)
     cpdef int unpin(self) except -1
     @cython.final
-    cdef int _unpin(self) except -1
+    cdef int _resolve_journal(self) except -1
     @cython.locals(scope=bint, done=bint)
     cpdef exclusively(self, work)
     @cython.locals(pinned=bint)
@@ -73,4 +76,6 @@ cdef class Client:
     cpdef int log(self, u64 reference, u64 link_address) except -1
     cpdef int retarget(self, int index, u64 link_address) except -1
     cpdef int drop(self, int index) except -1
+    @cython.locals(journal=u64)
+    cpdef int exchange(self, int new, int old) except -1
     cpdef int release(self, int index) except -1

@@ -135,6 +135,17 @@ class Client:
                 self.persist_links()
             self.settle()
         self.sequence = (self.sequence + PIN_STEP) & PIN_MASK
+        # ORDER: the pin is visible before any link is read, hence `swap`, a full barrier. DROPS
+        # after the pin: a client that drops a store counts it up before it looks for pins, so
+        # either it waits for us, or we see the new count.
+        if self.remotely_fenced or not endpoint.pin(
+            self.slot + PIN, self.base | self.sequence, EPOCH, self.epoch, DROPS, self.drops
+        ):
+            self._pin_anew()
+
+    def _pin_anew(self) -> None:
+        """Pin when the epoch may be another than that of the last pin, or stores were dropped."""
+        endpoint = self.endpoint
         if self.remotely_fenced and endpoint.load(self.slot) != self.word:
             self.disown()
         epoch = endpoint.load(EPOCH)
@@ -147,10 +158,8 @@ class Client:
                 self.era = epoch >> ERA_SHIFT
             self.base = (epoch & EPOCH_MASK) << PIN_SHIFT
             self.epoch = epoch
-        # ORDER: the pin is visible before any link is read, hence `swap`, a full barrier.
+        # ORDER: as in `pin`
         endpoint.swap(self.slot + PIN, self.base | self.sequence)
-        # ORDER: after the pin: a client that drops a store counts DROPS up before it looks for
-        # pins, so either it waits for us, or we see the new count.
         self.drops = endpoint.load(DROPS)
         if self.remotely_fenced and endpoint.load(self.slot) != self.word:
             self.disown()
@@ -193,14 +202,19 @@ class Client:
         """
         done = False
         try:
-            self._unpin()
+            if self.held or self.remotely_fenced or self.endpoint.durable:
+                self._resolve_journal()
+            # ORDER: the client journal is empty before the pin goes.
+            self.endpoint.store(self.slot + PIN, 0)
             done = True
         finally:
             if not done and self.ident:
                 with contextlib.suppress(LimpetError):  # the first error goes on
-                    self._unpin()
+                    self._resolve_journal()
+                    self.endpoint.store(self.slot + PIN, 0)
 
-    def _unpin(self) -> None:
+    def _resolve_journal(self) -> None:
+        """Settle the client journal, unless it is no longer ours."""
         if self.remotely_fenced and self.endpoint.load(self.slot) != self.word:
             self.held = 0  # the client that declared us dead has resolved the journal
             self.disown()
@@ -209,8 +223,6 @@ class Client:
             self.persist_links()
         if self.held:
             self.settle()
-        # ORDER: the client journal is empty before the pin goes.
-        self.endpoint.store(self.slot + PIN, 0)
 
     def enter(self) -> None:
         """Begin an operation: `begin` and `pin`."""
@@ -321,8 +333,7 @@ class Client:
             raise ClientError(f"an operation cannot hold more than {CLIENT_JOURNAL_SIZE} objects")
         pair = self.slot + CLIENT_JOURNAL + 16 * index
         # ORDER: the link's address is there before the reference that makes the pair count.
-        self.endpoint.store(pair + 8, link_address)
-        self.endpoint.store(pair, reference)
+        self.endpoint.store_two(pair + 8, link_address, pair, reference)
         self.references[index] = reference
         self.link_addresses[index] = link_address
         self.held = index + 1
@@ -342,6 +353,17 @@ class Client:
         self.references[index] = 0
         while self.held and not self.references[self.held - 1]:
             self.held -= 1
+
+    def exchange(self, new: int, old: int) -> None:
+        """By our CAS, the object at place `new` of the client journal is linked where that at place
+        `old` was: free this one, and take both out. In a durable pool `unpin` does it."""
+        if not self.endpoint.durable:
+            self.heap.free(self.references[old])
+            journal = self.slot + CLIENT_JOURNAL
+            self.endpoint.store_two(journal + 16 * new, 0, journal + 16 * old, 0)
+            self.references[new] = self.references[old] = 0
+            while self.held and not self.references[self.held - 1]:
+                self.held -= 1
 
     def release(self, index: int) -> None:
         """Free the object at this place of the client journal now: it is not linked any more."""

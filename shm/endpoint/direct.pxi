@@ -12,6 +12,16 @@ cdef class Direct(Endpoint):
     ) except -1:
         return do_read_words(self, addr, &words[0], words.shape[0], count, start)
 
+    cpdef u64 read_tagged(
+        self, u64 first, u64 second, u64[::1] words, Py_ssize_t start, u64 tag
+    ) except? 0xFEEDFACEDEADBEA7:
+        cdef u64 found = tagged_together(
+            self, first, second, &words[0], words.shape[0], start, tag
+        )
+        if unlikely(found == APART, 0):
+            return tagged_apart(self, first, second, &words[0], words.shape[0], start, tag)
+        return found
+
     cpdef void prefetch(self, u64 addr, u64 size, bint writes=False) noexcept:
         do_prefetch(self, addr, size, writes)
 
@@ -31,8 +41,21 @@ cdef class Direct(Endpoint):
     cpdef int store(self, u64 addr, u64 value) except -1:
         return do_store(self, addr, value)
 
+    cpdef int store_two(self, u64 addr, u64 value, u64 then_addr, u64 then_value) except -1:
+        if unlikely(not stored_together(self, addr, value, then_addr, then_value), 0):
+            return stored_apart(self, addr, value, then_addr, then_value)
+        return 0
+
     cpdef u64 swap(self, u64 addr, u64 value) except? 0xFEEDFACEDEADBEA7:
         return do_swap(self, addr, value)
+
+    cpdef bint pin(
+        self, u64 pin_at, u64 pin, u64 epoch_at, u64 epoch, u64 drops_at, u64 drops
+    ) except -1:
+        cdef int same = pinned_together(self, pin_at, pin, epoch_at, epoch, drops_at, drops)
+        if unlikely(same < 0, 0):
+            return pinned_apart(self, pin_at, pin, epoch_at, epoch, drops_at, drops)
+        return same
 
     cpdef u64 cas(self, u64 addr, u64 expected, u64 desired) except? 0xFEEDFACEDEADBEA7:
         return do_cas(self, addr, expected, desired)

@@ -25,6 +25,36 @@ cdef inline int do_read_words(
     return 0
 
 
+# Several verbs in one call: these do all of them, or say that they have to be done apart.
+
+cdef inline u64 tagged_together(
+    Endpoint endpoint, u64 first, u64 second, u64* words, Py_ssize_t room, Py_ssize_t start, u64 tag
+) noexcept:
+    """`read_tagged`; APART: not done."""
+    cdef Mapped* mapped = bytes_at(endpoint, first, 128)
+    if unlikely((first ^ second) >> 40 or mapped == NULL or endpoint._incoherent, 0):
+        return APART
+    # one node, whose state was looked at: the other offset is what is left to check
+    if unlikely((second & OFFSET_MASK) + 128 > mapped.size or (first | second) & 7, 0):
+        return APART
+    if unlikely(start < 0 or start > room - 32, 0):
+        return APART
+    words += start
+    cdef u64 found = limpet_copy_tagged(
+        words, mapped.base + (first & OFFSET_MASK), <unsigned char>tag
+    )
+    found |= limpet_copy_tagged(
+        words + 16, mapped.base + (second & OFFSET_MASK), <unsigned char>tag
+    ) << 16
+    limpet_used()
+    if unlikely(is_lost(endpoint, first, mapped), 0):
+        return APART
+    cdef Counters* scope = endpoint._scope(first)
+    scope.reads += 2
+    scope.bytes_read += 256
+    return found
+
+
 cdef inline void do_prefetch(Endpoint endpoint, u64 addr, u64 size, bint writes) noexcept:
     cdef u64 node = addr >> 40
     cdef u64 offset = addr & OFFSET_MASK
@@ -115,6 +145,25 @@ cdef inline int do_store(Endpoint endpoint, u64 addr, u64 value) except -1:
     return 0
 
 
+cdef inline bint stored_together(
+    Endpoint endpoint, u64 addr, u64 value, u64 then_addr, u64 then_value
+) noexcept:
+    """`store_two`; False: not done."""
+    cdef Mapped* mapped = word_at(endpoint, addr)
+    if unlikely((addr ^ then_addr) >> 40 or then_addr & 7 or mapped == NULL, 0):
+        return False
+    if unlikely(then_addr & OFFSET_MASK >= mapped.coherent or endpoint._armed, 0):
+        return False
+    limpet_store(mapped.base + (addr & OFFSET_MASK), value)
+    limpet_store(mapped.base + (then_addr & OFFSET_MASK), then_value)
+    if unlikely(is_lost(endpoint, addr, mapped), 0):
+        return False
+    cdef Counters* scope = endpoint._scope(addr)
+    scope.writes += 2
+    scope.bytes_written += 16
+    return True
+
+
 cdef inline u64 do_swap(Endpoint endpoint, u64 addr, u64 value) except? 0xFEEDFACEDEADBEA7:
     cdef Mapped* mapped = word_at(endpoint, addr)
     if unlikely(mapped == NULL, 0):
@@ -126,6 +175,31 @@ cdef inline u64 do_swap(Endpoint endpoint, u64 addr, u64 value) except? 0xFEEDFA
         return lost_word(endpoint, addr)
     endpoint._atomics(addr)
     return old
+
+
+cdef inline int pinned_together(
+    Endpoint endpoint, u64 pin_at, u64 pin, u64 epoch_at, u64 epoch, u64 drops_at, u64 drops
+) noexcept:
+    """`pin`; -1: not done."""
+    cdef Mapped* mapped = word_at(endpoint, pin_at)
+    if unlikely((epoch_at ^ pin_at | drops_at ^ pin_at) >> 40 or mapped == NULL, 0):
+        return -1
+    # one node, whose state was looked at: the other offsets are what is left to check
+    if unlikely(max(epoch_at, drops_at) & OFFSET_MASK >= mapped.coherent, 0):
+        return -1
+    if unlikely((epoch_at | drops_at) & 7 or endpoint._armed, 0):
+        return -1
+    if unlikely(limpet_load(mapped.base + (epoch_at & OFFSET_MASK)) != epoch, 0):
+        return -1
+    limpet_swap(mapped.base + (pin_at & OFFSET_MASK), pin)
+    cdef bint same = limpet_load(mapped.base + (drops_at & OFFSET_MASK)) == drops
+    if unlikely(is_lost(endpoint, pin_at, mapped), 0):
+        return -1
+    cdef Counters* scope = endpoint._scope(pin_at)
+    scope.reads += 2
+    scope.bytes_read += 16
+    scope.atomics += 1
+    return same
 
 
 cdef inline u64 do_cas(

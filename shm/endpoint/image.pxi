@@ -14,6 +14,29 @@ cdef inline bint has_words(Image image, Py_ssize_t first, Py_ssize_t count) noex
     return image._eras[0] == image._era
 
 
+cdef inline const char* read_in_place(Image image, u64 addr, Py_ssize_t count) noexcept:
+    """Where the words are that were read in place; NULL: that cannot be, so copy them."""
+    cdef Endpoint endpoint = image.endpoint
+    cdef u64 size = <u64>count * 8
+    cdef Mapped* mapped
+    if not image._in_place or not endpoint._plain:
+        return NULL
+    mapped = bytes_at(endpoint, addr, size)
+    if unlikely(mapped == NULL or count < 1 or count > image.words.shape[0] or addr & 7, 0):
+        return NULL
+    if unlikely(endpoint._incoherent and (addr & OFFSET_MASK) + size > mapped.coherent, 0):
+        return NULL
+    image._at = mapped.base + (addr & OFFSET_MASK)
+    image._size = size
+    image._addr = addr
+    image._lost = mapped.lost
+    image._states = &endpoint._states[addr >> 40]
+    image._state = mapped.state
+    image._eras = &endpoint._era
+    image._era = endpoint._era
+    return image._at
+
+
 cdef inline bint is_gone(Image image) noexcept:
     """Whether the memory of an image may have been lost before the last look at it."""
     limpet_used()
@@ -27,6 +50,8 @@ cdef class Image:
     changes them, or uses their memory for anything else, until this client unpins; after that it
     does not look at the image any more. The image is a copy all the same if its memory is not
     hardware-coherent, or if the verbs of the endpoint are overridden.
+
+    `head`: the first word, as it was read.
 
     A read is one verb, `read_words`, for promises, errors and accounting. Memory that is looked at
     in place can be lost between two looks. So every method of an image may raise NodeFailed, too,
@@ -46,32 +71,40 @@ cdef class Image:
 
     cpdef int read(self, u64 addr, Py_ssize_t count) except -1:
         """Read the `count` words from `addr` on into the image."""
-        cdef Endpoint endpoint = self.endpoint
-        cdef u64 size = <u64>count * 8
-        cdef Mapped* mapped
-        if not self._in_place or not endpoint._plain:
+        cdef const char* at = read_in_place(self, addr, count)
+        if at == NULL:
             self.forget()
-            return endpoint.read_words(addr, self.words, count)
-        mapped = bytes_at(endpoint, addr, size)
-        if unlikely(mapped == NULL or count < 1 or count > self.words.shape[0] or addr & 7, 0):
-            self.forget()
-            return endpoint.read_words(addr, self.words, count)
-        if endpoint._incoherent and (addr & OFFSET_MASK) + size > mapped.coherent:
-            self.forget()
-            return endpoint.read_words(addr, self.words, count)
-        if unlikely(is_lost(endpoint, addr, mapped), 0):
-            self.forget()
-            return endpoint._mourn(addr >> 40)
-        endpoint._reads(addr, size)
-        self._at = mapped.base + (addr & OFFSET_MASK)
-        self._size = size
-        self._addr = addr
-        self._lost = mapped.lost
-        self._states = &endpoint._states[addr >> 40]
-        self._state = mapped.state
-        self._eras = &endpoint._era
-        self._era = endpoint._era
+            self.endpoint.read_words(addr, self.words, count)
+            self.head = (<const u64*>self._own)[0]
+            return 0
+        self.head = (<const u64*>at)[0]
+        if unlikely(is_gone(self), 0):
+            self._mourn()
+        self.endpoint._reads(addr, self._size)
         return 0
+
+    cpdef bint read_keyed(
+        self, u64 addr, Py_ssize_t count, Py_ssize_t offset, bytes data
+    ) except -1:
+        """`read`; then, whether bits 0-15 of the first word are the size of `data`, which is what
+        begins at byte `offset`."""
+        if unlikely(data is None, 0):
+            raise TypeError("expected bytes, not None")
+        cdef const char* at = read_in_place(self, addr, count)
+        if at == NULL:
+            self.read(addr, count)
+            at = self._at
+        cdef u64 head = (<const u64*>at)[0]
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
+        self.head = head
+        cdef bint found = False
+        if head & 0xFFFF == <u64>size and size <= self._size - offset:
+            found = memcmp(at + offset, PyBytes_AS_STRING(data), size) == 0
+        if unlikely(is_gone(self), 0):
+            self._mourn()
+        if at != self._own:
+            self.endpoint._reads(addr, self._size)
+        return found
 
     cdef int _refuse(self, Py_ssize_t offset, Py_ssize_t size) except -1:
         if self._eras[0] != self._era:

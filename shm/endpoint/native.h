@@ -243,6 +243,31 @@ static inline limpet_word limpet_tagged(const void *p, size_t n, uint8_t tag) {
     return found;
 }
 
+/* Copy 16 aligned words out of memory that others write; which of them have these bits 56-63. */
+static inline limpet_word limpet_copy_tagged(void *to, const void *from, uint8_t tag) {
+#if defined(__x86_64__)
+    const volatile limpet_pair *at = (const volatile limpet_pair *)from;
+    limpet_loose_pair *copy = (limpet_loose_pair *)to;
+    __m128i quads[4]; /* the upper bytes of four words each, in 32 bits each */
+#pragma GCC unroll 4
+    for (int k = 0; k < 4; k++) {
+        limpet_pair low = at[2 * k], high = at[2 * k + 1];
+        copy[2 * k] = low;
+        copy[2 * k + 1] = high;
+        quads[k] = _mm_srli_epi32(
+            _mm_castps_si128(_mm_shuffle_ps(_mm_castsi128_ps((__m128i)low),
+                                            _mm_castsi128_ps((__m128i)high), 0xDD)),
+            24);
+    }
+    __m128i upper =
+        _mm_packus_epi16(_mm_packs_epi32(quads[0], quads[1]), _mm_packs_epi32(quads[2], quads[3]));
+    return (limpet_word)(unsigned)_mm_movemask_epi8(_mm_cmpeq_epi8(upper, _mm_set1_epi8((char)tag)));
+#else
+    limpet_words_out(to, from, 16);
+    return limpet_tagged(to, 16, tag);
+#endif
+}
+
 /* ---- XXH64, from its published specification ------------------------------------------------ */
 
 #define LIMPET_P1 0x9E3779B185EBCA87ULL

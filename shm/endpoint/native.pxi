@@ -19,6 +19,7 @@ cdef extern from "native.h":
     void limpet_used() noexcept nogil
     void prefetch_line "limpet_prefetch" (const void*, int) noexcept nogil
     u64 limpet_tagged(const void*, size_t, unsigned char) noexcept nogil
+    u64 limpet_copy_tagged(void*, const void*, unsigned char) noexcept nogil
     u64 limpet_hash64(const unsigned char*, size_t, u64) noexcept nogil
     u64 limpet_xxh3_long(const unsigned char*, size_t, u64) noexcept nogil
     u64 limpet_xxh3_copy(void*, const unsigned char*, size_t, u64) noexcept nogil

@@ -62,6 +62,7 @@ from limpet.shm.endpoint.portable_words import (
     ssize,
     u32,
     u64,
+    words_tagged,
 )
 from limpet.shm.endpoint.states import DISOWNED, FORMER, FORMERLY, why_failed
 from limpet.shm.errors import (
@@ -492,6 +493,13 @@ class Endpoint:
         raw[start * 8 : (start + count) * 8] = self._read(addr, count * 8)
         return 0
 
+    def read_tagged(self, first: int, second: int, words: Any, start: int, tag: int) -> int:
+        """Fill 32 of `words`, from `start` on: 16 from the address `first`, 16 from `second`; two
+        `read_words`. Which of these 32 have `tag` in bits 56-63: as bits."""
+        self.read_words(first, words, 16, start)
+        self.read_words(second, words, 16, start + 16)
+        return words_tagged(words, start, 32, tag)
+
     def image(self, size: int, in_place: bool = False) -> Image:
         """A place for `size` bytes, a multiple of 8, that are read and looked at (see `Image`)."""
         return Image(self, size, in_place)
@@ -562,6 +570,11 @@ class Endpoint:
         self._scope(node)["bytes_written"] += 8
         return 0
 
+    def store_two(self, addr: int, value: int, then_addr: int, then_value: int) -> int:
+        """Two `store`, in this order."""
+        self.store(addr, value)
+        return self.store(then_addr, then_value)
+
     def swap(self, addr: int, value: int) -> int:
         """Set the word at `addr`; its old value. A full barrier."""
         value = u64(value)
@@ -570,6 +583,16 @@ class Endpoint:
         self._settled(node)
         self._scope(node)["atomics"] += 1
         return old
+
+    def pin(
+        self, pin_at: int, pin: int, epoch_at: int, epoch: int, drops_at: int, drops: int
+    ) -> bool:
+        """If the word at `epoch_at` is `epoch`: set the word at `pin_at` to `pin`, by `swap`; then
+        look whether the word at `drops_at` is `drops`. Whether both were so."""
+        if self.load(epoch_at) != epoch:
+            return False
+        self.swap(pin_at, pin)
+        return self.load(drops_at) == drops
 
     def cas(self, addr: int, expected: int, desired: int) -> int:
         """Set the word at `addr` to `desired` if it is `expected`; its old value."""

@@ -16,10 +16,19 @@ class Image:
             raise AddressError(f"an image cannot have {size} bytes")
         self.endpoint = endpoint
         self.words = memoryview(bytearray(size)).cast("Q")
+        self.head = 0
 
     def read(self, addr: int, count: int) -> int:
         """Read the `count` words from `addr` on into the image."""
-        return int(self.endpoint.read_words(addr, self.words, count))
+        self.endpoint.read_words(addr, self.words, count)
+        self.head = self.words[0]
+        return 0
+
+    def read_keyed(self, addr: int, count: int, offset: int, data: bytes) -> bool:
+        """`read`; then, whether bits 0-15 of the first word are the size of `data`, which is what
+        begins at byte `offset`."""
+        self.read(addr, count)
+        return self.head & 0xFFFF == len(data) and self.equal(offset, data)
 
     def word(self, index: int) -> int:
         """A word of it."""

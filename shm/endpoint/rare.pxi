@@ -90,6 +90,33 @@ cdef int read_at_length(
     return 0
 
 
+cdef u64 tagged_apart(
+    Endpoint endpoint, u64 first, u64 second, u64* words, Py_ssize_t room, Py_ssize_t start, u64 tag
+) except? 0xFEEDFACEDEADBEA7:
+    """`read_tagged` by its two verbs: where the first one may raise, or memory is not usual."""
+    do_read_words(endpoint, first, words, room, 16, start)
+    do_read_words(endpoint, second, words, room, 16, start + 16)
+    return limpet_tagged(words + start, 32, <unsigned char>tag)
+
+
+cdef int stored_apart(
+    Endpoint endpoint, u64 addr, u64 value, u64 then_addr, u64 then_value
+) except -1:
+    """`store_two` by its verbs: where one may raise, or is a step that is looked at."""
+    endpoint.store(addr, value)
+    return endpoint.store(then_addr, then_value)
+
+
+cdef bint pinned_apart(
+    Endpoint endpoint, u64 pin_at, u64 pin, u64 epoch_at, u64 epoch, u64 drops_at, u64 drops
+) except -1:
+    """`pin` by its verbs: where one may raise, or is a step that is looked at."""
+    if endpoint.load(epoch_at) != epoch:
+        return False
+    endpoint.swap(pin_at, pin)
+    return endpoint.load(drops_at) == drops
+
+
 cdef inline int copy_piece(Endpoint endpoint, u64 addr, char* source, u64 size) except -1:
     """Copy a piece of a write to memory at `addr`, which was checked."""
     if size >= LIMPET_LONG and not endpoint._armed:

@@ -98,6 +98,7 @@ cdef class Endpoint:
     cpdef bytes read(self, u64 addr, Py_ssize_t size)
     cpdef int read_into(self, u64 addr, buffer) except -1
     cpdef int read_words(self, u64 addr, u64[::1] words, Py_ssize_t count, Py_ssize_t start=*) except -1
+    cpdef u64 read_tagged(self, u64 first, u64 second, u64[::1] words, Py_ssize_t start, u64 tag) except? 0xFEEDFACEDEADBEA7
     cpdef void prefetch(self, u64 addr, u64 size, bint writes=*) noexcept
     cpdef void foresee(self, u64 addr, u64 start, u64 size) noexcept
     cpdef bint failed(self, u64 addr) noexcept
@@ -106,7 +107,9 @@ cdef class Endpoint:
     cpdef int write_words(self, u64 addr, u64[::1] words, Py_ssize_t count, Py_ssize_t start=*) except -1
     cpdef u64 load(self, u64 addr) except? 0xFEEDFACEDEADBEA7
     cpdef int store(self, u64 addr, u64 value) except -1
+    cpdef int store_two(self, u64 addr, u64 value, u64 then_addr, u64 then_value) except -1
     cpdef u64 swap(self, u64 addr, u64 value) except? 0xFEEDFACEDEADBEA7
+    cpdef bint pin(self, u64 pin_at, u64 pin, u64 epoch_at, u64 epoch, u64 drops_at, u64 drops) except -1
     cpdef u64 cas(self, u64 addr, u64 expected, u64 desired) except? 0xFEEDFACEDEADBEA7
     cpdef u64 faa(self, u64 addr, u64 delta) except? 0xFEEDFACEDEADBEA7
     cpdef u64 fetch_or(self, u64 addr, u64 bits) except? 0xFEEDFACEDEADBEA7
@@ -130,6 +133,7 @@ cdef class Endpoint:
 cdef class Image:
     cdef readonly Endpoint endpoint
     cdef readonly u64[::1] words
+    cdef readonly u64 head
     cdef const char* _own
     cdef const char* _at
     cdef Py_ssize_t _size
@@ -145,6 +149,7 @@ cdef class Image:
     cdef int _refuse_words(self, Py_ssize_t first, Py_ssize_t count) except -1
     cdef int _mourn(self) except -1
     cpdef int read(self, u64 addr, Py_ssize_t count) except -1
+    cpdef bint read_keyed(self, u64 addr, Py_ssize_t count, Py_ssize_t offset, bytes data) except -1
     cpdef u64 word(self, Py_ssize_t index) except? 0xFEEDFACEDEADBEA7
     cpdef bint equal(self, Py_ssize_t offset, bytes data) except -1
     cpdef bytes cut(self, Py_ssize_t offset, Py_ssize_t size)

@@ -111,6 +111,7 @@ cdef int _has_crc = limpet_has_crc()
 
 cdef enum:
     DIRTY_MAX = 32
+    APART = 0x1_0000_0000  # more than 32 bits, which a row has
 
 cdef void* DIRECT = NULL
 """The table of C methods of `Direct`."""
@@ -321,6 +322,15 @@ cdef class Endpoint:
         """Fill `count` of `words`, from `start` on: `read_into` without the buffer protocol."""
         return do_read_words(self, addr, &words[0], words.shape[0], count, start)
 
+    cpdef u64 read_tagged(
+        self, u64 first, u64 second, u64[::1] words, Py_ssize_t start, u64 tag
+    ) except? 0xFEEDFACEDEADBEA7:
+        """Fill 32 of `words`, from `start` on: 16 from the address `first`, 16 from `second`; two
+        `read_words`. Which of these 32 have `tag` in bits 56-63: as bits."""
+        self.read_words(first, words, 16, start)
+        self.read_words(second, words, 16, start + 16)
+        return words_tagged(words, start, 32, tag)
+
     cpdef void prefetch(self, u64 addr, u64 size, bint writes=False) noexcept:
         """A hint, not a verb: `size` bytes from `addr` may be read soon, or, if `writes`, written.
         Any address will do."""
@@ -349,9 +359,24 @@ cdef class Endpoint:
         """Set the word at `addr`."""
         return do_store(self, addr, value)
 
+    cpdef int store_two(self, u64 addr, u64 value, u64 then_addr, u64 then_value) except -1:
+        """Two `store`, in this order."""
+        self.store(addr, value)
+        return self.store(then_addr, then_value)
+
     cpdef u64 swap(self, u64 addr, u64 value) except? 0xFEEDFACEDEADBEA7:
         """Set the word at `addr`; its old value. A full barrier."""
         return do_swap(self, addr, value)
+
+    cpdef bint pin(
+        self, u64 pin_at, u64 pin, u64 epoch_at, u64 epoch, u64 drops_at, u64 drops
+    ) except -1:
+        """If the word at `epoch_at` is `epoch`: set the word at `pin_at` to `pin`, by `swap`; then
+        look whether the word at `drops_at` is `drops`. Whether both were so."""
+        if self.load(epoch_at) != epoch:
+            return False
+        self.swap(pin_at, pin)
+        return self.load(drops_at) == drops
 
     cpdef u64 cas(self, u64 addr, u64 expected, u64 desired) except? 0xFEEDFACEDEADBEA7:
         """Set the word at `addr` to `desired` if it is `expected`; its old value."""

@@ -1,6 +1,6 @@
 cimport cython
 
-from limpet.shm.endpoint.verbs cimport checksum, hash64, u64
+from limpet.shm.endpoint.verbs cimport checksum, u64
 from limpet.stores.records cimport Objects
 
 cdef u64 ADDRESS_MASK
@@ -13,9 +13,7 @@ cdef class CacheObjects(Objects):
     cdef u64[::1] heading
 
     @cython.locals(sizes=u64)
-    cpdef int write(self, u64 reference, bytes key, bytes value) except -1
-    @cython.locals(size=u64)
-    cpdef int load(self, u64 reference) except -1
+    cpdef int write_hashed(self, u64 reference, bytes key, bytes value, u64 hashed) except -1
     @cython.final
     cdef u64 at(self) noexcept
     @cython.final

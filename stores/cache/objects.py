@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from typing import Any, Final
 
-from limpet.shm.endpoint.fabric import checksum, hash64
+from limpet.shm.endpoint.fabric import checksum
 from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.stores.cache.layout import PREFIX, UNIT
 from limpet.stores.object_layout import HEADER
@@ -27,21 +27,12 @@ class CacheObjects(Objects):
         self.heading = array("Q", bytes(64))
         """Life, deadline, times, birth, tags and flight; then sizes and checksum."""
 
-    def write(self, reference: int, key: bytes, value: bytes) -> None:
+    def write_hashed(self, reference: int, key: bytes, value: bytes, hashed: int) -> None:
         """Write head and pair; one write."""
         sizes = len(key) | len(value) << 16
         self.heading[6] = sizes
-        self.heading[7] = checksum(value, (hash64(key) + sizes) & MASK)
+        self.heading[7] = checksum(value, (hashed + sizes) & MASK)
         self.endpoint.write_gather(reference & ADDRESS_MASK, self.heading, 8, key, value)
-
-    def load(self, reference: int) -> None:
-        """Read the pair, or the front of a large one, into the image; one read."""
-        self.address = (reference & ADDRESS_MASK) + PREFIX
-        size = self._extent(reference)
-        if self.complete:
-            size -= PREFIX
-        self.image.read(self.address, size >> 3)
-        self.sizes = self.image.word(0)
 
     def at(self) -> int:
         """Address of the head of the object in the image."""

@@ -130,7 +130,7 @@ class CacheStore(HashStore):
         for row in range(len(keys)):
             index.select(place, row)
             index.read_row(place, row)
-            index.prefetch_objects(place, row)
+            index.prefetch_objects(row)
         self.endpoint.wait()
         for row, key in enumerate(keys):
             index.select(place, row)

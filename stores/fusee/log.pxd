@@ -1,6 +1,6 @@
 cimport cython
 
-from limpet.shm.endpoint.verbs cimport checksum, hash64, u64
+from limpet.shm.endpoint.verbs cimport checksum, u64
 from limpet.stores.records cimport Objects
 
 cdef u64 ADDRESS_MASK
@@ -13,7 +13,7 @@ cdef class LoggedObjects(Objects):
     cdef u64[::1] entry_word
 
     @cython.locals(sizes=u64, digest=u64)
-    cpdef int write(self, u64 reference, bytes key, bytes value) except -1
+    cpdef int write_hashed(self, u64 reference, bytes key, bytes value, u64 hashed) except -1
     @cython.locals(k=u64, address=u64)
     cdef int _write_all(self, u64 reference, bytes key, bytes value, u64 digest) except -1
     @cython.locals(k=u64, address=u64)
@@ -23,9 +23,8 @@ cdef class LoggedObjects(Objects):
     cdef u64 _read_mark(self, u64 reference, u64 offset, u64 k) except? 0
     cpdef u64 death(self, u64 reference) except? 0
     cpdef int load(self, u64 reference) except -1
+    cpdef bint load_keyed(self, u64 reference, bytes key) except -1
     cdef int _load_backup(self, u64 reference) except -1
     @cython.locals(k=u64)
     cdef bint _found_backup(self, u64 reference) except -1
     cpdef int load_at(self, u64 reference, u64 k) except -1
-    @cython.locals(size=u64)
-    cdef int _load_from(self, u64 reference, u64 address) except -1

@@ -26,7 +26,7 @@ from __future__ import annotations
 from array import array
 from typing import Any, Final
 
-from limpet.shm.endpoint.fabric import checksum, hash64
+from limpet.shm.endpoint.fabric import checksum
 from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.shm.errors import NodeFailed
 from limpet.stores.fusee.marks import DEATH, ENTRY_SIZE
@@ -45,10 +45,10 @@ class LoggedObjects(Objects):
         self.entry_word = array("Q", [0])
         self.birth = 0
 
-    def write(self, reference: int, key: bytes, value: bytes) -> None:
+    def write_hashed(self, reference: int, key: bytes, value: bytes, hashed: int) -> None:
         """Write entry and pair to every replica in service; one phase, not waited for."""
         sizes = len(key) | len(value) << 16
-        digest = checksum(value, (hash64(key) + sizes) & MASK)
+        digest = checksum(value, (hashed + sizes) & MASK)
         self._write_all(reference, key, value, digest)
 
     def _write_all(self, reference: int, key: bytes, value: bytes, digest: int) -> None:
@@ -107,6 +107,17 @@ class LoggedObjects(Objects):
             except NodeFailed:
                 self._load_backup(reference)
 
+    def load_keyed(self, reference: int, key: bytes) -> bool:
+        """`load`, then `key_is`."""
+        if self.endpoint.failed(reference & ADDRESS_MASK):
+            self._load_backup(reference)
+        else:
+            try:
+                return Objects.load_keyed(self, reference, key)
+            except NodeFailed:
+                self._load_backup(reference)
+        return self.key_is(key)
+
     def _load_backup(self, reference: int) -> None:
         if not self._found_backup(reference):
             self.load_at(reference, 0)  # raises the reason
@@ -124,12 +135,3 @@ class LoggedObjects(Objects):
     def load_at(self, reference: int, k: int) -> None:
         """As `load`, from replica `k`."""
         self._load_from(reference, self.heap.replica(reference, k))
-
-    def _load_from(self, reference: int, address: int) -> None:
-        """As `load`, from the replica at this address."""
-        self.address = address + ENTRY_SIZE
-        size = self._extent(reference)
-        if self.complete:
-            size -= ENTRY_SIZE
-        self.image.read(self.address, size >> 3)
-        self.sizes = self.image.word(0)

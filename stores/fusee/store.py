@@ -208,7 +208,7 @@ class Fusee(HashStore):
         slot = self._guess(place, key) if known else 0
         if not slot:
             self.index.read_buckets(place)
-            if mode == PUT and not updates and self.index.candidates(place, 0):
+            if mode == PUT and not updates and self.index.candidates(0):
                 self.logged.mark(reference, BIRTH, UPDATED)
                 updates = True
             slot = self.index.match(place, key, 0, True)

@@ -76,7 +76,8 @@ class HashStore(Store):
         while True:
             self.client.enter()
             try:
-                self.require_there()
+                if self.client.drops != self.drops:
+                    self.require_there()
                 found = self.search_once(place, key)
                 if found is not None:
                     return found
@@ -267,7 +268,7 @@ class HashStore(Store):
         for row in range(len(keys)):
             index.select(place, row)
             index.read_row(place, row)
-            index.prefetch_objects(place, row)
+            index.prefetch_objects(row)
         self.endpoint.wait()
         decided = True
         for row, key in enumerate(keys):
@@ -333,7 +334,8 @@ class HashStore(Store):
         while True:
             self.client.enter()
             try:
-                self.require_there()
+                if self.client.drops != self.drops:
+                    self.require_there()
                 outcome = self.write_once(place, key, value, size, mode, attempt)
                 busy = place.busy
                 table = place.table
@@ -386,7 +388,7 @@ class HashStore(Store):
             return self.seal(key, value)
         reference = self.allocator.allocate(self.index.node_of(place.table), size, self.replicas)
         if reference:
-            self.objects.write(reference, key, value)
+            self.objects.write_hashed(reference, key, value, place.hash)
         return reference
 
     def seal(self, key: bytes, value: bytes) -> int:

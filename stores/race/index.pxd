@@ -1,7 +1,7 @@
 cimport cython
 
 from limpet.shm.alloc.heap cimport Heap
-from limpet.shm.endpoint.verbs cimport Endpoint, bit, hash64, lowest_bit, u64, words_tagged
+from limpet.shm.endpoint.verbs cimport Endpoint, bit, hash64, lowest_bit, u64
 from limpet.stores.records cimport Objects
 
 cdef u64 ADDRESS_MASK
@@ -68,6 +68,7 @@ cdef class Index:
     cdef readonly u64 entries
     cdef readonly u64[::1] tables
     cdef readonly u64[::1] words
+    cdef u64[::1] tagged
     cdef u64[::1] batch
     cdef u64 deepest
     cdef unsigned char[::1] depths
@@ -91,16 +92,21 @@ cdef class Index:
     @cython.final
     cdef u64 entry(self, u64 table, u64 number) noexcept
     cpdef u64 below(self, u64 number) except 0
+    @cython.final
     cdef int end_choosing(self, Place place) except -1
+    @cython.final
     cdef int read_buckets(self, Place place) except -1
+    @cython.final
     @cython.locals(index=int)
     cdef int read_row(self, Place place, int row) except -1
+    @cython.final
     cdef u64 find(self, Place place, bytes key) except? 0
-    @cython.locals(left=u64, index=int, word=u64, reference=u64)
+    @cython.final
+    @cython.locals(left=u64, index=int, word=u64, reference=u64, found=bint)
     cdef u64 match(self, Place place, bytes key, int row, bint phases) except? 0
     @cython.final
     @cython.locals(left=u64, found=u64, index=int)
-    cdef u64 candidates(self, Place place, int row) except? 0
+    cdef u64 candidates(self, int row) except? 0
     @cython.final
     cdef u64 address(self, Place place, int index) noexcept
     @cython.locals(best=int, most=int, side=int, main=int, empty=int, last=int, index=int, start=u64)
@@ -110,5 +116,5 @@ cdef class Index:
     cpdef int keep(self, Place place, int row) except -1
     cpdef int select(self, Place place, int row) except -1
     @cython.locals(left=u64, word=u64, size=u64)
-    cpdef int prefetch_objects(self, Place place, int row) except -1
+    cpdef int prefetch_objects(self, int row) except -1
     cpdef int depend(self, Place place, u64 slot) except -1

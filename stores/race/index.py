@@ -75,7 +75,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from limpet.shm.endpoint.fabric import bit, hash64, lowest_bit, words_tagged
+from limpet.shm.endpoint.fabric import bit, hash64, lowest_bit
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.states import former
 from limpet.shm.endpoint.words import ADDRESS_MASK, HELD, HELD_MASK, LINK_MASK, TENTATIVE
@@ -192,6 +192,8 @@ class Index:
         self.tables = array("Q", tables)
         self.words = memoryview(bytearray(256 * BATCH)).cast("Q")
         """The buckets that were read: for each key of a batch a row of 32 words."""
+        self.tagged = array("Q", bytes(8 * BATCH))
+        """For each row, which of its words have the fingerprint of the row's key."""
         self.batch = array("Q", bytes(32 * BATCH))
         """For each key of a batch: hash, subtable, and the addresses of its combined buckets."""
         self.deepest = 0
@@ -353,9 +355,11 @@ class Index:
     def read_row(self, place: Place, row: int) -> None:
         """A row of `words`: 0-15 the first combined bucket, 16-31 the second."""
         if place.base:
-            self.endpoint.read_words(place.first, self.words, 16, 32 * row)
-            self.endpoint.read_words(place.second, self.words, 16, 32 * row + 16)
+            self.tagged[row] = self.endpoint.read_tagged(
+                place.first, place.second, self.words, 32 * row, place.hash & 0xFF
+            )
         else:
+            self.tagged[row] = 0
             for index in range(32 * row, 32 * row + 32):
                 self.words[index] = 0
 
@@ -379,28 +383,30 @@ class Index:
         the key may be in a slot that is undecided.
         """
         place.busy = 0
-        left = self.candidates(place, row)
+        left = self.tagged[row] & SLOTS
         while left:
             index = lowest_bit(left)
             left &= left - 1
             word = self.words[32 * row + index]
+            if not is_valid(word):
+                continue
             reference = word & OBJECT_MASK
             if word & HELD_MASK == HELD:
                 reference = self.holds.held(place, self.address(place, index), word, key)
                 if not reference:
                     continue
-            self.objects.load(reference)
+            found = self.objects.load_keyed(reference, key)
             if phases:
                 self.endpoint.wait()
-            if self.objects.key_is(key):
+            if found:
                 place.word = word
                 place.busy = 0
                 return self.address(place, index)
         return 0
 
-    def candidates(self, place: Place, row: int) -> int:
+    def candidates(self, row: int) -> int:
         """Of the slots in a row, those that are valid and have the key's fingerprint, as bits."""
-        left = words_tagged(self.words, 32 * row, 32, place.hash & 0xFF) & SLOTS
+        left = self.tagged[row] & SLOTS
         found = left
         while left:
             index = lowest_bit(left)
@@ -464,9 +470,9 @@ class Index:
         place.first = self.batch[4 * row + 2]
         place.second = self.batch[4 * row + 3]
 
-    def prefetch_objects(self, place: Place, row: int) -> None:
+    def prefetch_objects(self, row: int) -> None:
         """Prefetch the objects that `match` reads for this row."""
-        left = self.candidates(place, row)
+        left = self.candidates(row)
         while left:
             word = self.words[32 * row + lowest_bit(left)]
             left &= left - 1

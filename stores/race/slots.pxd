@@ -20,7 +20,7 @@ cdef class Slots:
     cdef readonly Endpoint endpoint
     cdef readonly Objects objects
 
-    @cython.locals(word=u64, lost=bint)
+    @cython.locals(word=u64, old=int, lost=bint)
     cpdef int replace(self, Place place, u64 slot, u64 desired) except -1
     @cython.locals(index=int, slot=u64, vacant=u64, tentative=u64)
     cpdef int insert(self, Place place, bytes key, u64 desired, u64 attempt) except -1

@@ -56,7 +56,7 @@ class Slots:
         if word & FROZEN:
             return FULL
         self.client.retarget(0, slot)
-        self.client.log(word & REFERENCE_MASK, slot)
+        old = self.client.log(word & REFERENCE_MASK, slot)
         if self.endpoint.durable:
             # ORDER: the new object persists before a slot links to it.
             self.endpoint.persist()
@@ -64,7 +64,10 @@ class Slots:
         lost = self.endpoint.cas(slot, word, desired) != word
         # CRASH(updated): the old object is in the client journal and no longer linked.
         self.endpoint.wait()
-        return AGAIN if lost else DONE
+        if lost:
+            return AGAIN
+        self.client.exchange(0, old)
+        return DONE
 
     def insert(self, place: Place, key: bytes, desired: int, attempt: int) -> int:
         """Put `desired`, at place 0 of the client journal, into a vacant slot of the key, unless

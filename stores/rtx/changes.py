@@ -59,9 +59,10 @@ def slots_used(endpoint: Any) -> int:
 
 def changes(endpoint: Any) -> int:
     """The sum of all clients' changes, or UNKNOWN."""
-    total, odd = slots_used(endpoint), 0
+    used = slots_used(endpoint)
+    total, odd = used, 0
     at = CLIENT_SLOTS + CHANGES
-    for _ in range(slots_used(endpoint)):
+    for _ in range(used):
         count = endpoint.load(at)
         odd |= count & 1
         total += count

@@ -5,19 +5,21 @@ from limpet.stores.entry_log cimport log_size
 from limpet.stores.rtx.abort cimport abort
 from limpet.stores.rtx.extents cimport Extent
 from limpet.stores.rtx.lllock cimport LLLocks
-from limpet.stores.rtx.log cimport Log
+from limpet.stores.rtx.log cimport Log, log_at
 from limpet.stores.rtx.participant cimport Participant, go_on
 from limpet.stores.rtx.participants cimport give_back
-from limpet.stores.rtx.parts cimport Part, part_size
-from limpet.stores.rtx.reads cimport KeyRead, ReadPlace, Reads
-from limpet.stores.rtx.slot_writes cimport SlotWrite
+from limpet.stores.rtx.parts cimport Part, part_at, part_size
+from limpet.stores.rtx.reads cimport KeyRead, ReadPlace, Reads, Staging
+from limpet.stores.rtx.slot_writes cimport SlotWrite, slot_of
 from limpet.stores.rtx.try_commit cimport carry_out
 from limpet.stores.rtx.tx_object cimport tx_object
 from limpet.stores.staged cimport Staged
 from limpet.stores.vacant cimport is_vacant
 
 cdef int AGAIN
+cdef u64 ALIGNED
 cdef int DONE
+cdef Py_ssize_t IN_ORDER
 cdef u64 LOGGED
 cdef int NODE_SHIFT
 cdef int NO_MEMORY
@@ -28,7 +30,10 @@ cdef u64 SLOT
 cdef class Commit(Staged):
     cdef readonly LLLocks locks
     cdef public u64 effort
-    cdef public dict slots
+    cdef public list writes
+    cdef set _taken
+    cdef object _staged
+    cdef Staging _staging
     cdef public list crowded
     cdef public list participants
 
@@ -37,7 +42,11 @@ cdef class Commit(Staged):
     @cython.locals(write=SlotWrite)
     cpdef ReadPlace place_of(self, u64 busy)
     cpdef int go_on(self, u64 count) except -1
+    @cython.locals(place=Py_ssize_t, other=SlotWrite)
     cpdef int write_slot(self, SlotWrite write) except -1
+    @cython.locals(write=SlotWrite)
+    cpdef set taken(self)
+    cpdef Staging staging_of(self, store)
     cpdef bint complete(self) except -1
     cpdef carry_out(self, Log log)
     @cython.locals(state=u64, log=Log, outcome=int)
@@ -64,14 +73,19 @@ cdef class Commit(Staged):
     @cython.locals(participant=Participant, word=u64, link_address=u64, reference=u64)
     cpdef int _end_without(self, u64 state, bint committed) except -1
     @cython.locals(
-        leaf=u64, reference=u64, link_address=u64, at=u64, size=u64, node=u64, most=u64,
-        participants=list, parts=list, writes=list, write=SlotWrite,
+        leaf=u64, reference=u64, link_address=u64, at=u64, size=u64, most=Py_ssize_t,
+        participants=list, parts=Py_ssize_t, begin=Py_ssize_t, end=Py_ssize_t, write=SlotWrite,
+        some=list, inside=Py_ssize_t, log_node=u64, offset=u64, part=Part,
     )
     cpdef u64 _join(self) except 0
+    @cython.locals(node=u64, end=Py_ssize_t, write=SlotWrite)
+    cdef Py_ssize_t _end_of_part(self, Py_ssize_t begin) except -1
     @cython.locals(best=u64, each=u64, write=SlotWrite)
     cdef u64 _usual_size(self, u64 size) except 0
     cpdef Part new_part(self, u64 node, u64 size, list writes)
-    @cython.locals(first=u64, at=u64)
+    @cython.locals(first=u64, at=u64, write=SlotWrite)
     cdef u64 _log_node(self) except? 255
     @cython.locals(size=u64, participant=Participant)
     cpdef replenish(self, u64 sparing=*, bint update=*)
+
+cdef u64 _node_of(u64 address) noexcept

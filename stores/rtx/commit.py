@@ -56,7 +56,7 @@ Conflicts never wait, so no client waits in a circle. All of it is one operation
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.words import REFERENCE_MASK
@@ -65,11 +65,12 @@ from limpet.stores.entry_log import log_size
 from limpet.stores.rtx.abort import abort
 from limpet.stores.rtx.extents import Extent
 from limpet.stores.rtx.layout import LOGGED, PART, SLOT
-from limpet.stores.rtx.log import Log
+from limpet.stores.rtx.log import log_at
 from limpet.stores.rtx.participant import go_on
 from limpet.stores.rtx.participants import give_back
-from limpet.stores.rtx.parts import Part, part_size
+from limpet.stores.rtx.parts import part_at, part_size
 from limpet.stores.rtx.reads import ReadPlace
+from limpet.stores.rtx.slot_writes import slot_of
 from limpet.stores.rtx.try_commit import carry_out
 from limpet.stores.rtx.tx_object import tx_object
 from limpet.stores.staged import Staged
@@ -78,8 +79,16 @@ from limpet.stores.vacant import is_vacant
 
 if TYPE_CHECKING:
     from limpet.stores.rtx.lllock import LLLocks
+    from limpet.stores.rtx.log import Log
     from limpet.stores.rtx.participant import Participant
+    from limpet.stores.rtx.parts import Part
+    from limpet.stores.rtx.reads import Staging
     from limpet.stores.rtx.slot_writes import SlotWrite
+
+ALIGNED: Final = 15
+"""A part begins at a multiple of 16, as an object does."""
+IN_ORDER: Final = 16
+"""So many writes of slots are put in order as they come; more are sorted at the end."""
 
 
 class Commit(Staged):
@@ -89,7 +98,12 @@ class Commit(Staged):
         self.locks = locks
         self.effort = 0
         """By how many objects the lease is to be longer than for those written."""
-        self.slots: dict[int, SlotWrite] = {}
+        self.writes: list[SlotWrite] = []
+        """What becomes of slots, in the order of their addresses if they are few."""
+        self._taken: set[int] | None = None
+        self._staged: Any = None
+        self._staging: Staging | None = None
+        """The store whose changes were staged last, and what stages them."""
         self.crowded: list[tuple[Any, bytes, int]] = []
         """For which key of which store there is no room, and in which subtable."""
         self.participants: list[Participant] = []
@@ -100,11 +114,13 @@ class Commit(Staged):
         """Forget what is staged. `link`: how the client journal names a store that resolves the
         log."""
         Staged.begin(self, link)
-        if self.slots:
-            self.slots.clear()
+        if self.writes:
+            self.writes.clear()
+        self._taken = None
         if self.crowded:
             self.crowded = []
-        self.participants = []
+        if self.participants:
+            self.participants = []
 
     def serve(self, locks: LLLocks, reads: Any) -> None:
         """Be the commit of a transaction with that read set. `locks`: of a store that it writes."""
@@ -113,18 +129,15 @@ class Commit(Staged):
 
     def rest(self) -> None:
         """Forget all of a transaction that is over."""
-        for page in self.pages.values():
-            if page is not None:
-                page.give_back()
         self.begin(0)
         self.reads = None
 
     def place_of(self, busy: int) -> ReadPlace | None:
         """For which key of which store the object or slot is written that was in the way; None: it
         is not written."""
-        write = self.slots.get(busy & ~SLOT) if busy & SLOT else None
-        if write is not None:
-            return ReadPlace(write.keys.store, write.key, busy)
+        for write in self.writes:
+            if write.slot | SLOT == busy:
+                return ReadPlace(write.keys.store, write.key, busy)
         found: ReadPlace | None = self.owners.get(busy)
         return found
 
@@ -134,7 +147,28 @@ class Commit(Staged):
 
     def write_slot(self, write: SlotWrite) -> None:
         """Stage what becomes of a slot."""
-        self.slots[write.slot] = write
+        place = len(self.writes)
+        if place < IN_ORDER:
+            while place:
+                other = self.writes[place - 1]
+                if other.slot < write.slot:
+                    break
+                place -= 1
+        self.writes.insert(place, write)
+        if self._taken is not None:
+            self._taken.add(write.slot)
+
+    def taken(self) -> set[int]:
+        """The slots that are written."""
+        if self._taken is None:
+            self._taken = {write.slot for write in self.writes}
+        return self._taken
+
+    def staging_of(self, store: Any) -> Staging:
+        """What stages the changes to a store in this commit."""
+        if self._staged is not store or self._staging is None:
+            self._staging, self._staged = store.staging(self), store
+        return self._staging
 
     def complete(self) -> bool:
         """The last look before it is decided, when all locks are held. False: a client is in the
@@ -185,12 +219,12 @@ class Commit(Staged):
     def is_single(self) -> bool:
         """Whether one object, or a slot with a key that was there, is all that it has read and
         writes: then it needs no log (section 4.5, Opt1)."""
-        if len(self.slots) + len(self.pages) != 1 or self.extents or self.dropped:
+        if len(self.writes) + len(self.pages) != 1 or self.extents or self.dropped:
             return False
         reads = self.reads
         if reads is not None and reads.missing is not None:
             return False
-        for write in self.slots.values():
+        for write in self.writes:
             return not write.inserts and self._has_read_only(write)
         for at, page in self.pages.items():
             if page is None or not self.owners[at].store.parameters.opt1:
@@ -210,16 +244,13 @@ class Commit(Staged):
             return True
         if reads.objects:
             return False
-        for read in reads.keys:
-            if read.keys.link != write.keys.link or read.key != write.key:
-                return False
-        return True
+        return not reads.keys or (len(reads.keys) == 1 and reads.keys[0] is write.read)
 
     def run_alone(self) -> int:
         """Commit what `is_single` without a log: as `run`."""
         if not self._is_as_read():
             return AGAIN
-        for write in self.slots.values():
+        for write in self.writes:
             outcome = write.write_alone()
             if outcome == AGAIN:
                 self.busy = write.slot | SLOT
@@ -235,7 +266,7 @@ class Commit(Staged):
         """Whether all objects that are written have been staged in the version that the transaction
         has read before."""
         reads = self.reads
-        if reads is None:
+        if reads is None or not reads.objects:
             return True
         for at in self.pages:
             version = self.versions[at]
@@ -248,7 +279,7 @@ class Commit(Staged):
         """Lines 1-13: DONE: all is locked, and as it was read; AGAIN or NO_MEMORY: abort."""
         if not self._prepare(log):  # line 1
             return NO_MEMORY
-        log.publish(state, len(self.pages) + len(self.slots) + self.effort)  # line 2
+        log.publish(state, len(self.pages) + len(self.writes) + self.effort)  # line 2
         # CRASH(published): nothing is locked; recovery aborts it.
         if not self._lock_all(state):  # lines 3-7
             return AGAIN
@@ -261,7 +292,7 @@ class Commit(Staged):
         reference = self.allocator.coherent().allocate(self._log_node(), size, 1)
         if not reference:
             return None
-        log = Log(self.locks, reference)
+        log = log_at(self.locks, reference)
         log.begin(state, self.link)
         return log
 
@@ -291,10 +322,9 @@ class Commit(Staged):
         if reads.keys:
             for read in reads.keys:
                 read.held = False
-            for write in self.slots.values():
-                read = reads.key_read(write.keys.link, write.key)
-                if read is not None:
-                    read.held = True
+            for write in self.writes:
+                if write.read is not None:
+                    write.read.held = True
         if reads.hold(self.pages):
             return True
         self.busy = reads.changed.at
@@ -335,35 +365,65 @@ class Commit(Staged):
             participants.append(Extent(0, 0, staging.store.link, staging, leaf, (key, value)))
         for reference, link_address in self.dropped.items():
             participants.append(Extent(reference, 0, link_address))
-        for at in sorted(self.pages):
-            participants.append(tx_object(self.locks, at, self.versions[at], self.pages[at]))
-        parts: list[list[SlotWrite]] = []
-        writes: list[SlotWrite] = []
-        most, node = 0, 0
-        for slot in sorted(self.slots):
-            write = self.slots[slot]
-            if not parts or write.slot >> NODE_SHIFT & 0xFF != node:
-                node = write.slot >> NODE_SHIFT & 0xFF
-                writes = []
-                parts.append(writes)
-            writes.append(write)
-            most = max(most, len(writes))
-        size = max(log_size(len(participants) + len(parts)), part_size(most))
-        size = self._usual_size(size)
-        for writes in parts:
-            node = writes[0].slot >> NODE_SHIFT & 0xFF
-            participants.append(self.new_part(node, size, writes))
+        if self.pages:
+            for at in sorted(self.pages):
+                participants.append(tx_object(self.locks, at, self.versions[at], self.pages[at]))
         self.participants = participants
+        if not self.writes:
+            return self._usual_size(log_size(len(participants)))
+        if len(self.writes) > IN_ORDER:
+            self.writes.sort(key=slot_of)
+        parts = begin = most = inside = 0
+        log_node = self._log_node()
+        while begin < len(self.writes):
+            end = self._end_of_part(begin)
+            write = self.writes[begin]
+            if _node_of(write.slot) == log_node:
+                inside = end - begin
+            else:
+                most = max(most, end - begin)
+            parts += 1
+            begin = end
+        size = log_size(len(participants) + parts)
+        offset = size + ALIGNED & ~ALIGNED
+        if inside:
+            size = offset + part_size(inside)
+        size = self._usual_size(max(size, part_size(most)))
+        begin = 0
+        while begin < len(self.writes):
+            end = self._end_of_part(begin)
+            write = self.writes[begin]
+            some = self.writes if parts == 1 else self.writes[begin:end]
+            part = self.new_part(_node_of(write.slot), size, some)
+            if _node_of(write.slot) == log_node:
+                part.be_in_log(offset)
+            participants.append(part)
+            begin = end
         return size
+
+    def _end_of_part(self, begin: int) -> int:
+        """Where the writes end that are on one memory node with that one; slots in the order of
+        addresses are in that of memory nodes."""
+        write = self.writes[begin]
+        node = _node_of(write.slot)
+        end = begin + 1
+        while end < len(self.writes):
+            write = self.writes[end]
+            if _node_of(write.slot) != node:
+                break
+            end += 1
+        return end
 
     def _usual_size(self, size: int) -> int:
         """The size of some new data that is as large, for which there is memory; that of another
         size may be missing."""
         best = 0
         for page in self.pages.values():
-            if page is not None and size <= page.size and (not best or page.size < best):
-                best = page.size
-        for write in self.slots.values():
+            if page is not None:
+                each = page.size
+                if size <= each and (not best or each < best):
+                    best = each
+        for write in self.writes:
             if write.value is not None:
                 each = write.size()
                 if size <= each and (not best or each < best):
@@ -372,25 +432,33 @@ class Commit(Staged):
 
     def new_part(self, node: int, size: int, writes: list[SlotWrite]) -> Part:
         """The part of these writes, to slots on a memory node; it takes `size` bytes there."""
-        part = Part(self.endpoint, 0)
+        part = part_at(self.endpoint, 0)
         part.stage(node, size, writes, self.membership)
         return part
 
     def _log_node(self) -> int:
         """The memory node of the log: that of its first object."""
+        if not self.pages:
+            write = self.writes[0]
+            return _node_of(write.slot)
         first = 0
-        for at in self.pages or self.slots:
+        for at in self.pages:
             if not first or at < first:
                 first = at
-        return first >> NODE_SHIFT & 0xFF
+        return _node_of(first)
 
     def replenish(self, sparing: int = 0, update: bool = False) -> None:
         """Have memory ready for all of it, as `have_ready` does."""
         size, coherent = self._join(), self.allocator.coherent()
         wanted = [(coherent, self._log_node(), size)]
         for participant in self.participants:
-            if participant.at == PART:
+            if participant.at == PART and participant.node() != self._log_node():
                 wanted.append((coherent, participant.node(), size))
         for participant in self.participants:
             wanted += [(self.allocator, participant.node(), each) for each in participant.sizes()]
         self.have_ready(wanted, sparing, update)
+
+
+def _node_of(address: int) -> int:
+    """The memory node of an address."""
+    return address >> NODE_SHIFT & 0xFF

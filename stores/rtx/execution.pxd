@@ -3,8 +3,9 @@ cimport cython
 cimport limpet.stores.rtx.commit as committing
 cimport limpet.stores.rtx.reads as read_sets
 
+from limpet.shm.clients.client cimport Client
 from limpet.stores.base cimport Store, as_bytes
-from limpet.stores.rtx.reads cimport ReadPlace, TxKeys, Visitor
+from limpet.stores.rtx.reads cimport ReadPlace, Staging, TxKeys, Visitor
 
 from limpet.shm.endpoint.verbs cimport u64
 
@@ -14,11 +15,19 @@ cdef int FULL
 cdef int NO_MEMORY
 cdef int SPARED_BLOCKS
 
+@cython.freelist(8)
 cdef class Used:
     cdef readonly Store store
+    cdef public list others
     cdef readonly TxKeys keys
     cdef readonly dict written
     cdef readonly bint ordered
+
+    cpdef int be(self, store, TxKeys keys) except -1
+    cdef bint has(self, store) except -1
+
+@cython.locals(made=Used)
+cdef Used used_of(store, TxKeys keys)
 
 cdef class Reading(Visitor):
     cdef readonly Transaction transaction
@@ -27,12 +36,16 @@ cdef class Reading(Visitor):
     cdef readonly u64 tree
     cdef readonly u64 at
 
+    cpdef int be(self, Transaction transaction, Used used, bytes key) except -1
     cpdef object begin(self)
     cpdef object find(self)
     cpdef tuple item(self)
     @cython.locals(keys=object)
     cpdef object look(self)
     cpdef object visit(self)
+
+@cython.locals(made=Reading)
+cpdef Reading reading_of(Transaction transaction, Used used, bytes key)
 
 cdef class RangeReading(Reading):
     cdef readonly int number
@@ -43,6 +56,7 @@ cdef class RangeReading(Reading):
     cpdef tuple item(self)
     cpdef object look(self)
 
+@cython.freelist(8)
 cdef class Transaction:
     cdef readonly object _pool
     cdef readonly read_sets.Reads _reads
@@ -51,17 +65,17 @@ cdef class Transaction:
     cdef bint _at_cut
     cdef readonly int reach
     cdef list _read_in_trees
-    cdef list _handles
-    cdef list _used
+    cdef object _handle
+    cdef Used _last
     cdef list _stores
     cdef list _unfound
     cdef ReadPlace _doomed
     cdef bint _committing
     cdef bint _over
 
-    @cython.locals(number=int)
+    @cython.locals(used=Used)
     cdef Used _use(self, store)
-    @cython.locals(found=Used, used=Used)
+    @cython.locals(found=Used, used=Used, keys=TxKeys)
     cdef Used _first_use(self, store)
     @cython.locals(used=Used)
     cdef object _get(self, store, bytes key)
@@ -69,12 +83,16 @@ cdef class Transaction:
     cdef object _recall(self, recalled)
     cpdef int check(self, Reading reading, found) except -1
     cpdef bint _holds(self, Used used, bytes key, found) except -1
-    @cython.locals(commit=committing.Commit, outcome=int, used=Used, only_deletes=bint)
+    @cython.locals(
+        commit=committing.Commit, outcome=int, used=Used, first=Used, only_deletes=bint,
+        written=list,
+    )
     cpdef bint commit(self) except -1
-    @cython.locals(used=Used, outcome=int)
-    cdef int _commit_once(self, committing.Commit commit, list written) except -1
-    @cython.locals(count=int, key=bytes)
+    @cython.locals(used=Used, outcome=int, client=Client)
+    cdef int _commit_once(self, committing.Commit commit, list written, Used first) except -1
+    @cython.locals(count=u64, key=bytes, staging=Staging, written=dict)
     cdef int _stage(self, Used used, committing.Commit commit) except -1
+    @cython.locals(first=Used)
     cpdef int end(self) except -1
     cpdef bint recalls(self) except -1
     cpdef bint met_while_reading(self) except -1

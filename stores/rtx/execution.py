@@ -44,7 +44,7 @@ from limpet.shm.errors import KeyExists, ParameterError, StoreError
 from limpet.stores.base import as_bytes
 from limpet.stores.rtx.commit import Commit
 from limpet.stores.rtx.cut import Item, Look, Recalled
-from limpet.stores.rtx.reads import ReadPlace, Reads, TxKeys, Visitor
+from limpet.stores.rtx.reads import ReadPlace, Reads, Staging, TxKeys, Visitor
 from limpet.stores.sherman.layout import SPARED_BLOCKS
 from limpet.stores.status import AGAIN, DONE, FULL, NO_MEMORY
 
@@ -58,19 +58,47 @@ class Conflict(BaseException):
 
 
 class Used:
-    """A store that a transaction uses, and what it is to write there, by key; None: deleted."""
+    """A store that a transaction uses."""
 
-    def __init__(self, store: Any) -> None:
+    def __init__(self, store: Any, keys: TxKeys) -> None:
+        self.be(store, keys)
+
+    def be(self, store: Any, keys: TxKeys) -> None:
+        """Stand for this store. Constructors call it, as that is compiled."""
         self.store = store
-        self.keys: TxKeys = store.tx_keys
-        self.ordered: bool = store.ordered
+        self.others: list[Any] | None = None
+        """Other handles of the same store that it uses."""
+        self.keys = keys
+        self.ordered = keys.ordered
         self.written: dict[bytes, bytes | None] = {}
+        """What it is to write there, by key; None: deleted."""
+
+    def has(self, store: Any) -> bool:
+        """Whether this is a handle of it that was met before."""
+        if self.store is store:
+            return True
+        if self.others is not None:
+            for other in self.others:
+                if other is store:
+                    return True
+        return False
+
+
+def used_of(store: Any, keys: TxKeys) -> Used:
+    """A new one. It takes less time than the constructor, when compiled."""
+    made = Used.__new__(Used)
+    made.be(store, keys)
+    return made
 
 
 class Reading(Visitor):
     """A read of a key, in the operation that looks it up: what was found, in the read set."""
 
     def __init__(self, transaction: Transaction, used: Used, key: bytes) -> None:
+        self.be(transaction, used, key)
+
+    def be(self, transaction: Transaction, used: Used, key: bytes) -> None:
+        """Be the read of that key. Constructors call it, as that is compiled."""
         self.transaction = transaction
         self.used = used
         self.key = key
@@ -100,6 +128,13 @@ class Reading(Visitor):
         found = self.find()
         self.transaction.check(self, found)
         return found
+
+
+def reading_of(transaction: Transaction, used: Used, key: bytes) -> Reading:
+    """A new one. It takes less time than the constructor, when compiled."""
+    made = Reading.__new__(Reading)
+    made.be(transaction, used, key)
+    return made
 
 
 class RangeReading(Reading):
@@ -135,21 +170,21 @@ class Transaction:
     def __init__(self, pool: Any, recalled: dict[Item, Recalled] | None = None) -> None:
         """`recalled`: what was read before the function is called, all at one moment (cut.py)."""
         self._pool = pool
-        self._reads = Reads(pool.client)
+        self._reads: Any = None
+        """The read set, from the first store on that it uses."""
         self._recalled = recalled or None
         self._cut = {each.at: each.read for each in recalled.values()} if recalled else None
         self._at_cut = bool(recalled)
         """Whether all that was read until now was true at the moment of the cut."""
         self.reach = 0
         """How many reads it has come to."""
-        self._read_in_trees: list[Reading] = []
-        self._handles: list[Any] = []
-        """The handles of stores that it uses."""
-        self._used: list[Used] = []
-        """The meaning of each of them: the same for two handles of a store."""
+        self._read_in_trees: list[Reading] | None = None
+        self._handle: Any = None
+        self._last: Used | None = None
+        """The handle of a store that it has used last, and the meaning of it."""
         self._stores: list[Used] = []
-        """The same, each once."""
-        self._unfound: list[bytes] = []
+        """All stores that it uses."""
+        self._unfound: list[bytes] | None = None
         """Named objects that were looked for when there was no store of them."""
         self._doomed: ReadPlace | None = None
         """Where there was a conflict."""
@@ -171,7 +206,9 @@ class Transaction:
             key = as_bytes("key", key)
         if type(value) is not bytes:
             value = as_bytes("value", value)
-        used = self._use(store)
+        used = self._last
+        if used is None or self._handle is not store:
+            used = self._use(store)
         used.keys.refuse(key, value)
         used.written[key] = value
 
@@ -256,6 +293,8 @@ class Transaction:
             return self._get(self._made_objects(), name)
         if self._doomed is not None:
             raise Conflict(self)
+        if self._unfound is None:
+            self._unfound = []
         self._unfound.append(name)
         return None
 
@@ -264,6 +303,8 @@ class Transaction:
         find = functools.partial(self._pool.catalogue.find, OBJECTS.encode())
         if find() is not None:
             return False
+        if self._reads is None:
+            self._reads = Reads(self._pool.client)
         self._reads.missing = find
         self._at_cut = False
         if not self._pool.client.pinned(self.holds):
@@ -273,10 +314,10 @@ class Transaction:
     def _made_objects(self) -> Any:
         """The store with the named objects, made if it is not there."""
         store = self._pool.store("rtx-sherman", name=OBJECTS)
-        if self._reads.missing is not None:
+        if self._reads is not None and self._reads.missing is not None:
             # A name that was looked for while there was no store is looked for in it.
             self._reads.missing = None
-            for name in self._unfound:
+            for name in self._unfound or ():
                 if self._get(store, name) is not None:
                     self._doomed = ReadPlace(store, name, 0)
                     raise Conflict(self)
@@ -288,9 +329,10 @@ class Transaction:
         """A store, and what is to be written to it."""
         if self._over:
             self._refuse_after_end()
-        for number in range(len(self._handles)):
-            if self._handles[number] is store:
-                return self._used[number]
+        for used in self._stores:
+            if used.has(store):
+                self._handle, self._last = store, used
+                return used
         return self._first_use(store)
 
     def _first_use(self, store: Any) -> Used:
@@ -299,19 +341,27 @@ class Transaction:
                 f"{store!r} takes part in no transactions; stores of the kinds rtx-sherman and "
                 "rtx-race do"
             )
-        if store.pool is not self._pool:
+        keys: TxKeys = store.tx_keys
+        if keys.store.pool is not self._pool:
             raise ParameterError(
                 f"{store!r} was opened by another pool handle than the transaction's"
             )
         found = None
         for used in self._stores:
-            if used.keys.link == store.link:
+            if used.keys.link == keys.link:
                 found = used
         if found is None:
-            found = Used(store)
+            found = used_of(store, keys)
             self._stores.append(found)
-        self._handles.append(store)
-        self._used.append(found)
+        elif found.others is None:
+            found.others = [store]
+        else:
+            found.others.append(store)
+        if self._reads is None:
+            self._reads = found.keys.take_reads(Reads)
+            if self._reads is None:
+                self._reads = Reads(self._pool.client)
+        self._handle, self._last = store, found
         return found
 
     def _refuse_after_end(self) -> None:
@@ -319,10 +369,12 @@ class Transaction:
             raise StoreError("this transaction is over: its function has returned")
 
     def _get(self, store: Any, key: bytes) -> bytes | None:
-        used = self._use(store)
-        if key in used.written:
+        used = self._last
+        if used is None or self._handle is not store:
+            used = self._use(store)
+        if used.written and key in used.written:
             return used.written[key]  # line 1
-        return self._read(Reading(self, used, key))  # lines 2-5
+        return self._read(reading_of(self, used, key))  # lines 2-5
 
     def _read(self, reading: Reading) -> Any:
         """Read in an operation that looks a key up; the result is in the read set then."""
@@ -349,6 +401,8 @@ class Transaction:
         if reading.used.ordered:
             reading.tree = reading.used.keys.tree_here()
             reading.at = reading.used.keys.busy_at()
+            if self._read_in_trees is None:
+                self._read_in_trees = []
             self._read_in_trees.append(reading)
         if not self._holds(reading.used, reading.key, found):
             self._doomed = self._reads.changed
@@ -387,13 +441,14 @@ class Transaction:
                 written.append(used)
         if not written:
             return True
-        store = written[0].store
-        commit = written[0].keys.take_commit(Commit)
+        first = written[0]
+        store = first.store
+        commit = first.keys.take_commit(Commit)
         if commit is None:
             commit = Commit(self._pool, store.locks)
         commit.serve(store.locks, self._reads)
         while True:
-            outcome = self._commit_once(commit, written)
+            outcome = self._commit_once(commit, written, first)
             if outcome == NO_MEMORY:
                 only_deletes = _deletes_only(written)
                 commit.replenish(0 if only_deletes else SPARED_BLOCKS, only_deletes)
@@ -406,9 +461,9 @@ class Transaction:
             self._doomed = commit.place_of(commit.busy) or self._reads.changed
             if self._doomed is None:
                 # Another client has aborted it, as its lease was over.
-                self._doomed = ReadPlace(store, next(iter(written[0].written)), 0)
+                self._doomed = ReadPlace(store, next(iter(first.written)), 0)
         commit.rest()
-        written[0].keys.give_commit(commit)
+        first.keys.give_commit(commit)
         if outcome == AGAIN:
             return False
         for used in written:
@@ -417,20 +472,20 @@ class Transaction:
                     used.keys.tidy(key)
         return True
 
-    def _commit_once(self, commit: Commit, written: list[Used]) -> int:
-        client = self._pool.client
+    def _commit_once(self, commit: Commit, written: list[Used], first: Used) -> int:
+        client = first.store.client
         client.enter()
         try:
             for used in self._stores:
                 used.store.require_there()
-            commit.begin(written[0].keys.link)
+            commit.begin(first.keys.link)
             for used in written:
                 outcome = self._stage(used, commit)
                 if outcome != DONE:
                     return outcome
             if commit.is_single():
                 return commit.run_alone()
-            if commit.pages or commit.slots:
+            if commit.pages or commit.writes:
                 return commit.run()
             return DONE if commit.validate() else AGAIN
         finally:
@@ -438,9 +493,12 @@ class Transaction:
 
     def _stage(self, used: Used, commit: Commit) -> int:
         """Stage what is written to one store: DONE, AGAIN or FULL."""
-        staging = used.store.staging(commit)
-        for count, key in enumerate(sorted(used.written), 1):
-            if staging.stage(key, used.written[key]) == AGAIN:
+        staging: Staging = commit.staging_of(used.store)
+        written = used.written
+        # In a tree, keys that are neighbours are in the same leaf.
+        keys = sorted(written) if used.ordered and len(written) > 1 else written
+        for count, key in enumerate(keys, 1):
+            if staging.stage(key, written[key]) == AGAIN:
                 commit.busy = used.keys.busy_at()
                 commit.owners[commit.busy] = ReadPlace(used.store, key, commit.busy)
                 return AGAIN
@@ -450,10 +508,15 @@ class Transaction:
     def end(self) -> None:
         """From now on, it cannot be used."""
         self._over = True
+        self._handle = self._last = None
+        if self._reads is not None and self._stores:
+            first = self._stores[0]
+            first.keys.give_reads(self._reads)
+            self._reads = None
 
     def looks(self) -> dict[Item, Look]:
         """How to read again what was read in trees."""
-        return {reading.item(): reading.look() for reading in self._read_in_trees}
+        return {reading.item(): reading.look() for reading in self._read_in_trees or ()}
 
     def recalls(self) -> bool:
         """Whether something was read before the function was called."""

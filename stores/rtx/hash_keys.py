@@ -13,7 +13,7 @@ from limpet.shm.endpoint.words import HELD, HELD_MASK
 from limpet.stores.race.index import Place
 from limpet.stores.race.layout import FROZEN
 from limpet.stores.rtx.layout import SLOT
-from limpet.stores.rtx.reads import KeyRead, Reads, TxKeys, Visitor
+from limpet.stores.rtx.reads import KeyRead, Reads, TxKeys, Visitor, key_read
 
 if TYPE_CHECKING:
     from limpet.stores.race.index import Index
@@ -107,7 +107,7 @@ class HashKeys(TxKeys):
         return self.stands(read)
 
     def note(self, reads: Reads, key: bytes, value: Any) -> bool:
-        read = KeyRead(self, key, value)
+        read = key_read(self, key, value)
         self.attest(read)
         return reads.note_key(key, read)
 

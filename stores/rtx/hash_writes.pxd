@@ -3,14 +3,14 @@ cimport cython
 from limpet.shm.endpoint.verbs cimport u64
 from limpet.stores.rtx.commit cimport Commit
 from limpet.stores.rtx.hash_keys cimport HashKeys
-from limpet.stores.rtx.reads cimport KeyRead, Reads
+from limpet.stores.rtx.reads cimport KeyRead, Reads, Staging
 from limpet.stores.rtx.slot_writes cimport slot_write
 
 cdef int AGAIN
 cdef int DONE
 cdef int FULL
 
-cdef class WriteSet:
+cdef class WriteSet(Staging):
     cdef readonly HashKeys keys
     cdef readonly Commit commit
 
@@ -18,4 +18,6 @@ cdef class WriteSet:
         keys=HashKeys, commit=Commit, reads=Reads, read=KeyRead, slot=u64, word=u64, found=bytes,
     )
     cpdef int stage(self, bytes key, bytes value) except -1
-    cdef int _write(self, u64 slot, u64 word, bytes key, bytes value, bint inserts) except -1
+    cdef int _write(
+        self, u64 slot, u64 word, bytes key, bytes value, KeyRead read, bint inserts
+    ) except -1

@@ -12,15 +12,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from limpet.stores.rtx.reads import Staging
 from limpet.stores.rtx.slot_writes import slot_write
 from limpet.stores.status import AGAIN, DONE, FULL
 
 if TYPE_CHECKING:
     from limpet.stores.rtx.commit import Commit
     from limpet.stores.rtx.hash_keys import HashKeys
+    from limpet.stores.rtx.reads import KeyRead
 
 
-class WriteSet:
+class WriteSet(Staging):
     """The changes of one transaction to one store."""
 
     def __init__(self, keys: HashKeys, commit: Commit) -> None:
@@ -30,17 +32,18 @@ class WriteSet:
     def stage(self, key: bytes, value: bytes | None) -> int:
         """Stage one key's value, None to delete it: DONE, AGAIN or FULL."""
         keys, commit, reads = self.keys, self.commit, self.commit.reads
+        read = None
         if reads is not None:
             read = reads.key_read(keys.link, key)
             if read is not None and reads.is_of_this_epoch() and keys.is_writable(read):
-                self._write(read.slot, read.word, key, value, False)
+                self._write(read.slot, read.word, key, value, read, False)
                 return DONE
         # A key that is deleted needs no vacant slot, and what its look-up rests on stays as read.
-        slot, word = keys.place_for(key, commit.slots if value is not None else ())
+        slot, word = keys.place_for(key, commit.taken() if value is not None else ())
         if keys.busy_at():
             return AGAIN
         found = keys.value_here()
-        if reads is not None and not reads.agrees(keys.link, key, found):
+        if read is not None and read.value != found:
             return AGAIN
         if value is None and found is None:
             # It was put by the transaction itself, which writes nothing for it; so nothing but its
@@ -49,9 +52,17 @@ class WriteSet:
         if not slot:
             commit.crowded.append((keys, key, keys.cramped))
             return FULL
-        self._write(slot, word, key, value, found is None)
+        self._write(slot, word, key, value, read, found is None)
         return DONE
 
-    def _write(self, slot: int, word: int, key: bytes, value: bytes | None, inserts: bool) -> None:
+    def _write(
+        self,
+        slot: int,
+        word: int,
+        key: bytes,
+        value: bytes | None,
+        read: KeyRead | None,
+        inserts: bool,
+    ) -> None:
         """Stage the change of a slot that has this word."""
-        self.commit.write_slot(slot_write(self.keys, slot, key, value, word, inserts))
+        self.commit.write_slot(slot_write(self.keys, slot, key, value, word, read, inserts))

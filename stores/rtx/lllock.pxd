@@ -24,6 +24,7 @@ cdef class LLLocks:
     cdef readonly Tickets tickets
     cdef public u64 drift_us
     cdef public u64 each_us
+    cdef readonly u64[::1] words
 
     cpdef int forget(self) except -1
     @cython.locals(slot=u64)

@@ -35,6 +35,7 @@ log it waits: the transaction may be decided already, and another object show it
 
 from __future__ import annotations
 
+from array import array
 from typing import Any
 
 from limpet.shm.clients.unique_ids import Tickets
@@ -65,6 +66,8 @@ class LLLocks:
         self.tickets = Tickets(pool.client)
         self.drift_us = drift_us
         self.each_us = each_us
+        self.words = array("Q", bytes(8 * 64))
+        """Room for words of a log that are written at once (parts.py)."""
 
     def forget(self) -> None:
         """Take new tickets next time."""

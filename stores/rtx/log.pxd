@@ -23,6 +23,7 @@ cdef class Log(EntryLog):
     cdef readonly u64 lock_state
     cdef readonly bint decided
 
+    cpdef int be(self, LLLocks locks, u64 reference) except -1
     cpdef int begin(self, u64 state, u64 link) except -1
     cpdef int note_new(self, Entry entry) except -1
     @cython.locals(slot=u64)
@@ -36,3 +37,6 @@ cdef class Log(EntryLog):
     cpdef int finish(self, bint committed) except -1
     @cython.locals(state=u64)
     cpdef int hide(self) except -1
+
+@cython.locals(made=Log)
+cpdef Log log_at(LLLocks locks, u64 reference)

@@ -1,9 +1,17 @@
 """The log of a transaction, and its idempotent commit (rTX sections 4.2 and 4.3, figures 8-10).
 
-A log is an object of its own (the paper reuses one buffer a thread). It is written whole before it
-is found by any client; whoever reads it is pinned, and it is not used again as long as he is. So no
-reader meets the entries of one transaction under the header of another (R3), and no CAS on its
-state hits another one's (R4).
+A log is an object of its own. It is written whole before it is found by any client; a client that
+reads it is pinned, and its memory is not used again as long as that client is. So no reader meets
+the entries of one transaction under the header of another (R3), and no CAS on its state hits
+another one's (R4).
+
+The paper reuses one buffer a thread, with a checksum for R3. Here a held slot names its log by an
+address (parts.py). With one buffer that word would come again, and the late CAS of a client that
+lets go of one hold would end the next hold of the same slot; 8 bits of the word are free for a
+sequence, which is not enough (R6). So logs take turns, in memory that the client has ready
+(alloc/slabs.py): the grace period is the sequence. Nothing is claimed from other clients for that,
+nor given back to them: it takes two atomics on a used bit of the client's own block. The part of
+the log's own memory node is in the log, so most transactions take one object for both.
 
     0     owner    lock state of the transaction: LOCKED, LOGGED, slot and time
     8     state    bits 0-1 state; bit 2 COMMITTED; bits 3-63 how often it was taken over
@@ -12,7 +20,8 @@ state hits another one's (R4).
     32    entries  24 bytes each, a participant (participant.py): object (the paper's mptr), old
                    pointer (dptr), new pointer (ndptr)
                    object 0: `new` was allocated for the transaction, `old` is freed by it
-                   object PART: `old` and `new` are a part, with slots of a hash index (parts.py)
+                   object PART: `new` is a part, with slots of a hash index (parts.py); `old`, too,
+                   unless the part is in the log itself
                    new vacant: the object is given up (stores/vacant.py)
 
 Two words of the owner's slot (slots.py) say which log is its present one: `tx_log`, and `tx_time`,
@@ -78,6 +87,10 @@ class Log(EntryLog):
     """A log, by any client that works on it. `reference`: of its object."""
 
     def __init__(self, locks: LLLocks, reference: int) -> None:
+        self.be(locks, reference)
+
+    def be(self, locks: LLLocks, reference: int) -> None:
+        """Be the log there. Constructors call it, as that is compiled."""
         self.find(locks.client, reference)
         self.locks = locks
         self.lock_state = 0
@@ -174,3 +187,10 @@ class Log(EntryLog):
         """No client finds it any more by a lock of its transaction."""
         state = self.owner()
         self.endpoint.cas(slot_at(state) + TX_TIME, state & TIME_MASK, 0)
+
+
+def log_at(locks: LLLocks, reference: int) -> Log:
+    """The log there. It takes less time than the constructor, when compiled."""
+    made = Log.__new__(Log)
+    made.be(locks, reference)
+    return made

@@ -6,12 +6,12 @@ from limpet.stores.entry_log cimport Entry
 from limpet.stores.rtx.extents cimport Extent
 from limpet.stores.rtx.log cimport Log
 from limpet.stores.rtx.participant cimport Participant
-from limpet.stores.rtx.parts cimport Part
+from limpet.stores.rtx.parts cimport Part, part_at
 from limpet.stores.rtx.tx_object cimport TXObj
 
 cdef u64 PART
 
-@cython.locals(entry=Entry)
+@cython.locals(entry=Entry, part=Part)
 cpdef list participants_of(Log log)
 @cython.locals(heap=Heap, left=list, participant=Participant, reference=u64)
 cpdef int give_back(Log log, bint committed) except -1

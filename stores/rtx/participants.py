@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from limpet.stores.rtx.extents import Extent
 from limpet.stores.rtx.layout import PART
-from limpet.stores.rtx.parts import Part
+from limpet.stores.rtx.parts import part_at
 from limpet.stores.rtx.tx_object import TXObj
 
 if TYPE_CHECKING:
@@ -23,7 +23,9 @@ def participants_of(log: Log) -> list[Participant]:
         if entry.at > PART:
             found.append(TXObj(log.locks, entry.at, entry.old, entry.new))
         elif entry.at == PART:
-            found.append(Part(log.endpoint, entry.new))
+            part = part_at(log.endpoint, entry.new)
+            part.old = entry.old
+            found.append(part)
         else:
             found.append(Extent(entry.old, entry.new))
     return found
@@ -34,9 +36,13 @@ def give_back(log: Log, committed: bool) -> None:
     # ORDER: no client finds the log any more before what it names is freed.
     log.hide()
     heap = log.client.heap
-    # ORDER: all is read before anything is freed.
-    left: list[int] = []
-    for participant in participants_of(log):
-        participant.unlinked(committed, left)
-    for reference in left:
-        heap.free(reference)
+    if log.noted is not None:
+        for participant in log.noted:
+            participant.free_unlinked(heap, committed)
+    else:
+        # ORDER: all is read before anything is freed.
+        left: list[int] = []
+        for participant in participants_of(log):
+            participant.unlinked(committed, left)
+        for reference in left:
+            heap.free(reference)

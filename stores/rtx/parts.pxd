@@ -1,6 +1,8 @@
 cimport cython
 
 from limpet.shm.alloc.allocator cimport Allocator
+from limpet.shm.alloc.heap cimport Heap
+from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.stores.race.index cimport is_vacant
 from limpet.stores.rtx.log cimport Log
@@ -8,9 +10,12 @@ from limpet.stores.rtx.participant cimport Participant, go_on
 from limpet.stores.rtx.slot_writes cimport Change, SlotWrite
 
 cdef u64 ADDRESS_MASK
+cdef Py_ssize_t AT_ONCE_MAX
 cdef u64 COUNT_MAX
+cdef Py_ssize_t ENTRY
 cdef u64 ENTRY_SIZE
 cdef u64 FINGERPRINT
+cdef Py_ssize_t HEADER
 cdef u64 HELD
 cdef u64 HELD_MASK
 cdef u64 LINK_MASK
@@ -21,6 +26,7 @@ cdef u64 PART_LOG
 cdef u64 PART_OWNER
 cdef u64 REFERENCE_MASK
 cdef u64 SLOT
+cdef Py_ssize_t WORDS
 
 cpdef bint is_held(u64 word) noexcept
 @cython.locals(valid=u64)
@@ -35,19 +41,21 @@ cdef class Part(Participant):
     cdef readonly list writes
     cdef readonly u64 memory_node
     cdef readonly u64 size
+    cdef readonly u64 offset
     cdef readonly object membership
 
+    @cython.locals(reference=u64)
+    cpdef int be(self, Endpoint endpoint, u64 word) except -1
     cpdef int stage(self, u64 node, u64 size, list writes, membership) except -1
 
     cpdef u64 node(self) except? 255
     @cython.locals(write=SlotWrite)
     cpdef list sizes(self)
-    @cython.locals(reference=u64, count=u64, write=SlotWrite)
+    cpdef int be_in_log(self, u64 offset) except -1
+    @cython.locals(write=SlotWrite, done=Py_ssize_t, place=Py_ssize_t, words=u64[::1])
     cpdef bint prepare(self, Log log, Allocator allocator) except -1
-    @cython.locals(endpoint=Endpoint)
-    cpdef int open(self, u64 log, u64 owner) except -1
-    @cython.locals(endpoint=Endpoint, index=u64, at=u64)
-    cpdef int note(self, Change change) except -1
+    @cython.locals(endpoint=Endpoint, client=Client, words=u64[::1], count=Py_ssize_t, at=u64)
+    cdef int _write_down(self, Log log, Py_ssize_t done, Py_ssize_t end) except -1
     @cython.locals(change=Change)
     cpdef bint lock(self, u64 state) except -1
     @cython.locals(held=u64)
@@ -65,7 +73,12 @@ cdef class Part(Participant):
     @cython.locals(change=Change, word=u64, pairs=list)
     cpdef int unlinked(self, bint committed, list found) except -1
     @cython.locals(change=Change)
+    @cython.locals(change=Change, word=u64)
+    cpdef int free_unlinked(self, Heap heap, bint committed) except -1
     cpdef list named(self)
+
+@cython.locals(made=Part)
+cpdef Part part_at(Endpoint endpoint, u64 word)
 
 @cython.locals(part=Part, change=Change, named=u64)
 cpdef bint concerns(Endpoint endpoint, u64 word, u64 slot, u64 reference) except -1

@@ -4,13 +4,17 @@ A slot (race/index.py) is one word that single operations change by one CAS, wit
 no lock word beside it. So a transaction that changes slots puts a word of its own into each of
 them, as multi-word CAS does (Harris, Fraser and Pratt, "A practical multi-word compare-and-swap
 operation", DISC '02). It leads to a *part* of the log (log.py): an object on the slot's memory
-node, so that what the slot was is not lost with the node of the log.
+node, so that what the slot was is not lost with the node of the log. The part of the slots on the
+log's own memory node is in the log itself, behind its entries.
 
     0     log      reference to the log, which says whether the transaction commits
     8     owner    lock state of the transaction, as in the log: else what is there is something
                    else, in memory that the log's node was given when it was replaced
     16    count    entries
     24    entries  24 bytes each: address of the slot, its word before, its word after
+
+In the entry of the log that names it, `new` leads to the part, and `old` does if it is an object of
+its own.
 
 Held slot
     bits 56-63  fingerprint of the key that is written
@@ -64,6 +68,12 @@ if TYPE_CHECKING:
     from limpet.stores.rtx.slot_writes import SlotWrite
 
 FINGERPRINT: Final = 0xFF << 56
+AT_ONCE_MAX: Final = 16
+"""So many entries are written at once, with their pairs in the client journal until then."""
+HEADER: Final = PART_ENTRIES // 8
+ENTRY: Final = ENTRY_SIZE // 8
+WORDS: Final = HEADER + ENTRY * AT_ONCE_MAX
+"""Words of a part's header, of an entry, and of the most that is written at once."""
 
 
 def is_held(word: int) -> bool:
@@ -87,18 +97,24 @@ class Part(Participant):
     holds; 0: it is to be written."""
 
     def __init__(self, endpoint: Any, word: int) -> None:
+        self.be(endpoint, word)
+
+    def be(self, endpoint: Any, word: int) -> None:
+        """Be the part there. Constructors call it, as that is compiled."""
         reference = word & REFERENCE_MASK & ~HELD
         self.describe(PART, reference, reference)
         self.endpoint = endpoint
         self.reference = reference
         self.address = word & ADDRESS_MASK
-        self.noted: list[Change] | None = None
+        self.noted: list[Any] | None = None
         """Of the part's writer: the entries that it has written, so it parses none."""
-        self.writes: list[SlotWrite] = []
+        self.writes: list[SlotWrite] | None = None
         """Of the writer: what it writes to slots of that memory node."""
         self.memory_node = 0
         self.size = 0
         """Bytes that it takes."""
+        self.offset = 0
+        """Of the writer: where it is in the log itself; 0: it is an object of its own."""
         self.membership: Any = None
 
     # ---- by the client whose transaction it is ---------------------------------------------------
@@ -115,47 +131,60 @@ class Part(Participant):
 
     def sizes(self) -> list[int]:
         """Of the pairs: the part itself is coherent memory."""
-        return [write.size() for write in self.writes if write.value is not None]
+        return [write.size() for write in self.writes or () if write.value is not None]
+
+    def be_in_log(self, offset: int) -> None:
+        """It is to be written in the log itself, which is on the same memory node."""
+        self.offset = offset
 
     def prepare(self, log: Log, allocator: Any) -> bool:
         """Write the part, and the pairs for its slots; False: there is no memory ready."""
-        reference = allocator.coherent().allocate(self.memory_node, self.size, 1)
-        if not reference:
-            return False
-        self.old = self.new = self.reference = reference
-        self.address = reference & ADDRESS_MASK
-        self.open(log.reference, log.lock_state)
-        log.note_new(self)
-        for count, write in enumerate(self.writes, 1):
+        assert self.writes is not None
+        if self.offset:
+            self.old, self.new = 0, log.at + self.offset
+        else:
+            self.old = self.new = allocator.coherent().allocate(self.memory_node, self.size, 1)
+            if not self.new:
+                return False
+        self.reference = self.new
+        self.address = self.new & ADDRESS_MASK
+        words = log.locks.words
+        done, place = 0, HEADER
+        for write in self.writes:
+            if place == WORDS:
+                self._write_down(log, done, place)
+                done, place = len(self.noted or ()), HEADER
+                go_on(self.membership, done)
             if not write.write_pair():
                 return False
-            self.note(write)
-            if write.value is not None:
-                # CRASH(noted): it is in the log and in the client journal; recovery frees it.
-                log.client.drop(1)
-            go_on(self.membership, count)
+            words[place] = write.slot
+            words[place + 1] = write.old
+            words[place + 2] = write.new
+            place += ENTRY
+        self._write_down(log, done, place)
         return True
 
-    def open(self, log: int, owner: int) -> None:
-        """Begin to write it."""
-        endpoint = self.endpoint
-        endpoint.store(self.address + PART_LOG, log)
-        endpoint.store(self.address + PART_OWNER, owner)
-        endpoint.store(self.address + PART_COUNT, 0)
-        self.noted = []
-
-    def note(self, change: Change) -> None:
-        """Append an entry."""
-        assert self.noted is not None
-        endpoint = self.endpoint
-        index = len(self.noted)
-        at = self.address + PART_ENTRIES + ENTRY_SIZE * index
-        endpoint.store(at, change.slot)
-        endpoint.store(at + 8, change.old)
-        endpoint.store(at + 16, change.new)
-        # ORDER: the entry before the count.
-        endpoint.store(self.address + PART_COUNT, index + 1)
-        self.noted.append(change)
+    def _write_down(self, log: Log, done: int, end: int) -> None:
+        """Write the entries that are in `log.locks.words` before `end`; `done` are written."""
+        assert self.writes is not None
+        endpoint, client, words = self.endpoint, log.client, log.locks.words
+        count = done + (end - HEADER) // ENTRY
+        if done:
+            at = self.address + PART_ENTRIES + ENTRY_SIZE * done
+            endpoint.write_words(at, words, end - HEADER, HEADER)
+            # ORDER: the entries before the count.
+            endpoint.store(self.address + PART_COUNT, count)
+        else:
+            words[0] = log.reference
+            words[1] = log.lock_state
+            words[2] = count
+            endpoint.write_words(self.address, words, end)
+            # ORDER: the part before the log that names it.
+            log.note(self)
+        self.noted = self.writes if count == len(self.writes) else self.writes[:count]
+        # CRASH(noted): all is in the log, and in the client journal; recovery frees it.
+        while client.held > 1:
+            client.drop(client.held - 1)
 
     def lock(self, state: int) -> bool:
         """Hold the slots, in order, from the words that were read."""
@@ -173,7 +202,7 @@ class Part(Participant):
 
     def validate(self) -> bool:
         """Whether no other slot has a key that is inserted, now that all slots are held."""
-        for count, write in enumerate(self.writes, 1):
+        for count, write in enumerate(self.writes or (), 1):
             go_on(self.membership, count)
             # ORDER: held before we look: a client that inserts the key looks after it has put it
             # down, too.
@@ -232,18 +261,34 @@ class Part(Participant):
         except NodeFailed:
             pairs = []
         found += pairs
-        found.append(self.reference)
+        if self.old:
+            found.append(self.reference)
+
+    def free_unlinked(self, heap: Any, committed: bool) -> None:
+        for change in self.noted or ():
+            word = change.old if committed else change.new
+            if not is_vacant(word):
+                heap.free(word & REFERENCE_MASK)
+        if self.old:
+            heap.free(self.reference)
 
     def named(self) -> list[tuple[int, int]]:
         found: list[tuple[int, int]] = []
         for change in self.noted or ():
             found += [(change.old, change.slot), (change.new, change.slot)]
-        return [*found, (self.reference, 0)]
+        return [*found, (self.old, 0)]
+
+
+def part_at(endpoint: Any, word: int) -> Part:
+    """The part of this word. It takes less time than the constructor, when compiled."""
+    made = Part.__new__(Part)
+    made.be(endpoint, word)
+    return made
 
 
 def concerns(endpoint: Any, word: int, slot: int, reference: int) -> bool:
     """Whether an object is named by the word before, or after, of a slot that is held by `word`."""
-    part = Part(endpoint, word)
+    part = part_at(endpoint, word)
     for change in part.changes():
         if change.slot == slot:
             for named in (change.old, change.new):

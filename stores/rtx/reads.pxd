@@ -8,7 +8,11 @@ from limpet.stores.rtx.changes cimport changes, slots_used
 cdef u64 EPOCH
 cdef u64 POINTER
 cdef u64 UNKNOWN
+cdef Py_ssize_t FEW
 cdef int ROUNDS_MAX
+
+cdef class Staging:
+    cpdef int stage(self, bytes key, bytes value) except -1
 
 cdef class Visitor:
     cpdef object visit(self)
@@ -16,10 +20,14 @@ cdef class Visitor:
 cdef class TxKeys:
     cdef readonly Store store
     cdef readonly u64 link
+    cdef readonly bint ordered
     cdef list spares
+    cdef list spare_reads
 
     cpdef object take_commit(self, kind)
     cpdef int give_commit(self, commit) except -1
+    cpdef object take_reads(self, kind)
+    cpdef int give_reads(self, Reads reads) except -1
     cpdef object at_key(self, bytes key, Visitor visitor)
     cpdef bytes value_here(self)
     cpdef bint note(self, Reads reads, bytes key, value) except -1
@@ -31,6 +39,9 @@ cdef class TxKeys:
     cpdef int refuse(self, bytes key, bytes value) except -1
     cpdef int tidy(self, bytes key) except -1
 
+cdef object _spare(list spares, kind)
+
+@cython.freelist(16)
 cdef class ObjectRead:
     cdef readonly u64 lock
     cdef readonly u64 pointer
@@ -43,6 +54,7 @@ cdef class ObjectRead:
 @cython.locals(made=ObjectRead)
 cpdef ObjectRead object_read(u64 lock, u64 pointer, store, bytes key)
 
+@cython.freelist(16)
 cdef class KeyRead:
     cdef readonly TxKeys keys
     cdef readonly bytes key
@@ -55,6 +67,11 @@ cdef class KeyRead:
     cdef public u64 first
     cdef public u64 second
     cdef public bytes words
+
+    cdef int describe(self, TxKeys keys, bytes key, bytes value) except -1
+
+@cython.locals(made=KeyRead)
+cpdef KeyRead key_read(TxKeys keys, bytes key, bytes value)
 
 cdef class StoreReads:
     cdef readonly u64 link
@@ -81,22 +98,23 @@ cdef class Reads:
     cdef public object missing
     cdef public object changed
 
+    cpdef int clear(self) except -1
     @cython.locals(read=ObjectRead)
     cpdef u64 lock_of(self, u64 at, u64 otherwise) except? 0
     @cython.locals(before=ObjectRead)
     cpdef bint note_object(self, u64 at, ObjectRead read) except -1
     @cython.locals(before=KeyRead)
     cpdef bint note_key(self, bytes key, KeyRead read) except -1
-    @cython.locals(store=StoreReads)
+    @cython.locals(store=StoreReads, read=KeyRead)
     cpdef KeyRead key_read(self, u64 link, bytes key)
+    @cython.locals(read=KeyRead)
+    cdef int _sort_by_store(self) except -1
     @cython.locals(store=StoreReads)
     cdef StoreReads _of_store(self, u64 link)
-    @cython.locals(read=KeyRead)
-    cpdef bint agrees(self, u64 link, bytes key, bytes value) except -1
     cpdef bint is_of_this_epoch(self) except -1
     cdef u64 _pinned(self) except? 0
     cpdef bint hold(self, objects=*) except -1
-    @cython.locals(endpoint=Endpoint, now=u64)
+    @cython.locals(endpoint=Endpoint, now=u64, count=u64)
     cpdef bint hold_again(self) except -1
     cdef bint _still_missing(self) except -1
     @cython.locals(endpoint=Endpoint, at=u64, read=ObjectRead)

@@ -29,6 +29,8 @@ from limpet.stores.rtx.layout import POINTER, UNKNOWN
 
 ROUNDS_MAX: Final = 8
 """How often keys are looked up again in one operation while others write beside them."""
+FEW: Final = 8
+"""So many keys are compared one by one; more are found by a dict for each store."""
 
 
 class ObjectRead:
@@ -60,6 +62,10 @@ class KeyRead:
     """A key's value, or None, and the witness of its look-up; `keys`: of which store."""
 
     def __init__(self, keys: TxKeys, key: bytes, value: bytes | None) -> None:
+        self.describe(keys, key, value)
+
+    def describe(self, keys: TxKeys, key: bytes, value: bytes | None) -> None:
+        """Be the reading of that key. Constructors call it, as that is compiled."""
         self.keys = keys
         self.key = key
         self.value = value
@@ -76,6 +82,13 @@ class KeyRead:
         self.words: bytes | None = None
         """Of a key that is not: the addresses of both combined buckets, and all words there; None:
         there was no subtable."""
+
+
+def key_read(keys: TxKeys, key: bytes, value: bytes | None) -> KeyRead:
+    """A new one. It takes less time than the constructor, when compiled."""
+    made = KeyRead.__new__(KeyRead)
+    made.describe(keys, key, value)
+    return made
 
 
 class ReadPlace:
@@ -99,6 +112,14 @@ def read_place(store: Any, key: bytes, at: int) -> ReadPlace:
     return made
 
 
+class Staging:
+    """The changes of a transaction to one store, as they are staged in its commit."""
+
+    def stage(self, key: bytes, value: bytes | None) -> int:
+        """Stage one key's value, None to delete it: DONE, AGAIN or FULL."""
+        raise NotImplementedError
+
+
 class Visitor:
     """Work in the operation that has looked a key up."""
 
@@ -120,23 +141,28 @@ class TxKeys:
         """`link`: how a client journal names the store (stores/fusee/links.py)."""
         self.store = store
         self.link = link
+        self.ordered: bool = store.ordered
         self.spares: list[Any] = []
         """Commits that no transaction uses (`take_commit`)."""
+        self.spare_reads: list[Any] = []
+        """Read sets, likewise (`take_reads`)."""
 
     def take_commit(self, kind: type) -> Any:
         """A commit of this class that no transaction uses; None: there is none."""
-        while self.spares:
-            try:
-                spare = self.spares.pop()
-            except IndexError:  # another thread was faster
-                break
-            if type(spare) is kind:
-                return spare
-        return None
+        return _spare(self.spares, kind)
 
     def give_commit(self, commit: Any) -> None:
         """A transaction is over that used this commit."""
         self.spares.append(commit)
+
+    def take_reads(self, kind: type) -> Any:
+        """A read set of this class that no transaction uses; None: there is none."""
+        return _spare(self.spare_reads, kind)
+
+    def give_reads(self, reads: Reads) -> None:
+        """A transaction is over that used this read set."""
+        reads.clear()
+        self.spare_reads.append(reads)
 
     def at_key(self, key: bytes, visitor: Visitor) -> Any:
         """Look the key up, then call `visitor` in the same operation; its result."""
@@ -183,6 +209,18 @@ class TxKeys:
         raise NotImplementedError
 
 
+def _spare(spares: list[Any], kind: type) -> Any:
+    """Take an object of this class from a list; None: there is none."""
+    while spares:
+        try:
+            spare = spares.pop()
+        except IndexError:  # another thread was faster
+            break
+        if type(spare) is kind:
+            return spare
+    return None
+
+
 class StoreReads:
     """The keys of one store that a transaction has read; `link`: of the store."""
 
@@ -199,8 +237,8 @@ class Reads:
         self.endpoint = client.endpoint
         self.objects: dict[int, ObjectRead] = {}
         self.keys: list[KeyRead] = []
-        self.stores: list[StoreReads] = []
-        """The same, by store and key."""
+        self.stores: list[StoreReads] | None = None
+        """The same, by store and key, if they are more than a few."""
         self.epoch = 0
         """As long as it lasts, nothing is used again that the witnesses name."""
         self.counted = UNKNOWN
@@ -209,6 +247,18 @@ class Reads:
         """Looks for a store that was found missing, and with it every key that it could have."""
         self.changed: Any = None
         """The place where something was found to have changed."""
+
+    def clear(self) -> None:
+        """Forget all: be the read set of another transaction."""
+        if self.objects:
+            self.objects.clear()
+        if self.keys:
+            self.keys.clear()
+        self.stores = None
+        self.epoch = 0
+        self.counted = UNKNOWN
+        self.missing = None
+        self.changed = None
 
     def lock_of(self, at: int, otherwise: int) -> int:
         """The lock of an object as it was read; `otherwise`: it was not."""
@@ -229,8 +279,11 @@ class Reads:
             self.epoch = self._pinned()
         before = self.key_read(read.keys.link, key)
         if before is None:
-            self._of_store(read.keys.link).keys[key] = read
             self.keys.append(read)
+            if self.stores is not None:
+                self._of_store(read.keys.link).keys[key] = read
+            elif len(self.keys) > FEW:
+                self._sort_by_store()
         elif before.value != read.value:
             self.changed = ReadPlace(read.keys.store, key, 0)
             return False
@@ -238,23 +291,29 @@ class Reads:
 
     def key_read(self, link: int, key: bytes) -> KeyRead | None:
         """How a key of that store was read; None: it was not."""
-        for store in self.stores:
-            if store.link == link:
-                return store.keys.get(key)
+        if self.stores is not None:
+            for store in self.stores:
+                if store.link == link:
+                    return store.keys.get(key)
+            return None
+        for read in self.keys:
+            if read.key == key and read.keys.link == link:
+                return read
         return None
 
+    def _sort_by_store(self) -> None:
+        self.stores = []
+        for read in self.keys:
+            self._of_store(read.keys.link).keys[read.key] = read
+
     def _of_store(self, link: int) -> StoreReads:
+        assert self.stores is not None
         for store in self.stores:
             if store.link == link:
                 return store
         made = StoreReads(link)
         self.stores.append(made)
         return made
-
-    def agrees(self, link: int, key: bytes, value: bytes | None) -> bool:
-        """Whether a key of that store has the value that was read, if it was."""
-        read = self.key_read(link, key)
-        return read is None or read.value == value
 
     def is_of_this_epoch(self) -> bool:
         """Whether nothing that the witnesses name can have been used again. Within an operation."""
@@ -279,9 +338,12 @@ class Reads:
         """The same, with each read. No look is needed as long as no client has changed anything
         since the last time (changes.py)."""
         endpoint = self.endpoint
-        if self.missing is not None or (
-            slots_used(endpoint) > 2 * (len(self.keys) + len(self.objects))
-        ):
+        count = len(self.keys) + len(self.objects)
+        if self.missing is not None:
+            return self.hold()
+        if count == 1:
+            return True  # what was just read was true then
+        if slots_used(endpoint) > 2 * count:
             return self.hold()
         # ORDER: what was read last, before the sum; and the sum before the looks.
         now = changes(endpoint)

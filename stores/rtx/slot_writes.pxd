@@ -2,6 +2,7 @@ cimport cython
 
 from limpet.shm.endpoint.verbs cimport hash64, u64
 from limpet.stores.rtx.hash_keys cimport HashKeys
+from limpet.stores.rtx.reads cimport KeyRead
 
 cdef int NODE_SHIFT
 cdef int NO_MEMORY
@@ -15,10 +16,11 @@ cdef class SlotWrite(Change):
     cdef readonly HashKeys keys
     cdef readonly bytes key
     cdef readonly bytes value
+    cdef readonly KeyRead read
     cdef readonly bint inserts
 
     cdef SlotWrite stage(
-        self, HashKeys keys, u64 slot, bytes key, bytes value, u64 old, bint inserts
+        self, HashKeys keys, u64 slot, bytes key, bytes value, u64 old, KeyRead read, bint inserts
     )
     cpdef u64 size(self) except? 0
     @cython.locals(keys=HashKeys, reference=u64)
@@ -29,4 +31,7 @@ cdef class SlotWrite(Change):
     cpdef bint is_alone(self) except -1
 
 @cython.locals(made=SlotWrite)
-cpdef SlotWrite slot_write(HashKeys keys, u64 slot, bytes key, bytes value, u64 old, bint inserts)
+cpdef SlotWrite slot_write(
+    HashKeys keys, u64 slot, bytes key, bytes value, u64 old, KeyRead read, bint inserts
+)
+cpdef u64 slot_of(Change change) except? 0

@@ -14,6 +14,7 @@ from limpet.stores.status import NO_MEMORY
 
 if TYPE_CHECKING:
     from limpet.stores.rtx.hash_keys import HashKeys
+    from limpet.stores.rtx.reads import KeyRead
 
 
 class Change:
@@ -35,10 +36,13 @@ class SlotWrite(Change):
         key: bytes,
         value: bytes | None,
         old: int,
+        read: KeyRead | None,
         inserts: bool,
     ) -> SlotWrite:
-        """Be the change of a slot with the word `old`; `inserts`: of a key that was missing."""
+        """Be the change of a slot with the word `old`; `read`: how its transaction has read the
+        key, if it has; `inserts`: it is of a key that was missing."""
         self.keys = keys
+        self.read = read
         self.slot = slot
         self.key = key
         self.value = value
@@ -83,8 +87,19 @@ class SlotWrite(Change):
 
 
 def slot_write(
-    keys: HashKeys, slot: int, key: bytes, value: bytes | None, old: int, inserts: bool
+    keys: HashKeys,
+    slot: int,
+    key: bytes,
+    value: bytes | None,
+    old: int,
+    read: KeyRead | None,
+    inserts: bool,
 ) -> SlotWrite:
     """A new one. It takes less time than a constructor with arguments, when compiled."""
     made = SlotWrite.__new__(SlotWrite)
-    return made.stage(keys, slot, key, value, old, inserts)
+    return made.stage(keys, slot, key, value, old, read, inserts)
+
+
+def slot_of(change: Change) -> int:
+    """The address of the slot, by which changes are sorted."""
+    return change.slot

@@ -100,6 +100,11 @@ class TXObj(Participant):
         if not is_vacant(pointer):
             found.append(pointer & REFERENCE_MASK)
 
+    def free_unlinked(self, heap: Any, committed: bool) -> None:
+        pointer = self.old if committed else self.new
+        if not is_vacant(pointer):
+            heap.free(pointer & REFERENCE_MASK)
+
     def named(self) -> list[tuple[int, int]]:
         return [(self.old, self.at + POINTER), (self.new, self.at + POINTER)]
 

@@ -3,7 +3,7 @@ cimport cython
 from limpet.shm.endpoint.verbs cimport Endpoint, hash64, u64
 from limpet.stores.inline cimport Attempt, InlineStore
 from limpet.stores.records cimport Objects
-from limpet.stores.rtx.reads cimport ObjectRead, Reads, object_read, read_place
+from limpet.stores.rtx.reads cimport ObjectRead, Reads, Staging, object_read, read_place
 from limpet.stores.sherman.page cimport Page
 from limpet.stores.sherman.routes cimport Routes
 from limpet.stores.sherman.trees cimport Leaf, Trees
@@ -38,7 +38,7 @@ cdef class TreeWay(Attempt):
 @cython.locals(staged=Staged, outcome=int)
 cpdef int commit_staged(store, commit, stage) except -1
 
-cdef class WriteSet:
+cdef class WriteSet(Staging):
     cdef readonly InlineStore store
     cdef readonly Trees trees
     cdef readonly Staged commit
@@ -54,8 +54,7 @@ cdef class WriteSet:
         size=u64, key=bytes, value=bytes, entry=tuple, fences=tuple,
     )
     cpdef int stage_run(self, list keys, list values, Py_ssize_t first) except -1
-    @cython.locals(index=int)
-    cdef int _drop_extent(self, Page page, bytes key) except -1
+    cdef int _drop_extent(self, Page page, int index) except -1
     @cython.locals(reads=Reads, found=ObjectRead)
     cpdef bint _read_as_absent(self, Leaf leaf, bytes key) except -1
     @cython.locals(key=bytes, value=bytes, flags=u64, entries=list)
@@ -92,6 +91,8 @@ cdef class WriteSet:
     cpdef Leaf _walk(self, bytes key, u64 level, u64 at)
     @cython.locals(page=Page, leaf=Leaf)
     cpdef Leaf _read(self, u64 at)
+    @cython.locals(leaf=Leaf)
+    cdef Leaf _blank(self)
     @cython.locals(leaf=Leaf)
     cpdef Leaf _read_copy(self, u64 at)
 

@@ -16,7 +16,7 @@ from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.errors import NodeFailed, StoreCorrupt, StoreFull
 from limpet.stores.inline import Attempt
 from limpet.stores.rtx.layout import EXTENT_PAIR, LOCKED, OBJECT_SIZE, POINTER
-from limpet.stores.rtx.reads import object_read, read_place
+from limpet.stores.rtx.reads import Staging, object_read, read_place
 from limpet.stores.sherman.layout import EXTENT, SLOTS
 from limpet.stores.sherman.page import Page
 from limpet.stores.sherman.routes import Routes
@@ -81,6 +81,8 @@ def commit_staged(store: Any, commit: Any, stage: Callable[[Any], int]) -> int:
     except BaseException:
         commit.abandon()
         raise
+    finally:
+        commit.give_back()
 
 
 def shrink(store: Any, key: bytes) -> None:
@@ -109,7 +111,7 @@ def shrink(store: Any, key: bytes) -> None:
         store.endpoint.background(scope)
 
 
-class WriteSet:
+class WriteSet(Staging):
     """The changes of one transaction to one store."""
 
     def __init__(self, store: Any, commit: Staged) -> None:
@@ -138,7 +140,7 @@ class WriteSet:
             return MISSING if self._read_as_absent(leaf, key) else AGAIN
         if page.exact and mode == INSERT:
             return EXISTS
-        self._drop_extent(page, key)
+        self._drop_extent(page, index)
         if value is None:
             page.remove(index)
             return self._write(at, page)
@@ -168,7 +170,7 @@ class WriteSet:
                 size += 8 + len(key) + len(value)
                 if size > room or page.is_below(key) or len(value) > self.store.value_size:
                     break
-                self._drop_extent(page, key)
+                self._drop_extent(page, page.find(key))
                 kept[key] = (key, value, 0)
                 self.ended += 1
             merged = [kept[key] for key in sorted(kept)]
@@ -179,9 +181,9 @@ class WriteSet:
         except Busy:
             return AGAIN
 
-    def _drop_extent(self, page: Page, key: bytes) -> int:
-        """The extent of a key in this leaf, if it has one, is no longer linked."""
-        index = page.find(key)
+    def _drop_extent(self, page: Page, index: int) -> int:
+        """The extent of the key that was found last in this leaf, if it has one, is no longer
+        linked."""
         if page.exact and page.has_extent(index):
             self.commit.dropped[page.link(index)] = self.store.link | EXTENT_PAIR
         return 0
@@ -214,7 +216,8 @@ class WriteSet:
         return self._split(at, page, entries, index == page.count)
 
     def _write(self, at: int, page: Page | None) -> int:
-        self.commit.owners[at] = read_place(self.store, self.key, at)
+        if self.commit.reads is not None:
+            self.commit.owners[at] = read_place(self.store, self.key, at)
         self.commit.write(at, page)
         return DONE
 
@@ -252,7 +255,10 @@ class WriteSet:
         low, high, sibling = page.low(), page.high(), page.sibling()
         room = page.size - 8 * SLOTS
         fills = appended and high is None
-        pieces = _filled(entries, room, low) if fills else _evened(entries, room, low, high)
+        pieces = _filled(entries, room, low) if fills else []
+        # A long key that begins a piece may be no fence of a full one before it.
+        if not pieces or not _fit(pieces, room, low, high):
+            pieces = _evened(entries, room, low, high)
         root = self.trees.roots[self.tree]
         nodes = [self._vacant() if at == root else at]
         nodes += [self._vacant() for _ in pieces[1:]]
@@ -284,7 +290,7 @@ class WriteSet:
         sibling: int,
         entries: Entries,
     ) -> int:
-        page = self.trees.blank().page
+        page = self._blank().page
         page.reset(level, fences[0], fences[1], sibling)
         page.fill(entries)
         return self._write(at, page)
@@ -394,9 +400,15 @@ class WriteSet:
         self.commit.expect(at, leaf.lock)
         return leaf
 
+    def _blank(self) -> Leaf:
+        """A leaf that nodes are copied to, whose page is given back when this is over."""
+        leaf = self.trees.blank()
+        self.commit.lent.append(leaf.page)
+        return leaf
+
     def _read_copy(self, at: int) -> Leaf:
         """A copy of a node that no client has locked. Raises Busy."""
-        leaf = self.trees.blank()
+        leaf = self._blank()
         leaf.tree = self.tree
         self.trees.leaf.at = at  # after a conflict, the client waits for this node
         if not self.trees.read(leaf, at, 0) or leaf.lock & LOCKED:

@@ -19,7 +19,7 @@ cdef class Registers(LoggedObjects):
     cpdef u64 size_of(self, bytes key, bytes value) except 0
     @cython.locals(least=u64, wanted=u64, size_class=int)
     cpdef u64 capacity(self, bytes key, bytes value)
-    cpdef int write(self, u64 reference, bytes key, bytes value) except -1
+    cpdef int write_hashed(self, u64 reference, bytes key, bytes value, u64 hashed) except -1
     @cython.locals(at=u64)
     cpdef u64 word_after_key(self, u64 index) except? 0
     cdef u64 _checksum(self, bytes key, u64 sizes)

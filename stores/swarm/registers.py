@@ -65,7 +65,7 @@ class Registers(LoggedObjects):
             wanted = self.heap.sizes[size_class] - least & ~7
         return min(wanted, IN_PLACE_MAX)
 
-    def write(self, reference: int, key: bytes, value: bytes) -> None:
+    def write_hashed(self, reference: int, key: bytes, value: bytes, hashed: int) -> None:
         """Write entry, key and the register's words, `value`, to every replica in service."""
         self._write_all(reference, key, value, self._checksum(key, len(key) | len(value) << 16))
 

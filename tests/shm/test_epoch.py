@@ -188,8 +188,10 @@ def test_hand_is_held_only_while_the_pin_is_set(
 
         def put(fuse: int = fuse) -> None:
             store.put(b"warm", b"v")
+            store.put(b"k", b"v")
             pool.endpoint.fuse = fuse
             store.put(b"k", b"w")
+            store.delete(b"k")  # an update empties the client journal itself
             pool.endpoint.fuse = 0
 
         with child(put=put) as other:

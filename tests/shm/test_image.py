@@ -50,6 +50,27 @@ def test_an_image_says_what_was_read(fabric, in_place):
                 ask()
 
 
+@pytest.mark.parametrize("in_place", [False, True])
+def test_an_image_is_read_and_its_key_compared(fabric, in_place):
+    with endpoint_on(fabric, mmap.mmap(-1, SIZE)) as endpoint:
+        for length in (0, 1, 7, 8, 24, 40, 47):
+            key = bytes(range(1, length + 1))
+            endpoint.write(64, (length | 3 << 16).to_bytes(8, "little") + bytes(8) + key)
+            image = endpoint.image(64, in_place)
+            for asked in (key, key[:-1] + b"z", key + b"z", key[:-1]):
+                endpoint.reset_counters()
+                assert image.read_keyed(64, 8, 16, asked) == (asked == key)
+                found = endpoint.counters(), image.head, image.word(0), image.cut(16, length)
+                endpoint.reset_counters()
+                image.read(64, 8)
+                assert found == (endpoint.counters(), image.head, image.word(0), key)
+        endpoint.store(64, 60)
+        assert not image.read_keyed(64, 8, 16, bytes(60))
+        for at, count in ((0, 9), (0, 0), (SIZE - 8, 2), (address(3), 1)):
+            with pytest.raises(AddressError):
+                image.read_keyed(at, count, 16, b"key")
+
+
 def slotted(endpoint, pairs, flags=0):
     """An image of the pairs, each named by a word as `search` and `pairs` take them."""
     image = endpoint.image(1024, True)

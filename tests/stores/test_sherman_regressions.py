@@ -144,6 +144,17 @@ def test_leaves_of_keys_of_very_different_lengths_are_merged(pools: Any) -> None
     sound(tree.store)
 
 
+@pytest.mark.parametrize("many", [160, 170, 180, 184])
+def test_long_key_follows_short_ones_that_fill_a_leaf(pools: Any, many: int) -> None:
+    """It became the high fence of a leaf that had no room for it: StoreCorrupt."""
+    tree = Tree(pools, size="8MiB", key_size=255, value_size=0)
+    keys = [b"%03d" % number for number in range(many)] + [b"9" * 255]
+    for key in keys:
+        tree.store.put(key, b"")
+    assert list(tree.store.keys()) == keys
+    sound(tree.store)
+
+
 def test_a_delete_ends_though_the_tree_has_shrunk_below_it(pools: Any) -> None:
     """Its merge looked for the parent of what had become the root, for ever."""
     tree = Tree(pools)

@@ -10,7 +10,7 @@ cdef class RawObjects(Objects):
     cdef bytes empty
 
     cpdef u64 size_of(self, bytes key, bytes value) except 0
-    cpdef int write(self, u64 reference, bytes key, bytes value) except -1
+    cpdef int write_hashed(self, u64 reference, bytes key, bytes value, u64 hashed) except -1
     cpdef bint deleted(self) noexcept
     cpdef bytes value(self)
     cpdef bint fits(self, u64 reference) except -1

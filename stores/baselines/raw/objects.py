@@ -34,7 +34,7 @@ class RawObjects(Objects):
             )
         return Objects.size_of(self, key, self.empty)
 
-    def write(self, reference: int, key: bytes, value: bytes) -> None:
+    def write_hashed(self, reference: int, key: bytes, value: bytes, hashed: int) -> None:
         """Overwrite the object with the pair; one write."""
         self.header[0] = len(key) | len(value) << 16
         self.header[1] = 0

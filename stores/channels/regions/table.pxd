@@ -19,7 +19,7 @@ cdef u64 SIZE_MASK
 
 cdef class RegionObjects(Objects):
     @cython.locals(sizes=u64)
-    cpdef int write(self, u64 reference, bytes key, bytes value) except -1
+    cpdef int write_hashed(self, u64 reference, bytes key, bytes value, u64 hashed) except -1
     cpdef bint intact(self) except -1
 
 cdef class RegionTable:

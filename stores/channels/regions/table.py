@@ -42,10 +42,10 @@ class RegionObjects(Objects):
     def __init__(self, heap: Any) -> None:
         super().__init__(heap, in_place=True)
 
-    def write(self, reference: int, key: bytes, value: bytes) -> None:
+    def write_hashed(self, reference: int, key: bytes, value: bytes, hashed: int) -> None:
         sizes = len(key) | len(value) << 16
         self.header[0] = sizes
-        self.header[1] = (hash64(key) + sizes) & MASK
+        self.header[1] = (hashed + sizes) & MASK
         self.endpoint.write_gather(reference & ADDRESS_MASK, self.header, 2, key, value)
 
     def intact(self) -> bool:
