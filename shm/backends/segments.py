@@ -1,6 +1,7 @@
 """The segments of a pool, one a memory node and the control segment: made, opened, destroyed.
 
-The control segment is made first and finished last, so a pool that can be opened has all its nodes.
+The control segment is made first and finished last, so a pool that can be opened has all its nodes,
+but for those that are marked as failed since (`fail_node`).
 `destroy` removes the remains of a pool whose creator was killed.
 """
 
