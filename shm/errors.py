@@ -34,6 +34,10 @@ class PoolForeign(PoolError):
     """The segment is not a limpet segment, or belongs to another pool or user."""
 
 
+class DeviceNotEmpty(PoolError):
+    """A pool is to be created on a device that holds something else; it was not touched."""
+
+
 class PoolPermission(PoolForeign):
     """The segment is owned by another user, or may not be opened by this one."""
 

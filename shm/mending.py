@@ -7,13 +7,15 @@ links before an operation returns. Everything else is made anew here from what i
 Word (control segment)
     power   the boot of a host (its kernel's boot id, as in client slots) since which the pool is
             whole, and which alone has used it; written by its creator, and as the last step below.
-            SEVERAL: clients of several hosts have used it since. It is persistent
+            SEVERAL: clients of several hosts have used it since. Any other number below
+            UNMENDED_END: it is being made whole, or that was begun and not ended. It is persistent
 
 A client that opens the pool compares `power` with its own boot. If they are equal, nothing was
 lost: no power was cut since, though clients may have been killed. If not, in a pool of one host,
 all clients are gone, whatever their slots say, and lines may be lost. Then, under a lock that the
 kernel drops when the process ends (life_locks.py), so that no other process joins meanwhile:
 
+    0. `power` becomes a number below UNMENDED_END that it did not have, and persists
     1. client slots, event ring and the word `leader` become as in a new pool; slots keep the number
        of their last client
     2. no client is left in a directory: claims are given up, as are plans of regions; plans and
@@ -21,22 +23,24 @@ kernel drops when the process ends (life_locks.py), so that no other process joi
     3. join, as a client
     4. each store makes itself whole (`Store.mend`): it ends or takes back what was under way
     5. block tables and used bits are made anew: regions and reachable objects say all of it
-    6. all of it persists; then `power`
+    6. all of it persists; then `power`, unless another process has begun step 0 since
 
 Why 5 holds: an object that a persistent link names has not been used again, since its unlinking
 client's pin counts until the unlinking persists (client.py). So no two reachable objects overlap,
 and all those of a block are of one class. It is checked, and PoolCorrupt says where it is not so.
 
-A kill, or another power cut, in the midst of it leaves `power` as it was, and the next process
-begins anew. Each step takes away what was under way, and adds nothing, so any part of it may be
-done already.
+A kill, or another power cut, in the midst of it leaves that number in `power`, and the next
+process begins anew. Each step takes away what was under way, and adds nothing, so any part of it
+may be done already.
 
 In a pool of several hosts, a process that opens it has the gate meanwhile (clients/gate.py). If
 `power` is not its boot, it looks at the clients in the slots. If one of them lives, power was not
 cut: `power` becomes SEVERAL, and the process joins. If all are lost (by their leases, or because
 they are of an earlier run of this host; clients/hosts.py), it makes the pool whole. That is needed
 after a power cut of all hosts, and is harmless after anything else. A client that was only taken
-for lost makes no step any more, since its slot is free (`Endpoint.guard`).
+for lost makes no step any more, since its slot is free (`Endpoint.guard`). From step 3 on the
+process that makes the pool whole is in a slot, and no other is. So if it stands still, the next one
+to have the gate asks for no living client: it frees that slot by step 1, and begins anew.
 """
 
 from __future__ import annotations
@@ -49,7 +53,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from limpet.shm.catalogue.directory import PLANNED
-from limpet.shm.clients.gate import Gate
+from limpet.shm.clients.gate import Gate, Wait
 from limpet.shm.endpoint import slots
 from limpet.shm.endpoint.layout import (
     EPOCH,
@@ -89,7 +93,8 @@ MEND_LOCK: Final = 1 << 61
 """The byte of the control segment's file that is locked meanwhile."""
 SEVERAL: Final = 1
 """The word `power`, in place of a boot (a hash of 64 bits), when several hosts use the pool."""
-TOLD_S: Final = 2.0
+UNMENDED_END: Final = 1 << 32
+"""Other words below this say that the pool is not whole."""
 CHUNK: Final = 1 << 20
 
 
@@ -116,7 +121,7 @@ def _made_whole_by_us(pool: Any) -> bool:
     """See that a pool of one host is whole; whether we made it so, and joined."""
     locks = pool.membership.locks
     boot = pool.membership.here.boot
-    told, began = False, time.monotonic()
+    wait = Wait(f"{pool.url}: waiting for a process that makes it whole")
     if not locks.file:
         raise ParameterError(
             f"{pool.url}: its file system has no locks of open file descriptions, which a durable "
@@ -124,9 +129,7 @@ def _made_whole_by_us(pool: Any) -> bool:
         )
     while pool.endpoint.load(POWER) != boot:
         if not locks.take(MEND_LOCK):
-            if not told and time.monotonic() - began > TOLD_S:
-                told = True
-                log.warning("%s: waiting for a process that makes it whole", pool.url)
+            wait.tell()
             time.sleep(0.005)
             continue
         try:
@@ -143,20 +146,22 @@ def _join_among_hosts(pool: Any, forked: bool) -> None:
     boot = members.here.boot
     with Gate(members):
         power = endpoint.load(POWER)
-        if power != boot and not _a_client_lives(members):
+        if _is_unmended(power) or (power != boot and not _a_client_lives(members)):
             if forked:
                 raise ClientError(f"{pool.url}: all other clients are lost; open the pool anew")
             _mend(pool, boot)
             return
         if power not in (boot, SEVERAL):
             # ORDER: before we join: from our first step on this host's lines may be lost, too.
-            _set_power(endpoint, SEVERAL)
+            _set_power(pool, power, SEVERAL)
         members.join()
 
 
 def whole_since(pool: Any) -> str:
     """The word `power`, in words for people."""
     word = pool.endpoint.load(POWER)
+    if _is_unmended(word):
+        return "it is being made whole, or the next process that opens it begins that anew"
     if word == SEVERAL:
         return "several hosts use it: it is whole if a client of one of them lives"
     return f"whole since boot {word:016x}" + (
@@ -168,13 +173,24 @@ def _a_client_lives(members: Any) -> bool:
     """Whether a client of a pool of several hosts lives. False, after up to two leases, if all are
     lost."""
     beats: dict[tuple[int, int], int] = {}
-    attempt, told, began = 0, False, members.now()
+    wait = Wait(f"{members.pool}: waiting for the leases of clients of other hosts", members.now)
+    attempt = 0
+    stale: set[int] = set()
     while True:
         unknown = False
         for slot, word in members.occupied():
             if members.dead(slot, word):
                 continue
-            here = members.host_of(slot).boot == members.here.boot
+            if word >> slots.STATE_SHIFT == slots.JOINING:
+                # Newcomers have the gate, which is ours: it makes no step when it goes on.
+                if word not in stale:
+                    stale.add(word)
+                    log.warning(
+                        "%s: process %d stands still, or is stopped, since it opened the pool; it "
+                        "is not waited for", members.pool, members.pid(word),
+                    )  # fmt: skip
+                continue
+            here = members.is_provable(slot)
             beat = members.endpoint.load(slot_address(slot) + slots.BEAT)
             if word >> slots.STATE_SHIFT == slots.LIVE and (
                 here or beats.setdefault((slot, word), beat) != beat
@@ -183,21 +199,31 @@ def _a_client_lives(members: Any) -> bool:
             unknown = True
         if not unknown:
             return False
-        if not told and members.now() - began > TOLD_S:
-            told = True
-            log.warning("%s: waiting for the leases of clients of other hosts", members.pool)
+        wait.tell()
         attempt += 1
         members.endpoint.pause(attempt)
 
 
-def _set_power(endpoint: Endpoint, word: int) -> None:
-    endpoint.store(POWER, word)
+def _is_unmended(power: int) -> bool:
+    return power < UNMENDED_END and power != SEVERAL
+
+
+def _set_power(pool: Any, expected: int, word: int) -> None:
+    """Change the word `power`, and have it persist. Raises ClientError if it is not `expected`."""
+    endpoint: Endpoint = pool.endpoint
+    # ORDER: by CAS: a process that stood still within this very step changes nothing.
+    if endpoint.cas(POWER, expected, word) not in (expected, word):
+        raise ClientError(f"{pool.url}: another process has opened it meanwhile; open it again")
     endpoint.dirty(POWER, 8)
     endpoint.persist()
 
 
 def _mend(pool: Any, boot: int) -> None:
     endpoint, began = pool.endpoint, time.monotonic()
+    # ORDER: before any slot is taken: whoever opens the pool now makes it whole, and does not join.
+    power = endpoint.load(POWER)
+    number = 1 + (max(power, SEVERAL) if _is_unmended(power) else SEVERAL)
+    _set_power(pool, power, number)
     _forget_clients(endpoint, pool.parameters)
     pool.catalogue.calm(())
     for node, directory in enumerate(pool.regions.directories):
@@ -210,7 +236,7 @@ def _mend(pool: Any, boot: int) -> None:
         counts = pool.exclusively(lambda: _mend_memory(pool))
         endpoint.persist()
         # ORDER: last: from here on the pool counts as whole.
-        _set_power(endpoint, boot)
+        _set_power(pool, number, boot)
     except BaseException:
         pool.membership.depart()
         raise

@@ -213,15 +213,19 @@ class PoolCore:
         huge_pages: bool = False,
         mode: int = 0o600,
         group: int | str | None = None,
+        overwrite: bool = False,
         **parameters: Unpack[PoolOptions],
     ) -> Self:
         """Create a pool and open it.
 
         `nodes`, `node_size` (bytes, or text such as "64MiB"), and the fields of `PoolParameters`;
-        `numa_node`, `prefault`, `huge_pages`, `mode`, `group` as in `NodeOptions`. Raises
-        PoolExists, ParameterError, PoolPermission, CoherenceError; then nothing is left behind.
+        `numa_node`, `prefault`, `huge_pages`, `mode`, `group` as in `NodeOptions`. `overwrite`:
+        also on devices that hold other data (never over a pool). Raises PoolExists, DeviceNotEmpty,
+        ParameterError, PoolPermission, CoherenceError; then nothing is left behind.
         """
-        options = node_options(numa_node, prefault, huge_pages, mode=mode, group=group)
+        options = node_options(
+            numa_node, prefault, huge_pages, mode=mode, group=group, overwrite=overwrite
+        )
         latency_ns(latency)
 
         def make() -> Any:

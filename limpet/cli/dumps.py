@@ -41,7 +41,7 @@ from limpet.stores.status import PUT
 
 FORMAT: Final = 1
 HEX: Final = Codec("hexadecimal", bytes.fromhex, bytes.hex, bytes.fromhex, bytes.hex)
-"""What is in a dump that is not decoded."""
+"""The values in a dump that are not decoded."""
 
 
 @click.command()
@@ -102,7 +102,7 @@ def _as_json(line: dict[str, Any]) -> str:
 
 
 def _fields(store: Any, key: bytes) -> dict[str, Any] | None:
-    """What a dump has of a key, besides the key."""
+    """The fields that a dump has of a key, besides the key."""
     if store.kind not in CACHES:
         value = store.get(key)
         return None if value is None else {"value": value}

@@ -1,4 +1,5 @@
-"""`limpet create`, `ls`, `inspect`, `watch`, `replace-node` and `destroy`: whole pools."""
+"""Commands for whole pools: `limpet create`, `ls`, `inspect`, `hosts`, `watch`, `destroy`, and
+`fail-node` and `replace-node`."""
 
 from __future__ import annotations
 
@@ -22,6 +23,7 @@ from limpet.cli.common import (
     time_text,
     url_argument,
 )
+from limpet.shm.backends import segments
 from limpet.shm.backends.inventory import list_pools
 from limpet.shm.parameters import FENCE_POLICIES, PoolParameters
 
@@ -47,6 +49,8 @@ TERMS = ("multi_host", "lease_us", "fence", "coherent", "coherent_bytes", "durab
               "memory-only, memory_tierN, daxN.M or nodeN.")  # fmt: skip
 @click.option("--durable", is_flag=True,
               help="What has returned survives a power cut (docs/durable.md).")  # fmt: skip
+@click.option("--overwrite", is_flag=True,
+              help="On dax: also where a device holds other data, which is lost.")  # fmt: skip
 @click.option("--store", "stores", multiple=True, metavar="KIND:NAME[:CAPACITY]",
               help="Make this store, too; may be repeated.")  # fmt: skip
 @json_option
@@ -61,6 +65,7 @@ def create(
     multi_host: bool | None,
     numa_nodes: tuple[str, ...],
     durable: bool,
+    overwrite: bool,
     stores: tuple[str, ...],
     as_json: bool,
 ) -> None:
@@ -82,6 +87,7 @@ def create(
         lease_us=round(lease_ms * 1000),
         fence=fence,
         durable=durable,
+        overwrite=overwrite,
         **given,
     ) as pool:
         try:
@@ -286,6 +292,23 @@ def _host_rows(hosts: list[dict[str, Any]]) -> Any:
             " ".join(map(str, host["pids"])), lease, "" if clock is None else f"{clock:+.3f} s",
         )  # fmt: skip
     return made
+
+
+@click.command("fail-node")
+@url_argument
+@click.argument("node", type=click.IntRange(0))
+@click.option("--any-owner", is_flag=True, help="Even if another user owns the pool.")
+@json_option
+def fail_node(url: str, node: int, any_owner: bool, as_json: bool) -> None:
+    """Mark memory node NODE as failed: its device is lost, so the pool cannot be opened with it.
+
+    Only the control segment is opened for that. Clients go on without the node.
+    """
+    marked = segments.fail_node(url, node, any_owner=any_owner)
+    if as_json:
+        print_json({"node": node, "marked": marked})
+    else:
+        click.echo(f"node {node} {'is' if marked else 'was already'} marked as failed")
 
 
 @click.command("replace-node")

@@ -8,7 +8,8 @@ Differences from files and POSIX shared memory:
 - read(2), write(2), ftruncate and O_EXCL do not work on it. It is mapped, shared, and every offset
   and length of a mapping is a multiple of the alignment (4 KiB, 2 MiB or 1 GiB).
 - Its memory is never assumed to be zero. Old contents may look like anything, also like a finished
-  initialisation, so a creator claims word 0 by compare-and-swap.
+  initialisation, so a creator claims word 0 by compare-and-swap. It refuses a device that seems to
+  hold data of other programs (device_contents.py), unless it is told to overwrite it.
 - Segments cannot be made or unlinked. Their place is fixed: the control segment is at the front of
   the first device, memory node 0 begins where it ends, and memory node i > 0 is at the front of
   device i. The control segment's length is read from its superblock.
@@ -41,6 +42,7 @@ from limpet.shm.backends.backend import (
     check_owner,
     check_size,
 )
+from limpet.shm.backends.device_contents import LOOK_SIZE, contents_of
 from limpet.shm.backends.explain import explained
 from limpet.shm.backends.superblock import (
     ABSENT,
@@ -54,6 +56,7 @@ from limpet.shm.backends.superblock import (
 )
 from limpet.shm.endpoint.layout import CONTROL_NODE, SUPERBLOCK_SIZE
 from limpet.shm.errors import (
+    DeviceNotEmpty,
     ParameterError,
     PoolCorrupt,
     PoolError,
@@ -210,10 +213,10 @@ class DevicePlace(SegmentPlace):
         with mmap.mmap(fd, self.device.align, offset=self.offset) as mapping:
             yield mapping
 
-    def first_bytes(self) -> bytes:
+    def first_bytes(self, size: int = SUPERBLOCK_SIZE) -> bytes:
         fd = self.open()
         try:
-            return self.read(fd, SUPERBLOCK_SIZE)
+            return self.read(fd, size)
         finally:
             os.close(fd)
 
@@ -301,7 +304,7 @@ class Devices(Location):
     ) -> tuple[SegmentPlace, int]:
         where = self.segment(index)
         if index == CONTROL_NODE:
-            self._refuse_claimed()
+            self._refuse_used(options.overwrite)
         at = self.place(index)
         check_size(size, at.device.align, f"{where}: its size")
         if at.offset + size > at.device.size:
@@ -332,12 +335,19 @@ class Devices(Location):
                 raise _claimed(where, at)
             struct.pack_into("<Q", front, SIZE_OFFSET, size)
 
-    def _refuse_claimed(self) -> None:
+    def _refuse_used(self, overwrite: bool) -> None:
         """Check every device before the first is claimed, so that no write is in vain."""
         for index in (CONTROL_NODE, *range(1, len(self.devices))):
             at = self.place(index)
-            if at.first_bytes()[: len(MAGIC)] in (MAGIC, CREATING):
+            data = at.first_bytes(min(LOOK_SIZE, at.device.size))
+            if data[: len(MAGIC)] in (MAGIC, CREATING):
                 raise _claimed(self.segment(index), at)
+            found = "" if overwrite else contents_of(data)
+            if found:
+                raise DeviceNotEmpty(
+                    f"{self.segment(index)}: {at.path} holds {found}; use another device, or have "
+                    "it overwritten by `limpet create --overwrite`, limpet.create(overwrite=True)"
+                )
 
     # ---- removing -----------------------------------------------------------------------------
 

@@ -43,8 +43,8 @@ class NodeOptions:
     `any_owner`: also open or destroy segments of another user. `mode`: permissions of the files of
     the segments, for the owner and others who may read and write, as 0o660; `group`: name or number
     of the group that they are for, if not the creator's. Both are used by the creator only: a node
-    that is replaced has those of the control segment. `durable`: new segments are of a durable
-    pool.
+    that is replaced has those of the control segment. `overwrite`: new segments may be made on a
+    device that holds other data. `durable`: new segments are of a durable pool.
     """
 
     numa_node: NumaNode = None
@@ -54,9 +54,10 @@ class NodeOptions:
     mode: int = 0o600
     group: int | str | None = None
     durable: bool = False
+    overwrite: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("prefault", "huge_pages", "any_owner"):
+        for name in ("prefault", "huge_pages", "any_owner", "overwrite"):
             if not isinstance(getattr(self, name), bool):
                 raise ParameterError(f"{name} must be True or False, not {getattr(self, name)!r}")
         mode = self.mode

@@ -1,6 +1,7 @@
 """The segments of a pool, one a memory node and the control segment: made, opened, destroyed.
 
-The control segment is made first and finished last, so a pool that can be opened has all its nodes.
+The control segment is made first and finished last, so a pool that can be opened has all its nodes,
+but for those that are marked as failed since (`fail_node`).
 `destroy` removes the remains of a pool whose creator was killed.
 """
 
@@ -11,6 +12,8 @@ import dataclasses
 import functools
 import uuid as uuids
 from typing import Any
+
+import atomics
 
 from limpet.shm.backends import node as nodes
 from limpet.shm.backends.numa import NumaNode
@@ -28,7 +31,7 @@ from limpet.shm.endpoint.layout import (
     address,
     control_size,
 )
-from limpet.shm.endpoint.states import IN_SERVICE, generation_of, state_of
+from limpet.shm.endpoint.states import FAILED, IN_SERVICE, generation_of, node_word, state_of
 from limpet.shm.errors import ParameterError, PoolCorrupt, PoolIncomplete, PoolNotFound
 from limpet.shm.parameters import PoolParameters, parse_size
 from limpet.shm.uninterrupted import uninterrupted
@@ -45,6 +48,7 @@ def node_options(
     any_owner: bool = False,
     mode: int = 0o600,
     group: int | str | None = None,
+    overwrite: bool = False,
 ) -> nodes.NodeOptions:
     return nodes.NodeOptions(
         numa_node=numa_node,
@@ -53,6 +57,7 @@ def node_options(
         any_owner=any_owner,
         mode=mode,
         group=group,
+        overwrite=overwrite,
     )
 
 
@@ -152,28 +157,66 @@ def open_segments(
         if control.size < control_size(parameters.clients, parameters.memory):
             raise PoolCorrupt(f"{control.name}: too small for {parameters.clients} clients")
         for index in range(parameters.nodes):
-            at = NODE_STATES - address(CONTROL_NODE, 0) + 8 * index
+            at = _state_at(index)
             word = int.from_bytes(control.map[at : at + 8], "little")
             if state_of(word) != IN_SERVICE:
                 continue  # marked failed: its present memory does not matter
-            segment, found = nodes.open_(
-                location,
-                index,
-                uuid=block.uuid,
-                size=parameters.node_size,
-                options=options,
-                generation=generation_of(word),
-            )
+            try:
+                segment, found = nodes.open_(
+                    location,
+                    index,
+                    uuid=block.uuid,
+                    size=parameters.node_size,
+                    options=options,
+                    generation=generation_of(word),
+                )
+            except PoolNotFound as error:
+                raise PoolIncomplete(
+                    f"{url}: {error}. If it is lost, `limpet fail-node {url} {index}` marks it as "
+                    "failed; then the pool opens without it, and stores with replicas go on. "
+                    "Otherwise destroy the pool"
+                ) from error
             opened.append(segment)
             if found.parameters != parameters:
                 raise PoolCorrupt(f"{segment.name}: other parameters than the control segment's")
-    except BaseException as error:
+    except BaseException:
         for segment in opened:
             segment.close()
-        if isinstance(error, PoolNotFound):
-            raise PoolIncomplete(f"{url}: {error}; destroy the pool") from error
         raise
     return [*opened[1:], control], parameters, block.uuid
+
+
+def _state_at(node: int) -> int:
+    """The offset of a node's state word in the control segment."""
+    return NODE_STATES - address(CONTROL_NODE, 0) + 8 * node
+
+
+def fail_node(url: str, node: int, *, any_owner: bool = False) -> bool:
+    """Mark a memory node as failed through the control segment alone; False if it was already.
+
+    For a pool that cannot be opened any more because the node is missing. Clients that have it open
+    go on without the node, too. Raises as `open_segments`; ParameterError: there is no such node.
+    """
+    location = nodes.parse_url(nodes.full_url(url))
+    options = nodes.NodeOptions(any_owner=any_owner)
+    control, block = nodes.open_(location, CONTROL_NODE, options=options)
+    try:
+        if not 0 <= node < block.parameters.nodes:
+            raise ParameterError(f"{url} has {block.parameters.nodes} nodes, and no node {node}")
+        at = _state_at(node)
+        with (
+            memoryview(control.map)[at : at + 8] as view,
+            atomics.atomicview(buffer=view, atype=atomics.UINT) as state,
+        ):
+            while state_of(word := state.load()) == IN_SERVICE:
+                failed = node_word(generation_of(word), FAILED)
+                if state.cmpxchg_strong(word, failed).success:
+                    if block.parameters.durable:
+                        control.place.persist(control.map, at + 8)
+                    return True
+        return False
+    finally:
+        control.close()
 
 
 def unlink_quietly(url: str) -> None:

@@ -42,6 +42,7 @@ from limpet.shm.clients.sightings import Sightings
 from limpet.shm.endpoint import slots
 from limpet.shm.endpoint.layout import (
     CLIENT_SLOTS,
+    GATE,
     NODE_STATES,
     SLOT_SIZE,
     SLOTS_USED,
@@ -103,6 +104,8 @@ class Membership:
         """State words of the clients that were named as standing still."""
         self._swept = 0.0
         self._sweep_s = 0.0
+        self._gate = 0
+        """The number under which this process has the gate of a durable pool."""
         self.heart = Heart()
         self.host_name = hosts.given_name() if parameters.multi_host else ""
         """The name of this host; empty in a pool of one host."""
@@ -131,10 +134,17 @@ class Membership:
         slot = self.client.slot
         if self.client.ident and self.endpoint.load(slot) == self.client.word:
             self.release()
+            self.guard_gate(self._gate)
             # ORDER: the slot is FREE before it is unlocked, or it never will be: from here on a
             # slot that could not be given back is a dead client's, which other clients recover.
             if self.locks is not None:
                 self.locks.drop((slot - CLIENT_SLOTS) // SLOT_SIZE)
+
+    def guard_gate(self, number: int) -> None:
+        """Make no step without a slot while the gate has another number (gate.py). 0: end that."""
+        self._gate = number
+        if not self.ident:
+            self.endpoint.guard(GATE if number else 0, number)
 
     def forget(self) -> None:
         """Forget when the other clients were looked at, and since when they have stood still."""
@@ -188,6 +198,11 @@ class Membership:
     def is_local(self, slot: int) -> bool:
         """Whether the client of the slot is a process of this host and PID namespace."""
         return self.host_of(slot) == self.here
+
+    def is_provable(self, slot: int) -> bool:
+        """Whether this host's kernel shows, without a lease, if the client of the slot lives."""
+        host, here = self.host_of(slot), self.here
+        return host == here or (host.boot == here.boot and self._is_locked_here(slot))
 
     def dead(self, slot: int, word: int) -> bool:
         """Whether the client of that slot and state word is certainly dead, or has left."""

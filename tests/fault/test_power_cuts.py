@@ -39,6 +39,7 @@ from limpet.fault.explore.sim_program import parse_program
 from limpet.fault.explore.sim_run import Run, replay
 from limpet.fault.explore.sim_shrink import kind_of
 from limpet.shm import mending
+from limpet.shm.endpoint import layout
 from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.endpoint.simulated import PersistentMemory
 
@@ -130,7 +131,8 @@ def test_pool_that_counts_as_whole_too_early_is_caught(cluster: SimulatedCluster
     mend = mending._mend_memory
 
     def early(pool: Any) -> tuple[int, int]:
-        mending._set_power(pool.endpoint, pool.membership.here.boot)
+        endpoint = pool.endpoint
+        mending._set_power(pool, endpoint.load(layout.POWER), pool.membership.here.boot)
         return mend(pool)
 
     with mock.patch.object(mending, "_mend_memory", early):

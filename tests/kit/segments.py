@@ -15,7 +15,7 @@ from unittest import mock
 
 from limpet.shm.backends import dax, node, superblock
 from limpet.shm.backends.location import SHM_DIR
-from limpet.shm.endpoint.layout import CONTROL_NODE, NODE_STATES, OFFSET_MASK
+from limpet.shm.endpoint.layout import CONTROL_NODE, NODE_STATES, OFFSET_MASK, SUPERBLOCK_SIZE
 from limpet.shm.parameters import PoolParameters
 
 SCHEMES = ("shm", "file", "dax")
@@ -25,13 +25,18 @@ ALIGN = 64 << 10
 DEVICE_SIZE = 1 << 20
 
 
+def empty_device(size: int = DEVICE_SIZE) -> bytes:
+    """A device without signatures, whose memory is not zero otherwise."""
+    return bytes(SUPERBLOCK_SIZE) + b"\xa5" * (size - SUPERBLOCK_SIZE)
+
+
 def make_device(folder: Path, name: str, size: int = DEVICE_SIZE, align: int = ALIGN) -> Path:
     """A file full of stale bytes that stands in for a device, and its entry in `folder`/sys."""
     entry = folder / "sys" / name
     entry.mkdir(parents=True)
     (entry / "size").write_text(f"{size}\n")
     (entry / "align").write_text(f"{align}\n")
-    (folder / name).write_bytes(b"\xa5" * size)
+    (folder / name).write_bytes(empty_device(size))
     return folder / name
 
 

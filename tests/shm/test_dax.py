@@ -15,6 +15,7 @@ from kit.segments import (
     CONTROL_SIZE,
     DEVICE_SIZE,
     NODE_SIZE,
+    empty_device,
     location_on,
     make,
     make_device,
@@ -39,8 +40,6 @@ from limpet.shm.errors import (
     PoolTruncated,
 )
 from limpet.stores.pool import Pool
-
-STALE = b"\xa5"
 
 
 @pytest.fixture
@@ -191,8 +190,12 @@ def test_create_refuses_what_does_not_fit_or_is_not_aligned(location: Location) 
 
 
 def test_node_0_waits_for_the_control_segment(location: Location) -> None:
+    with pytest.raises(PoolNotFound):
+        node.create(location, 0, NODE_SIZE)
+    location.devices[0].write_bytes(b"\xa5" * DEVICE_SIZE)
     with pytest.raises(PoolForeign):
         node.create(location, 0, NODE_SIZE)
+    location.devices[0].write_bytes(empty_device())
     make(location)
     with pytest.raises(PoolIncomplete, match="must be created first"):
         node.create(location, 0, NODE_SIZE)
@@ -247,7 +250,7 @@ def _use(location: Location) -> None:
 def test_compare_and_swap_decides_between_two_creators(
     location: Location, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dax.Devices, "_refuse_claimed", lambda location: None)
+    monkeypatch.setattr(dax.Devices, "_refuse_used", lambda location, overwrite: None)
     winner = node.create(location, CONTROL_NODE, CONTROL_SIZE)
     with pytest.raises(PoolExists, match="one is being created"):
         node.create(location, CONTROL_NODE, 2 * CONTROL_SIZE)
@@ -318,7 +321,7 @@ def test_unused_device_is_left_alone(location: Location) -> None:
     with pytest.raises(PoolNotFound):
         node.unlink_all(location)
     for device in location.devices:
-        assert device.read_bytes() == STALE * DEVICE_SIZE
+        assert device.read_bytes() == empty_device()
 
 
 def test_numa_node_must_be_the_devices_own(location: Location) -> None:

@@ -4,9 +4,7 @@ it. Hosts are names in LIMPET_HOST here, and a host that boots again has another
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
-import logging
 import os
 import signal
 import time
@@ -16,62 +14,23 @@ from unittest import mock
 
 import pytest
 from click.testing import CliRunner
+from kit.durable_hosts import LEASE_S, Host, durable_pool, mended
 from kit.processes import Child, child
 
 import limpet
 from limpet.__main__ import main
-from limpet.fault.explore.sim_pools import SimulatedPmem
 from limpet.shm import mending
-from limpet.shm.backends.location import register
-from limpet.shm.backends.segments import destroy
-from limpet.shm.clients import hosts, liveness
 from limpet.shm.endpoint.fabric import BUILD
-from limpet.shm.endpoint.layout import GATE, POWER
+from limpet.shm.endpoint.layout import GATE
 from limpet.shm.errors import ParameterError
 from limpet.shm.mending import SEVERAL
 from limpet.stores.registry import KINDS
 
 pytestmark = pytest.mark.skipif(BUILD != "compiled", reason="a durable pool needs clwb")
-LEASE_S = 0.3
-_numbers = itertools.count()
-register(SimulatedPmem)
 
 
-class Host:
-    """A process of a host of that name, which opens the pool when it is told to."""
-
-    def __init__(self, url: str, name: str) -> None:
-        self.url = url
-        self.name = name
-        self.pool: Any = None
-        self.said: list[str] = []
-        self.handler = logging.Handler()
-        self.handler.emit = self._note  # type: ignore[method-assign]
-
-    def _note(self, record: logging.LogRecord) -> None:
-        self.said.append(record.getMessage())
-
-    def open(self) -> list[str]:
-        """Open the pool; what was logged."""
-        os.environ[hosts.VARIABLE] = self.name
-        liveness.forget_surroundings()
-        self.said.clear()
-        logging.getLogger("limpet").addHandler(self.handler)
-        self.pool = limpet.open(self.url)
-        return self.said
-
-    def put(self) -> None:
-        self.pool.store("race", name="s").put(self.name.encode(), b"value")
-
-    def keys(self) -> list[bytes]:
-        store = self.pool.store("race", name="s")
-        store.check()
-        self.pool.recover()
-        assert self.pool.audit()["leaked"] == 0
-        return sorted(store)
-
-    def power(self) -> int:
-        return int(self.pool.endpoint.load(POWER))
+class Opener(Host):
+    """A process that stands still in the gate."""
 
     def take_gate(self, unguarded: bool = False) -> None:
         """Open the pool, and stand still as soon as the gate is taken."""
@@ -88,35 +47,17 @@ class Host:
 
 
 def serving(url: str, name: str) -> contextlib.AbstractContextManager[Child]:
-    host = Host(url, name)
+    host = Opener(url, name)
     return child(
         open=host.open, put=host.put, keys=host.keys, power=host.power, gate=host.take_gate,
         unguarded=lambda: host.take_gate(unguarded=True), close=lambda: host.pool.close(),
     )  # fmt: skip
 
 
-def mended(said: list[str]) -> bool:
-    return any("it is whole again" in line for line in said)
-
-
 @pytest.fixture
 def url() -> Iterator[str]:
-    name = f"simulated://limpet-hosts-{os.getpid()}-{next(_numbers)}"
-    with child(make=lambda: make(name)) as maker:
-        maker.do("make")
-        maker.kill()
-    yield name
-    destroy(name)
-
-
-def make(name: str) -> None:
-    os.environ[hosts.VARIABLE] = "first"
-    liveness.forget_surroundings()
-    pool = limpet.create(
-        name, nodes=2, node_size=4 << 20, clients=16, multi_host=True, durable=True,
-        lease_us=int(LEASE_S * 1e6),
-    )  # fmt: skip
-    pool.store("race", name="s").put(b"first", b"value")
+    with durable_pool() as name:
+        yield name
 
 
 def test_pool_that_all_hosts_left_at_once_is_made_whole_by_the_first_to_come(url: str) -> None:

@@ -263,7 +263,7 @@ def test_publish_takes_superblocks_only(files: Location, data: bytes) -> None:
 def test_create_refuses_sizes_that_cannot_be(location: Location, size: int) -> None:
     with pytest.raises(ParameterError):
         node.create(location, CONTROL_NODE, size)
-    refused(location, CONTROL_NODE, PoolForeign if location.scheme == "dax" else PoolNotFound)
+    refused(location, CONTROL_NODE, PoolNotFound)
 
 
 def test_create_says_how_much_room_there_is(files: Location) -> None:
@@ -610,7 +610,7 @@ def status_of(location: Location) -> Any:
 
 
 def test_list_pools_says_what_is_wrong_with_each(location: Location) -> None:
-    assert status_of(location) == (["PoolForeign"] if location.scheme == "dax" else [])
+    assert status_of(location) == []
     make(location)
     assert node.list_pools(location.url) == [
         {

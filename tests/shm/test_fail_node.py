@@ -1,0 +1,85 @@
+"""A pool whose memory node is missing when it is opened: `limpet fail-node`."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from unittest import mock
+
+import pytest
+from click.testing import CliRunner, Result
+from kit.segments import make_device
+
+import limpet
+from limpet.__main__ import main
+from limpet.shm.backends import dax
+from limpet.shm.backends.segments import fail_node
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> Iterator[str]:
+    """A pool of three nodes, of which node 1 is missing."""
+    url = f"file://{tmp_path}/pool"
+    (tmp_path / "pool").mkdir()
+    with limpet.create(url, nodes=3, node_size=4 << 20, clients=8, multi_host=True) as pool:
+        pool.store("fusee", name="s", replicas=2, capacity=100).put(b"k", b"v")
+    (tmp_path / "pool" / "node.1").rename(tmp_path / "away")
+    yield url
+    limpet.destroy(url)
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(main, list(arguments))
+
+
+def test_error_names_the_command_that_makes_the_pool_open_again(url: str) -> None:
+    with pytest.raises(limpet.PoolIncomplete, match=f"limpet fail-node {url} 1"):
+        limpet.open(url, timeout_s=0)
+    assert run("fail-node", url, "1").output == "node 1 is marked as failed\n"
+    with limpet.open(url) as pool:
+        store = pool.store("fusee", name="s")
+        assert store.get(b"k") == b"v"
+        store.put(b"l", b"w")
+        store.check()
+        assert pool.nodes()[1]["state"] != "in service"
+    assert json.loads(run("fail-node", url, "1", "--json").stdout) == {"node": 1, "marked": False}
+
+
+def test_pool_whose_device_is_gone_opens_without_it(tmp_path: Path) -> None:
+    devices = [make_device(tmp_path, f"dax{number}.0", 4 << 20) for number in range(3)]
+    url = "dax://" + ",".join(map(str, devices))
+    with mock.patch.object(dax, "SYSFS", tmp_path / "sys"):
+        with limpet.create(url, clients=8) as pool:
+            pool.store("fusee", name="s", replicas=2, capacity=100).put(b"k", b"v")
+        devices[1].unlink()
+        shutil.rmtree(tmp_path / "sys" / "dax1.0")
+        with pytest.raises(limpet.PoolIncomplete, match=f"limpet fail-node {url} 1"):
+            limpet.open(url, timeout_s=0)
+        assert fail_node(url, 1)
+        with limpet.open(url) as pool:
+            assert pool.store("fusee", name="s").get(b"k") == b"v"
+        limpet.destroy(url)
+
+
+def test_clients_that_have_it_open_go_on_without_the_node(tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/pool"
+    (tmp_path / "pool").mkdir()
+    with limpet.create(url, nodes=3, node_size=4 << 20, clients=8) as pool:
+        store = pool.store("fusee", name="s", replicas=2, capacity=100)
+        store.put_many({b"%d" % number: b"value" for number in range(50)})
+        assert fail_node(url, 2)
+        assert all(store.get(b"%d" % number) == b"value" for number in range(50))
+        store.put(b"k", b"v")
+        store.check()
+        pool.replace_node(2)
+        assert pool.nodes()[2]["state"] == "in service"
+    limpet.destroy(url)
+
+
+def test_node_that_is_not_there_is_refused(url: str) -> None:
+    with pytest.raises(limpet.ParameterError, match="no node 3"):
+        fail_node(url, 3)
+    with pytest.raises(limpet.PoolNotFound):
+        fail_node(url + "2", 0)
