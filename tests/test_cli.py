@@ -55,7 +55,7 @@ def pool(name: str) -> str:
 def test_every_command_has_help() -> None:
     assert sorted(main.commands) == [
         "bench", "cache", "create", "delete", "demo", "destroy", "drill", "drop", "dump", "get",
-        "hosts", "inspect", "keys", "load", "ls", "put", "rack", "replace-node", "watch",
+        "hosts", "inspect", "keys", "load", "ls", "put", "rack", "rename", "replace-node", "watch",
     ]  # fmt: skip
     for command, body in main.commands.items():
         result = run(command, "--help")

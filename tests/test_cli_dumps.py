@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 from typing import Any
 
@@ -142,7 +143,124 @@ def test_decoded_dump_is_json_that_can_be_edited(pools: Any) -> None:
     loaded = run("load", second.url, stdin=f"{head}\n{edited}\n")
     assert loaded.exit_code == 0, loaded.output
     assert second.dict("config")["a"] == {"size": 2}
-    first.dict("config")["b"] = b"\xff"
-    refused = run("dump", first.url, "--store", "config", "--decoded")
-    assert refused.exit_code == 1
-    assert "'b' has no form in JSON" in refused.output
+
+
+OBJECTS: dict[Any, Any] = {
+    "a": {1: (2, 3), "x": [b"\xff", None, True]},
+    (1, ("t", b"u")): {"$tuple": [1]},
+    b"\x00": {"$bytes": {}},
+    5: float("inf"),
+    "5": {1, 2},
+    datetime.date(2026, 1, 2): "\ud800",
+    1.5: (),
+    None: {"a": {(1, 2): 10**5000}},
+}
+
+
+@pytest.mark.parametrize("kind", ["race", "cache"])
+def test_decoded_dump_keeps_types(pools: Any, kind: str) -> None:
+    first, second = pools(), pools()
+    there = first.cache("s") if kind == "cache" else first.dict("s")
+    there.update(OBJECTS)
+    dumped = run("dump", first.url, "--store", "s", "--decoded")
+    assert dumped.exit_code == 0, dumped.output
+    loaded = run("load", second.url, stdin=dumped.output)
+    assert loaded.exit_code == 0, loaded.output
+    other = second.cache("s") if kind == "cache" else second.dict("s")
+    assert dict(other) == OBJECTS
+    assert type(other["a"][1]) is tuple
+    assert [type(part) for part in other["a"]["x"]] == [bytes, type(None), bool]
+
+
+@pytest.mark.parametrize("codec", ["bytes", "msgpack", "str", "json", "pickle+zlib"])
+def test_decoded_dump_of_each_codec_gives_the_same_bytes(pools: Any, codec: str) -> None:
+    first, second = pools(), pools()
+    there = first.dict("s", codec=codec)
+    texts = {"a": "b", "17": '{"$bytes": "00"}', "\n": ""}
+    there.update({k.encode(): v.encode() for k, v in texts.items()} if codec == "bytes" else texts)
+    dumped = run("dump", first.url, "--store", "s", "--decoded")
+    loaded = run("load", second.url, stdin=dumped.output)
+    assert loaded.exit_code == 0, loaded.output
+    assert dict(second.dict("s").store.items()) == dict(there.store.items())
+
+
+def test_decoded_dump_has_the_bytes_of_what_cannot_be_decoded(pools: Any) -> None:
+    first, second = pools(), pools()
+    first.dict("s").store.put(b"\x00", b"\x80garbage")
+    first.dict("s").store.put(b"K\x05.", b"")  # not as the codec writes 5
+    dumped = run("dump", first.url, "--store", "s", "--decoded")
+    assert dumped.exit_code == 0, dumped.output
+    forms = [json.loads(line)["key"]["$encoded"] for line in dumped.output.splitlines()[1:]]
+    assert sorted(forms) == ["00", "4b052e"]
+    assert run("load", second.url, stdin=dumped.output).exit_code == 0
+    there = second.dict("s").store
+    assert dict(there.items()) == {b"\x00": b"\x80garbage", b"K\x05.": b""}
+
+
+def test_wrong_forms_in_a_decoded_dump_are_refused_by_line(pools: Any) -> None:
+    pool = pools()
+    head = '{"limpet": 1, "store": "s", "kind": "race", "codec": "pickle", "decoded": true}\n'
+    for value in (
+        '{"$bytes": "xyz"}', '{"$bytes": 5}', '{"$dict": [1]}', '[{"$encoded": "00"}]',
+        '{"$float": "many"}', '{"$tuple": 5}', '{"$encoded": null}', '{"$dict": [[[1], 2, 3]]}',
+    ):  # fmt: skip
+        done = run("load", pool.url, stdin=head + f'{{"key": "k", "value": {value}}}\n')
+        assert done.exit_code == 1, value
+        assert "line 2 is no entry of a dump" in done.output
+
+
+@pytest.mark.parametrize("kind", ["race", "cache"])
+@pytest.mark.parametrize("more", [(), ("--json",)])
+def test_each_key_that_keys_shows_is_found_by_get_and_delete(
+    pools: Any, kind: str, more: tuple[str, ...]
+) -> None:
+    pool = pools()
+    opened = pool.cache("s") if kind == "cache" else pool.dict("s")
+    values = {
+        key: number for number, key in enumerate([*OBJECTS, "null", '"5"', "a b", "\n", "[1"])
+    }
+    opened.update(values)
+    shown = run("keys", pool.url, "--store", "s", *more).output.splitlines()
+    assert len(shown) == len(values)
+    found = [run("get", pool.url, key, "--store", "s").output for key in shown]
+    assert sorted(map(int, found)) == sorted(values.values())
+    if kind == "cache":
+        assert [run("cache", pool.url, "s", "get", key).output for key in shown] == found
+    for key in shown:
+        assert run("delete", pool.url, key, "--store", "s").exit_code == 0
+    assert dict(opened) == {}
+
+
+def test_array_as_a_key_is_a_tuple(pools: Any) -> None:
+    pool = pools()
+    assert run("put", pool.url, '[1, "t"]', "v", "--codec", "pickle").exit_code == 0
+    assert dict(pool.dict()) == {(1, "t"): "v"}
+    assert run("cache", pool.url, "c", "stats").exit_code == 1
+    cache = pool.cache("c")
+    assert run("cache", pool.url, "c", "set", "[1]", '{"$tuple": [2]}').exit_code == 0
+    assert dict(cache) == {(1,): (2,)}
+
+
+def test_key_that_the_codec_does_not_take_is_a_usage_error(pools: Any) -> None:
+    pool = pools()
+    pool.dict("s")
+    pool.cache("c")
+    for command in ("get", "delete", "put"):
+        done = run(command, pool.url, '{"a": 1}', "--store", "s")
+        assert done.exit_code == 2
+        assert "cannot write {'a': 1}" in done.output
+    for command in (("get",), ("set", "--ttl", "5")):
+        done = run("cache", pool.url, "c", command[0], '{"a": 1}', *["v"][: len(command) - 1])
+        assert done.exit_code == 2
+        assert "cannot write {'a': 1}" in done.output
+
+
+def test_value_of_none_is_found(pools: Any) -> None:
+    pool = pools()
+    pool.cache("c")["n"] = None
+    pool.dict("s")["n"] = None
+    for done in (
+        run("cache", pool.url, "c", "get", "n"),
+        run("get", pool.url, "n", "--store", "s"),
+    ):
+        assert (done.exit_code, done.output) == (0, "null\n")

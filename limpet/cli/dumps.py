@@ -9,9 +9,9 @@ Keys and values are the store's bytes, in hexadecimal. So a dump decodes nothing
 pickle brings is run; `load` writes the same bytes into another pool, kind or version. Each entry is
 read at one moment; entries that change during a dump are as of different moments.
 
-With `--decoded` the first line has `"decoded": true`, and keys and values are as JSON what the
-codec makes of them; `load` encodes them again. They can be read and edited; decoding runs what a
-pickle brings.
+With `--decoded` the first line has `"decoded": true`, and keys and values are the objects that the
+codec makes of the bytes, as JSON that keeps their types (forms.py); `load` encodes them again. They
+can be read and edited; decoding runs what a pickle brings.
 
 Of a cache, an entry may have four fields more: `deadline_ms`, since 1970; `slide_ms`, for how long
 a read puts it off; `stale_ms`; and `tags`, by their numbers. Deadlines are absolute, so that a dump
@@ -28,9 +28,9 @@ from typing import IO, Any, Final
 import click
 
 import limpet
-from limpet.cli.common import json_option, json_or_text, print_json, print_line, url_argument
-from limpet.cli.values import existing, read, shown, store_option
-from limpet.shm.errors import ParameterError
+from limpet.cli.common import json_option, print_json, print_line, url_argument
+from limpet.cli.forms import key_bytes, key_form, text_of, value_bytes, value_form
+from limpet.cli.values import RAW, existing, key_named, read, shown, store_option
 from limpet.stores.cache.cache import tag_numbers, tags_of_numbers
 from limpet.stores.cache.layout import US_PER_MS
 from limpet.stores.cache.parameters import TTL_MAX_MS
@@ -40,8 +40,6 @@ from limpet.stores.registry import CACHES
 from limpet.stores.status import PUT
 
 FORMAT: Final = 1
-HEX: Final = Codec("hexadecimal", bytes.fromhex, bytes.hex, bytes.fromhex, bytes.hex)
-"""What is in a dump that is not decoded."""
 
 
 @click.command()
@@ -49,30 +47,35 @@ HEX: Final = Codec("hexadecimal", bytes.fromhex, bytes.hex, bytes.fromhex, bytes
 @store_option
 @json_option
 def keys(url: str, name: str, as_json: bool) -> None:
-    """Write the keys of a store to stdout, one a line: decoded, bytes in hexadecimal.
+    """Write the keys of a store to stdout, one a line, as `limpet get` takes them.
 
-    With --json, each is a JSON value, or the text that Python shows where it has no JSON form.
+    Keys of a store of bytes are in hexadecimal, for `get --hex`. Of a mapping they are text, or
+    JSON where text would be read as something else, or is not printable. With --json all are JSON.
     """
     with existing(url, name) as mapping:
-        for key in mapping:
-            if isinstance(key, bytes):
+        for key in _counted(mapping.store):
+            if mapping.codec.base == RAW:
                 click.echo(json.dumps(key.hex()) if as_json else key.hex())
-            elif as_json:
-                text = shown(key)
-                click.echo(text if _is_json(text) else json.dumps(text))
             else:
-                click.echo(key if isinstance(key, str) and key.isprintable() else shown(key))
+                form = key_form(key, mapping.codec)
+                click.echo(form if not as_json and _is_bare(form, mapping.codec) else text_of(form))
 
 
-def _is_json(text: str) -> bool:
-    return json_or_text(text) is not text
+def _is_bare(form: Any, codec: Codec) -> bool:
+    """Whether a key is text that `read` takes as it is."""
+    return isinstance(form, str) and form.isprintable() and read(form, codec.base, False) == form
+
+
+def _counted(store: Any) -> Iterator[bytes]:
+    """The keys of a store; of a cache, those that count."""
+    return (key for key in store if store.kind not in CACHES or key in store)
 
 
 @click.command()
 @url_argument
 @store_option
 @click.option("--decoded", is_flag=True,
-              help="Keys and values as JSON, decoded by the store's codec.")  # fmt: skip
+              help="Keys and values decoded by the store's codec, as JSON.")  # fmt: skip
 def dump(url: str, name: str, decoded: bool) -> None:
     """Write all entries of a store to stdout, as JSON Lines that `limpet load` reads.
 
@@ -80,29 +83,23 @@ def dump(url: str, name: str, decoded: bool) -> None:
     cache, the entries that count are written, with their deadlines and tags.
     """
     with existing(url, name) as mapping:
-        store = mapping.store
-        described = {"store": name, "kind": store.kind, "codec": mapping.codec.name}
+        store, codec = mapping.store, mapping.codec
+        described = {"store": name, "kind": store.kind, "codec": codec.name}
         print_line({"limpet": FORMAT, **described, **({"decoded": True} if decoded else {})})
-        codec = mapping.codec if decoded else HEX
         for key in store:
             found = _fields(store, key)
-            if found is not None:  # it was deleted meanwhile, or has expired
-                value = found.pop("value")
-                line = {"key": codec.decode_key(key), "value": codec.decode(value), **found}
-                click.echo(_as_json(line))
-
-
-def _as_json(line: dict[str, Any]) -> str:
-    try:
-        return json.dumps(line, ensure_ascii=False)
-    except (TypeError, ValueError) as error:
-        raise click.ClickException(
-            f"the entry {line['key']!r} has no form in JSON, dump it without --decoded: {error}"
-        ) from error
+            if found is None:  # it was deleted meanwhile, or has expired
+                continue
+            value = found.pop("value")
+            if decoded:
+                forms = {"key": key_form(key, codec), "value": value_form(value, codec)}
+            else:
+                forms = {"key": key.hex(), "value": value.hex()}
+            click.echo(text_of({**forms, **found}))
 
 
 def _fields(store: Any, key: bytes) -> dict[str, Any] | None:
-    """What a dump has of a key, besides the key."""
+    """The fields of an entry in a dump, besides the key; None: it does not count."""
     if store.kind not in CACHES:
         value = store.get(key)
         return None if value is None else {"value": value}
@@ -149,7 +146,7 @@ def load(url: str, file: IO[str], name: str | None, kind: str | None, as_json: b
             else pool.dict(name, store=kind, codec=head["codec"])
         )
         store: Any = opened.store
-        codec = opened.codec if head["decoded"] else HEX
+        codec = opened.codec if head["decoded"] else None
         count = expired = 0
         for number, line in lines:
             key, value, terms = _entry(line, number, codec)
@@ -182,13 +179,18 @@ def _head(lines: Iterator[tuple[int, str]]) -> dict[str, Any]:
     )
 
 
-def _entry(line: str, number: int, codec: Codec) -> tuple[bytes, bytes, Terms | None]:
-    """Key, value and, for a cache, the terms of an entry; None: it has expired."""
+def _entry(line: str, number: int, codec: Codec | None) -> tuple[bytes, bytes, Terms | None]:
+    """Key, value and, for a cache, the terms of an entry; None: it has expired.
+
+    `codec`: that of a decoded dump.
+    """
     try:
         entry = json.loads(line)
-        key, value = codec.encode_key(entry["key"]), codec.encode(entry["value"])
-        return key, value, _terms(entry)
-    except (ValueError, KeyError, TypeError, ParameterError) as error:
+        key, value = entry["key"], entry["value"]
+        if codec is None:
+            return bytes.fromhex(key), bytes.fromhex(value), _terms(entry)
+        return key_bytes(key, codec), value_bytes(value, codec), _terms(entry)
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise click.ClickException(f"line {number} is no entry of a dump: {error}") from error
 
 
@@ -255,9 +257,10 @@ def cache_get(where: tuple[str, str], key: str) -> None:
     """
     with limpet.open(where[0]) as pool:
         opened = _opened(pool, *where)
-        value = opened.get(read(key, opened.codec.base, False))
-    if value is None:
+        data = opened.store.get(key_named(key, opened.codec))
+    if data is None:
         raise click.ClickException(f"{where[0]}: cache {where[1]!r} has no key {key!r}")
+    value = opened.codec.decode(data)
     text = value.decode(errors="backslashreplace") if isinstance(value, bytes) else shown(value)
     click.echo(text)
 
@@ -271,5 +274,6 @@ def cache_set(where: tuple[str, str], key: str, value: str, ttl: int | None) -> 
     """Set KEY to VALUE: JSON, or text when it is not; in a cache of bytes, text."""
     with limpet.open(where[0]) as pool:
         opened = _opened(pool, *where)
-        codec = opened.codec.base
-        opened.set(read(key, codec, False), read(value, codec, False), ttl=ttl)
+        data = value_bytes(read(value, opened.codec.base, False), opened.codec)
+        terms = opened.terms(ttl, False, 0, ())
+        opened.store.write(key_named(key, opened.codec), data, PUT, terms)
