@@ -127,10 +127,81 @@ def test_dump_of_a_cache_is_loaded_into_another_kind(pools: Any) -> None:
 def test_entry_with_wrong_terms_is_refused_by_line(pools: Any) -> None:
     pool = pools()
     head = '{"limpet": 1, "store": "s", "kind": "cache", "codec": "bytes"}\n'
-    for field in ('"tags": [1, 2, 3, 4, 5, 6]', '"tags": [0]', '"deadline_ms": "soon"'):
+    for field in (
+        '"tags": [1, 2, 3, 4, 5, 6]', '"tags": [0]', '"tags": ["x"]', '"tags": 5',
+        '"deadline_ms": "soon"', '"deadline_ms": -1', '"deadline_ms": 1.5', '"deadline_ms": 1e30',
+        '"slide_ms": -5', '"slide_ms": 4294967296', '"stale_ms": -1', '"stale_ms": true',
+    ):  # fmt: skip
         done = run("load", pool.url, stdin=head + f'{{"key": "61", "value": "62", {field}}}\n')
         assert done.exit_code == 1, done.output
         assert "line 2 is no entry of a dump" in done.output
+        assert pool.stores() == []
+
+
+def test_cache_is_made_again_with_its_parameters(pools: Any) -> None:
+    first, second = pools(), pools()
+    cache = first.cache("pages", max_bytes="1MiB", max_items=500, ttl=60_000, policy="fifo")
+    cache["a"] = 1
+    dumped = run("dump", first.url, "--store", "pages").output
+    assert run("load", second.url, stdin=dumped).exit_code == 0
+    made = {one["name"]: one["parameters"] for one in second.stores()}
+    there = cache.store.parameters
+    for field in ("max_bytes", "max_items", "ttl_ms", "policy"):
+        assert made["pages"][field] == getattr(there, field)
+    second.cache("pages")["b"] = 2
+    assert 0 < (second.cache("pages").expires_in("b") or 0) <= 60_000
+    # a cache that is there stays as it is
+    second.cache("other", max_items=7)
+    assert run("load", second.url, "--store", "other", stdin=dumped).exit_code == 0
+    assert second.cache("other").stats()["max_items"] == 7
+    refused = run("load", second.url, "--store", "other", "--max-items", "9", stdin=dumped)
+    assert "max_items=7, not 9" in refused.output
+
+
+def test_load_gives_a_cache_other_bounds(pools: Any) -> None:
+    first, second = pools(), pools()
+    first.cache("pages", max_bytes="1MiB")["a"] = 1
+    dumped = run("dump", first.url, "--store", "pages").output
+    head, line = dumped.splitlines()
+    large = head.replace(str(1 << 20), str(1 << 40)) + f"\n{line}\n"
+    done = run("load", second.url, stdin=large)
+    assert done.exit_code == 2
+    assert "more than the pool's memory" in done.output
+    assert "--max-bytes" in done.output
+    assert second.stores() == []
+    more = ("--max-bytes", "512KiB", "--max-items", "30")
+    assert run("load", second.url, *more, stdin=large).exit_code == 0
+    stats = second.cache("pages").stats()
+    assert (stats["max_bytes"], stats["max_items"], stats["items"]) == (1 << 19, 30, 1)
+    refused = run("load", second.url, *more, "--store", "s", "--kind", "race", stdin=dumped)
+    assert (refused.exit_code, [one["name"] for one in second.stores()]) == (2, ["pages"])
+    for old, new in (
+        ('"max_items"', '"max_things"'), (str(1 << 20), "[]"), (str(1 << 20), "true"),
+        ('"clock"', "5"), ('"ttl_ms": 0', '"ttl_ms": "x"'), ('{"max_bytes"', '5, "x": {"b"'),
+    ):  # fmt: skip
+        assert old in head
+        wrong = head.replace(old, new)
+        done = run("load", second.url, "--store", "s", stdin=f"{wrong}\n{line}\n")
+        assert done.exit_code in (1, 2), (new, done.output)
+        assert "Error: " in done.output
+
+
+def test_entry_that_is_too_large_is_refused_by_line(pools: Any) -> None:
+    first, second = pools(), pools()
+    first.dict("s", codec="bytes")[b"k" * 100] = b"v"
+    dumped = run("dump", first.url, "--store", "s").output
+    done = run("load", second.url, "--kind", "loco", stdin=dumped)
+    assert done.exit_code == 1
+    assert "line 2: KeyTooLarge" in done.output
+    assert second.stores() == []  # nothing was loaded
+    head, line = dumped.splitlines()
+    short = '{"key": "", "value": "00"}'
+    done = run("load", second.url, "--kind", "loco", stdin=f"{head}\n{short}\n{line}\n")
+    assert "line 3: KeyTooLarge" in done.output
+    assert dict(second.dict("s", store="loco")) == {b"": b"\0"}
+    again = run("load", second.url, stdin=dumped)
+    assert "line 2: KeyTooLarge" in again.output
+    assert len(second.dict("s", store="loco")) == 1
 
 
 def test_decoded_dump_is_json_that_can_be_edited(pools: Any) -> None:
