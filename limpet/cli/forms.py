@@ -1,6 +1,6 @@
 """Keys and values as JSON that gives back the same objects: for `keys`, `get` and decoded dumps.
 
-What JSON has a type for is written as that. Other objects are written as one with a single name:
+An object whose type JSON has is written as that. Another one is written under a single name:
 
     {"$bytes": "00ff"}           bytes, in hexadecimal
     {"$tuple": [2, 3]}           a tuple; in a key it is an array, since no key is a list
