@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import time
 from typing import Any
 
 import pytest
@@ -109,6 +110,17 @@ def test_dump_of_a_cache_keeps_deadlines_and_tags(pools: Any) -> None:
     other.invalidate("y")
     assert "a" not in other
     assert "b" in other
+
+
+def test_entry_is_loaded_with_a_deadline_in_a_year(pools: Any) -> None:
+    pool = pools()
+    head = '{"limpet": 1, "store": "s", "kind": "cache", "codec": "bytes"}\n'
+    for days in (400, 40_000):
+        deadline = time.time_ns() // 1_000_000 + days * 86_400_000
+        line = f'{{"key": "61", "value": "62", "deadline_ms": {deadline}}}\n'
+        assert run("load", pool.url, stdin=head + line).exit_code == 0
+        assert pool.cache("s").store.entry(b"a")[2] == pytest.approx(deadline * 1000, abs=60e6)
+        assert pool.cache("s")[b"a"] == b"b"
 
 
 def _slide_and_stale(cache: Any, key: str) -> tuple[int, int]:

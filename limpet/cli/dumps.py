@@ -271,7 +271,7 @@ def _terms(entry: dict[str, Any]) -> Terms | None:
     if deadline and left <= 0:
         return None
     tags = tags_of_numbers(numbers)
-    return Terms(min(left, TTL_MAX_MS) if deadline else 0, slide, stale, tags)
+    return Terms(left if deadline else 0, slide, stale, tags)
 
 
 # ---- caches --------------------------------------------------------------------------------------
