@@ -44,7 +44,7 @@ from limpet.stores.codecs import Codec, name_of
 from limpet.stores.contents import StoreContents
 from limpet.stores.dict import SharedDict
 from limpet.stores.names import NAME_SIZE_MAX, is_name
-from limpet.stores.registry import INTERNAL, kind_named, store_class
+from limpet.stores.registry import CACHES, INTERNAL, kind_named, store_class
 from limpet.stores.rtx.transaction import ATTEMPTS, Result, Transaction, run
 from limpet.stores.rtx.user_objects import TxObject, TxObjects, named_object, object_array
 from limpet.stores.views import settle_late
@@ -164,13 +164,13 @@ class Pool(PoolCore):
         """Raise StoreMismatch if the store is of another kind or codec, or has other parameters."""
         if stored["kind"] != kind:
             raise StoreMismatch(
-                f"{self.url}: {name!r} is a {stored['kind']} store, not a {kind} store"
+                f"{self.url}: {name!r} is a {stored['kind']} store, not a {kind} store; "
+                f"{_way_to(name, stored)}take another name"
             )
         if codec is not None and stored["codec"] != codec:
-            how = "pool.store()" if stored["codec"] == RAW else "pool.dict()"
             raise StoreMismatch(
                 f"{self.url}: the keys and values of {name!r} are written with the codec "
-                f"{stored['codec']!r}, not {codec!r}; open it with {how}"
+                f"{stored['codec']!r}, not {codec!r}; {_way_to(name, stored)}take another name"
             )
         there = self.parameters_of(stored, name)
         for field, value in parameters.items():
@@ -295,11 +295,17 @@ class Pool(PoolCore):
             raise StoreError(f"{self.url} has no store {old!r} to rename{kinds}")
         if old == new:
             return
-        renamed = new not in there and self.exclusively(
+        if new in there:
+            raise StoreError(
+                f"{self.url} has a store {new!r} already; take another name, or drop that store"
+            )
+        if not self.exclusively(
             lambda: self.catalogue.rename(old.encode(), new.encode(), self.membership, finish)
-        )
-        if not renamed:
-            raise StoreError(f"{self.url} has a store {new!r} already, or {old!r} was dropped")
+        ):
+            raise StoreError(
+                f"{self.url}: {old!r} was not renamed: meanwhile another client has renamed or "
+                f"dropped it, or taken the name {new!r}; pool.stores() lists the stores"
+            )
 
     def linking(self) -> list[Entry]:
         """The entries of all stores that link to objects."""
@@ -541,6 +547,21 @@ def _check_name(name: str) -> None:
         raise ParameterError(
             f"a store's name is text of 1 to {NAME_SIZE_MAX} bytes of UTF-8, not {name!r}"
         )
+
+
+def _way_to(name: str, stored: dict[str, Any]) -> str:
+    """The part of a message that says how a store is opened that is there; empty for no store of
+    the user's."""
+    kind = stored["kind"]
+    if kind in INTERNAL:
+        return ""
+    if kind in CACHES:
+        call = f"cache({name!r})"
+    elif stored["codec"] == RAW:
+        call = f"store({kind!r}, {name!r})"
+    else:
+        call = f"dict({name!r}, store={kind!r})"
+    return f"open it with pool.{call}, or "
 
 
 def _why_not(kind: str, cls: Any, given: dict[str, Any], error: TypeError) -> str:

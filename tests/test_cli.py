@@ -66,6 +66,19 @@ def test_every_command_has_help() -> None:
         assert "Usage: " in result.output
 
 
+def test_help_has_no_sentence_that_begins_as_a_question() -> None:
+    texts = list(_help_of(main))
+    assert len(texts) > 30
+    assert [text for text in texts if re.search(r"(^|[.:;]\s+)(What|Who) [^?]*$", text)] == []
+
+
+def _help_of(command: click.Command) -> Iterator[str]:
+    yield (command.help or "").strip()
+    if isinstance(command, click.Group):
+        for body in command.commands.values():
+            yield from _help_of(body)
+
+
 def test_create_makes_what_was_asked_for(name: str) -> None:
     made = report(
         "create", name, "--nodes", "3", "--node-size", "1MiB", "--block-size", "32KiB",

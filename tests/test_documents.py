@@ -17,12 +17,13 @@ from limpet.bench.cli import bench
 from limpet.cli.drill import drill
 from limpet.fault.matrix.channel_kinds import CHANNELS
 from limpet.stores.base import Store
-from limpet.stores.registry import KINDS, UNRECOVERED
+from limpet.stores.registry import KINDS, UNPROVED, UNRECOVERED, store_class
 
 pytestmark = pytest.mark.either_build("documents are the same")
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/*.md")])
+API = ROOT / "docs/api.md"
 FOLDERS = "shm|stores|fault|bench|limpet|tests|docs|examples"
 EACH = pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 
@@ -58,6 +59,20 @@ def test_calls_that_are_listed_exist() -> None:
         named = set(re.findall(rf"\b{owner}\.([a-z_]+)\(", text))
         assert len(named) > 2, owner
         assert [name for name in sorted(named) if not hasattr(thing, name)] == []
+
+
+def test_kinds_that_replace_a_value_in_one_step_are_named() -> None:
+    line = re.search(r"setdefault in every kind, the others in\n.*\)  +(.*) \(", API.read_text())
+    assert line is not None
+    known = {**KINDS, **UNRECOVERED, **UNPROVED}
+    assert set(line[1].split(", ")) == {kind for kind in known if store_class(kind).swaps}
+
+
+def test_adapters_that_are_listed_are_named_beside_the_cache() -> None:
+    listed = re.findall(r"^\| (\S+).*\| \[.*\]\(#", (ROOT / "docs/adapters.md").read_text(), re.M)
+    assert len(listed) > 7
+    text = (ROOT / "docs/cache.md").read_text().partition("## Adapters")[2].partition("\n## ")[0]
+    assert [name for name in listed if name not in text] == []
 
 
 @EACH

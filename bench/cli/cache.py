@@ -67,7 +67,7 @@ def cache_command(
     """Hit ratios of the cache's policies, beside exact ones and those of other packages.
 
     With --speed instead the time of a hit, of a set, of a computation, and the rate of a mix,
-    beside Redis and others. What is not installed is left out, and named.
+    beside Redis and others. Packages that are not installed are left out, and named.
     """
     if speed:
         _measure_speed(names, processes, rounds, seconds_per_cell, records, seed, as_json)

@@ -9,13 +9,14 @@ Keys and values are the store's bytes, in hexadecimal. So a dump decodes nothing
 pickle brings is run; `load` writes the same bytes into another pool, kind or version. Each entry is
 read at one moment; entries that change during a dump are as of different moments.
 
-With `--decoded` the first line has `"decoded": true`, and keys and values are as JSON what the
-codec makes of them; `load` encodes them again. They can be read and edited; decoding runs what a
-pickle brings.
+With `--decoded` the first line has `"decoded": true`, and keys and values are the objects that the
+codec makes of the bytes, as JSON that keeps their types (forms.py); `load` encodes them again. They
+can be read and edited; decoding runs what a pickle brings.
 
-Of a cache, an entry may have four fields more: `deadline_ms`, since 1970; `slide_ms`, for how long
-a read puts it off; `stale_ms`; and `tags`, by their numbers. Deadlines are absolute, so that a dump
-that is loaded later brings nothing back that has expired meanwhile.
+Of a cache, the first line has `"parameters"`: `max_bytes`, `max_items`, `ttl_ms` and `policy`, with
+which `load` makes it again. An entry may have four fields more: `deadline_ms`, since 1970;
+`slide_ms`, for how long a read puts it off; `stale_ms`; and `tags`, by their numbers. Deadlines are
+absolute, so that a dump that is loaded later brings nothing back that has expired meanwhile.
 """
 
 from __future__ import annotations
@@ -28,11 +29,13 @@ from typing import IO, Any, Final
 import click
 
 import limpet
-from limpet.cli.common import json_option, json_or_text, print_json, print_line, url_argument
-from limpet.cli.values import existing, read, shown, store_option
+from limpet.cli.common import json_option, print_json, print_line, url_argument
+from limpet.cli.forms import key_bytes, key_form, text_of, value_bytes, value_form
+from limpet.cli.values import RAW, existing, key_named, read, shown, store_option
 from limpet.shm.errors import ParameterError
+from limpet.shm.parameters import check_whole, parse_size
 from limpet.stores.cache.cache import tag_numbers, tags_of_numbers
-from limpet.stores.cache.layout import US_PER_MS
+from limpet.stores.cache.layout import TAGS_MAX, US_PER_MS
 from limpet.stores.cache.parameters import TTL_MAX_MS
 from limpet.stores.cache.terms import Terms
 from limpet.stores.codecs import Codec
@@ -40,8 +43,9 @@ from limpet.stores.registry import CACHES
 from limpet.stores.status import PUT
 
 FORMAT: Final = 1
-HEX: Final = Codec("hexadecimal", bytes.fromhex, bytes.hex, bytes.fromhex, bytes.hex)
-"""The values in a dump that are not decoded."""
+PARAMETERS: Final = ("max_bytes", "max_items", "ttl_ms", "policy")
+"""Of a cache, what its dump has."""
+DEADLINE_MAX_MS: Final = 1 << 50
 
 
 @click.command()
@@ -49,30 +53,35 @@ HEX: Final = Codec("hexadecimal", bytes.fromhex, bytes.hex, bytes.fromhex, bytes
 @store_option
 @json_option
 def keys(url: str, name: str, as_json: bool) -> None:
-    """Write the keys of a store to stdout, one a line: decoded, bytes in hexadecimal.
+    """Write the keys of a store to stdout, one a line, as `limpet get` takes them.
 
-    With --json, each is a JSON value, or the text that Python shows where it has no JSON form.
+    Keys of a store of bytes are in hexadecimal, for `get --hex`. Of a mapping they are text, or
+    JSON where text would be read as something else, or is not printable. With --json all are JSON.
     """
     with existing(url, name) as mapping:
-        for key in mapping:
-            if isinstance(key, bytes):
+        for key in _counted(mapping.store):
+            if mapping.codec.base == RAW:
                 click.echo(json.dumps(key.hex()) if as_json else key.hex())
-            elif as_json:
-                text = shown(key)
-                click.echo(text if _is_json(text) else json.dumps(text))
             else:
-                click.echo(key if isinstance(key, str) and key.isprintable() else shown(key))
+                form = key_form(key, mapping.codec)
+                click.echo(form if not as_json and _is_bare(form, mapping.codec) else text_of(form))
 
 
-def _is_json(text: str) -> bool:
-    return json_or_text(text) is not text
+def _is_bare(form: Any, codec: Codec) -> bool:
+    """Whether a key is text that `read` takes as it is."""
+    return isinstance(form, str) and form.isprintable() and read(form, codec.base, False) == form
+
+
+def _counted(store: Any) -> Iterator[bytes]:
+    """The keys of a store; of a cache, those that count."""
+    return (key for key in store if store.kind not in CACHES or key in store)
 
 
 @click.command()
 @url_argument
 @store_option
 @click.option("--decoded", is_flag=True,
-              help="Keys and values as JSON, decoded by the store's codec.")  # fmt: skip
+              help="Keys and values decoded by the store's codec, as JSON.")  # fmt: skip
 def dump(url: str, name: str, decoded: bool) -> None:
     """Write all entries of a store to stdout, as JSON Lines that `limpet load` reads.
 
@@ -80,29 +89,25 @@ def dump(url: str, name: str, decoded: bool) -> None:
     cache, the entries that count are written, with their deadlines and tags.
     """
     with existing(url, name) as mapping:
-        store = mapping.store
-        described = {"store": name, "kind": store.kind, "codec": mapping.codec.name}
-        print_line({"limpet": FORMAT, **described, **({"decoded": True} if decoded else {})})
-        codec = mapping.codec if decoded else HEX
+        store, codec = mapping.store, mapping.codec
+        head = {"limpet": FORMAT, "store": name, "kind": store.kind, "codec": codec.name}
+        if store.kind in CACHES:
+            head["parameters"] = {field: getattr(store.parameters, field) for field in PARAMETERS}
+        print_line({**head, **({"decoded": True} if decoded else {})})
         for key in store:
             found = _fields(store, key)
-            if found is not None:  # it was deleted meanwhile, or has expired
-                value = found.pop("value")
-                line = {"key": codec.decode_key(key), "value": codec.decode(value), **found}
-                click.echo(_as_json(line))
-
-
-def _as_json(line: dict[str, Any]) -> str:
-    try:
-        return json.dumps(line, ensure_ascii=False)
-    except (TypeError, ValueError) as error:
-        raise click.ClickException(
-            f"the entry {line['key']!r} has no form in JSON, dump it without --decoded: {error}"
-        ) from error
+            if found is None:  # it was deleted meanwhile, or has expired
+                continue
+            value = found.pop("value")
+            if decoded:
+                forms = {"key": key_form(key, codec), "value": value_form(value, codec)}
+            else:
+                forms = {"key": key.hex(), "value": value.hex()}
+            click.echo(text_of({**forms, **found}))
 
 
 def _fields(store: Any, key: bytes) -> dict[str, Any] | None:
-    """The fields that a dump has of a key, besides the key."""
+    """The fields of an entry in a dump, besides the key; None: it does not count."""
     if store.kind not in CACHES:
         value = store.get(key)
         return None if value is None else {"value": value}
@@ -124,13 +129,25 @@ def _fields(store: Any, key: bytes) -> dict[str, Any] | None:
 @click.argument("file", type=click.File("r"), default="-")
 @click.option("--store", "name", help="Name of the store.  [default: that of the dump]")
 @click.option("--kind", help="Kind, if the store is to be made.  [default: that of the dump]")
+@click.option("--max-bytes", help="Of a cache that is to be made.  [default: that of the dump]")
+@click.option("--max-items", type=int,
+              help="Of a cache that is to be made.  [default: that of the dump]")  # fmt: skip
 @json_option
-def load(url: str, file: IO[str], name: str | None, kind: str | None, as_json: bool) -> None:
+def load(
+    url: str,
+    file: IO[str],
+    name: str | None,
+    kind: str | None,
+    max_bytes: str | None,
+    max_items: int | None,
+    as_json: bool,
+) -> None:
     """Put the entries of a dump in FILE, or in stdin, into a store of a pool; make it if needed.
 
     Entries that are there already are replaced. The codec is that of the dump. A cache keeps their
     deadlines and tags, and takes no entry that has expired since; other kinds take all, and forget
     both. Stops at the first line that is wrong, with its number; the entries before it are loaded.
+    If there are none, the store that was made for them is dropped again.
     """
     lines = enumerate(file, 1)
     with limpet.open(url) as pool:
@@ -143,24 +160,18 @@ def load(url: str, file: IO[str], name: str | None, kind: str | None, as_json: b
                 f"{url}: store {name!r} has the codec {there['codec']!r}, and the dump "
                 f"{head['codec']!r}; give another --store"
             )
-        opened = (
-            pool.cache(name, codec=head["codec"])
-            if kind in CACHES
-            else pool.dict(name, store=kind, codec=head["codec"])
-        )
-        store: Any = opened.store
-        codec = opened.codec if head["decoded"] else HEX
-        count = expired = 0
-        for number, line in lines:
-            key, value, terms = _entry(line, number, codec)
-            if kind not in CACHES:
-                store.put(key, value)
-            elif terms is None:
-                expired += 1
-                continue
-            else:
-                store.write(key, value, PUT, terms)
-            count += 1
+        bounds = {
+            "max_bytes": None if max_bytes is None else parse_size(max_bytes),
+            "max_items": max_items,
+        }
+        given = {field: bound for field, bound in bounds.items() if bound is not None}
+        opened = _target(pool, name, kind, head, there is not None, given)
+        try:
+            count, expired = _load(opened, lines, head["decoded"])
+        except BaseException:
+            if not there and next(iter(opened.store), None) is None:
+                pool.drop(name)
+            raise
     if as_json:
         counts = {"entries": count, "expired": expired}
         print_json({"store": name, "kind": kind, "codec": head["codec"], **counts})
@@ -169,38 +180,98 @@ def load(url: str, file: IO[str], name: str | None, kind: str | None, as_json: b
         click.echo(f"loaded {count} entries into store {name!r} of {url}{left_out}")
 
 
+def _target(
+    pool: limpet.Pool,
+    name: str,
+    kind: str,
+    head: dict[str, Any],
+    is_there: bool,
+    given: dict[str, Any],
+) -> Any:
+    """The store for a dump; a cache is made with the parameters of the dump, and those given."""
+    if kind not in CACHES:
+        if given:
+            raise click.UsageError(f"--max-bytes and --max-items are of caches; {name!r} is {kind}")
+        return pool.dict(name, store=kind, codec=head["codec"])
+    parameters = given if is_there else {**head["parameters"], **given}
+    parameters = {"ttl" if field == "ttl_ms" else field: one for field, one in parameters.items()}
+    try:
+        return pool.cache(name, codec=head["codec"], **parameters)
+    except ParameterError as error:
+        raise click.UsageError(
+            f"{pool.url}: cache {name!r} cannot be made: {error}; --max-bytes and --max-items give "
+            "it other bounds than the dump"
+        ) from error
+
+
+def _load(opened: Any, lines: Iterator[tuple[int, str]], decoded: bool) -> tuple[int, int]:
+    """Put the entries into a store; how many were, and how many have expired."""
+    store, codec = opened.store, opened.codec if decoded else None
+    count = expired = 0
+    for number, line in lines:
+        key, value, terms = _entry(line, number, codec)
+        try:
+            if store.kind not in CACHES:
+                store.put(key, value)
+            elif terms is None:
+                expired += 1
+                continue
+            else:
+                store.write(key, value, PUT, terms)
+        except limpet.LimpetError as error:
+            kind = type(error).__name__
+            raise click.ClickException(f"line {number}: {kind}: {error}") from error
+        count += 1
+    return count, expired
+
+
 def _head(lines: Iterator[tuple[int, str]]) -> dict[str, Any]:
     try:
         head = json.loads(next(lines, (1, ""))[1])
-        if head["limpet"] == FORMAT:
+        parameters = dict(head.get("parameters", {}))
+        if head["limpet"] == FORMAT and set(parameters) <= set(PARAMETERS):
             texts = {name: str(head[name]) for name in ("store", "kind", "codec")}
-            return {**texts, "decoded": bool(head.get("decoded"))}
-    except (ValueError, KeyError, TypeError):
+            return {**texts, "decoded": bool(head.get("decoded")), "parameters": parameters}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         pass
     raise click.ClickException(
         f"line 1 does not begin a dump of format {FORMAT}; `limpet dump` writes one"
     )
 
 
-def _entry(line: str, number: int, codec: Codec) -> tuple[bytes, bytes, Terms | None]:
-    """Key, value and, for a cache, the terms of an entry; None: it has expired."""
+def _entry(line: str, number: int, codec: Codec | None) -> tuple[bytes, bytes, Terms | None]:
+    """Key, value and, for a cache, the terms of an entry; None: it has expired.
+
+    `codec`: that of a decoded dump.
+    """
     try:
         entry = json.loads(line)
-        key, value = codec.encode_key(entry["key"]), codec.encode(entry["value"])
-        return key, value, _terms(entry)
-    except (ValueError, KeyError, TypeError, ParameterError) as error:
+        key, value = entry["key"], entry["value"]
+        if codec is None:
+            return bytes.fromhex(key), bytes.fromhex(value), _terms(entry)
+        return key_bytes(key, codec), value_bytes(value, codec), _terms(entry)
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise click.ClickException(f"line {number} is no entry of a dump: {error}") from error
 
 
 def _terms(entry: dict[str, Any]) -> Terms | None:
-    deadline, slide, stale = (
-        int(entry.get(name, 0)) for name in ("deadline_ms", "slide_ms", "stale_ms")
-    )
+    """The terms of an entry of a cache; None: it has expired. Raises ParameterError, TypeError."""
+    times = []
+    for name, most in (
+        ("deadline_ms", DEADLINE_MAX_MS), ("slide_ms", TTL_MAX_MS), ("stale_ms", TTL_MAX_MS),
+    ):  # fmt: skip
+        time_ms = entry.get(name, 0)
+        check_whole(name, time_ms, 0, most)
+        times.append(time_ms)
+    deadline, slide, stale = times
+    numbers = list(entry.get("tags", ()))
+    for number in numbers:
+        check_whole("the number of a tag", number, 1, TAGS_MAX - 1)
     left = deadline - time.time_ns() // 1_000_000
     if deadline and left <= 0:
         return None
-    tags = tags_of_numbers(map(int, entry.get("tags", ())))
-    return Terms(min(left, TTL_MAX_MS) if deadline else 0, slide, stale, tags)
+    tags = tags_of_numbers(numbers)
+    return Terms(left if deadline else 0, slide, stale, tags)
 
 
 # ---- caches --------------------------------------------------------------------------------------
@@ -255,9 +326,10 @@ def cache_get(where: tuple[str, str], key: str) -> None:
     """
     with limpet.open(where[0]) as pool:
         opened = _opened(pool, *where)
-        value = opened.get(read(key, opened.codec.base, False))
-    if value is None:
+        data = opened.store.get(key_named(key, opened.codec))
+    if data is None:
         raise click.ClickException(f"{where[0]}: cache {where[1]!r} has no key {key!r}")
+    value = opened.codec.decode(data)
     text = value.decode(errors="backslashreplace") if isinstance(value, bytes) else shown(value)
     click.echo(text)
 
@@ -271,5 +343,6 @@ def cache_set(where: tuple[str, str], key: str, value: str, ttl: int | None) -> 
     """Set KEY to VALUE: JSON, or text when it is not; in a cache of bytes, text."""
     with limpet.open(where[0]) as pool:
         opened = _opened(pool, *where)
-        codec = opened.codec.base
-        opened.set(read(key, codec, False), read(value, codec, False), ttl=ttl)
+        data = value_bytes(read(value, opened.codec.base, False), opened.codec)
+        terms = opened.terms(ttl, False, 0, ())
+        opened.store.write(key_named(key, opened.codec), data, PUT, terms)

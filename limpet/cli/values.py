@@ -2,13 +2,13 @@
 whole stores.
 
 In a store of bytes, KEY and VALUE are text (UTF-8) or, with --hex, bytes in hexadecimal. In a
-mapping, which has a codec, they are JSON, or text when they are not; of the codec str, always text.
+mapping, which has a codec, they are JSON (forms.py), or text when they are not; of the codec str,
+always text.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -17,6 +17,8 @@ import click
 
 import limpet
 from limpet.cli.common import hex_option, json_or_text, octets, url_argument
+from limpet.cli.forms import form_of, key_bytes, text_of, value_bytes
+from limpet.stores.codecs import Codec
 from limpet.stores.registry import CACHES
 
 store_option = click.option("--store", "name", default="default", show_default=True,
@@ -43,7 +45,7 @@ def existing(url: str, name: str) -> Iterator[Any]:
 
 
 def read(text: str, codec: str, as_hex: bool) -> Any:
-    """A key or value from the command line, in the form that the codec takes."""
+    """A key or value from the command line: bytes or text, if the codec is of these, or a form."""
     if codec == RAW:
         return octets(text, as_hex)
     if codec == TEXT and not as_hex:
@@ -53,10 +55,16 @@ def read(text: str, codec: str, as_hex: bool) -> Any:
     return json_or_text(text)
 
 
+def key_named(text: str, codec: Codec, as_hex: bool = False) -> bytes:
+    """The store's bytes of a key from the command line."""
+    return key_bytes(read(text, codec.base, as_hex), codec)
+
+
 def shown(value: Any) -> str:
+    """A value as JSON, or as Python shows it if it has no form in JSON."""
     try:
-        return json.dumps(value, ensure_ascii=False)
-    except (TypeError, ValueError):
+        return text_of(form_of(value))
+    except (TypeError, ValueError, RecursionError):
         return repr(value)
 
 
@@ -69,15 +77,16 @@ def get(url: str, key: str, name: str, as_hex: bool) -> None:
     """Write the value of KEY to stdout. Exit status 1 without one.
 
     Bytes are written as they are, or in hexadecimal; decoded values as JSON, or as Python shows
-    them. Reading a pickle runs the code that its writer put there.
+    them. Reading a pickle runs the code that its writer put there. KEY is as `limpet keys` shows
+    it; after -- if it begins with -.
     """
     with existing(url, name) as mapping:
-        codec = mapping.codec.base
-        wanted = read(key, codec, as_hex)
-        if wanted not in mapping:
-            raise click.ClickException(f"{url}: store {name!r} has no key {key!r}")
-        value = mapping.get(wanted)
-    if codec != RAW:
+        codec = mapping.codec
+        data = mapping.store.get(key_named(key, codec, as_hex))
+    if data is None:
+        raise click.ClickException(f"{url}: store {name!r} has no key {key!r}")
+    value = codec.decode(data)
+    if codec.base != RAW:
         click.echo(shown(value))
     elif as_hex:
         click.echo(value.hex())
@@ -102,18 +111,16 @@ def put(
         if there is None:
             codec = codec or RAW
         mapping = pool.dict(name, store=there["kind"] if there else kind, codec=codec)
-        codec = mapping.codec.base
-        data: Any
+        base = mapping.codec.base
+        given: Any
         if value != "-":
-            data = read(value, codec, as_hex)
-        elif codec == RAW and not as_hex:
-            data = sys.stdin.buffer.read()
+            given = read(value, base, as_hex)
+        elif base == RAW and not as_hex:
+            given = sys.stdin.buffer.read()
         else:
-            data = read(sys.stdin.buffer.read().decode(errors="replace"), codec, as_hex)
-        try:
-            mapping[read(key, codec, as_hex)] = data
-        except TypeError as error:
-            raise click.ClickException(f"{url}: store {name!r}: {error}") from error
+            given = read(sys.stdin.buffer.read().decode(errors="replace"), base, as_hex)
+        data = value_bytes(given, mapping.codec)
+        mapping.store.put(key_named(key, mapping.codec, as_hex), data)
 
 
 @click.command()
@@ -125,7 +132,7 @@ def delete(url: str, key: str, name: str, as_hex: bool) -> None:
     """Delete KEY; exit status 1 if it is not there."""
     with existing(url, name) as mapping:
         try:
-            del mapping[read(key, mapping.codec.base, as_hex)]
+            mapping.store.delete(key_named(key, mapping.codec, as_hex))
         except KeyError as error:
             raise click.ClickException(f"{url}: store {name!r} has no key {key!r}") from error
 

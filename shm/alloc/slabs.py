@@ -151,7 +151,7 @@ class Slabs:
 
 def find_freed(slabs: list[Slab], grace: Grace) -> None:
     """Find objects that clients freed, and make ready those that no client can still read."""
-    horizon = grace.horizon()
+    horizon = grace.horizon() if any(slab.pending_count for slab in slabs) else 0
     for slab in slabs:
         slab.ripen(horizon)
         slab.look()

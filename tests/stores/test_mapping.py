@@ -373,7 +373,9 @@ def test_codec_is_kept_with_the_store_and_no_other_one_reads_it(pools: Any, code
         with pytest.raises(limpet.StoreMismatch, match=f"with the codec '{codec}', not '{other}'"):
             pool.dict("d", codec=other)
     if codec != "bytes":
-        with pytest.raises(limpet.StoreMismatch, match=r"open it with pool.dict\(\)"):
+        with pytest.raises(
+            limpet.StoreMismatch, match=r"open it with pool.dict\('d', store='race'\)"
+        ):
             pool.store("race", name="d")
     # No client has to say it again, in any process.
     for mapping in (pool.dict("d"), pools.again(pool).dict("d")):
@@ -386,8 +388,24 @@ def test_store_of_bytes_is_a_mapping_of_bytes(pools: Any) -> None:
     pool = pools()
     pool.store("race", name="s", capacity=100).put(b"k", b"v")
     assert dict(pool.dict("s")) == {b"k": b"v"}
-    with pytest.raises(limpet.StoreMismatch, match=r"open it with pool.store\(\)"):
+    with pytest.raises(limpet.StoreMismatch, match=r"open it with pool.store\('race', 's'\)"):
         pool.dict("s", codec="pickle")
+
+
+def test_wrong_kind_is_refused_with_the_call_that_opens_the_store(pools: Any) -> None:
+    pool = pools()
+    pool.dict("d", store="loco")
+    pool.store("rtx-race", "s")
+    pool.cache("c")
+    for wrong, call in (
+        (lambda: pool.cache("d"), "pool.dict('d', store='loco')"),
+        (lambda: pool.dict("s"), "pool.store('rtx-race', 's')"),
+        (lambda: pool.dict("c"), "pool.cache('c')"),
+        (lambda: pool.cache("c", codec="json"), "pool.cache('c')"),
+    ):
+        with pytest.raises(limpet.StoreMismatch) as caught:
+            wrong()
+        assert f"open it with {call}, or take another name" in str(caught.value)
 
 
 # ---- between processes --------------------------------------------------------------------------

@@ -104,6 +104,31 @@ def test_what_cannot_be_renamed_is_refused(pool: Any) -> None:
     assert not [entry for entry in pool.catalogue if entry.state == CLAIMED]
 
 
+def test_store_that_is_gone_since_it_was_looked_at_is_named(
+    pool: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool.dict("a")
+    pool.dict("b")
+    listed = [one for one in pool.stores() if one["name"] == "a"]
+    monkeypatch.setattr(pool, "stores", lambda: listed)
+    for change in (lambda: None, lambda: pool.drop("a")):  # "b" was made since; "a" was dropped
+        change()
+        with pytest.raises(limpet.StoreError, match="'a' was not renamed: meanwhile another"):
+            pool.rename("a", "b")
+
+
+def test_store_gets_a_name_with_the_hash_bits_of_a_third_store(pool: Any) -> None:
+    pool.dict("a")["k"] = 1
+    pool.dict("b")["k"] = 2
+    alike = next(
+        name
+        for name in map(str, range(100_000))
+        if (hash64(name.encode()) ^ hash64(b"b")) & HASH_MASK == 0
+    )
+    pool.rename("a", alike)
+    assert (pool.dict(alike)["k"], pool.dict("b")["k"]) == (1, 2)
+
+
 def test_of_several_processes_one_gets_the_name(pool: Any) -> None:
     for number in range(3):
         pool.dict(f"s{number}")["k"] = number
