@@ -429,7 +429,7 @@ class Cache(MutableMapping[K, V]):
             took = time.monotonic() - began
             self._land(name, value, seat, took, ttl, slide, stale, tags, none_ttl)
         except BaseException:
-            self.flights.abandon(name, seat.flies)
+            self.flights.abandon(name, seat.flight)
             raise
         return value
 
@@ -457,7 +457,7 @@ class Cache(MutableMapping[K, V]):
             took = time.monotonic() - began
             self._land(name, value, seat, took, ttl, slide, stale, tags, none_ttl)
         except BaseException:
-            self.flights.abandon(name, seat.flies)
+            self.flights.abandon(name, seat.flight)
             raise
         return value
 
@@ -483,9 +483,10 @@ class Cache(MutableMapping[K, V]):
         if value is None and none_ttl is not None:
             ttl, slide, stale = none_ttl, False, 0
         if value is None and none_ttl == 0:
-            self.flights.abandon(name, seat.flies)
-        elif seat.flies:
+            self.flights.abandon(name, seat.flight)
+        elif seat.flight:
             terms = self.terms(ttl, slide, stale, tags, seat.birth)
+            terms.flight = seat.flight
             terms.took = min(math.ceil(1000 * took_s), TTL_MAX_MS)
             self.store.finish_flight(name, self.codec.encode(value), terms)
 

@@ -107,8 +107,8 @@ class Entries:
         if mode == PUT:
             return DONE
         if mode == FINISH:
-            flown = self.endpoint.load(head + FLIGHT) == self.client.ident
-            return DONE if flown else MISSING
+            flight = self.endpoint.load(head + FLIGHT)
+            return DONE if flight and flight == terms.flight else MISSING
         state = self.state(head)
         if terms.pending:
             return DONE if state == VOID else EXISTS
@@ -147,7 +147,7 @@ class Entries:
             heading[3] = self.validity.birth() if terms.born_now else terms.birth
             heading[4] = terms.tags
         heading[0] = life
-        heading[5] = self.client.ident if terms.pending else 0
+        heading[5] = terms.flight if terms.pending else 0
 
     def touch(self, place: Place, key: bytes, terms: Terms) -> bool:
         """Give an entry that counts another deadline; whether there was one."""

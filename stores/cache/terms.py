@@ -18,10 +18,12 @@ class Terms:
         checksum: int = 0,
         keep: bool = False,
         took: int = 0,
+        flight: int = 0,
     ) -> None:
         """`ttl`: 0: for ever. `slide`: as `ttl`, and put off at each read. `birth`: -1: now.
         `keep`: deadline, times and tags are those of the entry that is replaced. `took`: to compute
-        the value; not kept of an entry that slides."""
+        the value; not kept of an entry that slides. `flight`: the one that the write begins or
+        ends."""
         self.span = slide or ttl
         """From a write to the deadline; 0: there is none."""
         self.slide = slide
@@ -32,6 +34,7 @@ class Terms:
         self.birth = 0 if birth < 0 else birth
         self.checksum = checksum
         self.keep = keep
+        self.flight = flight
         self.pending = False
 
     def deadline(self, now: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import threading
@@ -17,9 +18,10 @@ from kit.stores import sound
 
 import limpet
 from limpet.stores.cache.flight import earliness
-from limpet.stores.cache.layout import EARLY_SHIFT
+from limpet.stores.cache.layout import EARLY_SHIFT, pilot_of
 from limpet.stores.cache.status import LANDED, MINE, OTHERS, UNDECIDED, VOID
 from limpet.stores.cache.store import CacheStore
+from limpet.stores.cache.terms import Terms
 
 
 def noted(path: Path, value: Any, pause_s: float = 0.05) -> Any:
@@ -118,13 +120,81 @@ def test_a_flight_that_is_not_the_own_is_not_taken_over(pools: Any) -> None:
     pool = pools(clients=16)
     other = pools.again(pool).cache("test").store
     mine = pool.cache("test").store
-    assert other.begin_flight(b"k", 0, 1000)[0] == 1
-    how, value, pilot = mine.begin_flight(b"k", 0, 1000)
-    assert (how, value, pilot) == (2, None, other.client.ident)
-    assert mine.begin_flight(b"k", pilot, 1000)[0] == 1  # what a wrong verdict would do
-    assert not other.finish_flight(b"k", b"late", other.usual)
-    assert mine.finish_flight(b"k", b"value", mine.usual)
+    how, _, _, late = other.begin_flight(b"k", 0, 1000)
+    assert (how, pilot_of(late)) == (MINE, other.client.ident)
+    assert mine.begin_flight(b"k", 0, 1000) == (OTHERS, None, 0, late)
+    how, _, _, flight = mine.begin_flight(b"k", late, 1000)  # what a wrong verdict would do
+    assert how == MINE
+    assert not other.finish_flight(b"k", b"late", Terms(flight=late))
+    assert mine.finish_flight(b"k", b"value", Terms(flight=flight))
     assert mine.get(b"k") == b"value"
+
+
+class Paused:
+    """`get_or_compute` of "k" in a thread, which stands within its computation until it ends."""
+
+    def __init__(self, cache: Any, value: str, error: type[Exception] | None = None) -> None:
+        self.begun, self.may_end = threading.Event(), threading.Event()
+        self.error = error
+        self.thread = threading.Thread(target=self._call, args=(cache, value))
+        self.thread.start()
+        assert self.begun.wait(30)
+
+    def _call(self, cache: Any, value: str) -> None:
+        with contextlib.suppress(ZeroDivisionError):
+            cache.get_or_compute("k", lambda: self._compute(value))
+
+    def _compute(self, value: str) -> str:
+        self.begun.set()
+        assert self.may_end.wait(30)
+        if self.error:
+            raise self.error
+        return value
+
+    def end(self) -> None:
+        self.may_end.set()
+        self.thread.join()
+
+
+@pytest.mark.parametrize("error", [None, ZeroDivisionError])
+def test_thread_whose_flight_was_cancelled_leaves_that_of_another(
+    pools: Any, error: type[Exception] | None
+) -> None:
+    cache = pools(clients=8).cache("test")
+    first = Paused(cache, "old", error)
+    cache.delete("k")
+    second = Paused(cache, "new")
+    first.end()
+    assert cache.get("k") is None
+    assert cache.store.flight_of(cache.codec.encode_key("k"))
+    second.end()
+    assert cache["k"] == "new"
+    sound(cache.store)
+
+
+def test_task_whose_flight_was_cancelled_leaves_that_of_another(pools: Any) -> None:
+    cache = pools(clients=8).cache("test")
+
+    async def main() -> None:
+        begun, may_end = asyncio.Event(), asyncio.Event()
+
+        async def old() -> str:
+            begun.set()
+            await may_end.wait()
+            return "old"
+
+        async def new() -> str:
+            may_end.set()
+            await first
+            return "new"
+
+        first = asyncio.ensure_future(cache.get_or_compute_async("k", old))
+        await begun.wait()
+        cache.delete("k")
+        assert await cache.get_or_compute_async("k", new) == "new"
+
+    asyncio.run(main())
+    assert cache["k"] == "new"
 
 
 def test_exception_goes_to_the_caller_and_the_next_one_computes(pools: Any) -> None:
@@ -208,9 +278,10 @@ def test_caller_that_has_waited_long_computes_for_itself(pools: Any) -> None:
     other = pools.again(pool).cache("test").store
     cache = pool.cache("test")
     name = cache.codec.encode_key("k")
-    assert other.begin_flight(name, 0, 60_000)[0] == 1
+    how, _, _, flight = other.begin_flight(name, 0, 60_000)
+    assert how == MINE
     assert cache.get_or_compute("k", lambda: "mine", patience=50) == "mine"
-    other.abandon_flight(name)
+    assert other.abandon_flight(name, flight)
     assert cache.get_or_compute("k", lambda: "now") == "now"
 
 
@@ -279,8 +350,9 @@ def test_placeholder_is_no_entry(pools: Any) -> None:
     assert "k" not in cache
     assert len(cache) == 0
     assert not cache.delete("k")
-    store.begin_flight(name, 0, 60_000)
+    flight = store.begin_flight(name, 0, 60_000)[3]
     assert cache.add("k", 1)
+    assert not store.finish_flight(name, cache.codec.encode(2), Terms(flight=flight))
     assert not store.finish_flight(name, cache.codec.encode(2), store.usual)
     assert cache["k"] == 1
 
@@ -290,12 +362,12 @@ def test_reader_that_is_late_does_not_take_a_placeholder_for_a_value(pools: Any)
     pool = pools(clients=8)
     store = pools.again(pool).cache("test").store
     reader = pool.cache("test").store
-    store.begin_flight(b"k", 0, 60_000)
+    flight = store.begin_flight(b"k", 0, 60_000)[3]
     head = int(store.checker.linked_all()[0][0]) & ((1 << 48) - 16)
     reader.client.enter()
     try:
         assert reader.index.look_up(reader.place, b"k")
-        assert store.finish_flight(b"k", b"value", store.usual)
+        assert store.finish_flight(b"k", b"value", Terms(flight=flight))
         assert reader.entries.state(head) == UNDECIDED
     finally:
         reader.client.leave()
@@ -325,7 +397,8 @@ def test_flight_of_a_stale_value_outlives_it(pools: Any) -> None:
     name = cache.codec.encode_key("k")
     cache.set("k", "old", ttl=1000, stale=1000)
     pool.sleep_ms(1500)
-    assert cache.store.begin_flight(name, 0, 1000)[0] == MINE
+    how, _, _, flight = cache.store.begin_flight(name, 0, 1000)
+    assert how == MINE
     for number in range(100):
         cache[number] = number
     assert cache.store.begin_flight(name, 0, 1000)[:2] == (OTHERS, cache.codec.encode("old"))
@@ -333,16 +406,16 @@ def test_flight_of_a_stale_value_outlives_it(pools: Any) -> None:
     for number in range(100):
         cache[number] = number
     assert cache.store.begin_flight(name, 0, 1000)[:2] == (OTHERS, None)
-    assert cache.store.finish_flight(name, cache.codec.encode("new"), cache.store.usual)
+    assert cache.store.finish_flight(name, cache.codec.encode("new"), Terms(flight=flight))
     assert cache["k"] == "new"
 
 
 def entry_that_took(cache: Any, pool: Any, ms: int) -> bytes:
     """The name of an entry with a deadline in 1 s, whose value took so long to compute."""
     name: bytes = cache.codec.encode_key("k")
-    assert cache.store.begin_flight(name, 0, 1000)[0] == MINE
-    terms = cache.terms(1000, False, 0, ())
-    terms.took = ms
+    how, _, _, flight = cache.store.begin_flight(name, 0, 1000)
+    assert how == MINE
+    terms = Terms(1000, took=ms, flight=flight)
     assert cache.store.finish_flight(name, cache.codec.encode("old"), terms)
     return name
 
@@ -356,10 +429,11 @@ def test_one_caller_computes_before_the_deadline_and_others_have_the_value(pools
     assert cache.store.begin_flight(name, 0, 1000, early)[0] == LANDED
     pool.sleep_ms(200)
     assert cache.store.begin_flight(name, 0, 1000)[0] == LANDED
-    assert cache.store.begin_flight(name, 0, 1000, early)[0] == MINE
+    how, _, _, flight = cache.store.begin_flight(name, 0, 1000, early)
+    assert how == MINE
     assert cache.store.begin_flight(name, 0, 1000, early)[0] == LANDED
     assert cache["k"] == "old"
-    assert cache.store.finish_flight(name, cache.codec.encode("new"), cache.store.usual)
+    assert cache.store.finish_flight(name, cache.codec.encode("new"), Terms(flight=flight))
     assert cache["k"] == "new"
     sound(cache.store)
 
