@@ -75,6 +75,8 @@ def test_compression_makes_values_smaller_or_leaves_them() -> None:
         ("bytes+zlib", b"\1zz"),
         ("bytes+zlib", b"\2"),
         ("bytes+zlib", b""),
+        ("pickle", b"garbage"),
+        ("pickle+zlib", b"\0garbage"),
         ("int", b""),
         ("str", b"\xff"),
         ("numpy", b"no array"),
@@ -130,6 +132,20 @@ def test_threads_share_a_mapping_that_compresses(compression: str, pools: Any) -
 
     with ThreadPoolExecutor(4) as threads:
         assert all(threads.map(work, range(4)))
+
+
+class Refusing:
+    """An object whose class does not take what it was pickled with."""
+
+    def __reduce__(self) -> Any:
+        return Refusing, (1,)
+
+
+@pytest.mark.parametrize("codec", ["pickle", "pickle+zlib"])
+def test_error_of_a_users_class_is_its_own(codec: str) -> None:
+    made = Codec.named(codec)
+    with pytest.raises(TypeError, match="Refusing"):
+        made.decode(made.encode(Refusing()))
 
 
 @pytest.mark.parametrize(
