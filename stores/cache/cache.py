@@ -27,7 +27,7 @@ from limpet.shm.errors import ParameterError
 from limpet.shm.parameters import check_whole
 from limpet.stores.cache.flight import Flights, Seat
 from limpet.stores.cache.layout import TAG_BITS, TAGS_EACH, TAGS_MAX, US_PER_MS
-from limpet.stores.cache.lock import CacheLock
+from limpet.stores.cache.lock import PREFIX, CacheLock
 from limpet.stores.cache.memoize import Computes, memoized
 from limpet.stores.cache.parameters import TTL_MAX_MS
 from limpet.stores.cache.status import SWAP
@@ -224,7 +224,8 @@ class Cache(MutableMapping[K, V]):
     def popitem(self) -> tuple[K, V]:
         """Take out some entry; KeyError when there is none. Only one process gets an entry."""
         for name in self.store:
-            data = self.store.take(name)
+            # An entry that does not count may be a lock, or in computation: it stays.
+            data = self.store.take(name) if name in self.store else None
             if data is not None:
                 return self.codec.decode_key(name), self.codec.decode(data)
         raise KeyError("popitem(): the cache is empty")
@@ -352,7 +353,8 @@ class Cache(MutableMapping[K, V]):
             self.store.invalidate(tag_number(tag))
 
     def delete_prefix(self, prefix: str | bytes) -> int:
-        """Delete all entries whose key is text, or bytes, that begins so; how many there were.
+        """Delete all entries whose key is text, or bytes, that begins so; how many there were. What
+        is computed for such a key is not kept.
 
         Walks over all keys. An entry that is set meanwhile may stay. Tags are for what is often
         invalidated.
@@ -360,7 +362,7 @@ class Cache(MutableMapping[K, V]):
         return sum(
             self.store.take(name) is not None
             for name in self.store
-            if _begins(self.codec.decode_key(name), prefix)
+            if not name.startswith(PREFIX) and _begins(self.codec.decode_key(name), prefix)
         )
 
     def expire(self) -> int:

@@ -71,7 +71,7 @@ cdef class Entries:
     cdef int delete(self, Place place, bytes key) except -1
     @cython.locals(slot=u64, outcome=int)
     cdef int delete_as(self, Place place, bytes key, u64 checksum) except -1
-    @cython.locals(slot=u64, outcome=int)
+    @cython.locals(slot=u64, counts=bint, outcome=int)
     cdef tuple take(self, Place place, bytes key)
     @cython.locals(slot=u64)
     cdef bint purge(self, Place place, bytes key) except -1

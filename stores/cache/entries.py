@@ -213,17 +213,18 @@ class Entries:
         return outcome
 
     def take(self, place: Place, key: bytes) -> tuple[int, Any]:
-        """Delete an entry that counts: as `delete`, and its value."""
+        """Delete an entry: as `delete`, and its value."""
         self.index.choose(place, key)
         slot = self.index.find(place, key)
         if not slot:
             return MISSING, None
-        if self.state(self.objects.at()) != FRESH:
-            return MISSING, None
-        value = self.objects.value()
+        counts = self.state(self.objects.at()) == FRESH
+        value = self.objects.value() if counts else None
         outcome = self.unlink(place, slot)
         if outcome == DONE:
-            self.counters.count(DELETES, 1)
+            self.counters.count(DELETES if counts else EXPIRATIONS, 1)
+            if not counts:
+                return MISSING, None
         return outcome, value
 
     def purge(self, place: Place, key: bytes) -> bool:

@@ -227,6 +227,21 @@ def test_stale_value_is_served_while_another_is_computed(pools: Any) -> None:
     assert cache["k"] == "new"
 
 
+@pytest.mark.parametrize("how", ["delete", "pop", "prefix"])
+def test_stale_value_that_was_deleted_is_not_served(pools: Any, how: str) -> None:
+    pool = clocked(pools, clients=8)
+    cache = pool.cache("test")
+    cache.set("k", "old", ttl=1000, stale=100_000)
+    pool.sleep_ms(1500)
+    if how == "delete":
+        assert not cache.delete("k")
+    elif how == "pop":
+        assert cache.pop("k", None) is None
+    else:
+        assert cache.delete_prefix("k") == 0
+    assert cache.store.begin_flight(cache.codec.encode_key("k"), 0, 1000)[:2] == (MINE, None)
+
+
 def test_value_that_is_too_stale_is_computed(pools: Any) -> None:
     pool = clocked(pools)
     cache = pool.cache("test")
@@ -252,7 +267,7 @@ def test_none_is_kept_for_as_long_as_it_is_told(pools: Any) -> None:
     assert cache.stats()["items"] == 0
 
 
-@pytest.mark.parametrize("how", ["set", "delete", "clear", "tag"])
+@pytest.mark.parametrize("how", ["set", "delete", "pop", "prefix", "clear", "tag"])
 def test_value_that_was_overtaken_is_not_kept(pools: Any, how: str) -> None:
     cache = pools().cache("test")
 
@@ -262,6 +277,10 @@ def test_value_that_was_overtaken_is_not_kept(pools: Any, how: str) -> None:
         elif how == "delete":
             cache.set("k", "there")
             del cache["k"]
+        elif how == "pop":
+            assert cache.pop("k", "none") == "none"
+        elif how == "prefix":
+            assert cache.delete_prefix("k") == 0
         elif how == "clear":
             cache.clear()
         else:

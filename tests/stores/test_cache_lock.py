@@ -81,6 +81,14 @@ def test_thread_frees_its_own_lock_or_else_that_of_another_thread(cache: Any) ->
     assert not lock.locked()
 
 
+def test_locks_are_no_entries_to_walk_over(cache: Any) -> None:
+    with cache.lock("k") as lock:
+        assert cache.delete_prefix("") == 0
+        with pytest.raises(KeyError):
+            cache.popitem()
+        assert lock.locked()
+
+
 def test_lock_is_no_entry(cache: Any) -> None:
     cache["k"] = 1
     with cache.lock("k"):
