@@ -50,8 +50,16 @@ TOKEN_OF_NOTHING: Final = -1
 
 
 def tags_word(tags: Iterable[str]) -> int:
-    """The word of an entry with these tags. ParameterError: there are more than five."""
-    return tags_of_numbers(map(tag_number, tags))
+    """The word of an entry with these tags. ParameterError: they are no list of texts, or more than
+    five."""
+    return tags_of_numbers(map(tag_number, listed(tags)))
+
+
+def listed(tags: Iterable[str]) -> Iterable[str]:
+    """Tags as they were given. ParameterError: a text, the letters of which would be the tags."""
+    if isinstance(tags, str):
+        raise ParameterError(f"tags must be a list of texts, such as [{tags!r}], not {tags!r}")
+    return tags
 
 
 def tags_of_numbers(found: Iterable[int]) -> int:
@@ -79,7 +87,9 @@ def _begins(key: object, prefix: str | bytes) -> bool:
 
 
 def tag_number(tag: str) -> int:
-    """The number of a tag, from 1 on; two tags may have the same."""
+    """The number of a tag, from 1 on; two tags may have the same. ParameterError: it is no text."""
+    if not isinstance(tag, str):
+        raise ParameterError(f"a tag must be a text, not {tag!r}")
     return 1 + int(hash64(tag.encode())) % (TAGS_MAX - 1)
 
 
@@ -515,7 +525,13 @@ class Cache(MutableMapping[K, V]):
         arguments, which must then be valid in a key. The function gets an attribute
         `forget(*arguments)`.
         """
-        how = {"ttl": ttl, "slide": slide, "stale": stale, "tags": tuple(tags), "early": early}
+        how = {
+            "ttl": ttl,
+            "slide": slide,
+            "stale": stale,
+            "tags": tuple(listed(tags)),
+            "early": early,
+        }
         uses = Computes(
             self.codec.base, self.get_or_compute, self.get_or_compute_async, self.delete
         )

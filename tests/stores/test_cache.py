@@ -268,6 +268,20 @@ def test_tags_are_invalidated_at_once(cache: Any) -> None:
     sound(cache.store)
 
 
+@pytest.mark.parametrize("tags", ["user", b"user", [7], ["a", None]])
+def test_tags_that_are_no_list_of_texts_are_refused(cache: Any, tags: Any) -> None:
+    with pytest.raises(limpet.ParameterError, match="tag"):
+        cache.set("k", 1, tags=tags)
+    assert "k" not in cache
+    with pytest.raises(limpet.ParameterError, match="tag"):
+        cache.invalidate(["user"])
+
+
+def test_memoize_refuses_a_text_as_tags(cache: Any) -> None:
+    with pytest.raises(limpet.ParameterError, match=r"such as \['user'\]"):
+        cache.memoize(tags="user")
+
+
 def test_tags_that_are_too_many_are_refused(cache: Any) -> None:
     with pytest.raises(limpet.ParameterError, match="5 tags"):
         cache.set("k", 1, tags=[f"t{n}" for n in range(6)])
