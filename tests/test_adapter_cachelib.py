@@ -120,6 +120,15 @@ def test_value_without_room_is_refused(cache: Any, caplog: Any) -> None:
     assert cache.get("k") is None
 
 
+def test_value_without_room_does_not_leave_the_old_one(cache: Any) -> None:
+    cache.set("k", "old")
+    assert cache.set("k", bytes(3 << 20)) is False
+    assert cache.get("k") is None
+    cache.set("k", "old")
+    assert cache.set_many({"k": bytes(3 << 20), "l": 1}) == ["l"]
+    assert cache.get_many("k", "l") == [None, 1]
+
+
 def test_value_that_cannot_be_pickled_raises(cache: Any) -> None:
     with pytest.raises((pickle.PicklingError, AttributeError)):
         cache.set("k", lambda: 0)

@@ -121,6 +121,20 @@ def test_get_or_set(backend: Any) -> None:
     assert backend.get_or_set("none", None) is None
 
 
+def test_value_that_is_too_large_is_not_kept_and_leaves_no_old_one(backend: Any) -> None:
+    large = bytes(4 << 20)
+    backend.set("k", "old")
+    backend.set("k", large)
+    assert backend.get("k") is None
+    assert not backend.add("k", large)
+    backend.set("k", "old")
+    assert backend.set_many({"k": large, "l": 1}) == ["k"]
+    assert backend.get_many(["k", "l"]) == {"l": 1}
+    assert backend.get_or_set("k", large) == large
+    assert backend.get_or_set("k", lambda: large) == large
+    assert backend.get("k") is None
+
+
 def test_asynchronous_calls(backend: Any) -> None:
     import asyncio
 

@@ -13,6 +13,9 @@ pool stays until `limpet destroy site`. `MAX_ENTRIES` is a bound at all times, a
 means nothing: a full cache evicts one entry for each new one. Without `MAX_ENTRIES` there is no
 bound but `max_bytes`. Sessions: `SESSION_ENGINE = "django.contrib.sessions.backends.cache"`.
 
+A value that is larger than the whole cache, or for which other stores leave no room, is not kept: a
+warning is logged, and the key is deleted.
+
 Values are pickled, so processes that may write to the pool must trust each other.
 """
 
@@ -24,7 +27,15 @@ from typing import Any
 from django.core.cache.backends.base import DEFAULT_TIMEOUT, BaseCache
 
 import limpet
-from limpet.adapters.pools import CACHE_OPTIONS, POOL_OPTIONS, Shared, milliseconds, pickled_cache
+from limpet.adapters.pools import (
+    CACHE_OPTIONS,
+    POOL_OPTIONS,
+    Shared,
+    log,
+    milliseconds,
+    pickled_cache,
+    set_or_delete,
+)
 
 
 class LimpetCache(BaseCache):
@@ -58,7 +69,11 @@ class LimpetCache(BaseCache):
         ttl = self._ttl(timeout)
         if ttl is None:
             return name not in self.shared
-        return self.shared.add(name, value, ttl=ttl)
+        try:
+            return self.shared.add(name, value, ttl=ttl)
+        except (limpet.StoreFull, limpet.ValueTooLarge) as error:
+            log.warning("the cache does not keep %r: %s", key, error)
+            return False
 
     def get(self, key: str, default: Any = None, version: int | None = None) -> Any:
         return self.shared.get(self.make_and_validate_key(key, version=version), default)
@@ -66,12 +81,21 @@ class LimpetCache(BaseCache):
     def set(
         self, key: str, value: Any, timeout: Any = DEFAULT_TIMEOUT, version: int | None = None
     ) -> None:
+        self._set(key, value, timeout, version)
+
+    def _set(self, key: str, value: Any, timeout: Any, version: int | None) -> bool:
+        """`set`; False: there is no room for the value."""
         name = self.make_and_validate_key(key, version=version)
         ttl = self._ttl(timeout)
         if ttl is None:
             self.shared.delete(name)
-        else:
-            self.shared.set(name, value, ttl=ttl)
+            return True
+        return set_or_delete(self.shared, name, value, ttl)
+
+    def set_many(
+        self, data: dict[str, Any], timeout: Any = DEFAULT_TIMEOUT, version: int | None = None
+    ) -> list[str]:
+        return [k for k, value in data.items() if not self._set(k, value, timeout, version)]
 
     def get_or_set(
         self, key: str, default: Any, timeout: Any = DEFAULT_TIMEOUT, version: int | None = None

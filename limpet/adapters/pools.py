@@ -10,6 +10,7 @@ A process opens a pool once, whichever adapters use it; the first process makes 
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Callable, Mapping
@@ -19,6 +20,8 @@ import limpet
 from limpet.stores.cache.parameters import TTL_MAX_MS
 
 T = TypeVar("T")
+
+log = logging.getLogger("limpet")
 
 POOL_OPTIONS: Final[tuple[str, ...]] = ("nodes", "node_size", "clients", "mode", "group")
 CACHE_OPTIONS: Final[tuple[str, ...]] = ("max_bytes", "max_items", "policy")
@@ -119,6 +122,17 @@ def bytes_cache(
 ) -> limpet.Cache[bytes, bytes]:
     """A cache of bytes, which the host has encoded."""
     return pool.cache(name, codec="bytes", **options)
+
+
+def set_or_delete(cache: limpet.Cache[str, Any], key: str, value: Any, ttl: int) -> bool:
+    """Set a value; False: there is no room for it, and the old one is deleted."""
+    try:
+        cache.set(key, value, ttl=ttl)
+    except (limpet.StoreFull, limpet.ValueTooLarge) as error:
+        log.warning("the cache does not keep %r: %s", key, error)
+        cache.delete(key)
+        return False
+    return True
 
 
 def milliseconds(seconds: float) -> int:

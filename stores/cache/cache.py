@@ -23,7 +23,7 @@ from collections.abc import (
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 from limpet.shm.endpoint.fabric import hash64
-from limpet.shm.errors import ParameterError
+from limpet.shm.errors import ParameterError, ValueTooLarge
 from limpet.shm.parameters import check_whole
 from limpet.stores.cache.flight import Flights, Seat
 from limpet.stores.cache.layout import TAG_BITS, TAGS_EACH, TAGS_MAX, US_PER_MS
@@ -429,17 +429,19 @@ class Cache(MutableMapping[K, V]):
         deadline, at a random time that is on average `early` times as long before it as the value
         took to compute; the others get the value that is there. 1.0 is a good choice, and an entry
         that slides is not computed early. If the key was set, deleted or invalidated while its
-        value was computed, the value is returned but not kept.
+        value was computed, or the value is larger than the whole cache, it is returned but not
+        kept.
         """
         name = self.codec.encode_key(key)
         seat = self.flights.board(name, patience, self._beta(early))
         if not seat.mine:
             return self.codec.decode(seat.data)
         try:
+            terms = self._terms_of(seat, ttl, slide, stale, tags, none_ttl)
             began = time.monotonic()
             value = compute()
-            took = time.monotonic() - began
-            self._land(name, value, seat, took, ttl, slide, stale, tags, none_ttl)
+            terms.took = min(math.ceil(1000 * (time.monotonic() - began)), TTL_MAX_MS)
+            self._land(name, value, terms, none_ttl)
         except BaseException:
             self.flights.abandon(name, seat.flight)
             raise
@@ -464,10 +466,11 @@ class Cache(MutableMapping[K, V]):
         if not seat.mine:
             return self.codec.decode(seat.data)
         try:
+            terms = self._terms_of(seat, ttl, slide, stale, tags, none_ttl)
             began = time.monotonic()
             value = await compute()
-            took = time.monotonic() - began
-            self._land(name, value, seat, took, ttl, slide, stale, tags, none_ttl)
+            terms.took = min(math.ceil(1000 * (time.monotonic() - began)), TTL_MAX_MS)
+            self._land(name, value, terms, none_ttl)
         except BaseException:
             self.flights.abandon(name, seat.flight)
             raise
@@ -479,28 +482,36 @@ class Cache(MutableMapping[K, V]):
             raise ParameterError(f"early must be from 0 to {EARLY_MOST:g}, not {early}")
         return early
 
-    def _land(
+    def _terms_of(
         self,
-        name: bytes,
-        value: V,
         seat: Seat,
-        took_s: float,
         ttl: int | None,
         slide: bool,
         stale: int,
         tags: Iterable[str],
         none_ttl: int | None,
-    ) -> None:
-        """Store the computed value, if it is to be kept."""
+    ) -> Terms:
+        """The terms of the value that is computed next. Raises ParameterError."""
+        terms = self.terms(ttl, slide, stale, tags, seat.birth)
+        if none_ttl is not None:
+            check_whole("none_ttl", none_ttl, 0, TTL_MAX_MS)
+        terms.flight = seat.flight
+        return terms
+
+    def _land(self, name: bytes, value: V, terms: Terms, none_ttl: int | None) -> None:
+        """Store the computed value, if it is to be kept, and not too large."""
         if value is None and none_ttl is not None:
-            ttl, slide, stale = none_ttl, False, 0
-        if value is None and none_ttl == 0:
-            self.flights.abandon(name, seat.flight)
-        elif seat.flight:
-            terms = self.terms(ttl, slide, stale, tags, seat.birth)
-            terms.flight = seat.flight
-            terms.took = min(math.ceil(1000 * took_s), TTL_MAX_MS)
-            self.store.finish_flight(name, self.codec.encode(value), terms)
+            if none_ttl == 0:
+                self.flights.abandon(name, terms.flight)
+                return
+            terms = Terms(
+                none_ttl, tags=terms.tags, birth=terms.birth, took=terms.took, flight=terms.flight
+            )
+        if terms.flight:
+            try:
+                self.store.finish_flight(name, self.codec.encode(value), terms)
+            except ValueTooLarge:
+                self.flights.abandon(name, terms.flight)
 
     def lock(self, key: K, ttl: int = PATIENCE_MS) -> CacheLock:
         """A lock that goes with a key, for threads of all processes: to compute what is not set by

@@ -487,6 +487,29 @@ def test_early_is_drawn_with_the_mean_that_was_asked_for() -> None:
     assert 1.9 < sum(drawn) / len(drawn) < 2.1
 
 
+def test_value_that_is_larger_than_the_cache_is_returned_and_not_kept(pools: Any) -> None:
+    cache = pools(clients=8).cache("test", max_bytes="64KiB")
+    large = "x" * 100_000
+    assert cache.get_or_compute("k", lambda: large) == large
+
+    async def compute() -> str:
+        return large
+
+    assert asyncio.run(cache.get_or_compute_async("k", compute)) == large
+    assert "k" not in cache
+    assert cache.stats()["items"] == 0
+    assert cache.get_or_compute("k", lambda: "small") == "small"
+
+
+@pytest.mark.parametrize("how", [{"ttl": -1}, {"tags": "user"}, {"none_ttl": -1}, {"stale": "x"}])
+def test_terms_that_are_wrong_are_refused_before_the_computation(pools: Any, how: Any) -> None:
+    cache, made = pools(clients=8).cache("test"), []
+    with pytest.raises(limpet.ParameterError):
+        cache.get_or_compute("k", lambda: made.append(1), **how)
+    assert not made
+    assert cache.get_or_compute("k", lambda: 1) == 1
+
+
 def test_early_must_not_be_negative(pools: Any) -> None:
     with pytest.raises(limpet.ParameterError):
         pools().cache("test").get_or_compute("k", lambda: 1, early=-1.0)
