@@ -106,6 +106,11 @@ def test_timeout_of_zero_is_for_ever_and_none_the_default(cache: Any) -> None:
     assert 290_000 < cache.shared().expires_in("usual") <= 300_000
 
 
+def test_timeout_of_a_year_is_a_year(cache: Any) -> None:
+    cache.set("k", 1, datetime.timedelta(days=365))
+    assert 364.9 < cache.shared().expires_in("k") / 86_400_000 <= 365
+
+
 def test_timeout_that_is_over_keeps_nothing(cache: Any) -> None:
     cache.set("k", 1)
     cache.set("k", 2, -1)

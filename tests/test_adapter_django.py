@@ -90,6 +90,21 @@ def test_timeouts_are_in_seconds(backend: Any) -> None:
     assert not backend.touch("other")
 
 
+def test_timeout_of_a_year_is_a_year(backend: Any) -> None:
+    year = 365 * 86_400
+    backend.set("k", 1, year)
+    left = backend.shared.expires_in(backend.make_key("k"))
+    assert 1000 * (year - 10) < left <= 1000 * year
+    assert backend.get("k") == 1
+
+
+def test_unknown_option_is_named() -> None:
+    from limpet.adapters.django import LimpetCache
+
+    with pytest.raises(limpet.ParameterError, match="no option max_bites; there is max_bytes"):
+        LimpetCache("shm://site", {"OPTIONS": {"max_bites": "1MiB", "CULL_FREQUENCY": 3}})
+
+
 def test_incr_and_decr(backend: Any) -> None:
     backend.set("n", 41)
     assert backend.incr("n") == 42

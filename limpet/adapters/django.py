@@ -22,20 +22,21 @@ Values are pickled, so processes that may write to the pool must trust each othe
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Any, Final
 
 from django.core.cache.backends.base import DEFAULT_TIMEOUT, BaseCache
 
 import limpet
 from limpet.adapters.pools import (
     CACHE_OPTIONS,
-    POOL_OPTIONS,
     Shared,
     log,
     milliseconds,
     pickled_cache,
     set_or_delete,
 )
+
+OPTIONS_OF_DJANGO: Final[tuple[str, ...]] = ("MAX_ENTRIES", "CULL_FREQUENCY")
 
 
 class LimpetCache(BaseCache):
@@ -44,7 +45,7 @@ class LimpetCache(BaseCache):
     def __init__(self, location: str, params: dict[str, Any]) -> None:
         super().__init__(params)
         given = params.get("OPTIONS", {})
-        options = {key: given[key] for key in (*CACHE_OPTIONS, *POOL_OPTIONS) if key in given}
+        options = {key: value for key, value in given.items() if key not in OPTIONS_OF_DJANGO}
         if "MAX_ENTRIES" in given or "max_entries" in params:
             options["max_items"] = int(self._max_entries)
         self.at = Shared(pickled_cache, location, "cache", options, CACHE_OPTIONS)

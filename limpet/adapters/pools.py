@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, Generic, TypeVar
 
 import limpet
-from limpet.stores.cache.parameters import TTL_MAX_MS
+from limpet.stores.cache.parameters import LIFE_MAX_MS
 
 T = TypeVar("T")
 
@@ -136,5 +136,6 @@ def set_or_delete(cache: limpet.Cache[str, Any], key: str, value: Any, ttl: int)
 
 
 def milliseconds(seconds: float) -> int:
-    """A time to live of a cache; at least 1, as 0 would be for ever. Negative ones stay so."""
-    return max(1, min(round(seconds * 1000), TTL_MAX_MS)) if seconds >= 0 else -1
+    """A time to live of a cache, at most a hundred years; at least 1, as 0 would be for ever.
+    Negative ones stay so."""
+    return max(1, round(min(seconds * 1000, LIFE_MAX_MS))) if seconds >= 0 else -1

@@ -29,7 +29,7 @@ from limpet.stores.cache.flight import Flights, Seat
 from limpet.stores.cache.layout import TAG_BITS, TAGS_EACH, TAGS_MAX, US_PER_MS
 from limpet.stores.cache.lock import PREFIX, CacheLock
 from limpet.stores.cache.memoize import Computes, memoized
-from limpet.stores.cache.parameters import TTL_MAX_MS
+from limpet.stores.cache.parameters import LIFE_MAX_MS, TTL_MAX_MS
 from limpet.stores.cache.status import SWAP
 from limpet.stores.cache.terms import Terms
 from limpet.stores.codecs import Codec
@@ -147,8 +147,9 @@ class Cache(MutableMapping[K, V]):
         """Set a value. ValueTooLarge: it is larger than the whole cache.
 
         `ttl`: ms that it lives; 0: until it is evicted; by default that of the cache. `slide`: each
-        read lets it live for `ttl` again. `stale`: ms after that, in which `get_or_compute` may
-        still serve it while one process computes another. `tags`: at most five, for `invalidate`.
+        read lets it live for `ttl` again, of at most 49 days. `stale`: ms after that, in which
+        `get_or_compute` may still serve it while one process computes another. `tags`: at most
+        five, for `invalidate`.
         """
         self._write(key, value, PUT, self.terms(ttl, slide, stale, tags))
 
@@ -189,7 +190,7 @@ class Cache(MutableMapping[K, V]):
         if ttl is None and not (slide or stale or tags) and birth < 0:
             return self.store.usual
         lives = self.store.parameters.ttl_ms if ttl is None else ttl
-        check_whole("ttl", lives, 0, TTL_MAX_MS)
+        check_whole("ttl", lives, 0, TTL_MAX_MS if slide else LIFE_MAX_MS)
         check_whole("stale", stale, 0, TTL_MAX_MS)
         if slide and not lives:
             raise ParameterError("an entry slides by its ttl; give it one")
@@ -494,7 +495,7 @@ class Cache(MutableMapping[K, V]):
         """The terms of the value that is computed next. Raises ParameterError."""
         terms = self.terms(ttl, slide, stale, tags, seat.birth)
         if none_ttl is not None:
-            check_whole("none_ttl", none_ttl, 0, TTL_MAX_MS)
+            check_whole("none_ttl", none_ttl, 0, LIFE_MAX_MS)
         terms.flight = seat.flight
         return terms
 
@@ -516,7 +517,7 @@ class Cache(MutableMapping[K, V]):
     def lock(self, key: K, ttl: int = PATIENCE_MS) -> CacheLock:
         """A lock that goes with a key, for threads of all processes: to compute what is not set by
         `get_or_compute`. A dead process loses it at once, and a living one after `ttl` ms."""
-        check_whole("ttl", ttl, 1, TTL_MAX_MS)
+        check_whole("ttl", ttl, 1, LIFE_MAX_MS)
         return CacheLock(self.store, self.codec.encode_key(key), ttl)
 
     def memoize(

@@ -282,6 +282,16 @@ def test_memoize_refuses_a_text_as_tags(cache: Any) -> None:
         cache.memoize(tags="user")
 
 
+def test_entry_may_live_for_years_unless_it_slides(cache: Any) -> None:
+    year = 365 * 86_400_000
+    cache.set("k", 1, ttl=year)
+    assert year - 10_000 < cache.expires_in("k") <= year
+    assert cache["k"] == 1
+    for how in ({"ttl": 101 * 366 * 86_400_000}, {"ttl": year, "slide": True}, {"stale": year}):
+        with pytest.raises(limpet.ParameterError, match="must be a whole number"):
+            cache.set("k", 2, **how)
+
+
 def test_tags_that_are_too_many_are_refused(cache: Any) -> None:
     with pytest.raises(limpet.ParameterError, match="5 tags"):
         cache.set("k", 1, tags=[f"t{n}" for n in range(6)])
