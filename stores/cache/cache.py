@@ -10,6 +10,7 @@ which is the default, a read executes code that any writer of the pool may have 
 from __future__ import annotations
 
 import math
+import operator
 import time
 from collections.abc import (
     Awaitable,
@@ -84,6 +85,10 @@ def _begins(key: object, prefix: str | bytes) -> bool:
     if isinstance(prefix, str):
         return isinstance(key, str) and key.startswith(prefix)
     return isinstance(key, bytes) and key.startswith(prefix)
+
+
+def _check_token(token: int) -> None:
+    check_whole("token", token, TOKEN_OF_NOTHING, (1 << 64) - 1)
 
 
 def tag_number(tag: str) -> int:
@@ -197,7 +202,15 @@ class Cache(MutableMapping[K, V]):
         return Terms(lives, lives if slide else 0, stale, tags_word(tags), birth)
 
     def touch(self, key: K, ttl: int | None = None, *, slide: bool = False) -> bool:
-        """Let an entry live for `ttl` ms from now; whether there was one."""
+        """Let an entry live for `ttl` ms from now; whether there was one.
+
+        `ttl`: by default that of the cache, which must have one then; 0: until it is evicted.
+        """
+        if ttl is None and not self.store.parameters.ttl_ms:
+            raise ParameterError(
+                f"{self.store.name}: the cache has no ttl, so give touch one; with 0 the entry "
+                "lives until it is evicted"
+            )
         return self.store.touch(self.codec.encode_key(key), self.terms(ttl, slide, 0, ()))
 
     def expires_in(self, key: K) -> int | None:
@@ -211,7 +224,10 @@ class Cache(MutableMapping[K, V]):
 
     def delete(self, key: K, token: int | None = None) -> bool:
         """Delete an entry; whether there was one. `token`: only if it is as `gets` found it."""
+        if token == TOKEN_OF_NOTHING:
+            return False
         if token is not None:
+            _check_token(token)
             return self.store.delete_as(self.codec.encode_key(key), token)
         try:
             self.store.delete(self.codec.encode_key(key))
@@ -267,17 +283,19 @@ class Cache(MutableMapping[K, V]):
     def cas(self, key: K, value: V, token: int, *, ttl: int | None = None) -> bool:
         """Set a value if the entry is as `gets` found it; whether it was.
 
-        Its deadline and tags stay, unless a `ttl` is given.
+        Its deadline stays, unless a `ttl` is given. Its tags and its `stale` stay, and an entry
+        that slides goes on to slide.
 
         The token stands for the bytes of the entry: an entry that was changed and changed back
         matches it. With the token of nothing this is `add`.
         """
+        _check_token(token)
         terms = self.terms(ttl, False, 0, ())
         if token == TOKEN_OF_NOTHING:
             return self._write(key, value, INSERT, terms) == DONE
         if ttl is None:
             return self._write(key, value, SWAP, Terms(checksum=token, keep=True)) == DONE
-        return self._write(key, value, SWAP, Terms(terms.span, checksum=token)) == DONE
+        return self._write(key, value, SWAP, Terms(ttl, checksum=token, renew=True)) == DONE
 
     def incr(
         self, key: K, delta: int = 1, *, initial: int | None = None, ttl: int | None = None
@@ -285,8 +303,10 @@ class Cache(MutableMapping[K, V]):
         """Add to a whole number; the sum. Its deadline stays.
 
         `initial`: the number to start from if the key is not there, with this `ttl`; without it,
-        KeyError. Raises TypeError when the value is no whole number.
+        KeyError. Raises TypeError when the value, or a number that is given, is no whole number.
         """
+        delta = operator.index(delta)
+        initial = None if initial is None else operator.index(initial)
         name = self.codec.encode_key(key)
         while True:
             found = self.store.entry(name)

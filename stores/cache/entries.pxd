@@ -36,6 +36,7 @@ cdef u64 LIFE
 cdef u64 MISSES
 cdef u64 PENDING
 cdef u64 SLIDES
+cdef u64 SPAN_MASK
 cdef u64 TAGGED
 cdef u64 TAGS
 cdef u64 TIMES

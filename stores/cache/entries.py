@@ -26,6 +26,7 @@ from limpet.stores.cache.layout import (
     MISSES,
     PENDING,
     SLIDES,
+    SPAN_MASK,
     TAGGED,
     TAGS,
     TIMES,
@@ -137,6 +138,10 @@ class Entries:
             heading[2] = endpoint.load(head + TIMES)
             heading[3] = endpoint.load(head + BIRTH)
             heading[4] = endpoint.load(head + TAGS)
+            if terms.renew:
+                heading[1] = terms.deadline(now)
+                if life & SLIDES:
+                    heading[2] = min(terms.span, SPAN_MASK) | heading[2] >> 32 << 32
         else:
             if terms.slide:
                 life |= SLIDES

@@ -66,6 +66,8 @@ TAGS_MAX: Final = 4096
 TAG_BITS: Final = 12
 TAG_MASK: Final = TAGS_MAX - 1
 TAGS_EACH: Final = 5
+SPAN_MASK: Final = 0xFFFF_FFFF
+"""The lower half of the times."""
 
 ITEMS_SHIFT: Final = 36
 ITEM: Final = 1 << ITEMS_SHIFT
