@@ -24,7 +24,7 @@ from collections.abc import (
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 from limpet.shm.endpoint.fabric import hash64
-from limpet.shm.errors import ParameterError, ValueTooLarge
+from limpet.shm.errors import KeyTooLarge, ParameterError, ValueTooLarge
 from limpet.shm.parameters import check_whole
 from limpet.stores.cache.flight import Flights, Seat
 from limpet.stores.cache.layout import TAG_BITS, TAGS_EACH, TAGS_MAX, US_PER_MS
@@ -34,7 +34,7 @@ from limpet.stores.cache.parameters import LIFE_MAX_MS, TTL_MAX_MS
 from limpet.stores.cache.status import SWAP
 from limpet.stores.cache.terms import Terms
 from limpet.stores.codecs import Codec
-from limpet.stores.dict import MISSING
+from limpet.stores.dict import MISSING, is_hashable
 from limpet.stores.status import DONE, INSERT, PUT, UPDATE
 
 if TYPE_CHECKING:
@@ -128,7 +128,13 @@ class Cache(MutableMapping[K, V]):
             raise KeyError(key) from None
 
     def __contains__(self, key: object) -> bool:
-        return self.codec.encode_key(key) in self.store
+        """Whether a key is there. False for one that cannot be; TypeError if it is not hashable."""
+        try:
+            return self.codec.encode_key(key) in self.store
+        except (TypeError, ValueError, OverflowError, KeyTooLarge):
+            if not is_hashable(key):
+                raise
+            return False
 
     @overload
     def get(self, key: K) -> V | None: ...

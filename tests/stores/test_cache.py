@@ -348,6 +348,14 @@ def test_numbers_and_tokens_that_are_wrong_are_refused(cache: Any) -> None:
     assert cache["i"] == 2
 
 
+def test_key_that_cannot_be_there_is_not(cache: Any) -> None:
+    cache["k"] = 1
+    for key in (object(), "x" * 100_000, ("k", object())):
+        assert key not in cache
+    with pytest.raises(TypeError):
+        [] in cache  # noqa: B015
+
+
 def test_tags_that_are_too_many_are_refused(cache: Any) -> None:
     with pytest.raises(limpet.ParameterError, match="5 tags"):
         cache.set("k", 1, tags=[f"t{n}" for n in range(6)])
