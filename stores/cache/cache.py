@@ -457,7 +457,7 @@ class Cache(MutableMapping[K, V]):
         took to compute; the others get the value that is there. 1.0 is a good choice, and an entry
         that slides is not computed early. If the key was set, deleted or invalidated while its
         value was computed, or the value is larger than the whole cache, it is returned but not
-        kept.
+        kept. A `compute` that asks for its own key waits for itself, and for all of `patience`.
         """
         name = self.codec.encode_key(key)
         seat = self.flights.board(name, patience, self._beta(early))
@@ -560,8 +560,8 @@ class Cache(MutableMapping[K, V]):
         """Decorate a function, or a coroutine function: `get_or_compute` by its arguments.
 
         `key`: makes a key of the arguments; by default the key is the function's name and the
-        arguments, which must then be valid in a key. The function gets an attribute
-        `forget(*arguments)`.
+        arguments, which must then be valid in a key, as the `self` of most methods is not. The
+        function gets an attribute `forget(*arguments)`.
         """
         how = {
             "ttl": ttl,
@@ -571,7 +571,11 @@ class Cache(MutableMapping[K, V]):
             "early": early,
         }
         uses = Computes(
-            self.codec.base, self.get_or_compute, self.get_or_compute_async, self.delete
+            self.codec.base,
+            self.codec.encode_key,
+            self.get_or_compute,
+            self.get_or_compute_async,
+            self.delete,
         )
         return memoized(uses, key, {**how, "none_ttl": none_ttl})
 

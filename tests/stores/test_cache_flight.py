@@ -332,6 +332,42 @@ def test_memoize_takes_a_key_function(pools: Any) -> None:
     assert cache["user:1"] == "a"
 
 
+class Scaled:
+    """An object that is called, and has a method."""
+
+    def __init__(self, factor: int) -> None:
+        self.factor = factor
+
+    def __call__(self, n: int) -> int:
+        return self.factor * n
+
+    def twice(self, n: int) -> int:
+        return 2 * self.factor * n
+
+
+@pytest.mark.parametrize("codec", ["pickle", "json"])
+def test_memoize_says_when_it_needs_a_key_function(pools: Any, codec: str) -> None:
+    cache = pools().cache("test", codec=codec)
+    with pytest.raises(limpet.ParameterError, match="give memoize a key="):
+        cache.memoize()(Scaled(3))
+    called = cache.memoize(key=lambda n: f"three:{n}")(Scaled(3))
+    assert [called(2), called(2)] == [6, 6]
+    twice: Any = cache.memoize()(Scaled.twice)
+    with pytest.raises(TypeError, match=r"Scaled.twice make no key: .*Give memoize a key="):
+        twice(Scaled(3), 2)
+    keyed: Any = cache.memoize(key=lambda self, n: f"{self.factor}:{n}")(Scaled.twice)
+    assert [keyed(Scaled(3), 2), keyed(Scaled(4), 2)] == [12, 16]
+
+
+def test_memoize_leaves_a_type_error_of_the_function(pools: Any) -> None:
+    @pools().cache("test").memoize()
+    def fails(n: int) -> int:
+        raise TypeError("its own")
+
+    with pytest.raises(TypeError, match=r"^its own$"):
+        fails(1)
+
+
 def test_coroutines_compute_once_and_do_not_block(pools: Any) -> None:
     cache, made, ticks = pools().cache("test"), [], []
 
