@@ -16,6 +16,7 @@ own from 3.14 on, else of the package zstandard.
 from __future__ import annotations
 
 import io
+import threading
 import zlib
 from collections.abc import Callable
 from importlib import import_module
@@ -118,13 +119,29 @@ def _zlib(codec: str) -> Pair:
     return zlib.compress, with_value_error(zlib.decompress, zlib.error)
 
 
+def _own_of_thread(zstandard: Any) -> Any:
+    """A compressor and a decompressor for each thread: two threads that use one crash."""
+
+    class OwnOfThread(threading.local):
+        def __init__(self) -> None:
+            self.compressor = zstandard.ZstdCompressor()
+            self.decompressor = zstandard.ZstdDecompressor()
+
+    return OwnOfThread()
+
+
 def _zstd(codec: str) -> Pair:
     try:
         own = import_module("compression.zstd")
     except ImportError:
         found = needed("zstandard", codec)
-        made = found.ZstdCompressor(), found.ZstdDecompressor()
-        return made[0].compress, with_value_error(made[1].decompress, found.ZstdError)
+        own_of_thread = _own_of_thread(found)
+        return (
+            lambda data: own_of_thread.compressor.compress(data),
+            with_value_error(
+                lambda data: own_of_thread.decompressor.decompress(data), found.ZstdError
+            ),
+        )
     return own.compress, with_value_error(own.decompress, own.ZstdError)
 
 

@@ -132,7 +132,8 @@ def _guarded(what: str, codec: str, decode: Callable[[bytes], Any]) -> Callable[
 
     expected: tuple[type[Exception], ...] = (ValueError, EOFError, IndexError, RecursionError)
     # A TypeError of pickle comes from the class whose object it was reading.
-    expected += (pickle.UnpicklingError,) if codec == "pickle" else (TypeError,)
+    pickled = codec.partition("+")[0] == "pickle"
+    expected += (pickle.UnpicklingError,) if pickled else (TypeError,)
 
     def guarded(data: bytes) -> Any:
         try:

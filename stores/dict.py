@@ -70,7 +70,7 @@ class SharedDict(MutableMapping[K, V]):
         try:
             return self._key(key) in self.store
         except (TypeError, ValueError, OverflowError, KeyTooLarge):
-            if not _is_hashable(key):
+            if not is_hashable(key):
                 raise
             return False
 
@@ -215,7 +215,7 @@ class SharedDict(MutableMapping[K, V]):
         return _attached, (self.store.pool, self.store.kind, self.store.name)
 
 
-def _is_hashable(key: object) -> bool:
+def is_hashable(key: object) -> bool:
     try:
         hash(key)
     except TypeError:

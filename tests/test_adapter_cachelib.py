@@ -106,6 +106,11 @@ def test_timeout_of_zero_is_for_ever_and_none_the_default(cache: Any) -> None:
     assert 290_000 < cache.shared().expires_in("usual") <= 300_000
 
 
+def test_timeout_of_a_year_is_a_year(cache: Any) -> None:
+    cache.set("k", 1, datetime.timedelta(days=365))
+    assert 364.9 < cache.shared().expires_in("k") / 86_400_000 <= 365
+
+
 def test_timeout_that_is_over_keeps_nothing(cache: Any) -> None:
     cache.set("k", 1)
     cache.set("k", 2, -1)
@@ -118,6 +123,15 @@ def test_value_without_room_is_refused(cache: Any, caplog: Any) -> None:
         assert cache.add("k", bytes(3 << 20)) is False
     assert "max_bytes" in caplog.text
     assert cache.get("k") is None
+
+
+def test_value_without_room_does_not_leave_the_old_one(cache: Any) -> None:
+    cache.set("k", "old")
+    assert cache.set("k", bytes(3 << 20)) is False
+    assert cache.get("k") is None
+    cache.set("k", "old")
+    assert cache.set_many({"k": bytes(3 << 20), "l": 1}) == ["l"]
+    assert cache.get_many("k", "l") == [None, 1]
 
 
 def test_value_that_cannot_be_pickled_raises(cache: Any) -> None:

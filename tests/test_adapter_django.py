@@ -90,6 +90,21 @@ def test_timeouts_are_in_seconds(backend: Any) -> None:
     assert not backend.touch("other")
 
 
+def test_timeout_of_a_year_is_a_year(backend: Any) -> None:
+    year = 365 * 86_400
+    backend.set("k", 1, year)
+    left = backend.shared.expires_in(backend.make_key("k"))
+    assert 1000 * (year - 10) < left <= 1000 * year
+    assert backend.get("k") == 1
+
+
+def test_unknown_option_is_named() -> None:
+    from limpet.adapters.django import LimpetCache
+
+    with pytest.raises(limpet.ParameterError, match="no option max_bites; there is max_bytes"):
+        LimpetCache("shm://site", {"OPTIONS": {"max_bites": "1MiB", "CULL_FREQUENCY": 3}})
+
+
 def test_incr_and_decr(backend: Any) -> None:
     backend.set("n", 41)
     assert backend.incr("n") == 42
@@ -119,6 +134,20 @@ def test_get_or_set(backend: Any) -> None:
     assert backend.get_or_set("nothing", lambda: None) is None
     assert "nothing" not in backend
     assert backend.get_or_set("none", None) is None
+
+
+def test_value_that_is_too_large_is_not_kept_and_leaves_no_old_one(backend: Any) -> None:
+    large = bytes(4 << 20)
+    backend.set("k", "old")
+    backend.set("k", large)
+    assert backend.get("k") is None
+    assert not backend.add("k", large)
+    backend.set("k", "old")
+    assert backend.set_many({"k": large, "l": 1}) == ["k"]
+    assert backend.get_many(["k", "l"]) == {"l": 1}
+    assert backend.get_or_set("k", large) == large
+    assert backend.get_or_set("k", lambda: large) == large
+    assert backend.get("k") is None
 
 
 def test_asynchronous_calls(backend: Any) -> None:

@@ -11,7 +11,14 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 from limpet.shm.endpoint.words import ADDRESS_MASK
-from limpet.stores.cache.layout import ITEMS_SHIFT, LAPS_LIVE, PREFIX, UNIT, UNITS_MASK
+from limpet.stores.cache.layout import (
+    ITEMS_SHIFT,
+    LAPS_LIVE,
+    PREFIX,
+    UNIT,
+    UNITS_MASK,
+    pilot_of,
+)
 from limpet.stores.cache.status import OTHERS
 from limpet.stores.object_layout import HEADER
 
@@ -68,12 +75,12 @@ def excess_fault(store: Any) -> str:
 
 def stuck_fault(store: Any, key: bytes) -> str:
     """The reason why no client could compute the value of this key now, as text; "": one can."""
-    how, _, pilot = store.begin_flight(key, 0, PATIENCE_MS)
+    how, _, _, flight = store.begin_flight(key, 0, PATIENCE_MS)
     if how == OTHERS:
-        if store.pool.exclusively(lambda: store.pool.membership.lives(pilot)):
-            return f"client {pilot:#x} computes {key!r}, and lives"
-        how, _, pilot = store.begin_flight(key, pilot, PATIENCE_MS)
+        if store.pool.exclusively(lambda: store.pool.membership.lives(pilot_of(flight))):
+            return f"client {pilot_of(flight):#x} computes {key!r}, and lives"
+        how, _, _, flight = store.begin_flight(key, flight, PATIENCE_MS)
     if how == OTHERS:
-        return f"{key!r} is stuck in a computation of the dead client {pilot:#x}"
-    store.abandon_flight(key)
+        return f"{key!r} is stuck in a computation of the dead client {pilot_of(flight):#x}"
+    store.abandon_flight(key, flight)
     return ""

@@ -37,6 +37,7 @@ from limpet.fault.explore.sim_program import ABSENT, KINDS, PRESENT, RECOVER, Ca
 from limpet.fault.explore.sim_run import Run
 from limpet.shm.endpoint.simulated import SimulatedEndpoint
 from limpet.shm.errors import KeyExists, LimpetError
+from limpet.stores.cache.layout import pilot_of
 from limpet.stores.cache.status import LANDED, MINE, SWAP
 from limpet.stores.cache.terms import Terms
 from limpet.stores.status import DONE, PUT
@@ -225,14 +226,15 @@ class CacheRun(Run):
         """As `get_or_compute`, with a wait that costs no real time."""
         dead = 0
         for attempt in range(WAITS_MAX):
-            how, data, found = store.begin_flight(key, dead, PATIENCE_MS)
+            how, data, birth, flight = store.begin_flight(key, dead, PATIENCE_MS)
             if how == LANDED:
                 return self._got(data, key, began)
             if how == MINE:
                 break
-            lives = store.pool.exclusively(functools.partial(store.pool.membership.lives, found))
-            dead = 0 if lives else found
-            if lives:
+            lives = functools.partial(store.pool.membership.lives, pilot_of(flight))
+            alive = store.pool.exclusively(lives)
+            dead = 0 if alive else flight
+            if alive:
                 store.endpoint.pause(attempt)
             began = self.cluster.now_us()
         else:
@@ -242,7 +244,7 @@ class CacheRun(Run):
         if self.computing.get(key, (None, 0))[0] == client:
             del self.computing[key]
         self._write(number, key, label, BRIEF)
-        terms = Terms(TTL_MS, tags=TAG, birth=found)
+        terms = Terms(TTL_MS, tags=TAG, birth=birth, flight=flight)
         if not store.finish_flight(key, self.cluster.value_of(label), terms):
             return "", b""
         self._lives(label)

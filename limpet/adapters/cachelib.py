@@ -9,15 +9,19 @@ return False when there is no room. `inc` and `dec` are atomic among all process
 from __future__ import annotations
 
 import datetime
-import logging
 from typing import Any
 
 from cachelib.base import BaseCache
 
 import limpet
-from limpet.adapters.pools import CACHE_OPTIONS, Shared, milliseconds, pickled_cache
-
-log = logging.getLogger("limpet")
+from limpet.adapters.pools import (
+    CACHE_OPTIONS,
+    Shared,
+    log,
+    milliseconds,
+    pickled_cache,
+    set_or_delete,
+)
 
 Timeout = int | datetime.timedelta | None
 
@@ -55,12 +59,7 @@ class LimpetCache(BaseCache):
         if ttl < 0:
             self.shared().delete(key)
             return True
-        try:
-            self.shared().set(key, value, ttl=ttl)
-        except (limpet.StoreFull, limpet.ValueTooLarge) as error:
-            log.warning("the cache does not keep %r: %s", key, error)
-            return False
-        return True
+        return set_or_delete(self.shared(), key, value, ttl)
 
     def add(self, key: str, value: Any, timeout: Timeout = None) -> bool:
         ttl = self._ttl(timeout)

@@ -11,7 +11,11 @@
 The first process that needs the pool makes it, with `nodes` and `node_size`; the others open it. A
 pool stays until `limpet destroy site`. `MAX_ENTRIES` is a bound at all times, and `CULL_FREQUENCY`
 means nothing: a full cache evicts one entry for each new one. Without `MAX_ENTRIES` there is no
-bound but `max_bytes`. Sessions: `SESSION_ENGINE = "django.contrib.sessions.backends.cache"`.
+bound but `max_bytes`. Another option that is not known raises ParameterError. Sessions:
+`SESSION_ENGINE = "django.contrib.sessions.backends.cache"`.
+
+A value that is larger than the whole cache, or for which other stores leave no room, is not kept: a
+warning is logged, and the key is deleted.
 
 Values are pickled, so processes that may write to the pool must trust each other.
 """
@@ -19,12 +23,21 @@ Values are pickled, so processes that may write to the pool must trust each othe
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Any, Final
 
 from django.core.cache.backends.base import DEFAULT_TIMEOUT, BaseCache
 
 import limpet
-from limpet.adapters.pools import CACHE_OPTIONS, POOL_OPTIONS, Shared, milliseconds, pickled_cache
+from limpet.adapters.pools import (
+    CACHE_OPTIONS,
+    Shared,
+    log,
+    milliseconds,
+    pickled_cache,
+    set_or_delete,
+)
+
+OPTIONS_OF_DJANGO: Final[tuple[str, ...]] = ("MAX_ENTRIES", "CULL_FREQUENCY")
 
 
 class LimpetCache(BaseCache):
@@ -33,7 +46,7 @@ class LimpetCache(BaseCache):
     def __init__(self, location: str, params: dict[str, Any]) -> None:
         super().__init__(params)
         given = params.get("OPTIONS", {})
-        options = {key: given[key] for key in (*CACHE_OPTIONS, *POOL_OPTIONS) if key in given}
+        options = {key: value for key, value in given.items() if key not in OPTIONS_OF_DJANGO}
         if "MAX_ENTRIES" in given or "max_entries" in params:
             options["max_items"] = int(self._max_entries)
         self.at = Shared(pickled_cache, location, "cache", options, CACHE_OPTIONS)
@@ -58,7 +71,11 @@ class LimpetCache(BaseCache):
         ttl = self._ttl(timeout)
         if ttl is None:
             return name not in self.shared
-        return self.shared.add(name, value, ttl=ttl)
+        try:
+            return self.shared.add(name, value, ttl=ttl)
+        except (limpet.StoreFull, limpet.ValueTooLarge) as error:
+            log.warning("the cache does not keep %r: %s", key, error)
+            return False
 
     def get(self, key: str, default: Any = None, version: int | None = None) -> Any:
         return self.shared.get(self.make_and_validate_key(key, version=version), default)
@@ -66,12 +83,21 @@ class LimpetCache(BaseCache):
     def set(
         self, key: str, value: Any, timeout: Any = DEFAULT_TIMEOUT, version: int | None = None
     ) -> None:
+        self._set(key, value, timeout, version)
+
+    def _set(self, key: str, value: Any, timeout: Any, version: int | None) -> bool:
+        """`set`; False: there is no room for the value."""
         name = self.make_and_validate_key(key, version=version)
         ttl = self._ttl(timeout)
         if ttl is None:
             self.shared.delete(name)
-        else:
-            self.shared.set(name, value, ttl=ttl)
+            return True
+        return set_or_delete(self.shared, name, value, ttl)
+
+    def set_many(
+        self, data: dict[str, Any], timeout: Any = DEFAULT_TIMEOUT, version: int | None = None
+    ) -> list[str]:
+        return [k for k, value in data.items() if not self._set(k, value, timeout, version)]
 
     def get_or_set(
         self, key: str, default: Any, timeout: Any = DEFAULT_TIMEOUT, version: int | None = None

@@ -10,15 +10,18 @@ A process opens a pool once, whichever adapters use it; the first process makes 
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Generic, TypeVar
 
 import limpet
-from limpet.stores.cache.parameters import TTL_MAX_MS
+from limpet.stores.cache.parameters import LIFE_MAX_MS
 
 T = TypeVar("T")
+
+log = logging.getLogger("limpet")
 
 POOL_OPTIONS: Final[tuple[str, ...]] = ("nodes", "node_size", "clients", "mode", "group")
 CACHE_OPTIONS: Final[tuple[str, ...]] = ("max_bytes", "max_items", "policy")
@@ -121,6 +124,18 @@ def bytes_cache(
     return pool.cache(name, codec="bytes", **options)
 
 
+def set_or_delete(cache: limpet.Cache[str, Any], key: str, value: Any, ttl: int) -> bool:
+    """Set a value; False: there is no room for it, and the old one is deleted."""
+    try:
+        cache.set(key, value, ttl=ttl)
+    except (limpet.StoreFull, limpet.ValueTooLarge) as error:
+        log.warning("the cache does not keep %r: %s", key, error)
+        cache.delete(key)
+        return False
+    return True
+
+
 def milliseconds(seconds: float) -> int:
-    """A time to live of a cache; at least 1, as 0 would be for ever. Negative ones stay so."""
-    return max(1, min(round(seconds * 1000), TTL_MAX_MS)) if seconds >= 0 else -1
+    """A time to live of a cache, at most a hundred years; at least 1, as 0 would be for ever.
+    Negative ones stay so."""
+    return max(1, round(min(seconds * 1000, LIFE_MAX_MS))) if seconds >= 0 else -1

@@ -10,6 +10,7 @@ which is the default, a read executes code that any writer of the pool may have 
 from __future__ import annotations
 
 import math
+import operator
 import time
 from collections.abc import (
     Awaitable,
@@ -23,17 +24,17 @@ from collections.abc import (
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 from limpet.shm.endpoint.fabric import hash64
-from limpet.shm.errors import ParameterError
+from limpet.shm.errors import KeyTooLarge, ParameterError, ValueTooLarge
 from limpet.shm.parameters import check_whole
 from limpet.stores.cache.flight import Flights, Seat
 from limpet.stores.cache.layout import TAG_BITS, TAGS_EACH, TAGS_MAX, US_PER_MS
-from limpet.stores.cache.lock import CacheLock
+from limpet.stores.cache.lock import PREFIX, CacheLock
 from limpet.stores.cache.memoize import Computes, memoized
-from limpet.stores.cache.parameters import TTL_MAX_MS
+from limpet.stores.cache.parameters import LIFE_MAX_MS, TTL_MAX_MS
 from limpet.stores.cache.status import SWAP
 from limpet.stores.cache.terms import Terms
 from limpet.stores.codecs import Codec
-from limpet.stores.dict import MISSING
+from limpet.stores.dict import MISSING, is_hashable
 from limpet.stores.status import DONE, INSERT, PUT, UPDATE
 
 if TYPE_CHECKING:
@@ -50,8 +51,16 @@ TOKEN_OF_NOTHING: Final = -1
 
 
 def tags_word(tags: Iterable[str]) -> int:
-    """The word of an entry with these tags. ParameterError: there are more than five."""
-    return tags_of_numbers(map(tag_number, tags))
+    """The word of an entry with these tags. ParameterError: they are no list of texts, or more than
+    five."""
+    return tags_of_numbers(map(tag_number, listed(tags)))
+
+
+def listed(tags: Iterable[str]) -> Iterable[str]:
+    """Tags as they were given. ParameterError: a text, the letters of which would be the tags."""
+    if isinstance(tags, str):
+        raise ParameterError(f"tags must be a list of texts, such as [{tags!r}], not {tags!r}")
+    return tags
 
 
 def tags_of_numbers(found: Iterable[int]) -> int:
@@ -78,8 +87,14 @@ def _begins(key: object, prefix: str | bytes) -> bool:
     return isinstance(key, bytes) and key.startswith(prefix)
 
 
+def _check_token(token: int) -> None:
+    check_whole("token", token, TOKEN_OF_NOTHING, (1 << 64) - 1)
+
+
 def tag_number(tag: str) -> int:
-    """The number of a tag, from 1 on; two tags may have the same."""
+    """The number of a tag, from 1 on; two tags may have the same. ParameterError: it is no text."""
+    if not isinstance(tag, str):
+        raise ParameterError(f"a tag must be a text, not {tag!r}")
     return 1 + int(hash64(tag.encode())) % (TAGS_MAX - 1)
 
 
@@ -113,7 +128,13 @@ class Cache(MutableMapping[K, V]):
             raise KeyError(key) from None
 
     def __contains__(self, key: object) -> bool:
-        return self.codec.encode_key(key) in self.store
+        """Whether a key is there. False for one that cannot be; TypeError if it is not hashable."""
+        try:
+            return self.codec.encode_key(key) in self.store
+        except (TypeError, ValueError, OverflowError, KeyTooLarge):
+            if not is_hashable(key):
+                raise
+            return False
 
     @overload
     def get(self, key: K) -> V | None: ...
@@ -137,8 +158,9 @@ class Cache(MutableMapping[K, V]):
         """Set a value. ValueTooLarge: it is larger than the whole cache.
 
         `ttl`: ms that it lives; 0: until it is evicted; by default that of the cache. `slide`: each
-        read lets it live for `ttl` again. `stale`: ms after that, in which `get_or_compute` may
-        still serve it while one process computes another. `tags`: at most five, for `invalidate`.
+        read lets it live for `ttl` again, of at most 49 days. `stale`: ms after that, in which
+        `get_or_compute` may still serve it while one process computes another. `tags`: at most
+        five, for `invalidate`.
         """
         self._write(key, value, PUT, self.terms(ttl, slide, stale, tags))
 
@@ -179,14 +201,22 @@ class Cache(MutableMapping[K, V]):
         if ttl is None and not (slide or stale or tags) and birth < 0:
             return self.store.usual
         lives = self.store.parameters.ttl_ms if ttl is None else ttl
-        check_whole("ttl", lives, 0, TTL_MAX_MS)
+        check_whole("ttl", lives, 0, TTL_MAX_MS if slide else LIFE_MAX_MS)
         check_whole("stale", stale, 0, TTL_MAX_MS)
         if slide and not lives:
             raise ParameterError("an entry slides by its ttl; give it one")
         return Terms(lives, lives if slide else 0, stale, tags_word(tags), birth)
 
     def touch(self, key: K, ttl: int | None = None, *, slide: bool = False) -> bool:
-        """Let an entry live for `ttl` ms from now; whether there was one."""
+        """Let an entry live for `ttl` ms from now; whether there was one.
+
+        `ttl`: by default that of the cache, which must have one then; 0: until it is evicted.
+        """
+        if ttl is None and not self.store.parameters.ttl_ms:
+            raise ParameterError(
+                f"{self.store.name}: the cache has no ttl, so give touch one; with 0 the entry "
+                "lives until it is evicted"
+            )
         return self.store.touch(self.codec.encode_key(key), self.terms(ttl, slide, 0, ()))
 
     def expires_in(self, key: K) -> int | None:
@@ -200,7 +230,10 @@ class Cache(MutableMapping[K, V]):
 
     def delete(self, key: K, token: int | None = None) -> bool:
         """Delete an entry; whether there was one. `token`: only if it is as `gets` found it."""
+        if token == TOKEN_OF_NOTHING:
+            return False
         if token is not None:
+            _check_token(token)
             return self.store.delete_as(self.codec.encode_key(key), token)
         try:
             self.store.delete(self.codec.encode_key(key))
@@ -224,7 +257,8 @@ class Cache(MutableMapping[K, V]):
     def popitem(self) -> tuple[K, V]:
         """Take out some entry; KeyError when there is none. Only one process gets an entry."""
         for name in self.store:
-            data = self.store.take(name)
+            # An entry that does not count may be a lock, or in computation: it stays.
+            data = self.store.take(name) if name in self.store else None
             if data is not None:
                 return self.codec.decode_key(name), self.codec.decode(data)
         raise KeyError("popitem(): the cache is empty")
@@ -255,17 +289,19 @@ class Cache(MutableMapping[K, V]):
     def cas(self, key: K, value: V, token: int, *, ttl: int | None = None) -> bool:
         """Set a value if the entry is as `gets` found it; whether it was.
 
-        Its deadline and tags stay, unless a `ttl` is given.
+        Its deadline stays, unless a `ttl` is given. Its tags and its `stale` stay, and an entry
+        that slides goes on to slide.
 
         The token stands for the bytes of the entry: an entry that was changed and changed back
         matches it. With the token of nothing this is `add`.
         """
+        _check_token(token)
         terms = self.terms(ttl, False, 0, ())
         if token == TOKEN_OF_NOTHING:
             return self._write(key, value, INSERT, terms) == DONE
         if ttl is None:
             return self._write(key, value, SWAP, Terms(checksum=token, keep=True)) == DONE
-        return self._write(key, value, SWAP, Terms(terms.span, checksum=token)) == DONE
+        return self._write(key, value, SWAP, Terms(ttl, checksum=token, renew=True)) == DONE
 
     def incr(
         self, key: K, delta: int = 1, *, initial: int | None = None, ttl: int | None = None
@@ -273,8 +309,10 @@ class Cache(MutableMapping[K, V]):
         """Add to a whole number; the sum. Its deadline stays.
 
         `initial`: the number to start from if the key is not there, with this `ttl`; without it,
-        KeyError. Raises TypeError when the value is no whole number.
+        KeyError. Raises TypeError when the value, or a number that is given, is no whole number.
         """
+        delta = operator.index(delta)
+        initial = None if initial is None else operator.index(initial)
         name = self.codec.encode_key(key)
         while True:
             found = self.store.entry(name)
@@ -352,7 +390,8 @@ class Cache(MutableMapping[K, V]):
             self.store.invalidate(tag_number(tag))
 
     def delete_prefix(self, prefix: str | bytes) -> int:
-        """Delete all entries whose key is text, or bytes, that begins so; how many there were.
+        """Delete all entries whose key is text, or bytes, that begins so; how many there were. What
+        is computed for such a key is not kept.
 
         Walks over all keys. An entry that is set meanwhile may stay. Tags are for what is often
         invalidated.
@@ -360,7 +399,7 @@ class Cache(MutableMapping[K, V]):
         return sum(
             self.store.take(name) is not None
             for name in self.store
-            if _begins(self.codec.decode_key(name), prefix)
+            if not name.startswith(PREFIX) and _begins(self.codec.decode_key(name), prefix)
         )
 
     def expire(self) -> int:
@@ -417,19 +456,21 @@ class Cache(MutableMapping[K, V]):
         deadline, at a random time that is on average `early` times as long before it as the value
         took to compute; the others get the value that is there. 1.0 is a good choice, and an entry
         that slides is not computed early. If the key was set, deleted or invalidated while its
-        value was computed, the value is returned but not kept.
+        value was computed, or the value is larger than the whole cache, it is returned but not
+        kept. A `compute` that asks for its own key waits for itself, and for all of `patience`.
         """
         name = self.codec.encode_key(key)
         seat = self.flights.board(name, patience, self._beta(early))
         if not seat.mine:
             return self.codec.decode(seat.data)
         try:
+            terms = self._terms_of(seat, ttl, slide, stale, tags, none_ttl)
             began = time.monotonic()
             value = compute()
-            took = time.monotonic() - began
-            self._land(name, value, seat, took, ttl, slide, stale, tags, none_ttl)
+            terms.took = min(math.ceil(1000 * (time.monotonic() - began)), TTL_MAX_MS)
+            self._land(name, value, terms, none_ttl)
         except BaseException:
-            self.flights.abandon(name, seat.flies)
+            self.flights.abandon(name, seat.flight)
             raise
         return value
 
@@ -452,12 +493,13 @@ class Cache(MutableMapping[K, V]):
         if not seat.mine:
             return self.codec.decode(seat.data)
         try:
+            terms = self._terms_of(seat, ttl, slide, stale, tags, none_ttl)
             began = time.monotonic()
             value = await compute()
-            took = time.monotonic() - began
-            self._land(name, value, seat, took, ttl, slide, stale, tags, none_ttl)
+            terms.took = min(math.ceil(1000 * (time.monotonic() - began)), TTL_MAX_MS)
+            self._land(name, value, terms, none_ttl)
         except BaseException:
-            self.flights.abandon(name, seat.flies)
+            self.flights.abandon(name, seat.flight)
             raise
         return value
 
@@ -467,32 +509,41 @@ class Cache(MutableMapping[K, V]):
             raise ParameterError(f"early must be from 0 to {EARLY_MOST:g}, not {early}")
         return early
 
-    def _land(
+    def _terms_of(
         self,
-        name: bytes,
-        value: V,
         seat: Seat,
-        took_s: float,
         ttl: int | None,
         slide: bool,
         stale: int,
         tags: Iterable[str],
         none_ttl: int | None,
-    ) -> None:
-        """Store the computed value, if it is to be kept."""
+    ) -> Terms:
+        """The terms of the value that is computed next. Raises ParameterError."""
+        terms = self.terms(ttl, slide, stale, tags, seat.birth)
+        if none_ttl is not None:
+            check_whole("none_ttl", none_ttl, 0, LIFE_MAX_MS)
+        terms.flight = seat.flight
+        return terms
+
+    def _land(self, name: bytes, value: V, terms: Terms, none_ttl: int | None) -> None:
+        """Store the computed value, if it is to be kept, and not too large."""
         if value is None and none_ttl is not None:
-            ttl, slide, stale = none_ttl, False, 0
-        if value is None and none_ttl == 0:
-            self.flights.abandon(name, seat.flies)
-        elif seat.flies:
-            terms = self.terms(ttl, slide, stale, tags, seat.birth)
-            terms.took = min(math.ceil(1000 * took_s), TTL_MAX_MS)
-            self.store.finish_flight(name, self.codec.encode(value), terms)
+            if none_ttl == 0:
+                self.flights.abandon(name, terms.flight)
+                return
+            terms = Terms(
+                none_ttl, tags=terms.tags, birth=terms.birth, took=terms.took, flight=terms.flight
+            )
+        if terms.flight:
+            try:
+                self.store.finish_flight(name, self.codec.encode(value), terms)
+            except ValueTooLarge:
+                self.flights.abandon(name, terms.flight)
 
     def lock(self, key: K, ttl: int = PATIENCE_MS) -> CacheLock:
         """A lock that goes with a key, for threads of all processes: to compute what is not set by
         `get_or_compute`. A dead process loses it at once, and a living one after `ttl` ms."""
-        check_whole("ttl", ttl, 1, TTL_MAX_MS)
+        check_whole("ttl", ttl, 1, LIFE_MAX_MS)
         return CacheLock(self.store, self.codec.encode_key(key), ttl)
 
     def memoize(
@@ -509,12 +560,22 @@ class Cache(MutableMapping[K, V]):
         """Decorate a function, or a coroutine function: `get_or_compute` by its arguments.
 
         `key`: makes a key of the arguments; by default the key is the function's name and the
-        arguments, which must then be valid in a key. The function gets an attribute
-        `forget(*arguments)`.
+        arguments, which must then be valid in a key, as the `self` of most methods is not. The
+        function gets an attribute `forget(*arguments)`.
         """
-        how = {"ttl": ttl, "slide": slide, "stale": stale, "tags": tuple(tags), "early": early}
+        how = {
+            "ttl": ttl,
+            "slide": slide,
+            "stale": stale,
+            "tags": tuple(listed(tags)),
+            "early": early,
+        }
         uses = Computes(
-            self.codec.base, self.get_or_compute, self.get_or_compute_async, self.delete
+            self.codec.base,
+            self.codec.encode_key,
+            self.get_or_compute,
+            self.get_or_compute_async,
+            self.delete,
         )
         return memoized(uses, key, {**how, "none_ttl": none_ttl})
 

@@ -36,6 +36,7 @@ cdef u64 LIFE
 cdef u64 MISSES
 cdef u64 PENDING
 cdef u64 SLIDES
+cdef u64 SPAN_MASK
 cdef u64 TAGGED
 cdef u64 TAGS
 cdef u64 TIMES
@@ -59,7 +60,7 @@ cdef class Entries:
     cpdef int meet(self, u64 head, u64 life) except -1
     @cython.locals(head=u64, deadline=u64, times=u64)
     cdef object inspect(self, Place place, bytes key)
-    @cython.locals(state=int, counts=bint)
+    @cython.locals(state=int, counts=bint, flight=u64)
     cdef int refusal(self, u64 head, int mode, Terms terms) except -1
     @cython.locals(endpoint=Endpoint, now=u64, born=u64, life=u64)
     cdef int head_next(self, Terms terms, u64 lap, u64 head) except -1
@@ -71,7 +72,7 @@ cdef class Entries:
     cdef int delete(self, Place place, bytes key) except -1
     @cython.locals(slot=u64, outcome=int)
     cdef int delete_as(self, Place place, bytes key, u64 checksum) except -1
-    @cython.locals(slot=u64, outcome=int)
+    @cython.locals(slot=u64, counts=bint, outcome=int)
     cdef tuple take(self, Place place, bytes key)
     @cython.locals(slot=u64)
     cdef bint purge(self, Place place, bytes key) except -1

@@ -26,6 +26,7 @@ from limpet.stores.cache.layout import (
     MISSES,
     PENDING,
     SLIDES,
+    SPAN_MASK,
     TAGGED,
     TAGS,
     TIMES,
@@ -107,8 +108,8 @@ class Entries:
         if mode == PUT:
             return DONE
         if mode == FINISH:
-            flown = self.endpoint.load(head + FLIGHT) == self.client.ident
-            return DONE if flown else MISSING
+            flight = self.endpoint.load(head + FLIGHT)
+            return DONE if flight and flight == terms.flight else MISSING
         state = self.state(head)
         if terms.pending:
             return DONE if state == VOID else EXISTS
@@ -137,6 +138,10 @@ class Entries:
             heading[2] = endpoint.load(head + TIMES)
             heading[3] = endpoint.load(head + BIRTH)
             heading[4] = endpoint.load(head + TAGS)
+            if terms.renew:
+                heading[1] = terms.deadline(now)
+                if life & SLIDES:
+                    heading[2] = min(terms.span, SPAN_MASK) | heading[2] >> 32 << 32
         else:
             if terms.slide:
                 life |= SLIDES
@@ -147,7 +152,7 @@ class Entries:
             heading[3] = self.validity.birth() if terms.born_now else terms.birth
             heading[4] = terms.tags
         heading[0] = life
-        heading[5] = self.client.ident if terms.pending else 0
+        heading[5] = terms.flight if terms.pending else 0
 
     def touch(self, place: Place, key: bytes, terms: Terms) -> bool:
         """Give an entry that counts another deadline; whether there was one."""
@@ -213,17 +218,18 @@ class Entries:
         return outcome
 
     def take(self, place: Place, key: bytes) -> tuple[int, Any]:
-        """Delete an entry that counts: as `delete`, and its value."""
+        """Delete an entry: as `delete`, and its value."""
         self.index.choose(place, key)
         slot = self.index.find(place, key)
         if not slot:
             return MISSING, None
-        if self.state(self.objects.at()) != FRESH:
-            return MISSING, None
-        value = self.objects.value()
+        counts = self.state(self.objects.at()) == FRESH
+        value = self.objects.value() if counts else None
         outcome = self.unlink(place, slot)
         if outcome == DONE:
-            self.counters.count(DELETES, 1)
+            self.counters.count(DELETES if counts else EXPIRATIONS, 1)
+            if not counts:
+                return MISSING, None
         return outcome, value
 
     def purge(self, place: Place, key: bytes) -> bool:

@@ -18,6 +18,7 @@ cdef u64 DEADLINE
 cdef int EARLY_SHIFT
 cdef u64 FLIGHT
 cdef u64 LIFE
+cdef int NUMBER_AT
 cdef u64 PENDING
 cdef u64 SLIDES
 cdef u64 TIMES
@@ -29,13 +30,16 @@ cdef class FlightWord:
     cdef readonly Endpoint endpoint
     cdef readonly Client client
 
+    @cython.locals(number=u64)
+    cdef u64 following(self) except? 0
     @cython.locals(
-        entries=Entries, objects=CacheObjects, head=u64, state=int, birth=u64, pilot=u64, found=u64
+        entries=Entries, objects=CacheObjects, head=u64, state=int, birth=u64, other=u64, flight=u64,
+        found=u64,
     )
     cdef object board(self, Place place, bytes key, u64 dead, u64 early)
     @cython.locals(entries=Entries, head=u64)
-    cdef u64 pilot(self, Place place, bytes key) except? 0
+    cdef u64 find(self, Place place, bytes key) except? 0
     @cython.locals(endpoint=Endpoint, deadline=u64, took=u64)
     cdef bint _is_early(self, u64 head, u64 early) except -1
     @cython.locals(entries=Entries, slot=u64, head=u64, pending=u64)
-    cdef bint alight(self, Place place, bytes key) except -1
+    cdef bint alight(self, Place place, bytes key, u64 flight) except -1

@@ -1,12 +1,19 @@
-"""The word of an entry that says which client computes its value: `FlightWord`.
+"""The word of an entry that says which flight computes its value: `FlightWord`.
 
-It is in the head of the entry's object (layout.py): 0, or a client. flight.py has the protocol, and
-the callers that wait; this module changes the word, within an operation.
+It is in the head of the entry's object (layout.py): 0, or a client and the number of its flight.
+flight.py has the protocol, and the callers that wait; this module changes the word, within an
+operation.
+
+All threads of a process are one client, so the number tells their flights apart: a caller whose
+flight was cancelled, as the key was deleted, cannot end the flight that another thread has begun
+since. Numbers come again after 65,536 flights of the process. A cancelled flight that lasts so long
+has a chance of one in 65,536 to be taken for the one that the key has then.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import itertools
+from typing import Any, Final
 
 from limpet.stores.cache.entries import Entries
 from limpet.stores.cache.layout import (
@@ -14,6 +21,7 @@ from limpet.stores.cache.layout import (
     EARLY_SHIFT,
     FLIGHT,
     LIFE,
+    NUMBER_AT,
     PENDING,
     SLIDES,
     TIMES,
@@ -23,6 +31,9 @@ from limpet.stores.cache.status import FRESH, LANDED, MINE, OTHERS, STALE, UNDEC
 from limpet.stores.race.index import Place
 from limpet.stores.status import DONE
 
+_numbers: Final = itertools.count()
+"""One counter for all handles of this process: two of a pool's may be one client."""
+
 
 class FlightWord:
     """Begins and ends this client's flights of entries."""
@@ -31,6 +42,11 @@ class FlightWord:
         self.entries = entries
         self.endpoint = entries.endpoint
         self.client = entries.client
+
+    def following(self) -> int:
+        """The word of a flight that this client begins now."""
+        number = next(_numbers) & 0xFFFF
+        return number << NUMBER_AT | self.client.ident
 
     def board(self, place: Place, key: bytes, dead: int, early: int) -> Any:
         """Begin the flight of a key, unless it has a value or another client has it.
@@ -49,29 +65,30 @@ class FlightWord:
         if state == FRESH:
             if early and self._is_early(head, early):
                 birth = entries.validity.birth()
+                flight = self.following()
                 # LINEARIZES: the beginning of an early flight
-                if self.endpoint.cas(head + FLIGHT, 0, self.client.ident) == 0:
+                if self.endpoint.cas(head + FLIGHT, 0, flight) == 0:
                     # A kill here: the value is served until its deadline, as if there were none.
-                    return MINE, objects.value(), birth
+                    return MINE, objects.value(), birth, flight
             entries.meet(head, self.endpoint.load(head + LIFE))
-            return LANDED, objects.value(), 0
+            return LANDED, objects.value(), 0, 0
         value = None
         if state == STALE:
             value = objects.value()
         elif state != UNDECIDED:
             return None  # it does not count any more: a new entry takes its place
         birth = entries.validity.birth()
-        pilot = self.endpoint.load(head + FLIGHT)
-        if pilot and pilot != dead:
-            return OTHERS, value, pilot
+        other = self.endpoint.load(head + FLIGHT)
+        if other and other != dead:
+            return OTHERS, value, 0, other
+        flight = self.following()
         # LINEARIZES: the beginning of a flight
-        found = self.endpoint.cas(head + FLIGHT, pilot, self.client.ident)
+        found = self.endpoint.cas(head + FLIGHT, other, flight)
         # A kill here: a waiting caller sees that the client is dead, and takes over.
-        return (MINE, value, birth) if found == pilot else (OTHERS, value, found)
+        return (MINE, value, birth, flight) if found == other else (OTHERS, value, 0, found)
 
-    def pilot(self, place: Place, key: bytes) -> int:
-        """The client that has the flight of a key without a value, alive or not; 0: there is
-        none."""
+    def find(self, place: Place, key: bytes) -> int:
+        """The flight of a key without a value, its client alive or not; 0: there is none."""
         entries = self.entries
         entries.index.choose(place, key)
         if not entries.index.find(place, key):
@@ -90,17 +107,17 @@ class FlightWord:
         took = endpoint.load(head + TIMES) & 0xFFFF_FFFF
         return endpoint.microseconds() + (took * early * US_PER_MS >> EARLY_SHIFT) >= deadline
 
-    def alight(self, place: Place, key: bytes) -> bool:
-        """End this client's flight of a key without a value; False: it has none."""
+    def alight(self, place: Place, key: bytes, flight: int) -> bool:
+        """End this flight of a key without a value; False: the key has it no more."""
         entries = self.entries
         entries.index.choose(place, key)
         slot = entries.index.find(place, key)
         if not slot:
             return False
         head = entries.objects.at()
-        if self.endpoint.load(head + FLIGHT) != self.client.ident:
+        if self.endpoint.load(head + FLIGHT) != flight:
             return False
         pending = self.endpoint.load(head + LIFE) & PENDING
         if not pending or entries.unlink(place, slot) != DONE:
-            self.endpoint.cas(head + FLIGHT, self.client.ident, 0)
+            self.endpoint.cas(head + FLIGHT, flight, 0)
         return True

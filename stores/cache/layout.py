@@ -12,7 +12,8 @@ cache line
                      the value may be served while another is computed, in ms
     24    birth      the number of the last invalidation when the value was begun
     32    tags       up to five numbers of tags of 12 bits each; 0: none
-    40    flight     the client that computes a new value, or 0
+    40    flight     0, or the flight that computes a new value: bits 0-47 its client, 48-63 its
+                     number among those of the process
 
 life, deadline and flight change while the object is linked, by a CAS, a store of a whole word and a
 CAS; the checksum of the pair leaves them out. A client that changes one was pinned before it found
@@ -50,6 +51,8 @@ LAP_SHIFT: Final = 8
 LAP_MASK: Final = 0xFFFFF
 BORN_SHIFT: Final = 28
 BORN_MASK: Final = (1 << 36) - 1
+PILOT_MASK: Final = (1 << 48) - 1
+NUMBER_AT: Final = 48
 LIFE_KEPT: Final = ~(LAP_MASK << LAP_SHIFT) & 0xFFFF_FFFF_FFFF_FFFF
 """All of a life but its lap."""
 
@@ -63,6 +66,8 @@ TAGS_MAX: Final = 4096
 TAG_BITS: Final = 12
 TAG_MASK: Final = TAGS_MAX - 1
 TAGS_EACH: Final = 5
+SPAN_MASK: Final = 0xFFFF_FFFF
+"""The lower half of the times."""
 
 ITEMS_SHIFT: Final = 36
 ITEM: Final = 1 << ITEMS_SHIFT
@@ -110,6 +115,11 @@ def words_size(clients: int) -> int:
 def tags_at(clients: int) -> int:
     """Where the words of tags begin."""
     return COUNTERS + COUNTER_SIZE * clients
+
+
+def pilot_of(flight: int) -> int:
+    """The client of a flight."""
+    return flight & PILOT_MASK
 
 
 assert len(COUNTS) * 8 <= COUNTER_SIZE

@@ -11,10 +11,12 @@ frees it, and so does an eviction when locks are all that the cache has. `pool.l
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import TYPE_CHECKING, Final
 
 from limpet.shm.errors import ParameterError
+from limpet.stores.cache.layout import pilot_of
 from limpet.stores.cache.status import MINE
 
 if TYPE_CHECKING:
@@ -29,23 +31,29 @@ PAUSE_MAX_S: Final = 0.005
 
 
 class CacheLock:
-    """As threading.Lock: any thread of the process that has it may release it."""
+    """As threading.Lock: any thread may release it, by the object that has acquired it.
+
+    A thread that has acquired it releases its own: when its `ttl` is over, that of no other thread.
+    """
 
     def __init__(self, store: CacheStore, key: bytes, ttl: int) -> None:
         self.store = store
         self.key = PREFIX + key
         self.ttl = ttl
+        self.flights: dict[int, int] = {}
+        """By the thread that acquired it."""
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         """Have the lock; False: another client has it, and `timeout` seconds are over."""
         end = time.monotonic() + timeout
         dead, pause = 0, PAUSE_S
         while True:
-            how, _, holder = self.store.begin_flight(self.key, dead, self.ttl)
+            how, _, _, flight = self.store.begin_flight(self.key, dead, self.ttl)
             if how == MINE:
+                self.flights[threading.get_ident()] = flight
                 return True
-            if not self._lives(holder):
-                dead = holder
+            if not self._lives(flight):
+                dead = flight
                 continue
             if not blocking or (timeout >= 0 and time.monotonic() >= end):
                 return False
@@ -53,8 +61,11 @@ class CacheLock:
             pause = min(2 * pause, PAUSE_MAX_S)
 
     def end(self) -> bool:
-        """Give the lock back; False: this process does not have it, or not any more."""
-        return self.store.abandon_flight(self.key)
+        """Give the lock back; False: it was not acquired, or its time is over."""
+        flight = self.flights.pop(threading.get_ident(), 0)
+        if not flight and self.flights:
+            flight = self.flights.popitem()[1]
+        return flight != 0 and self.store.abandon_flight(self.key, flight)
 
     def release(self) -> None:
         """Give the lock back. ParameterError: this process does not have it, or not any more."""
@@ -66,12 +77,12 @@ class CacheLock:
 
     def locked(self) -> bool:
         """Whether a living client has it."""
-        holder = self.store.pilot(self.key)
-        return holder != 0 and self._lives(holder)
+        flight = self.store.flight_of(self.key)
+        return flight != 0 and self._lives(flight)
 
-    def _lives(self, client: int) -> bool:
+    def _lives(self, flight: int) -> bool:
         pool = self.store.pool
-        return bool(pool.exclusively(lambda: pool.membership.lives(client)))
+        return bool(pool.exclusively(lambda: pool.membership.lives(pilot_of(flight))))
 
     def __enter__(self) -> CacheLock:
         self.acquire()

@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from limpet.shm.parameters import PoolParameters
 
 ITEMS_MAX: Final = (1 << 27) - 1
+LIFE_MAX_MS: Final = 100 * 366 * 86_400_000
+"""A hundred years: of a time to live."""
 TTL_MAX_MS: Final = (1 << 32) - 1
-"""49 days."""
+"""49 days: of all other times, and of a time to live that each read begins anew."""
 POLICIES: Final = ("clock", "fifo")
 LEAST: Final = PREFIX + HEADER
 """Bytes of an entry with an empty key and value."""
@@ -42,7 +44,7 @@ class CacheParameters(GrowingParameters):
         super().__post_init__()
         check_whole("max_items", self.max_items, 1, ITEMS_MAX)
         check_whole("max_bytes", self.max_bytes, 2 * LEAST, UNITS_MASK * UNIT)
-        check_whole("ttl_ms", self.ttl_ms, 0, TTL_MAX_MS)
+        check_whole("ttl_ms", self.ttl_ms, 0, LIFE_MAX_MS)
         check_whole("clients", self.clients, 1, 1 << 20)
         check_whole("groups", self.groups, 2, GROUP_MASK)
         if self.policy not in POLICIES:

@@ -252,7 +252,8 @@ class CacheStore(HashStore):
         return bool(self.within(lambda: self.entries.touch(self.place, data, terms)))
 
     def take(self, key: Any) -> bytes | None:
-        """Delete an entry; its value, or None: there was none that counts."""
+        """Delete an entry; its value, or None: there was none that counts. One that does not count
+        is removed, too, and with it the flight that computes it."""
         data = as_bytes("key", key)
         self.operations += 1
         attempt = 0
@@ -295,41 +296,42 @@ class CacheStore(HashStore):
 
     def begin_flight(
         self, key: bytes, dead: int, patience: int, early: int = 0
-    ) -> tuple[int, Any, int]:
-        """Begin to compute the value of a key, unless it is there or another client computes it.
+    ) -> tuple[int, Any, int, int]:
+        """Begin to compute the value of a key, unless it is there or another caller computes it.
 
-        (LANDED, value, 0); (MINE, a value that may be served meanwhile or None, birth); or (OTHERS,
-        likewise, the client). `dead`: a client that is known to be dead; its flight is taken over.
-        `patience`: for how many ms an entry without a value waits for one. `early`: as
-        `FlightWord.board`.
+        (LANDED, value, 0, 0); (MINE, a value that may be served meanwhile or None, birth, flight);
+        or (OTHERS, likewise, 0, the other flight). `dead`: a flight whose client is known to be
+        dead; it is taken over. `patience`: for how many ms an entry without a value waits for one.
+        `early`: as `FlightWord.board`.
         """
         terms = Terms(patience)
         terms.pending = True
         while True:
-            found: tuple[int, Any, int] | None = self.within(
+            found: tuple[int, Any, int, int] | None = self.within(
                 lambda: self.flight.board(self.place, key, dead, early)
             )
             if found is not None:
                 return found
             birth = self.birth()
+            terms.flight = self.flight.following()
             if self.write(key, b"", INSERT, terms) == DONE:
-                return MINE, None, birth
+                return MINE, None, birth, terms.flight
 
     def finish_flight(self, key: bytes, value: bytes, terms: Terms) -> bool:
-        """Set the value that this client has computed; False: the entry was set, deleted, evicted
-        or invalidated meanwhile, and the value is not kept."""
+        """Set the value that `terms.flight` has computed; False: the entry was set, deleted,
+        evicted or invalidated meanwhile, and the value is not kept."""
         done = self.write(key, value, FINISH, terms) == DONE
         self.within(lambda: self.counters.count(COMPUTATIONS, 1))
         return done
 
-    def abandon_flight(self, key: bytes) -> bool:
-        """End the flight without a value: this client does not compute it after all. False: it has
-        no flight of this key."""
-        return bool(self.within(lambda: self.flight.alight(self.place, key)))
+    def abandon_flight(self, key: bytes, flight: int) -> bool:
+        """End a flight without a value: its caller does not compute it after all. False: the key
+        does not have this flight, or not any more."""
+        return bool(self.within(lambda: self.flight.alight(self.place, key, flight)))
 
-    def pilot(self, key: bytes) -> int:
-        """The client that computes a key without a value, alive or not; 0: there is none."""
-        return int(self.within(lambda: self.flight.pilot(self.place, key)))
+    def flight_of(self, key: bytes) -> int:
+        """The flight of a key without a value, its client alive or not; 0: there is none."""
+        return int(self.within(lambda: self.flight.find(self.place, key)))
 
     # ---- the whole cache --------------------------------------------------------------------
 

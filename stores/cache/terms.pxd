@@ -12,6 +12,8 @@ cdef class Terms:
     cdef public u64 birth
     cdef public u64 checksum
     cdef public bint keep
+    cdef public bint renew
+    cdef public u64 flight
     cdef public bint pending
 
     cdef u64 deadline(self, u64 now) noexcept

@@ -18,10 +18,14 @@ class Terms:
         checksum: int = 0,
         keep: bool = False,
         took: int = 0,
+        flight: int = 0,
+        renew: bool = False,
     ) -> None:
         """`ttl`: 0: for ever. `slide`: as `ttl`, and put off at each read. `birth`: -1: now.
-        `keep`: deadline, times and tags are those of the entry that is replaced. `took`: to compute
-        the value; not kept of an entry that slides."""
+        `keep`: deadline, times and tags are those of the entry that is replaced; `renew`: all but
+        the deadline, which is by `ttl`. `took`: to compute
+        the value; not kept of an entry that slides. `flight`: the one that the write begins or
+        ends."""
         self.span = slide or ttl
         """From a write to the deadline; 0: there is none."""
         self.slide = slide
@@ -31,7 +35,9 @@ class Terms:
         self.born_now = birth < 0
         self.birth = 0 if birth < 0 else birth
         self.checksum = checksum
-        self.keep = keep
+        self.keep = keep or renew
+        self.renew = renew
+        self.flight = flight
         self.pending = False
 
     def deadline(self, now: int) -> int:

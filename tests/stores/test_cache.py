@@ -268,6 +268,94 @@ def test_tags_are_invalidated_at_once(cache: Any) -> None:
     sound(cache.store)
 
 
+@pytest.mark.parametrize("tags", ["user", b"user", [7], ["a", None]])
+def test_tags_that_are_no_list_of_texts_are_refused(cache: Any, tags: Any) -> None:
+    with pytest.raises(limpet.ParameterError, match="tag"):
+        cache.set("k", 1, tags=tags)
+    assert "k" not in cache
+    with pytest.raises(limpet.ParameterError, match="tag"):
+        cache.invalidate(["user"])
+
+
+def test_memoize_refuses_a_text_as_tags(cache: Any) -> None:
+    with pytest.raises(limpet.ParameterError, match=r"such as \['user'\]"):
+        cache.memoize(tags="user")
+
+
+def test_entry_may_live_for_years_unless_it_slides(cache: Any) -> None:
+    year = 365 * 86_400_000
+    cache.set("k", 1, ttl=year)
+    assert year - 10_000 < cache.expires_in("k") <= year
+    assert cache["k"] == 1
+    for how in ({"ttl": 101 * 366 * 86_400_000}, {"ttl": year, "slide": True}, {"stale": year}):
+        with pytest.raises(limpet.ParameterError, match="must be a whole number"):
+            cache.set("k", 2, **how)
+
+
+def test_touch_without_a_time_is_refused_by_a_cache_that_has_none(pools: Any) -> None:
+    pool = pools(node_size="8MiB")
+    cache = pool.cache("c")
+    cache.set("k", 1, ttl=1000)
+    with pytest.raises(limpet.ParameterError, match="give touch one"):
+        cache.touch("k")
+    assert cache.expires_in("k") <= 1000
+    assert cache.touch("k", 0)
+    assert cache.expires_in("k") is None
+    usual = pool.cache("usual", ttl=5000)
+    usual.set("k", 1, ttl=10)
+    assert usual.touch("k")
+    assert 4000 < usual.expires_in("k") <= 5000
+
+
+def test_cas_with_a_ttl_keeps_tags_staleness_and_sliding(pools: Any) -> None:
+    pool = clocked(pools)
+    cache = pool.cache("c")
+    for slide in (False, True):
+        cache.set("k", 1, ttl=1000, slide=slide, stale=3000, tags=["a"])
+        assert cache.cas("k", 2, cache.gets("k")[1], ttl=8000)
+        assert 7000 < cache.expires_in("k") <= 8000
+        pool.sleep_ms(5000)
+        assert cache["k"] == 2
+        assert cache.expires_in("k") <= (8000 if slide else 3000)
+        assert (cache.expires_in("k") > 7000) == slide
+        pool.sleep_ms(9000 if slide else 4000)
+        assert cache.get("k") is None
+        assert cache.get_or_compute("k", lambda: cache.get_or_compute("k", lambda: 0)) == 2
+        cache.set("k", 1, ttl=1000, slide=slide, tags=["a"])
+        assert cache.cas("k", 2, cache.gets("k")[1], ttl=0)
+        assert cache.expires_in("k") is None
+        pool.sleep_ms(5000)
+        assert cache["k"] == 2
+        assert cache.expires_in("k") is None
+        cache.invalidate("a")
+        assert "k" not in cache
+
+
+def test_numbers_and_tokens_that_are_wrong_are_refused(cache: Any) -> None:
+    cache["i"] = 1
+    with pytest.raises(TypeError, match="float"):
+        cache.incr("i", 1.5)
+    with pytest.raises(TypeError, match="float"):
+        cache.incr("new", initial=1.5)
+    assert cache.incr("i") == 2
+    for token in (None, -5, 1 << 64, "t"):
+        with pytest.raises(limpet.ParameterError, match="token must be a whole number"):
+            cache.cas("i", 3, token)
+    for token in (-5, "t"):
+        with pytest.raises(limpet.ParameterError, match="token must be a whole number"):
+            cache.delete("i", token)
+    assert not cache.delete("i", cache.gets("missing")[1])
+    assert cache["i"] == 2
+
+
+def test_key_that_cannot_be_there_is_not(cache: Any) -> None:
+    cache["k"] = 1
+    for key in (object(), "x" * 100_000, ("k", object())):
+        assert key not in cache
+    with pytest.raises(TypeError):
+        [] in cache  # noqa: B015
+
+
 def test_tags_that_are_too_many_are_refused(cache: Any) -> None:
     with pytest.raises(limpet.ParameterError, match="5 tags"):
         cache.set("k", 1, tags=[f"t{n}" for n in range(6)])

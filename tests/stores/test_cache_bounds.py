@@ -23,6 +23,7 @@ from limpet.shm.endpoint.hooked import HookedEndpoint
 from limpet.stores.cache.layout import BANKS, ITEMS_SHIFT
 from limpet.stores.cache.ledger import Ledger
 from limpet.stores.cache.status import MINE
+from limpet.stores.cache.terms import Terms
 from limpet.stores.pool import Pool
 
 COMPILED = limpet.build == "compiled"
@@ -162,9 +163,8 @@ OPERATIONS: dict[str, Callable[[Any], object]] = {
     "take": lambda store: store.take(b"3"),
     "touch": lambda store: store.touch(b"3", store.usual),
     "invalidate": lambda store: store.invalidate(0),
-    "flight": lambda store: (
-        store.begin_flight(b"new", 0, 1000),
-        store.finish_flight(b"new", ITEM, store.usual),
+    "flight": lambda store: store.finish_flight(
+        b"new", ITEM, Terms(flight=store.begin_flight(b"new", 0, 1000)[3])
     ),
     "rounds": lambda store: [store.within(store.hand.step, 0, False, True) for _ in range(6)],
 }

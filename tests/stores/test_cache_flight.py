@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import threading
@@ -17,9 +18,10 @@ from kit.stores import sound
 
 import limpet
 from limpet.stores.cache.flight import earliness
-from limpet.stores.cache.layout import EARLY_SHIFT
+from limpet.stores.cache.layout import EARLY_SHIFT, pilot_of
 from limpet.stores.cache.status import LANDED, MINE, OTHERS, UNDECIDED, VOID
 from limpet.stores.cache.store import CacheStore
+from limpet.stores.cache.terms import Terms
 
 
 def noted(path: Path, value: Any, pause_s: float = 0.05) -> Any:
@@ -118,13 +120,81 @@ def test_a_flight_that_is_not_the_own_is_not_taken_over(pools: Any) -> None:
     pool = pools(clients=16)
     other = pools.again(pool).cache("test").store
     mine = pool.cache("test").store
-    assert other.begin_flight(b"k", 0, 1000)[0] == 1
-    how, value, pilot = mine.begin_flight(b"k", 0, 1000)
-    assert (how, value, pilot) == (2, None, other.client.ident)
-    assert mine.begin_flight(b"k", pilot, 1000)[0] == 1  # what a wrong verdict would do
-    assert not other.finish_flight(b"k", b"late", other.usual)
-    assert mine.finish_flight(b"k", b"value", mine.usual)
+    how, _, _, late = other.begin_flight(b"k", 0, 1000)
+    assert (how, pilot_of(late)) == (MINE, other.client.ident)
+    assert mine.begin_flight(b"k", 0, 1000) == (OTHERS, None, 0, late)
+    how, _, _, flight = mine.begin_flight(b"k", late, 1000)  # what a wrong verdict would do
+    assert how == MINE
+    assert not other.finish_flight(b"k", b"late", Terms(flight=late))
+    assert mine.finish_flight(b"k", b"value", Terms(flight=flight))
     assert mine.get(b"k") == b"value"
+
+
+class Paused:
+    """`get_or_compute` of "k" in a thread, which stands within its computation until it ends."""
+
+    def __init__(self, cache: Any, value: str, error: type[Exception] | None = None) -> None:
+        self.begun, self.may_end = threading.Event(), threading.Event()
+        self.error = error
+        self.thread = threading.Thread(target=self._call, args=(cache, value))
+        self.thread.start()
+        assert self.begun.wait(30)
+
+    def _call(self, cache: Any, value: str) -> None:
+        with contextlib.suppress(ZeroDivisionError):
+            cache.get_or_compute("k", lambda: self._compute(value))
+
+    def _compute(self, value: str) -> str:
+        self.begun.set()
+        assert self.may_end.wait(30)
+        if self.error:
+            raise self.error
+        return value
+
+    def end(self) -> None:
+        self.may_end.set()
+        self.thread.join()
+
+
+@pytest.mark.parametrize("error", [None, ZeroDivisionError])
+def test_thread_whose_flight_was_cancelled_leaves_that_of_another(
+    pools: Any, error: type[Exception] | None
+) -> None:
+    cache = pools(clients=8).cache("test")
+    first = Paused(cache, "old", error)
+    cache.delete("k")
+    second = Paused(cache, "new")
+    first.end()
+    assert cache.get("k") is None
+    assert cache.store.flight_of(cache.codec.encode_key("k"))
+    second.end()
+    assert cache["k"] == "new"
+    sound(cache.store)
+
+
+def test_task_whose_flight_was_cancelled_leaves_that_of_another(pools: Any) -> None:
+    cache = pools(clients=8).cache("test")
+
+    async def main() -> None:
+        begun, may_end = asyncio.Event(), asyncio.Event()
+
+        async def old() -> str:
+            begun.set()
+            await may_end.wait()
+            return "old"
+
+        async def new() -> str:
+            may_end.set()
+            await first
+            return "new"
+
+        first = asyncio.ensure_future(cache.get_or_compute_async("k", old))
+        await begun.wait()
+        cache.delete("k")
+        assert await cache.get_or_compute_async("k", new) == "new"
+
+    asyncio.run(main())
+    assert cache["k"] == "new"
 
 
 def test_exception_goes_to_the_caller_and_the_next_one_computes(pools: Any) -> None:
@@ -157,6 +227,21 @@ def test_stale_value_is_served_while_another_is_computed(pools: Any) -> None:
     assert cache["k"] == "new"
 
 
+@pytest.mark.parametrize("how", ["delete", "pop", "prefix"])
+def test_stale_value_that_was_deleted_is_not_served(pools: Any, how: str) -> None:
+    pool = clocked(pools, clients=8)
+    cache = pool.cache("test")
+    cache.set("k", "old", ttl=1000, stale=100_000)
+    pool.sleep_ms(1500)
+    if how == "delete":
+        assert not cache.delete("k")
+    elif how == "pop":
+        assert cache.pop("k", None) is None
+    else:
+        assert cache.delete_prefix("k") == 0
+    assert cache.store.begin_flight(cache.codec.encode_key("k"), 0, 1000)[:2] == (MINE, None)
+
+
 def test_value_that_is_too_stale_is_computed(pools: Any) -> None:
     pool = clocked(pools)
     cache = pool.cache("test")
@@ -182,7 +267,7 @@ def test_none_is_kept_for_as_long_as_it_is_told(pools: Any) -> None:
     assert cache.stats()["items"] == 0
 
 
-@pytest.mark.parametrize("how", ["set", "delete", "clear", "tag"])
+@pytest.mark.parametrize("how", ["set", "delete", "pop", "prefix", "clear", "tag"])
 def test_value_that_was_overtaken_is_not_kept(pools: Any, how: str) -> None:
     cache = pools().cache("test")
 
@@ -192,6 +277,10 @@ def test_value_that_was_overtaken_is_not_kept(pools: Any, how: str) -> None:
         elif how == "delete":
             cache.set("k", "there")
             del cache["k"]
+        elif how == "pop":
+            assert cache.pop("k", "none") == "none"
+        elif how == "prefix":
+            assert cache.delete_prefix("k") == 0
         elif how == "clear":
             cache.clear()
         else:
@@ -208,9 +297,10 @@ def test_caller_that_has_waited_long_computes_for_itself(pools: Any) -> None:
     other = pools.again(pool).cache("test").store
     cache = pool.cache("test")
     name = cache.codec.encode_key("k")
-    assert other.begin_flight(name, 0, 60_000)[0] == 1
+    how, _, _, flight = other.begin_flight(name, 0, 60_000)
+    assert how == MINE
     assert cache.get_or_compute("k", lambda: "mine", patience=50) == "mine"
-    other.abandon_flight(name)
+    assert other.abandon_flight(name, flight)
     assert cache.get_or_compute("k", lambda: "now") == "now"
 
 
@@ -240,6 +330,42 @@ def test_memoize_takes_a_key_function(pools: Any) -> None:
 
     assert name({"id": 1, "name": "a"}) == name({"id": 1, "name": "b"}) == "a"
     assert cache["user:1"] == "a"
+
+
+class Scaled:
+    """An object that is called, and has a method."""
+
+    def __init__(self, factor: int) -> None:
+        self.factor = factor
+
+    def __call__(self, n: int) -> int:
+        return self.factor * n
+
+    def twice(self, n: int) -> int:
+        return 2 * self.factor * n
+
+
+@pytest.mark.parametrize("codec", ["pickle", "json"])
+def test_memoize_says_when_it_needs_a_key_function(pools: Any, codec: str) -> None:
+    cache = pools().cache("test", codec=codec)
+    with pytest.raises(limpet.ParameterError, match="give memoize a key="):
+        cache.memoize()(Scaled(3))
+    called = cache.memoize(key=lambda n: f"three:{n}")(Scaled(3))
+    assert [called(2), called(2)] == [6, 6]
+    twice: Any = cache.memoize()(Scaled.twice)
+    with pytest.raises(TypeError, match=r"Scaled.twice make no key: .*Give memoize a key="):
+        twice(Scaled(3), 2)
+    keyed: Any = cache.memoize(key=lambda self, n: f"{self.factor}:{n}")(Scaled.twice)
+    assert [keyed(Scaled(3), 2), keyed(Scaled(4), 2)] == [12, 16]
+
+
+def test_memoize_leaves_a_type_error_of_the_function(pools: Any) -> None:
+    @pools().cache("test").memoize()
+    def fails(n: int) -> int:
+        raise TypeError("its own")
+
+    with pytest.raises(TypeError, match=r"^its own$"):
+        fails(1)
 
 
 def test_coroutines_compute_once_and_do_not_block(pools: Any) -> None:
@@ -279,8 +405,9 @@ def test_placeholder_is_no_entry(pools: Any) -> None:
     assert "k" not in cache
     assert len(cache) == 0
     assert not cache.delete("k")
-    store.begin_flight(name, 0, 60_000)
+    flight = store.begin_flight(name, 0, 60_000)[3]
     assert cache.add("k", 1)
+    assert not store.finish_flight(name, cache.codec.encode(2), Terms(flight=flight))
     assert not store.finish_flight(name, cache.codec.encode(2), store.usual)
     assert cache["k"] == 1
 
@@ -290,12 +417,12 @@ def test_reader_that_is_late_does_not_take_a_placeholder_for_a_value(pools: Any)
     pool = pools(clients=8)
     store = pools.again(pool).cache("test").store
     reader = pool.cache("test").store
-    store.begin_flight(b"k", 0, 60_000)
+    flight = store.begin_flight(b"k", 0, 60_000)[3]
     head = int(store.checker.linked_all()[0][0]) & ((1 << 48) - 16)
     reader.client.enter()
     try:
         assert reader.index.look_up(reader.place, b"k")
-        assert store.finish_flight(b"k", b"value", store.usual)
+        assert store.finish_flight(b"k", b"value", Terms(flight=flight))
         assert reader.entries.state(head) == UNDECIDED
     finally:
         reader.client.leave()
@@ -325,7 +452,8 @@ def test_flight_of_a_stale_value_outlives_it(pools: Any) -> None:
     name = cache.codec.encode_key("k")
     cache.set("k", "old", ttl=1000, stale=1000)
     pool.sleep_ms(1500)
-    assert cache.store.begin_flight(name, 0, 1000)[0] == MINE
+    how, _, _, flight = cache.store.begin_flight(name, 0, 1000)
+    assert how == MINE
     for number in range(100):
         cache[number] = number
     assert cache.store.begin_flight(name, 0, 1000)[:2] == (OTHERS, cache.codec.encode("old"))
@@ -333,16 +461,16 @@ def test_flight_of_a_stale_value_outlives_it(pools: Any) -> None:
     for number in range(100):
         cache[number] = number
     assert cache.store.begin_flight(name, 0, 1000)[:2] == (OTHERS, None)
-    assert cache.store.finish_flight(name, cache.codec.encode("new"), cache.store.usual)
+    assert cache.store.finish_flight(name, cache.codec.encode("new"), Terms(flight=flight))
     assert cache["k"] == "new"
 
 
 def entry_that_took(cache: Any, pool: Any, ms: int) -> bytes:
     """The name of an entry with a deadline in 1 s, whose value took so long to compute."""
     name: bytes = cache.codec.encode_key("k")
-    assert cache.store.begin_flight(name, 0, 1000)[0] == MINE
-    terms = cache.terms(1000, False, 0, ())
-    terms.took = ms
+    how, _, _, flight = cache.store.begin_flight(name, 0, 1000)
+    assert how == MINE
+    terms = Terms(1000, took=ms, flight=flight)
     assert cache.store.finish_flight(name, cache.codec.encode("old"), terms)
     return name
 
@@ -356,10 +484,11 @@ def test_one_caller_computes_before_the_deadline_and_others_have_the_value(pools
     assert cache.store.begin_flight(name, 0, 1000, early)[0] == LANDED
     pool.sleep_ms(200)
     assert cache.store.begin_flight(name, 0, 1000)[0] == LANDED
-    assert cache.store.begin_flight(name, 0, 1000, early)[0] == MINE
+    how, _, _, flight = cache.store.begin_flight(name, 0, 1000, early)
+    assert how == MINE
     assert cache.store.begin_flight(name, 0, 1000, early)[0] == LANDED
     assert cache["k"] == "old"
-    assert cache.store.finish_flight(name, cache.codec.encode("new"), cache.store.usual)
+    assert cache.store.finish_flight(name, cache.codec.encode("new"), Terms(flight=flight))
     assert cache["k"] == "new"
     sound(cache.store)
 
@@ -392,6 +521,29 @@ def test_early_is_drawn_with_the_mean_that_was_asked_for() -> None:
     assert earliness(0) == 0
     drawn = [earliness(2.0) / (1 << EARLY_SHIFT) for _ in range(20_000)]
     assert 1.9 < sum(drawn) / len(drawn) < 2.1
+
+
+def test_value_that_is_larger_than_the_cache_is_returned_and_not_kept(pools: Any) -> None:
+    cache = pools(clients=8).cache("test", max_bytes="64KiB")
+    large = "x" * 100_000
+    assert cache.get_or_compute("k", lambda: large) == large
+
+    async def compute() -> str:
+        return large
+
+    assert asyncio.run(cache.get_or_compute_async("k", compute)) == large
+    assert "k" not in cache
+    assert cache.stats()["items"] == 0
+    assert cache.get_or_compute("k", lambda: "small") == "small"
+
+
+@pytest.mark.parametrize("how", [{"ttl": -1}, {"tags": "user"}, {"none_ttl": -1}, {"stale": "x"}])
+def test_terms_that_are_wrong_are_refused_before_the_computation(pools: Any, how: Any) -> None:
+    cache, made = pools(clients=8).cache("test"), []
+    with pytest.raises(limpet.ParameterError):
+        cache.get_or_compute("k", lambda: made.append(1), **how)
+    assert not made
+    assert cache.get_or_compute("k", lambda: 1) == 1
 
 
 def test_early_must_not_be_negative(pools: Any) -> None:

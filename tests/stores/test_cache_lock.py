@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -52,6 +53,40 @@ def test_lock_is_over_after_its_ttl(cache: Any) -> None:
     time.sleep(0.03)
     assert not first.locked()
     assert cache.lock("k").acquire(blocking=False)
+
+
+def test_lock_whose_time_is_over_frees_no_other_one(cache: Any) -> None:
+    first, second = cache.lock("k", ttl=20), cache.lock("k")
+    assert first.acquire()
+    time.sleep(0.03)
+    assert second.acquire(blocking=False)
+    with pytest.raises(limpet.ParameterError, match="ttl of 20 ms may be over"):
+        first.release()
+    assert second.locked()
+    second.release()
+
+
+def test_thread_frees_its_own_lock_or_else_that_of_another_thread(cache: Any) -> None:
+    lock = cache.lock("k", ttl=500)
+    with ThreadPoolExecutor(1) as other:
+        assert other.submit(lock.acquire).result()
+        lock.release()
+        assert not lock.locked()
+        assert lock.acquire()
+        time.sleep(0.51)
+        assert other.submit(lock.acquire).result()
+        assert not lock.end()
+        assert lock.locked()
+        other.submit(lock.release).result()
+    assert not lock.locked()
+
+
+def test_locks_are_no_entries_to_walk_over(cache: Any) -> None:
+    with cache.lock("k") as lock:
+        assert cache.delete_prefix("") == 0
+        with pytest.raises(KeyError):
+            cache.popitem()
+        assert lock.locked()
 
 
 def test_lock_is_no_entry(cache: Any) -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -72,6 +75,8 @@ def test_compression_makes_values_smaller_or_leaves_them() -> None:
         ("bytes+zlib", b"\1zz"),
         ("bytes+zlib", b"\2"),
         ("bytes+zlib", b""),
+        ("pickle", b"garbage"),
+        ("pickle+zlib", b"\0garbage"),
         ("int", b""),
         ("str", b"\xff"),
         ("numpy", b"no array"),
@@ -80,6 +85,67 @@ def test_compression_makes_values_smaller_or_leaves_them() -> None:
 def test_damaged_values_are_named(codec: str, data: bytes) -> None:
     with pytest.raises(limpet.StoreCorrupt, match=f"codec {codec!r}".replace("+", r"\+")):
         Codec.named(codec).decode(data)
+
+
+def test_each_thread_has_a_compressor_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of zstandard crash when two threads use one at a time."""
+
+    class Coder:
+        def __init__(self) -> None:
+            self.owner = threading.get_ident()
+
+        def compress(self, data: bytes) -> bytes:
+            assert self.owner == threading.get_ident()
+            return data[:1]
+
+        def decompress(self, data: bytes) -> bytes:
+            assert self.owner == threading.get_ident()
+            return data * 100
+
+    zstandard = SimpleNamespace(ZstdCompressor=Coder, ZstdDecompressor=Coder, ZstdError=ValueError)
+
+    def found(name: str) -> Any:
+        if name == "zstandard":
+            return zstandard
+        raise ImportError(name)
+
+    monkeypatch.setattr(codec_kinds, "import_module", found)
+    codec = Codec.named("bytes+zstd")
+    with ThreadPoolExecutor(1) as other:
+        for run in (lambda call: call(), lambda call: other.submit(call).result()):
+            assert run(lambda: codec.decode(codec.encode(bytes(100)))) == bytes(100)
+
+
+@pytest.mark.parametrize("compression", ["zlib", "zstd", "lz4"])
+def test_threads_share_a_mapping_that_compresses(compression: str, pools: Any) -> None:
+    package = {"zstd": "zstandard", "lz4": "lz4"}.get(compression)
+    if package:
+        pytest.importorskip(package)
+    mapping = pools(node_size="8MiB").dict("d", codec=f"pickle+{compression}")
+
+    def work(number: int) -> bool:
+        value = [f"{number}:{i}" for i in range(8000)]
+        for _ in range(10):
+            mapping[number] = value
+            assert mapping[number] == value
+        return True
+
+    with ThreadPoolExecutor(4) as threads:
+        assert all(threads.map(work, range(4)))
+
+
+class Refusing:
+    """An object whose class does not take what it was pickled with."""
+
+    def __reduce__(self) -> Any:
+        return Refusing, (1,)
+
+
+@pytest.mark.parametrize("codec", ["pickle", "pickle+zlib"])
+def test_error_of_a_users_class_is_its_own(codec: str) -> None:
+    made = Codec.named(codec)
+    with pytest.raises(TypeError, match="Refusing"):
+        made.decode(made.encode(Refusing()))
 
 
 @pytest.mark.parametrize(

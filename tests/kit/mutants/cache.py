@@ -91,7 +91,7 @@ def not_taken_over(store: Any, key: bytes, dead: int, patience: int, *early: int
 def computed_by_all(store: Any, key: bytes, dead: int, patience: int, *early: int) -> Any:
     """`begin_flight` that takes a flight from a living client, too."""
     found = store.begin_flight(key, dead, patience)
-    return store.begin_flight(key, found[2], patience) if found[0] == 2 else found
+    return store.begin_flight(key, found[3], patience) if found[0] == 2 else found
 
 
 def served_for_ever(store: Any, key: bytes) -> Any:
