@@ -89,7 +89,7 @@ class Gate:
         found = endpoint.load(GATE)
         if found and not self.membership.overdue("gate", (found, endpoint.load(GATE_BEAT))):
             return False
-        # A kill here (tests/shm/test_gate.py): the others wait for a lease, and one of them takes it.
+        # After a kill here the others wait for a lease, and one of them takes it.
         return bool(endpoint.cas(GATE, found, self._number) == found)
 
     def __exit__(self, kind: object, error: object, *trace: object) -> None:
