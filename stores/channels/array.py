@@ -66,7 +66,7 @@ def word_of(cell: Cell, number: float) -> int:
 def _from_double(number: Any) -> int:
     try:
         return word_of(CELL, number)
-    except (TypeError, OverflowError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise ParameterError(f"a number is needed that a double can be, not {number!r}") from error
 
 

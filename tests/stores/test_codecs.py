@@ -241,5 +241,5 @@ def test_commands_take_text_and_compressed_stores(pools: Any) -> None:
     assert run("put", "k", "v", "--store", "b", "--codec", "bytes+zlib").exit_code == 0
     assert run("get", "k", "--store", "b").output == "v"
     refused = run("put", "k", "five", "--store", "i", "--codec", "int")
-    assert refused.exit_code == 1
+    assert refused.exit_code == 2
     assert "takes int" in refused.output

@@ -286,7 +286,7 @@ class WakesTooSoon(TicketLock):
     [
         (SaysNothing, True, False, "no client is told"),
         (BuriesBlindly, True, True, "two clients|does not hold"),
-        (TakesBlindly, False, False, "two clients"),
+        (TakesBlindly, False, False, "two clients|does not hold"),
         (WaitsForTheDead, True, False, "no end"),
         (WakesTooSoon, False, False, "in vain"),
     ],

@@ -56,10 +56,12 @@ cdef class Barrier(Channel):
     cdef int _note_reset(self, u64 number, u64 reset) except -1
     @cython.locals(state=u64, number=u64)
     cdef _look_after(self)
-    @cython.locals(state=u64, lost=u64, living=u64, fewer=u64, counted=bint, done=bint)
+    @cython.locals(state=u64, lost=u64, fewer=u64, counted=bint, done=bint)
     cpdef bint regroup(self) except -1
-    @cython.locals(lost=u64)
+    @cython.locals(lost=u64, made=u64, fewer=u64)
     cdef bint _make_room(self, u64 state) except -1
+    @cython.locals(living=u64)
+    cdef u64 _fewer(self, dict gone) except? 0xFFFF
     cpdef bint change(self, u64 state, u64 after) except -1
     @cython.locals(again=u64)
     cpdef u64 regrouped(self, u64 state) except? 0

@@ -195,15 +195,29 @@ class Barrier(Channel):
                 return state
 
     def _make_room(self, state: int) -> bool:
-        """Have the round wait for one party more, since we are new; False: it was changed before.
+        """Have the round wait for us, too, since we are new; False: it was changed before.
 
-        A party that had not seen our register may have regrouped it. That takes one CAS, since
-        others may pass round after round while we look at the registers. If a party that had seen
-        it was faster, the round waits for one too many, until a waiting party regroups it.
+        A party that had not seen our register may have regrouped it. So it first waits for one
+        party more, by one CAS, since others may pass round after round while we look at the
+        registers. Then none passes before we come, and we see whether a party that had seen our
+        register was faster, so that the round waits for one too many.
         """
         lost = (state >> LOST_SHIFT & COME) - 1
+        made = self.regrouped(state) | lost << LOST_SHIFT
         # ORDER: after our register: a party that regroups the round from now on counts us.
-        return self.change(state, self.regrouped(state) | lost << LOST_SHIFT)
+        if not self.change(state, made):
+            return False
+        state = made
+        # Another regrouping, or a reset, is right without us.
+        while state >> AGAIN_SHIFT == made >> AGAIN_SHIFT:
+            fewer = self._fewer(self._gone())
+            if fewer == state >> LOST_SHIFT & COME or self.change(
+                state, self.regrouped(state) | fewer << LOST_SHIFT
+            ):
+                break
+            state = self.endpoint.load(self.address)
+        self.waiting.wake()
+        return True
 
     def change(self, state: int, after: int) -> bool:
         """Change the round from `state` to `after`; False: another client was faster."""
@@ -421,11 +435,7 @@ class Barrier(Channel):
         if state & BROKEN or not (gone or lost):
             return True
         done = True
-        living = 0
-        for row in self.sst.participants():
-            if row not in gone:
-                living += int(self.sst[row].peek()) >> THREADS_SHIFT & COME
-        fewer = self.of - min(self.of, max(1, living))
+        fewer = self._fewer(gone)
         counted = state & COME > 0 and self._came_here(gone, state >> ROUND_SHIFT & ROUND_MASK)
         if fewer != lost or counted:
             # CRASH(regrouped): the parties that had arrived find that they must arrive again.
@@ -434,6 +444,14 @@ class Barrier(Channel):
                 self._forget(gone)
             self.waiting.wake()
         return done
+
+    def _fewer(self, gone: dict[int, tuple[int, Any]]) -> int:
+        """By how many the living participants are fewer than the parties."""
+        living = 0
+        for row in self.sst.participants():
+            if row not in gone:
+                living += int(self.sst[row].peek()) >> THREADS_SHIFT & COME
+        return self.of - min(self.of, max(1, living))
 
     def regrouped(self, state: int) -> int:
         """The round with its next regrouping: no party is counted in it."""
