@@ -24,7 +24,7 @@ cdef class Store:
     cdef readonly Allocator allocator
     cdef readonly u64 entry_number
     cdef readonly u64 entry_word
-    cdef u64 drops
+    cdef readonly u64 drops
     cdef readonly bint spares
     cdef public u64 operations
     cdef public u64 retries

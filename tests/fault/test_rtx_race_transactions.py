@@ -182,10 +182,10 @@ class Scene(StillTestbed):
         finally:
             store.client.leave()
 
-    def hold(self) -> None:
-        """The owner stands still with both slots held, and nothing decided."""
-        self.owner.begin(lambda: put_all(self.owner, NEW, b"k", b"l"), self.decides(self.owner))
-        assert is_held(int(self.store.endpoint.load(self.slot)))
+    def hold(self, key: bytes = b"k", slot: int = 0) -> None:
+        """The owner stands still with both slots held, of that key and of "l"; nothing decided."""
+        self.owner.begin(lambda: put_all(self.owner, NEW, key, b"l"), self.decides(self.owner))
+        assert is_held(int(self.store.endpoint.load(slot or self.slot)))
 
 
 def test_what_is_decided_is_read_from_held_slots(pools: Any) -> None:
@@ -261,11 +261,15 @@ def test_object_of_a_held_slot_is_left_to_the_transaction(
         monkeypatch.setattr("limpet.stores.contents.concerns", lambda *given: False)
     scene = Scene(pools)
     put = scene.other
-    put.begin(lambda: put.store.put(b"k", LATER), verb_on_address("cas", scene.slot))
-    put.go(verb_on_address("load", scene.slot))
-    scene.hold()
+    scene.store.put(b"m", OLD)
+    slot = scene.slot_of(b"m")
+    scene.store.delete(b"m")
+    # The second CAS decides the insert; then the client looks whether its object is linked.
+    assert not put.begin(lambda: put.store.insert(b"m", LATER), verb_on_address("cas", slot, 2))
+    assert not put.go(verb_on_address("load", slot))
+    scene.hold(b"m", slot)
     assert put.go()
-    assert scene.store.get(b"k") == LATER
+    assert scene.store.get(b"m") == LATER
     if asks:
         scene.store.check()
     else:

@@ -43,10 +43,18 @@ def _read_words(endpoint: Any) -> bytes:
     return found.tobytes()
 
 
+def _read_tagged(endpoint: Any) -> bytes:
+    found = array("Q", bytes(len(AFTER)))
+    endpoint.read_tagged(START, START + 128, found, 0, 0)
+    endpoint.read_words(START + 256, found, WORDS - 32, 32)
+    return found.tobytes()
+
+
 READS: Final[dict[str, Callable[[Any], bytes]]] = {
     "read": lambda endpoint: endpoint.read(START, len(AFTER)),  # type: ignore[no-any-return]
     "read_into": _read_into,
     "read_words": _read_words,
+    "read_tagged": _read_tagged,
 }
 WRITES: Final[dict[str, Callable[[Any, bytes], object]]] = {
     "write": lambda endpoint, data: endpoint.write(START, data),
@@ -58,6 +66,8 @@ WRITES: Final[dict[str, Callable[[Any, bytes], object]]] = {
 ATOMICS: Final[dict[str, Callable[[Any], object]]] = {
     "load": lambda endpoint: endpoint.load(AT),
     "store": lambda endpoint: endpoint.store(AT, 1),
+    "store_two": lambda endpoint: endpoint.store_two(AT, 1, AT + 8, 1),
+    "pin": lambda endpoint: endpoint.pin(AT, 1, AT + 8, 0, AT + 16, 0),
     "swap": lambda endpoint: endpoint.swap(AT, 1),
     "cas": lambda endpoint: endpoint.cas(AT, 0, 1),
     "faa": lambda endpoint: endpoint.faa(AT, 1),
