@@ -49,6 +49,8 @@ class QueueRun(Run):
         self._since = dict.fromkeys((stage.channel.news.address, stage.channel.room.address), 0.0)
         """When there was nothing last that sleepers of each kind wait for."""
         self.slept = 0
+        self.on_the_way: set[int] = set()
+        """Players that were woken, and have not had their element, or place, yet."""
         self.dies = dies
 
     def _life(self, player: Player) -> None:
@@ -57,10 +59,12 @@ class QueueRun(Run):
                 if player in self.putters:
                     item = b"%d.%d" % (player.number, turn)
                     player.lock.put(item)
+                    self.on_the_way.discard(player.number)
                     self.put.append(item)
                 self._rest(player)
             while player not in self.putters:
                 self.got.append(player.lock.get())
+                self.on_the_way.discard(player.number)
                 self._rest(player)
         except Crashed:
             pass
@@ -78,6 +82,7 @@ class QueueRun(Run):
         self.slept += 1
         woken = super().sleep(number, addr, timeout_us)
         if woken:
+            self.on_the_way.add(number)
             self._end(WOKEN, number)
         return woken
 
@@ -105,8 +110,13 @@ class QueueRun(Run):
         return int(load(channel.ring.tail) - load(channel.ring.head))
 
     def _vainly(self, addr: int) -> bool:
-        """Not if a client was woken and is about to look."""
-        woken = any(one.asleep == addr and one.woken and not one.dead for one in self.players)
+        """Not if a client was woken and is about to look, or has not come to the end of that."""
+        puts = addr == self.stage.channel.room.address
+        woken = any(
+            (one.asleep == addr and one.woken) or one.number in self.on_the_way
+            for one in self.players
+            if not one.dead and (one in self.putters) == puts
+        )
         return not woken and self.stage.clock - self._since[addr] > VAIN_S
 
     def _over(self) -> bool:
