@@ -65,6 +65,18 @@ class InPlaceTrees(Trees):
             self.forget_route(tree, key)
         return outcome
 
+    def look_below(self, leaf: Leaf, tree: int, end: bytes | None) -> int:
+        """Read the leaf with the keys just below `end`, or the last one. AGAIN as for `look`."""
+        if self.stops and self._is_stopped(tree):
+            leaf.tree = tree
+            leaf.at = self.roots[tree]
+            return AGAIN
+        outcome = int(super().look_below(leaf, tree, end))
+        if outcome == AGAIN and not leaf.page.is_whole():
+            # ORDER: as in `look`
+            self.routes[tree].drop_below(end)
+        return outcome
+
     def stop_word(self, tree: int) -> int:
         """Address of the word by which a tree is stopped (stores/baselines/dtx/stop.py)."""
         return int(self.roots[tree]) + self.node_size

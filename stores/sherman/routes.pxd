@@ -45,4 +45,6 @@ cdef class Routes:
     cpdef bytes low_at(self, bytes key)
     @cython.locals(index=int)
     cpdef int drop(self, bytes key) except -1
+    @cython.locals(index=int)
+    cpdef int drop_below(self, bytes end) except -1
     cpdef int forget(self) except -1

@@ -158,6 +158,14 @@ class Routes:
             del self.lows[index - 1]
             del self.leaves[index - 1]
 
+    def drop_below(self, end: bytes | None) -> None:
+        """Forget the leaf that `find_below` gives."""
+        index = len(self.lows) if end is None else bisect_left(self.lows, end)
+        if index:
+            # ORDER: the fence before its leaf.
+            del self.lows[index - 1]
+            del self.leaves[index - 1]
+
     def forget(self) -> None:
         """Forget all."""
         self.lows.clear()

@@ -228,6 +228,25 @@ def test_a_remembered_leaf_may_be_an_extent_of_zeros_now(pools: Any) -> None:
     assert store.get_many(keys) == [b"again"] * 100
 
 
+@pytest.mark.parametrize("kind", ["sherman", "dtx-sherman"])
+def test_scan_in_reverse_order_leaves_a_remembered_leaf_that_is_none_now(
+    pools: Any, kind: str
+) -> None:
+    """It goes down from the root then, and does not wait for that leaf."""
+    store = grown(pools, kind, 100, **SMALL)
+    other = pools.again(store.pool).store(kind, name="test")
+    keys = [b"%04d" % number for number in range(100)]
+    assert other.get_many(keys) == [OLD8] * 100
+    for key in keys:
+        store.delete(key)
+    for number in range(3000):
+        store.put(b"extent", bytes(200 + number % 100))
+    store.put(b"0050", NEW8)
+    assert [key for key, _ in other.scan(reverse=True)] == [b"extent", b"0050"]
+    assert [key for key, _ in other.scan(b"0", b"1", reverse=True)] == [b"0050"]
+    sound(store)
+
+
 # ---- locks of the dead ---------------------------------------------------------------------------
 
 
