@@ -18,8 +18,9 @@ cdef class Objects:
     cdef u64[::1] header
     cdef readonly u64 value_max
     cdef u64 prefix
+    cdef readonly bint whole
     cdef u64 address
-    cdef bint complete
+    cdef readonly bint complete
 
     @cython.locals(size=u64)
     cpdef u64 size_of(self, bytes key, bytes value) except 0

@@ -39,7 +39,9 @@ class Objects:
         self.header = array("Q", [0, 0])
         self.value_max = heap.value_max(replicas)
         self.prefix = 0
-        """Bytes of an object before its sizes: some stores have a log entry there."""
+        """Bytes of an object before its sizes: some stores have a log entry there, or a stamp."""
+        self.whole = False
+        """Whether an object can only be written whole, with its value."""
         self.address = 0
         self.complete = False
 

@@ -57,6 +57,23 @@ cdef class Direct(Endpoint):
             return pinned_apart(self, pin_at, pin, epoch_at, epoch, drops_at, drops)
         return same
 
+    cpdef u64 glance(self, u64 stamp_at, u64 slot, u64 word) except? 0xFEEDFACEDEADBEA7:
+        cdef u64 stamp = 0
+        if unlikely(not glanced_together(self, stamp_at, slot, word, &stamp), 0):
+            return glanced_apart(self, stamp_at, slot, word)
+        return stamp
+
+    cpdef bint stands(
+        self, u64 slot, u64 word, u64 stamp_at, u64 stamp, u64 entry, u64 pointer, u64 drops_at,
+        u64 drops
+    ) except -1:
+        cdef int same = stands_together(
+            self, slot, word, stamp_at, stamp, entry, pointer, drops_at, drops
+        )
+        if unlikely(same < 0, 0):
+            return stands_apart(self, slot, word, stamp_at, stamp, entry, pointer, drops_at, drops)
+        return same
+
     cpdef u64 cas(self, u64 addr, u64 expected, u64 desired) except? 0xFEEDFACEDEADBEA7:
         return do_cas(self, addr, expected, desired)
 

@@ -202,6 +202,53 @@ cdef inline int pinned_together(
     return same
 
 
+cdef inline bint glanced_together(
+    Endpoint endpoint, u64 stamp_at, u64 slot, u64 word, u64* stamp
+) noexcept:
+    """`glance`; False: not done."""
+    cdef Mapped* mapped = word_at(endpoint, slot)
+    if unlikely((slot ^ stamp_at) >> 40 or stamp_at & 7 or mapped == NULL, 0):
+        return False
+    # one node, whose state was looked at: the other offset is what is left to check
+    if unlikely(stamp_at & OFFSET_MASK >= mapped.coherent, 0):
+        return False
+    cdef u64 found = limpet_load(mapped.base + (stamp_at & OFFSET_MASK))
+    cdef bint same = limpet_load(mapped.base + (slot & OFFSET_MASK)) == word
+    if unlikely(is_lost(endpoint, slot, mapped), 0):
+        return False
+    endpoint._scopes[1].reads += 2
+    endpoint._scopes[1].bytes_read += 16
+    stamp[0] = found if same else 0
+    return True
+
+
+cdef inline int stands_together(
+    Endpoint endpoint, u64 slot, u64 word, u64 stamp_at, u64 stamp, u64 entry, u64 pointer,
+    u64 drops_at, u64 drops
+) noexcept:
+    """`stands`; -1: not done."""
+    cdef Mapped* mapped = word_at(endpoint, slot)
+    cdef Mapped* control = word_at(endpoint, drops_at)
+    if unlikely((slot ^ stamp_at | slot ^ entry) >> 40 or (stamp_at | entry) & 7, 0):
+        return -1
+    if unlikely(mapped == NULL or control == NULL, 0):
+        return -1
+    # one node, whose state was looked at: the other offsets are what is left to check
+    if unlikely(max(stamp_at & OFFSET_MASK, entry & OFFSET_MASK) >= mapped.coherent, 0):
+        return -1
+    cdef bint same = (
+        limpet_load(mapped.base + (slot & OFFSET_MASK)) == word
+        and limpet_load(mapped.base + (stamp_at & OFFSET_MASK)) == stamp
+        and limpet_load(mapped.base + (entry & OFFSET_MASK)) == pointer
+        and limpet_load(control.base + (drops_at & OFFSET_MASK)) == drops
+    )
+    if unlikely(is_lost(endpoint, slot, mapped), 0):
+        return -1
+    endpoint._scopes[1].reads += 4
+    endpoint._scopes[1].bytes_read += 32
+    return same
+
+
 cdef inline u64 do_cas(
     Endpoint endpoint, u64 addr, u64 expected, u64 desired
 ) except? 0xFEEDFACEDEADBEA7:

@@ -594,6 +594,40 @@ class Endpoint:
         self.swap(pin_at, pin)
         return self.load(drops_at) == drops
 
+    def glance(self, stamp_at: int, slot: int, word: int) -> int:
+        """In the background: the word at `stamp_at`, if the one at `slot`, read after it, is
+        `word`; else 0."""
+        scope = self.background(True)
+        try:
+            stamp = self.load(stamp_at)
+            return stamp if self.load(slot) == word else 0
+        finally:
+            self.background(scope)
+
+    def stands(
+        self,
+        slot: int,
+        word: int,
+        stamp_at: int,
+        stamp: int,
+        entry: int,
+        pointer: int,
+        drops_at: int,
+        drops: int,
+    ) -> bool:
+        """In the background: whether the words at these four addresses, read in this order, are
+        those."""
+        scope = self.background(True)
+        try:
+            return (
+                self.load(slot) == word
+                and self.load(stamp_at) == stamp
+                and self.load(entry) == pointer
+                and self.load(drops_at) == drops
+            )
+        finally:
+            self.background(scope)
+
     def cas(self, addr: int, expected: int, desired: int) -> int:
         """Set the word at `addr` to `desired` if it is `expected`; its old value."""
         expected, desired = u64(expected), u64(desired)

@@ -117,6 +117,36 @@ cdef bint pinned_apart(
     return endpoint.load(drops_at) == drops
 
 
+cdef u64 glanced_apart(
+    Endpoint endpoint, u64 stamp_at, u64 slot, u64 word
+) except? 0xFEEDFACEDEADBEA7:
+    """`glance` by its verbs."""
+    cdef bint scope = endpoint.background(True)
+    cdef u64 stamp
+    try:
+        stamp = endpoint.load(stamp_at)
+        return stamp if endpoint.load(slot) == word else 0
+    finally:
+        endpoint.background(scope)
+
+
+cdef bint stands_apart(
+    Endpoint endpoint, u64 slot, u64 word, u64 stamp_at, u64 stamp, u64 entry, u64 pointer,
+    u64 drops_at, u64 drops
+) except -1:
+    """`stands` by its verbs."""
+    cdef bint scope = endpoint.background(True)
+    try:
+        return (
+            endpoint.load(slot) == word
+            and endpoint.load(stamp_at) == stamp
+            and endpoint.load(entry) == pointer
+            and endpoint.load(drops_at) == drops
+        )
+    finally:
+        endpoint.background(scope)
+
+
 cdef inline int copy_piece(Endpoint endpoint, u64 addr, char* source, u64 size) except -1:
     """Copy a piece of a write to memory at `addr`, which was checked."""
     if size >= LIMPET_LONG and not endpoint._armed:

@@ -110,6 +110,11 @@ cdef class Endpoint:
     cpdef int store_two(self, u64 addr, u64 value, u64 then_addr, u64 then_value) except -1
     cpdef u64 swap(self, u64 addr, u64 value) except? 0xFEEDFACEDEADBEA7
     cpdef bint pin(self, u64 pin_at, u64 pin, u64 epoch_at, u64 epoch, u64 drops_at, u64 drops) except -1
+    cpdef u64 glance(self, u64 stamp_at, u64 slot, u64 word) except? 0xFEEDFACEDEADBEA7
+    cpdef bint stands(
+        self, u64 slot, u64 word, u64 stamp_at, u64 stamp, u64 entry, u64 pointer, u64 drops_at,
+        u64 drops
+    ) except -1
     cpdef u64 cas(self, u64 addr, u64 expected, u64 desired) except? 0xFEEDFACEDEADBEA7
     cpdef u64 faa(self, u64 addr, u64 delta) except? 0xFEEDFACEDEADBEA7
     cpdef u64 fetch_or(self, u64 addr, u64 bits) except? 0xFEEDFACEDEADBEA7

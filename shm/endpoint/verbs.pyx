@@ -378,6 +378,19 @@ cdef class Endpoint:
         self.swap(pin_at, pin)
         return self.load(drops_at) == drops
 
+    cpdef u64 glance(self, u64 stamp_at, u64 slot, u64 word) except? 0xFEEDFACEDEADBEA7:
+        """In the background: the word at `stamp_at`, if the one at `slot`, read after it, is
+        `word`; else 0."""
+        return glanced_apart(self, stamp_at, slot, word)
+
+    cpdef bint stands(
+        self, u64 slot, u64 word, u64 stamp_at, u64 stamp, u64 entry, u64 pointer, u64 drops_at,
+        u64 drops
+    ) except -1:
+        """In the background: whether the words at these four addresses, read in this order, are
+        those."""
+        return stands_apart(self, slot, word, stamp_at, stamp, entry, pointer, drops_at, drops)
+
     cpdef u64 cas(self, u64 addr, u64 expected, u64 desired) except? 0xFEEDFACEDEADBEA7:
         """Set the word at `addr` to `desired` if it is `expected`; its old value."""
         return do_cas(self, addr, expected, desired)

@@ -24,6 +24,7 @@ class CacheObjects(Objects):
     def __init__(self, heap: Any) -> None:
         super().__init__(heap, 1, True)
         self.prefix = PREFIX
+        self.whole = True
         self.heading = array("Q", bytes(64))
         """Life, deadline, times, birth, tags and flight; then sizes and checksum."""
 

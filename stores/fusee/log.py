@@ -41,6 +41,7 @@ class LoggedObjects(Objects):
     def __init__(self, heap: Any, replicas: int) -> None:
         super().__init__(heap, replicas)
         self.prefix = ENTRY_SIZE
+        self.whole = True
         self.header = array("Q", [0, 0, 0, 0])
         self.entry_word = array("Q", [0])
         self.birth = 0

@@ -4,6 +4,7 @@ from limpet.shm.clients.holds cimport Holds as ClientHolds
 from limpet.shm.endpoint.verbs cimport u64
 from limpet.stores.base cimport Store, as_bytes
 from limpet.stores.race.check cimport Check
+from limpet.stores.race.glance cimport Glance
 from limpet.stores.race.index cimport Index, Place, is_valid
 from limpet.stores.race.slots cimport Slots
 from limpet.stores.race.splitter cimport Splitter
@@ -15,6 +16,7 @@ cdef u64 OBJECT_MASK
 cdef u64 OWES
 cdef u64 VIEWED
 cdef int BATCH
+cdef object UNPROVEN
 
 cdef int INSERT
 cdef int PUT
@@ -34,11 +36,13 @@ cdef class HashStore(Store):
     cdef public Check checker
     cdef readonly Place place
     cdef readonly int replicas
+    cdef public Glance glance
     cdef public u64 reserved
     cdef public u64 reserved_size
     cdef public u64 reserved_digest
 
     cpdef int hold_parts(self, Index index, Slots slots, Splitter splitter, Check check) except -1
+    cdef object glanced(self, Place place, bytes key)
     @cython.locals(slot=u64)
     cdef object search_once(self, Place place, bytes key)
     @cython.locals(place=Place, attempt=u64, busy=u64, table=u64)

@@ -16,10 +16,11 @@ from collections.abc import Callable
 from typing import Any
 
 from limpet.shm.endpoint.words import ADDRESS_MASK, OWES, VIEWED
-from limpet.shm.errors import StoreFull
+from limpet.shm.errors import LimpetError, StoreFull
 from limpet.stores.base import Store, as_bytes
 from limpet.stores.object_layout import HEADER
 from limpet.stores.race.check import Check
+from limpet.stores.race.glance import UNPROVEN, Glance
 from limpet.stores.race.index import Index, Place, is_valid
 from limpet.stores.race.layout import OBJECT_MASK
 from limpet.stores.race.slots import Slots
@@ -54,6 +55,8 @@ class HashStore(Store):
         self.place = Place()
         """The place of the running operation."""
         self.replicas = splitter.replicas
+        self.glance: Glance | None = None
+        """Gets without a pin; None: every get has one."""
         self.reserved = self.reserved_size = self.reserved_digest = 0
         """An object with a value that is there already, the value's size and its checksum: the
         next write links it. 0: it makes an object."""
@@ -73,6 +76,10 @@ class HashStore(Store):
         self.operations += 1
         place = self.place
         attempt = 0
+        if self.glance is not None and not self.endpoint.durable:
+            found = self.glanced(place, key)
+            if found is not UNPROVEN:
+                return default if found is None else found
         while True:
             self.client.enter()
             try:
@@ -90,6 +97,18 @@ class HashStore(Store):
             attempt += 1
             self.retries += 1
             self.give_way(busy, table, attempt)
+
+    def glanced(self, place: Place, key: bytes) -> Any:
+        """The value of a key by a glance, None: it is missing, or UNPROVEN."""
+        self.client.begin()
+        try:
+            if self.client.ident:
+                return self.glance.value(place, key, self.drops)  # type: ignore[union-attr]
+        except LimpetError:
+            pass  # perhaps of memory that was used again: the search with a pin says
+        finally:
+            self.client.end()
+        return UNPROVEN
 
     def search_once(self, place: Place, key: bytes) -> Any:
         """The value of a key, or None: then it is missing, unless `place.busy` is set."""
@@ -393,7 +412,7 @@ class HashStore(Store):
 
     def seal(self, key: bytes, value: bytes) -> int:
         """The reserved object, which is at place 0 of the client journal, with its key."""
-        if self.replicas > 1 or self.objects.prefix:
+        if self.objects.whole:
             self.objects.write(self.reserved, key, value)
         else:
             self.objects.write_head(self.reserved, key, self.reserved_size, self.reserved_digest)

@@ -16,13 +16,14 @@ from limpet.shm.errors import StoreFull
 from limpet.stores import regions
 from limpet.stores.base import as_bytes
 from limpet.stores.race.check import Check
+from limpet.stores.race.glance import Glance
 from limpet.stores.race.hash_store import HashStore
 from limpet.stores.race.index import Holds, Index
 from limpet.stores.race.mending import Mending
 from limpet.stores.race.parameters import GrowingParameters
 from limpet.stores.race.slots import Slots
 from limpet.stores.race.splitter import Splitter
-from limpet.stores.records import Objects
+from limpet.stores.stamped import StampedObjects
 from limpet.stores.status import DONE, EXISTS, FULL, MISSING, NO_MEMORY, UPDATE
 
 
@@ -39,11 +40,14 @@ class Race(HashStore):
     ) -> None:
         """`objects`: writes and reads pairs, if not `Objects`."""
         super().__init__(pool, kind, name, parameters)
+        stamped = None
         if objects is None:
-            objects = Objects(pool.heap, in_place=True)
+            objects = stamped = StampedObjects(pool.heap, pool.client)
         index = Index(pool, name, parameters, objects, attach(pool, name, parameters), Holds(name))
         slots = Slots(index, pool.client)
         self.hold_parts(index, slots, Splitter(pool, index, parameters), Check(pool, index))
+        if stamped is not None and pool.parameters.coherent:
+            self.glance = Glance(index, stamped)
 
     def get_slice(self, key: Any, start: int | None = None, stop: int | None = None) -> Any:
         return self._of_value(key, lambda: self.objects.part(start, stop))

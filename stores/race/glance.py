@@ -1,0 +1,118 @@
+"""A get without a pin: `Glance`.
+
+A pin costs a full barrier, and while a pinned client stands still no memory is used again. A glance
+reads memory that may be given up and used again at any step, and proves afterwards that it was not.
+A stopped reader keeps nothing from anybody.
+
+Each object of a store with glances begins with a stamp, a word that no other object of the pool
+ever has (`StampedObjects`). It never changes while the object is in use, and the memory's next user
+writes another one there, if it is such an object.
+
+    1   read the entry and the buckets, as a pinned client does
+    2   for each valid slot with the key's fingerprint:
+        read the stamp of the object to which the slot's word leads
+        read the slot again: it has the same word
+        compare the key, and copy the value if it is this key's
+    3   read again, in this order: the slot (the same word), the stamp (the same), the entry (the
+        same pointer), the word DROPS (as when this handle last found its store)
+
+Why the copy is the value of the key at a moment of the operation:
+
+    - DROPS is the same, so the store was not dropped: the directory's memory is a directory.
+    - The entry has the same pointer. An entry never has the same subtable twice (index.py), so the
+      subtable was in use from before the buckets were read until then, and each word that was read
+      in a slot was that slot's word.
+    - The slot's word is the same before the copy and after it; but the object may have been freed
+      in between, and another one linked in its place at the same address. Let A be the object that
+      was linked at the look before the copy, B at that after it. The stamp was read before the
+      first look, so it is of A or of an earlier object. It was read again after the second one, so
+      it is of B or of a later one. Both are equal, and stamps never come again: so A is B, and the
+      object was linked, and complete, from before the copy until after it.
+
+If the object's key is another one, the same proof says that this slot does not have the key. If no
+slot is left, the key is missing: the buckets were read while the entry had its pointer, as a pinned
+client reads them.
+
+Whatever differs, or is damaged, or lost, or held, or too large for one read, makes a glance
+unproven. It raises nothing; the operation begins again with a pin, and says why if there is an
+error. What is read meanwhile can be anything: an address is checked before each access, a size
+before each copy.
+
+A fabric that orders no reads of two nodes, or memory without coherence, has no glances; nor has a
+durable pool, where a client that reads writes lines back.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from limpet.shm.endpoint.fabric import lowest_bit
+from limpet.shm.endpoint.layout import DROPS
+from limpet.shm.endpoint.words import ADDRESS_MASK, HELD, HELD_MASK
+from limpet.stores.race.index import is_valid
+from limpet.stores.race.layout import OBJECT_MASK, SLOTS
+
+if TYPE_CHECKING:
+    from limpet.stores.race.index import Index, Place
+    from limpet.stores.stamped import StampedObjects
+
+UNPROVEN: Final = object()
+"""The result of a glance that proved nothing."""
+
+
+class Glance:
+    """Gets of one store."""
+
+    def __init__(self, index: Index, objects: StampedObjects) -> None:
+        self.index = index
+        self.objects = objects
+        self.endpoint = index.endpoint
+
+    def value(self, place: Place, key: bytes, drops: int) -> Any:
+        """The value of `key`, None: it is missing, or UNPROVEN.
+
+        `drops`: the word DROPS when this handle last found its store. The caller keeps the other
+        threads out. Any LimpetError means UNPROVEN, too.
+        """
+        index = self.index
+        index.choose(place, key)
+        index.read_buckets(place)
+        left = index.tagged[0] & SLOTS
+        while left:
+            at = lowest_bit(left)
+            left &= left - 1
+            word = index.words[at]
+            if not is_valid(word):
+                continue
+            if word & HELD_MASK == HELD:
+                return UNPROVEN
+            slot = index.address(place, at)
+            stamp_at = word & ADDRESS_MASK
+            # ORDER: the stamp, then the slot, then the object.
+            stamp = self.endpoint.glance(stamp_at, slot, word)
+            if not stamp:
+                return UNPROVEN
+            found = self.objects.load_keyed(word & OBJECT_MASK, key)
+            self.endpoint.wait()
+            if not self.objects.complete:
+                return UNPROVEN
+            value = self.objects.value() if found else None
+            # ORDER: after the copy.
+            if not self.stands(place, slot, word, stamp_at, stamp, drops):
+                return UNPROVEN
+            if found:
+                return value
+        # ORDER: after the buckets.
+        if self.stands(place, place.entry, place.pointer, place.entry, place.pointer, drops):
+            return None
+        return UNPROVEN
+
+    def stands(
+        self, place: Place, slot: int, word: int, stamp_at: int, stamp: int, drops: int
+    ) -> bool:
+        """Whether all is as it was."""
+        return bool(
+            self.endpoint.stands(
+                slot, word, stamp_at, stamp, place.entry, place.pointer, DROPS, drops
+            )
+        )
