@@ -33,6 +33,9 @@ cdef class Objects:
     @cython.locals(found=bint)
     cpdef bint load_keyed(self, u64 reference, bytes key) except -1
     @cython.final
+    @cython.locals(address=u64, count=u64)
+    cdef object value_of(self, u64 reference, bytes key)
+    @cython.final
     @cython.locals(size=u64)
     cdef u64 _extent(self, u64 reference) noexcept
     cpdef bint key_is(self, bytes key) except -1

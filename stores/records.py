@@ -107,6 +107,16 @@ class Objects:
         self.sizes = self.image.head
         return found
 
+    def value_of(self, reference: int, key: bytes) -> bytes | None:
+        """The value of the object, if it has this key, else None. Sets `complete`: False means that
+        nothing was read, as the object is too large for one read."""
+        address = (reference & ADDRESS_MASK) + self.prefix
+        count = self._extent(reference)
+        if not self.complete:
+            return None
+        found: bytes | None = self.image.pair(address, count, HEADER, key)
+        return found
+
     def _extent(self, reference: int) -> int:
         """How many words of an object to read into the image."""
         size = self.heap.sizes[reference >> 48 & 0xFF]  # 0: of LARGE_CLASS

@@ -106,6 +106,14 @@ cdef class Image:
             self.endpoint._reads(addr, self._size)
         return found
 
+    cpdef object pair(self, u64 addr, Py_ssize_t count, Py_ssize_t offset, bytes key):
+        """`read_keyed`; if the key is there, what follows it, padded to a multiple of 8: as many
+        bytes as bits 16-63 of the first word say. None: it is not there."""
+        if not self.read_keyed(addr, count, offset, key):
+            return None
+        offset += PyBytes_GET_SIZE(key) + 7 & ~7
+        return self.cut(offset, self.head >> 16)
+
     cdef int _refuse(self, Py_ssize_t offset, Py_ssize_t size) except -1:
         if self._eras[0] != self._era:
             raise AddressError("the memory that was read is not mapped any more")

@@ -30,6 +30,13 @@ class Image:
         self.read(addr, count)
         return self.head & 0xFFFF == len(data) and self.equal(offset, data)
 
+    def pair(self, addr: int, count: int, offset: int, key: bytes) -> bytes | None:
+        """`read_keyed`; if the key is there, what follows it, padded to a multiple of 8: as many
+        bytes as bits 16-63 of the first word say. None: it is not there."""
+        if not self.read_keyed(addr, count, offset, key):
+            return None
+        return self.cut(offset + (len(key) + 7 & ~7), self.head >> 16)
+
     def word(self, index: int) -> int:
         """A word of it."""
         if not 0 <= index < len(self.words):

@@ -155,6 +155,7 @@ cdef class Image:
     cdef int _mourn(self) except -1
     cpdef int read(self, u64 addr, Py_ssize_t count) except -1
     cpdef bint read_keyed(self, u64 addr, Py_ssize_t count, Py_ssize_t offset, bytes data) except -1
+    cpdef object pair(self, u64 addr, Py_ssize_t count, Py_ssize_t offset, bytes key)
     cpdef u64 word(self, Py_ssize_t index) except? 0xFEEDFACEDEADBEA7
     cpdef bint equal(self, Py_ssize_t offset, bytes data) except -1
     cpdef bytes cut(self, Py_ssize_t offset, Py_ssize_t size)

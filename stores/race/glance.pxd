@@ -1,6 +1,6 @@
 cimport cython
 
-from limpet.shm.endpoint.verbs cimport Endpoint, lowest_bit, u64
+from limpet.shm.endpoint.verbs cimport Endpoint, hash64, lowest_bit, u64
 from limpet.stores.race.index cimport Index, Place, is_valid
 from limpet.stores.stamped cimport StampedObjects
 
@@ -17,9 +17,7 @@ cdef class Glance:
     cdef readonly Endpoint endpoint
 
     @cython.locals(
-        index=Index, left=u64, at=int, word=u64, slot=u64, stamp_at=u64, stamp=u64, found=bint
+        index=Index, endpoint=Endpoint, left=u64, at=int, word=u64, slot=u64, stamp_at=u64,
+        stamp=u64, entry=u64, pointer=u64,
     )
-    cpdef object value(self, Place place, bytes key, u64 drops)
-    cpdef bint stands(
-        self, Place place, u64 slot, u64 word, u64 stamp_at, u64 stamp, u64 drops
-    ) except -1
+    cdef object value(self, Place place, bytes key, u64 drops)

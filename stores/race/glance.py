@@ -46,7 +46,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from limpet.shm.endpoint.fabric import lowest_bit
+from limpet.shm.endpoint.fabric import hash64, lowest_bit
 from limpet.shm.endpoint.layout import DROPS
 from limpet.shm.endpoint.words import ADDRESS_MASK, HELD, HELD_MASK
 from limpet.stores.race.index import is_valid
@@ -72,10 +72,11 @@ class Glance:
         """The value of `key`, None: it is missing, or UNPROVEN.
 
         `drops`: the word DROPS when this handle last found its store. The caller keeps the other
-        threads out. Any LimpetError means UNPROVEN, too.
+        threads out. A LimpetError means UNPROVEN, too.
         """
         index = self.index
-        index.choose(place, key)
+        endpoint = self.endpoint
+        index.locate(place, hash64(key))
         index.read_buckets(place)
         left = index.tagged[0] & SLOTS
         while left:
@@ -89,30 +90,20 @@ class Glance:
             slot = index.address(place, at)
             stamp_at = word & ADDRESS_MASK
             # ORDER: the stamp, then the slot, then the object.
-            stamp = self.endpoint.glance(stamp_at, slot, word)
+            stamp = endpoint.glance(stamp_at, slot, word)
             if not stamp:
                 return UNPROVEN
-            found = self.objects.load_keyed(word & OBJECT_MASK, key)
-            self.endpoint.wait()
-            if not self.objects.complete:
-                return UNPROVEN
-            value = self.objects.value() if found else None
+            value = self.objects.value_of(word & OBJECT_MASK, key)
+            endpoint.wait()
             # ORDER: after the copy.
-            if not self.stands(place, slot, word, stamp_at, stamp, drops):
+            if not self.objects.complete or not endpoint.stands(
+                slot, word, stamp_at, stamp, place.entry, place.pointer, DROPS, drops
+            ):
                 return UNPROVEN
-            if found:
+            if value is not None:
                 return value
+        entry, pointer = place.entry, place.pointer
         # ORDER: after the buckets.
-        if self.stands(place, place.entry, place.pointer, place.entry, place.pointer, drops):
+        if endpoint.stands(entry, pointer, entry, pointer, entry, pointer, DROPS, drops):
             return None
         return UNPROVEN
-
-    def stands(
-        self, place: Place, slot: int, word: int, stamp_at: int, stamp: int, drops: int
-    ) -> bool:
-        """Whether all is as it was."""
-        return bool(
-            self.endpoint.stands(
-                slot, word, stamp_at, stamp, place.entry, place.pointer, DROPS, drops
-            )
-        )

@@ -100,14 +100,15 @@ class HashStore(Store):
 
     def glanced(self, place: Place, key: bytes) -> Any:
         """The value of a key by a glance, None: it is missing, or UNPROVEN."""
-        self.client.begin()
+        while self.endpoint.begin():
+            self.client.rejoin()
         try:
             if self.client.ident:
                 return self.glance.value(place, key, self.drops)  # type: ignore[union-attr]
         except LimpetError:
             pass  # perhaps of memory that was used again: the search with a pin says
         finally:
-            self.client.end()
+            self.endpoint.end()
         return UNPROVEN
 
     def search_once(self, place: Place, key: bytes) -> Any:

@@ -143,13 +143,13 @@ class Table:
         """Update; then another key has the old object's memory."""
         old = self.word() & ADDRESS_MASK
         self.put()
-        for number in range(ROUNDS_MAX):
+        for _ in range(ROUNDS_MAX):
             self.writer.put(b"other", b"\xff" * SIZE)
             index, place = self.writer.index, self.writer.place
             self.writer.within(index.look_up, place, b"other")
             if place.word & ADDRESS_MASK == old:
                 return
-        raise AssertionError(f"the memory at {old:#x} is not used again in {number} rounds")
+        raise AssertionError(f"the memory at {old:#x} is not used again")
 
     def delete(self) -> None:
         self.writer.delete(KEY)
