@@ -67,12 +67,9 @@ cdef class Direct(Endpoint):
         self, u64 slot, u64 word, u64 stamp_at, u64 stamp, u64 entry, u64 pointer, u64 drops_at,
         u64 drops
     ) except -1:
-        cdef int same = stands_together(
-            self, slot, word, stamp_at, stamp, entry, pointer, drops_at, drops
-        )
-        if unlikely(same < 0, 0):
-            return stands_apart(self, slot, word, stamp_at, stamp, entry, pointer, drops_at, drops)
-        return same
+        if stands_together(self, slot, word, stamp_at, stamp, entry, pointer, drops_at, drops):
+            return True
+        return stands_apart(self, slot, word, stamp_at, stamp, entry, pointer, drops_at, drops)
 
     cpdef u64 cas(self, u64 addr, u64 expected, u64 desired) except? 0xFEEDFACEDEADBEA7:
         return do_cas(self, addr, expected, desired)

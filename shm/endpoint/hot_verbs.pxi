@@ -222,31 +222,33 @@ cdef inline bint glanced_together(
     return True
 
 
-cdef inline int stands_together(
+cdef inline bint stands_together(
     Endpoint endpoint, u64 slot, u64 word, u64 stamp_at, u64 stamp, u64 entry, u64 pointer,
     u64 drops_at, u64 drops
 ) noexcept:
-    """`stands`; -1: not done."""
+    """Whether `stands` is true and was done."""
     cdef Mapped* mapped = word_at(endpoint, slot)
     cdef Mapped* control = word_at(endpoint, drops_at)
     if unlikely((slot ^ stamp_at | slot ^ entry) >> 40 or (stamp_at | entry) & 7, 0):
-        return -1
+        return False
     if unlikely(mapped == NULL or control == NULL, 0):
-        return -1
+        return False
     # one node, whose state was looked at: the other offsets are what is left to check
     if unlikely(max(stamp_at & OFFSET_MASK, entry & OFFSET_MASK) >= mapped.coherent, 0):
-        return -1
-    cdef bint same = (
-        limpet_load(mapped.base + (slot & OFFSET_MASK)) == word
-        and limpet_load(mapped.base + (stamp_at & OFFSET_MASK)) == stamp
-        and limpet_load(mapped.base + (entry & OFFSET_MASK)) == pointer
-        and limpet_load(control.base + (drops_at & OFFSET_MASK)) == drops
-    )
+        return False
+    if unlikely(limpet_load(mapped.base + (slot & OFFSET_MASK)) != word, 0):
+        return False
+    if unlikely(limpet_load(mapped.base + (stamp_at & OFFSET_MASK)) != stamp, 0):
+        return False
+    if unlikely(limpet_load(mapped.base + (entry & OFFSET_MASK)) != pointer, 0):
+        return False
+    if unlikely(limpet_load(control.base + (drops_at & OFFSET_MASK)) != drops, 0):
+        return False
     if unlikely(is_lost(endpoint, slot, mapped), 0):
-        return -1
+        return False
     endpoint._scopes[1].reads += 4
     endpoint._scopes[1].bytes_read += 32
-    return same
+    return True
 
 
 cdef inline u64 do_cas(

@@ -46,7 +46,7 @@ Slot word
 A slot is valid when it is neither vacant nor tentative. Invariant: of all valid slots, at most one
 holds a given key.
 
-A pinned client that has seen a pointer may use the subtable until it leaves, even if it is split
+A client that reads without a pin proves what it has read (glance.py). A pinned client that has seen a pointer may use the subtable until it leaves, even if it is split
 meanwhile: its slots are frozen before the split and never change again. So a word that a client
 reads in a slot was there at some moment after it saw the pointer and before the split; and its CAS
 of a frozen slot fails. An entry never has the same subtable twice.

@@ -3,6 +3,8 @@
 Each memory node has a directory, a region; a key's subtable and its pair lie on the node of its
 directory, and are lost with it.
 
+A get has no pin if memory is hardware-coherent (glance.py).
+
 Round trips without conflict: search 2 (1 when no fingerprint matches), update 3, delete 3, insert
 3. slots.py and splitter.py say what a kill leaves behind.
 """

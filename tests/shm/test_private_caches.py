@@ -68,6 +68,8 @@ ATOMICS: Final[dict[str, Callable[[Any], object]]] = {
     "store": lambda endpoint: endpoint.store(AT, 1),
     "store_two": lambda endpoint: endpoint.store_two(AT, 1, AT + 8, 1),
     "pin": lambda endpoint: endpoint.pin(AT, 1, AT + 8, 0, AT + 16, 0),
+    "glance": lambda endpoint: endpoint.glance(AT + 8, AT, 0),
+    "stands": lambda endpoint: endpoint.stands(AT, 0, AT + 8, 0, AT, 0, AT + 8, 0),
     "swap": lambda endpoint: endpoint.swap(AT, 1),
     "cas": lambda endpoint: endpoint.cas(AT, 0, 1),
     "faa": lambda endpoint: endpoint.faa(AT, 1),

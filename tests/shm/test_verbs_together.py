@@ -48,10 +48,27 @@ def pin_apart(
     return bool(one.load(drops_at) == drops)
 
 
+def glance_apart(one: Any, stamp_at: int, slot: int, word: int) -> int:
+    one.background(True)
+    stamp = one.load(stamp_at)
+    same = one.load(slot) == word
+    one.background(False)
+    return int(stamp) if same else 0
+
+
+def stands_apart(one: Any, *pairs: int) -> bool:
+    one.background(True)
+    same = all(one.load(at) == word for at, word in zip(pairs[::2], pairs[1::2], strict=True))
+    one.background(False)
+    return same
+
+
 TOGETHER: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "read_tagged": (read_tagged, read_apart),
     "store_two": (lambda one, *rest: one.store_two(*rest), store_apart),
     "pin": (lambda one, *rest: one.pin(*rest), pin_apart),
+    "glance": (lambda one, *rest: one.glance(*rest), glance_apart),
+    "stands": (lambda one, *rest: one.stands(*rest), stands_apart),
 }
 CASES: dict[str, list[tuple[int, ...]]] = {
     "read_tagged": [(64, 264), (64, 264, 0), (264, 64, 0x105), (64, 64), (address(1, 8), 8)],
@@ -59,6 +76,13 @@ CASES: dict[str, list[tuple[int, ...]]] = {
     "pin": [
         (64, 9, 80, 20, 88, 22), (64, 9, 80, 21, 88, 22), (64, 9, 80, 20, 88, 23),
         (64, 9, 80, 20, 64, 9), (64, 9, address(1, 80), 20, 88, 22),
+    ],
+    "glance": [(64, 80, 20), (80, 88, 22), (80, 88, 23), (address(1, 80), 80, 20)],
+    "stands": [
+        (80, 20, 88, 22, 80, 20, 88, 22), (80, 21, 88, 22, 80, 20, 88, 22),
+        (80, 20, 88, 23, 80, 20, 88, 22), (80, 20, 88, 22, 80, 21, 88, 22),
+        (80, 20, 88, 22, 80, 20, 88, 23), (80, 20, address(1, 88), 0, 80, 20, 88, 22),
+        (80, 20, 88, 22, address(1, 80), 0, address(1, 8), 0),
     ],
 }  # fmt: skip
 HOSTILE: dict[str, list[tuple[int, ...]]] = {
@@ -70,6 +94,13 @@ HOSTILE: dict[str, list[tuple[int, ...]]] = {
     "pin": [
         (4, 9, 80, 20, 88, 22), (64, 9, 84, 20, 88, 22), (64, 9, 80, 20, 89, 22),
         (64, 9, SIZE, 20, 88, 22), (64, 9, 80, 20, SIZE, 22), (SIZE, 9, 80, 20, 88, 22),
+    ],
+    "glance": [(81, 88, 22), (80, 87, 22), (SIZE, 88, 22), (80, SIZE, 22), (address(3), 88, 22)],
+    "stands": [
+        (81, 20, 88, 22, 80, 20, 88, 22), (80, 20, 89, 22, 80, 20, 88, 22),
+        (80, 20, 88, 22, 81, 20, 88, 22), (80, 20, 88, 22, 80, 20, 89, 22),
+        (SIZE, 20, 88, 22, 80, 20, 88, 22), (80, 20, SIZE, 22, 80, 20, 88, 22),
+        (80, 20, 88, 22, SIZE, 20, 88, 22), (80, 20, 88, 22, 80, 20, SIZE, 22),
     ],
 }  # fmt: skip
 
