@@ -46,10 +46,11 @@ Slot word
 A slot is valid when it is neither vacant nor tentative. Invariant: of all valid slots, at most one
 holds a given key.
 
-A client that reads without a pin proves what it has read (glance.py). A pinned client that has seen a pointer may use the subtable until it leaves, even if it is split
+A pinned client that has seen a pointer may use the subtable until it leaves, even if it is split
 meanwhile: its slots are frozen before the split and never change again. So a word that a client
 reads in a slot was there at some moment after it saw the pointer and before the split; and its CAS
-of a frozen slot fails. An entry never has the same subtable twice.
+of a frozen slot fails. An entry never has the same subtable twice. A client that reads without a
+pin proves what it has read by that (glance.py).
 
 In a durable pool (docs/durable.md) a power cut leaves of each cache line some version since it was
 last written back. Each change of a key is a CAS on one slot, and
