@@ -75,7 +75,7 @@ cdef u64 copy_summed(Endpoint endpoint, u64 addr, bytes value, u64 seed) except?
 
 
 cdef int read_at_length(
-    Endpoint endpoint, u64 addr, Mapped* mapped, char* target, u64 size
+    Endpoint endpoint, u64 addr, Mapped* mapped, char* target, u64 size, bint look
 ) except -1:
     """`read_words` of many words, or of memory that may be incoherent or is not aligned."""
     if endpoint._incoherent and (addr & OFFSET_MASK) + size > mapped.coherent:
@@ -86,16 +86,17 @@ cdef int read_at_length(
         limpet_copy_out(target, mapped.base + (addr & OFFSET_MASK), size)
     if unlikely(is_lost(endpoint, addr, mapped), 0):
         return endpoint._mourn(addr >> 40)
-    endpoint._reads(addr, size)
+    endpoint._reads(addr, size, look)
     return 0
 
 
 cdef u64 tagged_apart(
-    Endpoint endpoint, u64 first, u64 second, u64* words, Py_ssize_t room, Py_ssize_t start, u64 tag
+    Endpoint endpoint, u64 first, u64 second, u64* words, Py_ssize_t room, Py_ssize_t start, u64 tag,
+    bint look,
 ) except? 0xFEEDFACEDEADBEA7:
     """`read_tagged` by its two verbs: where the first one may raise, or memory is not usual."""
-    do_read_words(endpoint, first, words, room, 16, start)
-    do_read_words(endpoint, second, words, room, 16, start + 16)
+    do_read_words(endpoint, first, words, room, 16, start, False)
+    do_read_words(endpoint, second, words, room, 16, start + 16, look)
     return limpet_tagged(words + start, 32, <unsigned char>tag)
 
 
@@ -115,6 +116,17 @@ cdef bint pinned_apart(
         return False
     endpoint.swap(pin_at, pin)
     return endpoint.load(drops_at) == drops
+
+
+cdef bint pinned_otherwise(
+    Endpoint endpoint, u64 pin_at, u64 pin, u64 epoch_at, u64 epoch, u64 drops_at, u64 drops
+) except -1:
+    """`pinned_apart`, counted as one look."""
+    cdef Counters* scope = endpoint._scope(pin_at)
+    cdef u64 looks = scope.looks
+    cdef bint same = pinned_apart(endpoint, pin_at, pin, epoch_at, epoch, drops_at, drops)
+    scope.looks = looks + 1
+    return same
 
 
 cdef inline int copy_piece(Endpoint endpoint, u64 addr, char* source, u64 size) except -1:
