@@ -177,6 +177,10 @@ FLAGS = ["-g0", "-fno-strict-aliasing", "-Wall", "-Wno-unused-function", "-Wno-s
 if "-O" not in os.environ.get("CFLAGS", ""):
     FLAGS.append("-O2")
 
+VERBS = "limpet.shm.endpoint.verbs"
+INLINED = ["--param=max-inline-insns-single=2000", "--param=inline-unit-growth=400"]
+"""For the verbs, whose bodies several methods share: none of them may become a call."""
+
 
 def extensions() -> list[Extension]:
     if os.environ.get("LIMPET_PURE") == "1":
@@ -193,7 +197,7 @@ def extensions() -> list[Extension]:
             name,
             [path],
             include_dirs=["limpet/shm/endpoint"],
-            extra_compile_args=FLAGS,
+            extra_compile_args=FLAGS + INLINED if name == VERBS else FLAGS,
             depends=["setup.py", "limpet/shm/endpoint/native.h"],
         )
         for name, path in sources.items()

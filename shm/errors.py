@@ -18,6 +18,11 @@ class ParameterError(LimpetError, ValueError):
     """A parameter is out of range or contradicts another one; nothing was created or changed."""
 
 
+class PhaseError(LimpetError):
+    """A protocol looked at the result of a posted verb before `wait`, or posted one that depends on
+    a verb of another node or phase. Only the simulator can tell (shm/endpoint/simulated.py)."""
+
+
 class PoolError(LimpetError):
     """Something is wrong with a pool as a whole; it was not changed."""
 

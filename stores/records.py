@@ -108,8 +108,8 @@ class Objects:
         return found
 
     def value_of(self, reference: int, key: bytes) -> bytes | None:
-        """The value of the object, if it has this key, else None. Sets `complete`: False means that
-        nothing was read, as the object is too large for one read."""
+        """A phase of its own: the value of the object, if it has this key, else None. Sets
+        `complete`: False means that nothing was read, as the object is too large for one read."""
         address = (reference & ADDRESS_MASK) + self.prefix
         count = self._extent(reference)
         if not self.complete:

@@ -16,6 +16,8 @@ As text, departures are separated by commas: `1.0.12>2,2.0.3x0,0.1.7/2`
     pS   the power is cut: all clients end, and of each cache line some version is left that is not
          older than its last write-back; S draws them: 0 the oldest, 1 the newest, else at random
     /W   of the verb that comes now, W words are done; the rest is a step of its own
+    dK   the verb that comes now, if it is posted, is done late: after K more verbs of its client,
+         or in its `wait`
 The end of a client is a point, too: step 1 of the operation after its last.
 
 A chooser makes the departures. `Replay` takes them from a schedule. `RandomWalk` goes to a random
@@ -45,6 +47,9 @@ FAIL: Final = "f"
 GONE: Final = "m"
 CUT: Final = "/"
 POWER: Final = "p"
+LATE: Final = "d"
+IN_WAIT: Final = 1000
+"""So many verbs late that it is done in its `wait`."""
 OLDEST, NEWEST = 0, 1
 """Power cuts that leave nothing, or everything, that was not written back."""
 
@@ -58,7 +63,8 @@ class Point(NamedTuple):
 
 
 class Action(NamedTuple):
-    """A departure from the default; `number` is a client, a memory node, or a number of words."""
+    """A departure from the default; `number` is a client, a memory node, or a number of words or
+    verbs."""
 
     kind: str
     number: int
@@ -72,7 +78,7 @@ END: Final = "end"
 """In place of a verb: the client has done its operations, and the next client is chosen."""
 NOTHING: Final[tuple[Action, ...]] = ()
 
-_DEPARTURE: Final = re.compile(r"(\d+)\.(\d+)\.(\d+)([>xswfmp/])(\d+)")
+_DEPARTURE: Final = re.compile(r"(\d+)\.(\d+)\.(\d+)([>xswfmpd/])(\d+)")
 
 
 def schedule_text(schedule: Mapping[Point, Actions]) -> str:
@@ -92,7 +98,7 @@ def parse_schedule(text: str) -> Schedule:
         if match is None:
             raise ParameterError(
                 f"{part!r} is no departure; write CLIENT.OPERATION.STEP and then >C, xC, sC, wC, "
-                "fN, mN, pSEED or /WORDS"
+                "fN, mN, pSEED, dVERBS or /WORDS"
             )
         point = Point(int(match[1]), int(match[2]), int(match[3]))
         schedule[point] = (*schedule.get(point, ()), Action(match[4], int(match[5])))
@@ -177,12 +183,14 @@ def draw_faults(
 
 
 class _Random:
-    """Base of the random choosers: faults at points drawn beforehand, and cuts."""
+    """Base of the random choosers: faults at points drawn beforehand, cuts and late verbs."""
 
     def __init__(self, rng: random.Random, faults: Schedule) -> None:
         self.rng = rng
         self.faults = faults
         self.cuts = rng.choice((0.0, 0.1, 0.5))
+        self.lateness = -1.0
+        """The share of posted verbs that are late; drawn at the first of them."""
 
     def disturb(self, client: Any, words: int) -> list[Action]:
         actions: list[Action] = []
@@ -191,6 +199,11 @@ class _Random:
         if words > 1 and self.rng.random() < self.cuts:
             few = self.rng.random() < 0.5
             actions.append(Action(CUT, self.rng.randrange(1, min(words, 5) if few else words)))
+        if client.endpoint.posting:
+            if self.lateness < 0:
+                self.lateness = self.rng.choice((0.0, 0.1, 0.5))
+            if self.rng.random() < self.lateness:
+                actions.append(Action(LATE, self.rng.choice((1, 2, 4, IN_WAIT))))
         return actions
 
 

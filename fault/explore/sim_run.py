@@ -27,6 +27,7 @@ from limpet.fault.explore.schedule import (
     END,
     FAIL,
     GONE,
+    LATE,
     POWER,
     STALL,
     WAKE,
@@ -125,7 +126,7 @@ class Run:
         actions = self.chooser.at(self, client, verb, addr, words)
         target = client
         if actions:
-            target, words = self._depart(client, actions, words)
+            target, words = self._depart(client, actions, words, endpoint.posting)
         if verb is PAUSE and self._tired():
             self._rouse()
         if target is client and (verb is PAUSE or client.dead or client.stalled):
@@ -136,25 +137,30 @@ class Run:
             target.greenlet.switch()
         if client.dead:
             raise Crashed
-        if self._gone and addr >> NODE_SHIFT in self._gone and verb is not PAUSE:
+        if self._gone and addr >> NODE_SHIFT in self._gone and verb is not PAUSE and words > 0:
             raise NodeFailed(addr >> NODE_SHIFT, "its memory is gone (simulated)")
         return words
 
     def _depart(
-        self, client: SimulatedClient, actions: Actions, words: int
+        self, client: SimulatedClient, actions: Actions, words: int, posted: bool = False
     ) -> tuple[SimulatedClient, int]:
-        """Take a schedule's actions at a point; the client that goes on, and its number of words.
+        """Take a schedule's actions at a point; the client that goes on, and its number of words,
+        or, negative, by how many verbs its posted verb is late.
 
         An action without effect (the death of a client that has ended) is left out of the schedule.
         """
         target = client
         self._able = None
+        late = 0
         taken = []
         for action in actions:
             kind, number = action
             if kind == CUT:
                 done = number < words
                 words = min(words, max(1, number))
+            elif kind == LATE:
+                done = posted and number > 0
+                late = number if done else late
             elif kind == POWER:
                 done = self.cut is None and self.cluster.power is not None
                 if done:
@@ -183,7 +189,7 @@ class Run:
                 taken.append(action)
         if taken:
             self.schedule[Point(client.number, client.op, client.step)] = tuple(taken)
-        return target, words
+        return target, -late or words
 
     def _after(self, client: SimulatedClient | None) -> SimulatedClient | None:
         """The client that goes on by default when `client` cannot: the next, or one that stalls."""
@@ -390,6 +396,7 @@ class Run:
             if client.greenlet:  # started, and not at its end
                 client.dead = True
                 client.greenlet.throw(Crashed)
+            client.endpoint.forget_posted()
             client.endpoint.turn = at_once
             client.endpoint.gone = frozenset()
             client.endpoint.trace = deque(maxlen=0)

@@ -10,16 +10,31 @@ cdef class Direct(Endpoint):
     cpdef int read_words(
         self, u64 addr, u64[::1] words, Py_ssize_t count, Py_ssize_t start=0
     ) except -1:
-        return do_read_words(self, addr, &words[0], words.shape[0], count, start)
+        return do_read_words(self, addr, &words[0], words.shape[0], count, start, True)
+
+    cpdef int post_read(
+        self, u64 addr, u64[::1] words, Py_ssize_t count, Py_ssize_t start=0
+    ) except -1:
+        return do_read_words(self, addr, &words[0], words.shape[0], count, start, False)
 
     cpdef u64 read_tagged(
         self, u64 first, u64 second, u64[::1] words, Py_ssize_t start, u64 tag
     ) except? 0xFEEDFACEDEADBEA7:
         cdef u64 found = tagged_together(
-            self, first, second, &words[0], words.shape[0], start, tag
+            self, first, second, &words[0], words.shape[0], start, tag, True
         )
         if unlikely(found == APART, 0):
-            return tagged_apart(self, first, second, &words[0], words.shape[0], start, tag)
+            return tagged_apart(self, first, second, &words[0], words.shape[0], start, tag, True)
+        return found
+
+    cpdef u64 post_tagged(
+        self, u64 first, u64 second, u64[::1] words, Py_ssize_t start, u64 tag
+    ) except? 0xFEEDFACEDEADBEA7:
+        cdef u64 found = tagged_together(
+            self, first, second, &words[0], words.shape[0], start, tag, False
+        )
+        if unlikely(found == APART, 0):
+            return tagged_apart(self, first, second, &words[0], words.shape[0], start, tag, False)
         return found
 
     cpdef void prefetch(self, u64 addr, u64 size, bint writes=False) noexcept:
@@ -30,13 +45,26 @@ cdef class Direct(Endpoint):
     ) except -1:
         return do_write_gather(self, addr, &words[0], words.shape[0], count, first, second)
 
+    cpdef int post_gather(
+        self, u64 addr, u64[::1] words, Py_ssize_t count, bytes first, bytes second
+    ) except -1:
+        return do_write_gather(self, addr, &words[0], words.shape[0], count, first, second)
+
     cpdef int write_words(
         self, u64 addr, u64[::1] words, Py_ssize_t count, Py_ssize_t start=0
     ) except -1:
         return do_write_words(self, addr, &words[0], words.shape[0], count, start)
 
+    cpdef int post_write(
+        self, u64 addr, u64[::1] words, Py_ssize_t count, Py_ssize_t start=0
+    ) except -1:
+        return do_write_words(self, addr, &words[0], words.shape[0], count, start)
+
     cpdef u64 load(self, u64 addr) except? 0xFEEDFACEDEADBEA7:
-        return do_load(self, addr)
+        return do_load(self, addr, True)
+
+    cpdef u64 post_load(self, u64 addr) except? 0xFEEDFACEDEADBEA7:
+        return do_load(self, addr, False)
 
     cpdef int store(self, u64 addr, u64 value) except -1:
         return do_store(self, addr, value)
@@ -47,14 +75,17 @@ cdef class Direct(Endpoint):
         return 0
 
     cpdef u64 swap(self, u64 addr, u64 value) except? 0xFEEDFACEDEADBEA7:
-        return do_swap(self, addr, value)
+        return do_swap(self, addr, value, True)
+
+    cpdef u64 post_swap(self, u64 addr, u64 value) except? 0xFEEDFACEDEADBEA7:
+        return do_swap(self, addr, value, False)
 
     cpdef bint pin(
         self, u64 pin_at, u64 pin, u64 epoch_at, u64 epoch, u64 drops_at, u64 drops
     ) except -1:
         cdef int same = pinned_together(self, pin_at, pin, epoch_at, epoch, drops_at, drops)
         if unlikely(same < 0, 0):
-            return pinned_apart(self, pin_at, pin, epoch_at, epoch, drops_at, drops)
+            return pinned_otherwise(self, pin_at, pin, epoch_at, epoch, drops_at, drops)
         return same
 
     cpdef u64 glance(self, u64 stamp_at, u64 slot, u64 word) except? 0xFEEDFACEDEADBEA7:
@@ -72,18 +103,40 @@ cdef class Direct(Endpoint):
         return stands_apart(self, slot, word, stamp_at, stamp, entry, pointer, drops_at, drops)
 
     cpdef u64 cas(self, u64 addr, u64 expected, u64 desired) except? 0xFEEDFACEDEADBEA7:
-        return do_cas(self, addr, expected, desired)
+        return do_cas(self, addr, expected, desired, True)
+
+    cpdef u64 post_cas(self, u64 addr, u64 expected, u64 desired) except? 0xFEEDFACEDEADBEA7:
+        return do_cas(self, addr, expected, desired, False)
+
+    cpdef u64 post_cas_if(
+        self, u64 first, u64 wanted, u64 addr, u64 expected, u64 desired
+    ) except? 0xFEEDFACEDEADBEA7:
+        return do_cas(self, addr, expected, desired, False) if first == wanted else ~expected
 
     cpdef u64 faa(self, u64 addr, u64 delta) except? 0xFEEDFACEDEADBEA7:
-        return do_faa(self, addr, delta)
+        return do_faa(self, addr, delta, True)
+
+    cpdef u64 post_faa(self, u64 addr, u64 delta) except? 0xFEEDFACEDEADBEA7:
+        return do_faa(self, addr, delta, False)
 
     cpdef u64 fetch_or(self, u64 addr, u64 bits) except? 0xFEEDFACEDEADBEA7:
-        return do_fetch_or(self, addr, bits)
+        return do_fetch_or(self, addr, bits, True)
+
+    cpdef u64 post_fetch_or(self, u64 addr, u64 bits) except? 0xFEEDFACEDEADBEA7:
+        return do_fetch_or(self, addr, bits, False)
 
     cpdef u64 mcas(
         self, u64 addr, u64 compare, u64 swap, u64 compare_mask, u64 swap_mask
     ) except? 0xFEEDFACEDEADBEA7:
-        return do_mcas(self, addr, compare, swap, compare_mask, swap_mask)
+        return do_mcas(self, addr, compare, swap, compare_mask, swap_mask, True)
+
+    cpdef u64 post_mcas(
+        self, u64 addr, u64 compare, u64 swap, u64 compare_mask, u64 swap_mask
+    ) except? 0xFEEDFACEDEADBEA7:
+        return do_mcas(self, addr, compare, swap, compare_mask, swap_mask, False)
+
+    cpdef u64 result(self, u64 ticket) except? 0xFEEDFACEDEADBEA7:
+        return ticket
 
     cpdef int wait(self) except -1:
         return do_wait(self)

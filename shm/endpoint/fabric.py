@@ -28,6 +28,7 @@ __all__ = [
     "flush_mapping",
     "hash64",
     "lowest_bit",
+    "post_summed",
     "words_bytes",
     "words_compare",
     "words_equal",

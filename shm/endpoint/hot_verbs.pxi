@@ -1,14 +1,15 @@
 # Part of verbs.pyx: the verbs of which operations consist. Both `Endpoint` and `Direct` have them
 # as methods. Each verb is checked, done, checked again and counted. A rare case ends with `return`
 # of a function of its own (rare.pxi), so that the usual path has no call in it and saves no
-# register.
+# register. `look`: whether the result is looked at at once; not that of a posted verb.
 
 cdef inline bint do_failed(Endpoint endpoint, u64 addr) noexcept:
     return addr < CONTROL and endpoint._states[addr >> 40] != endpoint._map[addr >> 40].state
 
 
 cdef inline int do_read_words(
-    Endpoint endpoint, u64 addr, u64* words, Py_ssize_t room, Py_ssize_t count, Py_ssize_t start
+    Endpoint endpoint, u64 addr, u64* words, Py_ssize_t room, Py_ssize_t count, Py_ssize_t start,
+    bint look,
 ) except -1:
     if unlikely(count < 1 or start < 0 or count > room - start, 0):
         return no_buffer(addr, room, count, start, False)
@@ -17,18 +18,19 @@ cdef inline int do_read_words(
     if unlikely(mapped == NULL, 0):
         return endpoint._refuse(addr, size)
     if unlikely(endpoint._incoherent or count > LIMPET_WORDWISE or addr & 7, 0):
-        return read_at_length(endpoint, addr, mapped, <char*>(words + start), size)
+        return read_at_length(endpoint, addr, mapped, <char*>(words + start), size, look)
     limpet_copy_words(words + start, mapped.base + (addr & OFFSET_MASK), count)
     if unlikely(is_lost(endpoint, addr, mapped), 0):
         return endpoint._mourn(addr >> 40)
-    endpoint._reads(addr, size)
+    endpoint._reads(addr, size, look)
     return 0
 
 
 # Several verbs in one call: these do all of them, or say that they have to be done apart.
 
 cdef inline u64 tagged_together(
-    Endpoint endpoint, u64 first, u64 second, u64* words, Py_ssize_t room, Py_ssize_t start, u64 tag
+    Endpoint endpoint, u64 first, u64 second, u64* words, Py_ssize_t room, Py_ssize_t start, u64 tag,
+    bint look,
 ) noexcept:
     """`read_tagged`; APART: not done."""
     cdef Mapped* mapped = bytes_at(endpoint, first, 128)
@@ -52,6 +54,7 @@ cdef inline u64 tagged_together(
     cdef Counters* scope = endpoint._scope(first)
     scope.reads += 2
     scope.bytes_read += 256
+    scope.looks += look
     return found
 
 
@@ -121,14 +124,14 @@ cdef inline int do_write_words(
     return 0
 
 
-cdef inline u64 do_load(Endpoint endpoint, u64 addr) except? 0xFEEDFACEDEADBEA7:
+cdef inline u64 do_load(Endpoint endpoint, u64 addr, bint look) except? 0xFEEDFACEDEADBEA7:
     cdef Mapped* mapped = word_at(endpoint, addr)
     if unlikely(mapped == NULL, 0):
         return no_word(endpoint, addr)
     cdef u64 value = limpet_load(mapped.base + (addr & OFFSET_MASK))
     if unlikely(is_lost(endpoint, addr, mapped), 0):
         return lost_word(endpoint, addr)
-    endpoint._reads(addr, 8)
+    endpoint._reads(addr, 8, look)
     return value
 
 
@@ -164,7 +167,9 @@ cdef inline bint stored_together(
     return True
 
 
-cdef inline u64 do_swap(Endpoint endpoint, u64 addr, u64 value) except? 0xFEEDFACEDEADBEA7:
+cdef inline u64 do_swap(
+    Endpoint endpoint, u64 addr, u64 value, bint look
+) except? 0xFEEDFACEDEADBEA7:
     cdef Mapped* mapped = word_at(endpoint, addr)
     if unlikely(mapped == NULL, 0):
         return no_word(endpoint, addr)
@@ -173,7 +178,7 @@ cdef inline u64 do_swap(Endpoint endpoint, u64 addr, u64 value) except? 0xFEEDFA
     cdef u64 old = limpet_swap(mapped.base + (addr & OFFSET_MASK), value)
     if unlikely(is_lost(endpoint, addr, mapped), 0):
         return lost_word(endpoint, addr)
-    endpoint._atomics(addr)
+    endpoint._atomics(addr, look)
     return old
 
 
@@ -199,6 +204,7 @@ cdef inline int pinned_together(
     scope.reads += 2
     scope.bytes_read += 16
     scope.atomics += 1
+    scope.looks += 1
     return same
 
 
@@ -218,6 +224,7 @@ cdef inline bint glanced_together(
         return False
     endpoint._scopes[1].reads += 2
     endpoint._scopes[1].bytes_read += 16
+    endpoint._scopes[1].looks += 1
     stamp[0] = found if same else 0
     return True
 
@@ -248,11 +255,12 @@ cdef inline bint stands_together(
         return False
     endpoint._scopes[1].reads += 4
     endpoint._scopes[1].bytes_read += 32
+    endpoint._scopes[1].looks += 1
     return True
 
 
 cdef inline u64 do_cas(
-    Endpoint endpoint, u64 addr, u64 expected, u64 desired
+    Endpoint endpoint, u64 addr, u64 expected, u64 desired, bint look
 ) except? 0xFEEDFACEDEADBEA7:
     cdef Mapped* mapped = word_at(endpoint, addr)
     if unlikely(mapped == NULL, 0):
@@ -262,11 +270,13 @@ cdef inline u64 do_cas(
     cdef u64 old = limpet_cas(mapped.base + (addr & OFFSET_MASK), expected, desired)
     if unlikely(is_lost(endpoint, addr, mapped), 0):
         return lost_word(endpoint, addr)
-    endpoint._cas(addr, old != expected)
+    endpoint._cas(addr, old != expected, look)
     return old
 
 
-cdef inline u64 do_faa(Endpoint endpoint, u64 addr, u64 delta) except? 0xFEEDFACEDEADBEA7:
+cdef inline u64 do_faa(
+    Endpoint endpoint, u64 addr, u64 delta, bint look
+) except? 0xFEEDFACEDEADBEA7:
     cdef Mapped* mapped = word_at(endpoint, addr)
     if unlikely(mapped == NULL, 0):
         return no_word(endpoint, addr)
@@ -275,11 +285,13 @@ cdef inline u64 do_faa(Endpoint endpoint, u64 addr, u64 delta) except? 0xFEEDFAC
     cdef u64 old = limpet_faa(mapped.base + (addr & OFFSET_MASK), delta)
     if unlikely(is_lost(endpoint, addr, mapped), 0):
         return lost_word(endpoint, addr)
-    endpoint._atomics(addr)
+    endpoint._atomics(addr, look)
     return old
 
 
-cdef inline u64 do_fetch_or(Endpoint endpoint, u64 addr, u64 bits) except? 0xFEEDFACEDEADBEA7:
+cdef inline u64 do_fetch_or(
+    Endpoint endpoint, u64 addr, u64 bits, bint look
+) except? 0xFEEDFACEDEADBEA7:
     cdef Mapped* mapped = word_at(endpoint, addr)
     if unlikely(mapped == NULL, 0):
         return no_word(endpoint, addr)
@@ -288,12 +300,12 @@ cdef inline u64 do_fetch_or(Endpoint endpoint, u64 addr, u64 bits) except? 0xFEE
     cdef u64 old = limpet_fetch_or(mapped.base + (addr & OFFSET_MASK), bits)
     if unlikely(is_lost(endpoint, addr, mapped), 0):
         return lost_word(endpoint, addr)
-    endpoint._atomics(addr)
+    endpoint._atomics(addr, look)
     return old
 
 
 cdef inline u64 do_mcas(
-    Endpoint endpoint, u64 addr, u64 compare, u64 swap, u64 compare_mask, u64 swap_mask
+    Endpoint endpoint, u64 addr, u64 compare, u64 swap, u64 compare_mask, u64 swap_mask, bint look
 ) except? 0xFEEDFACEDEADBEA7:
     cdef Mapped* mapped = word_at(endpoint, addr)
     if unlikely(mapped == NULL, 0):
@@ -305,7 +317,7 @@ cdef inline u64 do_mcas(
     )
     if unlikely(is_lost(endpoint, addr, mapped), 0):
         return lost_word(endpoint, addr)
-    endpoint._cas(addr, ((old ^ compare) & compare_mask) != 0)
+    endpoint._cas(addr, ((old ^ compare) & compare_mask) != 0, look)
     return old
 
 

@@ -56,6 +56,8 @@ cdef class Image:
     A read is one verb, `read_words`, for promises, errors and accounting. Memory that is looked at
     in place can be lost between two looks. So every method of an image may raise NodeFailed, too,
     or AddressError when the endpoint has detached a node since.
+
+    `post` and `post_keyed` post the read: the image is looked at after the `wait` of the phase.
     """
 
     def __cinit__(self, Endpoint endpoint, Py_ssize_t size, bint in_place=False):
@@ -80,7 +82,65 @@ cdef class Image:
         self.head = (<const u64*>at)[0]
         if unlikely(is_gone(self), 0):
             self._mourn()
-        self.endpoint._reads(addr, self._size)
+        self.endpoint._reads(addr, self._size, True)
+        return 0
+
+    cpdef int post(self, u64 addr, Py_ssize_t count) except -1:
+        """Post `read`."""
+        cdef const char* at = read_in_place(self, addr, count)
+        if at == NULL:
+            self.forget()
+            self.endpoint.post_image(self, addr, count)
+            self.head = (<const u64*>self._own)[0]
+            return 0
+        self.head = (<const u64*>at)[0]
+        if unlikely(is_gone(self), 0):
+            self._mourn()
+        self.endpoint._reads(addr, self._size, False)
+        return 0
+
+    cpdef int post_keyed(
+        self, u64 addr, Py_ssize_t count, Py_ssize_t offset, bytes data
+    ) except -1:
+        """Post `read`; then `matched` says, with the same arguments, what `read_keyed` returns."""
+        if unlikely(data is None, 0):
+            raise TypeError("expected bytes, not None")
+        cdef const char* at = read_in_place(self, addr, count)
+        if at == NULL:
+            self._matched = -1
+            return self.post(addr, count)
+        cdef u64 head = (<const u64*>at)[0]
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
+        self.head = head
+        cdef bint found = False
+        if head & 0xFFFF == <u64>size and size <= self._size - offset:
+            found = memcmp(at + offset, PyBytes_AS_STRING(data), size) == 0
+        self._matched = found
+        if unlikely(is_gone(self), 0):
+            self._mourn()
+        self.endpoint._reads(addr, self._size, False)
+        return 0
+
+    cpdef bint matched(self, Py_ssize_t offset, bytes data) except -1:
+        """After `post_keyed` and `wait`: whether bits 0-15 of the first word are the size of
+        `data`, which is what begins at byte `offset`."""
+        if self._matched >= 0:
+            return self._matched
+        if unlikely(data is None, 0):
+            raise TypeError("expected bytes, not None")
+        if self.word(0) & 0xFFFF != <u64>PyBytes_GET_SIZE(data):
+            return False
+        return self.equal(offset, data)
+
+    cpdef int close(self) except -1:
+        """The image was posted: until `open`, any look at it raises PhaseError."""
+        self._lost = &CLOSED
+        return 0
+
+    cpdef int open(self) except -1:
+        """Its phase has ended: `words` are the image now."""
+        self.forget()
+        self.head = self.words[0]
         return 0
 
     cpdef bint read_keyed(
@@ -103,13 +163,15 @@ cdef class Image:
         if unlikely(is_gone(self), 0):
             self._mourn()
         if at != self._own:
-            self.endpoint._reads(addr, self._size)
+            self.endpoint._reads(addr, self._size, True)
         return found
 
     cpdef object pair(self, u64 addr, Py_ssize_t count, Py_ssize_t offset, bytes key):
-        """`read_keyed`; if the key is there, what follows it, padded to a multiple of 8: as many
-        bytes as bits 16-63 of the first word say. None: it is not there."""
-        if not self.read_keyed(addr, count, offset, key):
+        """A phase of its own: `read_keyed`; if the key is there, what follows it, padded to a
+        multiple of 8: as many bytes as bits 16-63 of the first word say. None: it is not there."""
+        self.post_keyed(addr, count, offset, key)
+        self.endpoint.wait()
+        if not self.matched(offset, key):
             return None
         offset += PyBytes_GET_SIZE(key) + 7 & ~7
         return self.cut(offset, self.head >> 16)
@@ -125,6 +187,8 @@ cdef class Image:
         raise AddressError(f"{count} words from word {first} on are outside of the image")
 
     cdef int _mourn(self) except -1:
+        if self._lost == &CLOSED:
+            raise PhaseError("an object was looked at before `wait`: its read is only posted")
         return self.endpoint._mourn(self._addr >> 40)
 
     cpdef u64 word(self, Py_ssize_t index) except? 0xFEEDFACEDEADBEA7:
@@ -133,7 +197,7 @@ cdef class Image:
             return outside_of_image(self, index, 1)
         cdef u64 found = (<const u64*>self._at)[index]
         if unlikely(is_gone(self), 0):
-            return lost_word(self.endpoint, self._addr)
+            self._mourn()
         return found
 
     cpdef bint equal(self, Py_ssize_t offset, bytes data) except -1:

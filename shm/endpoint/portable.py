@@ -84,7 +84,7 @@ VIEWS_MAX: Final = 1024
 _SCOPES: Final = ("foreground", "background")
 _COUNTERS: Final = (
     "round_trips", "reads", "writes", "atomics", "cas", "cas_lost", "bytes_read", "bytes_written",
-    "lines_flushed", "fences",
+    "lines_flushed", "fences", "looks",
 )  # fmt: skip
 
 _INSIDE: Final = "inside"
@@ -152,6 +152,15 @@ def write_summed(
     """`write_gather`; the last word of `words` becomes the `checksum` of `second` by this seed."""
     words[count - 1] = checksum(second, seed)
     found: int = endpoint.write_gather(addr, words, count, first, second)
+    return found
+
+
+def post_summed(
+    endpoint: Any, addr: int, words: Any, count: int, first: bytes, second: bytes, seed: int
+) -> int:
+    """Post `write_summed`."""
+    words[count - 1] = checksum(second, seed)
+    found: int = endpoint.post_gather(addr, words, count, first, second)
     return found
 
 
@@ -451,6 +460,7 @@ class Endpoint:
         self._settled(node)
         self._scope(node)["reads"] += 1
         self._scope(node)["bytes_read"] += size
+        self._scope(node)["looks"] += 1
         return data
 
     def _write(self, addr: int, data: bytes) -> None:
@@ -496,7 +506,7 @@ class Endpoint:
     def read_tagged(self, first: int, second: int, words: Any, start: int, tag: int) -> int:
         """Fill 32 of `words`, from `start` on: 16 from the address `first`, 16 from `second`; two
         `read_words`. Which of these 32 have `tag` in bits 56-63: as bits."""
-        self.read_words(first, words, 16, start)
+        self._unlooked(first, self.read_words, first, words, 16, start)
         self.read_words(second, words, 16, start + 16)
         return words_tagged(words, start, 32, tag)
 
@@ -558,6 +568,7 @@ class Endpoint:
                 raise
         self._scope(node)["reads"] += 1
         self._scope(node)["bytes_read"] += 8
+        self._scope(node)["looks"] += 1
         return value
 
     def store(self, addr: int, value: int) -> int:
@@ -582,6 +593,7 @@ class Endpoint:
         old: int = word.atomic.exchange(value)
         self._settled(node)
         self._scope(node)["atomics"] += 1
+        self._scope(node)["looks"] += 1
         return old
 
     def pin(
@@ -589,18 +601,25 @@ class Endpoint:
     ) -> bool:
         """If the word at `epoch_at` is `epoch`: set the word at `pin_at` to `pin`, by `swap`; then
         look whether the word at `drops_at` is `drops`. Whether both were so."""
-        if self.load(epoch_at) != epoch:
-            return False
-        self.swap(pin_at, pin)
-        return self.load(drops_at) == drops
+        scope = self._scopes[self._background or u64(pin_at) >> 40 == NODES - 1]
+        looks = scope["looks"]
+        same = self.load(epoch_at) == epoch
+        if same:
+            self.swap(pin_at, pin)
+            same = self.load(drops_at) == drops
+        scope["looks"] = looks + 1
+        return same
 
     def glance(self, stamp_at: int, slot: int, word: int) -> int:
         """In the background: the word at `stamp_at`, if the one at `slot`, read after it, is
         `word`; else 0."""
         scope = self.background(True)
+        looks = self._scopes[True]["looks"]
         try:
             stamp = self.load(stamp_at)
-            return stamp if self.load(slot) == word else 0
+            stamp = stamp if self.load(slot) == word else 0
+            self._scopes[True]["looks"] = looks + 1
+            return stamp
         finally:
             self.background(scope)
 
@@ -618,13 +637,16 @@ class Endpoint:
         """In the background: whether the words at these four addresses, read in this order, are
         those."""
         scope = self.background(True)
+        looks = self._scopes[True]["looks"]
         try:
-            return (
+            same = (
                 self.load(slot) == word
                 and self.load(stamp_at) == stamp
                 and self.load(entry) == pointer
                 and self.load(drops_at) == drops
             )
+            self._scopes[True]["looks"] = looks + 1
+            return same
         finally:
             self.background(scope)
 
@@ -636,6 +658,7 @@ class Endpoint:
         self._settled(node)
         self._scope(node)["cas"] += 1
         self._scope(node)["cas_lost"] += old != expected
+        self._scope(node)["looks"] += 1
         return old
 
     def faa(self, addr: int, delta: int) -> int:
@@ -645,6 +668,7 @@ class Endpoint:
         old: int = word.atomic.fetch_add(delta)
         self._settled(node)
         self._scope(node)["atomics"] += 1
+        self._scope(node)["looks"] += 1
         return old
 
     def fetch_or(self, addr: int, bits: int) -> int:
@@ -654,6 +678,7 @@ class Endpoint:
         old: int = word.atomic.bin_fetch_or(bits)
         self._settled(node)
         self._scope(node)["atomics"] += 1
+        self._scope(node)["looks"] += 1
         return old
 
     def mcas(self, addr: int, compare: int, swap: int, compare_mask: int, swap_mask: int) -> int:
@@ -674,7 +699,93 @@ class Endpoint:
         self._settled(node)
         self._scope(node)["cas"] += 1
         self._scope(node)["cas_lost"] += (old ^ compare) & compare_mask != 0
+        self._scope(node)["looks"] += 1
         return old
+
+    # ---- posted verbs -------------------------------------------------------------------------
+    # Each is its verb, which is not counted as a look.
+
+    def _unlooked(self, addr: int, verb: Any, *arguments: Any) -> Any:
+        """Do a verb on `addr`, without counting a look."""
+        scope = self._scopes[self._background or u64(addr) >> 40 == NODES - 1]
+        looks = scope["looks"]
+        found = verb(*arguments)
+        scope["looks"] = looks
+        return found
+
+    def post_read(self, addr: int, words: Any, count: int, start: int = 0) -> int:
+        """Post `read_words`."""
+        self._unlooked(addr, self.read_words, addr, words, count, start)
+        return 0
+
+    def post_tagged(self, first: int, second: int, words: Any, start: int, tag: int) -> int:
+        """Post `read_tagged`; the ticket of its result."""
+        found: int = self._unlooked(first, self.read_tagged, first, second, words, start, tag)
+        return found
+
+    def post_image(self, image: Image, addr: int, count: int) -> int:
+        """Post a read of `count` words into an image. `Image.post` calls it."""
+        return self.post_read(addr, image.words, count)
+
+    def post_write(self, addr: int, words: Any, count: int, start: int = 0) -> int:
+        """Post `write_words`. The words may be used for something else at once."""
+        return self.write_words(addr, words, count, start)
+
+    def post_gather(self, addr: int, words: Any, count: int, first: bytes, second: bytes) -> int:
+        """Post `write_gather`. The words may be used for something else at once."""
+        return self.write_gather(addr, words, count, first, second)
+
+    def post_load(self, addr: int) -> int:
+        """Post `load`; the ticket of its result."""
+        found: int = self._unlooked(addr, self.load, addr)
+        return found
+
+    def post_swap(self, addr: int, value: int) -> int:
+        """Post `swap`; the ticket of its result."""
+        found: int = self._unlooked(addr, self.swap, addr, value)
+        return found
+
+    def post_cas(self, addr: int, expected: int, desired: int) -> int:
+        """Post `cas`; the ticket of its result."""
+        found: int = self._unlooked(addr, self.cas, addr, expected, desired)
+        return found
+
+    def post_cas_if(self, first: int, wanted: int, addr: int, expected: int, desired: int) -> int:
+        """Post `cas`, to be done only if the verb with the ticket `first`, posted in this phase on
+        the same node, has the result `wanted`; the ticket of its result.
+
+        The result is another word than `expected` if it was not done.
+        """
+        if first != wanted:
+            return ~u64(expected) & WORD_MAX
+        return self.post_cas(addr, expected, desired)
+
+    def post_faa(self, addr: int, delta: int) -> int:
+        """Post `faa`; the ticket of its result."""
+        found: int = self._unlooked(addr, self.faa, addr, delta)
+        return found
+
+    def post_fetch_or(self, addr: int, bits: int) -> int:
+        """Post `fetch_or`; the ticket of its result."""
+        found: int = self._unlooked(addr, self.fetch_or, addr, bits)
+        return found
+
+    def post_mcas(
+        self, addr: int, compare: int, swap: int, compare_mask: int, swap_mask: int
+    ) -> int:
+        """Post `mcas`; the ticket of its result."""
+        found: int = self._unlooked(addr, self.mcas, addr, compare, swap, compare_mask, swap_mask)
+        return found
+
+    def result(self, ticket: int) -> int:
+        """The result of a posted verb, after the `wait` of its phase."""
+        return ticket
+
+    def fetch(self, addr: int, size: int) -> bytes:
+        """A phase of its own: `read`, and `wait`."""
+        found: bytes = self._unlooked(addr, self.read, addr, size)
+        self.wait()
+        return found
 
     def wait(self) -> int:
         """End a phase: the verbs since the last `wait` were one round trip, FIFO per node."""
@@ -820,8 +931,10 @@ class Endpoint:
         return before
 
     def counters(self, scope: str = "foreground") -> dict[str, int]:
-        """Counts since the endpoint was made: verbs, round trips, bytes."""
-        return dict(self._scopes[_SCOPES.index(scope)])
+        """Counts since the endpoint was made: verbs, round trips, exchanges, bytes."""
+        found = dict(self._scopes[_SCOPES.index(scope)])
+        found["exchanges"] = found["round_trips"] + found.pop("looks")
+        return found
 
     def reset_counters(self) -> None:
         """Set every count to 0."""

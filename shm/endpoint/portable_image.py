@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from limpet.shm.endpoint.portable_words import ssize, words_bytes, words_compare, words_equal
-from limpet.shm.errors import AddressError
+from limpet.shm.errors import AddressError, PhaseError
 
 
 class Image:
@@ -17,6 +17,7 @@ class Image:
         self.endpoint = endpoint
         self.words = memoryview(bytearray(size)).cast("Q")
         self.head = 0
+        self._closed = False
 
     def read(self, addr: int, count: int) -> int:
         """Read the `count` words from `addr` on into the image."""
@@ -31,28 +32,64 @@ class Image:
         return self.head & 0xFFFF == len(data) and self.equal(offset, data)
 
     def pair(self, addr: int, count: int, offset: int, key: bytes) -> bytes | None:
-        """`read_keyed`; if the key is there, what follows it, padded to a multiple of 8: as many
-        bytes as bits 16-63 of the first word say. None: it is not there."""
-        if not self.read_keyed(addr, count, offset, key):
+        """A phase of its own: `read_keyed`; if the key is there, what follows it, padded to a
+        multiple of 8: as many bytes as bits 16-63 of the first word say. None: it is not there."""
+        self.post_keyed(addr, count, offset, key)
+        self.endpoint.wait()
+        if not self.matched(offset, key):
             return None
         return self.cut(offset + (len(key) + 7 & ~7), self.head >> 16)
 
+    def post(self, addr: int, count: int) -> int:
+        """Post `read`."""
+        self.endpoint.post_image(self, addr, count)
+        self.head = self.words[0]
+        return 0
+
+    def post_keyed(self, addr: int, count: int, offset: int, data: bytes) -> int:
+        """Post `read`; then `matched` says, with the same arguments, what `read_keyed` returns."""
+        return self.post(addr, count)
+
+    def matched(self, offset: int, data: bytes) -> bool:
+        """After `post_keyed` and `wait`: whether bits 0-15 of the first word are the size of
+        `data`, which is what begins at byte `offset`."""
+        return self.word(0) & 0xFFFF == len(data) and self.equal(offset, data)
+
+    def close(self) -> int:
+        """The image was posted: until `open`, any look at it raises PhaseError."""
+        self._closed = True
+        return 0
+
+    def open(self) -> int:
+        """Its phase has ended: `words` are the image now."""
+        self._closed = False
+        self.head = self.words[0]
+        return 0
+
+    def _look(self) -> None:
+        if self._closed:
+            raise PhaseError("an object was looked at before `wait`: its read is only posted")
+
     def word(self, index: int) -> int:
         """A word of it."""
+        self._look()
         if not 0 <= index < len(self.words):
             raise AddressError(f"8 bytes from byte {8 * index} on are outside of the image")
         return self.words[index]
 
     def equal(self, offset: int, data: bytes) -> bool:
         """Whether its bytes from byte `offset` on begin with `data`."""
+        self._look()
         return words_equal(self.words, offset, data)
 
     def cut(self, offset: int, size: int) -> bytes:
         """`size` bytes of it from byte `offset` on."""
+        self._look()
         return words_bytes(self.words, offset, size)
 
     def compare(self, offset: int, size: int, data: bytes) -> int:
         """-1, 0 or 1: those `size` bytes of it sort before `data`, are it, or sort after it."""
+        self._look()
         return words_compare(self.words, offset, size, data)
 
     def search(self, first: int, count: int, data: bytes) -> int:

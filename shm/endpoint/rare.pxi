@@ -75,7 +75,7 @@ cdef u64 copy_summed(Endpoint endpoint, u64 addr, bytes value, u64 seed) except?
 
 
 cdef int read_at_length(
-    Endpoint endpoint, u64 addr, Mapped* mapped, char* target, u64 size
+    Endpoint endpoint, u64 addr, Mapped* mapped, char* target, u64 size, bint look
 ) except -1:
     """`read_words` of many words, or of memory that may be incoherent or is not aligned."""
     if endpoint._incoherent and (addr & OFFSET_MASK) + size > mapped.coherent:
@@ -86,16 +86,17 @@ cdef int read_at_length(
         limpet_copy_out(target, mapped.base + (addr & OFFSET_MASK), size)
     if unlikely(is_lost(endpoint, addr, mapped), 0):
         return endpoint._mourn(addr >> 40)
-    endpoint._reads(addr, size)
+    endpoint._reads(addr, size, look)
     return 0
 
 
 cdef u64 tagged_apart(
-    Endpoint endpoint, u64 first, u64 second, u64* words, Py_ssize_t room, Py_ssize_t start, u64 tag
+    Endpoint endpoint, u64 first, u64 second, u64* words, Py_ssize_t room, Py_ssize_t start, u64 tag,
+    bint look,
 ) except? 0xFEEDFACEDEADBEA7:
     """`read_tagged` by its two verbs: where the first one may raise, or memory is not usual."""
-    do_read_words(endpoint, first, words, room, 16, start)
-    do_read_words(endpoint, second, words, room, 16, start + 16)
+    do_read_words(endpoint, first, words, room, 16, start, False)
+    do_read_words(endpoint, second, words, room, 16, start + 16, look)
     return limpet_tagged(words + start, 32, <unsigned char>tag)
 
 
@@ -120,12 +121,15 @@ cdef bint pinned_apart(
 cdef u64 glanced_apart(
     Endpoint endpoint, u64 stamp_at, u64 slot, u64 word
 ) except? 0xFEEDFACEDEADBEA7:
-    """`glance` by its verbs."""
+    """`glance` by its verbs, counted as one look."""
     cdef bint scope = endpoint.background(True)
     cdef u64 stamp
+    cdef u64 looks = endpoint._scopes[1].looks
     try:
         stamp = endpoint.load(stamp_at)
-        return stamp if endpoint.load(slot) == word else 0
+        stamp = stamp if endpoint.load(slot) == word else 0
+        endpoint._scopes[1].looks = looks + 1
+        return stamp
     finally:
         endpoint.background(scope)
 
@@ -134,17 +138,32 @@ cdef bint stands_apart(
     Endpoint endpoint, u64 slot, u64 word, u64 stamp_at, u64 stamp, u64 entry, u64 pointer,
     u64 drops_at, u64 drops
 ) except -1:
-    """`stands` by its verbs."""
+    """`stands` by its verbs, counted as one look."""
     cdef bint scope = endpoint.background(True)
+    cdef bint same
+    cdef u64 looks = endpoint._scopes[1].looks
     try:
-        return (
+        same = (
             endpoint.load(slot) == word
             and endpoint.load(stamp_at) == stamp
             and endpoint.load(entry) == pointer
             and endpoint.load(drops_at) == drops
         )
+        endpoint._scopes[1].looks = looks + 1
+        return same
     finally:
         endpoint.background(scope)
+
+
+cdef bint pinned_otherwise(
+    Endpoint endpoint, u64 pin_at, u64 pin, u64 epoch_at, u64 epoch, u64 drops_at, u64 drops
+) except -1:
+    """`pinned_apart`, counted as one look."""
+    cdef Counters* scope = endpoint._scope(pin_at)
+    cdef u64 looks = scope.looks
+    cdef bint same = pinned_apart(endpoint, pin_at, pin, epoch_at, epoch, drops_at, drops)
+    scope.looks = looks + 1
+    return same
 
 
 cdef inline int copy_piece(Endpoint endpoint, u64 addr, char* source, u64 size) except -1:

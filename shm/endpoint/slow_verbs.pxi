@@ -100,7 +100,7 @@ cdef bytes do_read(Endpoint endpoint, u64 addr, Py_ssize_t size):
         limpet_copy_out(PyBytes_AS_STRING(data), at, size)
     if unlikely(is_lost(endpoint, addr, &endpoint._map[addr >> 40]), 0):
         endpoint._mourn(addr >> 40)
-    endpoint._reads(addr, size)
+    endpoint._reads(addr, size, True)
     return data
 
 
@@ -118,7 +118,7 @@ cdef int do_read_into(Endpoint endpoint, u64 addr, buffer) except -1:
             limpet_copy_out(view.buf, at, view.len)
         if unlikely(is_lost(endpoint, addr, &endpoint._map[addr >> 40]), 0):
             endpoint._mourn(addr >> 40)
-        endpoint._reads(addr, view.len)
+        endpoint._reads(addr, view.len, True)
     finally:
         PyBuffer_Release(&view)
     return 0

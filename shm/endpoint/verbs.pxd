@@ -16,6 +16,7 @@ cdef struct Counters:
     u64 bytes_written
     u64 lines_flushed
     u64 fences
+    u64 looks
 
 cdef struct Dirty:
     u64 first
@@ -72,13 +73,13 @@ cdef class Endpoint:
     @cython.final
     cdef int _mourn(self, u64 node) except -1
     @cython.final
-    cdef void _reads(self, u64 addr, u64 size) noexcept
+    cdef void _reads(self, u64 addr, u64 size, bint look) noexcept
     @cython.final
     cdef void _writes(self, u64 addr, u64 size) noexcept
     @cython.final
-    cdef void _atomics(self, u64 addr) noexcept
+    cdef void _atomics(self, u64 addr, bint look) noexcept
     @cython.final
-    cdef void _cas(self, u64 addr, bint lost) noexcept
+    cdef void _cas(self, u64 addr, bint lost, bint look) noexcept
     @cython.final
     cdef Counters* _scope(self, u64 addr) noexcept
     @cython.final
@@ -119,6 +120,20 @@ cdef class Endpoint:
     cpdef u64 faa(self, u64 addr, u64 delta) except? 0xFEEDFACEDEADBEA7
     cpdef u64 fetch_or(self, u64 addr, u64 bits) except? 0xFEEDFACEDEADBEA7
     cpdef u64 mcas(self, u64 addr, u64 compare, u64 swap, u64 compare_mask, u64 swap_mask) except? 0xFEEDFACEDEADBEA7
+    cpdef int post_read(self, u64 addr, u64[::1] words, Py_ssize_t count, Py_ssize_t start=*) except -1
+    cpdef u64 post_tagged(self, u64 first, u64 second, u64[::1] words, Py_ssize_t start, u64 tag) except? 0xFEEDFACEDEADBEA7
+    cpdef int post_image(self, Image image, u64 addr, Py_ssize_t count) except -1
+    cpdef int post_write(self, u64 addr, u64[::1] words, Py_ssize_t count, Py_ssize_t start=*) except -1
+    cpdef int post_gather(self, u64 addr, u64[::1] words, Py_ssize_t count, bytes first, bytes second) except -1
+    cpdef u64 post_load(self, u64 addr) except? 0xFEEDFACEDEADBEA7
+    cpdef u64 post_swap(self, u64 addr, u64 value) except? 0xFEEDFACEDEADBEA7
+    cpdef u64 post_cas(self, u64 addr, u64 expected, u64 desired) except? 0xFEEDFACEDEADBEA7
+    cpdef u64 post_cas_if(self, u64 first, u64 wanted, u64 addr, u64 expected, u64 desired) except? 0xFEEDFACEDEADBEA7
+    cpdef u64 post_faa(self, u64 addr, u64 delta) except? 0xFEEDFACEDEADBEA7
+    cpdef u64 post_fetch_or(self, u64 addr, u64 bits) except? 0xFEEDFACEDEADBEA7
+    cpdef u64 post_mcas(self, u64 addr, u64 compare, u64 swap, u64 compare_mask, u64 swap_mask) except? 0xFEEDFACEDEADBEA7
+    cpdef u64 result(self, u64 ticket) except? 0xFEEDFACEDEADBEA7
+    cpdef bytes fetch(self, u64 addr, Py_ssize_t size)
     cpdef bint background(self, bint on) noexcept
     cpdef int wait(self) except -1
     cpdef int pause(self, u64 attempt) except -1
@@ -149,11 +164,17 @@ cdef class Image:
     cdef u64* _eras
     cdef u64 _era
     cdef bint _in_place
+    cdef int _matched
 
     cdef int _refuse(self, Py_ssize_t offset, Py_ssize_t size) except -1
     cdef int _refuse_words(self, Py_ssize_t first, Py_ssize_t count) except -1
     cdef int _mourn(self) except -1
     cpdef int read(self, u64 addr, Py_ssize_t count) except -1
+    cpdef int post(self, u64 addr, Py_ssize_t count) except -1
+    cpdef int post_keyed(self, u64 addr, Py_ssize_t count, Py_ssize_t offset, bytes data) except -1
+    cpdef bint matched(self, Py_ssize_t offset, bytes data) except -1
+    cpdef int close(self) except -1
+    cpdef int open(self) except -1
     cpdef bint read_keyed(self, u64 addr, Py_ssize_t count, Py_ssize_t offset, bytes data) except -1
     cpdef object pair(self, u64 addr, Py_ssize_t count, Py_ssize_t offset, bytes key)
     cpdef u64 word(self, Py_ssize_t index) except? 0xFEEDFACEDEADBEA7
@@ -180,5 +201,8 @@ cpdef u64 words_tagged(u64[::1] words, Py_ssize_t start, Py_ssize_t count, u64 t
 cpdef void words_prefetch(u64[::1] words, Py_ssize_t index) noexcept
 cpdef int words_move(u64[::1] words, Py_ssize_t target, Py_ssize_t start, Py_ssize_t size) except -1
 cpdef int write_summed(
+    Endpoint endpoint, u64 addr, u64[::1] words, Py_ssize_t count, bytes first, bytes second, u64 seed
+) except -1
+cpdef int post_summed(
     Endpoint endpoint, u64 addr, u64[::1] words, Py_ssize_t count, bytes first, bytes second, u64 seed
 ) except -1

@@ -14,8 +14,9 @@ Promises of a verb
 Accounting
     Plain increments, always on, in two scopes. The foreground has an operation's verbs on memory
     nodes. The background has verbs between `background(True)` and `background(False)`, and all
-    verbs on the control segment. `wait()` ends a phase: one round trip. `futex_wait` and
-    `futex_wake` are no verbs on memory: not counted, and no steps of the crash fuse.
+    verbs on the control segment. `wait()` ends a phase: one round trip; for `exchanges` see below.
+    `futex_wait` and `futex_wake` are no verbs on memory: not counted, and no steps of the crash
+    fuse.
 
 Crash fuse
     With `fuse = k > 0` the process sends itself SIGKILL in place of its k-th mutating step; every
@@ -67,6 +68,38 @@ Threads
 `portable.py` is the same class without C; tests let both work on the same words. The included files
 are one module with this one, so that no part of a verb is a call into another module.
 
+Phases, and posted verbs
+    A phase is what a NIC could do without waiting. A protocol written in phases *posts* its verbs
+    (`post_load`, `post_cas`, `post_read`...), calls `wait`, and looks at their results only then. A
+    posted verb that has a result returns a ticket, and `result(ticket)` after `wait` is the result.
+    A buffer that is read into, or an `Image`, is looked at after `wait`.
+
+    Order. The posted verbs of a phase happen in the order in which they were posted on each node,
+    and in any order across nodes. All have happened when `wait` returns. A verb that is not posted
+    happens after those that were posted on its own node. Words of the control segment are not
+    posted. The verb of `post_cas_if` depends on an earlier one of its phase, on the same node: it
+    happens only if that one had a certain result. (The server of a node could decide that, and no
+    NIC on another one.) If a node is lost, a posted verb raises NodeFailed here or in its `wait`;
+    the other verbs of the phase may have happened. Before any verb raises NodeFailed, all posted
+    ones are done or given up.
+
+    On mapped memory a posted verb is done at once, a ticket is the result, and posting costs
+    nothing. So only the simulator (simulated.py) shows whether a protocol keeps to this: it does
+    posted verbs late, returns tickets that mean nothing, fills buffers with words that mean
+    nothing, and raises PhaseError for a look before `wait`.
+
+    Posted verbs have names of their own. A verb is not posted by what it is: a write has no
+    result, but a protocol may rely on its order before a verb on another node. So a protocol that
+    is not written in phases keeps the order in which it calls its verbs.
+
+    `exchanges`: how often a fabric would wait for an answer. An exchange is a set of verbs that are
+    sent before any of their results is looked at, to however many nodes: so many messages, and one
+    time to wait. It is 1 for each `wait`, and 1 for each verb with a result that is not posted,
+    since its caller looks at once (`pin` and `read_tagged` are one verb here). In a protocol that is
+    written in phases, exchanges are the round trips; in another one they are at most this many, as
+    its `wait` may have nothing left to wait for. `fetch` is a `read` that is a phase. A write that
+    is not posted counts as none. The background scope has its own.
+
 Verbs that can be overridden, and verbs that cannot
     A method of `Endpoint` checks whether a class in Python overrides it, which takes about as long
     as the verb. So an endpoint that is not of such a class has the methods of `Direct`, which are
@@ -93,6 +126,7 @@ from limpet.shm.errors import (
     ClientError,
     CoherenceError,
     NodeFailed,
+    PhaseError,
     ReentrantUse,
     StoreFull,
 )
@@ -104,6 +138,7 @@ include "native.pxi"
 
 cdef u64[256] NO_STATES
 cdef unsigned char NOT_LOST = 0
+cdef unsigned char CLOSED = 1
 cdef u64 NO_ERA = 0
 _SCOPES = ("foreground", "background")
 
@@ -276,23 +311,27 @@ cdef class Endpoint:
         # a verb on the control segment is no verb on a memory node: never in the foreground
         return &self._scopes[1] if addr >= CONTROL else self._here
 
-    cdef inline void _reads(self, u64 addr, u64 size) noexcept:
+    cdef inline void _reads(self, u64 addr, u64 size, bint look) noexcept:
         cdef Counters* scope = self._scope(addr)
         scope.reads += 1
         scope.bytes_read += size
+        scope.looks += look
 
     cdef inline void _writes(self, u64 addr, u64 size) noexcept:
         cdef Counters* scope = self._scope(addr)
         scope.writes += 1
         scope.bytes_written += size
 
-    cdef inline void _atomics(self, u64 addr) noexcept:
-        self._scope(addr).atomics += 1
+    cdef inline void _atomics(self, u64 addr, bint look) noexcept:
+        cdef Counters* scope = self._scope(addr)
+        scope.atomics += 1
+        scope.looks += look
 
-    cdef inline void _cas(self, u64 addr, bint lost) noexcept:
+    cdef inline void _cas(self, u64 addr, bint lost, bint look) noexcept:
         cdef Counters* scope = self._scope(addr)
         scope.cas += 1
         scope.cas_lost += lost
+        scope.looks += look
 
     cdef inline int _burn(self) except -1:
         # ORDER: checked right before the step that it guards, and not remembered.
@@ -320,14 +359,17 @@ cdef class Endpoint:
         self, u64 addr, u64[::1] words, Py_ssize_t count, Py_ssize_t start=0
     ) except -1:
         """Fill `count` of `words`, from `start` on: `read_into` without the buffer protocol."""
-        return do_read_words(self, addr, &words[0], words.shape[0], count, start)
+        return do_read_words(self, addr, &words[0], words.shape[0], count, start, True)
 
     cpdef u64 read_tagged(
         self, u64 first, u64 second, u64[::1] words, Py_ssize_t start, u64 tag
     ) except? 0xFEEDFACEDEADBEA7:
         """Fill 32 of `words`, from `start` on: 16 from the address `first`, 16 from `second`; two
         `read_words`. Which of these 32 have `tag` in bits 56-63: as bits."""
+        cdef Counters* scope = self._scope(first)
+        cdef u64 looks = scope.looks
         self.read_words(first, words, 16, start)
+        scope.looks = looks
         self.read_words(second, words, 16, start + 16)
         return words_tagged(words, start, 32, tag)
 
@@ -353,7 +395,7 @@ cdef class Endpoint:
 
     cpdef u64 load(self, u64 addr) except? 0xFEEDFACEDEADBEA7:
         """The word at `addr`."""
-        return do_load(self, addr)
+        return do_load(self, addr, True)
 
     cpdef int store(self, u64 addr, u64 value) except -1:
         """Set the word at `addr`."""
@@ -366,17 +408,18 @@ cdef class Endpoint:
 
     cpdef u64 swap(self, u64 addr, u64 value) except? 0xFEEDFACEDEADBEA7:
         """Set the word at `addr`; its old value. A full barrier."""
-        return do_swap(self, addr, value)
+        return do_swap(self, addr, value, True)
 
     cpdef bint pin(
         self, u64 pin_at, u64 pin, u64 epoch_at, u64 epoch, u64 drops_at, u64 drops
     ) except -1:
         """If the word at `epoch_at` is `epoch`: set the word at `pin_at` to `pin`, by `swap`; then
         look whether the word at `drops_at` is `drops`. Whether both were so."""
-        if self.load(epoch_at) != epoch:
-            return False
-        self.swap(pin_at, pin)
-        return self.load(drops_at) == drops
+        cdef Counters* scope = self._scope(pin_at)
+        cdef u64 looks = scope.looks
+        cdef bint same = pinned_apart(self, pin_at, pin, epoch_at, epoch, drops_at, drops)
+        scope.looks = looks + 1
+        return same
 
     cpdef u64 glance(self, u64 stamp_at, u64 slot, u64 word) except? 0xFEEDFACEDEADBEA7:
         """In the background: the word at `stamp_at`, if the one at `slot`, read after it, is
@@ -393,15 +436,15 @@ cdef class Endpoint:
 
     cpdef u64 cas(self, u64 addr, u64 expected, u64 desired) except? 0xFEEDFACEDEADBEA7:
         """Set the word at `addr` to `desired` if it is `expected`; its old value."""
-        return do_cas(self, addr, expected, desired)
+        return do_cas(self, addr, expected, desired, True)
 
     cpdef u64 faa(self, u64 addr, u64 delta) except? 0xFEEDFACEDEADBEA7:
         """Add `delta`, modulo 2**64, to the word at `addr`; its old value."""
-        return do_faa(self, addr, delta)
+        return do_faa(self, addr, delta, True)
 
     cpdef u64 fetch_or(self, u64 addr, u64 bits) except? 0xFEEDFACEDEADBEA7:
         """Set `bits` in the word at `addr`; its old value."""
-        return do_fetch_or(self, addr, bits)
+        return do_fetch_or(self, addr, bits, True)
 
     cpdef u64 mcas(
         self, u64 addr, u64 compare, u64 swap, u64 compare_mask, u64 swap_mask
@@ -411,7 +454,119 @@ cdef class Endpoint:
         If the word equals `compare` in the bits of `compare_mask`, its bits in `swap_mask` are
         replaced by those of `swap`.
         """
-        return do_mcas(self, addr, compare, swap, compare_mask, swap_mask)
+        return do_mcas(self, addr, compare, swap, compare_mask, swap_mask, True)
+
+    # ---- posted verbs -------------------------------------------------------------------------
+    # Here, where verbs are overridden, each is its verb, which is not counted as a look.
+
+    cpdef int post_read(
+        self, u64 addr, u64[::1] words, Py_ssize_t count, Py_ssize_t start=0
+    ) except -1:
+        """Post `read_words`."""
+        cdef Counters* scope = self._scope(addr)
+        cdef u64 looks = scope.looks
+        self.read_words(addr, words, count, start)
+        scope.looks = looks
+        return 0
+
+    cpdef u64 post_tagged(
+        self, u64 first, u64 second, u64[::1] words, Py_ssize_t start, u64 tag
+    ) except? 0xFEEDFACEDEADBEA7:
+        """Post `read_tagged`; the ticket of its result."""
+        cdef Counters* scope = self._scope(first)
+        cdef u64 looks = scope.looks
+        cdef u64 found = self.read_tagged(first, second, words, start, tag)
+        scope.looks = looks
+        return found
+
+    cpdef int post_image(self, Image image, u64 addr, Py_ssize_t count) except -1:
+        """Post a read of `count` words into an image. `Image.post` calls it."""
+        return self.post_read(addr, image.words, count)
+
+    cpdef int post_write(
+        self, u64 addr, u64[::1] words, Py_ssize_t count, Py_ssize_t start=0
+    ) except -1:
+        """Post `write_words`. The words may be used for something else at once."""
+        return self.write_words(addr, words, count, start)
+
+    cpdef int post_gather(
+        self, u64 addr, u64[::1] words, Py_ssize_t count, bytes first, bytes second
+    ) except -1:
+        """Post `write_gather`. The words may be used for something else at once."""
+        return self.write_gather(addr, words, count, first, second)
+
+    cpdef u64 post_load(self, u64 addr) except? 0xFEEDFACEDEADBEA7:
+        """Post `load`; the ticket of its result."""
+        cdef Counters* scope = self._scope(addr)
+        cdef u64 looks = scope.looks
+        cdef u64 found = self.load(addr)
+        scope.looks = looks
+        return found
+
+    cpdef u64 post_swap(self, u64 addr, u64 value) except? 0xFEEDFACEDEADBEA7:
+        """Post `swap`; the ticket of its result."""
+        cdef Counters* scope = self._scope(addr)
+        cdef u64 looks = scope.looks
+        cdef u64 found = self.swap(addr, value)
+        scope.looks = looks
+        return found
+
+    cpdef u64 post_cas(self, u64 addr, u64 expected, u64 desired) except? 0xFEEDFACEDEADBEA7:
+        """Post `cas`; the ticket of its result."""
+        cdef Counters* scope = self._scope(addr)
+        cdef u64 looks = scope.looks
+        cdef u64 found = self.cas(addr, expected, desired)
+        scope.looks = looks
+        return found
+
+    cpdef u64 post_cas_if(
+        self, u64 first, u64 wanted, u64 addr, u64 expected, u64 desired
+    ) except? 0xFEEDFACEDEADBEA7:
+        """Post `cas`, to be done only if the verb with the ticket `first`, posted in this phase on
+        the same node, has the result `wanted`; the ticket of its result.
+
+        The result is another word than `expected` if it was not done.
+        """
+        return self.post_cas(addr, expected, desired) if first == wanted else ~expected
+
+    cpdef u64 post_faa(self, u64 addr, u64 delta) except? 0xFEEDFACEDEADBEA7:
+        """Post `faa`; the ticket of its result."""
+        cdef Counters* scope = self._scope(addr)
+        cdef u64 looks = scope.looks
+        cdef u64 found = self.faa(addr, delta)
+        scope.looks = looks
+        return found
+
+    cpdef u64 post_fetch_or(self, u64 addr, u64 bits) except? 0xFEEDFACEDEADBEA7:
+        """Post `fetch_or`; the ticket of its result."""
+        cdef Counters* scope = self._scope(addr)
+        cdef u64 looks = scope.looks
+        cdef u64 found = self.fetch_or(addr, bits)
+        scope.looks = looks
+        return found
+
+    cpdef u64 post_mcas(
+        self, u64 addr, u64 compare, u64 swap, u64 compare_mask, u64 swap_mask
+    ) except? 0xFEEDFACEDEADBEA7:
+        """Post `mcas`; the ticket of its result."""
+        cdef Counters* scope = self._scope(addr)
+        cdef u64 looks = scope.looks
+        cdef u64 found = self.mcas(addr, compare, swap, compare_mask, swap_mask)
+        scope.looks = looks
+        return found
+
+    cpdef u64 result(self, u64 ticket) except? 0xFEEDFACEDEADBEA7:
+        """The result of a posted verb, after the `wait` of its phase."""
+        return ticket
+
+    cpdef bytes fetch(self, u64 addr, Py_ssize_t size):
+        """A phase of its own: `read`, and `wait`."""
+        cdef Counters* scope = self._scope(addr)
+        cdef u64 looks = scope.looks
+        cdef bytes found = self.read(addr, size)
+        scope.looks = looks
+        self.wait()
+        return found
 
     cpdef int wait(self) except -1:
         """End a phase: the verbs since the last `wait` were one round trip, FIFO per node."""
@@ -564,16 +719,18 @@ cdef class Endpoint:
     # ---- accounting ---------------------------------------------------------------------------
 
     def counters(self, scope="foreground") -> dict:
-        """Counts since the endpoint was made: verbs, round trips, bytes."""
+        """Counts since the endpoint was made: verbs, round trips, exchanges, bytes."""
         cdef Counters c = self._scopes[_SCOPES.index(scope)]
-        return c
+        cdef dict found = c
+        found["exchanges"] = found["round_trips"] + found.pop("looks")
+        return found
 
     def reset_counters(self):
         """Set every count to 0."""
         cdef Counters zero
         zero.round_trips = zero.reads = zero.writes = zero.atomics = 0
         zero.cas = zero.cas_lost = zero.bytes_read = zero.bytes_written = 0
-        zero.lines_flushed = zero.fences = 0
+        zero.lines_flushed = zero.fences = zero.looks = 0
         self._scopes[0] = zero
         self._scopes[1] = zero
 
@@ -609,6 +766,18 @@ cpdef int write_summed(
         return endpoint._mourn(addr >> 40)
     endpoint._writes(addr, before + n2)
     return 0
+
+
+cpdef int post_summed(
+    Endpoint endpoint, u64 addr, u64[::1] words, Py_ssize_t count, bytes first, bytes second, u64 seed
+) except -1:
+    """Post `write_summed`."""
+    if endpoint._plain:
+        return write_summed(endpoint, addr, words, count, first, second, seed)
+    if first is None or second is None or not 0 < count <= words.shape[0] or addr & 7:
+        return no_gather(addr, count, first, second)
+    words[count - 1] = checksum(second, seed)
+    return endpoint.post_gather(addr, words, count, first, second)
 
 
 include "image.pxi"

@@ -94,7 +94,6 @@ class Glance:
             if not stamp:
                 return UNPROVEN
             value = self.objects.value_of(word & OBJECT_MASK, key)
-            endpoint.wait()
             # ORDER: after the copy.
             if not self.objects.complete or not endpoint.stands(
                 slot, word, stamp_at, stamp, place.entry, place.pointer, DROPS, drops

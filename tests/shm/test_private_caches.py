@@ -50,13 +50,43 @@ def _read_tagged(endpoint: Any) -> bytes:
     return found.tobytes()
 
 
+def _post_read(endpoint: Any) -> bytes:
+    found = array("Q", bytes(len(AFTER)))
+    endpoint.post_read(START, found, WORDS)
+    endpoint.wait()
+    return found.tobytes()
+
+
+def _post_tagged(endpoint: Any) -> bytes:
+    found = array("Q", bytes(len(AFTER)))
+    endpoint.post_tagged(START, START + 128, found, 0, 0)
+    endpoint.post_read(START + 256, found, WORDS - 32, 32)
+    endpoint.wait()
+    return found.tobytes()
+
+
+def _post_image(endpoint: Any) -> bytes:
+    image = endpoint.image(len(AFTER))
+    endpoint.post_image(image, START, WORDS)
+    endpoint.wait()
+    return bytes(image.words)
+
+
 READS: Final[dict[str, Callable[[Any], bytes]]] = {
+    "fetch": lambda endpoint: endpoint.fetch(START, len(AFTER)),  # type: ignore[no-any-return]
+    "post_read": _post_read,
+    "post_tagged": _post_tagged,
+    "post_image": _post_image,
     "read": lambda endpoint: endpoint.read(START, len(AFTER)),  # type: ignore[no-any-return]
     "read_into": _read_into,
     "read_words": _read_words,
     "read_tagged": _read_tagged,
 }
 WRITES: Final[dict[str, Callable[[Any, bytes], object]]] = {
+    "post_write": lambda endpoint, data: endpoint.post_write(START, array("Q", data), WORDS),
+    "post_gather": lambda endpoint, data: endpoint.post_gather(
+        START, array("Q", data[:16]), 2, data[16:100], data[104:]
+    ),
     "write": lambda endpoint, data: endpoint.write(START, data),
     "write_words": lambda endpoint, data: endpoint.write_words(START, array("Q", data), WORDS),
     "write_gather": lambda endpoint, data: endpoint.write_gather(
@@ -75,6 +105,13 @@ ATOMICS: Final[dict[str, Callable[[Any], object]]] = {
     "faa": lambda endpoint: endpoint.faa(AT, 1),
     "fetch_or": lambda endpoint: endpoint.fetch_or(AT, 1),
     "mcas": lambda endpoint: endpoint.mcas(AT, 0, 1, 1, 1),
+    "post_load": lambda endpoint: endpoint.post_load(AT),
+    "post_swap": lambda endpoint: endpoint.post_swap(AT, 1),
+    "post_cas": lambda endpoint: endpoint.post_cas(AT, 0, 1),
+    "post_cas_if": lambda endpoint: endpoint.post_cas_if(endpoint.post_load(AT - 8), 0, AT, 0, 1),
+    "post_faa": lambda endpoint: endpoint.post_faa(AT, 1),
+    "post_fetch_or": lambda endpoint: endpoint.post_fetch_or(AT, 1),
+    "post_mcas": lambda endpoint: endpoint.post_mcas(AT, 0, 1, 1, 1),
     "futex_wait": lambda endpoint: endpoint.futex_wait(AT, 0, 1),
 }
 """Atomics are made in the hardware-coherent range only: elsewhere they are refused."""
@@ -82,6 +119,7 @@ OTHERS: Final = {
     "attach", "watch_states", "expect", "expected", "release", "detach", "guard", "make_durable",
     "lost", "failed", "wait", "begin", "end", "background", "begin_last", "adopted", "counters",
     "reset_counters", "pause", "microseconds", "futex_wake",
+    "result",  # of a ticket
     "image",  # private words, which read_words fills
     "prefetch", "foresee",  # hints, which are off where memory is incoherent
     "write_back", "invalidate",  # what this is about
@@ -149,7 +187,7 @@ def exchanged(host: Host, writer: Any, reader: Any, write: str, read: str) -> bo
     READS["read"](reader)
     WRITES[write](writer, AFTER)
     found = READS[read](reader)
-    gap = slice(100, 104) if write == "write_gather" else slice(0, 0)  # zeros, to a whole word
+    gap = slice(100, 104) if write.endswith("gather") else slice(0, 0)  # zeros, to a whole word
     expected = bytearray(AFTER)
     expected[gap] = bytes(gap.stop - gap.start)
     return found == bytes(expected)

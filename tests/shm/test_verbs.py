@@ -23,7 +23,7 @@ MAX = (1 << 64) - 1
 ZERO = dict.fromkeys(
     (
         "round_trips", "reads", "writes", "atomics", "cas", "cas_lost", "bytes_read",
-        "bytes_written", "lines_flushed", "fences",
+        "bytes_written", "lines_flushed", "fences", "exchanges",
     ),
     0,
 )  # fmt: skip
@@ -596,7 +596,7 @@ def test_values_that_are_no_words_are_refused(endpoint, value):
     with pytest.raises(TypeError):
         endpoint.write(0, 5)
     assert endpoint.read(0, 8) == bytes(8)
-    assert endpoint.counters() == ZERO | {"reads": 1, "bytes_read": 8}
+    assert endpoint.counters() == ZERO | {"reads": 1, "bytes_read": 8, "exchanges": 1}
 
 
 def test_attach_refuses_what_cannot_be_a_node(fabric, endpoint):
@@ -667,7 +667,7 @@ def test_counters_are_exact(endpoint):
     endpoint.wait()
     assert endpoint.counters() == ZERO | {
         "round_trips": 2, "reads": 4, "writes": 2, "atomics": 3, "cas": 4, "cas_lost": 2,
-        "bytes_read": 10 + 20 + 16 + 8, "bytes_written": 5 + 8,
+        "bytes_read": 10 + 20 + 16 + 8, "bytes_written": 5 + 8, "exchanges": 2 + 4 + 3 + 4,
     }  # fmt: skip
     assert endpoint.counters("background") == ZERO
 
@@ -680,7 +680,9 @@ def test_lanes_are_counted_apart(fabric, endpoint):
     assert endpoint.background(True) is True
     assert endpoint.background(False) is True
     endpoint.wait()
-    assert endpoint.counters() == ZERO | {"reads": 1, "bytes_read": 8, "round_trips": 1}
+    assert endpoint.counters() == ZERO | {
+        "reads": 1, "bytes_read": 8, "round_trips": 1, "exchanges": 2,
+    }  # fmt: skip
     assert endpoint.counters("background") == endpoint.counters()
     with pytest.raises(ValueError, match=r"."):
         endpoint.counters("sideways")
@@ -697,7 +699,7 @@ def test_the_control_segment_counts_as_background(fabric):
         endpoint.cas(address(255), 0, 1)
         assert endpoint.counters() == ZERO
         assert endpoint.counters("background") == ZERO | {
-            "writes": 1, "bytes_written": 8, "cas": 1, "cas_lost": 1,
+            "writes": 1, "bytes_written": 8, "cas": 1, "cas_lost": 1, "exchanges": 1,
         }  # fmt: skip
 
 
