@@ -70,9 +70,12 @@ def parse_size(size: int | str) -> int:
 
 
 def default_block_size(node_size: int) -> int:
-    """A power of two near 1/256 of the node, from 16 KiB to 16 MiB."""
+    """A power of two near 1/256 of the node, from 16 KiB to 1 MiB; on nodes of 16 GiB or more near
+    1/8192, up to 16 MiB. The larger a block, the longer it takes to allocate its pages."""
     block = BLOCK_SIZE_MIN
-    while block * 512 <= node_size and block < 16 * MIB:
+    while block * 512 <= node_size and block < MIB:
+        block *= 2
+    while block * 16384 <= node_size and block < 16 * MIB:
         block *= 2
     return block
 

@@ -38,7 +38,7 @@ def place(cluster: SimulatedCluster, addr: int) -> str:
     node, offset = addr >> NODE_SHIFT, addr & OFFSET_MASK
     if node == CONTROL_NODE:
         return _control_place(cluster, addr)
-    heap, layout = cluster.setup_client.heap, cluster.setup_client.layout
+    layout = cluster.setup_client.layout
     if offset < layout.block_table:
         return f"node {node}, directory + {offset - layout.region_directory}"
     if offset < layout.bitmaps:
@@ -46,8 +46,8 @@ def place(cluster: SimulatedCluster, addr: int) -> str:
     if offset < layout.blocks:
         block, within = divmod(offset - layout.bitmaps, layout.bitmap_size)
         return f"node {node}, block {block}: used bits + {within}"
-    block, within = offset - layout.blocks >> heap.block_shift, offset - layout.blocks
-    return f"node {node}, block {block} + {within & (1 << heap.block_shift) - 1}"
+    block, within = divmod(offset - layout.blocks, layout.block_size)
+    return f"node {node}, block {block} + {within}"
 
 
 def _control_place(cluster: SimulatedCluster, addr: int) -> str:

@@ -96,7 +96,7 @@ def _fill_last_node(pool: Pool, kv: Any) -> None:
         for count in (16, 8, 4, 2, 1):
             with contextlib.suppress(StoreFull):
                 while (free := pool.blocks.free_count(node)) >= count + spare:
-                    size = count * pool.parameters.block_size
+                    size = count * pool.layout.block_size
                     pool.regions.obtain(node, f"filler, {free} free", size)
 
     pool.exclusively(fill)
@@ -110,7 +110,7 @@ def _hoard(pool: Pool, kv: Any) -> None:
         for number in range(8):
             with contextlib.suppress(StoreFull, ValueTooLarge):
                 key = b"%d of %d blocks" % (number, blocks)
-                kv.put(key, bytes(blocks * pool.parameters.block_size - 100))
+                kv.put(key, bytes(blocks * pool.layout.block_size - 100))
                 kept.append(key)
     for key in kept:
         kv.delete(key)

@@ -33,7 +33,7 @@ cdef class Heap:
     cdef unsigned char[::1] small
     cdef readonly u64 class_count
     cdef readonly u64 blocks
-    cdef readonly int block_shift
+    cdef readonly u64 block_size
     cdef readonly u64 block_count
     cdef readonly u64 bitmaps
     cdef readonly u64 bitmap_size

@@ -76,18 +76,18 @@ class Heap:
         self.small = memoryview(bytearray(found % self.class_count for found in small))
         """Size classes of small objects, by their number of 16 bytes, rounded up."""
         self.blocks = layout.blocks
-        self.block_shift = layout.block_size.bit_length() - 1
+        self.block_size = layout.block_size
         self.block_count = layout.block_count
         self.bitmaps = layout.bitmaps
         self.bitmap_size = layout.bitmap_size
         self.table = layout.block_table
-        self.first = self.blocks + (self.placement.first << self.block_shift)
+        self.first = self.blocks + self.placement.first * self.block_size
         self.ends = array("Q", bytes(8 * (REPLICAS_MAX + 1)))
         """Where objects with replicas begin on a node; then, for each number of replicas - 1, where
         their primaries end."""
         for replicas in range(1, self.placement.replicas_max + 1):
             regions = self.placement.limits[replicas] * self.placement.region_blocks
-            self.ends[replicas - 1] = self.first + (regions << self.block_shift)
+            self.ends[replicas - 1] = self.first + regions * self.block_size
         self.steps = array("Q", bytes(8 * REPLICAS_MAX * nodes))
         self.bit_steps = array("Q", bytes(8 * REPLICAS_MAX * nodes))
         """For objects with their primaries on a node: the distance from the primary to each
@@ -97,7 +97,7 @@ class Heap:
                 ring = ((node + k) % nodes - node) << NODE_SHIFT
                 blocks = k * self.placement.region_blocks
                 row = REPLICAS_MAX * node
-                self.steps[row + k] = ring + (blocks << self.block_shift) & MASK
+                self.steps[row + k] = ring + blocks * self.block_size & MASK
                 self.bit_steps[row + k] = ring + blocks * self.bitmap_size & MASK
         self.contents: Contents = Contents()
         """Judges links whose address does not name a word (words.py)."""
@@ -105,7 +105,7 @@ class Heap:
     def value_max(self, replicas: int) -> int:
         """Bytes of the largest object: a node's blocks; with replicas, those of one region."""
         blocks = self.placement.region_blocks if replicas > 1 else self.block_count
-        return blocks << self.block_shift
+        return blocks * self.block_size
 
     def size_class(self, size: int) -> int:
         """The smallest class whose objects hold `size` bytes; LARGE_CLASS when only a span does."""
@@ -127,7 +127,7 @@ class Heap:
                 f"a block is said to hold objects of size class {size_class}, of "
                 f"{self.class_count} classes; destroy the pool"
             )
-        return 1 if size_class == LARGE_CLASS else (1 << self.block_shift) // self.sizes[size_class]
+        return 1 if size_class == LARGE_CLASS else self.block_size // self.sizes[size_class]
 
     def table_word(self, node: int, block: int) -> int:
         """Address of a block's word in the block table."""
@@ -139,19 +139,19 @@ class Heap:
 
     def reference(self, node: int, block: int, size_class: int, index: int) -> int:
         """Reference to object `index` of a block, without replicas (words.py: `replica_bits`)."""
-        offset = self.blocks + (block << self.block_shift) + index * self.sizes[size_class]
+        offset = self.blocks + block * self.block_size + index * self.sizes[size_class]
         return size_class << 48 | node << NODE_SHIFT | offset
 
     def block_of(self, reference: int) -> int:
         """Index, on its node, of the block that holds the object."""
-        return ((reference & OFFSET_MASK) - self.blocks) >> self.block_shift
+        return ((reference & OFFSET_MASK) - self.blocks) // self.block_size
 
     def index_of(self, reference: int) -> int:
         """Index of the object in its block."""
         size_class = reference >> 48 & 0xFF
         if size_class == LARGE_CLASS:
             return 0
-        within = ((reference & OFFSET_MASK) - self.blocks) & ((1 << self.block_shift) - 1)
+        within = ((reference & OFFSET_MASK) - self.blocks) % self.block_size
         return within // self.sizes[size_class]
 
     def replicas(self, reference: int) -> int:
@@ -182,11 +182,11 @@ class Heap:
         """Address of the word that has the used bit of the primary; in bits 48-53, which of its
         bits that is."""
         offset = (reference & OFFSET_MASK) - self.blocks
-        block = offset >> self.block_shift
+        block = offset // self.block_size
         size_class = reference >> 48 & 0xFF
         index = 0
         if size_class != LARGE_CLASS:
-            index = (offset & (1 << self.block_shift) - 1) // self.sizes[size_class]
+            index = (offset - block * self.block_size) // self.sizes[size_class]
         word = self.bitmaps + block * self.bitmap_size + 8 * (index >> 6)
         return (index & 63) << 48 | (reference & NODE_BITS) + word
 
@@ -196,7 +196,7 @@ class Heap:
         offset = reference & OFFSET_MASK & ~REPLICAS_BITS
         if size_class >= self.class_count or offset < self.blocks:
             return False
-        block = (offset - self.blocks) >> self.block_shift
+        block = (offset - self.blocks) // self.block_size
         if block >= self.block_count:
             return False
         replicas = self.replicas(reference)
@@ -206,11 +206,11 @@ class Heap:
             or self.placement.part(block, replicas) != 0
         ):
             return False
-        within = (offset - self.blocks) & ((1 << self.block_shift) - 1)
+        within = (offset - self.blocks) % self.block_size
         if size_class == LARGE_CLASS:
             return within == 0
         size = self.sizes[size_class]
-        return within % size == 0 and within + size <= 1 << self.block_shift
+        return within % size == 0 and within + size <= self.block_size
 
     def used_at(self, reference: int, k: int) -> bool:
         """Whether the used bit of replica `k` is set."""

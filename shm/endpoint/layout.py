@@ -8,8 +8,10 @@ Memory node, offsets in bytes
     4096         region directory: an entry of 256 bytes for each 64 KiB of the node, at least 64
                  and at most 4096 (directory.py)
     then         block table: one word a block (heap.py)
-    then         used bitmaps: block_size / 32 bits a block
-    then         blocks, the first at a multiple of 4096
+    then         used bitmaps: a bit for each 32 bytes of a block, in whole words
+    then         blocks, the first at a multiple of 4096; each has 33/32 of the block_size of the
+                 pool's parameters, a power of two, so that a value of half of that or a quarter
+                 fits into half a block or a quarter, with its header and key
 
 Control segment, offsets in bytes
     0            superblock
@@ -58,7 +60,15 @@ EVENTS: Final = 128
 EVENT_SIZE: Final = 64
 SLOT_SIZE: Final = 640
 
+ROOM_SHARE: Final = 32
+"""A block has a 32nd more bytes than `block_size` of the parameters."""
 OBJECT_SIZE_MIN: Final = 32
+FINE: Final = (33, 37, 42, 48, 54, 60)
+"""Size classes of a doubling, in 32nds of a power of two; the next one is twice the first."""
+FINE_FROM: Final = 1 << 12
+FINE_TO: Final = 1 << 16
+CLASSES_MAX: Final = 127
+"""Size classes: stores keep a flag in the eighth bit of a class, and 127 with it is no class."""
 
 
 def address(node: int, offset: int) -> int:
@@ -116,7 +126,8 @@ def control_size(clients: int, memory: int) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class NodeLayout:
-    """Offsets within every memory node of a pool, in bytes; the same for all of its nodes."""
+    """Offsets within every memory node of a pool, in bytes; the same for all of its nodes.
+    `block_size`: of a block, with its additional room."""
 
     node_size: int
     block_size: int
@@ -131,8 +142,8 @@ class NodeLayout:
     @classmethod
     def of(cls, parameters: PoolParameters) -> NodeLayout:
         """As many blocks as fit, with a table word and a bitmap for each."""
-        block_size = parameters.block_size
-        bitmap_size = block_size // OBJECT_SIZE_MIN // 8
+        block_size = parameters.block_size + parameters.block_size // ROOM_SHARE
+        bitmap_size = -(-block_size // OBJECT_SIZE_MIN // 64) * 8
         entries = _entries(parameters.node_size, REGION_ENTRIES_MIN)
         table = SUPERBLOCK_SIZE + entries * REGION_ENTRY_SIZE
         count = (parameters.node_size - table) // (block_size + bitmap_size + 8)
@@ -155,18 +166,37 @@ class NodeLayout:
 
 
 def object_sizes(block_size: int) -> tuple[int, ...]:
-    """Bytes of an object of each size class; class 0 stands for spans of whole blocks.
+    """Bytes of an object of each size class, in blocks of `NodeLayout.block_size`; class 0 stands
+    for spans of whole blocks.
 
-    Four classes a doubling from 32 bytes to an eighth of a block, then a seventh, a sixth ... one
-    whole block; all multiples of 16, so that the low four bits of an object's address are free.
+    All are multiples of 16, so that the low four bits of an object's address are free:
+        up to 128     every multiple of 16 from 32 on
+        up to 4 KiB   each class is as large as it can be while it wastes at most an eighth
+        then          six classes a doubling, FINE / 32 of a power of two: the first of them is a
+                      power of two with room for a header and a key
+        from 64 KiB   each class as large as it can be again; there are numbers for 126 classes
+    up to an eighth of a block; then a seventh, a sixth ... one whole block.
+
+    So an object of 65 bytes to an eighth of a block takes at most 8/7 of its size, but for the 15
+    bytes of rounding. Of larger objects, those fit well that have the size of a part of a block.
     """
-    sizes = [0]
-    step = OBJECT_SIZE_MIN
-    while step * 2 <= block_size // 8:
-        sizes += sorted({step * quarter // 4 // 16 * 16 for quarter in (4, 5, 6, 7)} - set(sizes))
-        step *= 2
-    sizes.append(step)
-    sizes += [size for parts in range(7, 0, -1) if (size := block_size // parts // 16 * 16) > step]
-    assert len(sizes) < 256
+    top = block_size // 8
+    sizes = [0, *range(OBJECT_SIZE_MIN, 129, 16)]
+    while sizes[-1] < FINE_FROM * FINE[0] // 32:
+        sizes.append(min(_next_size(sizes[-1]), FINE_FROM * FINE[0] // 32))
+    power = FINE_FROM
+    while power < FINE_TO:
+        sizes += [power * part // 32 for part in (*FINE[1:], 2 * FINE[0])]
+        power *= 2
+    while sizes[-1] < top:
+        sizes.append(_next_size(sizes[-1]))
+    sizes = [size for size in sizes if size < top]
+    sizes += [block_size // parts // 16 * 16 for parts in range(8, 0, -1)]
+    assert len(sizes) <= CLASSES_MAX
     assert sizes == sorted(set(sizes))
     return tuple(sizes)
+
+
+def _next_size(size: int) -> int:
+    """The largest multiple of 16 of which an object of one byte more than `size` takes 7/8."""
+    return (size + 1) * 8 // 7 // 16 * 16

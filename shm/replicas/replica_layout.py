@@ -46,7 +46,8 @@ class ReplicaLayout:
     def __init__(self, nodes: int, block_count: int, block_size: int) -> None:
         self.nodes = nodes
         least = -(-block_count // REGIONS_MAX)
-        most = min(-(-REGION_SIZE // block_size), block_count // REGIONS_MIN)
+        wanted = 1 << (max(REGION_SIZE // block_size, 1) - 1).bit_length()
+        most = min(wanted, block_count // REGIONS_MIN)
         # a power of two, as divisions would take most of the time of a look-up
         self.region_shift = max((least - 1).bit_length(), most.bit_length() - 1, 0)
         self.region_blocks = 1 << self.region_shift

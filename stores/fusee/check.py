@@ -81,7 +81,7 @@ class ReplicatedCheck(Check):
     def _head_of(self, base: int) -> int:
         """The node of replica 0 of the subtable that has its primary there."""
         node = base >> NODE_SHIFT
-        block = (base & OFFSET_MASK) - self.heap.blocks >> self.heap.block_shift
+        block = ((base & OFFSET_MASK) - self.heap.blocks) // self.heap.block_size
         part = self.heap.placement.part(block, self.replicas)
         return (node - part) % int(self.pool.parameters.nodes)
 

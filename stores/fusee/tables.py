@@ -317,7 +317,7 @@ class ReplicatedTables:
         table, offset = link_address >> NODE_SHIFT & 0xFF, link_address & OFFSET_BITS
         if is_entry(link_address):
             return table < self.subtables and offset < self.parameters.directory_size
-        block = (offset & OFFSET_MASK) - self.heap.blocks >> self.heap.block_shift
+        block = ((offset & OFFSET_MASK) - self.heap.blocks) // self.heap.block_size
         return bool(
             is_slot(link_address)
             and table < self.pool.parameters.nodes

@@ -28,6 +28,9 @@ FROZEN_VACANT: Final = FROZEN | TENTATIVE
 UNSET: Final = VACANT_CLASS << 48 | 2
 """A slot of a half that is not filled yet."""
 
+PREFETCH_SIZE: Final = 64
+"""Bytes of each pair that a split prefetches: its header and the front of its key."""
+
 DIRECTORY_ENTRY: Final = 16
 SPLIT: Final = VACANT_CLASS << 48
 """The pointer of an entry that is split."""

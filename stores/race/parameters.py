@@ -21,10 +21,12 @@ SLOTS_PER_GROUP: Final = 21
 FILL_PERCENT: Final = 70
 """Share of the slots that `capacity` keys take: with two choices of 14 slots, no bucket is full."""
 TABLE_GROUPS_MAX: Final = 1 << 31
-GROUPS_MIN: Final = 32
-GROUPS_MAX: Final = 256
-"""Default groups of a subtable that can be split: 6 to 48 KiB."""
-SUBTABLES_MAX: Final = 1 << 18
+GROUPS: Final = 8
+"""Default groups of a subtable that can be split, 1.5 KiB: the more there are, the longer a split
+takes, and the client that finds no room waits for all of it."""
+PAIR_SIZE: Final = 32
+"""Bytes of the smallest pair."""
+SUBTABLES_MAX: Final = 1 << 22
 """The default aims at no more subtables a node than this: on a large node they have more groups."""
 DEPTH_MAX: Final = 24
 SPREAD: Final = 4
@@ -94,7 +96,7 @@ class GrowingParameters(RaceParameters):
     ) -> GrowingParameters:
         """The parameters for a pool. By default room for 1,000 keys at first.
 
-        Without a `limit`, the directory of a store takes up to 1/256 of each node.
+        Without a `limit`, the directory of a store takes up to 1/64 of each node.
         """
         return cls(*cls.sizes(pool, layout, capacity, groups, bucket_size, limit))
 
@@ -110,6 +112,7 @@ class GrowingParameters(RaceParameters):
     ) -> tuple[int, int, int, int, int, int, int]:
         """The fields of this class, in their order, for subtables with so many replicas."""
         check_whole("limit", limit, 0, CAPACITY_MAX)
+        check_whole("bucket_size", bucket_size, 1, SLOTS_PER_BUCKET)
         wanted = capacity
         if wanted is None:
             wanted = min(CAPACITY, limit) if limit else CAPACITY
@@ -118,14 +121,16 @@ class GrowingParameters(RaceParameters):
         blocks = layout.block_count * layout.block_size
         if groups is None:
             few = blocks // (GROUP_SIZE * SUBTABLES_MAX)
-            groups = max(min(max(base.groups, GROUPS_MIN), GROUPS_MAX), few)
+            groups = max(GROUPS, few)
             if replicas > 1:  # no object with replicas is larger than a region
                 placement = ReplicaLayout(pool.nodes, layout.block_count, layout.block_size)
                 region = placement.region_blocks * layout.block_size
                 groups = max(2, min(groups, region // GROUP_SIZE))
         check_whole("groups", groups, 2, TABLE_GROUPS_MAX)
         depth = depth_for(share, groups)
-        deepest = (blocks // (groups * GROUP_SIZE)).bit_length()
+        # when memory is full, half of the slots have pairs, or more
+        pairs = groups * 3 * bucket_size // 2
+        deepest = (blocks // (groups * GROUP_SIZE + pairs * PAIR_SIZE)).bit_length()
         if limit:
             if limit < base.capacity:
                 raise ParameterError(f"limit={limit} is less than the capacity, {base.capacity}")

@@ -15,6 +15,7 @@ cdef u64 HELD
 cdef u64 HELD_MASK
 cdef int INCARNATION_BITS
 cdef u64 OBJECT_MASK
+cdef u64 PREFETCH_SIZE
 cdef u64 REFERENCE_MASK
 cdef u64 SPLIT
 cdef u64 UNSET
@@ -32,6 +33,8 @@ cdef class Splitter:
     cdef readonly Allocator allocator
     cdef readonly Objects objects
     cdef public int objects_needed
+    cdef readonly object blank
+    cdef readonly object group_numbers
     cdef public u64 cramped
 
     @cython.locals(index=Index, enough=bint)

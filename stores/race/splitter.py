@@ -43,6 +43,7 @@ from limpet.stores.race.layout import (
     FROZEN,
     FROZEN_VACANT,
     OBJECT_MASK,
+    PREFETCH_SIZE,
     SPLIT,
     UNSET,
 )
@@ -65,6 +66,9 @@ class Splitter:
         self.objects = index.objects
         self.objects_needed = 2
         """Objects of the size of a subtable that a split takes."""
+        self.blank: Any = None
+        """The last subtable of `filled`."""
+        self.group_numbers: Any = None
         self.cramped = 0
         """Pointer to a subtable that is to be split though there is room for the key."""
 
@@ -160,11 +164,13 @@ class Splitter:
         return pointer or new
 
     def filled(self, number: int, word: int) -> Any:
-        """A subtable of this number with the same word in each slot."""
-        groups = self.index.groups
-        words = np.full((groups, GROUP_WORDS // 8, 8), word, dtype="<u8")
-        words[:, :, 0] = (np.arange(groups, dtype="<u8") | np.uint64(number << 32))[:, None]
-        return words
+        """A subtable of this number with the same word in each slot; valid until the next call."""
+        if self.blank is None or self.blank[0, 0, 1] != word:
+            groups = self.index.groups
+            self.blank = np.full((groups, GROUP_WORDS // 8, 8), word, dtype="<u8")
+            self.group_numbers = np.arange(groups, dtype="<u8")[:, None]
+        self.blank[:, :, 0] = self.group_numbers | np.uint64(number << 32)
+        return self.blank
 
     def freeze(self, pointer: int) -> int:
         """Freeze all slots of the subtable there; the first one that a transaction holds, or 0."""
@@ -173,6 +179,8 @@ class Splitter:
             slot = base + 8 * index
             while index & 7:
                 word = self.endpoint.load(slot)
+                # `move` reads the keys of all pairs, which may be anywhere
+                self.endpoint.prefetch(word & ADDRESS_MASK, PREFETCH_SIZE)
                 if is_frozen(word):
                     break
                 if word & HELD_MASK == HELD:

@@ -509,7 +509,7 @@ def look(plain: Any, key: bytes) -> tuple[int, bool]:
 def test_an_insert_that_gives_way_leaves_its_slot_vacant(pools: Any) -> None:
     """Another one is about to decide on the key meanwhile; so no client would kick the slot out."""
     pool = pools(nodes=1, node_size="4MiB", lease_us=20_000)
-    store = pool.store("swarm", name="s", replicas=1)
+    store = pool.store("swarm", name="s", replicas=1, capacity=50)
     store.insert(b"other", b"v")
     (base,) = [pointer & ADDRESS_MASK for pointer in store.checker.linked(0)[1].tolist()]
     first, second = (Puppet(pools, pool.url, "swarm", name="s") for _ in range(2))

@@ -54,7 +54,7 @@ def dies_inserting(store: Any, step: int) -> bool:
 
 def use_up(pool: Any) -> None:
     """Fill all memory with what is of no use to the store."""
-    other = pool.store("race", name="other")
+    other = pool.store("race", name="other", groups=78)
     overhead = int(other.objects.size_of(b"f0000", b""))
     number = 0
     for size in sorted(filter(None, pool.heap.sizes), reverse=True):

@@ -9,12 +9,12 @@ from typing import Any
 from limpet.shm.endpoint.layout import slot_address
 from limpet.shm.endpoint.slots import INCARNATION_BITS
 from limpet.stores.pool import Pool
-from limpet.stores.race.parameters import GROUP_SIZE, GROUPS_MIN
+from limpet.stores.race.parameters import GROUP_SIZE, GROUPS
 
 
 def pair_references(pool: Any) -> list[int]:
     """References to the pairs of the pool's small `race` stores, without those to subtables."""
-    subtable = pool.heap.size_class(GROUPS_MIN * GROUP_SIZE)
+    subtable = pool.heap.size_class(GROUPS * GROUP_SIZE)
     return [each for each in pool.references().tolist() if each >> 48 & 0xFF != subtable]
 
 

@@ -170,7 +170,7 @@ def roomy(pools: Any, nodes: int = 4, **parameters: Any) -> LinkedPool:
 
 
 def large(pool: Any) -> int:
-    return SPAN * int(pool.parameters.block_size)
+    return SPAN * int(pool.layout.block_size)
 
 
 def size_of(pool: Any, spans: bool) -> int:

@@ -12,7 +12,7 @@ from kit.stores import checked
 
 import limpet
 from limpet.shm.endpoint.fabric import BUILD
-from limpet.shm.endpoint.layout import object_sizes
+from limpet.shm.endpoint.layout import ROOM_SHARE, object_sizes
 from limpet.shm.endpoint.words import FREE, LARGE, SLAB, TAIL
 
 CHURN = 400 if BUILD == "compiled" else 60
@@ -35,16 +35,42 @@ def fill(store: Any, size: int) -> int:
 
 def test_class_is_the_smallest_that_fits(pools: Any) -> None:
     pool = pools()
-    heap, sizes = pool.heap, object_sizes(pool.parameters.block_size)
+    heap, sizes = pool.heap, object_sizes(pool.layout.block_size)
     for size_class in range(1, len(sizes)):
         assert heap.size_class(sizes[size_class]) == size_class
         assert heap.size_class(sizes[size_class - 1] + 1) == size_class
     assert heap.size_class(sizes[-1] + 1) == 0
 
 
+@pytest.mark.parametrize("power", range(14, 31))
+def test_a_size_class_wastes_at_most_an_eighth(power: int) -> None:
+    block = (1 << power) + (1 << power) // ROOM_SHARE
+    sizes = object_sizes(block)
+    top = sizes.index(block // 7 // 16 * 16)
+    # the worst size of a class is one byte more than the class below it has
+    for below, size in itertools.pairwise(sizes[1 : top + 1]):
+        assert size - (below + 1) <= max(size / 8, 15), (below, size)
+    for parts in (8, 4, 2, 1):  # larger values: these parts of a block, with a header and a key
+        size = (1 << power) // parts
+        assert block // parts // 16 * 16 in sizes
+        assert block // parts - size >= 16 << power - 14 + 2 >> parts.bit_length()
+
+
+def test_powers_of_two_with_a_header_fit_well(pools: Any) -> None:
+    heap = pools(node_size="64MiB").heap
+    for kib in (4, 8, 16, 32, 64, 128, 256, 512, 1024):
+        size = kib * 1024 + 64
+        size_class = heap.size_class(size)
+        if size_class:
+            taken = heap.block_size / heap.object_count(size_class)
+        else:
+            taken = -(-size // heap.block_size) * heap.block_size
+        assert taken <= size * 1.04, kib
+
+
 def test_objects_of_a_block_do_not_overlap(pools: Any) -> None:
     pool = pools()
-    heap, sizes = pool.heap, object_sizes(pool.parameters.block_size)
+    heap, sizes = pool.heap, object_sizes(pool.layout.block_size)
     for size_class in range(1, len(sizes)):
         count, size = heap.object_count(size_class), sizes[size_class]
         references = [heap.reference(0, 3, size_class, index) for index in range(count)]
@@ -120,7 +146,7 @@ def test_freed_by_one_used_by_another(pools: Any) -> None:
 def test_span_is_a_run_of_blocks_and_is_given_back(pools: Any) -> None:
     pool = pools()
     store = pool.store("race", capacity=64)
-    store.put(b"k", bytes(3 * pool.parameters.block_size))
+    store.put(b"k", bytes(3 * pool.layout.block_size))
     found = kinds(pool)
     first = found.index(LARGE)
     assert found[first : first + 5] == [LARGE, TAIL, TAIL, TAIL, FREE]
@@ -136,7 +162,7 @@ def test_value_of_the_whole_node_does_not_fit_and_says_so(pools: Any) -> None:
     with pytest.raises(limpet.ValueTooLarge):
         store.put(b"k", bytes(pool.parameters.node_size))
     with pytest.raises(limpet.StoreFull):
-        store.put(b"k", bytes(pool.layout.block_count * pool.parameters.block_size - 100))
+        store.put(b"k", bytes(pool.layout.block_count * pool.layout.block_size - 100))
     checked(store)
 
 

@@ -47,7 +47,7 @@ def test_object_freed_is_not_used_again_while_another_client_is_pinned(pools: An
 def test_object_is_used_again_when_nobody_is_pinned(pools: Any) -> None:
     pool = pools()
     pools.again(pool)
-    per_block = pool.parameters.block_size // SIZE
+    per_block = pool.layout.block_size // SIZE
     assert len({use(pool) for _ in range(100 * per_block)}) <= 2 * per_block
 
 

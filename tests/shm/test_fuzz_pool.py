@@ -57,7 +57,7 @@ PARAMETERS = PoolParameters(
 """`wait`: a word that happens to name a process must not get it killed."""
 LAYOUT = NodeLayout.of(PARAMETERS)
 CATALOGUE = catalogue_address(CLIENTS)
-CLASSES = len(object_sizes(PARAMETERS.block_size))
+CLASSES = len(object_sizes(LAYOUT.block_size))
 PAIRS = {b"%d" % i: bytes([i]) * (i * i % 3000) for i in range(60)} | {b"large": bytes(40_000)}
 
 STORE = GrowingParameters.for_pool(PARAMETERS, LAYOUT, capacity=100)

@@ -223,7 +223,7 @@ def test_close_gives_back_slot_and_blocks(pools: Any) -> None:
         kv = other.store("race")
         kv.put(b"k", b"v")
         kv.delete(b"k")
-        kv.put(b"large", bytes(3 * pool.parameters.block_size))
+        kv.put(b"large", bytes(3 * pool.layout.block_size))
         kv.delete(b"large")
         blocks = [c["blocks"] for c in pool.clients() if c["client"] == other.client_id]
         assert blocks[0] >= 2

@@ -112,7 +112,7 @@ def test_client_whose_node_is_cut_off_leaves_nothing_behind(pools: Any, tmp_path
 def test_abandoned_span_is_given_back_when_its_object_goes(pools: Any) -> None:
     pool = pools(node_size="512KiB")
     store = pool.store("race", capacity=64)
-    large = bytes(10 * pool.parameters.block_size)
+    large = bytes(10 * pool.layout.block_size)
     with child(put=lambda: store.put(b"large", large)) as other:
         other.do("put")
         other.kill()
@@ -155,8 +155,8 @@ def lose_link(pool: limpet.Pool) -> None:
     store = pool.store("race")
     store.put(b"k", b"v")
     for region, count, _ in pool.regions.extents(0):
-        start = pool.layout.blocks + region * pool.parameters.block_size
-        for at in range(start, start + count * pool.parameters.block_size, 8):
+        start = pool.layout.blocks + region * pool.layout.block_size
+        for at in range(start, start + count * pool.layout.block_size, 8):
             if at % 64 and pool.endpoint.load(at) >> 48 and (at - start) % 64:
                 pool.endpoint.store(at, 0)
                 return
@@ -192,7 +192,7 @@ def test_audit_adds_up(pools: Any) -> None:
     store = pool.store("race", capacity=300)
     for number in range(200):
         store.put(b"%d" % number, bytes(number * 20))
-    store.put(b"large", bytes(2 * pool.parameters.block_size))
+    store.put(b"large", bytes(2 * pool.layout.block_size))
     audit = pool.audit()
     assert audit["total"] == 3 * pool.parameters.node_size
     assert sum(value for key, value in audit.items() if key != "total") == audit["total"]

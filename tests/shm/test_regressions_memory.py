@@ -166,7 +166,7 @@ def test_late_recoverer_frees_no_tails_of_another_span(pools: Any) -> None:
     pool = pools()
     slow, quick = pools.again(pool), pools.again(pool)
     (store,) = stores(pool)
-    size = 3 * pool.parameters.block_size
+    size = 3 * pool.layout.block_size
 
     def make_and_delete(dying: Any) -> None:
         (of_dying,) = stores(dying)
@@ -293,7 +293,7 @@ def test_damaged_class_of_a_block_does_not_stop_recovery_and_audit(pools: Any) -
     dies(pool, damage)
     gather(pool.recover)
     (leaked,) = gather(lambda: pool.audit()["leaked"])
-    assert leaked == pool.parameters.block_size
+    assert leaked == pool.layout.block_size
     pool.endpoint.store(word, 0)
 
 

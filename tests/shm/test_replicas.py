@@ -270,7 +270,7 @@ def test_full_memory_holds_as_many_groups_after_as_before_the_loss_of_another_no
 def test_largest_object_with_replicas_fills_a_region(pools: Any) -> None:
     pool = roomy(pools)
     largest = pool.heap.value_max(2)
-    assert largest == pool.heap.placement.region_blocks * pool.parameters.block_size
+    assert largest == pool.heap.placement.region_blocks * pool.layout.block_size
     reference = pool.put(0, 2, largest, 2)
     assert pool.serves(reference) == 2
     sound(pool)

@@ -378,7 +378,7 @@ def test_slots_that_the_dead_froze_can_be_changed_though_memory_is_full(
     if not thaws:
         monkeypatch.setattr(SplitLog, "undo", lambda log, locked: None)
     pool = pools(node_size="512KiB", clients=4)
-    store = pool.store("dtx-race", name="test", capacity=1)
+    store = pool.store("dtx-race", name="test", capacity=1, groups=32)
     other = pool.store("race", name="other", capacity=1, groups=2)
     other.put(b"0", OLD)
 

@@ -165,6 +165,9 @@ class Duel:
         self.pool = pools.keep(WatchedPool.open(pools(nodes=4).url))
         self.store = warm(self.pool.store(kind, name="test", capacity=300, replicas=replicas))
         self.other = warm(pools.again(self.pool).store(kind, name="test"))
+        for store in (self.store, self.other):
+            for value in (SMALL, BIG):  # so that memory of both sizes is ready
+                store.put(b"warm", value)
         self.trips = 0
 
     def before_cas(self, number: int, work: Callable[[], object]) -> None:

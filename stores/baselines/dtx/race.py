@@ -252,7 +252,7 @@ class LoggedSplitter(Splitter):
 
     def halves_of(self, old: int, numbers: list[int]) -> list[Any]:
         """The contents of the halves with these numbers, of a frozen subtable."""
-        halves = [self.filled(number, 0).reshape(-1) for number in numbers]
+        halves = [self.filled(number, 0).flatten() for number in numbers]
         words = np.frombuffer(
             self.endpoint.read(old & ADDRESS_MASK, self.index.subtable_size), dtype="<u8"
         ).tolist()

@@ -84,7 +84,7 @@ class DtxSherman(InPlaceOperations, InlineStore):
     def make(pool: Any, name: str, parameters: DtxParameters) -> None:
         """Make the regions of the trees; StoreFull also if the keys will never fit."""
         regions.make(pool, name, parameters.trees, parameters.table_size)
-        room = pool.parameters.block_size
+        room = pool.layout.block_size
         for node in range(parameters.trees):
             keys = parameters.capacity // parameters.trees
             if pool.blocks.free_count(node) * room < keys * KEY_ROOM:
