@@ -44,6 +44,7 @@ class Race(HashStore):
         index = Index(pool, name, parameters, objects, attach(pool, name, parameters), Holds(name))
         slots = Slots(index, pool.client)
         self.hold_parts(index, slots, Splitter(pool, index, parameters), Check(pool, index))
+        self.batches_puts()
 
     def get_slice(self, key: Any, start: int | None = None, stop: int | None = None) -> Any:
         return self._of_value(key, lambda: self.objects.part(start, stop))
