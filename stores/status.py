@@ -21,5 +21,9 @@ AT_ONCE: Final = 6
 
 BATCH: Final = 32
 """Keys whose reads `get_many` overlaps, in two round trips."""
+LEFT: Final = 0
+READY: Final = 1
+MADE: Final = 2
+"""States of a key in a batch of puts (race/batch.py)."""
 VACANT_CLASS: Final = 0xFF
 """The size class in a slot word that stands for no object."""

@@ -127,6 +127,30 @@ class Allocator:
         self.heap.take(reference)
         return reference
 
+    def begin_batch(self) -> None:
+        """Before the first `next_object` of an operation."""
+        # ORDER: as in `allocate`; once is enough, as the client stays pinned.
+        if self.heap.endpoint.load(PRESSURE) != self.pressure:
+            self._forget_taken()
+
+    def next_object(self, node: int, size: int, replicas: int) -> int:
+        """A reference to an object of at least `size` bytes, at most SMALL_SIZE, on `node`; 0:
+        replenish.
+
+        The caller puts it into the client journal, and then takes it (`Heap.take_all`).
+        """
+        size_class = self.heap.size_class(size)
+        slabs = self.slabs
+        kind = node << 8 | size_class
+        if replicas != 1:
+            kind = slabs.kind(node, size_class, replicas)
+        slab = slabs.current[kind]
+        if slab is None or slab.ready_count <= slab.kept:
+            slab = slabs.next_ready(kind)
+            if slab is None:
+                return 0
+        return slab.pop()
+
     def coarsened(self, size: int) -> int:
         """Bytes to ask for in place of `size`, so that objects of many sizes share few blocks."""
         wide = COARSE_LEAST

@@ -70,11 +70,20 @@ cdef class Heap:
     cpdef bint used(self, u64 reference) except -1
     @cython.locals(found=u64, primary=u64, mask=u64, scope=bint)
     cpdef int take(self, u64 reference) except -1
+    @cython.locals(found=u64, at=u64, mask=u64, before=u64, index=int, scope=bint)
+    cpdef int take_all(self, u64[::1] references, int count) except -1
+    @cython.final
+    cdef int _take_word(self, u64 reference, u64 primary, u64 mask) except -1
     @cython.locals(row=u64, k=u64, at=u64)
     cdef int _take_backups(self, u64 reference, u64 primary, u64 mask) except -1
     cpdef int free(self, u64 reference) except -1
     @cython.locals(found=u64, primary=u64, mask=u64, row=u64, k=u64, scope=bint)
     cdef int _clear(self, u64 reference) except -1
+    @cython.locals(found=u64, at=u64, mask=u64, before=u64, index=int, scope=bint, held=bint)
+    cpdef int free_all(self, u64[::1] references, int count) except -1
+    @cython.final
+    @cython.locals(row=u64, k=u64)
+    cdef int _clear_word(self, u64 reference, u64 primary, u64 mask) except -1
     @cython.final
     cdef bint _clear_at(self, u64 at, u64 mask) except -1
     @cython.locals(bits=u64, slot=u64, first=u64, record=u64, word=u64, seen=u64)

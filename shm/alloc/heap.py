@@ -252,6 +252,33 @@ class Heap:
         finally:
             self.endpoint.background(scope)
 
+    def take_all(self, references: Any, count: int) -> None:
+        """`take` for `count` objects, all of which are in the client journal; neighbours in one
+        block together."""
+        scope = self.endpoint.background(True)
+        try:
+            at = mask = before = 0
+            for index in range(count):
+                found = self._used_bits(references[index])
+                if found & WORD_BITS != at:
+                    if mask:
+                        self._take_word(before, at, mask)
+                    at = found & WORD_BITS
+                    mask = 0
+                mask |= bit(found >> 48)
+                before = references[index]
+            if mask:
+                self._take_word(before, at, mask)
+        finally:
+            self.endpoint.background(scope)
+
+    def _take_word(self, reference: int, primary: int, mask: int) -> None:
+        """Set these used bits, of objects in the block of this one."""
+        # ORDER: as in `take`
+        self.endpoint.fetch_or(primary, mask)
+        if reference & REPLICAS_BITS:
+            self._take_backups(reference, primary, mask)
+
     def _take_backups(self, reference: int, primary: int, mask: int) -> None:
         row = self.row(reference)
         for k in range(1, self.replicas(reference)):
@@ -287,6 +314,37 @@ class Heap:
                     self._clear_at(primary + self.bit_steps[row + k] & MASK, mask)
         finally:
             self.endpoint.background(scope)
+
+    def free_all(self, references: Any, count: int) -> None:
+        """`free` for `count` objects; neighbours in one block together."""
+        # ORDER: as in `free`
+        held = self.endpoint.load(HOLDS) != 0
+        scope = self.endpoint.background(True)
+        try:
+            at = mask = before = 0
+            for index in range(count):
+                if held and self._held(references[index]):
+                    continue
+                found = self._used_bits(references[index])
+                if found & WORD_BITS != at:
+                    if mask:
+                        self._clear_word(before, at, mask)
+                    at = found & WORD_BITS
+                    mask = 0
+                mask |= bit(found >> 48)
+                before = references[index]
+            if mask:
+                self._clear_word(before, at, mask)
+        finally:
+            self.endpoint.background(scope)
+
+    def _clear_word(self, reference: int, primary: int, mask: int) -> None:
+        """Clear these used bits, of objects in the block of this one."""
+        self._clear_at(primary, mask)
+        if reference & REPLICAS_BITS:
+            row = self.row(reference)
+            for k in range(1, self.replicas(reference)):
+                self._clear_at(primary + self.bit_steps[row + k] & MASK, mask)
 
     def _clear_at(self, at: int, mask: int) -> bool:
         """Clear this used bit; False: it is on a lost node."""

@@ -74,6 +74,10 @@ cdef class Client:
     cpdef int quit(self, bint complete) except -1
     @cython.locals(index=int, pair=u64)
     cpdef int log(self, u64 reference, u64 link_address) except -1
+    @cython.locals(index=int, pair=u64)
+    cpdef int log_two(self, u64 new, u64 link, u64 old, u64 old_link) except -1
+    @cython.locals(journal=u64)
+    cpdef int drop_two(self, int index) except -1
     cpdef int retarget(self, int index, u64 link_address) except -1
     cpdef int drop(self, int index) except -1
     @cython.locals(journal=u64)

@@ -341,6 +341,32 @@ class Client:
         # it.
         return index
 
+    def log_two(self, new: int, link: int, old: int, old_link: int) -> int:
+        """`log` twice: an object that is about to be linked at `link`, and the one that it
+        replaces, under the name `old_link`; the place of the first, the second is in the next."""
+        index = self.held
+        if index > CLIENT_JOURNAL_SIZE - 2:
+            raise ClientError(f"an operation cannot hold more than {CLIENT_JOURNAL_SIZE} objects")
+        pair = self.slot + CLIENT_JOURNAL + 16 * index
+        # ORDER: as in `log`
+        self.endpoint.store_two(pair + 8, link, pair, new)
+        self.references[index] = new
+        self.link_addresses[index] = link
+        self.endpoint.store_two(pair + 24, old_link, pair + 16, old)
+        self.references[index + 1] = old
+        self.link_addresses[index + 1] = old_link
+        self.held = index + 2
+        return index
+
+    def drop_two(self, index: int) -> None:
+        """Take out of the client journal what `log_two` put there: the first object is linked, the
+        second is free."""
+        journal = self.slot + CLIENT_JOURNAL + 16 * index
+        self.endpoint.store_two(journal, 0, journal + 16, 0)
+        self.references[index] = self.references[index + 1] = 0
+        while self.held and not self.references[self.held - 1]:
+            self.held -= 1
+
     def retarget(self, index: int, link_address: int) -> None:
         """Note that the object at this place of the client journal is about to be linked at
         `link_address`, and nowhere else."""

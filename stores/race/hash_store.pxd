@@ -2,7 +2,10 @@ cimport cython
 
 from limpet.shm.clients.holds cimport Holds as ClientHolds
 from limpet.shm.endpoint.verbs cimport u64
+from limpet.shm.alloc.allocator cimport Allocator
+from limpet.shm.clients.client cimport Client
 from limpet.stores.base cimport Store, as_bytes
+from limpet.stores.race.batch cimport Batch
 from limpet.stores.race.check cimport Check
 from limpet.stores.race.glance cimport Glance
 from limpet.stores.race.index cimport Index, Place, is_valid
@@ -11,6 +14,12 @@ from limpet.stores.race.splitter cimport Splitter
 from limpet.stores.records cimport Objects
 
 cdef u64 ADDRESS_MASK
+cdef u64 FROZEN
+cdef u64 HELD
+cdef u64 HELD_MASK
+cdef int LEFT
+cdef int READY
+cdef u64 REFERENCE_MASK
 cdef u64 HEADER
 cdef u64 OBJECT_MASK
 cdef u64 OWES
@@ -35,6 +44,7 @@ cdef class HashStore(Store):
     cdef public Splitter splitter
     cdef public Check checker
     cdef readonly Place place
+    cdef readonly Batch batch
     cdef readonly int replicas
     cdef public Glance glance
     cdef public u64 reserved
@@ -43,6 +53,20 @@ cdef class HashStore(Store):
 
     cpdef int hold_parts(self, Index index, Slots slots, Splitter splitter, Check check) except -1
     cdef object glanced(self, Place place, bytes key)
+    cpdef int batches_puts(self) except -1
+    @cython.locals(left=list, end=Py_ssize_t)
+    cdef Py_ssize_t _put_some(self, pairs, Py_ssize_t start) except -1
+    @cython.locals(batch=Batch, end=Py_ssize_t)
+    cdef Py_ssize_t put_batch(self, Place place, pairs, Py_ssize_t start, list left) except -1
+    @cython.locals(index=Index, row=int, reads=bint, slot=u64, word=u64, room=int)
+    cpdef int find_all(self, Place place, Batch batch) except -1
+    @cython.locals(
+        client=Client, allocator=Allocator, slots=Slots, row=int, count=int, reference=u64,
+        link=u64, old=u64,
+    )
+    cpdef int make_all(self, Batch batch) except -1
+    @cython.locals(row=int)
+    cpdef int write_all(self, Batch batch) except -1
     @cython.locals(slot=u64)
     cdef object search_once(self, Place place, bytes key)
     @cython.locals(place=Place, attempt=u64, busy=u64, table=u64)

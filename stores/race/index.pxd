@@ -109,12 +109,16 @@ cdef class Index:
     cdef u64 candidates(self, int row) except? 0
     @cython.final
     cdef u64 address(self, Place place, int index) noexcept
-    @cython.locals(best=int, most=int, side=int, main=int, empty=int, last=int, index=int, start=u64)
     cpdef int room(self, Place place) except -2
+    @cython.final
+    @cython.locals(
+        best=int, most=int, side=int, main=int, empty=int, last=int, index=int, start=u64, words=int
+    )
+    cdef int room_in(self, Place place, int row) except -2
     @cython.locals(index=int, frozen=int)
     cpdef bint any_frozen(self) except -1
     cpdef int keep(self, Place place, int row) except -1
     cpdef int select(self, Place place, int row) except -1
-    @cython.locals(left=u64, word=u64, size=u64)
-    cpdef int prefetch_objects(self, int row) except -1
+    @cython.locals(left=u64, found=u64, word=u64, size=u64)
+    cpdef bint prefetch_objects(self, int row) except -1
     cpdef int depend(self, Place place, u64 slot) except -1

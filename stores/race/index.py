@@ -422,6 +422,11 @@ class Index:
 
     def room(self, place: Place) -> int:
         """Place in row 0 of an empty slot, in the emptier main bucket if there is one; or -1."""
+        return self.room_in(place, 0)
+
+    def room_in(self, place: Place, row: int) -> int:
+        """As `room`, in this row."""
+        words = 32 * row
         if not place.base:
             return -1
         best = -1
@@ -434,7 +439,7 @@ class Index:
             empty = 0
             last = -1
             for index in range(main + 1, main + 1 + self.bucket_size):
-                if is_vacant(self.words[index]):
+                if is_vacant(self.words[words + index]):
                     empty += 1
                     last = index
             if empty > most:
@@ -442,7 +447,7 @@ class Index:
                 best = last
         if best < 0:
             for index in range(32):
-                if 0 < index & 7 <= self.bucket_size and is_vacant(self.words[index]):
+                if 0 < index & 7 <= self.bucket_size and is_vacant(self.words[words + index]):
                     return index
         return best
 
@@ -471,9 +476,9 @@ class Index:
         place.first = self.batch[4 * row + 2]
         place.second = self.batch[4 * row + 3]
 
-    def prefetch_objects(self, row: int) -> None:
-        """Prefetch the objects that `match` reads for this row."""
-        left = self.candidates(row)
+    def prefetch_objects(self, row: int) -> bool:
+        """Prefetch the objects that `match` reads for this row; whether there are any."""
+        left = found = self.candidates(row)
         while left:
             word = self.words[32 * row + lowest_bit(left)]
             left &= left - 1
@@ -481,6 +486,7 @@ class Index:
             if not 0 < size < PREFETCH_SIZE:
                 size = PREFETCH_SIZE
             self.endpoint.prefetch(word & LINK_MASK, size)
+        return found != 0
 
 
 assert ADDRESS_MASK >> NODE_SHIFT == 0xFF

@@ -44,6 +44,7 @@ class RaceLocks(HashStore):
         index = Index(pool, name, parameters, objects, attach(pool, name, parameters), Holds(name))
         splitter = LockedSplitter(pool, index, parameters, kind)
         self.hold_parts(index, Slots(index, pool.client), splitter, Check(pool, index))
+        self.batches_puts()
 
     @staticmethod
     def make(pool: Any, name: str, parameters: Any) -> None:

@@ -1,14 +1,20 @@
 cimport cython
 
 from limpet.shm.clients.client cimport Client
-from limpet.shm.endpoint.verbs cimport Endpoint, u64
+from limpet.shm.endpoint.verbs cimport Endpoint, lowest_bit, u64
+from limpet.stores.race.batch cimport Batch
 from limpet.stores.race.index cimport Index, Place
 from limpet.stores.records cimport Objects
 
 cdef u64 FROZEN
 cdef u64 PATIENCE
 cdef u64 REFERENCE_MASK
+cdef u64 SLOTS
 cdef u64 TENTATIVE
+
+cdef int LEFT
+cdef int MADE
+cdef int READY
 
 cdef int DONE
 cdef int AGAIN
@@ -22,6 +28,20 @@ cdef class Slots:
 
     @cython.locals(word=u64, old=int, lost=bint)
     cpdef int replace(self, Place place, u64 slot, u64 desired) except -1
+    cdef u64 link_of(self, u64 slot, u64 head) except? 0
+    cdef u64 old_link_of(self, u64 link) noexcept
+    cpdef int begin_changes(self) except -1
+    cpdef int end_changes(self) except -1
+    @cython.locals(endpoint=Endpoint, row=int, inserts=int, word=u64, desired=u64)
+    cpdef int change_all(self, Place place, Batch batch) except -1
+    @cython.locals(
+        endpoint=Endpoint, index=Index, row=int, reads=bint, desired=u64, tentative=u64
+    )
+    cpdef int _decide_all(self, Place place, Batch batch) except -1
+    @cython.locals(left=u64, at=int, word=u64)
+    cpdef bint _has_rival(self, Place place, int row, u64 slot) except -1
+    @cython.locals(row=int, count=int)
+    cpdef int _free_replaced(self, Batch batch) except -1
     @cython.locals(index=int, slot=u64, vacant=u64, tentative=u64)
     cpdef int insert(self, Place place, bytes key, u64 desired, u64 attempt) except -1
     @cython.locals(lost=bint)

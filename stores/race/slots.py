@@ -16,7 +16,8 @@ or by this one, and then the other's step 3 fails. A dead or stopped client's te
 emptied in the same way.
 
 A writer of slots has three methods, `replace`, `insert` and `remove`. Each returns DONE, AGAIN (the
-operation starts again), or FULL: the subtable must be split. Other writers are transactional
+operation starts again), or FULL: the subtable must be split. `change_all` does the same for all
+keys of a batch (batch.py), a phase at a time. Other writers are transactional
 (stores/rtx/hash_slots.py) and replicated (stores/fusee/slots.py).
 
 In a durable pool, a power cut leaves a slot as it was before some CAS or after it; an undecided
@@ -31,10 +32,12 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from limpet.shm.endpoint.fabric import lowest_bit
 from limpet.shm.endpoint.words import REFERENCE_MASK, TENTATIVE
+from limpet.stores.race.batch import Batch
 from limpet.stores.race.index import Index, Place
-from limpet.stores.race.layout import FROZEN
-from limpet.stores.status import AGAIN, DONE, FULL
+from limpet.stores.race.layout import FROZEN, SLOTS
+from limpet.stores.status import AGAIN, DONE, FULL, LEFT, MADE, READY
 
 PATIENCE: Final = 8
 """How often an insert gives way to another insert of the same key before it empties its slot."""
@@ -68,6 +71,121 @@ class Slots:
             return AGAIN
         self.client.exchange(0, old)
         return DONE
+
+    def link_of(self, slot: int, head: int) -> int:
+        """The name of a slot in the client journal. `head`: as `Batch.heads`."""
+        return slot
+
+    def old_link_of(self, link: int) -> int:
+        """The name of the slot for the object that is replaced there."""
+        return link
+
+    def begin_changes(self) -> None:
+        """CASes of slots follow that change values."""
+
+    def end_changes(self) -> None:
+        """They are done."""
+
+    def change_all(self, place: Place, batch: Batch) -> None:
+        """Do for the READY rows of a batch what `replace` and `insert` do for one slot. The new
+        objects are written, all pairs are in the client journal. Those that succeed are MADE."""
+        endpoint = self.endpoint
+        inserts = 0
+        if endpoint.durable:
+            # ORDER: the new objects persist before a slot links to them.
+            endpoint.persist()
+        self.begin_changes()
+        for row in range(batch.count):
+            if batch.states[row] != READY:
+                continue
+            word = batch.words[row]
+            desired = batch.desired[row]
+            if not batch.updates[row]:
+                desired |= TENTATIVE
+            # LINEARIZES: update; an insert is tentative
+            if endpoint.cas(batch.slots[row], word, desired) != word:
+                batch.states[row] = LEFT
+            elif batch.updates[row]:
+                batch.states[row] = MADE
+            else:
+                inserts += 1
+        self.end_changes()
+        if inserts:
+            self._decide_all(place, batch)
+        else:
+            endpoint.wait()
+        if not endpoint.durable:
+            self._free_replaced(batch)
+
+    def _decide_all(self, place: Place, batch: Batch) -> None:
+        """Decide the inserts of a batch; those that may not be decided are LEFT."""
+        endpoint = self.endpoint
+        index = self.index
+        for row in range(batch.count):
+            if batch.states[row] == READY:
+                index.select(place, row)
+                index.read_row(place, row)
+        endpoint.wait()
+        reads = False
+        for row in range(batch.count):
+            if batch.states[row] != READY:
+                continue
+            index.select(place, row)
+            reads = reads or index.candidates(row) != 0
+            if index.match(place, batch.keys[row], row, False) or place.busy:
+                batch.states[row] = LEFT
+            elif self._has_rival(place, row, batch.slots[row]):
+                batch.states[row] = LEFT
+            elif endpoint.durable:
+                index.depend(place, 0)
+        if reads:
+            endpoint.wait()
+        if endpoint.durable:
+            # ORDER: as in `insert`
+            endpoint.persist()
+        self.begin_changes()
+        for row in range(batch.count):
+            if batch.states[row] != READY:
+                continue
+            desired = batch.desired[row]
+            tentative = desired | TENTATIVE
+            # LINEARIZES: insert
+            if endpoint.cas(batch.slots[row], tentative, desired) == tentative:
+                batch.states[row] = MADE
+            else:
+                batch.states[row] = LEFT
+        self.end_changes()
+        endpoint.wait()
+
+    def _has_rival(self, place: Place, row: int, slot: int) -> bool:
+        """Whether an undecided insert may be of the key of this row: it has the fingerprint. Then
+        the row is left; a single put reads the other's key, and gives way or not."""
+        left = self.index.tagged[row] & SLOTS
+        while left:
+            at = lowest_bit(left)
+            left &= left - 1
+            word = self.index.words[32 * row + at]
+            if word & TENTATIVE and not word & FROZEN and self.index.address(place, at) != slot:
+                return True
+        return False
+
+    def _free_replaced(self, batch: Batch) -> None:
+        """Free the objects that the MADE rows have replaced; the client journal has them no
+        more."""
+        count = 0
+        for row in range(batch.count):
+            if batch.states[row] == MADE and batch.updates[row]:
+                batch.references[count] = batch.words[row] & REFERENCE_MASK
+                count += 1
+        if count:
+            # A kill leaves all of them in the client journal, and some of them free already.
+            self.objects.heap.free_all(batch.references, count)
+        for row in range(batch.count):
+            if batch.states[row] == MADE:
+                if batch.updates[row]:
+                    self.client.drop_two(batch.places[row])
+                else:
+                    self.client.drop(batch.places[row])
 
     def insert(self, place: Place, key: bytes, desired: int, attempt: int) -> int:
         """Put `desired`, at place 0 of the client journal, into a vacant slot of the key, unless

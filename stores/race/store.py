@@ -50,6 +50,7 @@ class Race(HashStore):
         self.hold_parts(index, slots, Splitter(pool, index, parameters), Check(pool, index))
         if stamped is not None and pool.parameters.coherent:
             self.glance = Glance(index, stamped)
+        self.batches_puts()
 
     def get_slice(self, key: Any, start: int | None = None, stop: int | None = None) -> Any:
         return self._of_value(key, lambda: self.objects.part(start, stop))

@@ -55,6 +55,8 @@ cdef class TransactionSlots(Slots):
     cpdef int replace(self, Place place, u64 slot, u64 desired) except -1
     @cython.locals(outcome=int)
     cpdef int remove(self, Place place, u64 slot) except -1
+    cpdef int begin_changes(self) except -1
+    cpdef int end_changes(self) except -1
     @cython.locals(done=bint)
     cpdef bint decide(self, u64 slot, u64 tentative, u64 desired) except -1
     cpdef bint rival(self, Place place, bytes key, u64 slot, u64 attempt) except -1

@@ -153,6 +153,12 @@ class TransactionSlots(Slots):
         end_change(self.client)
         return outcome
 
+    def begin_changes(self) -> None:
+        begin_change(self.client)
+
+    def end_changes(self) -> None:
+        end_change(self.client)
+
     def decide(self, slot: int, tentative: int, desired: int) -> bool:
         begin_change(self.client)
         done = Slots.decide(self, slot, tentative, desired)

@@ -89,6 +89,7 @@ class RtxRace(HashStore):
         self.writer = TransactionSlots(index, pool.client, self.locks)
         splitter = TransactionSplitter(pool, index, parameters, self)
         self.hold_parts(index, self.writer, splitter, Check(pool, index, unset_stays=True))
+        self.batches_puts()
         self.tx_keys = HashKeys(self, index, self.writer, self.holds)
 
     @staticmethod

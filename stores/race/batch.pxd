@@ -1,0 +1,44 @@
+cimport cython
+
+from limpet.shm.endpoint.verbs cimport u64
+
+cdef int BATCH
+cdef int CLIENT_JOURNAL_SIZE
+cdef int HEADER
+cdef int MADE
+cdef int READY
+cdef int ROWS_MAX
+cdef int SIZE_MAX
+cdef int UPDATES_MAX
+
+@cython.final
+cdef class Batch:
+    cdef readonly int count
+    cdef readonly list keys
+    cdef readonly list values
+    cdef readonly u64[::1] states
+    cdef readonly u64[::1] sizes
+    cdef readonly u64[::1] hashes
+    cdef readonly u64[::1] nodes
+    cdef readonly u64[::1] heads
+    cdef readonly u64[::1] slots
+    cdef readonly u64[::1] words
+    cdef readonly u64[::1] updates
+    cdef readonly u64[::1] desired
+    cdef readonly u64[::1] places
+    cdef readonly u64[::1] references
+    cdef readonly int width
+
+    @cython.locals(
+        count=int, end=Py_ssize_t, size=Py_ssize_t, pair=tuple, key=bytes, value=bytes,
+    )
+    cdef int take_in(self, pairs, Py_ssize_t start, Py_ssize_t prefix) except -1
+    @cython.locals(hashed=u64, other=int)
+    cdef bint repeats(self, int row) except -1
+    cdef int end(self, int row) except -1
+    @cython.locals(other=int)
+    cdef bint taken(self, int row, u64 slot) except -1
+    @cython.locals(places=int, updates=int, row=int)
+    cdef int fit(self) except -1
+    @cython.locals(row=int, count=int)
+    cdef int leave_out(self, Py_ssize_t start, list left) except -1

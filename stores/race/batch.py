@@ -1,0 +1,149 @@
+"""The keys of one batch of puts to a hash store: `Batch`.
+
+A batch has each phase of a single put once (hash_store.py, `put_batch`):
+
+    1. all entries of the directory, with prefetch of the buckets; all buckets, with prefetch of the
+       objects; all objects with a matching fingerprint
+    2. memory for all new objects; their pairs in the client journal, with the slot that will link
+       them and the object that they replace; all used bits; all objects
+    3. all slots, by one CAS each; and for inserts, which are tentative then, all buckets again and
+       one more CAS each (slots.py)
+    4. all replaced objects are freed; their pairs leave the client journal
+
+Each key is in one row. Equal keys never share a batch: it ends before the second of them. So the
+keys of a batch are independent of each other, and the last value of a key that is there twice is
+the one that stays. Pairs that are not a tuple or list of two bytes, and values that take more than
+SIZE_MAX bytes with their key, end a batch, too; they are put one by one.
+
+The client journal has 23 places: an update takes two, for the new object and the old one, an insert
+one; one place stays free, as the rounds of a replicated slot may need it. A batch ends at the key
+for which there is no place: after 11 updates or 22 inserts. That is enough: what a batch does once
+takes about as many instructions as half a key. A longer journal would make every client slot, and
+each look at the dead, longer. A handle that has just met an update takes no more than 11 keys into
+its next batch, so it seldom reads buckets of keys for which there is no place.
+
+States of a row: LEFT, it is put by a single put afterwards; READY, it is to be changed; MADE, it is
+changed. A row is left if a single put would have to wait, split, get memory or begin again. The
+rows that are left are put in their order, after the batch.
+
+A kill leaves behind: the pairs of each row in the client journal, as a single put does. Each row is
+put or not, whatever the others are: recovery looks at each pair alone.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any, Final
+
+from limpet.shm.endpoint.slots import CLIENT_JOURNAL_SIZE
+from limpet.stores.object_layout import HEADER
+from limpet.stores.status import BATCH, MADE, READY
+
+ROWS_MAX: Final = CLIENT_JOURNAL_SIZE - 1
+UPDATES_MAX: Final = ROWS_MAX // 2
+SIZE_MAX: Final = 4096
+"""Bytes of the largest object in a batch: a larger one takes longer to write than all the rest."""
+
+assert ROWS_MAX <= BATCH
+
+
+class Batch:
+    """The rows of a batch. A store has one, and uses it again; only within an operation."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.keys: list[bytes] = []
+        self.values: list[bytes] = []
+        self.states = array("Q", bytes(8 * ROWS_MAX))
+        self.sizes = array("Q", bytes(8 * ROWS_MAX))
+        """Bytes of the objects."""
+        self.hashes = array("Q", bytes(8 * ROWS_MAX))
+        self.nodes = array("Q", bytes(8 * ROWS_MAX))
+        """The memory node of each new object."""
+        self.heads = array("Q", bytes(8 * ROWS_MAX))
+        """Of replicated subtables: the node of replica 0."""
+        self.slots = array("Q", bytes(8 * ROWS_MAX))
+        """The slot that has the key, or a vacant one."""
+        self.words = array("Q", bytes(8 * ROWS_MAX))
+        """The word of the slot before."""
+        self.updates = array("Q", bytes(8 * ROWS_MAX))
+        """1: the slot has the key; 0: it is vacant."""
+        self.desired = array("Q", bytes(8 * ROWS_MAX))
+        """The word of the slot afterwards."""
+        self.places = array("Q", bytes(8 * ROWS_MAX))
+        """The place of the new object in the client journal; the next one is the old object's."""
+        self.references = array("Q", bytes(8 * ROWS_MAX))
+        """The objects of a step, as `Heap` takes them."""
+        self.width = UPDATES_MAX
+
+    def take_in(self, pairs: Any, start: int, prefix: int) -> int:
+        """Take pairs in from `start` on; how many there are. `prefix`: bytes of an object before
+        its header. The hashes are not there yet."""
+        self.keys = []
+        self.values = []
+        count = 0
+        end = min(len(pairs), start + self.width)
+        while start < end:
+            pair = pairs[start]
+            if type(pair) is not tuple or len(pair) != 2:
+                break
+            key, value = pair
+            if type(key) is not bytes or type(value) is not bytes:
+                break
+            size = prefix + HEADER + (len(key) + 7 & ~7) + len(value)
+            if size > SIZE_MAX:
+                break
+            self.keys.append(key)
+            self.values.append(value)
+            self.sizes[count] = size
+            self.states[count] = READY
+            count += 1
+            start += 1
+        self.count = count
+        return count
+
+    def repeats(self, row: int) -> bool:
+        """Whether the key of this row may be in an earlier row, too."""
+        hashed = self.hashes[row]
+        for other in range(row):
+            if self.hashes[other] == hashed:
+                return True
+        return False
+
+    def end(self, row: int) -> None:
+        """End the batch before this row."""
+        self.count = row
+
+    def taken(self, row: int, slot: int) -> bool:
+        """Whether an earlier row has this slot."""
+        for other in range(row):
+            if self.slots[other] == slot:
+                return True
+        return False
+
+    def fit(self) -> int:
+        """End the batch at the row for which the client journal has no place; how many rows it
+        keeps."""
+        places = 0
+        updates = 0
+        for row in range(self.count):
+            if self.states[row] == READY:
+                places += 1 + self.updates[row]
+                updates += self.updates[row]
+                if places > ROWS_MAX:
+                    self.count = row
+                    break
+        self.width = UPDATES_MAX if updates else ROWS_MAX
+        return self.count
+
+    def leave_out(self, start: int, left: list[int]) -> int:
+        """Append to `left` the places, from `start` on, of the pairs that are not put; how many
+        they are. Forget the pairs."""
+        count = 0
+        for row in range(self.count):
+            if self.states[row] != MADE:
+                left.append(start + row)
+                count += 1
+        self.keys = []
+        self.values = []
+        return count
