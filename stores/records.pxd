@@ -33,7 +33,7 @@ cdef class Objects:
     @cython.locals(found=bint)
     cpdef bint load_keyed(self, u64 reference, bytes key) except -1
     @cython.final
-    @cython.locals(address=u64, count=u64)
+    @cython.locals(count=u64)
     cdef object value_of(self, u64 reference, bytes key)
     @cython.final
     @cython.locals(size=u64)

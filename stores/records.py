@@ -108,14 +108,18 @@ class Objects:
         return found
 
     def value_of(self, reference: int, key: bytes) -> bytes | None:
-        """A phase of its own: the value of the object, if it has this key, else None. Sets
-        `complete`: False means that nothing was read, as the object is too large for one read."""
-        address = (reference & ADDRESS_MASK) + self.prefix
+        """A phase of its own: read the object into the image; the value, if it has this key, else
+        None. Only the front of a large object is read, and the result is None."""
+        self.address = (reference & ADDRESS_MASK) + self.prefix
         count = self._extent(reference)
-        if not self.complete:
-            return None
-        found: bytes | None = self.image.pair(address, count, HEADER, key)
-        return found
+        if self.complete and len(key) <= IMAGE_SIZE - HEADER:
+            found: bytes | None = self.image.pair(self.address, count, HEADER, key)
+            return found
+        self.complete = False
+        self.image.post(self.address, count)
+        self.endpoint.wait()
+        self.sizes = self.image.head
+        return None
 
     def _extent(self, reference: int) -> int:
         """How many words of an object to read into the image."""

@@ -251,7 +251,7 @@ cdef inline bint stands_together(
         return False
     if unlikely(limpet_load(control.base + (drops_at & OFFSET_MASK)) != drops, 0):
         return False
-    if unlikely(is_lost(endpoint, slot, mapped), 0):
+    if unlikely(is_lost(endpoint, slot, mapped) or is_lost(endpoint, drops_at, control), 0):
         return False
     endpoint._scopes[1].reads += 4
     endpoint._scopes[1].bytes_read += 32

@@ -33,8 +33,9 @@ If the object's key is another one, the same proof says that this slot does not 
 slot is left, the key is missing: the buckets were read while the entry had its pointer, as a pinned
 client reads them.
 
-Whatever differs, or is damaged, or lost, or held, or too large for one read, makes a glance
-unproven. It raises nothing; the operation begins again with a pin, and says why if there is an
+The rest of a large object is read after such a proof of its front, and then there is another.
+
+Whatever differs, or is damaged, or lost, or held, makes a glance unproven. It raises nothing; the operation begins again with a pin, and says why if there is an
 error. What is read meanwhile can be anything: an address is checked before each access, a size
 before each copy.
 
@@ -94,11 +95,19 @@ class Glance:
             if not stamp:
                 return UNPROVEN
             value = self.objects.value_of(word & OBJECT_MASK, key)
+            more = value is None and not self.objects.complete and self.objects.key_is(key)
             # ORDER: after the copy.
-            if not self.objects.complete or not endpoint.stands(
+            if not endpoint.stands(
                 slot, word, stamp_at, stamp, place.entry, place.pointer, DROPS, drops
             ):
                 return UNPROVEN
+            if more:
+                # The sizes that were read are the object's: read as much, and look once more.
+                value = self.objects.value()
+                if not endpoint.stands(
+                    slot, word, stamp_at, stamp, place.entry, place.pointer, DROPS, drops
+                ):
+                    return UNPROVEN
             if value is not None:
                 return value
         entry, pointer = place.entry, place.pointer

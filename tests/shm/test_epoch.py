@@ -107,7 +107,7 @@ def test_objects_of_the_dead_are_adopted_only_after_the_grace_period(pools: Any)
         store.put(b"kept", b"1" * SIZE)
         store.put(b"gone", b"2" * SIZE)
 
-    size = 24 + SIZE
+    size = 32 + SIZE
     wanted = pool.heap.size_class(size)
     with child(write=write) as other:
         other.do("write")
@@ -223,7 +223,7 @@ def test_a_damaged_epoch_is_refused_and_nothing_is_pinned(pools: Any, epoch: int
     pool.endpoint.store(EPOCH, epoch)
     for _ in range(2):
         with pytest.raises(limpet.PoolCorrupt, match="epoch"):
-            store.get(b"key")
+            store.update(b"key", b"value")
         assert pool.endpoint.load(pool.client.slot + PIN) == 0
     pool.endpoint.store(EPOCH, sound)
     assert store.get(b"key") == b"value"

@@ -26,7 +26,7 @@ def test_report_names_who_was_recovered_and_what_was_given_back(pools: Any) -> N
         store.put(b"k", b"v")
         store.delete(b"k")
         pool.client.enter()
-        assert pool.allocator.allocate(0, 30)
+        assert pool.allocator.allocate(0, 40)
         return pool.membership.ident
 
     with child(die=die_holding) as other:

@@ -23,7 +23,7 @@ greenlet = pytest.importorskip("greenlet").greenlet
 KEY: Final = b"k"
 SIZE: Final = 900
 """Bytes of a value: the key's object is read in several steps."""
-PIECE: Final = 60
+PIECE: Final = 40
 """Words of a read that are one step."""
 ROUNDS_MAX: Final = 2000
 STEPS: Final = 12
