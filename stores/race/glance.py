@@ -35,9 +35,9 @@ client reads them.
 
 The rest of a large object is read after such a proof of its front, and then there is another.
 
-Whatever differs, or is damaged, or lost, or held, makes a glance unproven. It raises nothing; the operation begins again with a pin, and says why if there is an
-error. What is read meanwhile can be anything: an address is checked before each access, a size
-before each copy.
+Whatever differs, or is damaged, or lost, or held, makes a glance unproven. It raises nothing; the
+operation begins again with a pin, and says why if there is an error. What is read meanwhile can be
+anything: an address is checked before each access, a size before each copy.
 
 A fabric that orders no reads of two nodes, or memory without coherence, has no glances; nor has a
 durable pool, where a client that reads writes lines back.
