@@ -29,7 +29,7 @@ from limpet.shm.parameters import parse_size
 from limpet.shm.pool import PoolCore
 from limpet.stores import dropping
 from limpet.stores.cache.cache import Cache
-from limpet.stores.channels.array import Array
+from limpet.stores.channels.array.array import Array, open_array
 from limpet.stores.channels.barrier.barrier import Barrier
 from limpet.stores.channels.condition import Condition
 from limpet.stores.channels.counter import Counter
@@ -437,19 +437,19 @@ class Pool(PoolCore):
         """The counter of that name, a signed number of 64 bits: 0 at first."""
         return self.channels.open(Counter, name)
 
-    def array(self, name: str, length: int | None = None, typecode: str | None = None) -> Array:
-        """The array of that name: zeros at first, each element of eight bytes atomic.
+    def array(
+        self, name: str, shape: Any = None, dtype: Any = None, *, stripes: int | None = None
+    ) -> Array:
+        """The array of that name: made, of zeros, if it is not there, else attached to.
 
-        `typecode`: "q" signed, the usual one, "Q" unsigned, "d" double. A parameter that is not
-        given is that of the array that is there; ParameterError: there is none, and no `length`.
+        `shape`: a whole number or a tuple of some. `dtype`: any of numpy with elements of a fixed
+        size; int64 unless another one is given. `stripes`: at most so many parts along the first
+        axis, in turn on the memory nodes; by default one, or, if it takes more than half of a node,
+        one for each node. A parameter that is not given is that of the array that is there. Raises
+        ParameterError (there is none, and no `shape`; or a node has no room for a stripe),
+        StoreMismatch, StoreFull, NodeFailed.
         """
-        found: Array = self.channels.attach(
-            Array,
-            name,
-            {"length": length, "typecode": typecode},
-            {"length": None, "typecode": "q"},
-        )
-        return found
+        return open_array(self.channels, name, shape, dtype, stripes)
 
     def lock(
         self,
