@@ -131,6 +131,7 @@ COMPILED = {
     "limpet.stores.channels.waiting": "limpet/stores/channels/waiting.py",
     "limpet.stores.channels.channel": "limpet/stores/channels/channel.py",
     "limpet.stores.channels.owned_var": "limpet/stores/channels/owned_var.py",
+    "limpet.stores.channels.numbers": "limpet/stores/channels/numbers.py",
     "limpet.stores.channels.atomic_var": "limpet/stores/channels/atomic_var.py",
     "limpet.stores.channels.shared_region": "limpet/stores/channels/shared_region.py",
     "limpet.stores.channels.counter": "limpet/stores/channels/counter.py",

@@ -477,6 +477,23 @@ def test_where_a_stripe_has_no_room_nothing_is_left(pools: Any) -> None:
     assert pool.array("a", 150_000, "i4", stripes=2).stripes == 2
 
 
+def test_where_the_node_of_a_stripe_is_lost_nothing_is_left(pools: Any) -> None:
+    pool = pools(nodes=3)
+    name = next(
+        f"a{number}"
+        for number in itertools.count()
+        if pool.channels.catalogue.node_of(f"a{number}".encode()) == 0
+    )
+    pool.array("first", 1)
+    pool.fail_node(2)
+    with pytest.raises(limpet.NodeFailed, match="node 2"):
+        pool.array(name, 6, stripes=3)
+    assert not [key for key in pool.channels.catalogue if key.startswith(name.encode())]
+    accounted(pool)
+    pool.replace_node(2)
+    assert pool.array(name, 6, stripes=3)[...].sum() == 0
+
+
 def race_for_room(pools: Any, cls: Any) -> tuple[Any, Any, list[Exception]]:
     """One client has no room for the second stripe; before it gives up, another one has."""
     pool = pools(nodes=2, node_size="1MiB")

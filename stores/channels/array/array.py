@@ -19,7 +19,8 @@ Memory
 State of the stripes
     MAKING      some may be missing; whoever opens the array makes them, all zeros
     READY       all were made; one that is missing was lost with its node
-    GIVEN_UP    a client had no room for all of them; whoever opens the array removes it
+    GIVEN_UP    a client had no room for all of them; whoever opens the array removes it. A lost
+                node has no room, either
 
     MAKING -> READY      by CAS, by each client that has found or made all stripes
     MAKING -> GIVEN_UP   by CAS, by a client that had no room for one; it removes the array
@@ -136,7 +137,7 @@ class Array(Elements):
                 for stripe, size in enumerate(sizes):
                     node = (first + stripe) % self.pool.parameters.nodes
                     self.bases[stripe] = self._stripe(stripe, size, node, state == READY)
-            except (StoreFull, ValueTooLarge):
+            except (StoreFull, ValueTooLarge, NodeFailed):
                 # LINEARIZES: the array will not be there, or another client had room for it.
                 if self._turn(MAKING, GIVEN_UP) == READY:
                     continue

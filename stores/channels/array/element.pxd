@@ -1,7 +1,7 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport u64
-from limpet.stores.channels.counter cimport signed_of, small_word
+from limpet.stores.channels.numbers cimport delta_word, signed_of, signed_word
 
 cdef u64 MASK
 cdef int WORD
@@ -22,8 +22,6 @@ cdef class Cell:
     cdef double[::1] doubles
     cdef float[::1] floats
     cdef u64[::1] words
-
-cpdef u64 delta_word(value) except? 0xFFFF
 
 @cython.final
 cdef class Element:

@@ -30,8 +30,8 @@ from limpet.stores.channels.array.layout import (
     UNSIGNED,
     WIDE,
 )
-from limpet.stores.channels.counter import HALF, LARGEST, SMALLEST, signed_of, small_word, unsigned
 from limpet.stores.channels.layout import MASK, WORD
+from limpet.stores.channels.numbers import delta_word, signed_of, signed_word, word_within
 
 
 def kind_of(dtype: np.dtype[Any]) -> int:
@@ -96,10 +96,8 @@ class Element:
         """The word that stands for a value. Raises ParameterError."""
         if self.kind == SIGNED or self.kind == UNSIGNED:
             if self.kind == SIGNED and self.size == WORD:
-                if type(value) is int and SMALLEST < value < LARGEST:
-                    return small_word(value)
-                return unsigned(value)
-            return unsigned(value, self.low, self.high) & self.mask
+                return signed_word(value)
+            return word_within(value, self.low, self.high) & self.mask
         if self.kind == DOUBLE:
             self.cell.doubles[0] = value if type(value) is float else real(value)
             return self.cell.words[0]
@@ -145,13 +143,6 @@ class Element:
         if how == AND:
             return word & bits
         return word | bits if how == OR else word ^ bits
-
-
-def delta_word(value: Any) -> int:
-    """The word of a whole number to add, or of bits to change. Raises ParameterError."""
-    if type(value) is int and SMALLEST < value < LARGEST:
-        return small_word(value)
-    return unsigned(value, -HALF, 2 * HALF - 1)
 
 
 # ---- by way of numpy ----------------------------------------------------------------------------

@@ -1,8 +1,9 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport u64
-from limpet.stores.channels.array.element cimport Element, delta_word
+from limpet.stores.channels.array.element cimport Element
 from limpet.stores.channels.channel cimport Channel
+from limpet.stores.channels.numbers cimport delta_word
 
 cdef u64 MASK
 cdef int WORD
