@@ -39,7 +39,12 @@ PATIENCE_S: Final = 60.0
 LOOP: Final = "loop"
 UNCOUNTED: Final = frozenset({"clover"})
 """Part of its work is done by a process of its own, which cannot do without valgrind's files."""
-CHANNELS: Final = {"lock": ("acquire and release",), "queue": ("put and get",)}
+CHANNELS: Final = {
+    "lock": ("acquire and release",),
+    "queue": ("put and get",),
+    "counter": ("add", "value", "set"),
+    "array": ("get", "set", "add", "compare and swap"),
+}
 EVICTING: Final = "insert when full"
 _COLLECTED: Final = re.compile(r"Collected : (\d+)")
 _SETTINGS: Final = {"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
@@ -170,6 +175,10 @@ def _work(pool: limpet.Pool, subject: str, operation: str, most: int) -> Callabl
             queue.get()
 
         return through
+    if subject == "counter":
+        return _on_counter(pool.counter("counter"), operation)
+    if subject == "array":
+        return _on_array(pool.array("array", KEYS), operation)
     sizes = {} if store_class(subject).grows else {"capacity": 2 * (KEYS + most)}
     if operation == EVICTING:
         sizes = {"max_items": KEYS}
@@ -204,6 +213,29 @@ def _work(pool: limpet.Pool, subject: str, operation: str, most: int) -> Callabl
         pool.transaction(transfer)
 
     return move
+
+
+def _on_counter(counter: Any, operation: str) -> Callable[[int], Any]:
+    if operation == "add":
+        return lambda number: counter.add(1)
+    if operation == "value":
+        return lambda number: counter.value
+    return lambda number: counter.set(number)
+
+
+def _on_array(array: Any, operation: str) -> Callable[[int], Any]:
+    """Of elements of 8 bytes."""
+    if operation == "get":
+        return lambda number: array[number % KEYS]
+    if operation == "add":
+        return lambda number: array.add(number % KEYS, 1)
+    if operation == "compare and swap":
+        return lambda number: array.compare_and_swap(number % KEYS, 0, 0)
+
+    def put(number: int) -> None:
+        array[number % KEYS] = number
+
+    return put
 
 
 def main(subject: str, operation: str, ops: str, url: str) -> None:

@@ -113,7 +113,8 @@ def run(pool: limpet.Pool, seconds: float) -> bool:
     store.check()
     pool.recover()
     leaked = pool.audit()["leaked"]
-    print(f"{kills} kills; transfers by the clerk that is killed: {made[0]}, by others: {made[1:]}")
+    killed, *others = made
+    print(f"{kills} kills; transfers by the clerk that is killed: {killed}, by others: {others}")
     print(f"sums of all accounts, while it went on and at the end: {sorted(set(sums))}")
     print({account.decode(): int(value) for account, value in store.items()})
     print(f"{leaked} bytes leaked")

@@ -154,7 +154,8 @@ def run(pool: limpet.Pool, seconds: float) -> bool:
     bad += not pool.transaction(lambda tx: is_sound(tx, nodes))
     pool.recover()
     leaked = pool.audit()["leaked"]
-    print(f"{kills} kills; changes by the worker that is killed: {made[0]}, by others: {made[1:]}")
+    killed, *others = made
+    print(f"{kills} kills; changes by the worker that is killed: {killed}, by others: {others}")
     print(f"{looks + 1} looks at the list, {bad} of them at one that was broken")
     print([value for _, value in pool.transaction(lambda tx: values(tx, nodes, HEAD))])
     print(f"{leaked} bytes leaked")

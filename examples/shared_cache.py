@@ -104,7 +104,7 @@ def run(pool: limpet.Pool, seconds: float) -> bool:
         end = time.monotonic() + seconds
         while goes_on(end) and kills < WORKERS_MOST - WORKERS - 1:
             time.sleep(KILL_EVERY_S)
-            busy = [number for number in computing[:] if number in workers]
+            busy = [number for number in computing if number in workers]
             victim = busy[0] if busy else min(workers)
             dead[victim] = 1  # from now on another worker may compute the same report
             pid = workers.pop(victim)

@@ -1,8 +1,8 @@
 """Numpy parameters that processes share: a trainer writes them, readers take whole snapshots.
 
-`pool.array` is an array of doubles in shared memory, and `numpy()` is that memory itself: nothing
-is sent. Each double is whole, the array as such is not: a reader beside the trainer could see half
-of a step. So there are two copies and a counter, the version. The trainer writes into the copy that
+`pool.array` is an array of numpy in shared memory, and `numpy()` is that memory itself: nothing is
+sent. Each double is whole, the array as such is not: a reader beside the trainer could see half of
+a step. So there are two copies and a counter, the version. The trainer writes into the copy that
 no client reads, and then counts the version up. A reader takes a snapshot of the copy of the
 current version, and keeps it only if the version is still the same. When the trainer is killed in
 the midst of writing, the version has not changed: readers go on with the weights from before, and
@@ -60,8 +60,7 @@ class Parameters:
 
     def __init__(self, pool: limpet.Pool) -> None:
         self.version = pool.counter("version")
-        self.copies: NDArray[Any] = pool.array("weights", 2 * LENGTH, "d").numpy()
-        self.copies = self.copies.reshape(2, LENGTH)
+        self.copies: NDArray[Any] = pool.array("weights", (2, LENGTH), "float64").numpy()
 
     def snapshot(self) -> tuple[int, NDArray[Any]]:
         """Version and weights, all of them of that version."""
@@ -103,16 +102,16 @@ def train(pool: limpet.Pool, deadline: float, dies_at: int) -> None:
 def read(pool: limpet.Pool, number: int, deadline: float) -> None:
     """Take snapshots until the deadline; count those that are whole, and those that are torn."""
     parameters = Parameters(pool)
-    counts = pool.array("counts", 2 * READERS, "q")
+    counts = pool.array("counts", (READERS, 2), "int64")
     while time.monotonic() < deadline:
         version, weights = parameters.snapshot()
         torn = version > 0 and weights[WEIGHTS] != checksum(weights)
-        counts.add(2 * number + torn)
+        counts.add((number, int(torn)))
 
 
 def run(pool: limpet.Pool, seconds: float) -> bool:
     parameters = Parameters(pool)
-    counts = pool.array("counts", 2 * READERS, "q")
+    counts = pool.array("counts", (READERS, 2), "int64")
     deadline = time.monotonic() + seconds
     first = loss(parameters.snapshot()[1])
 
@@ -141,7 +140,7 @@ def run(pool: limpet.Pool, seconds: float) -> bool:
             one.join()
     version, weights = parameters.snapshot()
     last = loss(weights)
-    whole, torn = sum(counts[0::2]), sum(counts[1::2])
+    whole, torn = counts[...].sum(axis=0)
     print(f"{version} versions; the loss went from {first:.3g} to {last:.3g}")
     print(f"{READERS} readers took {whole} snapshots, and {torn} torn ones")
     pool.recover()

@@ -186,7 +186,8 @@ def run(pool: limpet.Pool, seconds: float) -> bool:
                     os.waitpid(child, 0)
     kept = sum(by == victim for _, _, by in pages)
     print(f"{answers.value} answers, {wrong.value} wrong; {again.value} requests were made again")
-    print(f"pages rendered by each worker: {rendered[:]}; answers with another's page: {shared[:]}")
+    pages, others = list(rendered), list(shared)
+    print(f"pages rendered by each worker: {pages}; answers with another's page: {others}")
     print(f"pages in the cache that the killed worker had rendered: {kept}")
     pool.recover()
     leaked = pool.audit()["leaked"]

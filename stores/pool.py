@@ -29,17 +29,8 @@ from limpet.shm.parameters import parse_size
 from limpet.shm.pool import PoolCore
 from limpet.stores import dropping
 from limpet.stores.cache.cache import Cache
-from limpet.stores.channels.array import Array
-from limpet.stores.channels.barrier.barrier import Barrier
-from limpet.stores.channels.condition import Condition
-from limpet.stores.channels.counter import Counter
-from limpet.stores.channels.event import Event
-from limpet.stores.channels.lock.lock import PLACES, Lock
 from limpet.stores.channels.manager import Manager, opening
-from limpet.stores.channels.queue.layout import ITEM_SIZE, MAXSIZE
-from limpet.stores.channels.queue.shared_queue import SharedQueue
-from limpet.stores.channels.ring.layout import BLOCK, SIZE
-from limpet.stores.channels.ring.ring_buffer import RingBuffer
+from limpet.stores.channels.of_pool import ChannelCalls
 from limpet.stores.codecs import Codec, name_of
 from limpet.stores.contents import StoreContents
 from limpet.stores.dict import SharedDict
@@ -55,7 +46,7 @@ PICKLE: Final = "pickle"
 """The codec of a mapping, unless another one is asked for."""
 
 
-class Pool(PoolCore):
+class Pool(PoolCore, ChannelCalls):
     """A named set of memory nodes, opened by this process, and the stores in it.
 
     A handle may be used by several threads, survives `fork` (the child becomes a client of its
@@ -410,118 +401,6 @@ class Pool(PoolCore):
                 manager = Manager(self)
                 self._manager = weakref.ref(manager)
         return manager
-
-    def barrier(
-        self,
-        name: str,
-        parties: int,
-        action: Callable[[], Any] | None = None,
-        timeout: float | None = None,
-        *,
-        on_death: str = "break",
-    ) -> Barrier:
-        """The barrier of that name, as `threading.Barrier`, for threads of any processes.
-
-        When a participant dies, the others get BrokenBarrierError with its pid; with
-        on_death="continue" they go on without it.
-        """
-        return self.channels.open(
-            Barrier, name, parties=parties, action=action, timeout=timeout, on_death=on_death
-        )
-
-    def event(self, name: str) -> Event:
-        """The event of that name, as `threading.Event`, for threads of any processes."""
-        return self.channels.open(Event, name)
-
-    def counter(self, name: str) -> Counter:
-        """The counter of that name, a signed number of 64 bits: 0 at first."""
-        return self.channels.open(Counter, name)
-
-    def array(self, name: str, length: int | None = None, typecode: str | None = None) -> Array:
-        """The array of that name: zeros at first, each element of eight bytes atomic.
-
-        `typecode`: "q" signed, the usual one, "Q" unsigned, "d" double. A parameter that is not
-        given is that of the array that is there; ParameterError: there is none, and no `length`.
-        """
-        found: Array = self.channels.attach(
-            Array,
-            name,
-            {"length": length, "typecode": typecode},
-            {"length": None, "typecode": "q"},
-        )
-        return found
-
-    def lock(
-        self,
-        name: str,
-        *,
-        recursive: bool | None = None,
-        places: int | None = None,
-        overtaking: bool | None = None,
-    ) -> Lock:
-        """The lock of that name, free if it was not there; as threading.Lock, among processes.
-
-        Parameters: see `Lock`. One that is not given is that of the lock that is there. Raises
-        StoreMismatch when one that is given differs from it.
-        """
-        found: Lock = self.channels.attach(
-            Lock,
-            name,
-            {"recursive": recursive, "places": places, "overtaking": overtaking},
-            {"recursive": False, "places": PLACES, "overtaking": True},
-        )
-        return found
-
-    def condition(self, name: str) -> Condition:
-        """The condition of that name, with a lock of its own, as `threading.Condition`, for threads
-        of any processes."""
-        return self.channels.open(Condition, name)
-
-    def queue(
-        self,
-        name: str,
-        maxsize: int | None = None,
-        *,
-        item_size: int | None = None,
-        codec: str | None = None,
-    ) -> SharedQueue:
-        """The queue of that name: made if it is not there, else attached to. First in, first out.
-
-        Parameters: see `SharedQueue`. One that is not given is that of the queue that is there.
-        Raises StoreMismatch when one that is given differs from it.
-        """
-        found: SharedQueue = self.channels.attach(
-            SharedQueue,
-            name,
-            {"maxsize": maxsize, "item_size": item_size, "codec": codec},
-            {"maxsize": MAXSIZE, "item_size": ITEM_SIZE, "codec": "pickle"},
-        )
-        return found
-
-    def ring(
-        self,
-        name: str,
-        size: int | str | None = None,
-        *,
-        overrun: str | None = None,
-        codec: str | None = None,
-    ) -> RingBuffer:
-        """The ring buffer of that name: a broadcast from one process, the writer, to all readers.
-
-        Parameters: see `RingBuffer`. One that is not given is that of the ring that is there.
-        Raises StoreMismatch when one that is given differs from it.
-        """
-        found: RingBuffer = self.channels.attach(
-            RingBuffer,
-            name,
-            {
-                "size": None if size is None else parse_size(size),
-                "overrun": overrun,
-                "codec": codec,
-            },
-            {"size": SIZE, "overrun": BLOCK, "codec": "pickle"},
-        )
-        return found
 
     def references(self) -> np.ndarray[Any, np.dtype[np.uint64]]:
         empty = np.empty(0, dtype=np.uint64)

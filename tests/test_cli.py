@@ -237,6 +237,18 @@ def test_inspect_shows_everything(pool: str) -> None:
         assert word in text
 
 
+def test_inspect_shows_dtype_shape_and_stripes_of_arrays(pool: str) -> None:
+    with limpet.open(f"shm://{pool}") as opened:
+        opened.array("points", (6, 2), [("x", "f4"), ("y", "i2")], stripes=2)
+        shown = report("inspect", pool)
+        text = run("inspect", pool).stdout
+    (found,) = (one for one in shown["channels"] if one["name"] == "points")
+    parameters = {"dtype": [["x", "<f4"], ["y", "<i2"]], "shape": [6, 2], "stripes": 2}
+    assert (found["kind"], found["parameters"]) == ("array", parameters)
+    for word in ("points", "shape=[6, 2]", "stripes=2", "'<f4'"):
+        assert word in text
+
+
 def test_names_have_no_effect_on_what_is_printed(pool: str) -> None:
     names = "[/x]", "[red]r", "\x1b[31mz"
     with limpet.open(f"shm://{pool}") as opened:

@@ -83,7 +83,7 @@ def _array(handle: Any, patience_s: float) -> None:
     handle.add(1)
     handle[2:4] = [7, 8]
     demand(list(handle)[1:4] == [42, 7, 8], f"the array has {list(handle)[:4]}")
-    demand(handle[2:4] == [7, 8], "a slice differs from the elements")
+    demand(handle[2:4].tolist() == [7, 8], "a slice differs from the elements")
     _array_clear(handle)
 
 
@@ -106,6 +106,34 @@ def _doubles(handle: Any, patience_s: float) -> None:
     handle.add(1, 0.25)
     demand(handle[1] == 0.75, f"the element is {handle[1]}")
     demand(len(list(handle)) == len(handle), "the array's length differs from its elements")
+
+
+def _striped(handle: Any, patience_s: float) -> None:
+    """Of three rows, two lie in the first stripe."""
+    handle[1, 2] = 41
+    demand(handle.add((1, 2)) == 42, "add() was lost")
+    handle[1:3] = [[7, 8, 9], [10, 11, 12]]
+    demand(handle.swap((2, 0), 5) == 10, "swap() returned something else")
+    demand(handle.compare_and_swap((2, 0), 5, 10), "compare_and_swap() found something else")
+    demand(handle[1:].tolist() == [[7, 8, 9], [10, 11, 12]], f"the array has {handle[...]}")
+    demand(sum(len(part) for _, part in handle.parts()) == 3, "a stripe is missing")
+    _striped_clear(handle)
+
+
+def _striped_clear(handle: Any) -> None:
+    handle[...] = 0
+
+
+def _striped_rows(handle: Any) -> None:
+    handle[1:] = [[1, 2, 3], [4, 5, 6]]
+
+
+def _striped_judge(handle: Any, patience_s: float) -> None:
+    first, rest = handle[0, 2], handle[1:].ravel().tolist()
+    demand(first in (0, 3), f"the element is {first}")
+    done = [number for number in rest if number]
+    whole = list(range(1, 7))
+    demand(rest == whole[: len(done)] + [0] * (6 - len(done)), f"the rows are {rest}")
 
 
 def _atomic(handle: Any, patience_s: float) -> None:
@@ -342,6 +370,11 @@ CHANNELS: Final[Mapping[str, Channels]] = {
     "array-d": Channels(
         lambda pool, name: pool.array(name, 9, "d"),
         {"add": lambda handle: handle.add(0, 1.5)}, _doubles
+    ),
+    "array-striped": Channels(
+        lambda pool, name: pool.array(name, (3, 3), "i2", stripes=2),
+        {"add": lambda handle: handle.add((0, 2), 3), "rows": _striped_rows},
+        _striped, _striped_clear, _striped_judge,
     ),
     "atomic_var": Channels(
         lambda pool, name: pool.channels.open(AtomicVar, name),

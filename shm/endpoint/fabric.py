@@ -24,6 +24,7 @@ __all__ = [
     "checksum",
     "checksum_buffer",
     "crc_pair",
+    "fits_word",
     "flush_features",
     "flush_mapping",
     "hash64",

@@ -51,6 +51,11 @@ def lowest_bit(word: int) -> int:
     return (word & -word).bit_length() - 1
 
 
+def fits_word(number: object) -> bool:
+    """Whether this is an int (no other type) from -2**63 to 2**63 - 1."""
+    return type(number) is int and -(1 << 63) <= number < 1 << 63
+
+
 def words_equal(words: Any, offset: int, data: bytes) -> bool:
     """Whether the bytes of `words` from byte `offset` on begin with `data`."""
     raw, offset, data = raw_words(words), ssize(offset), plain_bytes(data)

@@ -193,6 +193,7 @@ cdef u64 checksum_of(const unsigned char* data, u64 size, u64 seed)
 cpdef u64 crc_pair(u64[::1] words, Py_ssize_t start, Py_ssize_t count, bint hardware=*) except? 0
 cpdef u64 bit(int index) noexcept
 cpdef int lowest_bit(u64 word) noexcept
+cpdef bint fits_word(number) noexcept
 cpdef bint words_equal(u64[::1] words, Py_ssize_t offset, bytes data) noexcept
 cpdef bytes words_bytes(u64[::1] words, Py_ssize_t offset, Py_ssize_t size)
 cpdef int words_put(u64[::1] words, Py_ssize_t offset, bytes data, Py_ssize_t size) except -1

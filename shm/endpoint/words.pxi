@@ -55,6 +55,15 @@ cpdef int lowest_bit(u64 word) noexcept:
     return ctzll(word)
 
 
+cpdef bint fits_word(number) noexcept:
+    """Whether this is an int (no other type) from -2**63 to 2**63 - 1."""
+    cdef int beyond = 0
+    if not PyLong_CheckExact(number):
+        return False
+    PyLong_AsLongLongAndOverflow(number, &beyond)
+    return beyond == 0
+
+
 cpdef bint words_equal(u64[::1] words, Py_ssize_t offset, bytes data) noexcept:
     """Whether the bytes of `words` from byte `offset` on begin with `data`."""
     if offset < 0 or data is None or PyBytes_GET_SIZE(data) > words.shape[0] * 8 - offset:

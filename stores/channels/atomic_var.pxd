@@ -2,8 +2,8 @@ cimport cython
 
 from limpet.shm.endpoint.verbs cimport u64
 from limpet.stores.channels.channel cimport Channel
+from limpet.stores.channels.numbers cimport wrapped
 
-cdef u64 MASK
 cdef int WORD
 
 cdef class AtomicVar(Channel):

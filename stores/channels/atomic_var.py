@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from limpet.stores.channels.channel import Channel
-from limpet.stores.channels.layout import MASK, WORD
+from limpet.stores.channels.layout import WORD
+from limpet.stores.channels.numbers import wrapped
 
 
 class AtomicVar(Channel):
@@ -37,7 +38,7 @@ class AtomicVar(Channel):
         """Set the value; the old one."""
         self.enter()
         try:
-            before = self.endpoint.swap(self.address, value & MASK)
+            before = self.endpoint.swap(self.address, wrapped(value))
             self.endpoint.wait()
             return before
         finally:
@@ -47,7 +48,7 @@ class AtomicVar(Channel):
         """Add to the value; the old one."""
         self.enter()
         try:
-            before = self.endpoint.faa(self.address, delta & MASK)
+            before = self.endpoint.faa(self.address, wrapped(delta))
             self.endpoint.wait()
             return before
         finally:
@@ -57,7 +58,7 @@ class AtomicVar(Channel):
         """Change the value if it is `expected`; the old one."""
         self.enter()
         try:
-            before = self.endpoint.cas(self.address, expected & MASK, desired & MASK)
+            before = self.endpoint.cas(self.address, wrapped(expected), wrapped(desired))
             self.endpoint.wait()
             return before
         finally:

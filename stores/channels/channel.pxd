@@ -10,6 +10,7 @@ cdef class Mark:
     cdef readonly u64 address
     cdef readonly u64 number
     cdef readonly set nodes
+    cdef readonly set gone
     cdef object __weakref__
 
 cdef class Channel

@@ -44,10 +44,13 @@ class Mark:
         self.address = 0
         self.number = 0
         self.nodes: set[int] = set()
+        self.gone: set[int] = set()
+        """Those that have been replaced since."""
 
     def replaced(self, node: int) -> None:
         """`node` has new memory."""
         if node in self.nodes:
+            self.gone.add(node)
             self.address = former(node << NODE_SHIFT, node)
 
 

@@ -5,43 +5,12 @@ A kill leaves behind: the number before, or after.
 
 from __future__ import annotations
 
-import operator
-from typing import Any, Final, SupportsIndex
+from typing import Any
 
-from limpet.shm.errors import ParameterError
 from limpet.stores.channels.atomic_var import AtomicVar
 from limpet.stores.channels.channel import Channel
 from limpet.stores.channels.layout import MASK
-
-HALF: Final = 1 << 63
-SMALLEST: Final = -(1 << 60)
-LARGEST: Final = 1 << 60
-"""Between these, numbers need no check."""
-
-
-def signed_of(word: int) -> int:
-    """The number from -2**63 to 2**63 - 1 that a word stands for."""
-    if word >> 63:
-        beyond = MASK - word
-        return -1 - beyond
-    return word
-
-
-def small_word(number: int) -> int:
-    """The word of a number between SMALLEST and LARGEST."""
-    small = number
-    return small & MASK
-
-
-def unsigned(number: SupportsIndex, low: int = -HALF, high: int = HALF - 1) -> int:
-    """The word that stands for a number; ParameterError if it is not within the bounds."""
-    try:
-        whole = operator.index(number)
-    except TypeError:
-        whole = high + 1
-    if not low <= whole <= high:
-        raise ParameterError(f"a whole number from {low} to {high} is needed, not {number!r}")
-    return whole % (2 * HALF)
+from limpet.stores.channels.numbers import signed_of, signed_word
 
 
 class Counter(Channel):
@@ -61,12 +30,9 @@ class Counter(Channel):
 
     def add(self, delta: int = 1) -> int:
         """Add to the number; the new one."""
-        if type(delta) is int and SMALLEST < delta < LARGEST:
-            word = small_word(delta)
-        else:
-            word = unsigned(delta)
+        word = signed_word(delta)
         return signed_of(self.variable.faa(word) + word & MASK)
 
     def set(self, value: int) -> None:
         """Set the number."""
-        self.variable.store(unsigned(value))
+        self.variable.swap(signed_word(value))

@@ -119,7 +119,7 @@ class Manager:
         """
         given = {key: value for key, value in given.items() if value is not None}
         while True:
-            there = {} if given.keys() >= usual.keys() else self._parameters_of(cls, name)
+            there = {} if given.keys() >= usual.keys() else self.parameters_of(cls, name)
             chosen = {key: there.get(key, value) for key, value in usual.items()} | given
             if lacking := [key for key, value in chosen.items() if value is None]:
                 raise ParameterError(
@@ -130,10 +130,10 @@ class Manager:
                 return self.open(cls, name, **chosen)
             except StoreMismatch:
                 # Another process may have made it, or one with other parameters, since we looked.
-                if self._parameters_of(cls, name) == there:
+                if self.parameters_of(cls, name) == there:
                     raise
 
-    def _parameters_of(self, cls: Any, name: str) -> dict[str, Any]:
+    def parameters_of(self, cls: Any, name: str) -> dict[str, Any]:
         """The parameters of a channel that is there; {}: none is found."""
         with opening():
             found = self.handles.get((cls, name))
@@ -144,6 +144,11 @@ class Manager:
             with contextlib.suppress(NodeFailed):  # `open` raises it
                 described = self.catalogue.describe(name.encode())
         return dict(described.get("parameters") or {})
+
+    def require_not_lost(self, name: str) -> None:
+        """Raise NodeFailed if a channel that is not found was lost, or may have been."""
+        if _is_name(name) and self._has_memory():
+            self.catalogue.require_not_lost(name)
 
     def follow(self, mark: Any) -> None:
         """Tell a mark, as long as it is there, which nodes are replaced."""

@@ -9,13 +9,14 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 from kit.channels import Play
 
 import limpet
 from limpet.fault.explore.sim_cluster import SimulatedClient, SimulatedCluster
 from limpet.shm.endpoint.simulated import PAUSE, SimulatedEndpoint
-from limpet.stores.channels.array import Array
+from limpet.stores.channels.array.array import Array
 from limpet.stores.channels.atomic_var import AtomicVar
 from limpet.stores.channels.counter import Counter
 from limpet.stores.channels.event import SET, Event
@@ -233,8 +234,37 @@ def counter(stage: SimulatedCluster, seed: int, cls: Any) -> None:
 
 
 def array(stage: SimulatedCluster, seed: int, cls: Any) -> None:
-    scene = Scene(stage, seed, cls, length=2, typecode="qd"[seed % 2])
+    scene = Scene(stage, seed, cls, shape=2, dtype=("i8", "f8", "i4", "f4")[seed % 4])
     additions(scene, lambda one: one.add(1, 1))
+
+
+def neighbours(stage: SimulatedCluster, seed: int, cls: Any) -> None:
+    """Each client changes an element of its own, of which several are in one word."""
+    dtype = ("i4", "u2", "i1", "f2")[seed % 4]
+    scene = Scene(stage, seed, cls, shape=4, dtype=dtype)
+    begun = [0] * 4
+
+    def life(number: int) -> Callable[[], None]:
+        def changes() -> None:
+            mine = scene.channels[number]
+            for count in range(5):
+                begun[number] = count + 1
+                match count % 3:
+                    case 0:
+                        assert mine.add(number, 1) == count + 1
+                    case 1:
+                        assert mine.swap(number, count + 1) == count
+                    case _:
+                        assert mine.compare_and_swap(number, count, count + 1)
+                assert mine[number] == count + 1, "another client has changed it"
+
+        return changes
+
+    living = scene.go([life(number) for number in range(4)])
+    found = list(scene.channels[living[0].number])
+    for number, client in enumerate(scene.clients):
+        least = begun[number] - (client not in living)
+        assert least <= found[number] <= begun[number], "a change was lost"
 
 
 # ---- owned variables ----------------------------------------------------------------------------
@@ -362,6 +392,7 @@ SCENES: dict[str, tuple[Callable[[SimulatedCluster, int, Any], None], Any]] = {
     "event": (event, Event),
     "counter": (counter, Counter),
     "array": (array, Array),
+    "neighbours": (neighbours, Array),
     "table": (table, SST),
     "join": (join, SharedQueue),
 }
@@ -405,7 +436,7 @@ class ReadsFirst(AtomicVar):
 
 class AddsBlindly(Array):
     def add(self, index: int, delta: float = 1) -> float:
-        if self.typecode != "d":
+        if self.dtype != np.float64:
             return super().add(index, delta)
         at = self.address + 8 * index
         with self.operation():
@@ -414,6 +445,21 @@ class AddsBlindly(Array):
             self.endpoint.swap(at, word)
             self.endpoint.wait()
         return float(before + delta)
+
+
+class AddsToTheWord(Array):
+    """Changes a part of a word by reading the word and writing it."""
+
+    def add(self, index: int, delta: float = 1) -> float:
+        if self.dtype != np.int32:
+            return super().add(index, delta)
+        with self.operation():
+            word = int(self.endpoint.load(self.address))
+            shift = 32 * index
+            after = (word >> shift) + int(delta) & 0xFFFF_FFFF
+            self.endpoint.swap(self.address, word & ~(0xFFFF_FFFF << shift) | after << shift)
+            self.endpoint.wait()
+        return after
 
 
 class WritesNewerCopy(OwnedVar):
@@ -478,6 +524,8 @@ MUTANTS: dict[str, tuple[str, Any]] = {
         with_parts(Counter, variable_class=ReadsFirst),
     ),
     "an element is read, and then written": ("array", AddsBlindly),
+    "a part of a word is changed by writing the word": ("array", AddsToTheWord),
+    "a neighbour in the word is lost": ("neighbours", AddsToTheWord),
     "the owner writes over the newer copy": (
         "table",
         with_parts(SST, variable_class=WritesNewerCopy),

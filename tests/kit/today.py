@@ -17,11 +17,8 @@ UNDECLARED: Final = {
     "limpet.stores.baselines.dtx.race": """
         CLIENTS_MAX DOING DONE FROZEN_VACANT INCARNATION_BITS NODE_SHIFT NO_MEMORY SPLIT
     """,
-    "limpet.stores.channels.array": """
-        HALF LARGEST LENGTH_MAX NODE_SHIFT SMALLEST
-    """,
-    "limpet.stores.channels.counter": """
-        HALF LARGEST SMALLEST
+    "limpet.stores.channels.numbers": """
+        HALF
     """,
     "limpet.stores.channels.barrier.barrier": """
         LINE PARTIES_MAX PROCESSES_MIN

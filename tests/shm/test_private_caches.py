@@ -6,13 +6,12 @@ Every client has a cache of its own here (simulated.py).
 
 from __future__ import annotations
 
-import mmap
-import os
 from array import array
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import pytest
+from kit.caches import COHERENT, CachedClients, cached_clients
 
 from limpet.shm.endpoint.fabric import BUILD, Endpoint, flush_features
 from limpet.shm.endpoint.simulated import LINE, CachedEndpoint
@@ -22,8 +21,6 @@ pytestmark = pytest.mark.skipif(
     BUILD != "compiled" or "clflushopt" not in flush_features(),
     reason="this build or CPU refuses memory without coherence",
 )
-SIZE: Final = 16384
-COHERENT: Final = 8192
 AT: Final = COHERENT + 4 * LINE
 WORDS: Final = 40
 """Words of a read or write: five lines, of which the first and last are shared with others."""
@@ -145,32 +142,10 @@ def left_out(verb: str, part: str) -> type[CachedEndpoint]:
     return type("LeftOut", (CachedEndpoint,), {verb: act, part: leave_out, "inside": False})
 
 
-class Host:
-    """Clients with caches before one memory."""
-
-    def __init__(self) -> None:
-        self.fd = os.memfd_create("caches")
-        os.ftruncate(self.fd, SIZE)
-        self.memory = mmap.mmap(self.fd, SIZE)
-        self.clients: list[Any] = []
-
-    def client(self, kind: type[CachedEndpoint] = CachedEndpoint) -> Any:
-        mapping = mmap.mmap(self.fd, SIZE)
-        client = kind()
-        client.attach(0, mapping, SIZE, COHERENT)
-        client.cover(0, mapping, self.memory, COHERENT)
-        self.clients.append(client)
-        return client
-
-
 @pytest.fixture
-def host() -> Iterator[Host]:
-    made = Host()
-    yield made
-    for client in made.clients:
-        client.detach()
-    made.memory.close()
-    os.close(made.fd)
+def host() -> Iterator[CachedClients]:
+    with cached_clients() as made:
+        yield made
 
 
 def test_each_public_verb_is_known_here() -> None:
@@ -179,7 +154,7 @@ def test_each_public_verb_is_known_here() -> None:
     assert public - {*READS, *WRITES, *ATOMICS, *OTHERS} == set()
 
 
-def exchanged(host: Host, writer: Any, reader: Any, write: str, read: str) -> bool:
+def exchanged(host: CachedClients, writer: Any, reader: Any, write: str, read: str) -> bool:
     """Whether the reader sees what the writer wrote, though both have the lines in their caches."""
     for endpoint in (writer, reader):
         READS["read"](endpoint)
@@ -195,23 +170,23 @@ def exchanged(host: Host, writer: Any, reader: Any, write: str, read: str) -> bo
 
 @pytest.mark.parametrize("write", WRITES)
 @pytest.mark.parametrize("read", READS)
-def test_written_is_read_by_another_client(host: Host, write: str, read: str) -> None:
+def test_written_is_read_by_another_client(host: CachedClients, write: str, read: str) -> None:
     assert exchanged(host, host.client(), host.client(), write, read)
 
 
 @pytest.mark.parametrize("write", WRITES)
-def test_write_that_is_not_written_back_is_caught(host: Host, write: str) -> None:
+def test_write_that_is_not_written_back_is_caught(host: CachedClients, write: str) -> None:
     writer = host.client(left_out(write, "write_back"))
     assert not exchanged(host, writer, host.client(), write, "read")
 
 
 @pytest.mark.parametrize("read", READS)
-def test_read_that_does_not_invalidate_is_caught(host: Host, read: str) -> None:
+def test_read_that_does_not_invalidate_is_caught(host: CachedClients, read: str) -> None:
     reader = host.client(left_out(read, "invalidate"))
     assert not exchanged(host, host.client(), reader, "write", read)
 
 
-def kept(host: Host, writer: Any, write: str) -> bool:
+def kept(host: CachedClients, writer: Any, write: str) -> bool:
     """Whether a write leaves what another client has written beside it, in its first and last
     line."""
     other = host.client()
@@ -224,16 +199,16 @@ def kept(host: Host, writer: Any, write: str) -> bool:
 
 
 @pytest.mark.parametrize("write", WRITES)
-def test_write_renews_the_lines_at_its_edges(host: Host, write: str) -> None:
+def test_write_renews_the_lines_at_its_edges(host: CachedClients, write: str) -> None:
     assert kept(host, host.client(), write)
 
 
 @pytest.mark.parametrize("write", WRITES)
-def test_write_that_does_not_renew_them_is_caught(host: Host, write: str) -> None:
+def test_write_that_does_not_renew_them_is_caught(host: CachedClients, write: str) -> None:
     assert not kept(host, host.client(left_out(write, "invalidate")), write)
 
 
 @pytest.mark.parametrize("atomic", ATOMICS)
-def test_atomic_outside_of_the_coherent_range_is_refused(host: Host, atomic: str) -> None:
+def test_atomic_outside_of_the_coherent_range_is_refused(host: CachedClients, atomic: str) -> None:
     with pytest.raises(CoherenceError):
         ATOMICS[atomic](host.client())

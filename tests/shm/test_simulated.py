@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import mmap
-import os
 from array import array
 from collections.abc import Iterator
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kit.caches import COHERENT, SIZE, CachedClients, cached_clients
 
 from limpet.shm.endpoint.fabric import BUILD, Endpoint, flush_features
 from limpet.shm.endpoint.hooked import size_of, words_of
@@ -26,9 +26,6 @@ from limpet.shm.endpoint.simulated import (
     SimulatedEndpoint,
     SimulatedProcesses,
 )
-
-SIZE = 16384
-COHERENT = 8192
 
 
 @pytest.fixture
@@ -211,32 +208,10 @@ class KeepsItsEdges(CachedEndpoint):
         return 0 if size == 1 else super().invalidate(addr, size)
 
 
-class Caches:
-    """Clients with caches before one memory, coherent up to COHERENT."""
-
-    def __init__(self) -> None:
-        self.fd = os.memfd_create("caches")
-        os.ftruncate(self.fd, SIZE)
-        self.memory = mmap.mmap(self.fd, SIZE)
-        self.clients: list[CachedEndpoint] = []
-
-    def client(self, kind: type[CachedEndpoint] = CachedEndpoint) -> CachedEndpoint:
-        mapping = mmap.mmap(self.fd, SIZE)
-        client = kind()
-        client.attach(0, mapping, SIZE, COHERENT)
-        client.cover(0, mapping, self.memory, COHERENT)
-        self.clients.append(client)
-        return client
-
-
 @pytest.fixture
-def caches() -> Iterator[Caches]:
-    made = Caches()
-    yield made
-    for client in made.clients:
-        client.detach()
-    made.memory.close()
-    os.close(made.fd)
+def caches() -> Iterator[CachedClients]:
+    with cached_clients() as made:
+        yield made
 
 
 needs_flushes = pytest.mark.skipif(
@@ -246,7 +221,7 @@ needs_flushes = pytest.mark.skipif(
 
 
 @needs_flushes
-def test_flushed_writes_are_seen_and_unflushed_ones_are_not(caches: Caches) -> None:
+def test_flushed_writes_are_seen_and_unflushed_ones_are_not(caches: CachedClients) -> None:
     writer, reader = caches.client(), caches.client()
     hoarder, dreamer = caches.client(NeverWritesBack), caches.client(NeverInvalidates)
     at = COHERENT + 256
@@ -258,7 +233,7 @@ def test_flushed_writes_are_seen_and_unflushed_ones_are_not(caches: Caches) -> N
 
 
 @needs_flushes
-def test_gathered_writes_and_word_reads_are_flushed_too(caches: Caches) -> None:
+def test_gathered_writes_and_word_reads_are_flushed_too(caches: CachedClients) -> None:
     writer, reader = caches.client(), caches.client()
     writer.write_gather(COHERENT + 128, array("Q", [1, 2]), 2, b"first", b"second")
     found = array("Q", bytes(32))
@@ -270,7 +245,7 @@ def test_gathered_writes_and_word_reads_are_flushed_too(caches: Caches) -> None:
 
 
 @needs_flushes
-def test_words_in_the_coherent_range_need_no_flush(caches: Caches) -> None:
+def test_words_in_the_coherent_range_need_no_flush(caches: CachedClients) -> None:
     writer, reader = caches.client(NeverWritesBack), caches.client(NeverInvalidates)
     writer.store(64, 7)
     assert reader.load(64) == 7
@@ -281,7 +256,7 @@ def test_words_in_the_coherent_range_need_no_flush(caches: Caches) -> None:
 @needs_flushes
 @pytest.mark.parametrize(("kind", "kept"), [(CachedEndpoint, True), (KeepsItsEdges, False)])
 def test_a_line_that_two_clients_write_keeps_both_parts(
-    caches: Caches, kind: type[CachedEndpoint], kept: bool
+    caches: CachedClients, kind: type[CachedEndpoint], kept: bool
 ) -> None:
     one, two = caches.client(kind), caches.client(kind)
     at = COHERENT + LINE
@@ -291,7 +266,7 @@ def test_a_line_that_two_clients_write_keeps_both_parts(
 
 
 @needs_flushes
-def test_a_dropped_line_that_was_written_goes_to_memory_first(caches: Caches) -> None:
+def test_a_dropped_line_that_was_written_goes_to_memory_first(caches: CachedClients) -> None:
     hoarder = caches.client(NeverWritesBack)
     at = COHERENT + 512
     hoarder.write(at, b"dirty...")

@@ -76,9 +76,9 @@ def test_fabrics_have_the_same_methods_and_signatures():
             theirs = inspect.signature(method).parameters.values()
             assert [(p.name, p.default) for p in ours] == [(p.name, p.default) for p in theirs]
     for name in (
-        "checksum", "checksum_buffer", "crc_pair", "flush_features", "hash64", "lowest_bit",
-        "words_bytes", "words_compare", "words_equal", "words_move", "words_prefetch", "words_put",
-        "words_tagged",
+        "checksum", "checksum_buffer", "crc_pair", "fits_word", "flush_features", "hash64",
+        "lowest_bit", "words_bytes", "words_compare", "words_equal", "words_move",
+        "words_prefetch", "words_put", "words_tagged",
     ):  # fmt: skip
         assert list(inspect.signature(getattr(NATIVE, name)).parameters) == list(
             inspect.signature(getattr(portable, name)).parameters
@@ -142,6 +142,13 @@ def test_lowest_bit_finds_the_lowest(fabric):
     for bit in range(64):
         assert fabric.lowest_bit(1 << bit) == bit
         assert fabric.lowest_bit(TOP | 1 << bit) == bit
+
+
+def test_a_number_fits_a_word_if_it_is_an_int_of_64_bits_with_a_sign(fabric):
+    for number in (0, -1, 5, 2**63 - 1, -(2**63)):
+        assert fabric.fits_word(number) is True
+    for other in (2**63, -(2**63) - 1, 10**40, True, 1.0, "1", None):
+        assert fabric.fits_word(other) is False
 
 
 @pytest.mark.parametrize("make", [words, lambda *values: array("Q", values)])

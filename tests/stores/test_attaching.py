@@ -16,13 +16,13 @@ CHANNELS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "queue": ((2000,), {"codec": "json", "item_size": 40}),
     "ring": (("64KiB",), {"codec": "bytes", "overrun": "skip"}),
     "lock": ((), {"recursive": True, "places": 4, "overtaking": False}),
-    "array": ((10,), {"typecode": "d"}),
+    "array": ((10,), {"dtype": "d"}),
 }
 OTHERS: dict[str, dict[str, Any]] = {
     "queue": {"codec": "pickle"},
     "ring": {"overrun": "block"},
     "lock": {"recursive": False},
-    "array": {"typecode": "q"},
+    "array": {"dtype": "q"},
 }
 
 
@@ -57,20 +57,20 @@ def test_a_channel_that_is_not_there_is_made_with_the_usual_parameters(
     assert all(value is not None for value in made.parameters.values())
 
 
-def test_an_array_that_is_not_there_needs_a_length(pools: Any) -> None:
+def test_an_array_that_is_not_there_needs_a_shape(pools: Any) -> None:
     pool = pools()
-    with pytest.raises(limpet.ParameterError, match=r"no array 'x'.*length"):
+    with pytest.raises(limpet.ParameterError, match=r"no array 'x'.*shape"):
         pool.array("x")
-    with pytest.raises(limpet.ParameterError, match=r"no array 'x'.*length"):
-        pool.array("x", typecode="d")
-    assert pool.array("x", 3)[:] == [0, 0, 0]
+    with pytest.raises(limpet.ParameterError, match=r"no array 'x'.*shape"):
+        pool.array("x", dtype="d")
+    assert list(pool.array("x", 3)) == [0, 0, 0]
 
 
 def test_a_channel_that_another_process_makes_meanwhile_is_attached_to(
     pools: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pool = pools()
-    look, other = Manager._parameters_of, pools.again(pool)
+    look, other = Manager.parameters_of, pools.again(pool)
     looks = []
 
     def before(self: Manager, cls: Any, name: str) -> dict[str, Any]:
@@ -80,7 +80,7 @@ def test_a_channel_that_another_process_makes_meanwhile_is_attached_to(
             other.channels.open(cls, name, maxsize=7, item_size=8, codec="json")
         return found
 
-    monkeypatch.setattr(Manager, "_parameters_of", before)
+    monkeypatch.setattr(Manager, "parameters_of", before)
     assert pool.queue("x").maxsize == 7
     assert pool.queue("x", item_size=8).codec == "json"
 

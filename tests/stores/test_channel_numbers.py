@@ -159,20 +159,18 @@ def test_a_kill_in_an_addition_adds_all_or_nothing(pools: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("typecode", "low", "high"),
+    ("dtype", "low", "high"),
     [("q", -(2**63), 2**63 - 1), ("Q", 0, 2**64 - 1), ("d", -1e300, 1.5e-300)],
 )
-def test_an_array_is_as_a_list_of_its_length(
-    pools: Any, typecode: str, low: Any, high: Any
-) -> None:
-    array = pools().array("a", 9, typecode)
+def test_an_array_is_as_a_list_of_its_length(pools: Any, dtype: str, low: Any, high: Any) -> None:
+    array = pools().array("a", 9, dtype)
     assert list(array) == [0] * 9
     assert len(array) == 9
     like: list[Any] = [0] * 9
     for index, value in ((0, low), (-1, high), (4, 7)):
         array[index] = like[index] = value
     for part in (slice(1, 4), slice(None, None, -2), slice(6, 2, -1), slice(5, 5)):
-        assert array[part] == like[part]
+        assert array[part].tolist() == like[part]
         values = list(range(len(like[part])))
         array[part] = like[part] = values
     assert list(array) == like
@@ -182,7 +180,7 @@ def test_an_array_is_as_a_list_of_its_length(
         with pytest.raises(IndexError):
             array[wrong]
     with pytest.raises(ValueError, match="2 elements"):
-        array[:2] = [1]
+        array[:2] = [1, 2, 3]
     assert np.array_equal(array.numpy(), list(array))
     array.numpy()[2] = np.int64(98)
     array.add(2, np.int8(1))
@@ -191,9 +189,9 @@ def test_an_array_is_as_a_list_of_its_length(
 
 def test_arrays_that_cannot_be_are_refused(pools: Any) -> None:
     pool = pools()
-    for length, typecode in ((0, "q"), (3, "i")):
+    for shape, dtype in ((-1, "q"), (2.5, "q"), ((2, "3"), "q"), (3, "z"), (3, object), (3, "S")):
         with pytest.raises(limpet.ParameterError):
-            pool.array("a", length, typecode)
+            pool.array("a", shape, dtype)
     pool.array("a", 3)
     with pytest.raises(limpet.StoreMismatch):
         pools.again(pool).array("a", 4)
@@ -241,7 +239,7 @@ def test_an_array_on_a_lost_node_says_so(pools: Any) -> None:
 def test_no_view_of_memory_that_is_not_coherent(pools: Any) -> None:
     array = pools(coherent=False, coherent_bytes="1MiB").array("a", 4)
     array[1] = 5
-    assert array[:2] == [0, 5]
+    assert array[:2].tolist() == [0, 5]
     with pytest.raises(limpet.CoherenceError):
         array.numpy()
 

@@ -112,7 +112,7 @@ def test_they_are_listed_with_what_they_were_made_with(pools: Any) -> None:
     }
     listed = {one["name"]: one["parameters"] for one in pool.channels.list()}
     assert listed == {
-        "a": {"length": 3, "typecode": "d"},
+        "a": {"shape": [3], "dtype": "<f8", "stripes": 1},
         "b": {"parties": 4, "on_death": "continue"},
         "l": {"recursive": False, "places": 8, "overtaking": True},
         "q": {"maxsize": 5, "item_size": 64, "codec": "pickle"},
@@ -261,8 +261,10 @@ def test_who_opens_a_channel_that_others_have_made_anew_gets_that_one(pools: Any
 
 
 def test_a_region_that_no_node_has_room_for_is_refused_before_it_is_written(pools: Any) -> None:
-    with pytest.raises(limpet.ValueTooLarge, match="one region"):
+    with pytest.raises(limpet.ParameterError, match="a memory node has room for"):
         pools().array("a", 1 << 24)
+    with pytest.raises(limpet.ValueTooLarge, match="one region"):
+        pools().channels.open(SharedRegion, "r", size=1 << 27, participants=1).part(0)
 
 
 def test_who_waits_is_told_that_the_pool_was_closed(pools: Any) -> None:

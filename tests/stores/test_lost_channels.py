@@ -16,7 +16,7 @@ from kit.stores import accounted
 
 import limpet
 from limpet.shm.endpoint.fabric import Endpoint
-from limpet.stores.channels.array import Array
+from limpet.stores.channels.array.array import Array
 from limpet.stores.channels.atomic_var import AtomicVar
 from limpet.stores.channels.owned_var import OwnedVar
 from limpet.stores.channels.shared_region import SharedRegion
@@ -51,7 +51,7 @@ def fill(pool: Any, name: str) -> None:
             variable.store(b"v" * 40)
             variable.push()
         case "array":
-            channels.open(Array, name, length=9, node=int(name[-1]) % 2)[8] = 5
+            channels.open(Array, name, shape=9, node=int(name[-1]) % 2)[8] = 5
 
 
 def is_new(pool: Any, name: str) -> bool:
@@ -78,7 +78,7 @@ def is_new(pool: Any, name: str) -> bool:
             return all(region.read(row, 0, 8) == bytes(8) for row in range(4))
         case "variable":
             return bool(channels.open(OwnedVar, name, size=40).load() == bytes(40))
-    return bool(channels.open(Array, name, length=9, node=int(name[-1]) % 2)[8] == 0)
+    return bool(channels.open(Array, name, shape=9, node=int(name[-1]) % 2)[8] == 0)
 
 
 KINDS = ("counter", "lock", "barrier", "queue", "ring", "region", "variable", "array")

@@ -154,6 +154,13 @@ class ChannelCatalogue:
             self.directories.number(node) > 0 and not self.mark(name)
         )
 
+    def require_not_lost(self, name: str) -> None:
+        """Raise NodeFailed if a channel that is not found was lost, or may have been."""
+        node = self.node_of(name.encode())
+        self.directories.renew(node, True)
+        if not self.mark(name) and self._was_lost(name, node, 0):
+            raise NodeFailed(node, f"{FORMERLY}; remove the channel to begin it anew")
+
     # ---- regions ------------------------------------------------------------------------------
 
     def node_of(self, key: bytes) -> int:

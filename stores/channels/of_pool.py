@@ -1,0 +1,144 @@
+"""The calls by which a program opens channels of a pool: `pool.lock`, `pool.queue` and so on.
+
+Each opens the channel of a name, or makes it. Where a channel has parameters, those that are not
+given are those of the channel that is there, or, for a new one, the usual ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from limpet.shm.parameters import parse_size
+from limpet.stores.channels.array.array import Array, open_array
+from limpet.stores.channels.barrier.barrier import Barrier
+from limpet.stores.channels.condition import Condition
+from limpet.stores.channels.counter import Counter
+from limpet.stores.channels.event import Event
+from limpet.stores.channels.lock.lock import PLACES, Lock
+from limpet.stores.channels.manager import Manager
+from limpet.stores.channels.queue.layout import ITEM_SIZE, MAXSIZE
+from limpet.stores.channels.queue.shared_queue import SharedQueue
+from limpet.stores.channels.ring.layout import BLOCK, SIZE
+from limpet.stores.channels.ring.ring_buffer import RingBuffer
+
+
+class ChannelCalls:
+    """A part of `Pool`, which has the manager."""
+
+    @property
+    def channels(self) -> Manager:
+        """The manager of this handle's channels."""
+        raise NotImplementedError
+
+    def barrier(
+        self,
+        name: str,
+        parties: int,
+        action: Callable[[], Any] | None = None,
+        timeout: float | None = None,
+        *,
+        on_death: str = "break",
+    ) -> Barrier:
+        """The barrier of that name, as `threading.Barrier`, for threads of any processes.
+
+        When a participant dies, the others get BrokenBarrierError with its pid; with
+        on_death="continue" they go on without it.
+        """
+        return self.channels.open(
+            Barrier, name, parties=parties, action=action, timeout=timeout, on_death=on_death
+        )
+
+    def event(self, name: str) -> Event:
+        """The event of that name, as `threading.Event`, for threads of any processes."""
+        return self.channels.open(Event, name)
+
+    def counter(self, name: str) -> Counter:
+        """The counter of that name, a signed number of 64 bits: 0 at first."""
+        return self.channels.open(Counter, name)
+
+    def array(
+        self, name: str, shape: Any = None, dtype: Any = None, *, stripes: int | None = None
+    ) -> Array:
+        """The array of that name: made, of zeros, if it is not there, else attached to.
+
+        `shape`: a whole number or a tuple of some. `dtype`: any of numpy with elements of a fixed
+        size; int64 unless another one is given. `stripes`: at most so many parts along the first
+        axis, in turn on the memory nodes; by default one, or, if it takes more than half of a node,
+        one for each node. A parameter that is not given is that of the array that is there. Raises
+        ParameterError (there is none, and no `shape`; or a node has no room for a stripe),
+        StoreMismatch, StoreFull, NodeFailed.
+        """
+        return open_array(self.channels, name, shape, dtype, stripes)
+
+    def lock(
+        self,
+        name: str,
+        *,
+        recursive: bool | None = None,
+        places: int | None = None,
+        overtaking: bool | None = None,
+    ) -> Lock:
+        """The lock of that name, free if it was not there; as threading.Lock, among processes.
+
+        Parameters: see `Lock`. One that is not given is that of the lock that is there. Raises
+        StoreMismatch when one that is given differs from it.
+        """
+        found: Lock = self.channels.attach(
+            Lock,
+            name,
+            {"recursive": recursive, "places": places, "overtaking": overtaking},
+            {"recursive": False, "places": PLACES, "overtaking": True},
+        )
+        return found
+
+    def condition(self, name: str) -> Condition:
+        """The condition of that name, with a lock of its own, as `threading.Condition`, for threads
+        of any processes."""
+        return self.channels.open(Condition, name)
+
+    def queue(
+        self,
+        name: str,
+        maxsize: int | None = None,
+        *,
+        item_size: int | None = None,
+        codec: str | None = None,
+    ) -> SharedQueue:
+        """The queue of that name: made if it is not there, else attached to. First in, first out.
+
+        Parameters: see `SharedQueue`. One that is not given is that of the queue that is there.
+        Raises StoreMismatch when one that is given differs from it.
+        """
+        found: SharedQueue = self.channels.attach(
+            SharedQueue,
+            name,
+            {"maxsize": maxsize, "item_size": item_size, "codec": codec},
+            {"maxsize": MAXSIZE, "item_size": ITEM_SIZE, "codec": "pickle"},
+        )
+        return found
+
+    def ring(
+        self,
+        name: str,
+        size: int | str | None = None,
+        *,
+        overrun: str | None = None,
+        codec: str | None = None,
+    ) -> RingBuffer:
+        """The ring buffer of that name: a broadcast from one process, the writer, to all readers.
+
+        Parameters: see `RingBuffer`. One that is not given is that of the ring that is there.
+        Raises StoreMismatch when one that is given differs from it.
+        """
+        found: RingBuffer = self.channels.attach(
+            RingBuffer,
+            name,
+            {
+                "size": None if size is None else parse_size(size),
+                "overrun": overrun,
+                "codec": codec,
+            },
+            {"size": SIZE, "overrun": BLOCK, "codec": "pickle"},
+        )
+        return found
