@@ -234,6 +234,7 @@ cdef inline bint stands_together(
     u64 drops_at, u64 drops
 ) noexcept:
     """Whether `stands` is true and was done."""
+    limpet_used()  # ORDER: what was read without verbs was read before
     cdef Mapped* mapped = word_at(endpoint, slot)
     cdef Mapped* control = word_at(endpoint, drops_at)
     if unlikely((slot ^ stamp_at | slot ^ entry) >> 40 or (stamp_at | entry) & 7, 0):

@@ -139,6 +139,7 @@ cdef bint stands_apart(
     u64 drops_at, u64 drops
 ) except -1:
     """`stands` by its verbs, counted as one look."""
+    limpet_used()
     cdef bint scope = endpoint.background(True)
     cdef bint same
     cdef u64 looks = endpoint._scopes[1].looks
