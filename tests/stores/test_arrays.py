@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
+import json
 import pickle
 import sys
 import threading
@@ -101,8 +103,6 @@ def test_a_dtype_without_a_fixed_size_is_refused(pools: Any, dtype: Any) -> None
 
 
 def test_a_dtype_survives_json() -> None:
-    import json
-
     for dtype, _ in VALUES:
         form = json.loads(json.dumps(dtype_form(np.dtype(dtype))))
         found = form_of((), form).dtype
@@ -605,7 +605,24 @@ def test_the_memory_itself_goes_to_other_libraries(pools: Any) -> None:
     assert [one[0, 0] for one in shared] == [3] * len(shared)
 
 
-def test_arrow_and_torch_take_it_without_a_copy(pools: Any) -> None:
+def test_views_of_stripes_outlive_the_pool(pools: Any) -> None:
+    """Memory is not unmapped while an ndarray of it, or one made of that, is alive."""
+    pool = pools(nodes=2)
+    array = pool.array("a", (4, 3), POINT, stripes=2)
+    array[3, 2] = (7, [1, 2], b"z")
+    rows = [part[-1:] for _, part in array.parts()]
+    fields = rows[1]["x"]
+    pool.close()
+    del array, pool
+    gc.collect()
+    assert rows[1][0, 2]["name"] == b"z"
+    assert fields[0, 2] == 7
+    fields[0, 2] = 8
+    assert rows[1]["x"][0, 2] == 8
+    assert rows[0]["x"].sum() == 0
+
+
+def test_arrow_takes_it_without_a_copy(pools: Any) -> None:
     array = pools().array("a", 4, "i8")
     array[2] = 5
     pyarrow = pytest.importorskip("pyarrow")

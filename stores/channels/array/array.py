@@ -134,6 +134,7 @@ class Array(Elements):
             if state not in (MAKING, READY):
                 raise StoreCorrupt(f"{self!r}: the state of its stripes is {state}")
             try:
+                # CRASH(making): some stripes are missing; the next client that opens it makes them.
                 for stripe, size in enumerate(sizes):
                     node = (first + stripe) % self.pool.parameters.nodes
                     self.bases[stripe] = self._stripe(stripe, size, node, state == READY)
@@ -141,7 +142,7 @@ class Array(Elements):
                 # LINEARIZES: the array will not be there, or another client had room for it.
                 if self._turn(MAKING, GIVEN_UP) == READY:
                     continue
-                # After a kill here, the next client that opens it removes it.
+                # CRASH(given-up): no client uses it; the next one that opens it removes it.
                 self._remove()
                 raise
             # LINEARIZES: the array is there, or another client had no room for it.
