@@ -66,9 +66,10 @@ class RaceParameters:
 @dataclasses.dataclass(frozen=True)
 class GrowingParameters(RaceParameters):
     """`capacity`: keys that fit before subtables are split, but for a few of these; `subtables`:
-    directories, one a node; `groups`: of a subtable; `depth`: splits that the first subtables have behind them;
-    `depth_max`: the most splits of any; `bucket_size`: slots of a bucket that are used, 7 but in
-    tests of growth; `limit`: keys that surely fit at last; 0: as many as memory has room for.
+    directories, one a node; `groups`: of a subtable; `depth`: splits that the first subtables have
+    behind them; `depth_max`: the most splits of any; `bucket_size`: slots of a bucket that are
+    used, 7 but in tests of growth; `limit`: keys that surely fit at last; 0: as many as memory has
+    room for.
     """
 
     depth: int
