@@ -10,7 +10,12 @@ from limpet.bench.cli.coherence import coherence_command
 from limpet.bench.cli.footprint import footprint_command
 from limpet.bench.cli.instructions import instructions_command
 from limpet.bench.cli.peers import peers_command
-from limpet.bench.cli.processes import contention_command, kills_command, timeline_command
+from limpet.bench.cli.processes import (
+    contention_command,
+    kills_command,
+    scarce_command,
+    timeline_command,
+)
 from limpet.bench.cli.transactions import large_reads_command, transactions_command
 from limpet.bench.cli.virtual import (
     cuckoo_command,
@@ -35,6 +40,7 @@ for command in (
     power_command,
     footprint_command,
     contention_command,
+    scarce_command,
     kills_command,
     timeline_command,
     virtual_command,

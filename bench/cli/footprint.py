@@ -17,7 +17,7 @@ from limpet.shm.errors import ParameterError
     "--store",
     "stores",
     type=List(str),
-    default="race,rtx-race,fusee,swarm,rcuckoo,loco",
+    default="race,rtx-race,fusee,swarm,rcuckoo,loco,rtx-sherman",
     show_default=True,
     help="Kinds of limpet's stores; with replicas: fusee:3.",
 )

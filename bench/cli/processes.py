@@ -10,7 +10,7 @@ import click
 
 from limpet.bench.cli.options import PATH, List, check_files, interruptible, progress_bar
 from limpet.bench.figures import kills, timeline, timeline_report
-from limpet.bench.peers import contention, machine
+from limpet.bench.peers import contention, machine, scarce
 from limpet.cli.common import console, json_option, parameter_option, print_json, table, time_text
 
 
@@ -191,3 +191,44 @@ def timeline_command(
     for one in found:
         for line in timeline_report.charts(one):
             console().print(line, markup=False, soft_wrap=True)
+
+
+@click.command("scarce")
+@click.option("--store", "stores", type=List(str), default="race,fusee", show_default=True,
+              help="Kinds of stores.")  # fmt: skip
+@click.option("--processes", type=List(int), default="4,16", show_default=True,
+              help="Numbers of processes to run with.")  # fmt: skip
+@click.option("--node-size", default="64MiB", show_default=True,
+              help="Bytes of each of the two nodes.")  # fmt: skip
+@click.option("--keys", type=click.IntRange(1), default=20_000, show_default=True,
+              help="Keys that are there.")  # fmt: skip
+@click.option("--ops", type=click.IntRange(1), default=20_000, show_default=True,
+              help="Operations of each process.")  # fmt: skip
+@json_option
+def scarce_command(
+    stores: tuple[str, ...],
+    processes: tuple[int, ...],
+    node_size: str,
+    keys: int,
+    ops: int,
+    as_json: bool,
+) -> None:
+    """Have processes get and put values of many sizes in little memory.
+
+    Reports operations a second of processor time, and the longest operation.
+    """
+    numbers = ("processes", "filled", "ops a CPU second", "longest", "longest, processor")
+    shown = table(f"values of many sizes on 2 x {node_size}", "store", *numbers, right=numbers)
+    found = []
+    for store in stores:
+        for count in processes:
+            one = scarce.run(store, count, node_size, keys, ops)
+            found.append(one)
+            shown.add_row(
+                one.store, str(one.processes), f"{one.filled:.0%}", f"{one.ops_per_cpu_s:,.0f}",
+                time_text(one.longest_us * 1000), time_text(one.longest_cpu_us * 1000),
+            )  # fmt: skip
+    if as_json:
+        print_json([dataclasses.asdict(one) for one in found])
+    else:
+        console().print(shown)

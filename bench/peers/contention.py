@@ -11,6 +11,7 @@ import dataclasses
 import multiprocessing
 import os
 import time
+from collections.abc import Callable
 from multiprocessing.connection import Connection as Pipe
 from typing import Any, Final
 
@@ -59,27 +60,7 @@ def run(store: str, processes: int, keys: int, seconds: float, seed: int = 1) ->
 
 
 def _run(url: str, store: str, processes: int, keys: int, seconds: float, seed: int) -> Contention:
-    context = multiprocessing.get_context("fork")
-    start = Start(processes)
-    pipes, ends, workers = [], [], []
-    for number in range(processes):
-        ours, theirs = context.Pipe(duplex=False)
-        arguments = (url, store, keys, seconds, [seed, number], start, theirs)
-        workers.append(context.Process(target=_work, args=arguments, daemon=True))
-        pipes.append(ours)
-        ends.append(theirs)
-    try:
-        for worker in workers:
-            worker.start()
-        for theirs in ends:
-            theirs.close()
-        answers = [
-            _answer(pipe, worker, seconds) for pipe, worker in zip(pipes, workers, strict=True)
-        ]
-    finally:
-        for worker in workers:
-            worker.kill()
-            worker.join()
+    answers = together(_work, processes, (url, store, keys, seconds, seed), seconds)
     times = np.concatenate([np.frombuffer(found, np.int64) for found, _ in answers])
     shares = tuple(len(found) // 8 for found, _ in answers)
     return Contention(
@@ -94,22 +75,56 @@ def _run(url: str, store: str, processes: int, keys: int, seconds: float, seed: 
     )
 
 
-def _answer(pipe: Pipe, worker: Any, seconds: float) -> tuple[bytes, int]:
+def together(
+    work: Callable[..., None], processes: int, arguments: tuple[Any, ...], seconds: float
+) -> list[Any]:
+    """What processes that do `work` send, each with these arguments, its number, a `Start` and a
+    pipe. LimpetError: one has sent nothing a minute after these seconds."""
+    context = multiprocessing.get_context("fork")
+    start = Start(processes)
+    pipes, ends, workers = [], [], []
+    for number in range(processes):
+        ours, theirs = context.Pipe(duplex=False)
+        process = context.Process(
+            target=work, args=(*arguments, number, start, theirs), daemon=True
+        )
+        workers.append(process)
+        pipes.append(ours)
+        ends.append(theirs)
+    try:
+        for worker in workers:
+            worker.start()
+        for theirs in ends:
+            theirs.close()
+        return [_answer(pipe, worker, seconds) for pipe, worker in zip(pipes, workers, strict=True)]
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.join()
+
+
+def _answer(pipe: Pipe, worker: Any, seconds: float) -> Any:
     if not pipe.poll(seconds + 60):
         raise limpet.LimpetError(f"process {worker.pid} did not come back: it was blocked")
     try:
-        answer: tuple[bytes, int] = pipe.recv()
+        return pipe.recv()
     except EOFError:
         raise limpet.LimpetError(f"process {worker.pid} ended without an answer") from None
-    return answer
 
 
 def _work(
-    url: str, store: str, keys: int, seconds: float, seed: list[int], start: Start, pipe: Pipe
+    url: str,
+    store: str,
+    keys: int,
+    seconds: float,
+    seed: int,
+    number: int,
+    start: Start,
+    pipe: Pipe,
 ) -> None:
     die_with_parent()
     names = [b"key %d" % key for key in range(keys)]
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng([seed, number])
     clock = time.perf_counter_ns
     times: list[int] = []
     with limpet.open(url) as pool:

@@ -325,11 +325,18 @@ class BlockTable:
 
     def unused(self, node: int, block: int, size_class: int) -> bool:
         """Whether no object of the block is in use."""
-        return not self.bitmap(node, block, size_class).any()
+        return not self.used_bits(node, block, size_class)
 
     def used_count(self, node: int, block: int, size_class: int) -> int:
         """How many objects of the block are in use."""
-        return int(np.unpackbits(self.bitmap(node, block, size_class).view(np.uint8)).sum())
+        return self.used_bits(node, block, size_class).bit_count()
+
+    def used_bits(self, node: int, block: int, size_class: int) -> int:
+        """The used bits of a block, as one number."""
+        count = -(-self.heap.object_count(size_class) // 64)
+        return int.from_bytes(
+            self.endpoint.read(self.heap.bitmap(node, block), count * 8), "little"
+        )
 
     def stamps(self, horizon: int, nodes: int) -> list[int]:
         """The epochs in block words of all nodes that have not passed yet."""

@@ -46,7 +46,7 @@ block.
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -331,7 +331,10 @@ class ReplicaSets:
         We are pinned, and no node is being filled.
         """
         words = self.table.words(node)
-        found = _backups(words)
+        # ORDER: the words of the primaries after those of the backups (`_is_astray`).
+        found = self._doubtful(node, words)
+        if not found:
+            return 0
         horizon = self.grace.horizon()
         released = 0
         for block in found:
@@ -359,6 +362,30 @@ class ReplicaSets:
             elif self._is_astray(primary, word):
                 released += self._release_run(node, block, words)
         return released
+
+    def _doubtful(self, node: int, words: Words) -> list[int]:
+        """Of the blocks of `node`, with these words, the backups but for those whose primaries, in
+        service, are seen to belong to them."""
+        blocks = np.array(_backups(words), dtype=np.int64)
+        if not len(blocks):
+            return []
+        kinds, replicas = words[blocks] >> np.uint64(60), _replicas(words[blocks])
+        k = (blocks - self.placement.first >> self.placement.region_shift) % replicas
+        nodes, primaries = (
+            (node - k) % self.placement.nodes,
+            blocks - k * self.placement.region_blocks,
+        )
+        sound = np.zeros(len(blocks), dtype=np.bool_)
+        for other in np.unique(nodes).tolist():
+            if self.failed(other):
+                continue
+            here = (nodes == other) & (kinds == BACKUP) & (k > 0) & (primaries >= 0)
+            with contextlib.suppress(NodeFailed):
+                there = self.table.words(other)[primaries[here]]
+                belong = np.isin(there >> np.uint64(60), PRIMARY_KINDS)
+                sound[here] = belong & (_replicas(there) == replicas[here])
+        found: list[int] = blocks[~sound].tolist()
+        return found
 
     def _release_stray(self, node: int, first: int, words: Words) -> int:
         unused = self.table.unused(node, first, class_of(int(words[first])))
@@ -407,6 +434,11 @@ class ReplicaSets:
             return not self.primary_word(primary, word)
         except NodeFailed:
             return False
+
+
+def _replicas(words: Words) -> Any:
+    """`replicas_of` of each of these words."""
+    return (words >> np.uint64(48) & np.uint64(0xF)).astype(np.int64) + 1
 
 
 def _backups(words: Words) -> list[int]:

@@ -65,10 +65,11 @@ class RaceParameters:
 
 @dataclasses.dataclass(frozen=True)
 class GrowingParameters(RaceParameters):
-    """`capacity`: keys that surely fit before a subtable is split; `subtables`: directories, one a
-    node; `groups`: of a subtable; `depth`: splits that the first subtables have behind them;
-    `depth_max`: the most splits of any; `bucket_size`: slots of a bucket that are used, 7 but in
-    tests of growth; `limit`: keys that surely fit at last; 0: as many as memory has room for.
+    """`capacity`: keys that fit before subtables are split, but for a few of these; `subtables`:
+    directories, one a node; `groups`: of a subtable; `depth`: splits that the first subtables have
+    behind them; `depth_max`: the most splits of any; `bucket_size`: slots of a bucket that are
+    used, 7 but in tests of growth; `limit`: keys that surely fit at last; 0: as many as memory has
+    room for.
     """
 
     depth: int
@@ -127,7 +128,7 @@ class GrowingParameters(RaceParameters):
                 region = placement.region_blocks * layout.block_size
                 groups = max(2, min(groups, region // GROUP_SIZE))
         check_whole("groups", groups, 2, TABLE_GROUPS_MAX)
-        depth = depth_for(share, groups)
+        depth = depth_for(share, groups, 0)
         # when memory is full, half of the slots have pairs, or more
         pairs = groups * 3 * bucket_size // 2
         deepest = (blocks // (groups * GROUP_SIZE + pairs * PAIR_SIZE)).bit_length()
@@ -149,15 +150,16 @@ class GrowingParameters(RaceParameters):
         return DIRECTORY_ENTRY << self.depth_max + 1
 
 
-def depth_for(keys: float, groups: int) -> int:
-    """How often subtables of so many groups are split when so many keys surely fit on a node."""
+def depth_for(keys: float, groups: int, spread: int = SPREAD) -> int:
+    """How often subtables of so many groups are split when so many keys surely fit on a node; with
+    a `spread` of 0, when they fit if each subtable gets its share."""
     depth = 0
-    while groups_for(keys / 2**depth) > groups and depth < DEPTH_MAX:
+    while groups_for(keys / 2**depth, spread) > groups and depth < DEPTH_MAX:
         depth += 1
     return depth
 
 
-def groups_for(keys: float) -> int:
+def groups_for(keys: float, spread: int = SPREAD) -> int:
     """Groups of a subtable in which so many keys, by chance some more, surely fit."""
-    slots = (keys + SPREAD * keys**0.5 + 8) * 100 / FILL_PERCENT
+    slots = (keys + spread * keys**0.5 + 8) * 100 / FILL_PERCENT
     return max(2, int(-(-slots // SLOTS_PER_GROUP)))

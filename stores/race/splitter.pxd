@@ -52,5 +52,7 @@ cdef class Splitter:
     cpdef u64 half_of(self, u64 word, u64 depth) except? 2
     @cython.locals(index=int, word=u64, half=u64)
     cpdef int move(self, Place place, u64 base, u64 first, u64 second) except -1
+    @cython.locals(index=int, word=u64, half=u64)
+    cpdef int fill_pairs(self, u64[::1] words, u64 depth, u64 first, u64 second) except -1
     cpdef int fill(self, u64 slot, u64 word) except -1
     cpdef int persist_halves(self, Place place, u64 first, u64 second) except -1

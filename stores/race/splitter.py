@@ -206,6 +206,14 @@ class Splitter:
             self.fill(first + 8 * index, 0 if half else word & ~FROZEN)
             self.fill(second + 8 * index, word & ~FROZEN if half == 1 else 0)
 
+    def fill_pairs(self, words: Any, depth: int, first: int, second: int) -> None:
+        """Fill the slots of both halves that get a pair of these words of the frozen subtable."""
+        for index in range(self.index.groups * GROUP_WORDS):
+            word = words[index]
+            if index & 7 and is_valid(word):
+                half = second if self.half_of(word, depth) else first
+                self.fill(half + 8 * index, word & ~FROZEN)
+
     def fill(self, slot: int, word: int) -> None:
         """Fill a slot of a half, unless another client has."""
         self.endpoint.cas(slot, UNSET, word)

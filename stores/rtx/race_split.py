@@ -35,14 +35,15 @@ back, if it was not decided; else it carries the split out.
 
 from __future__ import annotations
 
+from array import array
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from limpet.shm.endpoint.words import ADDRESS_MASK, HELD, HELD_MASK
 from limpet.shm.errors import StoreCorrupt
-from limpet.stores.race.index import Index, Place, is_valid
-from limpet.stores.race.layout import DIRECTORY_ENTRY, FROZEN, UNSET
+from limpet.stores.race.index import Index, Place
+from limpet.stores.race.layout import DIRECTORY_ENTRY, UNSET
 from limpet.stores.race.splitter import Splitter
 from limpet.stores.rtx.commit import Commit
 from limpet.stores.rtx.layout import LOCKED, POINTER, SLOT
@@ -115,13 +116,8 @@ class TransactionSplitter(Splitter):
                 self.pool.membership.progress()
         depth = int(number).bit_length() - 1
         # ORDER: after all is frozen; so one read shows it, and every client the same.
-        words = np.frombuffer(
-            self.endpoint.read(parent.old & ADDRESS_MASK, index.subtable_size), dtype="<u8"
-        ).tolist()
-        for at, word in enumerate(words):
-            if at & 7 and is_valid(word):
-                slot = (second if self.half_of(word, depth) else first) + 8 * at
-                self.fill(slot, word & ~FROZEN)
+        words = array("Q", self.endpoint.read(parent.old & ADDRESS_MASK, index.subtable_size))
+        self.fill_pairs(words, depth, first, second)
 
     def first_held(self, pointer: int) -> int:
         """The first slot of a subtable that a transaction holds, or 0."""

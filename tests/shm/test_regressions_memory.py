@@ -30,7 +30,7 @@ SIZE = 40
 
 
 def stores(*handles: Any) -> list[Any]:
-    return [handle.store("race", name="test", capacity=200) for handle in handles]
+    return [handle.store("race", name="test", capacity=100) for handle in handles]
 
 
 def dies(pool: Any, work: Any, opens: Any = limpet.open) -> None:

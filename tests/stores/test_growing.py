@@ -84,3 +84,33 @@ def test_first_subtable_of_a_key_needs_room_for_one(pools: Any, kind: str) -> No
         store.insert(b"%d" % number, b"v")
     assert pool.blocks.free_count(0) == 0
     store.check()
+
+
+VERBS_MAX = {"race": 1200, "rtx-race": 1000, "fusee": 2700, "swarm": 3500}
+"""Bounds of the verbs of one insert, with the split of a subtable of 168 slots."""
+
+
+def _verbs(store: Any) -> int:
+    found = store.stats()
+    return sum(
+        part[verb]
+        for part in (found, found["background"])
+        for verb in ("reads", "writes", "cas", "atomics")
+    )
+
+
+@pytest.mark.either_build("the same verbs on either build")
+@pytest.mark.parametrize("kind", VERBS_MAX)
+def test_the_longest_insert_does_not_depend_on_how_large_the_store_is(
+    pools: Any, kind: str
+) -> None:
+    replicas = {"fusee": 2, "swarm": 3}.get(kind, 1)
+    more = {"replicas": replicas} if replicas > 1 else {}
+    store = pools(nodes=replicas, node_size="16MiB").store(kind, name="s", capacity=1, **more)
+    longest, before = 0, store.index_size()
+    for number in range(1500):
+        start = _verbs(store)
+        store.insert(b"%d" % number, b"v")
+        longest = max(longest, _verbs(store) - start)
+    assert store.index_size() > 4 * before
+    assert longest <= VERBS_MAX[kind]
