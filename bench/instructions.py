@@ -46,6 +46,9 @@ CHANNELS: Final = {
     "array": ("get", "set", "add", "compare and swap"),
 }
 EVICTING: Final = "insert when full"
+MANY: Final = 64
+SINGLY: Final = {"get_many": "gets", "put_many": "puts", "put_many, new keys": "puts, new keys"}
+"""Calls of batches.py with MANY keys each, and the loops over single operations beside them."""
 _COLLECTED: Final = re.compile(r"Collected : (\d+)")
 _SETTINGS: Final = {"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
 
@@ -94,6 +97,13 @@ def chosen(names: Sequence[str], only: Sequence[str] = ()) -> list[tuple[str, st
         for operation in operations(name)
         if not only or operation in only
     ]
+
+
+def of_a_key(subject: str, operation: str, calls: int) -> float:
+    """Instructions of one key in an operation of SINGLY, or in the loop beside it, of so many calls
+    with MANY keys. The loop over the keys is part of it."""
+    spent = _counted(subject, operation, calls) - _counted(LOOP, "", calls)
+    return spent / (calls * MANY)
 
 
 def run(pairs: Sequence[tuple[str, str]], ops: int) -> Iterator[Cost]:
@@ -179,7 +189,8 @@ def _work(pool: limpet.Pool, subject: str, operation: str, most: int) -> Callabl
         return _on_counter(pool.counter("counter"), operation)
     if subject == "array":
         return _on_array(pool.array("array", KEYS), operation)
-    sizes = {} if store_class(subject).grows else {"capacity": 2 * (KEYS + most)}
+    counted = most * MANY if operation in SINGLY or operation in SINGLY.values() else most
+    sizes = {} if store_class(subject).grows else {"capacity": 2 * (KEYS + counted)}
     if operation == EVICTING:
         sizes = {"max_items": KEYS}
     store = pool.store(subject, name="store", **sizes)
@@ -189,6 +200,8 @@ def _work(pool: limpet.Pool, subject: str, operation: str, most: int) -> Callabl
     for key in keys:  # so that memory is ready, and the caches know them
         store.put(key, VALUE)
         store.get(key)
+    if counted != most:
+        return many(store, operation, keys, most)
     if operation == "get":
         return lambda number: store.get(keys[number % KEYS])
     if operation == "update":
@@ -236,6 +249,32 @@ def _on_array(array: Any, operation: str) -> Callable[[int], Any]:
         array[number % KEYS] = number
 
     return put
+
+
+def many(store: Any, operation: str, keys: list[bytes], most: int) -> Callable[[int], Any]:
+    """An operation of SINGLY, or the loop beside it, on MANY keys; to be called with 0, 1, 2 ..."""
+    chunks = []
+    for first in range(0, most * MANY, MANY):
+        some = [keys[each % len(keys)] for each in range(first, first + MANY)]
+        if operation.endswith("new keys"):
+            some = [b"new %016d" % each for each in range(first, first + MANY)]
+        chunks.append([(key, VALUE) for key in some])
+    names = [[key for key, _ in chunk] for chunk in chunks]
+    get, put = store.get, store.put
+
+    def gets(number: int) -> None:
+        for key in names[number]:
+            get(key)
+
+    def puts(number: int) -> None:
+        for key, value in chunks[number]:
+            put(key, value)
+
+    if operation == "get_many":
+        return lambda number: store.get_many(names[number])
+    if operation.startswith("put_many"):
+        return lambda number: store.put_many(chunks[number])
+    return gets if operation == "gets" else puts
 
 
 def main(subject: str, operation: str, ops: str, url: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from limpet.bench.cli.batches import batches_command
 from limpet.bench.cli.cache import cache_command
 from limpet.bench.cli.channels import channels_command, power_command
 from limpet.bench.cli.coherence import coherence_command
@@ -38,6 +39,7 @@ for command in (
     large_reads_command,
     channels_command,
     power_command,
+    batches_command,
     footprint_command,
     contention_command,
     scarce_command,

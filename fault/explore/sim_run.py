@@ -50,6 +50,7 @@ from limpet.fault.explore.sim_power import look_after_cut
 from limpet.fault.explore.sim_program import (
     ABSENT,
     PRESENT,
+    PUT_MANY,
     RECOVER,
     REPLACE,
     TRANSACT,
@@ -302,6 +303,9 @@ class Run:
             except NodeFailed as error:
                 self.failure = self.failure or self._borne(f"transaction {name!r}", error)
             return
+        if call.kind == PUT_MANY:
+            self._put_many(client, call.key)
+            return
         label = b"%d.%d" % (client.number, client.op) if call.kind in WRITES else None
         self.perform(client.store, client.number, call.kind, call.key, label)
 
@@ -345,6 +349,41 @@ class Run:
             self.failure = self.failure or self._borne(f"{kind} of {key!r}", error)
             return
         self.history[index] = called._replace(read=read, result=result, return_ns=self._tick())
+
+    def _put_many(self, client: SimulatedClient, letters: bytes) -> None:
+        """Put several keys in one call: to the history, as many puts at the same time."""
+        first = len(self.history)
+        pairs = []
+        for number in range(len(letters)):
+            key = letters[number : number + 1]
+            label = b"%d.%d.%d" % (client.number, client.op, number)
+            called = self._tick()
+            record = Record(client.number, "put", key, label, "unknown", None, called, None)
+            self.history.append(record)
+            pairs.append((key, self.cluster.value_of(label)))
+        try:
+            client.store.put_many(pairs)
+        except NodeFailed as error:
+            self.failure = self.failure or self._borne(f"put_many of {letters!r}", error)
+            return
+        # Other clients have added records meanwhile.
+        noted = {record.value: at for at, record in enumerate(self.history) if at >= first}
+        for _, value in pairs:
+            at = noted[self.cluster.label_of(value)]
+            self.history[at] = self.history[at]._replace(result="ok", return_ns=self._tick())
+        self._look_at_order(client, pairs)
+
+    def _look_at_order(self, client: SimulatedClient, pairs: list[tuple[bytes, bytes]]) -> None:
+        """Note a fault if a key that is there twice does not have its last value, or another
+        client's: to the history the two puts are concurrent."""
+        last = dict(pairs)
+        for key in {key for key, value in pairs if last[key] != value}:
+            at = len(self.history)
+            self.perform(client.store, client.number, "get", key, None)
+            read = self.history[at].read
+            early = [self.cluster.label_of(value) for k, value in pairs if k == key][:-1]
+            if read in early and not self.failure:
+                self.failure = f"batch: {key!r} has {read!r}, and was put again after that"
 
     # ---- the run --------------------------------------------------------------------------------
 

@@ -170,6 +170,11 @@ def _renamed(pool: Pool, kv: Any) -> None:
     pool.drop("again")
 
 
+def _put_many(pool: Pool, kv: Any) -> None:
+    """Put two keys in one batch; one of them has its value already."""
+    kv.put_many([(BYSTANDER, OLD), (KEY, NEW)])
+
+
 def _swap(expected: bytes, value: bytes | None) -> Callable[[Pool, Any], object]:
     def run(pool: Pool, kv: Any) -> None:
         if not kv.swap(KEY, expected, value):
@@ -193,6 +198,8 @@ OPERATIONS: Final = {
         Operation("update", lambda pool, kv: kv.update(KEY, NEW), OLD, NEW, _warm),
         Operation("update, same size", lambda pool, kv: kv.update(KEY, SAME), OLD, SAME, _warm),
         Operation("put over", lambda pool, kv: kv.put(KEY, NEW), OLD, NEW, _warm),
+        Operation("put many", _put_many, OLD, NEW, _warm),
+        Operation("put many, new key", _put_many, None, NEW, _warm),
         Operation("delete", lambda pool, kv: kv.delete(KEY), OLD, None, _warm),
         Operation("insert, new block", lambda pool, kv: kv.insert(KEY, NEW), None, NEW),
         Operation(

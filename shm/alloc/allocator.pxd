@@ -34,10 +34,8 @@ cdef class Allocator:
 
     @cython.locals(size_class=int, kind=u64, slabs=Slabs, slab=Slab, reference=u64)
     cpdef u64 allocate(self, u64 node, u64 size, u64 replicas=*) except? 0
-    @cython.final
-    cdef int begin_batch(self) except -1
-    @cython.final
+    cpdef int begin_batch(self) except -1
     @cython.locals(size_class=int, kind=u64, slabs=Slabs, slab=Slab)
-    cdef u64 next_object(self, u64 node, u64 size, u64 replicas) except? 0
+    cpdef u64 next_object(self, u64 node, u64 size, u64 replicas) except? 0
     @cython.locals(wide=u64)
     cpdef u64 coarsened(self, u64 size) except? 0

@@ -11,7 +11,6 @@ cdef int ROWS_MAX
 cdef int SIZE_MAX
 cdef int UPDATES_MAX
 
-@cython.final
 cdef class Batch:
     cdef readonly int count
     cdef readonly list keys
@@ -30,13 +29,13 @@ cdef class Batch:
     cdef readonly int width
 
     @cython.locals(
-        count=int, end=Py_ssize_t, size=Py_ssize_t, pair=tuple, key=bytes, value=bytes,
+        count=int, end=Py_ssize_t, size=Py_ssize_t, pair=tuple, key=bytes, value=bytes
     )
     cdef int take_in(self, pairs, Py_ssize_t start, Py_ssize_t prefix) except -1
-    @cython.locals(hashed=u64, other=int)
-    cdef bint repeats(self, int row) except -1
+    @cython.locals(hashed=u64, other=int, same=int)
+    cpdef bint repeats(self, int row) except -1
     cdef int end(self, int row) except -1
-    @cython.locals(other=int)
+    @cython.locals(other=int, same=int)
     cdef bint taken(self, int row, u64 slot) except -1
     @cython.locals(places=int, updates=int, row=int)
     cdef int fit(self) except -1

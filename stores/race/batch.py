@@ -52,8 +52,8 @@ class Batch:
 
     def __init__(self) -> None:
         self.count = 0
-        self.keys: list[bytes] = []
-        self.values: list[bytes] = []
+        self.keys: list[Any] = [None] * ROWS_MAX
+        self.values: list[Any] = [None] * ROWS_MAX
         self.states = array("Q", bytes(8 * ROWS_MAX))
         self.sizes = array("Q", bytes(8 * ROWS_MAX))
         """Bytes of the objects."""
@@ -79,22 +79,21 @@ class Batch:
     def take_in(self, pairs: Any, start: int, prefix: int) -> int:
         """Take pairs in from `start` on; how many there are. `prefix`: bytes of an object before
         its header. The hashes are not there yet."""
-        self.keys = []
-        self.values = []
         count = 0
         end = min(len(pairs), start + self.width)
         while start < end:
-            pair = pairs[start]
-            if type(pair) is not tuple or len(pair) != 2:
+            each = pairs[start]
+            if type(each) is not tuple or len(each) != 2:
+                break
+            pair = each
+            if type(pair[0]) is not bytes or type(pair[1]) is not bytes:
                 break
             key, value = pair
-            if type(key) is not bytes or type(value) is not bytes:
-                break
             size = prefix + HEADER + (len(key) + 7 & ~7) + len(value)
             if size > SIZE_MAX:
                 break
-            self.keys.append(key)
-            self.values.append(value)
+            self.keys[count] = key
+            self.values[count] = value
             self.sizes[count] = size
             self.states[count] = READY
             count += 1
@@ -105,10 +104,10 @@ class Batch:
     def repeats(self, row: int) -> bool:
         """Whether the key of this row may be in an earlier row, too."""
         hashed = self.hashes[row]
+        same = 0
         for other in range(row):
-            if self.hashes[other] == hashed:
-                return True
-        return False
+            same += self.hashes[other] == hashed
+        return same != 0
 
     def end(self, row: int) -> None:
         """End the batch before this row."""
@@ -116,10 +115,10 @@ class Batch:
 
     def taken(self, row: int, slot: int) -> bool:
         """Whether an earlier row has this slot."""
+        same = 0
         for other in range(row):
-            if self.slots[other] == slot:
-                return True
-        return False
+            same += self.slots[other] == slot
+        return same != 0
 
     def fit(self) -> int:
         """End the batch at the row for which the client journal has no place; how many rows it
@@ -144,6 +143,5 @@ class Batch:
             if self.states[row] != MADE:
                 left.append(start + row)
                 count += 1
-        self.keys = []
-        self.values = []
+            self.keys[row] = self.values[row] = None
         return count

@@ -20,6 +20,7 @@ cdef u64 HELD_MASK
 cdef int LEFT
 cdef int READY
 cdef u64 REFERENCE_MASK
+cdef u64 TENTATIVE
 cdef u64 HEADER
 cdef u64 OBJECT_MASK
 cdef u64 OWES
@@ -44,7 +45,7 @@ cdef class HashStore(Store):
     cdef public Splitter splitter
     cdef public Check checker
     cdef readonly Place place
-    cdef readonly Batch batch
+    cdef public Batch batch
     cdef readonly int replicas
     cdef public Glance glance
     cdef public u64 reserved

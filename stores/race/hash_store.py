@@ -21,6 +21,7 @@ from limpet.shm.endpoint.words import (
     HELD_MASK,
     OWES,
     REFERENCE_MASK,
+    TENTATIVE,
     VIEWED,
 )
 from limpet.shm.errors import LimpetError, StoreFull
@@ -64,7 +65,7 @@ class HashStore(Store):
         self.checker = check
         self.place = Place()
         """The place of the running operation."""
-        self.batch: Batch | None = None
+        self.batch: Any = None
         """The rows of a batch of puts, if it has them (`batches_puts`)."""
         self.replicas = splitter.replicas
         self.glance: Glance | None = None
@@ -442,9 +443,9 @@ class HashStore(Store):
         """`put` each (key, value) of `pairs`, a mapping or an iterable; not atomic as a whole.
 
         The pairs of a list, a tuple or a dict are put in batches: 3 round trips for up to 11
-        updates, 4 for up to 22 inserts, one more if the subtable of a key is another one. Raises as
-        `put` does: all pairs before the one that it is raised for are put then, and perhaps some
-        after it.
+        updates or 22 inserts; one more if a subtable is another one than before, or if a new key
+        has the fingerprint of another key. Raises as `put` does: all pairs before the one that it
+        is raised for are put then, and perhaps some after it.
         """
         if type(pairs) is dict:
             pairs = list(pairs.items())
@@ -521,11 +522,13 @@ class HashStore(Store):
                     batch.states[row] = LEFT
                 continue
             room = -1 if place.busy else index.room_in(place, row)
-            slot = 0 if room < 0 else index.address(place, room)
-            if not slot or batch.taken(row, slot):
+            while room >= 0 and batch.taken(row, index.address(place, room)):
+                index.words[32 * row + room] = TENTATIVE  # so that it is no room for this row
+                room = index.room_in(place, row)
+            if room < 0:
                 batch.states[row] = LEFT
             else:
-                batch.slots[row] = slot
+                batch.slots[row] = index.address(place, room)
                 batch.words[row] = index.words[32 * row + room]
         if reads:
             self.endpoint.wait()

@@ -132,9 +132,11 @@ class Slots:
                 continue
             index.select(place, row)
             reads = reads or index.candidates(row) != 0
-            if index.match(place, batch.keys[row], row, False) or place.busy:
-                batch.states[row] = LEFT
-            elif self._has_rival(place, row, batch.slots[row]):
+            if (
+                index.match(place, batch.keys[row], row, False)
+                or place.busy
+                or self._has_rival(place, row, batch.slots[row])
+            ):
                 batch.states[row] = LEFT
             elif endpoint.durable:
                 index.depend(place, 0)

@@ -19,7 +19,10 @@ Make = Callable[..., Any]
 SIZES = (1, BATCH - 1, BATCH, BATCH + 1, 3 * BATCH + 4)
 REPLICATED = [kind for kind in sorted(KINDS) if store_class(kind).replicated]
 RACE = ("race", "rtx-race", "dtx-race")
-STEADY = (*RACE, "raw", "fusee", "rcuckoo", "loco")
+BATCHED = ("race", "rtx-race", "race-locks")
+"""Kinds whose `put_many` has each phase of a put once for many keys."""
+VERBS = ("round_trips", "reads", "bytes_read", "writes", "bytes_written", "cas", "ops")
+STEADY = ("dtx-race", "raw", "fusee", "rcuckoo", "loco")
 """The second and the third update of a key cost the same here."""
 HOSTILE = (limpet.LimpetError, OverflowError, ValueError, IndexError, MemoryError)
 
@@ -105,6 +108,86 @@ def test_a_batch_of_puts_counts_as_its_puts(store: Any) -> None:
     one_by_one = taken(lambda: [store.put(key, value) for key, value in pairs])
     assert one_by_one["ops"] == BATCH
     assert taken(lambda: store.put_many(pairs)) == one_by_one
+
+
+@pytest.mark.parametrize("kind", BATCHED)
+def test_a_batch_of_puts_takes_three_round_trips(make_store: Make) -> None:
+    """Verb by verb: what a batch reads and writes is what its puts do, each phase once."""
+    store = make_store(pool_nodes=1)
+    warm = [(b"warm %d" % number, b"v") for number in range(BATCH)]
+    store.put_many(warm)
+    pairs = [(b"key %04d" % number, b"value of") for number in range(22)]
+
+    def taken(work: Callable[[], Any]) -> dict[str, Any]:
+        before = store.stats()
+        work()
+        after = store.stats()
+        return {name: after[name] - before[name] for name in VERBS}
+
+    size = 16 + 8 + 8  # sizes, checksum, key, value
+    inserts = taken(lambda: store.put_many(pairs))
+    assert inserts == {
+        # buckets; the slots; buckets again; the slots again: the second and third are one phase
+        "round_trips": 3,
+        "reads": 22 * 5,  # an entry of the directory, and twice two buckets
+        "bytes_read": 22 * (8 + 4 * 128),
+        "writes": 22,
+        "bytes_written": 22 * size,
+        "cas": 44,
+        "ops": 22,
+    }
+    updates = taken(lambda: store.put_many(pairs[:11]))
+    assert updates == {
+        "round_trips": 3,  # buckets; objects; the slots
+        "reads": 11 * 4,
+        "bytes_read": 11 * (8 + 2 * 128 + 32),
+        "writes": 11,
+        "bytes_written": 11 * size,
+        "cas": 11,
+        "ops": 11,
+    }
+    # no more than 11 updates fit the client journal
+    assert taken(lambda: store.put_many(pairs))["round_trips"] == 6
+    assert len(store) == len(warm) + len(pairs)
+    store.check()
+
+
+@pytest.mark.parametrize("kind", BATCHED)
+def test_keys_that_do_not_fit_a_batch_are_put_in_their_order(make_store: Make) -> None:
+    """Long values, keys that come again, and subtables that split, in the midst of a batch."""
+    store = make_store(pool_nodes=2)
+    generator = random.Random(3)
+    expected: dict[bytes, bytes] = {}
+    for _ in range(60):
+        pairs = []
+        for _ in range(generator.randrange(1, 60)):
+            value = bytes([generator.randrange(256)]) * generator.choice((0, 8, 300, 5000))
+            pairs.append((key_of(generator.randrange(3000)), value))
+        store.put_many(pairs)
+        expected.update(pairs)
+    assert dict(store.items()) == expected
+    store.check()
+    assert store.pool.audit()["leaked"] == 0
+
+
+@pytest.mark.parametrize("kind", BATCHED)
+def test_a_batch_in_a_full_pool_says_so(make_store: Make) -> None:
+    """What stands before the key that has no room is put; some after it may be."""
+    store = make_store(pool_nodes=1)
+    keys: list[bytes] = []
+
+    def fill() -> None:
+        while True:
+            some = [b"%d %s" % (len(keys) + number, b"k" * 200) for number in range(20)]
+            store.put_many([(key, b"v" * 800) for key in some])
+            keys.extend(some)
+
+    with pytest.raises(limpet.StoreFull):
+        fill()
+    assert all(value == b"v" * 800 for value in store.get_many(keys))
+    store.put_many([(key, b"w" * 800) for key in keys[:40]])
+    assert store.get_many(keys[:40]) == [b"w" * 800] * 40
+    store.check()
 
 
 @pytest.mark.parametrize("kind", RACE)

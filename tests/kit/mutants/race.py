@@ -39,6 +39,7 @@ def race_with(
             index = self.index
             writer, splits = slots(index, pool.client), splitter(pool, index, parameters)
             self.hold_parts(index, writer, splits, self.checker)
+            self.batches_puts()
 
     for name, method in methods.items():
         setattr(Made, name, method)
