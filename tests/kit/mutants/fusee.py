@@ -401,7 +401,7 @@ _EXPLORED_TRAPS: Final = (
     Mutant(
         "f8-primary-cas-unchecked", ("history", "check"),
         (replaced(WRITER, "ReplicatedSlots._decide", decides_unchecked), *HASTY),
-        exploration={"program": "ic|id", "stalls": 1, "seed": 3},
+        exploration={"program": "ic|id", "stalls": 1, "seed": 21},
     ),
     Mutant(
         "f10-no-look-for-rivals", ("history", "check"),
