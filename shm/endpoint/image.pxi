@@ -88,6 +88,7 @@ cdef class Image:
     cpdef int post(self, u64 addr, Py_ssize_t count) except -1:
         """Post `read`."""
         cdef const char* at = read_in_place(self, addr, count)
+        self._matched = -1
         if at == NULL:
             self.forget()
             self.endpoint.post_image(self, addr, count)
@@ -107,7 +108,6 @@ cdef class Image:
             raise TypeError("expected bytes, not None")
         cdef const char* at = read_in_place(self, addr, count)
         if at == NULL:
-            self._matched = -1
             return self.post(addr, count)
         cdef u64 head = (<const u64*>at)[0]
         cdef Py_ssize_t size = PyBytes_GET_SIZE(data)

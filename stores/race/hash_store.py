@@ -93,7 +93,7 @@ class HashStore(Store):
 
     def search_once(self, place: Place, key: bytes) -> Any:
         """The value of a key, or None: then it is missing, unless `place.busy` is set."""
-        self.index.choose(place, key)
+        self.index.post_choose(place, key)
         slot = self.index.find(place, key)
         if self.endpoint.durable:
             self.index.depend(place, slot)
@@ -311,7 +311,7 @@ class HashStore(Store):
 
     def delete_once(self, place: Place, key: bytes) -> int:
         """DONE, MISSING, AGAIN or FULL."""
-        self.index.choose(place, key)
+        self.index.post_choose(place, key)
         slot = self.index.find(place, key)
         if slot:
             return self.slots.remove(place, slot)
@@ -362,7 +362,7 @@ class HashStore(Store):
         self, place: Place, key: bytes, value: bytes, size: int, mode: int, attempt: int
     ) -> int:
         """DONE, EXISTS, MISSING, AGAIN, FULL, or NO_MEMORY: no object of this size is ready."""
-        self.index.choose(place, key)
+        self.index.post_choose(place, key)
         reference = self.make_object(place, key, value, size)
         if not reference:
             return NO_MEMORY
