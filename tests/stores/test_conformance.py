@@ -770,7 +770,7 @@ def test_stats_name_the_store_and_count_its_operations(store: Any) -> None:
     assert stats["ops"] == 6
     assert stats["retries"] == 0
     names = {"round_trips", "reads", "writes", "cas", "cas_lost", "atomics"}
-    names |= {"bytes_read", "bytes_written", "lines_flushed", "fences"}
+    names |= {"bytes_read", "bytes_written", "lines_flushed", "fences", "exchanges"}
     assert names <= stats.keys()
     assert names == stats["background"].keys()
     assert all(isinstance(stats[name], int) for name in names)
