@@ -411,8 +411,9 @@ class Store:
 
         `reads`, `writes`, `cas` (`cas_lost` of them failed), `atomics` (the other atomics),
         `bytes_read`, `bytes_written` and `round_trips` count the verbs of operations on memory
-        nodes, `lines_flushed` and `fences` their write-backs; `background` has the same counts for
-        housekeeping and the control segment.
+        nodes, `exchanges` how often a fabric would wait for answers to them (at most; exactly in
+        `race` and `fusee`), `lines_flushed` and `fences` their write-backs; `background` has the
+        same counts for housekeeping and the control segment.
         """
         return {
             "kind": self.kind,

@@ -1,7 +1,15 @@
 cimport cython
 
 from limpet.shm.alloc.heap cimport Heap
-from limpet.shm.endpoint.verbs cimport Endpoint, Image, checksum, hash64, u64, write_summed
+from limpet.shm.endpoint.verbs cimport (
+    Endpoint,
+    Image,
+    checksum,
+    hash64,
+    post_summed,
+    u64,
+    write_summed,
+)
 
 cdef u64 ADDRESS_MASK
 cdef u64 HEADER
@@ -19,6 +27,7 @@ cdef class Objects:
     cdef readonly u64 value_max
     cdef u64 prefix
     cdef readonly bint whole
+    cdef public bint posts
     cdef u64 address
     cdef readonly bint complete
 
@@ -32,6 +41,14 @@ cdef class Objects:
     cdef int _load_from(self, u64 reference, u64 address) except -1
     @cython.locals(found=bint)
     cpdef bint load_keyed(self, u64 reference, bytes key) except -1
+    cpdef int post(self, u64 reference) except -1
+    @cython.final
+    cdef int _post_from(self, u64 reference, u64 address) except -1
+    @cython.final
+    cdef int arrived(self) except -1
+    cpdef int post_keyed(self, u64 reference, bytes key) except -1
+    @cython.final
+    cdef bint matches(self, bytes key) except -1
     @cython.final
     @cython.locals(count=u64)
     cdef object value_of(self, u64 reference, bytes key)
@@ -41,7 +58,7 @@ cdef class Objects:
     cpdef bint key_is(self, bytes key) except -1
     @cython.locals(length=u64)
     cpdef bytes key(self)
-    @cython.locals(start=u64, length=u64, value=bytes)
+    @cython.locals(start=u64, length=u64)
     cpdef bytes value(self)
     cpdef u64 length(self)
     @cython.locals(at=u64, length=u64, first=u64, last=u64, skip=u64, data=bytes)

@@ -17,7 +17,7 @@ from __future__ import annotations
 from array import array
 from typing import Any, Final
 
-from limpet.shm.endpoint.fabric import checksum, hash64, write_summed
+from limpet.shm.endpoint.fabric import checksum, hash64, post_summed, write_summed
 from limpet.shm.endpoint.words import ADDRESS_MASK, LARGE_CLASS
 from limpet.shm.errors import KeyTooLarge, ValueTooLarge
 from limpet.stores.object_layout import HEADER, IMAGE_SIZE, KEY_MAX
@@ -42,8 +42,13 @@ class Objects:
         """Bytes of an object before its sizes: some stores have a log entry there, or a stamp."""
         self.whole = False
         """Whether an object can only be written whole, with its value."""
+        self.posts = False
+        """Whether writes are posted: by stores that are written in phases (verbs.pyx)."""
         self.address = 0
         self.complete = False
+
+    def forget(self) -> None:
+        """Forget what was taken ahead for objects that are not written yet."""
 
     def size_of(self, key: bytes, value: bytes) -> int:
         """Bytes of the object for this pair. Raises KeyTooLarge, ValueTooLarge."""
@@ -74,7 +79,10 @@ class Objects:
         sizes = len(key) | len(value) << 16
         self.header[0] = sizes
         seed = (hashed + sizes) & MASK
-        write_summed(self.endpoint, reference & ADDRESS_MASK, self.header, 2, key, value, seed)
+        if self.posts:
+            post_summed(self.endpoint, reference & ADDRESS_MASK, self.header, 2, key, value, seed)
+        else:
+            write_summed(self.endpoint, reference & ADDRESS_MASK, self.header, 2, key, value, seed)
 
     def write_head(self, reference: int, key: bytes, size: int, digest: int) -> None:
         """Write all of a pair but its value, which has `size` bytes and this checksum, by the seed
@@ -121,6 +129,35 @@ class Objects:
         self.sizes = self.image.head
         return None
 
+    def post(self, reference: int) -> None:
+        """Post `load`: after `wait`, `arrived`."""
+        self._post_from(reference, reference & ADDRESS_MASK)
+
+    def _post_from(self, reference: int, address: int) -> None:
+        """As `post`, from the replica at this address."""
+        self.address = address + self.prefix
+        self.image.post(self.address, self._extent(reference))
+
+    def arrived(self) -> None:
+        """The phase of `post` has ended: the object is in the image."""
+        self.sizes = self.image.head
+
+    def post_keyed(self, reference: int, key: bytes) -> None:
+        """Post `load_keyed`: after `wait`, `matches` is its result."""
+        if len(key) > IMAGE_SIZE - HEADER:
+            self.post(reference)
+        else:
+            self.address = (reference & ADDRESS_MASK) + self.prefix
+            self.image.post_keyed(self.address, self._extent(reference), HEADER, key)
+
+    def matches(self, key: bytes) -> bool:
+        """The phase of `post_keyed` has ended: the object is in the image. Whether it has this
+        key."""
+        self.sizes = self.image.head
+        if len(key) > IMAGE_SIZE - HEADER:
+            return self.key_is(key)
+        return self.image.matched(HEADER, key)
+
     def _extent(self, reference: int) -> int:
         """How many words of an object to read into the image."""
         size = self.heap.sizes[reference >> 48 & 0xFF]  # 0: of LARGE_CLASS
@@ -148,9 +185,7 @@ class Objects:
         length = self.sizes >> 16
         if self.complete or start + length <= IMAGE_SIZE:
             return self.image.cut(start, length)
-        value = self.endpoint.read(self.address + start, length)
-        self.endpoint.wait()
-        return value
+        return self.endpoint.fetch(self.address + start, length)
 
     def length(self) -> int:
         """Bytes of the value of the object in the image."""
@@ -166,8 +201,7 @@ class Objects:
         if self.complete or at + length <= IMAGE_SIZE:
             return self.image.cut(at + first, last - first)
         skip = first & 7
-        data = self.endpoint.read(self.address + at + first - skip, last - first + skip)
-        self.endpoint.wait()
+        data = self.endpoint.fetch(self.address + at + first - skip, last - first + skip)
         return data[skip:]
 
     def value_place(self) -> tuple[int, int]:

@@ -1,7 +1,7 @@
 cimport cython
 
 from limpet.shm.clients.unique_ids cimport Tickets
-from limpet.shm.endpoint.verbs cimport u64, write_summed
+from limpet.shm.endpoint.verbs cimport post_summed, u64, write_summed
 from limpet.stores.records cimport Objects
 
 cdef u64 ADDRESS_MASK

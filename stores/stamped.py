@@ -14,7 +14,7 @@ from array import array
 from typing import Any, Final
 
 from limpet.shm.clients.unique_ids import Tickets
-from limpet.shm.endpoint.fabric import write_summed
+from limpet.shm.endpoint.fabric import post_summed, write_summed
 from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.stores.records import Objects
 
@@ -33,13 +33,19 @@ class StampedObjects(Objects):
         self.header = array("Q", [0, 0, 0])
         self.tickets = Tickets(client)
 
+    def forget(self) -> None:
+        self.tickets.forget()
+
     def write_hashed(self, reference: int, key: bytes, value: bytes, hashed: int) -> None:
         """Write stamp and pair to the object; one write."""
         sizes = len(key) | len(value) << 16
         self.header[0] = self._stamp()
         self.header[1] = sizes
         seed = (hashed + sizes) & MASK
-        write_summed(self.endpoint, reference & ADDRESS_MASK, self.header, 3, key, value, seed)
+        if self.posts:
+            post_summed(self.endpoint, reference & ADDRESS_MASK, self.header, 3, key, value, seed)
+        else:
+            write_summed(self.endpoint, reference & ADDRESS_MASK, self.header, 3, key, value, seed)
 
     def write_head(self, reference: int, key: bytes, size: int, digest: int) -> None:
         self.header[0] = self._stamp()

@@ -49,7 +49,7 @@ def virtual_command(as_json: bool, **given: Any) -> None:
 
     Equal arguments give equal figures, on any machine.
     """
-    numbers = ("clients", "ops/s", "p50", "p99", "round trips", "read B", "written B")
+    numbers = ("clients", "ops/s", "p50", "p99", "round trips", "exchanges", "read B", "written B")
     shown = table(
         f"virtual time, {given['profile']}", "store", "mix", "operation", *numbers, right=numbers
     )
@@ -60,7 +60,8 @@ def virtual_command(as_json: bool, **given: Any) -> None:
             shown.add_row(
                 cell.store, cell.mix, kind.kind, str(cell.clients),
                 f"{cell.report.throughput:,.0f}", time_text(kind.p50_ns), time_text(kind.p99_ns),
-                f"{kind.round_trips:.2f}", f"{kind.bytes_read:.0f}", f"{kind.bytes_written:.0f}",
+                f"{kind.round_trips:.2f}", f"{kind.exchanges:.2f}", f"{kind.bytes_read:.0f}",
+            f"{kind.bytes_written:.0f}",
             )  # fmt: skip
     if as_json:
         print_json([dataclasses.asdict(cell) for cell in cells])
@@ -88,13 +89,14 @@ def roundtrips_command(ops: int, keys: int, seed: int, as_json: bool) -> None:
     if as_json:
         print_json([dataclasses.asdict(row) for row in (*common, *contended, *shared)])
         return
-    numbers: tuple[str, ...] = ("median", "p99", "mean", "paper", "paper, p99")
+    numbers: tuple[str, ...] = ("median", "p99", "mean", "exchanges", "paper", "paper, p99")
     shown = table("YCSB B, 4 clients (Table 2)", "store", "operation", *numbers, right=numbers)
     for row in common:
         result = row.result
         shown.add_row(
             row.store, result.kind, f"{result.round_trips_p50:.0f}",
-            f"{result.round_trips_p99:.0f}", f"{result.round_trips:.2f}", *row.paper,
+            f"{result.round_trips_p99:.0f}", f"{result.round_trips:.2f}",
+            f"{result.exchanges:.2f}", *row.paper,
         )  # fmt: skip
     console().print(shown)
     numbers = ("clients", "1", "2", "3", "4", "more", "most", "p50", "p99", "paper: 1, 2, more")

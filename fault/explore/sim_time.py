@@ -105,7 +105,8 @@ class Workload:
 class KindResult:
     """One kind of operation: times in ns, the others means for an operation.
 
-    `shares`: for each number of round trips, the share of operations that took it.
+    `exchanges`: of a fabric (shm/endpoint/verbs.pyx); in a store that is written in phases they are
+    the round trips. `shares`: for each number of round trips, the share of operations that took it.
     """
 
     kind: str
@@ -119,6 +120,7 @@ class KindResult:
     round_trips_p50: float
     round_trips_p99: float
     round_trips_max: int
+    exchanges: float
     shares: dict[int, float]
     bytes_read: float
     bytes_written: float
@@ -184,8 +186,8 @@ class TimedClient:
 
 Drawn = Iterator[tuple[int, tuple[int, Operation]]]
 """Operations of a client with their numbers: key, and action."""
-Sample = tuple[float, int, int, int, int]
-"""Latency, round trips, bytes read, bytes written, atomics."""
+Sample = tuple[float, int, int, int, int, int]
+"""Latency, round trips, exchanges, bytes read, bytes written, atomics."""
 
 
 class World:
@@ -333,7 +335,7 @@ class World:
         took = {name: after[name] - count for name, count in before.items()}
         self.samples[kind].append(
             (
-                client.now - start, took["round_trips"], took["bytes_read"],
+                client.now - start, took["round_trips"], took["exchanges"], took["bytes_read"],
                 took["bytes_written"], took["cas"] + took["atomics"],
             )
         )  # fmt: skip
@@ -404,11 +406,11 @@ def _kind(name: str, samples: list[Sample]) -> KindResult:
     table = np.array(samples)
     latency = table[:, 0]
     p50, p90, p99 = (float(p) for p in np.percentile(latency, (50, 90, 99)))
-    trips, read, written, atomics = (float(mean) for mean in table[:, 1:].mean(axis=0))
+    trips, exchanges, read, written, atomics = (float(mean) for mean in table[:, 1:].mean(axis=0))
     usual, late = (float(p) for p in np.percentile(table[:, 1], (50, 99)))
     numbers, counts = np.unique(table[:, 1].astype(int), return_counts=True)
     shares = dict(zip(numbers.tolist(), (counts / len(samples)).tolist(), strict=True))
     return KindResult(
         name, len(samples), float(latency.mean()), p50, p90, p99, float(latency.max()),
-        trips, usual, late, max(shares), shares, read, written, atomics,
+        trips, usual, late, max(shares), exchanges, shares, read, written, atomics,
     )  # fmt: skip

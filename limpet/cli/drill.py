@@ -189,7 +189,18 @@ def latency(profile: str, as_json: bool, **given: Any) -> None:
     if as_json:
         print_json(dataclasses.asdict(report))
         return
-    numbers = ("count", "mean", "p50", "p90", "p99", "max", "round trips", "read B", "written B")
+    numbers = (
+        "count",
+        "mean",
+        "p50",
+        "p90",
+        "p99",
+        "max",
+        "round trips",
+        "exchanges",
+        "read B",
+        "written B",
+    )
     found = table(
         f"{report.workload.store}, {report.workload.clients} clients, {profile}: "
         f"{report.throughput:,.0f} operations a virtual second",
@@ -199,7 +210,8 @@ def latency(profile: str, as_json: bool, **given: Any) -> None:
         times = (kind.mean_ns, kind.p50_ns, kind.p90_ns, kind.p99_ns, kind.max_ns)
         found.add_row(
             kind.kind, f"{kind.count:,}", *(time_text(time) for time in times),
-            f"{kind.round_trips:.2f}", f"{kind.bytes_read:.0f}", f"{kind.bytes_written:.0f}",
+            f"{kind.round_trips:.2f}", f"{kind.exchanges:.2f}", f"{kind.bytes_read:.0f}",
+            f"{kind.bytes_written:.0f}",
         )  # fmt: skip
     console().print(found)
 

@@ -4,7 +4,8 @@ A client takes a range of ids by one fetch-and-add on the word `tickets` of the 
 When it ends, or forks, the rest of its range is never used.
 
 Ids end at 2^54: ten million a second last for 57 years. The words of vacant slots have room for all
-of them (stores/vacant.py). Beyond that no key can be deleted any more; every key can still be read.
+of them (stores/vacant.py). Beyond that no key can be deleted any more, and in `race` none put, as
+each object there has an id (stores/stamped.py); every key can still be read.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ TICKETS_MAX: Final = 1 << 54
 """No number is as great as this."""
 FIELDS: Final = (
     Field(
-        "number of a vacant slot",
+        "number of a vacant slot, or of a stamp",
         TICKETS_MAX,
         A_SECOND_MAX,
         LASTS,
-        "nothing can be deleted any more; all that is there can be read",
+        "nothing can be deleted, or in `race` put, any more; all that is there can be read",
     ),
 )
 
@@ -57,7 +58,7 @@ class Tickets:
             if taken > TICKETS_MAX - RANGE:
                 raise PoolCorrupt(
                     f"the control segment is damaged, or the pool has been in use for too long: "
-                    f"{taken} numbers of vacant slots were given out; destroy the pool"
+                    f"{taken} numbers of vacant slots and stamps were given out; destroy the pool"
                 )
             self._next = taken
             self._end = self._next + RANGE

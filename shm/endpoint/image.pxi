@@ -48,7 +48,8 @@ cdef class Image:
 
     `in_place`: the words were linked when a client read them that had pinned before. So no client
     changes them, or uses their memory for anything else, until this client unpins; after that it
-    does not look at the image any more. The image is a copy all the same if its memory is not
+    does not look at the image any more. A client that reads without a pin proves afterwards that
+    they did not change (stores/race/glance.py). The image is a copy all the same if its memory is not
     hardware-coherent, or if the verbs of the endpoint are overridden.
 
     `head`: the first word, as it was read.
@@ -88,6 +89,7 @@ cdef class Image:
     cpdef int post(self, u64 addr, Py_ssize_t count) except -1:
         """Post `read`."""
         cdef const char* at = read_in_place(self, addr, count)
+        self._matched = -1
         if at == NULL:
             self.forget()
             self.endpoint.post_image(self, addr, count)
@@ -107,7 +109,6 @@ cdef class Image:
             raise TypeError("expected bytes, not None")
         cdef const char* at = read_in_place(self, addr, count)
         if at == NULL:
-            self._matched = -1
             return self.post(addr, count)
         cdef u64 head = (<const u64*>at)[0]
         cdef Py_ssize_t size = PyBytes_GET_SIZE(data)

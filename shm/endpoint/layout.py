@@ -21,7 +21,7 @@ Control segment, offsets in bytes
     4120         holds: word; which clients keep objects between operations (holds.py)
     4160         slots_used: word; no client slot at or above it was ever taken
     4224         event_count: word; events written so far
-    4288         tickets: word; numbers of vacant slots given out so far (unique_ids.py)
+    4288         tickets: word; unique ids given out so far (unique_ids.py)
     4352         view: word; counts changes of which nodes are in service (view.py)
     4360         leader: word; the client that is changing the view, or 0 (view.py)
     4416         power: word; the boot since which a durable pool is whole (mending.py)

@@ -152,7 +152,7 @@ class SimulatedEndpoint(HookedEndpoint, verbs=(*READS, *MUTATING)):
         self._late: list[Posted] = []
         """Those of them that are not done."""
         self._results: dict[int, Posted] = {}
-        """The posted verbs with a result, of this phase and of the last one, by ticket."""
+        """The posted verbs with a result, of this operation, by ticket."""
         self._open: set[int] = set()
         """The tickets of this phase."""
         self._tickets = 0
@@ -259,6 +259,8 @@ class SimulatedEndpoint(HookedEndpoint, verbs=(*READS, *MUTATING)):
     def _do(self, posted: Posted) -> None:
         self._late.remove(posted)
         self._is_doing = True
+        # a verb that is posted now may be late, and this one is so already
+        posting, self.posting = self.posting, False
         try:
             posted.result = posted.work()
             posted.done = True
@@ -266,6 +268,7 @@ class SimulatedEndpoint(HookedEndpoint, verbs=(*READS, *MUTATING)):
             posted.error = error
         finally:
             self._is_doing = False
+            self.posting = posting
 
     def forget_posted(self) -> None:
         """Forget the posted verbs of the phase: their client is dead, or its run has ended."""
@@ -275,7 +278,7 @@ class SimulatedEndpoint(HookedEndpoint, verbs=(*READS, *MUTATING)):
     def result(self, ticket: int) -> int:
         posted = self._results.get(ticket)
         if posted is None:
-            raise PhaseError(f"{ticket:#x} is no ticket of this phase or the one before")
+            raise PhaseError(f"{ticket:#x} is no ticket of this operation")
         if ticket in self._open:
             raise PhaseError(f"the result of {posted} was looked at before `wait`")
         found: int = posted.result
@@ -410,8 +413,6 @@ class SimulatedEndpoint(HookedEndpoint, verbs=(*READS, *MUTATING)):
     def wait(self) -> int:
         self._do_late()
         phase, self._phase = self._phase, []
-        for ticket in self._results.keys() - self._open:
-            del self._results[ticket]
         self._open = set()
         error: NodeFailed | None = None
         for posted in phase:

@@ -41,5 +41,18 @@ class ReplicatedIndex(Index):
         self.replicated.agree_to_read()
         Index.locate(self, place, hash64(key))
 
+    def post_locate(self, place: Place, hashed: int) -> None:
+        self.replicated.agree()
+        Index.post_locate(self, place, hashed)
+        self.replicated.select(place)
+
+    def post_choose_to_read(self, place: Place, key: bytes) -> None:
+        self.replicated.agree_to_read()
+        Index.post_locate(self, place, hash64(key))
+
+    def relocate(self, place: Place, pointer: int) -> None:
+        Index.relocate(self, place, pointer)
+        self.replicated.select(place)
+
     def base_of(self, pointer: int) -> int:
         return self.replicated.base_of(pointer)

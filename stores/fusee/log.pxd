@@ -24,6 +24,11 @@ cdef class LoggedObjects(Objects):
     cpdef u64 death(self, u64 reference) except? 0
     cpdef int load(self, u64 reference) except -1
     cpdef bint load_keyed(self, u64 reference, bytes key) except -1
+    cpdef int post(self, u64 reference) except -1
+    cpdef int post_keyed(self, u64 reference, bytes key) except -1
+    cdef int _post_backup(self, u64 reference) except -1
+    @cython.locals(k=u64)
+    cdef bint _posted_backup(self, u64 reference) except -1
     cdef int _load_backup(self, u64 reference) except -1
     @cython.locals(k=u64)
     cdef bint _found_backup(self, u64 reference) except -1

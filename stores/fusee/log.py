@@ -56,12 +56,15 @@ class LoggedObjects(Objects):
         self.header[0] = self.birth
         self.header[2] = len(key) | len(value) << 16
         self.header[3] = digest
-        self.endpoint.write_gather(reference & ADDRESS_MASK, self.header, 4, key, value)
+        if not self.posts:
+            self.endpoint.write_gather(reference & ADDRESS_MASK, self.header, 4, key, value)
+        else:
+            self.endpoint.post_gather(reference & ADDRESS_MASK, self.header, 4, key, value)
         for k in range(1, self.heap.replicas(reference)):
             try:
                 address = self.heap.replica(reference, k)
                 if not self.endpoint.failed(address):
-                    self.endpoint.write_gather(address, self.header, 4, key, value)
+                    self.endpoint.post_gather(address, self.header, 4, key, value)
             except NodeFailed:
                 continue
 
@@ -75,12 +78,12 @@ class LoggedObjects(Objects):
             address = self.heap.replica(reference, k) + offset
             if not self.endpoint.failed(address):
                 try:
-                    self.endpoint.write_words(address, self.entry_word, 1)
+                    self.endpoint.post_write(address, self.entry_word, 1)
                 except NodeFailed:
                     continue
 
     def marked(self, reference: int, offset: int) -> int:
-        """A word of the entry, from the first replica in service."""
+        """A word of the entry, from the first replica in service; a phase."""
         for k in range(self.heap.replicas(reference) - 1):
             if not self.endpoint.failed(self.heap.replica(reference, k)):
                 try:
@@ -90,7 +93,8 @@ class LoggedObjects(Objects):
         return self._read_mark(reference, offset, self.heap.replicas(reference) - 1)
 
     def _read_mark(self, reference: int, offset: int, k: int) -> int:
-        self.endpoint.read_words(self.heap.replica(reference, k) + offset, self.entry_word, 1)
+        self.endpoint.post_read(self.heap.replica(reference, k) + offset, self.entry_word, 1)
+        self.endpoint.wait()
         return self.entry_word[0]
 
     def death(self, reference: int) -> int:
@@ -118,6 +122,40 @@ class LoggedObjects(Objects):
             except NodeFailed:
                 self._load_backup(reference)
         return self.key_is(key)
+
+    def post(self, reference: int) -> None:
+        """Post `load`. If the replica's node turns out to be lost, `wait` may raise NodeFailed."""
+        if self.endpoint.failed(reference & ADDRESS_MASK):
+            self._post_backup(reference)
+        else:
+            try:
+                self._post_from(reference, reference & ADDRESS_MASK)
+            except NodeFailed:
+                self._post_backup(reference)
+
+    def post_keyed(self, reference: int, key: bytes) -> None:
+        """Post `load_keyed`, with the same exception as `post`."""
+        if self.endpoint.failed(reference & ADDRESS_MASK):
+            self._post_backup(reference)
+        else:
+            try:
+                Objects.post_keyed(self, reference, key)
+            except NodeFailed:
+                self._post_backup(reference)
+
+    def _post_backup(self, reference: int) -> None:
+        if not self._posted_backup(reference):
+            self.load_at(reference, 0)  # raises the reason
+
+    def _posted_backup(self, reference: int) -> bool:
+        for k in range(1, self.heap.replicas(reference)):
+            if not self.endpoint.failed(self.heap.replica(reference, k)):
+                try:
+                    self._post_from(reference, self.heap.replica(reference, k))
+                except NodeFailed:
+                    continue
+                return True
+        return False
 
     def _load_backup(self, reference: int) -> None:
         if not self._found_backup(reference):

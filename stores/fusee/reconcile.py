@@ -100,3 +100,6 @@ def tell(store: Any, links: list[tuple[int, Link]], word: int, decided: bool) ->
                 store.logged.mark(reference, DEATH, 0)
         elif decided and store.mark_of(reference, DEATH) in (0, GONE):
             store.logged.mark(reference, DEATH, word)
+    # ORDER: the marks before the view changes, by a word of the control segment: then the parked
+    # participants look.
+    store.endpoint.wait()

@@ -48,11 +48,11 @@ cdef class ReplicatedSlots(Slots):
     @cython.locals(word=u64, ticket=u64, link_address=u64, old=int, won=bint)
     cpdef int remove(self, Place place, u64 slot) except -1
     cdef int _mark_alone(self, u64 word) except -1
-    @cython.locals(index=int, slot=ReplicatedSlot, vacant=u64, ours=bint, still=bint)
+    @cython.locals(index=int, slot=ReplicatedSlot, vacant=u64, still=bint)
     cpdef int insert(self, Place place, bytes key, u64 desired, u64 attempt) except -1
     cdef bint _still_has(self, u64 vacant) except -1
     cdef bint _loses_patience(self, u64 attempt) noexcept
-    @cython.locals(won=bint)
+    @cython.locals(ticket=u64)
     cdef bint _decide(self, u64 vacant, u64 desired) except -1
     @cython.locals(first=u64, second=u64)
     cpdef int _read_backup(self, Place place) except -1

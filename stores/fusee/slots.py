@@ -7,7 +7,7 @@ make sure that no other slot gets the same key (the paper does not; trap F10):
         two inserts of one key, at least one finds the other there
         the client that has the first backup wins the round; others begin again, and now and then
         void it
-        if other backups have another value, it looks at the primary, too: until the primary has
+        if other backups have another value, it looks at the primary next: until the primary has
         changed, that value is of its own round
         another slot with the key has been decided: withdraw. Another insert is open: the one at
         the lower address goes first, the other withdraws or, met again and again, is evicted
@@ -16,7 +16,8 @@ make sure that no other slot gets the same key (the paper does not; trap F10):
     (4) CAS the primary
 To withdraw, or to evict a client that stands in the way, is to make the round void.
 
-Round trips without conflict: update and delete 4, insert 4, of which the first is the caller's.
+Round trips without conflict: update and delete 4, insert 4, of which the first is the caller's. The
+look at the primary is one more.
 
 When nodes are lost (algorithms 3 and 4), a participant finds out how its round ended by the primary
 and the log entries: `recall`.
@@ -157,14 +158,14 @@ class ReplicatedSlots(Slots):
         vacant = self.index.words[index]
         self.round.begin(INSERTING, slot.link_address, vacant, desired)
         self.client.retarget(0, slot.link_address)
-        ours = slot.cas_backups(vacant, desired)
+        slot.propose(vacant, desired)
         # ORDER: the buckets after our CAS of the same backup; so one of two rivals sees the other.
         self._read_backup(place)
-        # ORDER: the primary after the backups, so that their values were of this round. The first
-        # backup alone does not show that: it is cleared last, and others may have values of the
-        # next round.
-        still = ours or self._still_has(vacant)
         self.endpoint.wait()
+        # ORDER: the primary after the backups, so that their values were of this round; it is on
+        # another node, so this is a phase of its own. The first backup alone does not show that: it
+        # is cleared last, and others may have values of the next round.
+        still = slot.proposed(vacant, desired) or self._still_has(vacant)
         if self.index.words[32 + index] != desired or not still:
             if self._loses_patience(attempt):
                 slot.void(vacant)  # the client that fills it may be dead, or stand still
@@ -172,6 +173,7 @@ class ReplicatedSlots(Slots):
         if self._rival_found(place, key, index, attempt):
             return self._withdraw(desired, True)
         # CRASH(inserting): no client completes it; it is made void.
+        # Backups and mark in any order: with the mark, the backups still have to be equal.
         slot.change_backups(desired)
         self.logged.mark(desired & OBJECT_MASK, BIRTH, INSERTED)
         self.endpoint.wait()
@@ -191,16 +193,17 @@ class ReplicatedSlots(Slots):
     def _decide(self, vacant: int, desired: int) -> bool:
         """Decide an insert; False: its round was made void."""
         # LINEARIZES: insert
-        won = self.endpoint.cas(self.slot.address, vacant, desired) == vacant
+        ticket = self.endpoint.post_cas(self.slot.address, vacant, desired)
         self.endpoint.wait()
-        return won
+        return self.endpoint.result(ticket) == vacant
 
     def _read_backup(self, place: Place) -> None:
-        """Read both combined buckets on the first backup into row 1 of the index's words."""
+        """Post a read of both combined buckets on the first backup into row 1 of the index's
+        words."""
         first = self.tables.backup(place.first, place.head, 1)
         second = self.tables.backup(place.second, place.head, 1)
-        self.endpoint.read_words(first, self.index.words, 16, 32)
-        self.endpoint.read_words(second, self.index.words, 16, 48)
+        self.endpoint.post_read(first, self.index.words, 16, 32)
+        self.endpoint.post_read(second, self.index.words, 16, 48)
 
     def _withdraw(self, desired: int, hurry: bool) -> int:
         """Give up filling a slot; afterwards no replica has the proposal, unless it is linked."""
@@ -224,26 +227,24 @@ class ReplicatedSlots(Slots):
                 if word != self.index.words[index] and self._key_in(slot, key, fingerprint):
                     return True
             elif word >> 56 == fingerprint and is_valid(word):
-                self.objects.load(word & OBJECT_MASK)
+                self.objects.post_keyed(word & OBJECT_MASK, key)
                 self.endpoint.wait()
-                if self.objects.key_is(key) and self._yield_to(slot, word, place.head, attempt):
+                if self.objects.matches(key) and self._yield_to(slot, word, place.head, attempt):
                     return True
         return False
 
     def _key_in(self, slot: int, key: bytes, fingerprint: int) -> bool:
         """Whether the primary of the slot has the key."""
-        word = self.endpoint.load(slot)
-        self.endpoint.wait()
+        word = self.slot.look(slot)
         if not is_valid(word) or word >> 56 != fingerprint:
             return False
-        self.objects.load(word & OBJECT_MASK)
+        self.objects.post_keyed(word & OBJECT_MASK, key)
         self.endpoint.wait()
-        return self.objects.key_is(key)
+        return self.objects.matches(key)
 
     def _yield_to(self, slot: int, word: int, head: int, attempt: int) -> bool:
         """Whether we give way to another slot with our key; if not, its round is void."""
-        theirs = self.endpoint.load(slot)
-        self.endpoint.wait()
+        theirs = self.slot.look(slot)
         if is_valid(theirs) or (slot < self.slot.address and attempt < PATIENCE):
             return True
         # CRASH(evicting): a half-done eviction has no effect on the rival.

@@ -1,8 +1,8 @@
 """SNAPSHOT: a slot that has replicas, READ and WRITE (FUSEE section 4.3, algorithms 1, 2 and 4).
 
 READ reads the primary. WRITE is a round: it changes a slot from one value of its primary, `old`, to
-another, `new`. Each phase is one round trip; in phase (1) the caller has read the primary and
-written the object.
+another, `new`. Each phase is one round trip, and written as verbs.pyx says: posted, waited for,
+and looked at. In phase (1) the caller has read the primary and written the object.
 
     (2) CAS all backups from `old` to the own value. Their values then, the proposals, are fixed:
         each backup is changed by one participant, since `old` does not come again
@@ -86,8 +86,12 @@ class ReplicatedSlot:
         """The number of backups."""
         self.link_address = 0
         """Its name in the client journal."""
+        self.current = 0
+        """The word of the primary when it was last looked at."""
         self.seen = array("Q", bytes(8 * REPLICAS_ROW))
-        """The value of each backup, from place 1 on: `v_list` of the algorithms."""
+        """The value of each backup, from place 1 on: `v_list` of the algorithms. Between `propose`
+        and `proposed`, from place `posted` on, the tickets of the results."""
+        self.posted = 0
 
     def select(self, address: int, head: int) -> None:
         """Select the slot with this address, in a subtable with its replica 0 on node `head`."""
@@ -108,8 +112,15 @@ class ReplicatedSlot:
     # ---- algorithm 1 ------------------------------------------------------------------------
 
     def read(self) -> int:
-        """READ (line 2): the value of the primary."""
-        return self.endpoint.load(self.address)
+        """READ (line 2): the value of the primary; a phase."""
+        self.current = self.look(self.address)
+        return self.current
+
+    def look(self, address: int) -> int:
+        """The word there; a phase."""
+        ticket = self.endpoint.post_load(address)
+        self.endpoint.wait()
+        return self.endpoint.result(ticket)
 
     def write(self, old: int, new: int) -> bool:
         """WRITE: take part in the round of `old` until it has ended; whether `new` has won."""
@@ -122,35 +133,59 @@ class ReplicatedSlot:
             return False
         if win != RULE_1:
             self.change_backups(new)  # line 14
+            self.endpoint.wait()
         # CRASH(won): all backups have the new value; the next client here completes the round.
-        self.endpoint.wait()
         self._mark_end(old, new)
         # LINEARIZES: update, delete
-        was = self.endpoint.cas(self.address, old, new)  # lines 12 and 15
+        ticket = self.endpoint.post_cas(self.address, old, new)  # lines 12 and 15
         # CRASH(replaced): the old object is in the client journal and no longer linked.
         self.endpoint.wait()
-        return was in (old, new) or self._has_won(old, new)
+        self.current = self.endpoint.result(ticket)
+        return self.current in (old, new) or self._has_won(old, new)
 
     def cas_backups(self, old: int, new: int) -> bool:
         """CAS all backups; `seen` has their values then. Whether all are our value (rule 1)."""
+        self.propose(old, new)
+        if self.posted <= self.backups:
+            self.endpoint.wait()
+        return self.proposed(old, new)
+
+    def propose(self, old: int, new: int) -> None:
+        """Post the CAS of all backups: after `wait`, `proposed`.
+
+        With `sequential`, each but the last is a phase, and all end with the first one that loses.
+        """
+        k = 1
+        while self.sequential and k < self.backups:
+            ticket = self.endpoint.post_cas(self.backup(k), old, new)
+            # CRASH(proposed): some backups have the new value.
+            self.endpoint.wait()
+            was = self.endpoint.result(ticket)
+            self.seen[k] = new if was == old else was
+            if k == 1 and self.seen[1] != new:
+                k = self.backups
+            k += 1
+        self.posted = k
+        while k <= self.backups:
+            self.seen[k] = self.endpoint.post_cas(self.backup(k), old, new)
+            k += 1
+
+    def proposed(self, old: int, new: int) -> bool:
+        """The phase of `propose` has ended: `seen` has the values of the backups. Whether all are
+        our value (rule 1)."""
+        for k in range(self.posted, self.backups + 1):
+            was = self.endpoint.result(self.seen[k])
+            self.seen[k] = new if was == old else was
         ours = True
         for k in range(1, self.backups + 1):
-            was = self.endpoint.cas(self.backup(k), old, new)
-            # CRASH(proposed): some backups have the new value.
-            self.seen[k] = new if was == old else was
-            if self.seen[k] != new:
-                ours = False
-            if self.sequential and not ours and k == 1:
-                return False
-            if self.sequential and k < self.backups:
-                self.endpoint.wait()
+            ours = ours and self.seen[k] == new
         return ours
 
     def change_backups(self, winner: int) -> None:
-        """CAS the backups that were seen to have another proposal."""
+        """CAS the backups that were seen to have another proposal; not waited for."""
         for k in range(1, self.backups + 1):
             if self.seen[k] != winner:
-                self.endpoint.cas(self.backup(k), self.seen[k], winner)
+                self.endpoint.post_cas(self.backup(k), self.seen[k], winner)
 
     def _mark_end(self, old: int, winner: int) -> None:
         """Write into the log entry of the old object how its round ends; unless it stays linked."""
@@ -161,7 +196,6 @@ class ReplicatedSlot:
     def _has_won(self, old: int, new: int) -> bool:
         """Whether we have won a round that others have completed, by the old object's log entry."""
         won: bool = self.logged.death(old & OBJECT_MASK) == new
-        self.endpoint.wait()
         return won
 
     # ---- algorithm 2 ------------------------------------------------------------------------
@@ -173,10 +207,8 @@ class ReplicatedSlot:
         """
         if ours:
             return RULE_1
-        self.endpoint.wait()
-        still = self.read() == old  # line 12, before the other rules
-        self.endpoint.wait()
-        if not still:
+        # ORDER: the primary after the backups, in a phase of its own, as they are on other nodes.
+        if self.read() != old:  # line 12, before the other rules
             return FINISH
         k = self._majority()
         if k:
@@ -214,7 +246,6 @@ class ReplicatedSlot:
         """Wait until the round of `old` has ended."""
         attempt = 0
         while self.read() == old:
-            self.endpoint.wait()
             attempt += 1
             if attempt > PATIENCE:
                 self.help(old)
@@ -226,38 +257,43 @@ class ReplicatedSlot:
         # With `sequential`, the first backup decides; until it has, there is nothing to complete.
         if self._look_at_backups(old) and not (self.sequential and self.seen[1] == old):
             self._fill(old)
-            still = self.read() == old
-            self.endpoint.wait()
-            if still:
-                # ORDER: the primary after the backups, so that their values were of this round.
+            # ORDER: the primary after the backups, so that their values were of this round.
+            if self.read() == old:
                 winner = self._winner()
                 self.change_backups(winner)
                 self.endpoint.wait()
                 self._mark_end(old, winner)
                 # CRASH(helped): the next client does it again.
-                self.endpoint.cas(self.address, old, winner)
+                self.endpoint.post_cas(self.address, old, winner)
                 self.endpoint.wait()
 
     def _fill(self, old: int) -> None:
         """Give backups that had the old value a proposal of another backup."""
         proposal = 0
+        filled = 0
         for k in range(1, self.backups + 1):
             if self.seen[k] != old:
                 proposal = self.seen[k]
         for k in range(1, self.backups + 1):
             if self.seen[k] == old:
-                was = self.endpoint.cas(self.backup(k), old, proposal)
-                self.seen[k] = proposal if was == old else was
+                self.seen[k] = self.endpoint.post_cas(self.backup(k), old, proposal)
+                filled |= 1 << k
         self.endpoint.wait()
+        for k in range(1, self.backups + 1):
+            if filled >> k & 1:
+                was = self.endpoint.result(self.seen[k])
+                self.seen[k] = proposal if was == old else was
 
     def _look_at_backups(self, value: int) -> bool:
-        """Read all backups into `seen`; whether one has another value than `value`."""
+        """Read all backups into `seen`; whether one has another value than `value`. A phase."""
+        for k in range(1, self.backups + 1):
+            self.seen[k] = self.endpoint.post_load(self.backup(k))
+        self.endpoint.wait()
         differs = False
         for k in range(1, self.backups + 1):
-            self.seen[k] = self.endpoint.load(self.backup(k))
+            self.seen[k] = self.endpoint.result(self.seen[k])
             if self.seen[k] != value:
                 differs = True
-        self.endpoint.wait()
         return differs
 
     # ---- completing a round ---------------------------------------------------------------------
@@ -274,8 +310,11 @@ class ReplicatedSlot:
         self.go_to(link_address)
         attempt = 0
         while True:
-            word = self.read()
-            self._look_at_backups(word)
+            # The primary and the backups in any order: what is decided stays so, and no proposal
+            # that has gone from all backups comes back.
+            ticket = self.endpoint.post_load(self.address)
+            self._look_at_backups(0)
+            word = self.endpoint.result(ticket)
             linked = identity(word) == reference
             others = 0
             same = 0
@@ -313,9 +352,7 @@ class ReplicatedSlot:
         """`help`, with the old object in the client journal meanwhile."""
         held = self.client.log(word & OBJECT_MASK, self.link_address | OLD)
         self.help(word)
-        linked = identity(self.read()) == word & OBJECT_MASK
-        self.endpoint.wait()
-        if linked:
+        if identity(self.read()) == word & OBJECT_MASK:
             self.client.drop(held)
         else:
             self.client.release(held)
@@ -324,9 +361,9 @@ class ReplicatedSlot:
         """Make the round that fills a slot void."""
         ticket = self.tables.ticket()
         held = self.client.log(ticket, self.link_address)
-        lost = self.endpoint.cas(self.address, vacant, ticket) != vacant
+        posted = self.endpoint.post_cas(self.address, vacant, ticket)
         self.endpoint.wait()
-        if not lost:
+        if self.endpoint.result(posted) == vacant:
             for k in range(self.backups, 0, -1):
                 # CRASH(voided): the first backup still has the proposal; no client relies on it.
                 self._clear(k, ticket)
@@ -337,17 +374,17 @@ class ReplicatedSlot:
         backup = self.backup(k)
         done = False
         while not done:
-            word = self.endpoint.load(backup)
-            self.endpoint.wait()
+            word = self.look(backup)
             current = self.read()
-            self.endpoint.wait()
             # ORDER: the primary after the backup, so that the backup's value was of an earlier
             # round.
             done = word == ticket or current != ticket
             if not done:
-                done = self.endpoint.cas(backup, word, ticket) == word
+                posted = self.endpoint.post_cas(backup, word, ticket)
                 self.endpoint.wait()
+                done = self.endpoint.result(posted) == word
 
     def is_frozen_at(self, word: int) -> bool:
-        """Whether the round of this word, which we have lost, has frozen the slot."""
-        return self.read() == word | FROZEN
+        """Whether the round of this word, which we have lost, has frozen the slot: a look at it
+        since has found that."""
+        return self.current == word | FROZEN

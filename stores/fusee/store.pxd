@@ -40,7 +40,7 @@ cdef class Fusee(HashStore):
     @cython.locals(slot=u64)
     cdef _search(self, Place place, bytes key)
     cpdef bint search_batch(self, Place place, list keys, list found) except -1
-    @cython.locals(at='long long', slot=u64, guess=u64, word=u64)
+    @cython.locals(at='long long', slot=u64, guess=u64, ticket=u64, word=u64)
     cdef u64 _guess(self, Place place, bytes key) except? 0
     @cython.locals(at='long long')
     cdef int _learn(self, Place place, u64 slot) except -1

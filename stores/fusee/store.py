@@ -60,6 +60,7 @@ class Fusee(HashStore):
     def __init__(self, pool: Any, kind: str, name: str, parameters: FuseeParameters) -> None:
         HashStore.__init__(self, pool, kind, name, parameters)
         self.logged = LoggedObjects(pool.heap, parameters.replicas)
+        self.logged.posts = True
         self.tables = ReplicatedTables(pool, name, parameters)
         index = ReplicatedIndex(pool, name, parameters, self.logged, self.tables)
         self.writer = ReplicatedSlots(index, self.tables, self.logged, parameters.sequential)
@@ -104,7 +105,7 @@ class Fusee(HashStore):
                     raise
 
     def _search(self, place: Place, key: bytes) -> Any:
-        self.index.choose_to_read(place, key)
+        self.index.post_choose_to_read(place, key)
         if self._guess(place, key):
             return self.objects.value()
         slot = self.index.find(place, key)
@@ -141,27 +142,29 @@ class Fusee(HashStore):
         if at < 0 or not self.cache.trusts(at):
             return 0
         guess = self.cache.word(at)
-        if not is_valid(guess):  # the slot was vacant when we last looked
+        # the slot was vacant when we last looked; or this handle does not know the subtable
+        if not is_valid(guess) or not place.base:
             return 0
         # The pair is on its way while the slot is read.
         self.endpoint.prefetch(guess & ADDRESS_MASK, EXPECTED_SIZE)
-        if place.surprised:
-            self.index.end_choosing(place)
         slot = self.index.address(place, self.cache.index(at))
-        word = self.endpoint.load(slot)
+        ticket = self.endpoint.post_load(slot)
         # ORDER: the object after the slot. On another node, that takes a round trip of its own.
         if (slot ^ guess) >> NODE_SHIFT & 0xFF:
             self.endpoint.wait()
-        self.objects.load(guess & OBJECT_MASK)
+        self.objects.post_keyed(guess & OBJECT_MASK, key)
         self.endpoint.wait()
+        word = self.endpoint.result(ticket)
+        if not self.index.confirm(place):
+            return 0
         self.cache.judge(at, word)
         if word != guess:
             if not is_valid(word) or word >> 56 != place.hash & 0xFF:
                 return 0
-            self.objects.load(word & OBJECT_MASK)
+            self.objects.post_keyed(word & OBJECT_MASK, key)
             self.endpoint.wait()
         place.word = word
-        return slot if self.objects.key_is(key) else 0
+        return slot if self.objects.matches(key) else 0
 
     def _learn(self, place: Place, slot: int) -> None:
         """Note the result of a search in the cache."""
@@ -193,7 +196,7 @@ class Fusee(HashStore):
     def _attempt(
         self, place: Place, key: bytes, value: bytes, size: int, mode: int, attempt: int
     ) -> int:
-        self.index.choose(place, key)
+        self.index.post_choose(place, key)
         at = self.cache.find(place.hash)
         known = mode != INSERT and at >= 0 and self.cache.trusts(at)
         # Without backups no client reads the mark before it must be there; an update always has it.
@@ -222,8 +225,9 @@ class Fusee(HashStore):
         elif mode == UPDATE:
             return MISSING
         else:
-            if updates and place.backups:
-                self.logged.mark(reference, BIRTH, 0)
+            # Before the read of the entry, the number of backups was that which we remembered.
+            if updates == (place.backups != 0):
+                self.logged.mark(reference, BIRTH, 0 if updates else UPDATED)
                 self.endpoint.wait()
             outcome = self.writer.insert(place, key, desired, attempt)
         if outcome == DONE and place.backups:
@@ -261,7 +265,7 @@ class Fusee(HashStore):
             return outcome
 
     def _delete(self, place: Place, key: bytes) -> int:
-        self.index.choose(place, key)
+        self.index.post_choose(place, key)
         slot = self._guess(place, key)
         if not slot:
             slot = self.index.find(place, key)

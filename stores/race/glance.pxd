@@ -18,6 +18,6 @@ cdef class Glance:
 
     @cython.locals(
         index=Index, endpoint=Endpoint, left=u64, at=int, word=u64, slot=u64, stamp_at=u64,
-        stamp=u64, entry=u64, pointer=u64, more=bint,
+        stamp=u64, entry=u64, pointer=u64, more=bint, hashed=u64,
     )
     cdef object value(self, Place place, bytes key, u64 drops)

@@ -35,12 +35,18 @@ client reads them.
 
 The rest of a large object is read after such a proof of its front, and then there is another.
 
-Whatever differs, or is damaged, or lost, or held, makes a glance unproven. It raises nothing; the
-operation begins again with a pin, and says why if there is an error. What is read meanwhile can be
-anything: an address is checked before each access, a size before each copy.
+Why a key that was not found is missing: it leaves a slot only by a delete or a split. So for each
+slot that could have it there was a moment of the operation without it, and at one of these moments
+no slot had it, as for a pinned client.
 
-A fabric that orders no reads of two nodes, or memory without coherence, has no glances; nor has a
-durable pool, where a client that reads writes lines back.
+Whatever differs, or is damaged, or lost, or held, makes a glance unproven: the operation begins
+again with a pin, and says why if there is an error. What is read meanwhile can be anything: an
+address is checked before each access, a size before each copy. Each verb looks at its node's state
+after the access, so what was read of a node that has been replaced does not count. A client that
+was declared dead by another host looks at its slot last, as `unpin` does.
+
+Pools whose memory is not hardware-coherent have no glances, nor have durable ones, where a client
+that reads writes lines back. The looks of step 2 and 3 are counted in the background, as a pin is.
 """
 
 from __future__ import annotations
@@ -77,7 +83,10 @@ class Glance:
         """
         index = self.index
         endpoint = self.endpoint
-        index.locate(place, hash64(key))
+        hashed = hash64(key)
+        if endpoint.failed(index.tables[(hashed >> 32) * index.subtables >> 32]):
+            return UNPROVEN
+        index.post_locate(place, hashed)
         index.read_buckets(place)
         left = index.tagged[0] & SLOTS
         while left:

@@ -56,6 +56,11 @@ class HashStore(Store):
 
     grows = True
 
+    def __init__(self, pool: Any, kind: str, name: str, parameters: Any) -> None:
+        super().__init__(pool, kind, name, parameters)
+        self.glance: Glance | None = None
+        """Gets without a pin; None: every get has one."""
+
     def hold_parts(self, index: Index, slots: Slots, splitter: Splitter, check: Check) -> None:
         """Hold these parts. Called once, when the store is made."""
         self.index = index
@@ -68,8 +73,6 @@ class HashStore(Store):
         self.batch: Any = None
         """The rows of a batch of puts, if it has them (`batches_puts`)."""
         self.replicas = splitter.replicas
-        self.glance: Glance | None = None
-        """Gets without a pin; None: every get has one."""
         self.reserved = self.reserved_size = self.reserved_digest = 0
         """An object with a value that is there already, the value's size and its checksum: the
         next write links it. 0: it makes an object."""
@@ -84,6 +87,7 @@ class HashStore(Store):
 
     def forget(self) -> None:
         self.index.forget()
+        self.objects.forget()
 
     # ---- operations -------------------------------------------------------------------------
 
@@ -118,11 +122,16 @@ class HashStore(Store):
 
     def glanced(self, place: Place, key: bytes) -> Any:
         """The value of a key by a glance, None: it is missing, or UNPROVEN."""
+        client = self.client
         while self.endpoint.begin():
-            self.client.rejoin()
+            client.rejoin()
         try:
-            if self.client.ident:
-                return self.glance.value(place, key, self.drops)  # type: ignore[union-attr]
+            if client.ident:
+                found = self.glance.value(place, key, self.drops)  # type: ignore[union-attr]
+                # ORDER: after all reads, as in `unpin`: a client that was declared dead may have
+                # read another pool.
+                if not client.remotely_fenced or self.endpoint.load(client.slot) == client.word:
+                    return found
         except LimpetError:
             pass  # perhaps of memory that was used again: the search with a pin says
         finally:
@@ -131,7 +140,7 @@ class HashStore(Store):
 
     def search_once(self, place: Place, key: bytes) -> Any:
         """The value of a key, or None: then it is missing, unless `place.busy` is set."""
-        self.index.choose(place, key)
+        self.index.post_choose(place, key)
         slot = self.index.find(place, key)
         if self.endpoint.durable:
             self.index.depend(place, slot)
@@ -349,7 +358,7 @@ class HashStore(Store):
 
     def delete_once(self, place: Place, key: bytes) -> int:
         """DONE, MISSING, AGAIN or FULL."""
-        self.index.choose(place, key)
+        self.index.post_choose(place, key)
         slot = self.index.find(place, key)
         if slot:
             return self.slots.remove(place, slot)
@@ -400,7 +409,7 @@ class HashStore(Store):
         self, place: Place, key: bytes, value: bytes, size: int, mode: int, attempt: int
     ) -> int:
         """DONE, EXISTS, MISSING, AGAIN, FULL, or NO_MEMORY: no object of this size is ready."""
-        self.index.choose(place, key)
+        self.index.post_choose(place, key)
         reference = self.make_object(place, key, value, size)
         if not reference:
             return NO_MEMORY

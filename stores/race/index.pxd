@@ -41,6 +41,8 @@ cdef class Place:
     cdef public u64 first
     cdef public u64 second
     cdef public bint surprised
+    cdef public bint posted
+    cdef public u64 ticket
     cdef public u64 word
     cdef public u64 busy
     cdef public u64 head
@@ -76,8 +78,26 @@ cdef class Index:
 
     cdef int choose(self, Place place, bytes key) except -1
     cdef int choose_to_read(self, Place place, bytes key) except -1
-    @cython.locals(table=u64, prefix=u64, depth=u64, number=u64, entry=u64, pointer=u64, index=u64)
+    cdef int post_choose(self, Place place, bytes key) except -1
+    cdef int post_choose_to_read(self, Place place, bytes key) except -1
+    @cython.locals(pointer=u64)
     cdef int locate(self, Place place, u64 hashed) except -1
+    @cython.locals(pointer=u64)
+    cdef int post_locate(self, Place place, u64 hashed) except -1
+    @cython.final
+    @cython.locals(pointer=u64)
+    cdef bint confirm(self, Place place) except -1
+    @cython.locals(ticket=u64)
+    cdef int relocate(self, Place place, u64 pointer) except -1
+    @cython.final
+    @cython.locals(table=u64, prefix=u64, depth=u64, number=u64)
+    cdef int _aim(self, Place place, u64 hashed) except -1
+    @cython.final
+    @cython.locals(prefix=u64)
+    cdef int _descend(self, Place place) except -1
+    @cython.final
+    @cython.locals(index=u64)
+    cdef int _follow(self, Place place, u64 pointer) except -1
     @cython.final
     @cython.locals(combined=u64, first=u64, second=u64)
     cdef int _locate_in(self, Place place, u64 base) except -1
@@ -97,8 +117,16 @@ cdef class Index:
     @cython.final
     cdef int read_buckets(self, Place place) except -1
     @cython.final
-    @cython.locals(index=int)
+    cdef int read_phase(self, Place place) except -1
+    @cython.final
+    cdef int post_row(self, Place place, int row) except -1
+    @cython.final
+    cdef int row_arrived(self, Place place, int row) except -1
+    @cython.final
     cdef int read_row(self, Place place, int row) except -1
+    @cython.final
+    @cython.locals(index=int)
+    cdef int _empty_row(self, int row) except -1
     @cython.final
     cdef u64 find(self, Place place, bytes key) except? 0
     @cython.final

@@ -18,8 +18,11 @@ TXObj as of stores/rtx:
                    else     reference to the subtable with the keys, an object (words.py)
 
 A store begins with the entries of depth `depth`; no client looks at those above them. A handle
-remembers how deep a key's entry is, and where its subtable was, so one round trip reads the entry
-and the buckets.
+remembers how deep a key's entry is, and where its subtable was, so one phase reads the entry and
+the buckets: `post_choose` goes by what is remembered, and `read_buckets` looks at the entry after
+`wait`. If the entry has changed, it reads the buckets anew. Entry and buckets may be read in any
+order, and are where they lie on different nodes: an entry that has been seen with a pointer has it
+until it is split, so if it still has it, the subtable was in force all the while.
 
 A subtable is an array of groups of 192 bytes:
 
@@ -143,6 +146,9 @@ class Place:
         """Addresses of the two combined buckets."""
         self.surprised = False
         """The handle remembered another entry: the buckets can be read only in the next phase."""
+        self.posted = False
+        """The entry is as the handle remembers it; its read is posted, and `ticket` its result."""
+        self.ticket = 0
         self.word = 0
         """The word of the slot that `match` found."""
         self.busy = 0
@@ -227,35 +233,95 @@ class Index:
         """As `choose`, in an operation that only reads."""
         self.locate(place, hash64(key))
 
+    def post_choose(self, place: Place, key: bytes) -> None:
+        """As `choose`, by what this handle remembers: the read of the entry is posted, and
+        `read_buckets` looks at it."""
+        self.post_locate(place, hash64(key))
+
+    def post_choose_to_read(self, place: Place, key: bytes) -> None:
+        """As `post_choose`, in an operation that only reads."""
+        self.post_locate(place, hash64(key))
+
     def locate(self, place: Place, hashed: int) -> None:
         """As `choose`, by the key's hash."""
+        place.posted = False
+        self._aim(place, hashed)
+        pointer = self.endpoint.load(place.entry)
+        while is_split(pointer):
+            self._descend(place)
+            pointer = self.endpoint.load(place.entry)
+        self._follow(place, pointer)
+
+    def post_locate(self, place: Place, hashed: int) -> None:
+        """As `post_choose`, by the key's hash."""
+        self._aim(place, hashed)
+        place.ticket = self.endpoint.post_load(place.entry)
+        place.posted = True
+        place.surprised = False
+        pointer = self.known[(place.table << self.deepest + 1) + place.number]
+        place.pointer = pointer
+        if pointer:
+            self._locate_in(place, self.base_of(pointer))
+        else:
+            place.base = 0
+
+    def confirm(self, place: Place) -> bool:
+        """After the `wait` of `post_choose`: whether the entry is as we remembered it. If not, the
+        place is known now, and its buckets can be read."""
+        if not place.posted:
+            return True
+        place.posted = False
+        pointer = place.ticket
+        if not self.endpoint.hints:
+            pointer = self.endpoint.result(pointer)
+        if pointer == place.pointer:
+            return True
+        self.relocate(place, pointer)
+        return False
+
+    def relocate(self, place: Place, pointer: int) -> None:
+        """The entry of a key has turned out to have this pointer: go on from there."""
+        while is_split(pointer):
+            self._descend(place)
+            ticket = self.endpoint.post_load(place.entry)
+            self.endpoint.wait()
+            pointer = self.endpoint.result(ticket)
+        self._follow(place, pointer)
+        place.surprised = False
+
+    def _aim(self, place: Place, hashed: int) -> None:
+        """The entry of a key with this hash, as far as we remember."""
         table = (hashed >> 32) * self.subtables >> 32
         prefix = self.prefix(hashed)
         depth = self.depths[self._remembered(table, prefix)]
-        while True:
-            number = 1 << depth | prefix >> self.depth_max - depth
-            entry = self.entry(table, number)
-            pointer = self.endpoint.load(entry)
-            if not is_split(pointer):
-                break
-            if self.endpoint.durable:
-                self.endpoint.dirty(entry, 8)
-            self.below(number)
-            depth += 1
-            if depth > self.deepest:
-                self._remember_deeper()
-            self.depths[self._remembered(table, prefix)] = depth
-        index = (table << self.deepest + 1) + number
-        if pointer != self.known[index]:
-            self.known[index] = pointer
-            place.surprised = True
-            if self.endpoint.durable:
-                self.endpoint.dirty(entry, 8)
+        number = 1 << depth | prefix >> self.depth_max - depth
         place.hash = hashed
         place.table = table
         place.depth = depth
         place.number = number
-        place.entry = entry
+        place.entry = self.entry(table, number)
+
+    def _descend(self, place: Place) -> None:
+        """Go on from an entry that is split to its half, and remember that."""
+        if self.endpoint.durable:
+            self.endpoint.dirty(place.entry, 8)
+        self.below(place.number)
+        prefix = self.prefix(place.hash)
+        place.depth += 1
+        if place.depth > self.deepest:
+            self._remember_deeper()
+        self.depths[self._remembered(place.table, prefix)] = place.depth
+        place.number = 1 << place.depth | prefix >> self.depth_max - place.depth
+        place.entry = self.entry(place.table, place.number)
+
+    def _follow(self, place: Place, pointer: int) -> None:
+        """Go on from an entry to the subtable that it points to, if any, and remember that."""
+        index = (place.table << self.deepest + 1) + place.number
+        if pointer != self.known[index]:
+            self.known[index] = pointer
+            place.surprised = True
+            if self.endpoint.durable:
+                self.endpoint.dirty(place.entry, 8)
         place.pointer = pointer
         if pointer:
             self._locate_in(place, self.base_of(pointer))
@@ -348,10 +414,33 @@ class Index:
             self.endpoint.wait()
 
     def read_buckets(self, place: Place) -> None:
-        """Read both combined buckets into row 0 of `words`."""
+        """Read both combined buckets into row 0 of `words`; one phase, with what was posted before.
+        One more if the entry is not as we remembered it."""
         self.end_choosing(place)
-        self.read_row(place, 0)
+        self.read_phase(place)
+        while not self.confirm(place):
+            self.read_phase(place)
+
+    def read_phase(self, place: Place) -> None:
+        """Read both combined buckets into row 0 of `words`, and end the phase."""
+        self.post_row(place, 0)
         self.endpoint.wait()
+        self.row_arrived(place, 0)
+
+    def post_row(self, place: Place, row: int) -> None:
+        """Post `read_row`: after `wait`, `row_arrived`."""
+        if place.base:
+            self.tagged[row] = self.endpoint.post_tagged(
+                place.first, place.second, self.words, 32 * row, place.hash & 0xFF
+            )
+        else:
+            self._empty_row(row)
+
+    def row_arrived(self, place: Place, row: int) -> None:
+        """The phase has ended in which this row was read."""
+        # Where verbs are done at once, a ticket is the result; and only there are hints of use.
+        if place.base and not self.endpoint.hints:
+            self.tagged[row] = self.endpoint.result(self.tagged[row])
 
     def read_row(self, place: Place, row: int) -> None:
         """A row of `words`: 0-15 the first combined bucket, 16-31 the second."""
@@ -360,9 +449,13 @@ class Index:
                 place.first, place.second, self.words, 32 * row, place.hash & 0xFF
             )
         else:
-            self.tagged[row] = 0
-            for index in range(32 * row, 32 * row + 32):
-                self.words[index] = 0
+            self._empty_row(row)
+
+    def _empty_row(self, row: int) -> None:
+        """A row of a key without a subtable."""
+        self.tagged[row] = 0
+        for index in range(32 * row, 32 * row + 32):
+            self.words[index] = 0
 
     def find(self, place: Place, key: bytes) -> int:
         """Read the buckets; address of the valid slot with this key, or 0.
@@ -396,9 +489,12 @@ class Index:
                 reference = self.holds.held(place, self.address(place, index), word, key)
                 if not reference:
                     continue
-            found = self.objects.load_keyed(reference, key)
             if phases:
+                self.objects.post_keyed(reference, key)
                 self.endpoint.wait()
+                found = self.objects.matches(key)
+            else:
+                found = self.objects.load_keyed(reference, key)
             if found:
                 place.word = word
                 place.busy = 0

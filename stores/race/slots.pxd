@@ -26,7 +26,7 @@ cdef class Slots:
     cdef readonly Endpoint endpoint
     cdef readonly Objects objects
 
-    @cython.locals(word=u64, old=int, lost=bint)
+    @cython.locals(word=u64, old=int, ticket=u64)
     cpdef int replace(self, Place place, u64 slot, u64 desired) except -1
     cdef u64 link_of(self, u64 slot, u64 head) except? 0
     cdef u64 old_link_of(self, u64 link) noexcept
@@ -42,15 +42,16 @@ cdef class Slots:
     cpdef bint _has_rival(self, Place place, int row, u64 slot) except -1
     @cython.locals(row=int, count=int)
     cpdef int _free_replaced(self, Batch batch) except -1
-    @cython.locals(index=int, slot=u64, vacant=u64, tentative=u64)
+    @cython.locals(index=int, slot=u64, vacant=u64, tentative=u64, ticket=u64)
     cpdef int insert(self, Place place, bytes key, u64 desired, u64 attempt) except -1
-    @cython.locals(lost=bint)
+    @cython.locals(ticket=u64)
     cpdef bint decide(self, u64 slot, u64 tentative, u64 desired) except -1
     cpdef bint goes_on(self, Place place, bytes key, u64 slot, u64 attempt) except -1
     @cython.locals(fingerprint=u64, index=int, word=u64, theirs=u64)
     cpdef bint rival(self, Place place, bytes key, u64 slot, u64 attempt) except -1
     cpdef bint goes_first(self, u64 theirs, u64 slot, u64 attempt) except -1
+    @cython.locals(ticket=u64)
     cpdef bint kick(self, u64 slot, u64 word) except -1
     cpdef u64 vacated(self, u64 word) except? 0
-    @cython.locals(word=u64, lost=bint)
+    @cython.locals(word=u64, old=int, ticket=u64)
     cpdef int remove(self, Place place, u64 slot) except -1

@@ -64,10 +64,10 @@ class Slots:
             # ORDER: the new object persists before a slot links to it.
             self.endpoint.persist()
         # LINEARIZES: update
-        lost = self.endpoint.cas(slot, word, desired) != word
+        ticket = self.endpoint.post_cas(slot, word, desired)
         # CRASH(updated): the old object is in the client journal and no longer linked.
         self.endpoint.wait()
-        if lost:
+        if self.endpoint.result(ticket) != word:
             return AGAIN
         self.client.exchange(0, old)
         return DONE
@@ -92,7 +92,8 @@ class Slots:
         endpoint = self.endpoint
         inserts = 0
         if endpoint.durable:
-            # ORDER: the new objects persist before a slot links to them.
+            # ORDER: the new objects are written, and persist, before a slot links to them.
+            endpoint.wait()
             endpoint.persist()
         self.begin_changes()
         for row in range(batch.count):
@@ -199,10 +200,12 @@ class Slots:
         tentative = desired | TENTATIVE
         self.client.retarget(0, slot)
         vacant = self.index.words[index]
-        if self.endpoint.cas(slot, vacant, tentative) != vacant:
-            self.endpoint.wait()
-            return AGAIN
+        ticket = self.endpoint.post_cas(slot, vacant, tentative)
         # CRASH(inserting): readers pass over the tentative slot; other inserts may empty it.
+        # ORDER: the buckets after the CAS, which is on the same node.
+        self.index.read_phase(place)
+        if self.endpoint.result(ticket) != vacant:
+            return AGAIN
         if not self.goes_on(place, key, slot, attempt):
             return AGAIN
         if self.endpoint.durable:
@@ -215,14 +218,18 @@ class Slots:
     def decide(self, slot: int, tentative: int, desired: int) -> bool:
         """Decide an insert; False: another client has emptied its slot."""
         # LINEARIZES: insert
-        lost = self.endpoint.cas(slot, tentative, desired) != tentative
+        ticket = self.endpoint.post_cas(slot, tentative, desired)
         self.endpoint.wait()
-        return not lost
+        if self.endpoint.result(ticket) != tentative:
+            return False
+        if not self.endpoint.durable:
+            # It is linked, so `unpin` need not look; in a durable pool it has the link persist.
+            self.client.drop(0)
+        return True
 
     def goes_on(self, place: Place, key: bytes, slot: int, attempt: int) -> bool:
-        """Whether an insert that has put its word into `slot` may decide: no other slot has the
-        key, and no rival stands in the way."""
-        self.index.read_buckets(place)
+        """Whether an insert that has put its word into `slot`, and then read the buckets, may
+        decide: no other slot has the key, and no rival stands in the way."""
         if self.index.match(place, key, 0, True):
             return False
         return not self.rival(place, key, slot, attempt)
@@ -237,8 +244,9 @@ class Slots:
             theirs = self.index.address(place, index)
             if theirs == slot:
                 continue
-            self.objects.load(word & REFERENCE_MASK & ~TENTATIVE)
-            if not self.objects.key_is(key):
+            self.objects.post_keyed(word & REFERENCE_MASK & ~TENTATIVE, key)
+            self.endpoint.wait()
+            if not self.objects.matches(key):
                 continue
             if self.goes_first(theirs, slot, attempt):
                 return True
@@ -253,7 +261,9 @@ class Slots:
 
     def kick(self, slot: int, word: int) -> bool:
         """Clear the slot of an undecided insert; False: it has changed."""
-        return self.endpoint.cas(slot, word, 0) == word
+        ticket = self.endpoint.post_cas(slot, word, 0)
+        self.endpoint.wait()
+        return self.endpoint.result(ticket) == word
 
     def vacated(self, word: int) -> int:
         """The word of a slot after its pair, with this word, was deleted."""
@@ -264,9 +274,15 @@ class Slots:
         word = place.word
         if word & FROZEN:
             return FULL
-        self.client.log(word & REFERENCE_MASK, slot)
+        old = self.client.log(word & REFERENCE_MASK, slot)
         # LINEARIZES: delete
-        lost = self.endpoint.cas(slot, word, self.vacated(word)) != word
+        ticket = self.endpoint.post_cas(slot, word, self.vacated(word))
         # CRASH(deleted): the old object is in the client journal and no longer linked.
         self.endpoint.wait()
-        return AGAIN if lost else DONE
+        if self.endpoint.result(ticket) != word:
+            return AGAIN
+        if not self.endpoint.durable:
+            # It is not linked any more, so `unpin` need not look; in a durable pool it has the slot
+            # persist before the object is freed.
+            self.client.release(old)
+        return DONE

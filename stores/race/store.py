@@ -45,6 +45,7 @@ class Race(HashStore):
         stamped = None
         if objects is None:
             objects = stamped = StampedObjects(pool.heap, pool.client)
+            objects.posts = True
         index = Index(pool, name, parameters, objects, attach(pool, name, parameters), Holds(name))
         slots = Slots(index, pool.client)
         self.hold_parts(index, slots, Splitter(pool, index, parameters), Check(pool, index))
@@ -64,7 +65,7 @@ class Race(HashStore):
         return self.within(self._take_once, as_bytes("key", key), take)
 
     def _take_once(self, key: bytes, take: Callable[[], Any]) -> Any:
-        self.index.choose(self.place, key)
+        self.index.post_choose(self.place, key)
         slot = self.index.find(self.place, key)
         if self.endpoint.durable:
             self.index.depend(self.place, slot)
@@ -92,7 +93,7 @@ class Race(HashStore):
     def _swap_once(self, key: bytes, expected: bytes, value: bytes | None, size: int) -> int:
         """DONE, EXISTS: the value is another one, MISSING, AGAIN, FULL or NO_MEMORY."""
         place = self.place
-        self.index.choose(place, key)
+        self.index.post_choose(place, key)
         slot = self.index.find(place, key)
         if self.endpoint.durable:
             self.index.depend(place, slot)

@@ -19,6 +19,7 @@ from kit.mutants.uncompiled import FUSEE, Change, always, replaced, store_in_for
 from limpet.fault.explore.explorer import Exploration
 from limpet.fault.matrix.fault_profile import FAULT_PROFILES
 from limpet.shm import pool as pool_module
+from limpet.shm.endpoint.fabric import words_tagged
 from limpet.shm.endpoint.layout import NODE_SHIFT, VIEW
 from limpet.shm.replicas.view import View
 from limpet.stores.fusee.links import OLD
@@ -292,6 +293,69 @@ def never_takes_it_back(mark: Any) -> Any:
     return run
 
 
+# ---- phases --------------------------------------------------------------------------------------
+
+
+def searches(look: Any) -> Any:
+    """`Fusee._search`, with a look at the buckets before their phase has ended."""
+
+    def run(self: Any, place: Any, key: bytes) -> Any:
+        index = self.index
+        index.choose_to_read(place, key)
+        index.end_choosing(place)
+        index.post_row(place, 0)
+        look(index, place)
+        self.endpoint.wait()
+        return self.objects.value() if index.match(place, key, 0, True) else None
+
+    return run
+
+
+def looks_at_a_ticket(index: Any, place: Any) -> None:
+    index.row_arrived(place, 0)
+
+
+def looks_at_words(index: Any, place: Any) -> None:
+    index.tagged[0] = words_tagged(index.words, 0, 32, place.hash & 0xFF)
+
+
+class LateWrite:
+    """Writes an object in the phase of the first CAS of a slot that has it, before that CAS."""
+
+    def __init__(self) -> None:
+        self.write: Any = None
+
+    def note(self, write_hashed: Any) -> Any:
+        """In place of the write of an object: note it."""
+        self.write = write_hashed
+
+        def run(logged: Any, *arguments: Any) -> None:
+            logged.__dict__["later"] = arguments
+
+        return run
+
+    def first(self, change: Any) -> Any:
+        """The change of a slot, with the write of the noted object before it."""
+
+        def run(owner: Any, *arguments: Any) -> Any:
+            objects = owner.logged if hasattr(owner, "logged") else owner.objects
+            later = objects.__dict__.pop("later", None)
+            if later:
+                self.write(objects, *later)
+            return change(owner, *arguments)
+
+        return run
+
+
+IN_ONE_PHASE: Final = LateWrite()
+IN_ONE_PHASE_OF_RACE: Final = LateWrite()
+RACE_IN_ONE_PHASE: Final = (
+    Change("records", "Objects.write_hashed", IN_ONE_PHASE_OF_RACE.note),
+    Change("race/slots", "Slots.replace", IN_ONE_PHASE_OF_RACE.first),
+    Change("race/slots", "Slots.insert", IN_ONE_PHASE_OF_RACE.first),
+)
+"""The same in `race`, where object and slot are on one node: it holds."""
+
 # ---- the cache -----------------------------------------------------------------------------------
 
 
@@ -303,10 +367,8 @@ def guesses(object_first: bool = False, compares: bool = True) -> Any:
         if at < 0 or not self.cache.trusts(at):
             return 0
         guess = self.cache.word(at)
-        if not is_valid(guess):
+        if not is_valid(guess) or not place.base:
             return 0
-        if place.surprised:
-            self.index.end_choosing(place)
         slot = self.index.address(place, self.cache.index(at))
         if object_first:
             self.objects.load(guess & OBJECT_MASK)
@@ -401,7 +463,7 @@ _EXPLORED_TRAPS: Final = (
     Mutant(
         "f8-primary-cas-unchecked", ("history", "check"),
         (replaced(WRITER, "ReplicatedSlots._decide", decides_unchecked), *HASTY),
-        exploration={"program": "ic|id", "stalls": 1, "seed": 21},
+        exploration={"program": "ic|id", "stalls": 1, "seed": 3},
     ),
     Mutant(
         "f10-no-look-for-rivals", ("history", "check"),
@@ -492,6 +554,24 @@ READS_ANYTHING: Final = Mutant(
 """These are shown step by step: it takes many schedules to come by them."""
 
 OWN: Final = (
+    Mutant(
+        "a-ticket-is-looked-at-before-wait", ("client 0", "client 1"),
+        (replaced("fusee/store", "Fusee._search", searches(looks_at_a_ticket)),),
+        exploration={"program": "ga|ga"},
+    ),
+    Mutant(
+        "words-are-looked-at-before-wait", ("history",),
+        (replaced("fusee/store", "Fusee._search", searches(looks_at_words)),),
+        exploration={"program": "ga|ga"},
+    ),
+    Mutant(
+        "object-and-proposals-in-one-phase", ("history", "check", "client 0", "client 1"),
+        (
+            Change("fusee/log", "LoggedObjects.write_hashed", IN_ONE_PHASE.note),
+            Change(SLOT, "ReplicatedSlot.propose", IN_ONE_PHASE.first),
+        ),
+        exploration={"program": "ua|ua ga", "crashes": 1},
+    ),
     Mutant(
         "updates-are-not-marked", ("history", "check"),
         (Change("fusee/log", "LoggedObjects._write_all", born(0)),),

@@ -1,0 +1,76 @@
+"""A fabric waits as often as there are round trips: `race` and `fusee` are written in phases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+NODES = 4
+
+
+def warm(store: Any) -> Any:
+    """Have memory at hand on every node, and every subtable known."""
+    for number in range(24):
+        for size in (20, 120, 9000):
+            store.put(b"warm-%d" % number, bytes(size))
+            store.delete(b"warm-%d" % number)
+    return store
+
+
+def costs(store: Any, work: Callable[[], object]) -> tuple[int, int]:
+    """Round trips and exchanges."""
+    before = store.stats()
+    work()
+    after = store.stats()
+    found = tuple(int(after[name] - before[name]) for name in ("round_trips", "exchanges"))
+    return found[0], found[1]
+
+
+@pytest.mark.parametrize("value", [b"value", b"v" * 8000])
+def test_exchanges_of_race_are_its_round_trips(pools: Any, value: bytes) -> None:
+    store = warm(pools(nodes=2).store("race", name="test", capacity=300))
+    large = len(value) > 4096
+    assert costs(store, lambda: store.get(b"k")) == (1, 1)
+    assert costs(store, lambda: store.insert(b"k", value)) == (3, 3)
+    assert costs(store, lambda: store.get(b"k")) == (2 + large, 2 + large)
+    assert costs(store, lambda: store.get_slice(b"k", 1, 3)) == (2 + large, 2 + large)
+    assert costs(store, lambda: store.update(b"k", value)) == (3, 3)
+    assert costs(store, lambda: store.put(b"k", value)) == (3, 3)
+    assert costs(store, lambda: store.delete(b"k")) == (3, 3)
+
+
+@pytest.mark.parametrize("replicas", [2, 3, 4])
+@pytest.mark.parametrize("kind", ["fusee", "fusee-cr", "fusee-nc"])
+def test_exchanges_of_fusee_are_its_round_trips(pools: Any, kind: str, replicas: int) -> None:
+    store = warm(pools(nodes=NODES).store(kind, name="test", capacity=300, replicas=replicas))
+    more = replicas - 2 if kind == "fusee-cr" else 0
+    searches = 2 if kind == "fusee-nc" else 1
+    insert, change = 4 + more, 3 + searches + more
+    assert costs(store, lambda: store.get(b"k")) == (1, 1)
+    assert costs(store, lambda: store.insert(b"k", b"1")) == (insert, insert)
+    assert costs(store, lambda: store.get(b"k")) == (searches, searches)
+    assert costs(store, lambda: store.update(b"k", b"2")) == (change, change)
+    assert costs(store, lambda: store.put(b"k", b"3")) == (change, change)
+    assert costs(store, lambda: store.delete(b"k")) == (change, change)
+
+
+def test_a_handle_that_knows_nothing_reads_the_entry_first(pools: Any) -> None:
+    store = warm(pools(nodes=NODES).store("race", name="test", capacity=300))
+    store.put(b"k", b"v")
+    store.forget()
+    assert costs(store, lambda: store.get(b"k")) == (3, 3)
+
+
+def test_words_of_the_control_segment_are_counted_apart(pools: Any) -> None:
+    """On a fabric: the two looks of a glance, or the pin; of a write also the pressure, the used
+    bits and HOLDS."""
+    store = warm(pools(nodes=2).store("race", name="test", capacity=300))
+    store.put(b"k", b"v")
+    found = []
+    for work in (lambda: store.get(b"k"), lambda: store.update(b"k", b"w")):
+        before = store.stats()["background"]["exchanges"]
+        work()
+        found.append(store.stats()["background"]["exchanges"] - before)
+    assert found == [2, 5]
