@@ -16,6 +16,7 @@ cdef class Mark:
 cdef class Channel
 
 cdef class Operation:
+    cdef readonly bint anyhow
     cdef Channel channel
 
 cdef class Channel:

@@ -57,11 +57,18 @@ class Mark:
 class Operation:
     """One operation of a channel, as a context manager: see `Client.__enter__`."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: Channel, anyhow: bool = False) -> None:
+        """`anyhow`: also if the channel's name is lost with its node."""
         self.channel = channel
+        self.anyhow = anyhow
 
     def __enter__(self) -> None:
-        self.channel.enter()
+        try:
+            self.channel.enter()
+        except NodeFailed:
+            if not self.anyhow:
+                raise
+            self.channel.client.enter()
         self.channel.client.note_frame()
 
     def __exit__(self, *error: object) -> None:
@@ -199,9 +206,10 @@ class Channel:
         """End an operation, however it went."""
         self.client.leave()
 
-    def operation(self) -> Operation:
-        """`with channel.operation():` is `enter` and `leave`, for Python that is not compiled."""
-        return Operation(self)
+    def operation(self, anyhow: bool = False) -> Operation:
+        """`with channel.operation():` is `enter` and `leave`, for Python that is not compiled.
+        `anyhow`: also if the channel's name is lost with its node."""
+        return Operation(self, anyhow)
 
     # ---- participants -----------------------------------------------------------------------
 

@@ -23,9 +23,19 @@ pytestmark = pytest.mark.either_build("the same lines on either build")
 COMPILED = BUILD == "compiled"
 RACE = (
     "stores/records",
+    "stores/stamped",
     *(
         f"stores/race/{name}"
-        for name in ("index", "slots", "splitter", "check", "hash_store", "store")
+        for name in (
+            "index",
+            "glance",
+            "batch",
+            "slots",
+            "splitter",
+            "check",
+            "hash_store",
+            "store",
+        )
     ),
 )
 

@@ -373,8 +373,8 @@ def test_journal_left_by_an_interrupted_operation_is_settled_by_the_next(pools: 
     (store,) = stores(pool)
     store.put(b"warm", OLD)
 
-    left = [Interrupted, Interrupted]
-    """The end of an operation that is cut off tries once more."""
+    left = [Interrupted, Interrupted, Interrupted]
+    """A delete frees the old object; the end of an operation that is cut off tries twice more."""
 
     def interrupt(verb: str, address: int) -> None:
         if verb == "mcas" and left:

@@ -160,13 +160,10 @@ class Array(Elements):
 
     def _turn(self, expected: int, desired: int) -> int:
         """Change the state of the stripes if it is `expected`; the old one."""
-        self.enter()
-        try:
+        with self.operation():
             found = self.endpoint.cas(self.address, expected, desired)
             self.endpoint.wait()
             return int(found)
-        finally:
-            self.leave()
 
     def _remove(self) -> None:
         if self.parent is None:
@@ -306,7 +303,7 @@ class Array(Elements):
         """
         self._require_coherent()
         found = []
-        with _Anyhow(self) if skip_lost else self.operation():
+        with self.operation(skip_lost):
             for stripe in range(self.stripes):
                 try:
                     view = self._view(stripe)
@@ -366,22 +363,6 @@ class Array(Elements):
         """The memory of `numpy()` as a buffer, from Python 3.12 on; no copy."""
         buffer: Any = self.numpy()
         return memoryview(buffer)
-
-
-class _Anyhow:
-    """An operation of an array whose own region may be lost."""
-
-    def __init__(self, array: Array) -> None:
-        self.array = array
-
-    def __enter__(self) -> None:
-        try:
-            self.array.enter()
-        except NodeFailed:
-            self.array.client.enter()
-
-    def __exit__(self, *error: object) -> None:
-        self.array.leave()
 
 
 def open_array(
