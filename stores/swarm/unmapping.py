@@ -49,6 +49,7 @@ class Unmapping:
         pointer = place.pointer
         offset = (self.slot.link_address & PLACE_BITS) - (pointer & ADDRESS_MASK)
         won = False
+        self.slot.current = place.word
         while True:
             held = self.client.log(reference, self.slot.link_address | OLD)
             try:
@@ -69,6 +70,9 @@ class Unmapping:
                 if not self.tables.outlive(error.node):
                     raise
                 self.slot.go_to(self.slot.link_address)
+            # No look yet at the slot in the half, or on the nodes that are left: the round finds
+            # out whether it is frozen.
+            self.slot.current = word
         self.recycling.dispose(reference)
         self.client.release(held)
         return won
@@ -78,6 +82,6 @@ class Unmapping:
         at = self.recycling.heap.replica(word & OBJECT_MASK, 0) + DEATH
         winner = self.endpoint.cas(at, 0, ticket) or ticket
         self.endpoint.wait()
-        self.endpoint.cas(self.slot.address, word, winner)
+        self.slot.current = self.endpoint.cas(self.slot.address, word, winner)
         self.endpoint.wait()
         return winner == ticket
