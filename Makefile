@@ -78,8 +78,8 @@ rack: .venv/tools
 # crash matrix, the tests of both builds with other random choices.
 RECOVERED := race rtx-race dtx-race fusee fusee-cr fusee-nc clover rcuckoo loco rtx-sherman \
     dtx-sherman pdpm swarm dm-abd
-CHANNELS := counter array array-d atomic_var owned_var sst shared_region power_controller event barrier \
-    barrier-continue rendezvous lock lock-recursive condition queue ring ring-skip
+CHANNELS := counter array array-d array-striped atomic_var owned_var sst shared_region power_controller event \
+    barrier barrier-continue rendezvous lock lock-recursive condition queue ring ring-skip
 EXPLORE := drill explore race --schedules 20000 --crashes 2
 soak: .venv/tools .venv-pure/built
 	set -e; end=$$(( $$(date +%s) + 60 * $(SOAK_MINUTES) )); \

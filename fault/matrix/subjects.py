@@ -87,7 +87,10 @@ class StoreSubject(Subject):
                     self.store.delete(key)
 
     def read(self, number: int) -> None:
-        self.store.get(self.keys[number % KEYS])
+        key = self.keys[number % KEYS]
+        self.store.get(key)
+        # A get of race has no pin (glance.py), and no step at which a client could stop.
+        self.store.get_many([key])
 
     def elsewhere(self, number: int) -> None:
         with contextlib.suppress(StoreFull):

@@ -98,8 +98,8 @@ class CacheStore(HashStore):
     @staticmethod
     def make(pool: Any, name: str, parameters: Any) -> None:
         """Make the regions; zeros are an empty cache. Raises StoreFull as `race` does."""
-        regions.make(pool, name, parameters.subtables, parameters.region_size)
         require_room(pool, name, parameters)
+        regions.make(pool, name, parameters.subtables, parameters.region_size)
 
     @staticmethod
     def unmake(pool: Any, name: str, parameters: Any) -> None:

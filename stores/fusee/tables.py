@@ -67,6 +67,7 @@ def make_directories(pool: Any, name: str, parameters: Any) -> None:
     """Make the regions of the replicas of all directories; zeros are an empty table."""
     if parameters.subtables % pool.parameters.nodes and parameters.subtables != 1:
         raise StoreMismatch(f"{name}: {parameters.subtables} subtables do not fit the nodes")
+    require_room(pool, name, parameters, parameters.replicas)
     for subtable in range(parameters.subtables):
         for replica in range(parameters.replicas):
             node = (subtable + replica) % pool.parameters.nodes
@@ -77,7 +78,6 @@ def make_directories(pool: Any, name: str, parameters: Any) -> None:
                     raise
                 # the node gets its replica when it is replaced
                 pool.view.fail_if_lost(node)
-    require_room(pool, name, parameters, parameters.replicas)
 
 
 def are_complete(pool: Any, name: str, parameters: Any) -> bool:

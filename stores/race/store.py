@@ -135,8 +135,8 @@ def attach(pool: Any, name: str, parameters: Any) -> list[int]:
 
 def make_directories(pool: Any, name: str, parameters: Any) -> None:
     """Make the directories. Raises StoreFull as `require_room`."""
-    regions.make(pool, name, parameters.subtables, parameters.directory_size)
     require_room(pool, name, parameters)
+    regions.make(pool, name, parameters.subtables, parameters.directory_size)
 
 
 def unmake_directories(pool: Any, name: str, parameters: Any) -> None:

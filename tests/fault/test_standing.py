@@ -30,7 +30,8 @@ compiled_only = pytest.mark.skipif(limpet.build != "compiled", reason="caught by
 def test_every_kind_of_store_and_every_channel_is_a_subject() -> None:
     """A channel is registered, or it is named as a part of others."""
     sources = [path.read_text() for path in Path(channels.__file__).parent.rglob("*.py")]
-    found = set(re.findall(r"\bkind=\"(\w+)\"", "".join(sources)))
+    # but for an argument of numpy
+    found = set(re.findall(r"^(?!.*\bnp\.).*\bkind=\"(\w+)\"", "".join(sources), re.M))
     assert found == {*CHANNELS, *PARTS}
     assert {*SUBJECTS} == {*KINDS, *CHANNELS}
 

@@ -72,7 +72,7 @@ def test_a_call_of_a_channel_happens_or_does_not(kind: str, dimension: str) -> N
 
 def test_every_kind_of_channel_is_registered() -> None:
     """All that a program can open by name, but for what is only a part of others."""
-    parts = {"KeyLocks", "Kept", "Places", "Positions", "Registers"}
+    parts = {"Elements", "KeyLocks", "Kept", "Places", "Positions", "Registers"}
     there, waiting = set(), [Channel]
     while waiting:
         cls = waiting.pop()

@@ -174,24 +174,24 @@ IN_PART: dict[str, Any] = {"coherent": False, "coherent_bytes": 4 << 20}
 
 
 @pytest.mark.parametrize(
-    ("kind", "options", "memory"),
+    ("kind", "capacity", "options", "memory"),
     [
-        ("fusee", {"replicas": 2}, {}),
-        ("swarm", {"replicas": 3}, {}),
-        pytest.param("race", {}, IN_PART, marks=compiled_only),
-        pytest.param("fusee", {"replicas": 2}, IN_PART, marks=compiled_only),
+        ("fusee", 1 << 20, {"replicas": 2}, {}),
+        ("swarm", 1 << 19, {"replicas": 3}, {}),
+        pytest.param("race", 1 << 20, {}, IN_PART, marks=compiled_only),
+        pytest.param("fusee", 1 << 19, {"replicas": 2}, IN_PART, marks=compiled_only),
     ],
 )
 def test_capacity_that_cannot_fit_is_refused_when_the_store_is_made(
-    pools: Any, kind: str, options: dict[str, int], memory: dict[str, Any]
+    pools: Any, kind: str, capacity: int, options: dict[str, int], memory: dict[str, Any]
 ) -> None:
     """One replica of the index in all of the memory would fit."""
     pool = pools(nodes=3, node_size="8MiB", **memory)
     with pytest.raises(limpet.StoreFull, match="no room for the index"):
-        pool.store(kind, name="s", capacity=524_288, **options)
+        pool.store(kind, name="s", capacity=capacity, **options)
     assert nothing_is_taken(pool)
     assert pool.stores() == []
-    pool.store(kind, name="s", capacity=131_072, **options).put(b"k", b"v")
+    pool.store(kind, name="s", capacity=capacity // 4, **options).put(b"k", b"v")
 
 
 def test_failed_region_is_void_and_made_again(pools: Any) -> None:
