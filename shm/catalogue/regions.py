@@ -94,12 +94,14 @@ class Regions:
         make: Callable[[Region], None] | None = None,
         *,
         whole: bool = False,
+        pinned: bool = False,
     ) -> Region:
         """The region of that name on `node`, `size` bytes; made, zero-filled, if it was not there.
 
-        `whole`: of whole blocks, also if it is small, so that no object is allocated. Else the
-        caller is not pinned. Raises StoreFull when the node has no memory for it, StoreMismatch
-        when the region exists with another size.
+        `whole`: of whole blocks, also if it is small, so that no object is allocated. `pinned`:
+        the caller is pinned, and stays so, as the leader must; then no memory is reclaimed for an
+        object. If neither is said, the caller is not pinned. Raises StoreFull when the node has no
+        memory for it, StoreMismatch when the region exists with another size.
         """
         client = self.membership.ident
         count = -(-size // self.block_size)
@@ -108,7 +110,7 @@ class Regions:
         spared = 0 if name.startswith(INTERNAL) else self.blocks.reserve
 
         def plan(index: int) -> bytes:
-            self._unlink(node, index)
+            self._unlink(node, index, pinned)
             first = self._claim(node, count, spared) if count else 0
             if first is None:
                 mend = "create the pool with larger nodes"
@@ -126,14 +128,14 @@ class Regions:
                 self.blocks.make_region(node, first, blocks, client, mark)
                 self._fill(address(node, self.first_block + first * self.block_size), size)
             else:
-                self._link_object(node, index, size, name.startswith(INTERNAL))
+                self._link_object(node, index, size, name.startswith(INTERNAL), pinned)
             if make is not None:
                 make(self._region(node, index, payload))
 
         undone: list[int] = []
 
         def undo(index: int, payload: bytes) -> None:
-            self._unlink(node, index)
+            self._unlink(node, index, pinned)
             undone.append(self._extent(node, payload)[3])
 
         try:
@@ -181,13 +183,14 @@ class Regions:
             self.blocks.endpoint.write(start + done, _ZEROS[: min(len(_ZEROS), size - done)])
             self.membership.progress()
 
-    def _link_object(self, node: int, index: int, size: int, internal: bool) -> None:
+    def _link_object(self, node: int, index: int, size: int, internal: bool, pinned: bool) -> None:
         """Have the entry link to an object for a region of `size` bytes, filled with zeros."""
         link = self.directories[node].link(index)
         allocator = self.allocator.coherent()
         room = size + _LINE
         while not self.blocks.endpoint.load(link):
-            self.client.pin()
+            if not pinned:
+                self.client.pin()
             try:
                 place = self.client.held
                 reference = allocator.allocate(node, room)
@@ -202,15 +205,20 @@ class Regions:
                         self.client.drop(place)
                     return
             finally:
-                self.client.unpin()
-            allocator.replenish_within(node, [room], update=internal)
+                if not pinned:
+                    self.client.unpin()
+            if not pinned:
+                allocator.replenish_within(node, [room], update=internal)
+            elif not allocator.make_ready(node, room, 1, True):
+                raise StoreFull(allocator.relief.why_full(node, room))
 
-    def _unlink(self, node: int, index: int) -> None:
+    def _unlink(self, node: int, index: int, pinned: bool = False) -> None:
         """Free the object that the entry links to, if there is one. Its region is used no more."""
         link = self.directories[node].link(index)
         if not self.blocks.endpoint.load(link):
             return
-        self.client.pin()
+        if not pinned:
+            self.client.pin()
         try:
             # ORDER: pinned before the link is read, so what it names is not used anew meanwhile.
             reference = self.blocks.endpoint.load(link)
@@ -222,7 +230,8 @@ class Regions:
             else:
                 self.client.drop(place)
         finally:
-            self.client.unpin()
+            if not pinned:
+                self.client.unpin()
 
     def find(self, node: int, name: str) -> Region | None:
         """The region of that name on `node`, or None."""

@@ -144,7 +144,8 @@ class Restoring:
 
     def _new_region(self, table: int, replica: int) -> Any:
         try:
-            return obtain_directory(self.pool, self.name, self.parameters, table, replica)
+            # ORDER: pinned all the time: a leader that unpins leads no more, but another client.
+            return obtain_directory(self.pool, self.name, self.parameters, table, replica, True)
         except StoreFull as error:
             raise StoreFull(f"{error}, or delete entries and replace the node again") from error
 

@@ -57,10 +57,17 @@ def region_name(name: str, table: int) -> str:
     return f"{name}/{table}"
 
 
-def obtain_directory(pool: Any, name: str, parameters: Any, table: int, replica: int = 0) -> Any:
-    """The region of a directory's replica, made if it is not there. They are on adjacent nodes."""
+def obtain_directory(
+    pool: Any, name: str, parameters: Any, table: int, replica: int = 0, pinned: bool = False
+) -> Any:
+    """The region of a directory's replica, made if it is not there. They are on adjacent nodes.
+
+    `pinned`: as of `Regions.obtain`.
+    """
     node = (table + replica) % pool.parameters.nodes
-    return pool.regions.obtain(node, region_name(name, table), parameters.directory_size)
+    return pool.regions.obtain(
+        node, region_name(name, table), parameters.directory_size, pinned=pinned
+    )
 
 
 def make_directories(pool: Any, name: str, parameters: Any) -> None:

@@ -17,6 +17,7 @@ from kit.stores import sound
 from kit.waiting import until
 
 import limpet
+from limpet.shm.endpoint.slots import PIN
 from limpet.shm.replicas.replacement import Replacement
 from limpet.stores.fusee import restoring, tables
 from limpet.stores.registry import KINDS, store_class
@@ -217,6 +218,30 @@ def test_another_node_is_lost_while_one_is_replaced(
     there(store, 0)
     store.pool.replace_node(nodes - 2)
     there(store, 0)
+    sound(store)
+
+
+def test_a_leader_stays_pinned_while_it_makes_a_small_directory(
+    make_store: Callable[..., Any], kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It unpinned, so another client took the lead, and the node was marked lost once more."""
+    store = make_store(pool_nodes=3, capacity=10, limit=10, replicas=replicas_of(kind, 1))
+    store.put(b"k", b"v")
+    pool = store.pool
+    pool.fail_node(0)
+    obtain, pins = restoring.obtain_directory, []
+
+    def obtained(*given: Any) -> Any:
+        region = obtain(*given)
+        assert region.size <= pool.layout.block_size // 2
+        pins.append(pool.endpoint.load(pool.client.slot + PIN))
+        return region
+
+    monkeypatch.setattr(restoring, "obtain_directory", obtained)
+    pool.replace_node(0)
+    assert pins
+    assert all(pins)
+    assert store.get(b"k") == b"v"
     sound(store)
 
 
