@@ -78,8 +78,8 @@ def _run(url: str, store: str, processes: int, keys: int, seconds: float, seed: 
 def together(
     work: Callable[..., None], processes: int, arguments: tuple[Any, ...], seconds: float
 ) -> list[Any]:
-    """What processes that do `work` send, each with these arguments, its number, a `Start` and a
-    pipe. LimpetError: one has sent nothing a minute after these seconds."""
+    """The messages of processes that do `work`, each with these arguments, its number, a `Start`
+    and a pipe. LimpetError: one has sent nothing a minute after these seconds."""
     context = multiprocessing.get_context("fork")
     start = Start(processes)
     pipes, ends, workers = [], [], []

@@ -109,7 +109,7 @@ def at_once(endpoint: SimulatedEndpoint, verb: str, addr: int, words: int) -> in
 
 
 def _drop(result: Any) -> None:
-    """What `wait` does for a verb without a result, or with a ticket."""
+    """The part of `wait` for a verb without a result, or with a ticket."""
 
 
 def _by_due(posted: Posted) -> int:

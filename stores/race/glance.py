@@ -40,10 +40,10 @@ slot that could have it there was a moment of the operation without it, and at o
 no slot had it, as for a pinned client.
 
 Whatever differs, or is damaged, or lost, or held, makes a glance unproven: the operation begins
-again with a pin, and says why if there is an error. What is read meanwhile can be anything: an
-address is checked before each access, a size before each copy. Each verb looks at its node's state
-after the access, so what was read of a node that has been replaced does not count. A client that
-was declared dead by another host looks at its slot last, as `unpin` does.
+again with a pin, and says why if there is an error. The words that are read meanwhile can be
+anything: an address is checked before each access, a size before each copy. Each verb looks at its
+node's state after the access, so what was read of a node that has been replaced does not count. A
+client that was declared dead by another host looks at its slot last, as `unpin` does.
 
 Pools whose memory is not hardware-coherent have no glances, nor have durable ones, where a client
 that reads writes lines back. The looks of step 2 and 3 are counted in the background, as a pin is.

@@ -175,7 +175,7 @@ def test_keys_that_do_not_fit_a_batch_are_put_in_their_order(make_store: Make) -
 
 @pytest.mark.parametrize("kind", BATCHED)
 def test_a_batch_in_a_full_pool_says_so(make_store: Make) -> None:
-    """What stands before the key that has no room is put; some after it may be."""
+    """All that stands before the key without room is put; some after it may be."""
     store = make_store(pool_nodes=1)
     keys: list[bytes] = []
 

@@ -112,7 +112,7 @@ class Element:
     # ---- changes --------------------------------------------------------------------------------
 
     def operand(self, how: int, value: Any) -> Any:
-        """What `after` takes for a change by `value`. Raises ParameterError."""
+        """The argument of `after` for a change by `value`. Raises ParameterError."""
         kind = self.dtype.kind
         if how != ADD:
             if kind not in "iub":

@@ -24,7 +24,7 @@ GAP: Final = 256
 
 
 class Selection(NamedTuple):
-    """What an index selects: `numbers`, or, if that is None, those from `first` on."""
+    """The elements of an index: `numbers`, or, if that is None, those from `first` on."""
 
     shape: tuple[int, ...]
     first: int
