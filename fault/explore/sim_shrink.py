@@ -13,6 +13,8 @@ NOT_REPEATABLE: Final = "not repeatable"
 """Names a failure that its own schedule does not repeat."""
 TRIALS_MAX: Final = 3000
 """Runs that shrinking takes, at most."""
+STEPS_MAX: Final = 4_000_000
+"""Steps of all these runs, at most: half a minute. Runs that do not end are long."""
 
 
 def kind_of(failure: str) -> str:
@@ -56,30 +58,34 @@ def shrink(cluster: SimulatedCluster, program: Program, schedule: Schedule, what
             f"The replay: {best.failure or 'everything held'}"
         )
         return best
-    trials = 0
+    trials = steps = 0
 
     def better(program: Program, schedule: Schedule) -> bool:
-        nonlocal best, trials
+        nonlocal best, trials, steps
         trials += 1
         run = replay(cluster, program, schedule)
+        steps += run.steps
         if kind_of(run.failure) != wanted:
             return False
         best = run
         return True
 
+    def may_go_on() -> bool:
+        return trials < TRIALS_MAX and steps < STEPS_MAX
+
     def size() -> tuple[int, int]:
         return sum(map(len, best.program)), sum(map(len, best.schedule.values()))
 
     before = None
-    while before != size() and trials < TRIALS_MAX:
+    while before != size() and may_go_on():
         before = size()
         for client in range(len(best.program)):
             for op in reversed(range(len(best.program[client]))):
                 better(*without_call(best.program, best.schedule, client, op))
         chunk = max(1, before[1] // 2)
-        while trials < TRIALS_MAX:
+        while may_go_on():
             start = 0
-            while start < size()[1] and trials < TRIALS_MAX:
+            while start < size()[1] and may_go_on():
                 flat = [(point, action) for point, all_ in best.schedule.items() for action in all_]
                 if not better(best.program, _joined(flat[:start] + flat[start + chunk :])):
                     start += chunk
