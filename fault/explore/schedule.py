@@ -199,7 +199,7 @@ class _Random:
         if words > 1 and self.rng.random() < self.cuts:
             few = self.rng.random() < 0.5
             actions.append(Action(CUT, self.rng.randrange(1, min(words, 5) if few else words)))
-        if client.endpoint.posting:
+        if client.endpoint.phase.posting:
             if self.lateness < 0:
                 self.lateness = self.rng.choice((0.0, 0.1, 0.5))
             if self.rng.random() < self.lateness:

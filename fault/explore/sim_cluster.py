@@ -38,11 +38,8 @@ from limpet.shm.backends.segments import destroy
 from limpet.shm.catalogue.regions import INTERNAL
 from limpet.shm.clients.epoch import NEVER
 from limpet.shm.endpoint.layout import slot_address
-from limpet.shm.endpoint.simulated import (
-    PID_FIRST,
-    PersistentMemory,
-    SimulatedProcesses,
-)
+from limpet.shm.endpoint.simulated import PID_FIRST, SimulatedProcesses
+from limpet.shm.endpoint.simulated_memory import PersistentMemory
 from limpet.shm.endpoint.slots import LIVE, client_id, state_word
 from limpet.shm.endpoint.words import FREE
 from limpet.shm.errors import StoreFull

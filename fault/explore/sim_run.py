@@ -127,7 +127,7 @@ class Run:
         actions = self.chooser.at(self, client, verb, addr, words)
         target = client
         if actions:
-            target, words = self._depart(client, actions, words, endpoint.posting)
+            target, words = self._depart(client, actions, words, endpoint.phase.posting)
         if verb is PAUSE and self._tired():
             self._rouse()
         if target is client and (verb is PAUSE or client.dead or client.stalled):
@@ -435,7 +435,7 @@ class Run:
             if client.greenlet:  # started, and not at its end
                 client.dead = True
                 client.greenlet.throw(Crashed)
-            client.endpoint.forget_posted()
+            client.endpoint.phase.forget()
             client.endpoint.turn = at_once
             client.endpoint.gone = frozenset()
             client.endpoint.trace = deque(maxlen=0)

@@ -77,7 +77,7 @@ class Turns:
         self.late = list(late)
 
     def __call__(self, endpoint: Any, verb: str, addr: int, words: int) -> int:
-        if verb is WAIT or not endpoint.posting or not self.late:
+        if verb is WAIT or not endpoint.phase.posting or not self.late:
             return words
         return -IN_WAIT if self.late.pop(0) else words
 

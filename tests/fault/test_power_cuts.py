@@ -41,7 +41,7 @@ from limpet.fault.explore.sim_shrink import kind_of
 from limpet.shm import mending
 from limpet.shm.endpoint import layout
 from limpet.shm.endpoint.fabric import BUILD
-from limpet.shm.endpoint.simulated import PersistentMemory
+from limpet.shm.endpoint.simulated_memory import PersistentMemory
 
 COMPILED = BUILD == "compiled"
 pytestmark = pytest.mark.either_build("the same lines on either build", but=["test_line_*"])

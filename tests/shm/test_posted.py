@@ -14,7 +14,8 @@ from kit.fabrics import BOTH, SIZE, address, endpoint_on
 from limpet.fault.explore.schedule import IN_WAIT, LATE, Action, Point, parse_schedule
 from limpet.shm.endpoint.fabric import Endpoint, post_summed, write_summed
 from limpet.shm.endpoint.hooked import MUTATING, READS, HookedEndpoint
-from limpet.shm.endpoint.simulated import POISON, WAIT, Crashed, SimulatedEndpoint
+from limpet.shm.endpoint.simulated import WAIT, Crashed, SimulatedEndpoint
+from limpet.shm.endpoint.simulated_phase import POISON
 from limpet.shm.errors import NodeFailed, PhaseError
 
 MAX = (1 << 64) - 1
@@ -181,7 +182,7 @@ class Scheduled:
         self.count += 1
         if self.dies and self.count >= self.dies:
             raise Crashed
-        if endpoint.posting and self.count in self.late:
+        if endpoint.phase.posting and self.count in self.late:
             return -self.late[self.count]
         if addr >> 40 in self.gone:
             raise NodeFailed(addr >> 40, "gone")
@@ -197,7 +198,7 @@ def simulated() -> Iterator[SimulatedEndpoint]:
         made.trace = []
         yield made
         made.turn = lambda endpoint, verb, addr, words: words
-        made.forget_posted()
+        made.phase.forget()
         made.detach()
 
 

@@ -14,7 +14,8 @@ import pytest
 from kit.caches import COHERENT, CachedClients, cached_clients
 
 from limpet.shm.endpoint.fabric import BUILD, Endpoint, flush_features
-from limpet.shm.endpoint.simulated import LINE, CachedEndpoint
+from limpet.shm.endpoint.simulated import CachedEndpoint
+from limpet.shm.endpoint.simulated_memory import LINE
 from limpet.shm.errors import CoherenceError
 
 pytestmark = pytest.mark.skipif(

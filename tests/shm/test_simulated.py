@@ -16,7 +16,6 @@ from limpet.shm.endpoint.fabric import BUILD, Endpoint, flush_features
 from limpet.shm.endpoint.hooked import size_of, words_of
 from limpet.shm.endpoint.simulated import (
     CAS,
-    LINE,
     PAUSE,
     READ,
     STORE,
@@ -26,6 +25,7 @@ from limpet.shm.endpoint.simulated import (
     SimulatedEndpoint,
     SimulatedProcesses,
 )
+from limpet.shm.endpoint.simulated_memory import LINE
 
 
 @pytest.fixture
