@@ -20,6 +20,8 @@ from kit.waiting import until
 
 import limpet
 from limpet.shm.endpoint.fabric import Endpoint
+from limpet.stores.channels.barrier.barrier import Barrier
+from limpet.stores.channels.barrier.layout import COME
 
 COMPILED = limpet.build == "compiled"
 try:
@@ -220,6 +222,43 @@ def test_who_died_before_anybody_met_it_is_not_missed(pools: Any) -> None:
     barrier = pools().barrier("b", 3)
     for _ in range(3):
         assert sorted(gather(*[lambda: barrier.wait(20)] * 3)) == [0, 1, 2]
+
+
+class LateBarrier(Barrier):
+    """`before_looking` is called before a party that is counted looks for the dead."""
+
+    before_looking: Callable[[], object] | None = None
+
+    def look_after(self, place: int) -> bool:
+        if self.before_looking is not None and self.endpoint.load(self.address) & COME:
+            call, self.before_looking = self.before_looking, None
+            call()
+        return super().look_after(place)
+
+
+def test_a_party_that_has_passed_does_not_break_the_next_round(pools: Any) -> None:
+    """The other party came, passed and ended while it was about to look for the dead."""
+    pool = pools()
+    barrier = LateBarrier(pool.channels, "b", parties=2)
+    let_go, go = os.pipe()
+    codes = []
+
+    def child() -> None:
+        os.read(let_go, 1)
+        barrier.wait(20)
+
+    def let_it_come() -> None:
+        os.write(go, b"!")
+        codes.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+
+    with children([child]) as ((pid, _),):
+        barrier.before_looking = let_it_come
+        assert barrier.wait(20) == 0
+    os.close(go)
+    os.close(let_go)
+    assert codes == [0]
+    assert not barrier.broken
+    assert sorted(gather(*[lambda: barrier.wait(20)] * 2)) == [0, 1]
 
 
 def test_who_resigned_is_not_missed(pools: Any) -> None:

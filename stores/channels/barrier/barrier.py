@@ -148,7 +148,7 @@ class Barrier(Channel):
                     found = self._found(place)
                     if found == WAITS and sleepy and not self._acts(place):
                         if token:
-                            self._look_after()
+                            self.look_after(place)
                         token = self.waiting.prepare()
                         found = self._found(place)
                 finally:
@@ -182,8 +182,7 @@ class Barrier(Channel):
                 continue
             if new and not looked:
                 # ORDER: our register says that we arrive before we count the dead, or the others.
-                self._look_after()
-                looked = True
+                looked = self.look_after(state)
                 continue
             last = self._left(state) == 1 and self.action is None
             # LINEARIZES: our arrival; for the last party: all pass, if it has no action to run.
@@ -358,13 +357,19 @@ class Barrier(Channel):
 
     # ---- death ----------------------------------------------------------------------------------
 
-    def _look_after(self) -> None:
-        """Look for dead participants, and break or regroup the round."""
+    def look_after(self, place: int) -> bool:
+        """Look for dead participants, and break or regroup the round; False: it is over.
+
+        `place`: the round as we have seen it. We do not break a later one: in that, we have not
+        arrived, and a process that has ended since is missed by nobody.
+        """
         if self.goes_on:
             self.regroup()
-            return
+            return True
         state = self.endpoint.load(self.address)
         number = state >> ROUND_SHIFT
+        if place != NOWHERE and place >> ROUND_SHIFT != number:
+            return False
         self._forget(
             {
                 row: one
@@ -375,6 +380,7 @@ class Barrier(Channel):
         if not state & BROKEN and self.missed(number, min(1, number - self.first & ROUND_MASK)):
             self.endpoint.cas(self.address, state, state | BROKEN)
             self.waiting.wake()
+        return True
 
     def vacates_register(self, row: int, last: bool) -> bool:
         """As `vacates`, for the register in that row."""
