@@ -41,16 +41,17 @@ import os
 import signal
 import threading
 import time
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
 import numpy as np
 from atomics import UINT, atomicview
 
-from limpet.shm.clients.inside import calling_frame, is_over
+from limpet.shm.clients.inside import calling_frame
+from limpet.shm.endpoint.portable_dirty import DirtyLines
 from limpet.shm.endpoint.portable_image import Image
 from limpet.shm.endpoint.portable_node import Node, View
+from limpet.shm.endpoint.portable_turns import Turns
 from limpet.shm.endpoint.portable_words import *  # noqa: F403
 from limpet.shm.endpoint.portable_words import (
     HALF_MAX,
@@ -70,14 +71,10 @@ from limpet.shm.errors import (
     ClientError,
     CoherenceError,
     NodeFailed,
-    ReentrantUse,
 )
 
 NODES: Final = 256
 OFFSET_MASK: Final = (1 << 40) - 1
-LINE: Final = 64
-DIRTY_MAX: Final = 32
-"""Ranges of lines that a client notes before it writes them back."""
 VIEWS_MAX: Final = 1024
 """Words whose atomic views are kept; making one takes longer than using it."""
 
@@ -87,26 +84,12 @@ _COUNTERS: Final = (
     "lines_flushed", "fences", "looks",
 )  # fmt: skip
 
-_INSIDE: Final = "inside"
-_OPERATING: Final = (__file__, str(Path(__file__).parents[1] / "clients/client.py"))
+_OPERATING: Final = (
+    __file__,
+    str(Path(__file__).with_name("portable_turns.py")),
+    str(Path(__file__).parents[1] / "clients/client.py"),
+)
 """Source files whose frames are not the operation's."""
-WAIT_S: Final = 2e-5
-WAIT_MAX_S: Final = 1e-3
-LOOKS: Final = 16
-"""Looks of a waiting thread after which other threads sleep before they enter, so it goes first."""
-AT_ONCE: Final = 4
-"""Waiting threads that look within `WAIT_MAX_S`, however many wait: a hundred threads that wake up
-every millisecond would leave the thread that is inside no time to run."""
-
-_forks = 0
-
-
-def _on_fork() -> None:
-    global _forks
-    _forks += 1
-
-
-os.register_at_fork(after_in_child=_on_fork)
 
 
 def flush_features() -> frozenset[str]:
@@ -168,16 +151,14 @@ class Endpoint:
     """One client's view of the pool's memory nodes. verbs.pyx lists the promises of a verb."""
 
     __slots__ = (
-        "_background", "_dirty", "_fork", "_guard", "_inside", "_looking", "_nodes", "_outside",
-        "_scopes", "_states", "_unfenced", "_views", "_volatile", "_waiting", "abandoned",
-        "durable", "fuse", "latency_ns",
+        "_background", "_dirty", "_guard", "_nodes", "_outside", "_scopes", "_states", "_turns",
+        "_views", "_volatile", "abandoned", "durable", "fuse", "latency_ns",
     )  # fmt: skip
 
     hints = False
     durable: bool
     fuse: int
-    _dirty: list[tuple[int, int]]
-    _unfenced: bool
+    _dirty: DirtyLines
     _volatile: tuple[tuple[int, int], tuple[int, int]]
     _guard: tuple[Node, int, int] | None
     latency_ns: int
@@ -187,11 +168,8 @@ class Endpoint:
     _scopes: tuple[dict[str, int], dict[str, int]]
     _background: bool
     _outside: bool
-    _inside: dict[str, tuple[int, Any]]
-    _looking: threading.RLock
-    _waiting: set[int]
+    _turns: Turns
     abandoned: Any
-    _fork: int
 
     def __new__(cls, *args: Any, **options: Any) -> Endpoint:
         self = super().__new__(cls)
@@ -200,15 +178,12 @@ class Endpoint:
         self._views = {}
         self._scopes = (dict.fromkeys(_COUNTERS, 0), dict.fromkeys(_COUNTERS, 0))
         self._background = self._outside = False
-        self._inside = {}
-        self._waiting = set()
-        self._looking = threading.RLock()
-        self._fork = _forks
+        self._turns = Turns()
         self.abandoned = None
         self.fuse = 0
         self._guard = None
-        self.durable = self._unfenced = False
-        self._dirty = []
+        self.durable = False
+        self._dirty = DirtyLines()
         self._volatile = ((0, 0), (0, 0))
         self.latency_ns = 0
         return self
@@ -277,7 +252,7 @@ class Endpoint:
     def release(self, node: int) -> None:
         """Forget the mapping of one node, if it is attached."""
         if node in self._nodes:
-            with self._undisturbed():
+            with self._turns.undisturbed():
                 self._views = {}
                 gone = self._nodes.pop(node)
                 gone.words.release()
@@ -285,23 +260,16 @@ class Endpoint:
 
     def detach(self) -> None:
         """Forget every mapping; verbs raise AddressError from now on. May be called twice."""
-        with self._undisturbed():
+        with self._turns.undisturbed():
             self._states = None
             self._guard = None
-            self.durable = self._unfenced = False
-            self._dirty = []
+            self.durable = False
+            self._dirty = DirtyLines()
             self._views = {}
             for node in self._nodes.values():
                 node.words.release()
                 node.raw.release()
             self._nodes = {}
-
-    def _undisturbed(self) -> AbstractContextManager[object]:
-        """Keeps memory mapped while a thread looks at a word outside of operations.
-
-        A forked child that is not adopted yet has no other threads, and the lock as it was.
-        """
-        return self._looking if self._fork == _forks else nullcontext()
 
     # ---- checks -----------------------------------------------------------------------------
 
@@ -405,7 +373,7 @@ class Endpoint:
     @property
     def noted(self) -> int:
         """How many ranges of lines `persist` has to write back."""
-        return len(self._dirty) + self._unfenced
+        return len(self._dirty.ranges) + self._dirty.unfenced
 
     def _note_step(self, addr: int, size: int) -> None:
         if self.durable:
@@ -422,23 +390,8 @@ class Endpoint:
         node = self._nodes.get(addr >> 40)
         if not self.durable or node is None or not 0 < size <= node.size - (addr & OFFSET_MASK):
             return 0
-        first, end = addr & ~(LINE - 1), addr + size + LINE - 1 & ~(LINE - 1)
-        for index in range(len(self._dirty) - 1, -1, -1):
-            begins, ends = self._dirty[index]
-            if first <= ends and end >= begins:
-                self._dirty[index] = (min(first, begins), max(end, ends))
-                return 0
-        if len(self._dirty) == DIRTY_MAX:
-            self._write_back_noted()
-        self._dirty.append((first, end))
+        self._dirty.note(addr, size, self.flush)
         return 0
-
-    def _write_back_noted(self) -> None:
-        while self._dirty:
-            first, end = self._dirty[-1]
-            self.flush(first, end - first)
-            self._dirty.pop()
-            self._unfenced = True
 
     def flush(self, addr: int, size: int) -> int:
         """Begin to write the lines of these bytes back. `persist` calls it, and waits for it."""
@@ -446,10 +399,10 @@ class Endpoint:
 
     def persist(self) -> int:
         """Write back all lines that were noted; they survive a power cut when this returns."""
-        self._write_back_noted()
-        if self._unfenced:
+        self._dirty.write_back(self.flush)
+        if self._dirty.unfenced:
             self._scopes[self._background]["fences"] += 1
-            self._unfenced = False
+            self._dirty.unfenced = False
         return 0
 
     # ---- verbs ------------------------------------------------------------------------------
@@ -558,7 +511,7 @@ class Endpoint:
 
     def load(self, addr: int) -> int:
         """The word at `addr`."""
-        with self._undisturbed():
+        with self._turns.undisturbed():
             try:
                 node, word = self._word(addr)
                 value: int = word.atomic.load()
@@ -815,7 +768,7 @@ class Endpoint:
         end = time.monotonic_ns() + timeout_us * 1000
         attempt = 0
         while True:
-            with self._undisturbed():
+            with self._turns.undisturbed():
                 try:
                     node, offset = self._aligned(addr, 8)
                     found = node.words[offset >> 3] & HALF_MAX
@@ -848,53 +801,23 @@ class Endpoint:
 
         Waits while another thread is inside; raises ReentrantUse when this thread is.
         """
-        if self._fork != _forks:
+        if self._turns.forked:
             return True
         claim = (threading.get_ident(), calling_frame(_OPERATING))
-        if self._waiting:
-            time.sleep(2 * WAIT_MAX_S)  # so long that a waiting thread looks meanwhile
-        looks = 0
-        # ORDER: thread and frame in one call: after it, an exception leaves a frame to judge by.
-        while (holder := self._inside.setdefault(_INSIDE, claim)) is not claim:
-            if is_over(*holder):
-                self._take_over(holder, claim)
-            elif holder[0] == claim[0]:
-                raise ReentrantUse("a limpet handle was used from inside one of its own operations")
-            else:
-                looks += 1
-                self._wait(looks)
+        self._turns.enter(claim, self._end_abandoned)
         self._outside = self._background
         return False
 
-    def _wait(self, looks: int) -> None:
-        """Wait a little for the thread that is inside."""
-        if looks < LOOKS:
-            time.sleep(looks * WAIT_S)
-            return
-        self._waiting.add(threading.get_ident())
-        try:
-            time.sleep(WAIT_MAX_S * max(1.0, len(self._waiting) / AT_ONCE))
-        finally:
-            self._waiting.discard(threading.get_ident())
-
-    def _take_over(self, holder: tuple[int, Any], claim: tuple[int, Any]) -> None:
-        """Take the place of an operation that was cut off, if no other thread was faster."""
-        with self._looking:
-            if self._inside.get(_INSIDE) is not holder:
-                return
-            self._inside[_INSIDE] = claim
-        try:
-            if self.abandoned is not None:
-                self.abandoned()
-        except BaseException:
-            self._inside[_INSIDE] = holder
-            raise
+    def _end_abandoned(self) -> None:
+        """End the operation that was cut off, and the accounting scope that it has set."""
+        if self.abandoned is not None:
+            self.abandoned()
         self._background = self._outside
 
     @property
     def frame(self) -> Any:
         """The frame of the running operation; None: none runs."""
-        return self._inside.get(_INSIDE, (0, None))[1]
+        return self._turns.frame
 
     @frame.setter
     def frame(self, frame: Any) -> None:
@@ -903,7 +826,7 @@ class Endpoint:
     def end(self) -> int:
         """Leave the operation that `begin` entered, and the accounting scope that it has set."""
         self._background = self._outside
-        self._inside.pop(_INSIDE, None)
+        self._turns.leave()
         return 0
 
     def begin_last(self) -> bool:
@@ -911,17 +834,12 @@ class Endpoint:
 
         An operation of this thread that a signal handler has cut off is over.
         """
-        claim = (threading.get_ident(), calling_frame(_OPERATING))
-        holder = self._inside.setdefault(_INSIDE, claim)
-        return holder[0] == claim[0]
+        return self._turns.enter_last((threading.get_ident(), calling_frame(_OPERATING)))
 
     def adopted(self) -> None:
         """The forked child has an identity now: `begin` works again."""
         self._background = self._outside = False
-        self._inside = {}
-        self._waiting = set()
-        self._looking = threading.RLock()
-        self._fork = _forks
+        self._turns.begin_anew()
 
     # ---- accounting ---------------------------------------------------------------------------
 
