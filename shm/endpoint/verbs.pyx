@@ -158,6 +158,12 @@ cdef inline void** table_of(Endpoint endpoint) noexcept:
     return <void**>(<char*><void*>endpoint + sizeof(PyObject))
 
 
+cdef inline u64 unlooked(Endpoint endpoint, u64 addr, u64 looks, u64 found) noexcept:
+    """The result of a verb on `addr` that is no look: as many are counted as before it."""
+    endpoint._scope(addr).looks = looks
+    return found
+
+
 limpet_watch_forks()
 
 
@@ -367,10 +373,8 @@ cdef class Endpoint:
     ) except? 0xFEEDFACEDEADBEA7:
         """Fill 32 of `words`, from `start` on: 16 from the address `first`, 16 from `second`; two
         `read_words`. Which of these 32 have `tag` in bits 56-63: as bits."""
-        cdef Counters* scope = self._scope(first)
-        cdef u64 looks = scope.looks
-        self.read_words(first, words, 16, start)
-        scope.looks = looks
+        cdef u64 looks = self._scope(first).looks
+        unlooked(self, first, looks, self.read_words(first, words, 16, start))
         self.read_words(second, words, 16, start + 16)
         return words_tagged(words, start, 32, tag)
 
@@ -464,21 +468,15 @@ cdef class Endpoint:
         self, u64 addr, u64[::1] words, Py_ssize_t count, Py_ssize_t start=0
     ) except -1:
         """Post `read_words`."""
-        cdef Counters* scope = self._scope(addr)
-        cdef u64 looks = scope.looks
-        self.read_words(addr, words, count, start)
-        scope.looks = looks
-        return 0
+        cdef u64 looks = self._scope(addr).looks
+        return unlooked(self, addr, looks, self.read_words(addr, words, count, start))
 
     cpdef u64 post_tagged(
         self, u64 first, u64 second, u64[::1] words, Py_ssize_t start, u64 tag
     ) except? 0xFEEDFACEDEADBEA7:
         """Post `read_tagged`; the ticket of its result."""
-        cdef Counters* scope = self._scope(first)
-        cdef u64 looks = scope.looks
-        cdef u64 found = self.read_tagged(first, second, words, start, tag)
-        scope.looks = looks
-        return found
+        cdef u64 looks = self._scope(first).looks
+        return unlooked(self, first, looks, self.read_tagged(first, second, words, start, tag))
 
     cpdef int post_image(self, Image image, u64 addr, Py_ssize_t count) except -1:
         """Post a read of `count` words into an image. `Image.post` calls it."""
@@ -498,27 +496,18 @@ cdef class Endpoint:
 
     cpdef u64 post_load(self, u64 addr) except? 0xFEEDFACEDEADBEA7:
         """Post `load`; the ticket of its result."""
-        cdef Counters* scope = self._scope(addr)
-        cdef u64 looks = scope.looks
-        cdef u64 found = self.load(addr)
-        scope.looks = looks
-        return found
+        cdef u64 looks = self._scope(addr).looks
+        return unlooked(self, addr, looks, self.load(addr))
 
     cpdef u64 post_swap(self, u64 addr, u64 value) except? 0xFEEDFACEDEADBEA7:
         """Post `swap`; the ticket of its result."""
-        cdef Counters* scope = self._scope(addr)
-        cdef u64 looks = scope.looks
-        cdef u64 found = self.swap(addr, value)
-        scope.looks = looks
-        return found
+        cdef u64 looks = self._scope(addr).looks
+        return unlooked(self, addr, looks, self.swap(addr, value))
 
     cpdef u64 post_cas(self, u64 addr, u64 expected, u64 desired) except? 0xFEEDFACEDEADBEA7:
         """Post `cas`; the ticket of its result."""
-        cdef Counters* scope = self._scope(addr)
-        cdef u64 looks = scope.looks
-        cdef u64 found = self.cas(addr, expected, desired)
-        scope.looks = looks
-        return found
+        cdef u64 looks = self._scope(addr).looks
+        return unlooked(self, addr, looks, self.cas(addr, expected, desired))
 
     cpdef u64 post_cas_if(
         self, u64 first, u64 wanted, u64 addr, u64 expected, u64 desired
@@ -532,29 +521,20 @@ cdef class Endpoint:
 
     cpdef u64 post_faa(self, u64 addr, u64 delta) except? 0xFEEDFACEDEADBEA7:
         """Post `faa`; the ticket of its result."""
-        cdef Counters* scope = self._scope(addr)
-        cdef u64 looks = scope.looks
-        cdef u64 found = self.faa(addr, delta)
-        scope.looks = looks
-        return found
+        cdef u64 looks = self._scope(addr).looks
+        return unlooked(self, addr, looks, self.faa(addr, delta))
 
     cpdef u64 post_fetch_or(self, u64 addr, u64 bits) except? 0xFEEDFACEDEADBEA7:
         """Post `fetch_or`; the ticket of its result."""
-        cdef Counters* scope = self._scope(addr)
-        cdef u64 looks = scope.looks
-        cdef u64 found = self.fetch_or(addr, bits)
-        scope.looks = looks
-        return found
+        cdef u64 looks = self._scope(addr).looks
+        return unlooked(self, addr, looks, self.fetch_or(addr, bits))
 
     cpdef u64 post_mcas(
         self, u64 addr, u64 compare, u64 swap, u64 compare_mask, u64 swap_mask
     ) except? 0xFEEDFACEDEADBEA7:
         """Post `mcas`; the ticket of its result."""
-        cdef Counters* scope = self._scope(addr)
-        cdef u64 looks = scope.looks
-        cdef u64 found = self.mcas(addr, compare, swap, compare_mask, swap_mask)
-        scope.looks = looks
-        return found
+        cdef u64 looks = self._scope(addr).looks
+        return unlooked(self, addr, looks, self.mcas(addr, compare, swap, compare_mask, swap_mask))
 
     cpdef u64 result(self, u64 ticket) except? 0xFEEDFACEDEADBEA7:
         """The result of a posted verb, after the `wait` of its phase."""
@@ -562,10 +542,9 @@ cdef class Endpoint:
 
     cpdef bytes fetch(self, u64 addr, Py_ssize_t size):
         """A phase of its own: `read`, and `wait`."""
-        cdef Counters* scope = self._scope(addr)
-        cdef u64 looks = scope.looks
+        cdef u64 looks = self._scope(addr).looks
         cdef bytes found = self.read(addr, size)
-        scope.looks = looks
+        unlooked(self, addr, looks, 0)
         self.wait()
         return found
 
