@@ -12,6 +12,7 @@ COMPILED = {
     "limpet.shm.alloc.heap": "limpet/shm/alloc/heap.py",
     "limpet.shm.clients.client": "limpet/shm/clients/client.py",
     "limpet.shm.clients.holds": "limpet/shm/clients/holds.py",
+    "limpet.shm.clients.epoch": "limpet/shm/clients/epoch.py",
     "limpet.shm.clients.clock": "limpet/shm/clients/clock.py",
     "limpet.shm.clients.unique_ids": "limpet/shm/clients/unique_ids.py",
     "limpet.shm.alloc.claims": "limpet/shm/alloc/claims.py",

@@ -51,7 +51,10 @@ class Relief:
 
     def make_room(self, attempt: int, node: int, needed: Needed) -> bool:
         """Get memory that we do not use, or that no client has; False when there is none."""
-        found = bool(self.membership.sweep()) | self.release_empty(needed) | self.adopt_abandoned()
+        found = bool(self.membership.sweep()) | self.release_empty(needed)
+        # Blocks that are astray are few and take long to find: of lost nodes, and of clients that
+        # were declared dead.
+        found |= self.adopt_abandoned(astray=attempt > 1)
         if found:
             return True
         if attempt == 1:
@@ -85,19 +88,24 @@ class Relief:
         except NodeFailed:
             return False
 
-    def adopt_abandoned(self) -> bool:
-        """Give back blocks without an owner and without an object in use; spans in due time."""
+    def adopt_abandoned(self, astray: bool = True) -> bool:
+        """Give back blocks without an owner and without an object in use; spans in due time.
+
+        `astray`: also backups whose primaries do not belong to them.
+        """
         adopted = False
         for node in range(self.membership.parameters.nodes):
             with contextlib.suppress(NodeFailed):
-                found: bool = self.client.pinned(functools.partial(self._adopt_abandoned_on, node))
+                adopt = functools.partial(self._adopt_abandoned_on, node, astray)
+                found: bool = self.client.pinned(adopt)
                 adopted = found or adopted
         return adopted
 
-    def _adopt_abandoned_on(self, node: int) -> bool:
+    def _adopt_abandoned_on(self, node: int, astray: bool) -> bool:
         ident = self.client.ident
         freed = end_limbo(self.table, node, ident, self.grace)
-        freed += self.table.groups.sweep(node)
+        if astray:
+            freed += self.table.groups.sweep(node)
         freed += self.table.free_abandoned_slabs(node, ident, self.grace)
         for first, word in list(self.table.abandoned_spans(node)):
             if self.table.move(node, first, word, recast(word, LARGE, ident)):

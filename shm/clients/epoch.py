@@ -36,15 +36,12 @@ policy (membership.py).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from limpet.shm.endpoint.field_ends import A_SECOND_MAX, LASTS, Field
-from limpet.shm.endpoint.layout import EPOCH, SLOTS_USED, slot_address
+from limpet.shm.endpoint.layout import CLIENT_SLOTS, EPOCH, SLOT_SIZE, SLOTS_USED
 from limpet.shm.endpoint.slots import DYING, ERA, ERA_SHIFT, LIVE, PIN, PIN_SHIFT
 from limpet.shm.endpoint.words import stamp
-
-if TYPE_CHECKING:
-    from limpet.shm.endpoint.fabric import Endpoint
 
 NEVER: Final = (1 << 64) - 1
 EPOCH_MAX: Final = 1 << 62
@@ -66,33 +63,24 @@ class Pinned(NamedTuple):
 class Grace:
     """The epoch and the pins of one pool."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: Any) -> None:
         self.endpoint = endpoint
 
     def now(self) -> int:
         """The epoch."""
-        return self.endpoint.load(EPOCH)
+        return int(self.endpoint.load(EPOCH))
 
     def close_period(self) -> int:
         """The epoch E of memory unlinked so far; a client that pins now pins a later one."""
         epoch = self.endpoint.faa(EPOCH, 1)
         # The stamp 0 means long ago (words.py), so no period has it.
-        return epoch if stamp(epoch) else self.endpoint.faa(EPOCH, 1)
+        if not stamp(epoch):
+            epoch = self.endpoint.faa(EPOCH, 1)
+        return int(epoch)
 
     def pinned(self) -> list[Pinned]:
         """Every client whose pin counts."""
-        endpoint = self.endpoint
-        found = []
-        for slot in range(endpoint.load(SLOTS_USED)):
-            at = slot_address(slot)
-            word = endpoint.load(at)
-            if word >> 60 in (LIVE, DYING):
-                # ORDER: the era before the pin: that of an earlier pin is never a later one.
-                era = endpoint.load(at + ERA)
-                pin = endpoint.load(at + PIN)
-                if pin:
-                    found.append(Pinned(slot, word, pin, era << ERA_SHIFT | pin >> PIN_SHIFT))
-        return found
+        return pins(self.endpoint)
 
     def horizon(self) -> int:
         """An epoch such that memory unlinked in an earlier one may be reused, now and later.
@@ -110,3 +98,18 @@ class Grace:
     def laggards(self, epoch: int) -> list[Pinned]:
         """The clients that keep the period of `epoch` open."""
         return [client for client in self.pinned() if client.epoch <= epoch]
+
+
+def pins(endpoint: Any) -> list[Pinned]:
+    """Every client whose pin counts."""
+    found = []
+    for slot in range(endpoint.load(SLOTS_USED)):
+        at = CLIENT_SLOTS + slot * SLOT_SIZE
+        word = endpoint.load(at)
+        if word >> 60 == LIVE or word >> 60 == DYING:
+            # ORDER: the era before the pin: that of an earlier pin is never a later one.
+            era = endpoint.load(at + ERA)
+            pin = endpoint.load(at + PIN)
+            if pin:
+                found.append(Pinned(slot, word, pin, era << ERA_SHIFT | pin >> PIN_SHIFT))
+    return found

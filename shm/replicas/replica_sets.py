@@ -86,6 +86,8 @@ if TYPE_CHECKING:
 PRIMARY_KINDS: Final = (SLAB, PENDING, LARGE, TAIL, TAKEN, LIMBO)
 BACKUP_KINDS: Final = (BACKUP, STRAY)
 SET_KINDS: Final = (*PRIMARY_KINDS, *BACKUP_KINDS)
+_PRIMARIES: Final = np.uint64(sum(1 << kind for kind in PRIMARY_KINDS))
+"""PRIMARY_KINDS as bits."""
 
 
 class ReplicaSets:
@@ -96,6 +98,8 @@ class ReplicaSets:
         self.endpoint = table.endpoint
         self.placement = table.heap.placement
         self.grace = Grace(table.endpoint)
+        self._places: dict[int, Flags] = {}
+        """By the number of replicas."""
 
     def failed(self, node: int) -> bool:
         """Whether the node is marked as failed, for every client, until it is replaced."""
@@ -140,20 +144,23 @@ class ReplicaSets:
     def usable(self, node: int, replicas: int, horizon: int) -> Flags:
         """Which blocks of the node are primaries that may be claimed with their backups; a look, no
         promise."""
-        here = self.table.claimable(self.table.words(node), horizon)
-        found: Flags = np.zeros(len(here), dtype=np.bool_)
-        there: dict[int, Flags | None] = {}
-        length = self.placement.region_blocks
-        for start in self.placement.starts(replicas):
-            region = here[start : start + length].copy()
-            for other, block in self.backups(node, start, replicas):
-                if other not in there:
-                    there[other] = self._claimable_of(other, horizon)
-                flags = there[other]
-                if flags is not None:
-                    region &= flags[block : block + length]
-            found[start : start + length] = region
+        found = self.table.claimable(self.table.words(node), horizon)
+        found &= self._primaries(replicas, len(found))
+        for k in range(1, replicas):
+            there = self._claimable_of((node + k) % self.placement.nodes, horizon)
+            if there is not None:
+                ahead = k * self.placement.region_blocks
+                found[:-ahead] &= there[ahead:]
         return found
+
+    def _primaries(self, replicas: int, count: int) -> Flags:
+        """Which of the `count` blocks of a node are places of primaries of so many replicas."""
+        if replicas not in self._places:
+            places: Flags = np.zeros(count, dtype=np.bool_)
+            for start in self.placement.starts(replicas):
+                places[start : start + self.placement.region_blocks] = True
+            self._places[replicas] = places
+        return self._places[replicas]
 
     def _claimable_of(self, node: int, horizon: int) -> Flags | None:
         """Which blocks of another node may be claimed; None: it is lost, and left out."""
@@ -376,14 +383,15 @@ class ReplicaSets:
             blocks - k * self.placement.region_blocks,
         )
         sound = np.zeros(len(blocks), dtype=np.bool_)
-        for other in np.unique(nodes).tolist():
-            if self.failed(other):
+        placed = (kinds == BACKUP) & (k > 0) & (primaries >= 0)
+        for other in range(self.placement.nodes):
+            here = placed & (nodes == other)
+            if not here.any() or self.failed(other):
                 continue
-            here = (nodes == other) & (kinds == BACKUP) & (k > 0) & (primaries >= 0)
             with contextlib.suppress(NodeFailed):
                 there = self.table.words(other)[primaries[here]]
-                belong = np.isin(there >> np.uint64(60), PRIMARY_KINDS)
-                sound[here] = belong & (_replicas(there) == replicas[here])
+                belong = _PRIMARIES >> (there >> np.uint64(60)) & np.uint64(1)
+                sound[here] = (belong != 0) & (_replicas(there) == replicas[here])
         found: list[int] = blocks[~sound].tolist()
         return found
 
