@@ -39,5 +39,5 @@ cdef class Batch:
     cdef bint taken(self, int row, u64 slot) except -1
     @cython.locals(places=int, updates=int, row=int)
     cdef int fit(self) except -1
-    @cython.locals(row=int, count=int)
+    @cython.locals(row=int)
     cdef int leave_out(self, Py_ssize_t start, list left) except -1

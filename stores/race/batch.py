@@ -1,6 +1,6 @@
 """The keys of one batch of puts to a hash store: `Batch`.
 
-A batch has each phase of a single put once (hash_store.py, `put_batch`):
+A batch has each phase of a single put once (batch_puts.py):
 
     1. all entries of the directory, with prefetch of the buckets; all buckets, with prefetch of the
        objects; all objects with a matching fingerprint
@@ -135,13 +135,10 @@ class Batch:
         self.width = UPDATES_MAX if updates else ROWS_MAX
         return self.count
 
-    def leave_out(self, start: int, left: list[int]) -> int:
-        """Append to `left` the places, from `start` on, of the pairs that are not put; how many
-        they are. Forget the pairs."""
-        count = 0
+    def leave_out(self, start: int, left: list[int]) -> None:
+        """Append to `left` the places, from `start` on, of the pairs that are not put. Forget the
+        pairs."""
         for row in range(self.count):
             if self.states[row] != MADE:
                 left.append(start + row)
-                count += 1
             self.keys[row] = self.values[row] = None
-        return count

@@ -5,7 +5,7 @@ from limpet.shm.endpoint.verbs cimport u64
 from limpet.shm.alloc.allocator cimport Allocator
 from limpet.shm.clients.client cimport Client
 from limpet.stores.base cimport Store, as_bytes
-from limpet.stores.race.batch cimport Batch
+from limpet.stores.race.batch_puts cimport BatchPuts
 from limpet.stores.race.check cimport Check
 from limpet.stores.race.glance cimport Glance
 from limpet.stores.race.index cimport Index, Place, is_valid
@@ -45,7 +45,7 @@ cdef class HashStore(Store):
     cdef public Splitter splitter
     cdef public Check checker
     cdef readonly Place place
-    cdef public Batch batch
+    cdef public BatchPuts puts
     cdef readonly int replicas
     cdef public Glance glance
     cdef public u64 reserved
@@ -57,17 +57,6 @@ cdef class HashStore(Store):
     cpdef int batches_puts(self) except -1
     @cython.locals(left=list, end=Py_ssize_t)
     cdef Py_ssize_t _put_some(self, pairs, Py_ssize_t start) except -1
-    @cython.locals(batch=Batch, end=Py_ssize_t)
-    cdef Py_ssize_t put_batch(self, Place place, pairs, Py_ssize_t start, list left) except -1
-    @cython.locals(index=Index, row=int, reads=bint, slot=u64, word=u64, room=int)
-    cpdef int find_all(self, Place place, Batch batch) except -1
-    @cython.locals(
-        client=Client, allocator=Allocator, slots=Slots, row=int, count=int, reference=u64,
-        link=u64, old=u64,
-    )
-    cpdef int make_all(self, Batch batch) except -1
-    @cython.locals(row=int)
-    cpdef int write_all(self, Batch batch) except -1
     @cython.locals(slot=u64)
     cdef object search_once(self, Place place, bytes key)
     @cython.locals(place=Place, attempt=u64, busy=u64, table=u64)

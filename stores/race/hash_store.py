@@ -17,21 +17,17 @@ from typing import Any
 
 from limpet.shm.endpoint.words import (
     ADDRESS_MASK,
-    HELD,
-    HELD_MASK,
     OWES,
-    REFERENCE_MASK,
-    TENTATIVE,
     VIEWED,
 )
 from limpet.shm.errors import LimpetError, StoreFull
 from limpet.stores.base import Store, as_bytes
 from limpet.stores.object_layout import HEADER
-from limpet.stores.race.batch import Batch
+from limpet.stores.race.batch_puts import BatchPuts
 from limpet.stores.race.check import Check
 from limpet.stores.race.glance import UNPROVEN, Glance
 from limpet.stores.race.index import Index, Place, is_valid
-from limpet.stores.race.layout import FROZEN, OBJECT_MASK
+from limpet.stores.race.layout import OBJECT_MASK
 from limpet.stores.race.slots import Slots
 from limpet.stores.race.splitter import Splitter
 from limpet.stores.status import (
@@ -41,11 +37,9 @@ from limpet.stores.status import (
     EXISTS,
     FULL,
     INSERT,
-    LEFT,
     MISSING,
     NO_MEMORY,
     PUT,
-    READY,
     UPDATE,
 )
 
@@ -70,8 +64,8 @@ class HashStore(Store):
         self.checker = check
         self.place = Place()
         """The place of the running operation."""
-        self.batch: Any = None
-        """The rows of a batch of puts, if it has them (`batches_puts`)."""
+        self.puts: BatchPuts | None = None
+        """The puts of a batch, if it has them (`batches_puts`)."""
         self.replicas = splitter.replicas
         self.reserved = self.reserved_size = self.reserved_digest = 0
         """An object with a value that is there already, the value's size and its checksum: the
@@ -80,7 +74,9 @@ class HashStore(Store):
     def batches_puts(self) -> None:
         """From now on `put_many` makes batches. Not for a store whose single puts have steps of
         their own. Called when the store is made."""
-        self.batch = Batch()
+        self.puts = BatchPuts(
+            self.index, self.objects, self.slots, self.allocator, self.client, self.replicas
+        )
 
     def replaced(self, node: int) -> None:
         self.index.replaced(node)
@@ -446,7 +442,7 @@ class HashStore(Store):
             self.objects.write_head(self.reserved, key, self.reserved_size, self.reserved_digest)
         return self.reserved
 
-    # ---- batches of puts (batch.py) ---------------------------------------------------------
+    # ---- batches of puts (batch_puts.py) ----------------------------------------------------
 
     def put_many(self, pairs: Any) -> None:
         """`put` each (key, value) of `pairs`, a mapping or an iterable; not atomic as a whole.
@@ -458,7 +454,7 @@ class HashStore(Store):
         """
         if type(pairs) is dict:
             pairs = list(pairs.items())
-        if self.batch is None or (type(pairs) is not list and type(pairs) is not tuple):
+        if self.puts is None or (type(pairs) is not list and type(pairs) is not tuple):
             Store.put_many(self, pairs)
             return
         start = 0
@@ -472,113 +468,14 @@ class HashStore(Store):
         try:
             if self.client.drops != self.drops:
                 self.require_there()
-            end = self.put_batch(self.place, pairs, start, left)
+            end = self.puts.put(self.place, pairs, start, left)  # type: ignore[union-attr]
+            self.operations += end - start - len(left)
         finally:
             self.client.leave()
         for at in left:
             key, value = pairs[at]
             self.put(key, value)
         return end
-
-    def put_batch(self, place: Place, pairs: Any, start: int, left: list[int]) -> int:
-        """Put a batch; which pair comes next. Those to be put one by one are appended to `left`."""
-        batch = self.batch
-        if batch.take_in(pairs, start, self.objects.prefix) < 2:
-            left.append(start)
-            return start + 1
-        try:
-            self.find_all(place, batch)
-            batch.fit()
-            self.make_all(batch)
-            self.slots.change_all(place, batch)
-        except LimpetError:
-            # The keys whose slots are not changed are put one by one: the key that has met the
-            # error meets it again, after those before it.
-            pass
-        end = start + batch.count
-        self.operations += batch.count - batch.leave_out(start, left)
-        return end
-
-    def find_all(self, place: Place, batch: Batch) -> None:
-        """Find the slot of each row, or a vacant one. A row that has to wait, or for which there is
-        no room, is LEFT."""
-        index = self.index
-        for row in range(batch.count):
-            index.choose(place, batch.keys[row])
-            batch.hashes[row] = place.hash
-            if batch.repeats(row):
-                batch.end(row)
-                break
-            index.keep(place, row)
-            batch.nodes[row] = index.node_of(place.table)
-            batch.heads[row] = place.head
-        index.end_choosing(place)
-        reads = False
-        for row in range(batch.count):
-            index.select(place, row)
-            index.read_row(place, row)
-            if index.prefetch_objects(row):
-                reads = True
-        self.endpoint.wait()
-        for row in range(batch.count):
-            index.select(place, row)
-            slot = index.match(place, batch.keys[row], row, False)
-            batch.slots[row] = slot
-            batch.updates[row] = slot != 0
-            if slot:
-                word = batch.words[row] = place.word
-                if word & FROZEN or word & HELD_MASK == HELD:
-                    batch.states[row] = LEFT
-                continue
-            room = -1 if place.busy else index.room_in(place, row)
-            while room >= 0 and batch.taken(row, index.address(place, room)):
-                index.words[32 * row + room] = TENTATIVE  # so that it is no room for this row
-                room = index.room_in(place, row)
-            if room < 0:
-                batch.states[row] = LEFT
-            else:
-                batch.slots[row] = index.address(place, room)
-                batch.words[row] = index.words[32 * row + room]
-        if reads:
-            self.endpoint.wait()
-
-    def make_all(self, batch: Batch) -> None:
-        """Make the new objects of all rows, with their pairs in the client journal. A row for which
-        no memory is ready is LEFT."""
-        client, allocator, slots = self.client, self.allocator, self.slots
-        allocator.begin_batch()
-        count = 0
-        for row in range(batch.count):
-            if batch.states[row] != READY:
-                continue
-            reference = allocator.next_object(batch.nodes[row], batch.sizes[row], self.replicas)
-            if not reference:
-                batch.states[row] = LEFT
-                continue
-            self.endpoint.prefetch(reference & ADDRESS_MASK, batch.sizes[row], True)
-            link = slots.link_of(batch.slots[row], batch.heads[row])
-            if batch.updates[row]:
-                old = batch.words[row] & REFERENCE_MASK
-                batch.places[row] = client.log_two(reference, link, old, slots.old_link_of(link))
-            else:
-                batch.places[row] = client.log(reference, link)
-            batch.desired[row] = (batch.hashes[row] & 0xFF) << 56 | reference
-            batch.references[count] = reference
-            count += 1
-        # ORDER: used after they are in the client journal.
-        self.heap.take_all(batch.references, count)
-        self.write_all(batch)
-
-    def write_all(self, batch: Batch) -> None:
-        """Write the new objects of all rows."""
-        for row in range(batch.count):
-            if batch.states[row] == READY:
-                self.objects.write_hashed(
-                    batch.desired[row] & REFERENCE_MASK,
-                    batch.keys[row],
-                    batch.values[row],
-                    batch.hashes[row],
-                )
 
     # ---- between two attempts ---------------------------------------------------------------
 

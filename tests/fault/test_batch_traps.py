@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ from limpet.shm.backends.location import SHM_DIR
 from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.endpoint.words import REFERENCE_MASK, TENTATIVE
 from limpet.stores.race.batch import Batch
+from limpet.stores.race.batch_puts import BatchPuts
 from limpet.stores.race.hash_store import HashStore
 from limpet.stores.race.slots import Slots
 from limpet.stores.race.store import Race
@@ -88,7 +89,20 @@ class NeverEnds(Batch):  # type: ignore[misc]
 class EqualKeys(Race):  # type: ignore[misc]
     def __init__(self, pool: Any, kind: str, name: str, parameters: Any) -> None:
         super().__init__(pool, kind, name, parameters)
-        self.batch = NeverEnds()
+        self.puts.batch = NeverEnds()
+
+
+def batches_with(**phases: Any) -> Callable[[Any], int]:
+    """A `batches_puts` with other phases."""
+    made: Any = type("Puts", (BatchPuts,), phases)
+
+    def batches_puts(self: Any) -> int:
+        HashStore.batches_puts(self)
+        own = self.puts
+        self.puts = made(own.index, own.objects, own.slots, own.allocator, own.client, own.replicas)
+        return 0
+
+    return batches_puts
 
 
 def make_all(self: Any, batch: Any) -> int:
@@ -105,7 +119,7 @@ def make_all(self: Any, batch: Any) -> int:
             batch.desired[row] = (batch.hashes[row] & 0xFF) << 56 | reference
             batch.references[count] = reference
             count += 1
-    self.heap.take_all(batch.references, count)
+    self.allocator.heap.take_all(batch.references, count)
     self.write_all(batch)
     return 0
 
@@ -138,7 +152,8 @@ class DecidesAtOnce(Slots):  # type: ignore[misc]
 MUTANTS = (
     Mutant("equal-keys", ("batch",), EqualKeys, program="pa mcc gc|pb pc|ga"),
     Mutant(
-        "old-object-not-in-journal", ("leaked",), race_with(FreesWithoutPlace, make_all=make_all),
+        "old-object-not-in-journal", ("leaked",),
+        race_with(FreesWithoutPlace, batches_puts=batches_with(make_all=make_all)),
         program="pa mab|pb mab|ga",
     ),
     Mutant(
@@ -165,23 +180,25 @@ def test_a_batch_is_pinned_from_its_first_phase_to_its_last(lets_go: bool) -> No
     The batch has noted the old object; if that is used again, the batch frees another key's."""
 
     def find_all(self: Any, place: Any, batch: Any) -> int:
-        HashStore.find_all(self, place, batch)
+        BatchPuts.find_all(self, place, batch)
         if lets_go:
             self.client.unpin()
-        beside(self)
+        beside(self.client)
         if lets_go:
             self.client.pin()
         return 0
 
-    def beside(store: Any) -> None:
-        if store.pool is pool and not done:
+    def beside(client: Any) -> None:
+        if client is pool.client and not done:
             done.append(True)
             other.put(b"a", VALUE)
             for number in range(2000):
                 other.put(b"more %d" % number, VALUE)
 
     done: list[bool] = []
-    mutant = Mutant("not-pinned-between-phases", (), race_with(find_all=find_all))
+    mutant = Mutant(
+        "not-pinned-between-phases", (), race_with(batches_puts=batches_with(find_all=find_all))
+    )
     url = f"shm://limpet-batch-{os.getpid()}"
     with in_force(mutant), limpet.create(url, node_size="4MiB", block_size="16KiB") as pool:
         try:
