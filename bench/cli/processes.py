@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from limpet.bench.cli.options import PATH, List, check_files, interruptible, progress_bar
+from limpet.bench.cli.options import COUNTS, PATH, List, check_files, interruptible, progress_bar
 from limpet.bench.figures import kills, timeline, timeline_report
 from limpet.bench.peers import contention, machine, scarce
 from limpet.cli.common import console, json_option, parameter_option, print_json, table, time_text
@@ -17,9 +17,9 @@ from limpet.cli.common import console, json_option, parameter_option, print_json
 @click.command("contention")
 @click.option("--store", "stores", type=List(str), default="race,fusee", show_default=True,
               help="Kinds of stores.")  # fmt: skip
-@click.option("--processes", type=List(int), default="2,4", show_default=True,
+@click.option("--processes", type=COUNTS, default="2,4", show_default=True,
               help="Numbers of processes to run with.")  # fmt: skip
-@click.option("--keys", type=List(int), default="1,10000", show_default=True,
+@click.option("--keys", type=COUNTS, default="1,10000", show_default=True,
               help="Numbers of keys to update, drawn uniformly.")  # fmt: skip
 @click.option("--seconds", type=click.FloatRange(0, min_open=True), default=3.0, show_default=True,
               help="How long they work.")  # fmt: skip
@@ -196,7 +196,7 @@ def timeline_command(
 @click.command("scarce")
 @click.option("--store", "stores", type=List(str), default="race,fusee", show_default=True,
               help="Kinds of stores.")  # fmt: skip
-@click.option("--processes", type=List(int), default="4,16", show_default=True,
+@click.option("--processes", type=COUNTS, default="4,16", show_default=True,
               help="Numbers of processes to run with.")  # fmt: skip
 @click.option("--node-size", default="64MiB", show_default=True,
               help="Bytes of each of the two nodes.")  # fmt: skip

@@ -32,3 +32,19 @@ def test_command_prints_json() -> None:
     assert result.exit_code == 0, result.output
     (found,) = json.loads(result.output)
     assert found["processes"] == 2
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["scarce", "--processes", "0"],
+        ["scarce", "--processes", "2,-1"],
+        ["contention", "--keys", "0"],
+        ["transactions", "--processes", "0"],
+    ],
+)
+def test_none_of_something_is_refused_before_anything_is_run(arguments: list[str]) -> None:
+    result = CliRunner().invoke(bench, arguments)
+    assert result.exit_code == 2, result.output
+    assert "is not a list such as 1,2" in result.output
+    assert "is below 1" in result.output
