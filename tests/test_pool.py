@@ -55,6 +55,15 @@ def test_create_open_destroy(make_url: Callable[[], str]) -> None:
         limpet.destroy(url)
 
 
+def test_blocks_are_as_large_as_the_nodes_have_room_for(
+    pools: Any, make_url: Callable[[], str]
+) -> None:
+    made = pools(nodes=1, node_size="160MiB", block_size="16MiB")
+    assert made.parameters.block_size == 16 << 20
+    with pytest.raises(limpet.ParameterError, match=f"a node of {4 << 20} bytes"):
+        limpet.create(make_url(), nodes=1, node_size="4MiB", block_size="16MiB")
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

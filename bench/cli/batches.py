@@ -7,7 +7,7 @@ import dataclasses
 import click
 
 from limpet.bench import batches, instructions
-from limpet.bench.cli.options import List, advancing
+from limpet.bench.cli.options import List, advancing, leaving_on_sigterm
 from limpet.bench.peers.machine import facts
 from limpet.cli.common import console, json_option, print_json
 from limpet.shm.errors import ParameterError
@@ -27,7 +27,7 @@ def batches_command(stores: tuple[str, ...], rounds: int, counts: bool, as_json:
     if counts and (reason := instructions.missing()):
         raise click.ClickException(f"{reason}; or say --no-counts")
     try:
-        with advancing(len(stores) * len(instructions.SINGLY)) as advance:
+        with leaving_on_sigterm(), advancing(len(stores) * len(instructions.SINGLY)) as advance:
             found = []
             for one in batches.run(stores, rounds, counts):
                 found.append(one)

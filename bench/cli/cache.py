@@ -7,7 +7,7 @@ from typing import Final
 
 import click
 
-from limpet.bench.cli.options import List, advancing, leaving_on_sigterm
+from limpet.bench.cli.options import COUNTS, List, advancing, leaving_on_sigterm
 from limpet.bench.figures import hit_ratios
 from limpet.bench.figures.traces import Requests, read
 from limpet.bench.peers import cache_report, caches, measure, report
@@ -24,7 +24,7 @@ ITEMS: Final = (200, 2000)
 @click.command("cache")
 @click.option("--streams", type=List(str), default=",".join(hit_ratios.STREAMS),
               show_default=True, help="Streams of requests.")  # fmt: skip
-@click.option("--items", type=List(int),
+@click.option("--items", type=COUNTS,
               help="Items that a cache has at most.  [default: 200,2000; of a trace, 1 % and 10 % "
               "of its keys]")  # fmt: skip
 @click.option("--requests", type=click.IntRange(1),
@@ -40,7 +40,7 @@ ITEMS: Final = (200, 2000)
               help="Measure times, not hit ratios; the options below are for that.")  # fmt: skip
 @click.option("--peers", "names", type=List(str), default=",".join(caches.MAKERS),
               show_default=True, help="What is measured beside the cache.")  # fmt: skip
-@click.option("--processes", type=List(int), default="1,2,8", show_default=True,
+@click.option("--processes", type=COUNTS, default="1,2,8", show_default=True,
               help="Numbers of processes.")  # fmt: skip
 @click.option("--rounds", type=int, default=5, show_default=True,
               help="How often everything is measured.")  # fmt: skip

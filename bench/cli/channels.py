@@ -7,7 +7,15 @@ import pathlib
 import click
 from rich.text import Text
 
-from limpet.bench.cli.options import PATH, List, advancing, check_files, interruptible, progress_bar
+from limpet.bench.cli.options import (
+    COUNTS,
+    PATH,
+    List,
+    advancing,
+    check_files,
+    interruptible,
+    progress_bar,
+)
 from limpet.bench.figures import power
 from limpet.bench.peers import channels
 from limpet.cli.common import console, json_option, print_json
@@ -17,7 +25,7 @@ from limpet.shm.errors import ParameterError
 @click.command("channels")
 @click.option("--cases", type=List(str), default=",".join(channels.CASES), show_default=True,
               help="What to time.")  # fmt: skip
-@click.option("--processes", type=List(int), default="2,8", show_default=True,
+@click.option("--processes", type=COUNTS, default="2,8", show_default=True,
               help="Numbers of processes to run with.")  # fmt: skip
 @click.option("--seconds", type=click.FloatRange(0.01), default=0.5, show_default=True,
               help="About how long each loop is.")  # fmt: skip

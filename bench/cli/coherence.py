@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from limpet.bench.cli.options import List, advancing
+from limpet.bench.cli.options import COUNTS, List, advancing, leaving_on_sigterm
 from limpet.bench.figures import coherence
 from limpet.bench.peers.machine import facts
 from limpet.cli.common import console, json_option, print_json, table
@@ -14,7 +14,7 @@ from limpet.shm.errors import ParameterError
 @click.command("coherence")
 @click.option("--store", "stores", type=List(str), default=",".join(coherence.STORES),
               show_default=True, help="Kinds of stores.")  # fmt: skip
-@click.option("--sizes", type=List(int), default="64,1024,16384", show_default=True,
+@click.option("--sizes", type=COUNTS, default="64,1024,16384", show_default=True,
               help="Sizes of values, in bytes.")  # fmt: skip
 @click.option("--ops", type=click.IntRange(1), default=2000, show_default=True,
               help="Operations of a round.")  # fmt: skip
@@ -26,7 +26,7 @@ def coherence_command(
 ) -> None:
     """Measure what each mode of coherence costs: coherent, of several hosts, incoherent."""
     try:
-        with advancing(len(stores) * len(sizes)) as advance:
+        with leaving_on_sigterm(), advancing(len(stores) * len(sizes)) as advance:
             found = list(coherence.run(stores, sizes, ops, rounds, advance))
     except ParameterError as error:
         raise click.UsageError(str(error)) from error

@@ -36,8 +36,20 @@ class List(click.ParamType):
         words = [word.strip() for word in str(value).split(",") if word.strip()]
         try:
             return tuple(dict.fromkeys(self.convert_word(word) for word in words))
-        except ValueError:
-            self.fail(f"{value!r} is not a list such as 1,2", param, ctx)
+        except ValueError as error:
+            self.fail(f"{value!r} is not a list such as 1,2: {error}", param, ctx)
+
+
+def _count(word: str) -> int:
+    """A whole number from 1 on; ValueError."""
+    count = int(word)
+    if count < 1:
+        raise ValueError(f"{count} is below 1")
+    return count
+
+
+COUNTS = List(_count)
+"""Of processes, keys or bytes."""
 
 
 def check_files(option: str, png: pathlib.Path | None, *others: pathlib.Path | None) -> None:

@@ -9,7 +9,7 @@ import pathlib
 import click
 from rich.console import Console
 
-from limpet.bench.cli.options import PATH, List, advancing, check_files, leaving_on_sigterm
+from limpet.bench.cli.options import COUNTS, PATH, List, advancing, check_files, leaving_on_sigterm
 from limpet.bench.peers import machine, report
 from limpet.bench.peers import measure as peers
 from limpet.bench.peers import sizes as by_size
@@ -37,7 +37,7 @@ from limpet.shm.parameters import parse_size
 )
 @click.option(
     "--processes",
-    type=List(int),
+    type=COUNTS,
     default="1,2",
     show_default=True,
     help="Numbers of processes to run with.",

@@ -8,7 +8,15 @@ from typing import Any
 
 import click
 
-from limpet.bench.cli.options import PATH, List, check_files, interruptible, progress_bar
+from limpet.bench.cli.options import (
+    COUNTS,
+    PATH,
+    List,
+    check_files,
+    interruptible,
+    leaving_on_sigterm,
+    progress_bar,
+)
 from limpet.bench.figures import kills, timeline, timeline_report
 from limpet.bench.peers import contention, machine, scarce
 from limpet.cli.common import console, json_option, parameter_option, print_json, table, time_text
@@ -17,9 +25,9 @@ from limpet.cli.common import console, json_option, parameter_option, print_json
 @click.command("contention")
 @click.option("--store", "stores", type=List(str), default="race,fusee", show_default=True,
               help="Kinds of stores.")  # fmt: skip
-@click.option("--processes", type=List(int), default="2,4", show_default=True,
+@click.option("--processes", type=COUNTS, default="2,4", show_default=True,
               help="Numbers of processes to run with.")  # fmt: skip
-@click.option("--keys", type=List(int), default="1,10000", show_default=True,
+@click.option("--keys", type=COUNTS, default="1,10000", show_default=True,
               help="Numbers of keys to update, drawn uniformly.")  # fmt: skip
 @click.option("--seconds", type=click.FloatRange(0, min_open=True), default=3.0, show_default=True,
               help="How long they work.")  # fmt: skip
@@ -196,7 +204,7 @@ def timeline_command(
 @click.command("scarce")
 @click.option("--store", "stores", type=List(str), default="race,fusee", show_default=True,
               help="Kinds of stores.")  # fmt: skip
-@click.option("--processes", type=List(int), default="4,16", show_default=True,
+@click.option("--processes", type=COUNTS, default="4,16", show_default=True,
               help="Numbers of processes to run with.")  # fmt: skip
 @click.option("--node-size", default="64MiB", show_default=True,
               help="Bytes of each of the two nodes.")  # fmt: skip
@@ -220,14 +228,15 @@ def scarce_command(
     numbers = ("processes", "filled", "ops a CPU second", "longest", "longest, processor")
     shown = table(f"values of many sizes on 2 x {node_size}", "store", *numbers, right=numbers)
     found = []
-    for store in stores:
-        for count in processes:
-            one = scarce.run(store, count, node_size, keys, ops)
-            found.append(one)
-            shown.add_row(
-                one.store, str(one.processes), f"{one.filled:.0%}", f"{one.ops_per_cpu_s:,.0f}",
-                time_text(one.longest_us * 1000), time_text(one.longest_cpu_us * 1000),
-            )  # fmt: skip
+    with leaving_on_sigterm():
+        for store in stores:
+            for count in processes:
+                found.append(scarce.run(store, count, node_size, keys, ops))
+    for one in found:
+        shown.add_row(
+            one.store, str(one.processes), f"{one.filled:.0%}", f"{one.ops_per_cpu_s:,.0f}",
+            time_text(one.longest_us * 1000), time_text(one.longest_cpu_us * 1000),
+        )  # fmt: skip
     if as_json:
         print_json([dataclasses.asdict(one) for one in found])
     else:

@@ -7,7 +7,7 @@ import statistics
 
 import click
 
-from limpet.bench.cli.options import List, advancing
+from limpet.bench.cli.options import COUNTS, List, advancing, leaving_on_sigterm
 from limpet.bench.peers import large_reads, transactions
 from limpet.bench.peers.drivers import DriverError
 from limpet.bench.peers.machine import facts
@@ -20,11 +20,11 @@ from limpet.shm.errors import ParameterError
 @click.command("transactions")
 @click.option("--peers", type=List(str), default=",".join(transactions.PEERS), show_default=True,
               help="Kinds of stores, and others.")  # fmt: skip
-@click.option("--transfers", type=List(int), default="2,8,64", show_default=True,
+@click.option("--transfers", type=COUNTS, default="2,8,64", show_default=True,
               help="Numbers of keys that transfers read and write.")  # fmt: skip
-@click.option("--reads", type=List(int), default="10,1000", show_default=True,
+@click.option("--reads", type=COUNTS, default="10,1000", show_default=True,
               help="Numbers of keys that transactions only read.")  # fmt: skip
-@click.option("--processes", type=List(int), default="1,2", show_default=True,
+@click.option("--processes", type=COUNTS, default="1,2", show_default=True,
               help="Numbers of processes to run with.")  # fmt: skip
 @click.option("--rounds", type=click.IntRange(1), default=5, show_default=True,
               help="Interleaved rounds.")  # fmt: skip
@@ -54,7 +54,7 @@ def transactions_command(
     try:
         workload = Workload(records=records, seed=seed)
         wanted = transactions.cases(transfers, reads)
-        with advancing(rounds * len(peers)) as advance:
+        with leaving_on_sigterm(), advancing(rounds * len(peers)) as advance:
             found = transactions.run(peers, wanted, processes, rounds, seconds, workload, advance)
     except ParameterError as error:
         raise click.UsageError(str(error)) from error

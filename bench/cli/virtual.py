@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from limpet.bench.cli.options import List, advancing, interruptible
+from limpet.bench.cli.options import COUNTS, List, advancing, interruptible
 from limpet.bench.peers import stops
 from limpet.bench.peers.ycsb import YCSB_MIXES
 from limpet.cli.common import (
@@ -30,7 +30,7 @@ FIGURES = ("4a", "4b", "4c", "5", "7", "8b")
               help="Kinds of stores.")  # fmt: skip
 @click.option("--mix", "mixes", type=List(str.upper), default=",".join(YCSB_MIXES),
               show_default=True, help="YCSB mixes; W: updates only.")  # fmt: skip
-@click.option("--clients", type=List(int), default="1,8,64,320", show_default=True,
+@click.option("--clients", type=COUNTS, default="1,8,64,320", show_default=True,
               help="Numbers of simulated clients.")  # fmt: skip
 @click.option("--profile", type=click.Choice(list(PRESETS)), default="rdma", show_default=True,
               help="The latency model.")  # fmt: skip
@@ -211,9 +211,9 @@ def cuckoo_command(figures: tuple[str, ...], as_json: bool, **given: int) -> Non
 @click.command("expiry")
 @click.option("--drifts", type=List(float), default="0,1,2,4,5,8,16", show_default=True,
               help="Drifts to run with one lock, in ms.")  # fmt: skip
-@click.option("--locks", type=List(int), default="1,2,4,8,16,32,64,80", show_default=True,
+@click.option("--locks", type=COUNTS, default="1,2,4,8,16,32,64,80", show_default=True,
               help="Locks of a transaction to run with, with the shipped drift.")  # fmt: skip
-@click.option("--objects", type=List(int), default="10,100", show_default=True,
+@click.option("--objects", type=COUNTS, default="10,100", show_default=True,
               help="Numbers of objects to write, with one lock.")  # fmt: skip
 @click.option("--clients", type=click.IntRange(2, 500), default=72, show_default=True,
               help="With one lock; of more, no more than 16.")  # fmt: skip

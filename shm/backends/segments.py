@@ -33,7 +33,7 @@ from limpet.shm.endpoint.layout import (
 )
 from limpet.shm.endpoint.states import FAILED, IN_SERVICE, generation_of, node_word, state_of
 from limpet.shm.errors import ParameterError, PoolCorrupt, PoolIncomplete, PoolNotFound
-from limpet.shm.parameters import PoolParameters, parse_size
+from limpet.shm.parameters import NODE_SIZE_MAX, PoolParameters, parse_size
 from limpet.shm.uninterrupted import uninterrupted
 
 
@@ -88,7 +88,8 @@ def create_segments(
         # Without it a client of another host counts as one from before a reboot, and as dead.
         # A durable pool is of one host unless it is said otherwise.
         given.setdefault("multi_host", not given.get("durable"))
-    draft = PoolParameters(**given)
+    # The nodes are not planned yet: of the largest ones, everything else is checked.
+    draft = PoolParameters(node_size=NODE_SIZE_MAX, **given)
     plan = nodes.plan(
         location,
         nodes=count,

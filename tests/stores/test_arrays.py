@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import gc
 import itertools
 import json
@@ -186,6 +187,30 @@ def test_indices_mean_what_they_mean_in_numpy(pools: Any, stripes: int) -> None:
         array["x"] = 1
 
 
+class Place(enum.IntEnum):
+    SECOND = 1
+
+
+class Tensor:
+    """A whole number of another library, whose dtypes are not numpy's."""
+
+    dtype = "int64"
+    shape = ()
+
+    def __index__(self) -> int:
+        return 1
+
+
+@pytest.mark.parametrize("index", [Place.SECOND, Tensor()])
+def test_every_whole_number_is_an_index(pools: Any, index: Any) -> None:
+    array = pools().array("a", (3, 2))
+    array[index, index] = 7
+    assert type(array[1, index]) is int
+    assert array[index, 1] == 7
+    assert array.add((index, 1)) == 8
+    assert array[index].tolist() == [0, 8]
+
+
 def test_a_large_array_is_read_and_written_in_pieces(pools: Any) -> None:
     pool = pools(nodes=2, node_size="8MiB")
     array = pool.array("a", (700, 1000), "f8", stripes=2)
@@ -207,8 +232,8 @@ def test_values_that_an_element_cannot_have_are_refused(pools: Any) -> None:
         ("u8", [-1, 2**64]),
         (">i2", [2**15, 1.5]),
         ("f4", ["1", None, 10**400]),
-        ("S3", [b"four", "four"]),
-        ("U2", ["abc"]),
+        ("S3", [b"four", "four", 1234, None]),
+        ("U2", ["abc", 1.5]),
         ("M8[s]", ["no date"]),
         (POINT, [1.5j, (1, 2)]),
     ]
@@ -220,8 +245,13 @@ def test_values_that_an_element_cannot_have_are_refused(pools: Any) -> None:
         assert np.array_equal(array[...], np.zeros(3, dtype))
     with pytest.raises(limpet.ParameterError):
         pool.array("a0")[:] = [1, 2, 300]
+    texts = pool.array("a5")
     with pytest.raises(limpet.ParameterError):
-        pool.array("a5")[:] = ["a", "b", "four"]
+        texts[:] = ["a", "b", "four"]
+    texts[:] = np.array(["a", "bc", "def"], "U9")
+    assert texts[:].tolist() == [b"a", b"bc", b"def"]
+    texts[0] = 12
+    assert texts[0] == b"12"
 
 
 # ---- changes in one step ------------------------------------------------------------------------
@@ -253,6 +283,20 @@ def test_whole_numbers_change_as_in_numpy(pools: Any, dtype: str) -> None:
     for wrong in (0.5, "1", 2**64):
         with pytest.raises(limpet.ParameterError):
             array.add(0, wrong)
+
+
+def test_a_bool_stays_a_bool(pools: Any) -> None:
+    """Also in memory, where numpy has bytes of 0 and 1 only."""
+    array = pools().array("a", 8, "?")
+    for wrong in (2, -1, 256, "1", None):
+        for change in (array.bit_or, array.bit_and, array.bit_xor):
+            with pytest.raises(limpet.ParameterError):
+                change(3, wrong)
+    assert array.bit_or(3, True) is True
+    assert array.bit_xor(4, np.True_) is True
+    assert array.bit_and(4, 0) is False
+    assert array.compare_and_swap(3, True, False)
+    assert not array.numpy().view("u1").any()
 
 
 @pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "c8", ">f4"])

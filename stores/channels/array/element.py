@@ -6,7 +6,8 @@ complex numbers, other orders of bytes, dates, short texts, small structures) go
 which takes some thousands of instructions more.
 
 A value for one element that the dtype cannot have is refused, and none is cut: a number out of
-bounds, a fraction for a whole number, a text that is too long.
+bounds, a fraction for a whole number, a text that is too long. Only the fields of a structure are
+converted as numpy does it, which cuts texts.
 """
 
 from __future__ import annotations
@@ -119,8 +120,10 @@ class Element:
                 raise ParameterError(f"bits are changed of whole numbers, not of {self.dtype}")
         elif kind not in "iufcmM":
             raise ParameterError(f"only numbers are added to, not elements of {self.dtype}")
-        if self.kind == SIGNED or self.kind == UNSIGNED or (self.kind == BOOL and how != ADD):
+        if self.kind == SIGNED or self.kind == UNSIGNED:
             return delta_word(value) & self.mask
+        if self.kind == BOOL and how != ADD:
+            return word_within(bool(value) if isinstance(value, np.bool_) else value, 0, 1)
         if self.kind == DOUBLE or self.kind == FLOAT:
             return real(value)
         return value
@@ -188,8 +191,10 @@ def as_array(dtype: np.dtype[Any], value: Any) -> np.ndarray[Any, Any]:
     """Values as elements, as numpy converts them. Raises ParameterError."""
     try:
         if dtype.kind in "SU":
-            given = np.asarray(value)
-            if given.dtype.kind in "SU" and _length(given.dtype) > _length(dtype):
+            given = np.asarray(value).astype(dtype.kind)
+            if _length(given.dtype) > _length(dtype) and np.any(
+                np.char.str_len(given) > _length(dtype)
+            ):
                 raise ValueError("it is too long")
         if dtype.kind in "iu" and np.ndim(value) == 0:
             return np.array(operator.index(value), dtype)

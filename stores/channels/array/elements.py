@@ -310,4 +310,10 @@ def is_number(part: Any) -> bool:
     """Whether a part of an index is a whole number, as numpy takes it."""
     if type(part) is int:
         return True
-    return hasattr(part, "dtype") and part.shape == () and part.dtype.kind in "iu"
+    if type(part) is bool:
+        return False
+    try:
+        operator.index(part)
+    except TypeError:
+        return False
+    return True
