@@ -186,14 +186,10 @@ def opens_its_buffer(open_log: Any) -> Any:
     return run
 
 
-def keeps_logs(init: Any) -> Any:
+def keeps_its_buffer(log: Any) -> None:
     """A client gives back no log."""
-
-    def run(self: Any, pool: Any, locks: Any) -> None:
-        init(self, pool, locks)
-        self.client = Instead(self.client, release=self.client.drop)
-
-    return run
+    log.free_left()
+    log.client.drop(0)
 
 
 # ---- repair --------------------------------------------------------------------------------------
@@ -300,7 +296,7 @@ ONE_BUFFER: Final = Mutant(
     "r3-one-buffer-for-all-logs-of-a-client",
     (
         Change("rtx/commit", "Commit._open", opens_its_buffer),
-        Change("rtx/commit", "Commit.__init__", keeps_logs),
+        replaced(LOG, "Log.close", keeps_its_buffer),
     ),
 )
 SAME_STATE_WORD: Final = Mutant(
