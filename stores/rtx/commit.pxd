@@ -37,6 +37,8 @@ cdef class Commit(Staged):
     cdef readonly list parts
     cdef readonly Log log
     cdef set _taken
+    cdef bint _epoch_known
+    cdef bint _same_epoch
     cdef object _staged
     cdef Staging _staging
     cdef public list crowded
@@ -54,6 +56,8 @@ cdef class Commit(Staged):
     cpdef int write_slot(self, SlotWrite write) except -1
     @cython.locals(write=SlotWrite)
     cpdef set taken(self)
+    @cython.locals(reads=Reads)
+    cdef bint is_of_read_epoch(self) except -1
     cpdef Staging staging_of(self, store)
     cpdef bint complete(self) except -1
     cpdef carry_out(self, Log log)

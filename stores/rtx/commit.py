@@ -132,6 +132,7 @@ class Commit(Staged):
             del self.writes[IN_ORDER:]
         self.count = self.inserts = 0
         self._taken = None
+        self._epoch_known = self._same_epoch = False
         if self.crowded:
             self.crowded = []
 
@@ -186,6 +187,16 @@ class Commit(Staged):
         if self._taken is None:
             self._taken = {write.slot for write in self.writes[: self.count]}
         return self._taken
+
+    def is_of_read_epoch(self) -> bool:
+        """Whether nothing that was read can have been used again until the end of this
+        operation."""
+        # ORDER: once after our pin: nothing is used again from here on.
+        if not self._epoch_known:
+            reads = self.reads
+            self._same_epoch = reads.is_of_this_epoch()
+            self._epoch_known = True
+        return self._same_epoch
 
     def staging_of(self, store: Any) -> Staging:
         """What stages the changes to a store in this commit."""
@@ -424,7 +435,6 @@ class Commit(Staged):
             if parts == len(self.parts):
                 self.parts.append(self.new_part())
             part = self.parts[parts]
-            part.be(self.endpoint, 0)
             part.stage(node, self.writes, begin, end, self.membership)
             participants.append(part)
             parts += 1

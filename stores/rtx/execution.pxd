@@ -6,6 +6,7 @@ cimport limpet.stores.rtx.reads as read_sets
 from limpet.shm.clients.client cimport Client
 from limpet.stores.base cimport Store, as_bytes
 from limpet.stores.rtx.participant cimport go_on
+from limpet.stores.rtx.pending cimport PendingWrites
 from limpet.stores.rtx.reads cimport ReadPlace, Staging, TxKeys, Visitor
 
 from limpet.shm.endpoint.verbs cimport u64
@@ -20,7 +21,7 @@ cdef class Used:
     cdef readonly Store store
     cdef public list others
     cdef readonly TxKeys keys
-    cdef readonly dict written
+    cdef readonly PendingWrites written
     cdef readonly bint ordered
     cdef readonly Reading reading
     cdef public bint deletes
@@ -78,22 +79,24 @@ cdef class Transaction:
     cdef Used _use(self, store)
     @cython.locals(found=Used, used=Used, keys=TxKeys)
     cdef Used _first_use(self, store)
-    @cython.locals(used=Used)
+    @cython.locals(used=Used, place=Py_ssize_t)
     cdef object _get(self, store, bytes key)
     cpdef object _read(self, Reading reading)
     cdef object _recall(self, recalled)
     cdef int count_first(self) except -1
     cpdef int check(self, Reading reading, found) except -1
+    cdef int check_key(self, Reading reading, found) except -1
     cpdef bint _holds(self, Used used, bytes key, found) except -1
     @cython.locals(
         commit=committing.Commit, outcome=int, used=Used, first=Used, only_deletes=bint,
+        written=PendingWrites, place=Py_ssize_t,
     )
     cpdef bint commit(self) except -1
     @cython.locals(used=Used)
     cdef Used _first_written(self)
     @cython.locals(used=Used, outcome=int, client=Client)
     cdef int _commit_once(self, committing.Commit commit, Used first) except -1
-    @cython.locals(count=u64, key=bytes, staging=Staging, written=dict)
+    @cython.locals(place=Py_ssize_t, key=bytes, staging=Staging, written=PendingWrites)
     cdef int _stage(self, Used used, committing.Commit commit) except -1
     @cython.locals(first=Used, used=Used)
     cpdef int end(self) except -1
@@ -101,5 +104,5 @@ cdef class Transaction:
     cpdef bint met_while_reading(self) except -1
     cpdef bint is_doomed(self) except -1
 
-@cython.locals(used=Used)
+@cython.locals(used=Used, puts=Py_ssize_t)
 cdef bint _deletes_only(list written) except -1

@@ -45,6 +45,7 @@ from limpet.stores.base import as_bytes
 from limpet.stores.rtx.commit import Commit
 from limpet.stores.rtx.cut import Item, Look, Recalled
 from limpet.stores.rtx.participant import go_on
+from limpet.stores.rtx.pending import PendingWrites
 from limpet.stores.rtx.reads import ReadPlace, Reads, Staging, TxKeys, Visitor
 from limpet.stores.sherman.layout import SPARED_BLOCKS
 from limpet.stores.status import AGAIN, DONE, FULL, NO_MEMORY
@@ -64,8 +65,8 @@ class Used:
     def __init__(self, keys: TxKeys) -> None:
         self.keys = keys
         self.ordered = keys.ordered
-        self.written: dict[bytes, bytes | None] = {}
-        """What it is to write there, by key; None: deleted."""
+        self.written = PendingWrites()
+        """What it is to write there."""
         self.reading = Reading()
         """Of a store that is not ordered: its reads, one after the other."""
         self.deletes = False
@@ -82,7 +83,7 @@ class Used:
     def end(self) -> None:
         """Forget all of a transaction that is over."""
         self.reading.forget()
-        if self.written:
+        if self.written.count:
             self.written.clear()
         self.deletes = False
         self.store = self.others = None
@@ -138,8 +139,12 @@ class Reading(Visitor):
         self.transaction.count_first()
 
     def visit(self) -> Any:
-        found = self.find()
-        self.transaction.check(self, found)
+        if self.used.ordered:
+            found = self.find()
+            self.transaction.check(self, found)
+        else:
+            found = self.used.keys.value_here()
+            self.transaction.check_key(self, found)
         return found
 
 
@@ -223,7 +228,7 @@ class Transaction:
         if used is None or self._handle is not store:
             used = self._use(store)
         used.keys.refuse(key, value)
-        used.written[key] = value
+        used.written.write(key, value)
 
     def insert(self, store: Any, key: Any, value: Any) -> None:
         """Insert; KeyExists if the key is there."""
@@ -242,7 +247,7 @@ class Transaction:
         if self.get(store, key) is None:
             raise KeyError(key)
         used = self._use(store)
-        used.written[as_bytes("key", key)] = None
+        used.written.write(as_bytes("key", key), None)
         used.deletes = True
 
     def scan(self, store: Any, low: Any = None, high: Any = None) -> list[tuple[bytes, bytes]]:
@@ -264,7 +269,9 @@ class Transaction:
                 reading = RangeReading(self, used, start, tree, last)
                 pairs, start = self._read(reading)
                 found.update(pairs)
-        for key, value in used.written.items():
+        written = used.written
+        for place in range(written.count):
+            key, value = written.keys[place], written.values[place]
             if first <= key and (last is None or key < last):
                 found.pop(key, None)
                 if value is not None:
@@ -390,13 +397,18 @@ class Transaction:
         used = self._last
         if used is None or self._handle is not store:
             used = self._use(store)
-        if used.written and key in used.written:
-            return used.written[key]  # line 1
+        if used.written.count:
+            place = used.written.place_of(key)
+            if place >= 0:
+                return used.written.values[place]  # line 1
         # lines 2-5
         if used.ordered:
             return self._read(reading_of(self, used, key))
         used.reading.key = key
-        return self._read(used.reading)
+        if self._doomed is not None or self._recalled is not None:
+            return self._read(used.reading)
+        self.reach += 1
+        return used.keys.at_key(key, used.reading)
 
     def _read(self, reading: Reading) -> Any:
         """Read in an operation that looks a key up; the result is in the read set then."""
@@ -423,13 +435,17 @@ class Transaction:
         self._reads.count_first()
 
     def check(self, reading: Reading, found: Any) -> None:
-        """Note what was looked up last, in the operation that found it; raises Conflict."""
-        if reading.used.ordered:
-            reading.tree = reading.used.keys.tree_here()
-            reading.at = reading.used.keys.busy_at()
-            if self._read_in_trees is None:
-                self._read_in_trees = []
-            self._read_in_trees.append(reading)
+        """Note what was looked up last in a tree, in the operation that found it; raises
+        Conflict."""
+        reading.tree = reading.used.keys.tree_here()
+        reading.at = reading.used.keys.busy_at()
+        if self._read_in_trees is None:
+            self._read_in_trees = []
+        self._read_in_trees.append(reading)
+        self.check_key(reading, found)
+
+    def check_key(self, reading: Reading, found: Any) -> None:
+        """The same, of a key in a hash store."""
         if not self._holds(reading.used, reading.key, found):
             self._doomed = self._reads.changed
             raise Conflict(self)
@@ -482,22 +498,23 @@ class Transaction:
             self._doomed = commit.place_of(commit.busy) or self._reads.changed
             if self._doomed is None:
                 # Another client has aborted it, as its lease was over.
-                self._doomed = ReadPlace(first.store, next(iter(first.written)), 0)
+                self._doomed = ReadPlace(first.store, first.written.keys[0], 0)
         commit.rest()
         first.keys.give_commit(commit)
         if outcome == AGAIN:
             return False
         for used in self._stores:
             if used.deletes:
-                for key, value in used.written.items():
-                    if value is None:
-                        used.keys.tidy(key)
+                written = used.written
+                for place in range(written.count):
+                    if written.values[place] is None:
+                        used.keys.tidy(written.keys[place])
         return True
 
     def _first_written(self) -> Used | None:
         """The first store to which something is written; None: there is none."""
         for used in self._stores:
-            if used.written:
+            if used.written.count:
                 return used
         return None
 
@@ -509,7 +526,7 @@ class Transaction:
                 used.store.require_there()
             commit.begin(first.keys.link)
             for used in self._stores:
-                if used.written:
+                if used.written.count:
                     outcome = self._stage(used, commit)
                     if outcome != DONE:
                         return outcome
@@ -526,13 +543,15 @@ class Transaction:
         staging: Staging = commit.staging_of(used.store)
         written = used.written
         # In a tree, keys that are neighbours are in the same leaf.
-        keys = sorted(written) if used.ordered and len(written) > 1 else written
-        for count, key in enumerate(keys, 1):
-            if staging.stage(key, written[key]) == AGAIN:
+        if used.ordered and written.count > 1:
+            written.sort()
+        for place in range(written.count):
+            key = written.keys[place]
+            if staging.stage(key, written.values[place]) == AGAIN:
                 commit.busy = used.keys.busy_at()
                 commit.owners[commit.busy] = ReadPlace(used.store, key, commit.busy)
                 return AGAIN
-            go_on(commit.membership, count)
+            go_on(commit.membership, place + 1)
         return FULL if commit.crowded else DONE
 
     def end(self) -> None:
@@ -588,8 +607,7 @@ def _encoded(name: str) -> bytes:
 
 def _deletes_only(written: list[Used]) -> bool:
     """Whether nothing but deletes is written."""
+    puts = 0
     for used in written:
-        for value in used.written.values():
-            if value is not None:
-                return False
-    return True
+        puts += used.written.puts()
+    return puts == 0

@@ -34,7 +34,7 @@ class WriteSet(Staging):
         read = None
         if reads is not None:
             read = reads.key_read(keys.link, key)
-            if read is not None and reads.is_of_this_epoch() and keys.is_writable(read):
+            if read is not None and commit.is_of_read_epoch() and keys.is_writable(read):
                 self._write(read.slot, read.word, key, value, read, False, read.hash)
                 return DONE
         # A key that is deleted needs no vacant slot, and what its look-up rests on stays as read.

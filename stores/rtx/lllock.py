@@ -71,9 +71,8 @@ class LLLocks:
         self.words = array("Q", bytes(8 * 2 * WORDS))
         """Room for words of a log (log.py), and then of a part (parts.py), that are written at
         once."""
-        self.taken = array("Q", bytes(8 * AT_ONCE_MAX))
         self.in_use = array("Q", bytes(8 * AT_ONCE_MAX))
-        """Room for references to objects that take their used bits at once, or lose them."""
+        """Room for references to objects whose used bits are set at once, or cleared."""
 
     def forget(self) -> None:
         """Take new tickets next time."""

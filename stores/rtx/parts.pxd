@@ -65,7 +65,7 @@ cdef class Part(Participant):
     )
     cpdef bint prepare(self, Log log, Allocator allocator) except -1
     @cython.locals(
-        write=SlotWrite, taken=u64[::1], in_use=u64[::1], heap=Heap, count=int,
+        write=SlotWrite, in_use=u64[::1], heap=Heap, count=int,
         index=Py_ssize_t, reference=u64,
     )
     cdef bint _write_pairs(

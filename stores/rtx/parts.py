@@ -127,7 +127,10 @@ class Part(Participant):
     def stage(
         self, node: int, writes: list[SlotWrite], begin: int, end: int, membership: Any
     ) -> None:
-        """It is to be written on this memory node, for these writes."""
+        """It is to be written on this memory node, for these writes. It may have been another
+        transaction's before."""
+        self.busy = 0
+        self.written = 0
         self.memory_node = node
         self.writes = writes
         self.begin = begin
@@ -184,30 +187,30 @@ class Part(Participant):
         """Write the pairs of these writes, to objects that are in the client journal then; False:
         there is no memory ready."""
         assert self.writes is not None
-        taken, in_use = self.locks.taken, self.locks.in_use
+        in_use = self.locks.in_use
         heap = client.heap
         allocator.begin_batch()
         count = 0
         for index in range(begin, end):
             write = self.writes[index]
-            taken[index - begin] = 0
+            reference = 0
             if write.size > PAIR_MAX:
-                taken[index - begin] = allocator.allocate(self.memory_node, write.size, 1)
+                reference = allocator.allocate(self.memory_node, write.size, 1)
             elif write.size:
                 reference = allocator.next_object(self.memory_node, write.size, 1)
                 if reference:
                     client.log(reference, 0)
                     in_use[count] = reference
                     count += 1
-                taken[index - begin] = reference
-            if write.size and not taken[index - begin]:
+            if write.size and not reference:
                 return False
+            write.reference = reference
         # They are in the client journal, and not in use yet: recovery frees them.
         heap.take_all(in_use, count)
         for index in range(begin, end):
             write = self.writes[index]
             if write.size:
-                write.write_pair(taken[index - begin])
+                write.write_pair(write.reference)
             else:
                 write.vacate()
         return True

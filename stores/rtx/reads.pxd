@@ -4,7 +4,7 @@ from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.stores.base cimport Store
 from limpet.stores.rtx.lllock cimport LLLocks
-from limpet.stores.rtx.changes cimport changes, slots_used
+from limpet.stores.rtx.changes cimport changes
 
 cdef u64 EPOCH
 cdef u64 POINTER
@@ -122,7 +122,6 @@ cdef class Reads:
     cpdef bint is_of_this_epoch(self) except -1
     cdef u64 _pinned(self) except? 0
     cpdef bint hold(self, objects=*) except -1
-    @cython.locals(few=bint)
     cpdef int count_first(self) except -1
     @cython.locals(endpoint=Endpoint, now=u64, count=u64)
     cpdef bint hold_again(self) except -1

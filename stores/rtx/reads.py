@@ -24,7 +24,7 @@ from collections.abc import Callable, Collection
 from typing import Any, Final
 
 from limpet.shm.endpoint.layout import EPOCH
-from limpet.stores.rtx.changes import changes, slots_used
+from limpet.stores.rtx.changes import changes
 from limpet.stores.rtx.layout import POINTER, UNKNOWN
 
 FIRST_MAX: Final = 4
@@ -369,8 +369,7 @@ class Reads:
     def count_first(self) -> None:
         """Before the first look-up: add up the changes, if there is little to add up."""
         if not self.count and not self.objects:
-            few = slots_used(self.endpoint) <= FIRST_MAX
-            self.counted = changes(self.endpoint) if few else UNKNOWN
+            self.counted = changes(self.endpoint, FIRST_MAX)
 
     def hold_again(self) -> bool:
         """The same, with each read. No look is needed as long as no client has changed anything
@@ -381,10 +380,8 @@ class Reads:
             return self.hold()
         if count == 1:
             return True  # what was just read was true then
-        if slots_used(endpoint) > 2 * count:
-            return self.hold()
         # ORDER: what was read last, before the sum; and the sum before the looks.
-        now = changes(endpoint)
+        now = changes(endpoint, 2 * count)
         if now != UNKNOWN and now == self.counted:
             return True
         self.counted = UNKNOWN

@@ -20,6 +20,7 @@ cdef class SlotWrite(Change):
     cdef readonly bint inserts
     cdef readonly u64 hash
     cdef readonly u64 size
+    cdef public u64 reference
 
     cdef int stage(
         self, HashKeys keys, u64 slot, bytes key, bytes value, u64 old, KeyRead read, bint inserts,

@@ -52,6 +52,8 @@ class SlotWrite(Change):
         self.value = value
         self.old = old
         self.new = 0
+        self.reference = 0
+        """To the object of the new pair, until it is written."""
         self.inserts = inserts
         self.hash = hashed
         self.size = 0 if value is None else keys.objects.size_of(key, value)
