@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 from kit.mutants.rtx import (
     APPLIES_FIRST,
+    COUNTED_LATE,
     CUT_WITHOUT_LOCKS,
+    FORGETS_FIRST,
     FREES_NEW,
     KEEPS_OLD,
     MILLISECOND,
+    NAMED_FIRST,
     NOT_BEGUN,
     NOT_VALIDATED,
     READS_DECIDED,
@@ -159,7 +162,9 @@ MUTANTS = (
     (NOT_VALIDATED, "cab|cba|", "order"),
     (READS_DECIDED, "mab mab|ga gb ga gb|", ""),
     (READS_TORN, "", "order"),
+    (COUNTED_LATE, "mab mab|s s|", "order"),
     (APPLIES_FIRST, "mab mab|mab mbc|mab", ""),
+    (FORGETS_FIRST, "mab mab|mab mbc|mab", "leaked"),
     (FREES_NEW, "mab mab|mab mbc|mab", ""),
     (CUT_WITHOUT_LOCKS, READERS, ""),
 )
@@ -175,6 +180,18 @@ def test_rtx_mutant_is_caught_by_random_runs(mutant: Mutant, program: str, says:
         found = explore_transactions(3000, crashes=2, stalls=2, program=program)
     assert found.failure, f"{found.runs} runs did not show it"
     assert found.failure.startswith(says), found.failure
+
+
+@compiled_only
+@pytest.mark.parametrize("mutant", [UNCHANGED, NAMED_FIRST], ids=lambda mutant: mutant.name)
+def test_memory_of_an_earlier_log_is_not_taken_for_one(mutant: Mutant) -> None:
+    """A client is killed when it begins a log in memory that had one before, whose old data is in
+    use again."""
+    with in_force(mutant), stage(2) as there:
+        steps = range(1, steps_of(there, "mab|") + 1)
+        program = " ".join(["mab"] * 20) + "|ga"
+        found = [faulty(there, program, (0, 19, step, CRASH)) for step in steps]
+    assert any(found) == (mutant is NAMED_FIRST), found
 
 
 @compiled_only
