@@ -13,6 +13,7 @@ from limpet.shm.endpoint.verbs cimport u64
 
 cdef int AGAIN
 cdef int DONE
+cdef Py_ssize_t FEW
 cdef int FULL
 cdef int NO_MEMORY
 cdef int SPARED_BLOCKS
@@ -24,10 +25,14 @@ cdef class Used:
     cdef readonly PendingWrites written
     cdef readonly bint ordered
     cdef readonly Reading reading
+    cdef list readings
+    cdef Py_ssize_t count
     cdef public bint deletes
 
     cdef int begin(self, Transaction transaction, store) except -1
+    @cython.locals(index=Py_ssize_t, reading=Reading)
     cdef int end(self) except -1
+    cdef Reading next_reading(self)
     cdef bint has(self, store) except -1
 
 cdef class Reading(Visitor):
@@ -46,9 +51,6 @@ cdef class Reading(Visitor):
     cpdef object look(self)
     cpdef int before(self) except -1
     cpdef object visit(self)
-
-@cython.locals(made=Reading)
-cpdef Reading reading_of(Transaction transaction, Used used, bytes key)
 
 cdef class RangeReading(Reading):
     cdef readonly int number
@@ -79,7 +81,7 @@ cdef class Transaction:
     cdef Used _use(self, store)
     @cython.locals(found=Used, used=Used, keys=TxKeys)
     cdef Used _first_use(self, store)
-    @cython.locals(used=Used, place=Py_ssize_t)
+    @cython.locals(used=Used, place=Py_ssize_t, reading=Reading)
     cdef object _get(self, store, bytes key)
     cpdef object _read(self, Reading reading)
     cdef object _recall(self, recalled)

@@ -50,6 +50,8 @@ from limpet.stores.rtx.reads import ReadPlace, Reads, Staging, TxKeys, Visitor
 from limpet.stores.sherman.layout import SPARED_BLOCKS
 from limpet.stores.status import AGAIN, DONE, FULL, NO_MEMORY
 
+FEW: Final = 8
+"""So many reads of keys are kept for the next transaction."""
 OBJECTS: Final = ".objects"
 """Name of the store that has the named objects of a pool."""
 
@@ -69,6 +71,10 @@ class Used:
         """What it is to write there."""
         self.reading = Reading()
         """Of a store that is not ordered: its reads, one after the other."""
+        self.readings: list[Reading] = []
+        """Of one that is ordered: its reads of keys; those after the first `count` are of earlier
+        transactions, to be used again."""
+        self.count = 0
         self.deletes = False
         """Whether a key may be deleted there."""
         self.store: Any = None
@@ -83,11 +89,24 @@ class Used:
     def end(self) -> None:
         """Forget all of a transaction that is over."""
         self.reading.forget()
+        for index in range(self.count):
+            reading = self.readings[index]
+            reading.forget()
+        if self.count > FEW:
+            del self.readings[FEW:]
+        self.count = 0
         if self.written.count:
             self.written.clear()
         self.deletes = False
         self.store = self.others = None
         self.keys.give_use(self)
+
+    def next_reading(self) -> Reading:
+        """A read of a key, which it keeps until the end (`looks`)."""
+        if self.count == len(self.readings):
+            self.readings.append(Reading())
+        self.count += 1
+        return self.readings[self.count - 1]
 
     def has(self, store: Any) -> bool:
         """Whether this is a handle of it that was met before."""
@@ -146,13 +165,6 @@ class Reading(Visitor):
             found = self.used.keys.value_here()
             self.transaction.check_key(self, found)
         return found
-
-
-def reading_of(transaction: Transaction, used: Used, key: bytes) -> Reading:
-    """A new one."""
-    made = Reading()
-    made.be(transaction, used, key)
-    return made
 
 
 class RangeReading(Reading):
@@ -403,7 +415,9 @@ class Transaction:
                 return used.written.values[place]  # line 1
         # lines 2-5
         if used.ordered:
-            return self._read(reading_of(self, used, key))
+            reading = used.next_reading()
+            reading.be(self, used, key)
+            return self._read(reading)
         used.reading.key = key
         if self._doomed is not None or self._recalled is not None:
             return self._read(used.reading)
@@ -423,7 +437,7 @@ class Transaction:
 
     def _recall(self, recalled: Recalled) -> Any:
         """The result of a read from before the function was called."""
-        if not self._reads.note_object(recalled.at, recalled.read) or not (
+        if not self._reads.note_recalled(recalled.at, recalled.read) or not (
             self._at_cut or self._holds_in_operation()
         ):
             self._doomed = self._reads.changed

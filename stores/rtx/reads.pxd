@@ -110,6 +110,7 @@ cdef class Reads:
     cpdef u64 lock_of(self, u64 at, u64 otherwise) except? 0
     @cython.locals(before=ObjectRead)
     cpdef bint note_object(self, u64 at, ObjectRead read) except -1
+    cpdef bint note_recalled(self, u64 at, ObjectRead read) except -1
     cpdef KeyRead next_key(self)
     @cython.locals(before=KeyRead)
     cpdef bint note_key(self, bytes key, KeyRead read) except -1

@@ -295,6 +295,12 @@ class Reads:
             return False
         return True
 
+    def note_recalled(self, at: int, read: ObjectRead) -> bool:
+        """The same, of an object that was read before the function was called (cut.py)."""
+        # It may have changed before the changes were added up.
+        self.counted = UNKNOWN
+        return self.note_object(at, read)
+
     def next_key(self) -> KeyRead:
         """One that is described, and noted then."""
         if self.count == len(self.keys):
