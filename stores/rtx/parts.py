@@ -129,6 +129,7 @@ class Part(Participant):
     ) -> None:
         """It is to be written on this memory node, for these writes. It may have been another
         transaction's before."""
+        self.old = self.new = 0
         self.busy = 0
         self.written = 0
         self.memory_node = node

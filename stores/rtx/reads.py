@@ -14,7 +14,8 @@ witnesses are looked at once more, in the same operation, so all was true in bet
 matter then whether a subtable was split.
 
 Each look costs as much as there is to look at, and there is one with every read, unless no client
-has changed anything since the last one (changes.py). So a transaction of n reads takes O(n) looks
+has changed anything since the last one, or since before the first read (changes.py). What was read
+before that, and is recalled (cut.py), takes a look. So a transaction of n reads takes O(n) looks
 while no client writes to the stores of transactions, and beside writers n * n / 2 at most.
 """
 

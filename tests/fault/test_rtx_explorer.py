@@ -25,12 +25,14 @@ from kit.mutants.rtx import (
 )
 from kit.transaction_runs import BOTH, LARGE, TxRun, TxStage, faulty, logged, parse, stage, steps_of
 from kit.transaction_runs import explore as explore_transactions
+from kit.variants import vary
 
 from limpet.fault.explore.explorer import Exploration, ExplorerReport, explore
 from limpet.fault.explore.schedule import CRASH, STALL, Replay
 from limpet.shm.endpoint.fabric import BUILD
 from limpet.stores.rtx import transaction
 from limpet.stores.rtx.cut import Cut
+from limpet.stores.rtx.reads import Reads
 
 pytestmark = pytest.mark.either_build(
     "the same lines on either build",
@@ -180,6 +182,17 @@ def test_rtx_mutant_is_caught_by_random_runs(mutant: Mutant, program: str, says:
         found = explore_transactions(3000, crashes=2, stalls=2, program=program)
     assert found.failure, f"{found.runs} runs did not show it"
     assert found.failure.startswith(says), found.failure
+
+
+@pytest.mark.exhaustive("many runs")
+@compiled_only
+def test_what_was_recalled_before_the_changes_were_added_up_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    vary(monkeypatch, Reads, "note_recalled", lambda reads, *given: reads.note_object(*given))
+    monkeypatch.setattr(transaction, "OPTIMISTIC", 0)
+    found = explore_transactions(1500, crashes=2, stalls=2, program=READERS, kind=BOTH)
+    assert found.failure.startswith("order"), found
 
 
 @compiled_only
