@@ -6,9 +6,10 @@
     24    count    entries
     32    entries  24 bytes each: `at`, `old` and `new`, whose meaning depends on the kind of log
 
-Only the owner writes it: each entry before the count that makes it one. It is in the owner's
-journal from its first word on. A client that reads it is pinned, so its memory is not used again
-meanwhile. A kill leaves behind a log with as many entries as its count says, each of them whole.
+Only the owner writes it: each entry before the count that makes it one, or all of it before it is a
+log (rtx/log.py). It is in the owner's journal from its first word on. A client that reads it is
+pinned, so its memory is not used again meanwhile. A kill leaves behind a log with as many entries
+as its count says, each of them whole.
 """
 
 from __future__ import annotations

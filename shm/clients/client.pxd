@@ -80,6 +80,8 @@ cdef class Client:
     cpdef int drop_two(self, int index) except -1
     cpdef int retarget(self, int index, u64 link_address) except -1
     cpdef int drop(self, int index) except -1
+    @cython.locals(last=int)
+    cpdef int drop_from(self, int index) except -1
     @cython.locals(journal=u64)
     cpdef int exchange(self, int new, int old) except -1
     cpdef int release(self, int index) except -1

@@ -380,6 +380,16 @@ class Client:
         while self.held and not self.references[self.held - 1]:
             self.held -= 1
 
+    def drop_from(self, index: int) -> None:
+        """Take all objects from this place on out of the client journal: they stay linked, or a log
+        in the client journal names them."""
+        while self.held > index:
+            last = self.held - 1
+            if self.references[last]:
+                self.endpoint.store(self.slot + CLIENT_JOURNAL + 16 * last, 0)
+                self.references[last] = 0
+            self.held = last
+
     def exchange(self, new: int, old: int) -> None:
         """By our CAS, the object at place `new` of the client journal is linked where that at place
         `old` was: free this one, and take both out. In a durable pool `unpin` does it."""

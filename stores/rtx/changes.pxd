@@ -13,6 +13,5 @@ cdef u64 UNKNOWN
 cpdef int begin_change(Client client) except -1
 @cython.locals(endpoint=Endpoint, at=u64, count=u64)
 cpdef int end_change(Client client) except -1
-cpdef u64 slots_used(Endpoint endpoint) except? 0
 @cython.locals(used=u64, total=u64, odd=u64, at=u64, count=u64, _=u64)
-cpdef u64 changes(Endpoint endpoint) except? 0
+cpdef u64 changes(Endpoint endpoint, u64 most) except? 0

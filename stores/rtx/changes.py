@@ -52,14 +52,12 @@ def end_change(client: Any) -> None:
         endpoint.store(at, count + 1)
 
 
-def slots_used(endpoint: Any) -> int:
-    """How many words there are to add up."""
-    return endpoint.load(SLOTS_USED)
-
-
-def changes(endpoint: Any) -> int:
-    """The sum of all clients' changes, or UNKNOWN."""
-    used = slots_used(endpoint)
+def changes(endpoint: Any, most: int) -> int:
+    """The sum of all clients' changes, or UNKNOWN; also if there are more than `most` words to add
+    up."""
+    used = endpoint.load(SLOTS_USED)
+    if used > most:
+        return UNKNOWN
     total, odd = used, 0
     at = CLIENT_SLOTS + CHANGES
     for _ in range(used):

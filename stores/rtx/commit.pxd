@@ -5,7 +5,7 @@ from limpet.stores.entry_log cimport log_size
 from limpet.stores.rtx.abort cimport abort
 from limpet.stores.rtx.extents cimport Extent
 from limpet.stores.rtx.lllock cimport LLLocks
-from limpet.stores.rtx.log cimport Log, log_at
+from limpet.stores.rtx.log cimport Log
 from limpet.stores.rtx.participant cimport Participant, go_on
 from limpet.stores.rtx.participants cimport give_back
 from limpet.stores.rtx.parts cimport Part, part_at, part_size
@@ -20,6 +20,7 @@ cdef int AGAIN
 cdef u64 ALIGNED
 cdef int DONE
 cdef Py_ssize_t IN_ORDER
+cdef int JOURNAL_MOST
 cdef u64 LOGGED
 cdef int NODE_SHIFT
 cdef int NO_MEMORY
@@ -30,8 +31,14 @@ cdef u64 SLOT
 cdef class Commit(Staged):
     cdef readonly LLLocks locks
     cdef public u64 effort
-    cdef public list writes
+    cdef readonly list writes
+    cdef readonly Py_ssize_t count
+    cdef readonly Py_ssize_t inserts
+    cdef readonly list parts
+    cdef readonly Log log
     cdef set _taken
+    cdef bint _epoch_known
+    cdef bint _same_epoch
     cdef object _staged
     cdef Staging _staging
     cdef public list crowded
@@ -39,13 +46,18 @@ cdef class Commit(Staged):
 
     cpdef int serve(self, LLLocks locks, reads) except -1
     cpdef int rest(self) except -1
-    @cython.locals(write=SlotWrite)
+    @cython.locals(index=Py_ssize_t, write=SlotWrite)
+    cpdef begin(self, u64 link)
+    @cython.locals(index=Py_ssize_t, write=SlotWrite)
     cpdef ReadPlace place_of(self, u64 busy)
     cpdef int go_on(self, u64 count) except -1
+    cpdef SlotWrite next_write(self)
     @cython.locals(place=Py_ssize_t, other=SlotWrite)
     cpdef int write_slot(self, SlotWrite write) except -1
     @cython.locals(write=SlotWrite)
     cpdef set taken(self)
+    @cython.locals(reads=Reads)
+    cdef bint is_of_read_epoch(self) except -1
     cpdef Staging staging_of(self, store)
     cpdef bint complete(self) except -1
     cpdef carry_out(self, Log log)
@@ -60,13 +72,13 @@ cdef class Commit(Staged):
     @cython.locals(reads=Reads, at=u64, version=u64)
     cdef bint _is_as_read(self) except -1
     cdef int _lock_and_validate(self, Log log, u64 state) except -1
-    @cython.locals(reference=u64, log=Log)
+    @cython.locals(reference=u64)
     cdef Log _open(self, u64 state, u64 size)
     @cython.locals(count=u64, participant=Participant)
     cdef bint _prepare(self, Log log) except -1
     @cython.locals(count=u64, participant=Participant)
     cpdef bint _lock_all(self, u64 state) except -1
-    @cython.locals(reads=Reads, read=KeyRead, write=SlotWrite)
+    @cython.locals(reads=Reads, read=KeyRead, write=SlotWrite, index=Py_ssize_t)
     cpdef bint validate(self) except -1
     @cython.locals(participant=Participant)
     cpdef bint _is_alone(self) except -1
@@ -75,14 +87,14 @@ cdef class Commit(Staged):
     @cython.locals(
         leaf=u64, reference=u64, link_address=u64, at=u64, size=u64, most=Py_ssize_t,
         participants=list, parts=Py_ssize_t, begin=Py_ssize_t, end=Py_ssize_t, write=SlotWrite,
-        some=list, inside=Py_ssize_t, log_node=u64, offset=u64, part=Part,
+        inside=Py_ssize_t, node=u64, log_node=u64, offset=u64, part=Part, index=Py_ssize_t,
     )
     cpdef u64 _join(self) except 0
     @cython.locals(node=u64, end=Py_ssize_t, write=SlotWrite)
     cdef Py_ssize_t _end_of_part(self, Py_ssize_t begin) except -1
-    @cython.locals(best=u64, each=u64, write=SlotWrite)
+    @cython.locals(best=u64, each=u64, index=Py_ssize_t, write=SlotWrite)
     cdef u64 _usual_size(self, u64 size) except 0
-    cpdef Part new_part(self, u64 node, u64 size, list writes)
+    cpdef Part new_part(self)
     @cython.locals(first=u64, at=u64, write=SlotWrite)
     cdef u64 _log_node(self) except? 255
     @cython.locals(size=u64, participant=Participant)

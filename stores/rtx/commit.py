@@ -65,12 +65,12 @@ from limpet.stores.entry_log import log_size
 from limpet.stores.rtx.abort import abort
 from limpet.stores.rtx.extents import Extent
 from limpet.stores.rtx.layout import LOGGED, PART, SLOT
-from limpet.stores.rtx.log import log_at
+from limpet.stores.rtx.log import Log
 from limpet.stores.rtx.participant import go_on
 from limpet.stores.rtx.participants import give_back
 from limpet.stores.rtx.parts import part_at, part_size
 from limpet.stores.rtx.reads import ReadPlace
-from limpet.stores.rtx.slot_writes import slot_of
+from limpet.stores.rtx.slot_writes import SlotWrite, slot_of
 from limpet.stores.rtx.try_commit import carry_out
 from limpet.stores.rtx.tx_object import tx_object
 from limpet.stores.staged import Staged
@@ -79,14 +79,15 @@ from limpet.stores.vacant import is_vacant
 
 if TYPE_CHECKING:
     from limpet.stores.rtx.lllock import LLLocks
-    from limpet.stores.rtx.log import Log
     from limpet.stores.rtx.participant import Participant
     from limpet.stores.rtx.parts import Part
     from limpet.stores.rtx.reads import Staging
-    from limpet.stores.rtx.slot_writes import SlotWrite
 
 ALIGNED: Final = 15
 """A part begins at a multiple of 16, as an object does."""
+JOURNAL_MOST: Final = 4
+"""So many objects are in the client journal at most when a participant is prepared, which adds no
+more than AT_ONCE_MAX, and its own."""
 IN_ORDER: Final = 16
 """So many writes of slots are put in order as they come; more are sorted at the end."""
 
@@ -99,7 +100,15 @@ class Commit(Staged):
         self.effort = 0
         """By how many objects the lease is to be longer than for those written."""
         self.writes: list[SlotWrite] = []
-        """What becomes of slots, in the order of their addresses if they are few."""
+        """What becomes of slots, in the order of their addresses if they are few; those after the
+        first `count` are of earlier transactions, to be used again."""
+        self.count = 0
+        self.inserts = 0
+        """How many of them are of keys that were missing."""
+        self.parts: list[Part] = []
+        """To be used again, likewise."""
+        self.log: Log | None = None
+        """To be used again."""
         self._taken: set[int] | None = None
         self._staged: Any = None
         self._staging: Staging | None = None
@@ -113,14 +122,19 @@ class Commit(Staged):
     def begin(self, link: int) -> None:
         """Forget what is staged. `link`: how the client journal names a store that resolves the
         log."""
+        if self.pages or self.extents or self.dropped:
+            self.participants = []
         Staged.begin(self, link)
-        if self.writes:
-            self.writes.clear()
+        for index in range(self.count):
+            write = self.writes[index]
+            write.forget()
+        if self.count > IN_ORDER:
+            del self.writes[IN_ORDER:]
+        self.count = self.inserts = 0
         self._taken = None
+        self._epoch_known = self._same_epoch = False
         if self.crowded:
             self.crowded = []
-        if self.participants:
-            self.participants = []
 
     def serve(self, locks: LLLocks, reads: Any) -> None:
         """Be the commit of a transaction with that read set. `locks`: of a store that it writes."""
@@ -135,7 +149,8 @@ class Commit(Staged):
     def place_of(self, busy: int) -> ReadPlace | None:
         """For which key of which store the object or slot is written that was in the way; None: it
         is not written."""
-        for write in self.writes:
+        for index in range(self.count):
+            write = self.writes[index]
             if write.slot | SLOT == busy:
                 return ReadPlace(write.keys.store, write.key, busy)
         found: ReadPlace | None = self.owners.get(busy)
@@ -145,24 +160,43 @@ class Commit(Staged):
         """As `participant.go_on`."""
         go_on(self.membership, count)
 
+    def next_write(self) -> SlotWrite:
+        """One that is to be staged."""
+        if self.count == len(self.writes):
+            self.writes.append(SlotWrite())
+        return self.writes[self.count]
+
     def write_slot(self, write: SlotWrite) -> None:
-        """Stage what becomes of a slot."""
-        place = len(self.writes)
+        """Stage what becomes of a slot: `write`, which `next_write` gave."""
+        place = self.count
         if place < IN_ORDER:
             while place:
                 other = self.writes[place - 1]
                 if other.slot < write.slot:
                     break
+                self.writes[place] = other
                 place -= 1
-        self.writes.insert(place, write)
+            self.writes[place] = write
+        self.count += 1
+        self.inserts += write.inserts
         if self._taken is not None:
             self._taken.add(write.slot)
 
     def taken(self) -> set[int]:
         """The slots that are written."""
         if self._taken is None:
-            self._taken = {write.slot for write in self.writes}
+            self._taken = {write.slot for write in self.writes[: self.count]}
         return self._taken
+
+    def is_of_read_epoch(self) -> bool:
+        """Whether nothing that was read can have been used again until the end of this
+        operation."""
+        # ORDER: once after our pin: nothing is used again from here on.
+        if not self._epoch_known:
+            reads = self.reads
+            self._same_epoch = reads.is_of_this_epoch()
+            self._epoch_known = True
+        return self._same_epoch
 
     def staging_of(self, store: Any) -> Staging:
         """What stages the changes to a store in this commit."""
@@ -196,9 +230,13 @@ class Commit(Staged):
             outcome = self._lock_and_validate(log, state)  # lines 1-13
             if outcome == DONE and not log.decide():  # line 14: TryCommit, lines 1-3
                 outcome = AGAIN
+            if outcome != DONE and not log.is_there:
+                # Nothing names what was allocated but the client journal.
+                self.client.settle()
+                return outcome
             if outcome != DONE:
                 abort(log, self.participants, state)
-                self.client.release(0)
+                log.close()
                 return outcome
             # CRASH(decided): nothing is changed; a client that meets a lock, or recovers us,
             # carries it out.
@@ -209,28 +247,29 @@ class Commit(Staged):
             give_back(log, True)
         except NodeFailed:
             if not log.decided:
-                if log.is_lost():  # else it is in the client journal, and says all
+                if log.is_there and log.is_lost():  # else it is in the client journal, and says all
                     self._end_without(state, False)
                 raise
             self._end_without(state, True)
-        self.client.release(0)
+        log.close()
         return DONE
 
     def is_single(self) -> bool:
         """Whether one object, or a slot with a key that was there, is all that it has read and
         writes: then it needs no log (section 4.5, Opt1)."""
-        if len(self.writes) + len(self.pages) != 1 or self.extents or self.dropped:
+        if self.count + len(self.pages) != 1 or self.extents or self.dropped:
             return False
         reads = self.reads
         if reads is not None and reads.missing is not None:
             return False
-        for write in self.writes:
+        if self.count:
+            write = self.writes[0]
             return not write.inserts and self._has_read_only(write)
         for at, page in self.pages.items():
             if page is None or not self.owners[at].store.parameters.opt1:
                 return False
             if reads is not None:
-                if reads.keys:
+                if reads.count:
                     return False
                 for other in reads.objects:
                     if other != at:
@@ -244,13 +283,14 @@ class Commit(Staged):
             return True
         if reads.objects:
             return False
-        return not reads.keys or (len(reads.keys) == 1 and reads.keys[0] is write.read)
+        return not reads.count or (reads.count == 1 and reads.keys[0] is write.read)
 
     def run_alone(self) -> int:
         """Commit what `is_single` without a log: as `run`."""
         if not self._is_as_read():
             return AGAIN
-        for write in self.writes:
+        if self.count:
+            write = self.writes[0]
             outcome = write.write_alone()
             if outcome == AGAIN:
                 self.busy = write.slot | SLOT
@@ -279,7 +319,7 @@ class Commit(Staged):
         """Lines 1-13: DONE: all is locked, and as it was read; AGAIN or NO_MEMORY: abort."""
         if not self._prepare(log):  # line 1
             return NO_MEMORY
-        log.publish(state, len(self.pages) + len(self.writes) + self.effort)  # line 2
+        log.publish(state, len(self.pages) + self.count + self.effort)  # line 2
         # CRASH(published): nothing is locked; recovery aborts it.
         if not self._lock_all(state):  # lines 3-7
             return AGAIN
@@ -292,14 +332,19 @@ class Commit(Staged):
         reference = self.allocator.coherent().allocate(self._log_node(), size, 1)
         if not reference:
             return None
-        log = log_at(self.locks, reference)
-        log.begin(state, self.link)
-        return log
+        if self.log is None:
+            self.log = Log(self.locks, reference)
+        else:
+            self.log.be(self.locks, reference)
+        self.log.begin(state, self.link)
+        return self.log
 
     def _prepare(self, log: Log) -> bool:
         """Line 1: write all new data, and the log; False: there is no memory ready."""
         for count, participant in enumerate(self.participants, 1):
-            self.go_on(count)
+            go_on(self.membership, count)
+            if self.client.held > JOURNAL_MOST:
+                log.write_down()
             if not participant.prepare(log, self.allocator):
                 return False
         return True
@@ -307,7 +352,7 @@ class Commit(Staged):
     def _lock_all(self, state: int) -> bool:
         """Lines 3-7: lock all that is written, until one is in the way."""
         for count, participant in enumerate(self.participants, 1):  # line 3
-            self.go_on(count)
+            go_on(self.membership, count)
             if not participant.lock(state):  # line 4
                 self.busy = participant.busy
                 break
@@ -319,10 +364,12 @@ class Commit(Staged):
         reads = self.reads
         if reads is None:
             return True
-        if reads.keys:
-            for read in reads.keys:
+        if reads.count:
+            for index in range(reads.count):
+                read = reads.keys[index]
                 read.held = False
-            for write in self.writes:
+            for index in range(self.count):
+                write = self.writes[index]
                 if write.read is not None:
                     write.read.held = True
         if reads.hold(self.pages):
@@ -332,6 +379,8 @@ class Commit(Staged):
 
     def _is_alone(self) -> bool:
         """Whether no other slot has a key that is inserted, now that all slots are held."""
+        if not self.inserts:
+            return True
         for participant in self.participants:
             if not participant.validate():
                 self.busy = participant.busy
@@ -369,36 +418,35 @@ class Commit(Staged):
             for at in sorted(self.pages):
                 participants.append(tx_object(self.locks, at, self.versions[at], self.pages[at]))
         self.participants = participants
-        if not self.writes:
+        if not self.count:
             return self._usual_size(log_size(len(participants)))
-        if len(self.writes) > IN_ORDER:
-            self.writes.sort(key=slot_of)
+        if self.count > IN_ORDER:
+            self.writes[: self.count] = sorted(self.writes[: self.count], key=slot_of)
         parts = begin = most = inside = 0
         log_node = self._log_node()
-        while begin < len(self.writes):
+        while begin < self.count:
             end = self._end_of_part(begin)
             write = self.writes[begin]
-            if _node_of(write.slot) == log_node:
+            node = _node_of(write.slot)
+            if node == log_node:
                 inside = end - begin
             else:
                 most = max(most, end - begin)
+            if parts == len(self.parts):
+                self.parts.append(self.new_part())
+            part = self.parts[parts]
+            part.stage(node, self.writes, begin, end, self.membership)
+            participants.append(part)
             parts += 1
             begin = end
-        size = log_size(len(participants) + parts)
+        size = log_size(len(participants))
         offset = size + ALIGNED & ~ALIGNED
         if inside:
             size = offset + part_size(inside)
         size = self._usual_size(max(size, part_size(most)))
-        begin = 0
-        while begin < len(self.writes):
-            end = self._end_of_part(begin)
-            write = self.writes[begin]
-            some = self.writes if parts == 1 else self.writes[begin:end]
-            part = self.new_part(_node_of(write.slot), size, some)
-            if _node_of(write.slot) == log_node:
-                part.be_in_log(offset)
-            participants.append(part)
-            begin = end
+        for index in range(parts):
+            part = self.parts[index]
+            part.place_at(size, offset if part.memory_node == log_node else 0)
         return size
 
     def _end_of_part(self, begin: int) -> int:
@@ -407,7 +455,7 @@ class Commit(Staged):
         write = self.writes[begin]
         node = _node_of(write.slot)
         end = begin + 1
-        while end < len(self.writes):
+        while end < self.count:
             write = self.writes[end]
             if _node_of(write.slot) != node:
                 break
@@ -423,18 +471,16 @@ class Commit(Staged):
                 each = page.size
                 if size <= each and (not best or each < best):
                     best = each
-        for write in self.writes:
-            if write.value is not None:
-                each = write.size()
-                if size <= each and (not best or each < best):
-                    best = each
+        for index in range(self.count):
+            write = self.writes[index]
+            each = write.size
+            if size <= each and (not best or each < best):
+                best = each
         return best or size
 
-    def new_part(self, node: int, size: int, writes: list[SlotWrite]) -> Part:
-        """The part of these writes, to slots on a memory node; it takes `size` bytes there."""
-        part = part_at(self.endpoint, 0)
-        part.stage(node, size, writes, self.membership)
-        return part
+    def new_part(self) -> Part:
+        """One more part."""
+        return part_at(self.endpoint, 0)
 
     def _log_node(self) -> int:
         """The memory node of the log: that of its first object."""

@@ -107,7 +107,7 @@ class Cut(Commit):
             found = dict(self._read_all(log, state, held))
             whole = not self.busy and self._stands(log)
             abort(log, participants_of(log), state)
-            self.client.release(0)
+            log.close()
         except NodeFailed:
             for at, read in held.items():
                 with contextlib.suppress(NodeFailed):

@@ -44,10 +44,14 @@ from limpet.shm.errors import KeyExists, ParameterError, StoreError
 from limpet.stores.base import as_bytes
 from limpet.stores.rtx.commit import Commit
 from limpet.stores.rtx.cut import Item, Look, Recalled
+from limpet.stores.rtx.participant import go_on
+from limpet.stores.rtx.pending import PendingWrites
 from limpet.stores.rtx.reads import ReadPlace, Reads, Staging, TxKeys, Visitor
 from limpet.stores.sherman.layout import SPARED_BLOCKS
 from limpet.stores.status import AGAIN, DONE, FULL, NO_MEMORY
 
+FEW: Final = 8
+"""So many reads of keys are kept for the next transaction."""
 OBJECTS: Final = ".objects"
 """Name of the store that has the named objects of a pool."""
 
@@ -60,18 +64,49 @@ class Conflict(BaseException):
 class Used:
     """A store that a transaction uses."""
 
-    def __init__(self, store: Any, keys: TxKeys) -> None:
-        self.be(store, keys)
-
-    def be(self, store: Any, keys: TxKeys) -> None:
-        """Stand for this store. Constructors call it, as that is compiled."""
-        self.store = store
-        self.others: list[Any] | None = None
-        """Other handles of the same store that it uses."""
+    def __init__(self, keys: TxKeys) -> None:
         self.keys = keys
         self.ordered = keys.ordered
-        self.written: dict[bytes, bytes | None] = {}
-        """What it is to write there, by key; None: deleted."""
+        self.written = PendingWrites()
+        """What it is to write there."""
+        self.reading = Reading()
+        """Of a store that is not ordered: its reads, one after the other."""
+        self.readings: list[Reading] = []
+        """Of one that is ordered: its reads of keys; those after the first `count` are of earlier
+        transactions, to be used again."""
+        self.count = 0
+        self.deletes = False
+        """Whether a key may be deleted there."""
+        self.store: Any = None
+        self.others: list[Any] | None = None
+        """Other handles of the same store that it uses."""
+
+    def begin(self, transaction: Transaction, store: Any) -> None:
+        """Be the notes of this transaction, which uses this handle of the store."""
+        self.store = store
+        self.reading.be(transaction, self, b"")
+
+    def end(self) -> None:
+        """Forget all of a transaction that is over."""
+        self.reading.forget()
+        for index in range(self.count):
+            reading = self.readings[index]
+            reading.forget()
+        if self.count > FEW:
+            del self.readings[FEW:]
+        self.count = 0
+        if self.written.count:
+            self.written.clear()
+        self.deletes = False
+        self.store = self.others = None
+        self.keys.give_use(self)
+
+    def next_reading(self) -> Reading:
+        """A read of a key, which it keeps until the end (`looks`)."""
+        if self.count == len(self.readings):
+            self.readings.append(Reading())
+        self.count += 1
+        return self.readings[self.count - 1]
 
     def has(self, store: Any) -> bool:
         """Whether this is a handle of it that was met before."""
@@ -84,28 +119,23 @@ class Used:
         return False
 
 
-def used_of(store: Any, keys: TxKeys) -> Used:
-    """A new one. It takes less time than the constructor, when compiled."""
-    made = Used.__new__(Used)
-    made.be(store, keys)
-    return made
-
-
 class Reading(Visitor):
     """A read of a key, in the operation that looks it up: what was found, in the read set."""
 
-    def __init__(self, transaction: Transaction, used: Used, key: bytes) -> None:
-        self.be(transaction, used, key)
-
     def be(self, transaction: Transaction, used: Used, key: bytes) -> None:
-        """Be the read of that key. Constructors call it, as that is compiled."""
-        self.transaction = transaction
-        self.used = used
+        """Be the read of that key."""
+        self.transaction: Any = transaction
+        self.used: Any = used
         self.key = key
 
         self.tree = 0
         self.at = 0
         """The tree and the leaf in which it was looked up, of a store that is ordered."""
+
+    def forget(self) -> None:
+        """Be no read."""
+        self.transaction = self.used = None
+        self.key = b""
 
     def begin(self) -> Any:
         """Look the key up; what was found."""
@@ -124,17 +154,17 @@ class Reading(Visitor):
         keys = self.used.keys
         return Look(self.used.store, self.tree, self.key, self.at, keys.value_here, False, None)
 
+    def before(self) -> None:
+        self.transaction.count_first()
+
     def visit(self) -> Any:
-        found = self.find()
-        self.transaction.check(self, found)
+        if self.used.ordered:
+            found = self.find()
+            self.transaction.check(self, found)
+        else:
+            found = self.used.keys.value_here()
+            self.transaction.check_key(self, found)
         return found
-
-
-def reading_of(transaction: Transaction, used: Used, key: bytes) -> Reading:
-    """A new one. It takes less time than the constructor, when compiled."""
-    made = Reading.__new__(Reading)
-    made.be(transaction, used, key)
-    return made
 
 
 class RangeReading(Reading):
@@ -143,7 +173,7 @@ class RangeReading(Reading):
     def __init__(
         self, transaction: Transaction, used: Used, key: bytes, tree: int, end: bytes | None
     ) -> None:
-        super().__init__(transaction, used, key)
+        self.be(transaction, used, key)
         self.number = tree
         self.end = end
 
@@ -210,7 +240,7 @@ class Transaction:
         if used is None or self._handle is not store:
             used = self._use(store)
         used.keys.refuse(key, value)
-        used.written[key] = value
+        used.written.write(key, value)
 
     def insert(self, store: Any, key: Any, value: Any) -> None:
         """Insert; KeyExists if the key is there."""
@@ -228,7 +258,9 @@ class Transaction:
         """Delete; KeyError if the key is not there."""
         if self.get(store, key) is None:
             raise KeyError(key)
-        self._use(store).written[as_bytes("key", key)] = None
+        used = self._use(store)
+        used.written.write(as_bytes("key", key), None)
+        used.deletes = True
 
     def scan(self, store: Any, low: Any = None, high: Any = None) -> list[tuple[bytes, bytes]]:
         """The pairs with low <= key < high, in the order of keys, all of one moment.
@@ -249,7 +281,9 @@ class Transaction:
                 reading = RangeReading(self, used, start, tree, last)
                 pairs, start = self._read(reading)
                 found.update(pairs)
-        for key, value in used.written.items():
+        written = used.written
+        for place in range(written.count):
+            key, value = written.keys[place], written.values[place]
             if first <= key and (last is None or key < last):
                 found.pop(key, None)
                 if value is not None:
@@ -281,7 +315,7 @@ class Transaction:
     def __delitem__(self, name: str) -> None:
         if name not in self:
             raise KeyError(name)
-        self._use(self._made_objects()).written[_encoded(name)] = None
+        self.delete(self._made_objects(), _encoded(name))
 
     def __contains__(self, name: str) -> bool:
         return self._named(_encoded(name)) is not None
@@ -351,7 +385,10 @@ class Transaction:
             if used.keys.link == keys.link:
                 found = used
         if found is None:
-            found = used_of(store, keys)
+            found = keys.take_use(Used)
+            if found is None:
+                found = Used(keys)
+            found.begin(self, store)
             self._stores.append(found)
         elif found.others is None:
             found.others = [store]
@@ -372,9 +409,20 @@ class Transaction:
         used = self._last
         if used is None or self._handle is not store:
             used = self._use(store)
-        if used.written and key in used.written:
-            return used.written[key]  # line 1
-        return self._read(reading_of(self, used, key))  # lines 2-5
+        if used.written.count:
+            place = used.written.place_of(key)
+            if place >= 0:
+                return used.written.values[place]  # line 1
+        # lines 2-5
+        if used.ordered:
+            reading = used.next_reading()
+            reading.be(self, used, key)
+            return self._read(reading)
+        used.reading.key = key
+        if self._doomed is not None or self._recalled is not None:
+            return self._read(used.reading)
+        self.reach += 1
+        return used.keys.at_key(key, used.reading)
 
     def _read(self, reading: Reading) -> Any:
         """Read in an operation that looks a key up; the result is in the read set then."""
@@ -389,21 +437,29 @@ class Transaction:
 
     def _recall(self, recalled: Recalled) -> Any:
         """The result of a read from before the function was called."""
-        if not self._reads.note_object(recalled.at, recalled.read) or not (
+        if not self._reads.note_recalled(recalled.at, recalled.read) or not (
             self._at_cut or self._holds_in_operation()
         ):
             self._doomed = self._reads.changed
             raise Conflict(self)
         return recalled.found
 
+    def count_first(self) -> None:
+        """Before a look-up, in the operation that does it."""
+        self._reads.count_first()
+
     def check(self, reading: Reading, found: Any) -> None:
-        """Note what was looked up last, in the operation that found it; raises Conflict."""
-        if reading.used.ordered:
-            reading.tree = reading.used.keys.tree_here()
-            reading.at = reading.used.keys.busy_at()
-            if self._read_in_trees is None:
-                self._read_in_trees = []
-            self._read_in_trees.append(reading)
+        """Note what was looked up last in a tree, in the operation that found it; raises
+        Conflict."""
+        reading.tree = reading.used.keys.tree_here()
+        reading.at = reading.used.keys.busy_at()
+        if self._read_in_trees is None:
+            self._read_in_trees = []
+        self._read_in_trees.append(reading)
+        self.check_key(reading, found)
+
+    def check_key(self, reading: Reading, found: Any) -> None:
+        """The same, of a key in a hash store."""
         if not self._holds(reading.used, reading.key, found):
             self._doomed = self._reads.changed
             raise Conflict(self)
@@ -435,22 +491,17 @@ class Transaction:
         self._committing = self._doomed is None
         if self._doomed is not None:
             return False
-        written: list[Used] = []
-        for used in self._stores:
-            if used.written:
-                written.append(used)
-        if not written:
+        first = self._first_written()
+        if first is None:
             return True
-        first = written[0]
-        store = first.store
         commit = first.keys.take_commit(Commit)
         if commit is None:
-            commit = Commit(self._pool, store.locks)
-        commit.serve(store.locks, self._reads)
+            commit = Commit(self._pool, first.keys.locks)
+        commit.serve(first.keys.locks, self._reads)
         while True:
-            outcome = self._commit_once(commit, written, first)
+            outcome = self._commit_once(commit, first)
             if outcome == NO_MEMORY:
-                only_deletes = _deletes_only(written)
+                only_deletes = _deletes_only(self._stores)
                 commit.replenish(0 if only_deletes else SPARED_BLOCKS, only_deletes)
             elif outcome == FULL:
                 for crowded, key, subtable in commit.crowded:
@@ -461,31 +512,41 @@ class Transaction:
             self._doomed = commit.place_of(commit.busy) or self._reads.changed
             if self._doomed is None:
                 # Another client has aborted it, as its lease was over.
-                self._doomed = ReadPlace(store, next(iter(first.written)), 0)
+                self._doomed = ReadPlace(first.store, first.written.keys[0], 0)
         commit.rest()
         first.keys.give_commit(commit)
         if outcome == AGAIN:
             return False
-        for used in written:
-            for key, value in used.written.items():
-                if value is None:
-                    used.keys.tidy(key)
+        for used in self._stores:
+            if used.deletes:
+                written = used.written
+                for place in range(written.count):
+                    if written.values[place] is None:
+                        used.keys.tidy(written.keys[place])
         return True
 
-    def _commit_once(self, commit: Commit, written: list[Used], first: Used) -> int:
+    def _first_written(self) -> Used | None:
+        """The first store to which something is written; None: there is none."""
+        for used in self._stores:
+            if used.written.count:
+                return used
+        return None
+
+    def _commit_once(self, commit: Commit, first: Used) -> int:
         client = first.store.client
         client.enter()
         try:
             for used in self._stores:
                 used.store.require_there()
             commit.begin(first.keys.link)
-            for used in written:
-                outcome = self._stage(used, commit)
-                if outcome != DONE:
-                    return outcome
+            for used in self._stores:
+                if used.written.count:
+                    outcome = self._stage(used, commit)
+                    if outcome != DONE:
+                        return outcome
             if commit.is_single():
                 return commit.run_alone()
-            if commit.pages or commit.writes:
+            if commit.pages or commit.count:
                 return commit.run()
             return DONE if commit.validate() else AGAIN
         finally:
@@ -496,13 +557,15 @@ class Transaction:
         staging: Staging = commit.staging_of(used.store)
         written = used.written
         # In a tree, keys that are neighbours are in the same leaf.
-        keys = sorted(written) if used.ordered and len(written) > 1 else written
-        for count, key in enumerate(keys, 1):
-            if staging.stage(key, written[key]) == AGAIN:
+        if used.ordered and written.count > 1:
+            written.sort()
+        for place in range(written.count):
+            key = written.keys[place]
+            if staging.stage(key, written.values[place]) == AGAIN:
                 commit.busy = used.keys.busy_at()
                 commit.owners[commit.busy] = ReadPlace(used.store, key, commit.busy)
                 return AGAIN
-            commit.go_on(count)
+            go_on(commit.membership, place + 1)
         return FULL if commit.crowded else DONE
 
     def end(self) -> None:
@@ -513,6 +576,11 @@ class Transaction:
             first = self._stores[0]
             first.keys.give_reads(self._reads)
             self._reads = None
+        for used in self._stores:
+            if self._doomed is None:
+                used.end()
+            else:
+                used.reading.forget()  # the others say how to look again (`looks`)
 
     def looks(self) -> dict[Item, Look]:
         """How to read again what was read in trees."""
@@ -553,8 +621,7 @@ def _encoded(name: str) -> bytes:
 
 def _deletes_only(written: list[Used]) -> bool:
     """Whether nothing but deletes is written."""
+    puts = 0
     for used in written:
-        for value in used.written.values():
-            if value is not None:
-                return False
-    return True
+        puts += used.written.puts()
+    return puts == 0

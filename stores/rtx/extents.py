@@ -52,7 +52,7 @@ class Extent(Participant):
         if not reference:
             return False
         self.new = reference
-        log.note_new(self)
+        log.note(self)
         return True
 
     def unlinked(self, committed: bool, found: list[int]) -> None:

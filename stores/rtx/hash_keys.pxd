@@ -7,7 +7,7 @@ from limpet.stores.race.hash_store cimport HashStore
 from limpet.stores.race.index cimport Index, Place
 from limpet.stores.records cimport Objects
 from limpet.stores.rtx.hash_slots cimport TransactionHolds, TransactionSlots
-from limpet.stores.rtx.reads cimport KeyRead, Reads, TxKeys, Visitor, key_read
+from limpet.stores.rtx.reads cimport KeyRead, Reads, TxKeys, Visitor
 
 cdef u64 FROZEN
 cdef u64 HELD

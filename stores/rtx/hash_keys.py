@@ -13,7 +13,7 @@ from limpet.shm.endpoint.words import HELD, HELD_MASK
 from limpet.stores.race.index import Place
 from limpet.stores.race.layout import FROZEN
 from limpet.stores.rtx.layout import SLOT
-from limpet.stores.rtx.reads import KeyRead, Reads, TxKeys, Visitor, key_read
+from limpet.stores.rtx.reads import KeyRead, Reads, TxKeys, Visitor
 
 if TYPE_CHECKING:
     from limpet.stores.race.index import Index
@@ -62,6 +62,7 @@ class HashKeys(TxKeys):
             self.client.enter()
             try:
                 store.require_there()
+                visitor.before()
                 self.look_up(key)
                 busy = self.place.busy
                 if not busy:
@@ -74,6 +75,7 @@ class HashKeys(TxKeys):
 
     def attest(self, read: KeyRead) -> None:
         place = self.place
+        read.hash = place.hash
         read.entry = place.entry
         read.pointer = place.pointer
         read.slot = self.slot
@@ -107,7 +109,8 @@ class HashKeys(TxKeys):
         return self.stands(read)
 
     def note(self, reads: Reads, key: bytes, value: Any) -> bool:
-        read = key_read(self, key, value)
+        read = reads.next_key()
+        read.describe(self, key, value)
         self.attest(read)
         return reads.note_key(key, read)
 

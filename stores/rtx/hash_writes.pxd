@@ -4,7 +4,7 @@ from limpet.shm.endpoint.verbs cimport u64
 from limpet.stores.rtx.commit cimport Commit
 from limpet.stores.rtx.hash_keys cimport HashKeys
 from limpet.stores.rtx.reads cimport KeyRead, Reads, Staging
-from limpet.stores.rtx.slot_writes cimport slot_write
+from limpet.stores.rtx.slot_writes cimport SlotWrite
 
 cdef int AGAIN
 cdef int DONE
@@ -18,6 +18,7 @@ cdef class WriteSet(Staging):
         keys=HashKeys, commit=Commit, reads=Reads, read=KeyRead, slot=u64, word=u64, found=bytes,
     )
     cpdef int stage(self, bytes key, bytes value) except -1
+    @cython.locals(write=SlotWrite)
     cdef int _write(
-        self, u64 slot, u64 word, bytes key, bytes value, KeyRead read, bint inserts
+        self, u64 slot, u64 word, bytes key, bytes value, KeyRead read, bint inserts, u64 hashed
     ) except -1

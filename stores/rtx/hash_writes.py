@@ -13,7 +13,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from limpet.stores.rtx.reads import Staging
-from limpet.stores.rtx.slot_writes import slot_write
 from limpet.stores.status import AGAIN, DONE, FULL
 
 if TYPE_CHECKING:
@@ -35,8 +34,8 @@ class WriteSet(Staging):
         read = None
         if reads is not None:
             read = reads.key_read(keys.link, key)
-            if read is not None and reads.is_of_this_epoch() and keys.is_writable(read):
-                self._write(read.slot, read.word, key, value, read, False)
+            if read is not None and commit.is_of_read_epoch() and keys.is_writable(read):
+                self._write(read.slot, read.word, key, value, read, False, read.hash)
                 return DONE
         # A key that is deleted needs no vacant slot, and what its look-up rests on stays as read.
         slot, word = keys.place_for(key, commit.taken() if value is not None else ())
@@ -52,7 +51,7 @@ class WriteSet(Staging):
         if not slot:
             commit.crowded.append((keys, key, keys.cramped))
             return FULL
-        self._write(slot, word, key, value, read, found is None)
+        self._write(slot, word, key, value, read, found is None, keys.place.hash)
         return DONE
 
     def _write(
@@ -63,6 +62,9 @@ class WriteSet(Staging):
         value: bytes | None,
         read: KeyRead | None,
         inserts: bool,
+        hashed: int,
     ) -> None:
         """Stage the change of a slot that has this word."""
-        self.commit.write_slot(slot_write(self.keys, slot, key, value, word, read, inserts))
+        write = self.commit.next_write()
+        write.stage(self.keys, slot, key, value, word, read, inserts, hashed)
+        self.commit.write_slot(write)

@@ -52,6 +52,11 @@ PART_OWNER: Final = 8
 PART_COUNT: Final = 16
 PART_ENTRIES: Final = 24
 """Offsets in a part."""
+AT_ONCE_MAX: Final = 16
+"""So many entries of a part are written at once, with their pairs in the client journal until
+then."""
+WORDS: Final = 64
+"""So many words of a log are written at once (log.py); of a part, no more than these."""
 COUNT_MAX: Final = 1 << 20
 """No transaction changes as many slots of a memory node; it is no part."""
 SLOT: Final = 1

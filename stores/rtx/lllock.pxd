@@ -16,6 +16,8 @@ cdef u64 SLOT_SIZE
 cdef u64 START_US
 cdef u64 TIME_MASK
 cdef u64 VERSION_MASK
+cdef int WORDS
+cdef int AT_ONCE_MAX
 
 cdef class LLLocks:
     cdef readonly Endpoint endpoint
@@ -25,6 +27,7 @@ cdef class LLLocks:
     cdef public u64 drift_us
     cdef public u64 each_us
     cdef readonly u64[::1] words
+    cdef readonly u64[::1] in_use
 
     cpdef int forget(self) except -1
     @cython.locals(slot=u64)

@@ -42,12 +42,14 @@ from limpet.shm.clients.unique_ids import Tickets
 from limpet.shm.endpoint.layout import CLIENT_SLOTS, SLOT_SIZE
 from limpet.shm.endpoint.slots import INCARNATION_BITS, START_US
 from limpet.stores.rtx.layout import (
+    AT_ONCE_MAX,
     LOCKED,
     POINTER,
     SLOT_MASK,
     SLOT_SHIFT,
     TIME_MASK,
     VERSION_MASK,
+    WORDS,
 )
 from limpet.stores.vacant import vacant_word
 
@@ -66,8 +68,11 @@ class LLLocks:
         self.tickets = Tickets(pool.client)
         self.drift_us = drift_us
         self.each_us = each_us
-        self.words = array("Q", bytes(8 * 64))
-        """Room for words of a log that are written at once (parts.py)."""
+        self.words = array("Q", bytes(8 * 2 * WORDS))
+        """Room for words of a log (log.py), and then of a part (parts.py), that are written at
+        once."""
+        self.in_use = array("Q", bytes(8 * AT_ONCE_MAX))
+        """Room for references to objects whose used bits are set at once, or cleared."""
 
     def forget(self) -> None:
         """Take new tickets next time."""

@@ -1,42 +1,62 @@
 cimport cython
 
-from limpet.shm.endpoint.verbs cimport u64
+from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.stores.entry_log cimport Entry, EntryLog
 from limpet.stores.rtx.changes cimport begin_change, end_change
 from limpet.stores.rtx.lllock cimport LLLocks, slot_at
 
 cdef u64 ABORT
+cdef int AT_ONCE_MAX
 cdef u64 COMMITTED
+cdef u64 COUNT
 cdef u64 DOING
 cdef u64 DONE
+cdef u64 ENTRIES
+cdef Py_ssize_t ENTRY
+cdef u64 ENTRY_SIZE
+cdef Py_ssize_t HEADER
 cdef u64 INIT
 cdef u64 LEASE
+cdef u64 OWNER
 cdef u64 ROUND
 cdef u64 STATE
 cdef u64 STATE_MASK
 cdef u64 TIME_MASK
 cdef u64 TX_LOG
 cdef u64 TX_TIME
+cdef Py_ssize_t WORDS
 
 cdef class Log(EntryLog):
     cdef readonly LLLocks locks
     cdef readonly u64 lock_state
+    cdef readonly u64 link
     cdef readonly bint decided
+    cdef readonly bint is_there
+    cdef readonly Py_ssize_t written
+    cdef readonly Py_ssize_t end
+    cdef readonly bint published
+    cdef readonly int left
 
     cpdef int be(self, LLLocks locks, u64 reference) except -1
+    @cython.locals(words=u64[::1])
     cpdef int begin(self, u64 state, u64 link) except -1
-    cpdef int note_new(self, Entry entry) except -1
-    @cython.locals(slot=u64)
+    @cython.locals(index=Py_ssize_t, place=Py_ssize_t, words=u64[::1])
+    cpdef int note(self, Entry entry) except -1
+    @cython.locals(place=Py_ssize_t)
+    cpdef Py_ssize_t place_of(self, u64 offset, Py_ssize_t count) except -1
+    @cython.locals(endpoint=Endpoint, words=u64[::1], count=Py_ssize_t, at=u64)
+    cpdef int write_down(self) except -1
+    @cython.locals(slot=u64, lease=u64)
     cpdef int publish(self, u64 state, u64 objects) except -1
     cpdef bint decide(self) except -1
+    cpdef int free(self, u64 reference) except -1
+    cpdef int free_left(self) except -1
+    cpdef int close(self) except -1
     cpdef bint commits(self) except -1
     cpdef bint is_expired(self) except -1
     @cython.locals(word=u64)
     cpdef bint take_over(self) except -1
-    @cython.locals(word=u64)
+    @cython.locals(word=u64, over=u64, seen=u64)
     cpdef int finish(self, bint committed) except -1
     @cython.locals(state=u64)
     cpdef int hide(self) except -1
-
-@cython.locals(made=Log)
-cpdef Log log_at(LLLocks locks, u64 reference)

@@ -45,6 +45,13 @@ Memory is given back by the owner when its transaction is DONE, or by whoever re
 objects if it was COMMITTED, else the new ones. Until then the log is in the owner's journal
 (client.py), so its pin keeps both from being used again.
 
+The owner writes a log in few copies, most in one: header, entries, and the part of the log's node,
+from its own image of the first WORDS words (`write_down`). Until then the log is in the client
+journal as an object that is not linked, like the new objects that it is to name, so a kill has all
+of them freed. Only a log that is written whole is named in the client journal as a log. Then it
+names these objects, and they leave the client journal. Entries that do not fit, or come when the
+client journal is nearly full, are written later: each of them before the count that makes it one.
+
 A kill leaves behind: the log in the client journal. It is decided, if it was not, carried out, and
 its memory given back.
 
@@ -57,30 +64,41 @@ them is lost in the midst of it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from limpet.shm.errors import NodeFailed
 from limpet.stores.entry_log import EntryLog
 from limpet.stores.rtx.changes import begin_change, end_change
 from limpet.stores.rtx.layout import (
     ABORT,
+    AT_ONCE_MAX,
     COMMITTED,
+    COUNT,
     DOING,
     DONE,
+    ENTRIES,
+    ENTRY_SIZE,
     INIT,
     LEASE,
+    OWNER,
     ROUND,
     STATE,
     STATE_MASK,
     TIME_MASK,
     TX_LOG,
     TX_TIME,
+    WORDS,
 )
 from limpet.stores.rtx.lllock import slot_at
 
 if TYPE_CHECKING:
     from limpet.stores.entry_log import Entry
     from limpet.stores.rtx.lllock import LLLocks
+
+
+HEADER: Final = ENTRIES // 8
+ENTRY: Final = ENTRY_SIZE // 8
+"""Words of the header, and of an entry."""
 
 
 class Log(EntryLog):
@@ -95,34 +113,94 @@ class Log(EntryLog):
         self.locks = locks
         self.lock_state = 0
         """Of the log's owner: the lock state of its transaction."""
+        self.link = 0
+        """Of the log's owner: how the client journal names it."""
         self.decided = False
         """Of the log's owner: whether it has decided that the transaction commits."""
+        self.is_there = False
+        """Of the log's owner: whether the client journal names it as a log."""
+        self.written = 0
+        """Of the log's owner: how many of the entries that it has noted are in the log."""
+        self.end = 0
+        """Of the log's owner: so many words of its image it has."""
+        self.published = False
+        self.left = 0
+        """Of the log's owner: how many objects it is to free."""
 
     # ---- the owner's ----------------------------------------------------------------------------
 
     def begin(self, state: int, link: int) -> None:
-        """Begin to write the log of the transaction with this lock state. It is the first in the
-        client journal; `link` names its store there."""
-        self.open(state)
+        """Begin the log of the transaction with this lock state. It is the first in the client
+        journal; `link` is to name its store there."""
         self.lock_state = state
-        # ORDER: it is one before the client journal says so.
-        self.client.retarget(0, link)
+        self.link = link
+        self.noted = []
+        words = self.locks.words
+        words[OWNER >> 3] = state
+        words[STATE >> 3] = INIT
+        words[LEASE >> 3] = 0
+        self.end = HEADER
 
-    def note_new(self, entry: Entry) -> None:
-        """Append the entry of an object that was allocated for it, which is the second in the
-        client journal."""
-        self.note(entry)
-        # CRASH(noted): it is in the log and in the client journal; recovery frees it.
-        self.client.drop(1)
+    def note(self, entry: Entry) -> None:
+        """Append an entry. It is in the log itself at the next `write_down`, or at once, if the log
+        is published. What was allocated for it is in the client journal until then."""
+        assert self.noted is not None
+        index = len(self.noted)
+        place = HEADER + ENTRY * (index - self.written)
+        if place > WORDS - ENTRY:
+            self.write_down()
+            place = HEADER
+        words = self.locks.words
+        words[place] = entry.at
+        words[place + 1] = entry.old
+        words[place + 2] = entry.new
+        self.end = max(self.end, place + ENTRY)
+        entry.place = self.at + ENTRIES + ENTRY_SIZE * index
+        self.noted.append(entry)
+        if self.published:
+            self.write_down()
+
+    def place_of(self, offset: int, count: int) -> int:
+        """Where in the image `count` words of the log from `offset` on are, which are written with
+        it then; WORDS: they are not in it."""
+        place = offset >> 3
+        if self.is_there or place + count > WORDS:
+            return WORDS
+        self.end = max(self.end, place + count)
+        return place
+
+    def write_down(self) -> None:
+        """Write what is noted, and have the log name what was allocated for it."""
+        assert self.noted is not None
+        endpoint, words, count = self.endpoint, self.locks.words, len(self.noted)
+        if not self.is_there:
+            words[COUNT >> 3] = count
+            endpoint.write_words(self.at, words, self.end)
+            # ORDER: it is one before the client journal says so.
+            self.client.retarget(0, self.link)
+            self.is_there = True
+        elif count > self.written:
+            at = self.at + ENTRIES + ENTRY_SIZE * self.written
+            endpoint.write_words(at, words, ENTRY * (count - self.written), HEADER)
+            # ORDER: the entries before the count.
+            endpoint.store(self.at + COUNT, count)
+        self.written = count
+        self.end = HEADER
+        # CRASH(noted): all is in the log, and in the client journal; recovery frees it.
+        self.client.drop_from(1)
 
     def publish(self, state: int, objects: int) -> None:
-        """Have every client find it that meets a lock with this state. `objects`: for so many its
-        lease is."""
+        """Write it down, and have every client find it that meets a lock with this state.
+        `objects`: for so many its lease is."""
         slot = self.client.slot
-        self.endpoint.store(self.at + LEASE, self.locks.lease(objects))
-        self.endpoint.store(slot + TX_LOG, self.reference)
+        lease = self.locks.lease(objects)
+        if self.is_there:
+            self.endpoint.store(self.at + LEASE, lease)
+        self.locks.words[LEASE >> 3] = lease
+        self.write_down()
+        self.published = True
         # ORDER: the log and where it is before the time that makes it count, and that before locks.
-        self.endpoint.store(slot + TX_TIME, state & TIME_MASK)
+        self.endpoint.store_two(slot + TX_LOG, self.reference, slot + TX_TIME, state & TIME_MASK)
 
     def decide(self) -> bool:
         """INIT -> DOING; False: a client has aborted it."""
@@ -131,6 +209,27 @@ class Log(EntryLog):
         self.decided = self.endpoint.cas(self.at + STATE, INIT, DOING) == INIT
         end_change(self.client)
         return self.decided
+
+    def free(self, reference: int) -> None:
+        """Free an object that is not linked any more, together with others."""
+        if self.left == AT_ONCE_MAX:
+            self.free_left()
+        self.locks.in_use[self.left] = reference
+        self.left += 1
+
+    def free_left(self) -> None:
+        """Free what `free` has collected."""
+        if self.client.endpoint.durable:
+            self.client.persist_links()
+        self.client.heap.free_all(self.locks.in_use, self.left)
+        self.left = 0
+
+    def close(self) -> None:
+        """Free the log, with all that is left: all is carried out."""
+        self.free(self.reference)
+        self.free_left()
+        # A client that is killed here leaves the log in the client journal, and all is freed again.
+        self.client.drop(0)
 
     # ---- any client's ----------------------------------------------------------------------------
 
@@ -180,17 +279,13 @@ class Log(EntryLog):
 
     def finish(self, committed: bool) -> None:
         """All is carried out: DONE."""
-        while (word := self.state()) & STATE_MASK != DONE:
-            self.endpoint.cas(self.at + STATE, word, DONE | (COMMITTED if committed else 0))
+        word = DOING if self.decided else self.state()
+        over = DONE | (COMMITTED if committed else 0)
+        while word & STATE_MASK != DONE:
+            seen = self.endpoint.cas(self.at + STATE, word, over)
+            word = over if seen == word else seen
 
     def hide(self) -> None:
         """No client finds it any more by a lock of its transaction."""
-        state = self.owner()
+        state = self.lock_state or self.owner()
         self.endpoint.cas(slot_at(state) + TX_TIME, state & TIME_MASK, 0)
-
-
-def log_at(locks: LLLocks, reference: int) -> Log:
-    """The log there. It takes less time than the constructor, when compiled."""
-    made = Log.__new__(Log)
-    made.be(locks, reference)
-    return made

@@ -1,7 +1,6 @@
 cimport cython
 
 from limpet.shm.alloc.allocator cimport Allocator
-from limpet.shm.alloc.heap cimport Heap
 from limpet.shm.endpoint.verbs cimport u64
 from limpet.stores.entry_log cimport Entry
 from limpet.stores.rtx.log cimport Log
@@ -24,5 +23,5 @@ cdef class Participant(Entry):
     cpdef int undo(self, u64 state) except -1
     cpdef int unlinked(self, bint committed, list found) except -1
     @cython.locals(found=list, reference=u64)
-    cpdef int free_unlinked(self, Heap heap, bint committed) except -1
+    cpdef int free_unlinked(self, Log log, bint committed) except -1
     cpdef list named(self)

@@ -89,12 +89,13 @@ class Participant(Entry):
         """Append references to what no object names any more when it was decided so."""
         raise NotImplementedError
 
-    def free_unlinked(self, heap: Any, committed: bool) -> None:
-        """Free the same, by the client whose transaction it is: it reads nothing for that."""
+    def free_unlinked(self, log: Log, committed: bool) -> None:
+        """Have the log free the same, by the client whose transaction it is: it reads nothing for
+        that."""
         found: list[int] = []
         self.unlinked(committed, found)
         for reference in found:
-            heap.free(reference)
+            log.free(reference)
 
     def named(self) -> list[tuple[int, int]]:
         """Words that name objects of which some are linked, and where: what is left to the owner if

@@ -1,6 +1,5 @@
 cimport cython
 
-from limpet.shm.alloc.heap cimport Heap
 from limpet.shm.endpoint.verbs cimport u64
 from limpet.stores.entry_log cimport Entry
 from limpet.stores.rtx.extents cimport Extent
@@ -13,5 +12,5 @@ cdef u64 PART
 
 @cython.locals(entry=Entry, part=Part)
 cpdef list participants_of(Log log)
-@cython.locals(heap=Heap, left=list, participant=Participant, reference=u64)
+@cython.locals(left=list, participant=Participant, reference=u64)
 cpdef int give_back(Log log, bint committed) except -1

@@ -32,17 +32,17 @@ def participants_of(log: Log) -> list[Participant]:
 
 
 def give_back(log: Log, committed: bool) -> None:
-    """Free what a transaction leaves behind, but for its log. By its owner, or for a dead one."""
+    """Free what a transaction leaves behind, but for its log. By its owner, who then closes it,
+    or for a dead one."""
     # ORDER: no client finds the log any more before what it names is freed.
     log.hide()
-    heap = log.client.heap
     if log.noted is not None:
         for participant in log.noted:
-            participant.free_unlinked(heap, committed)
+            participant.free_unlinked(log, committed)
     else:
         # ORDER: all is read before anything is freed.
         left: list[int] = []
         for participant in participants_of(log):
             participant.unlinked(committed, left)
         for reference in left:
-            heap.free(reference)
+            log.client.heap.free(reference)

@@ -5,6 +5,7 @@ from limpet.shm.alloc.heap cimport Heap
 from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.stores.race.index cimport is_vacant
+from limpet.stores.rtx.lllock cimport LLLocks
 from limpet.stores.rtx.log cimport Log
 from limpet.stores.rtx.participant cimport Participant, go_on
 from limpet.stores.rtx.slot_writes cimport Change, SlotWrite
@@ -26,6 +27,7 @@ cdef u64 PART_LOG
 cdef u64 PART_OWNER
 cdef u64 REFERENCE_MASK
 cdef u64 SLOT
+cdef u64 PAIR_MAX
 cdef Py_ssize_t WORDS
 
 cpdef bint is_held(u64 word) noexcept
@@ -37,44 +39,58 @@ cdef class Part(Participant):
     cdef readonly Endpoint endpoint
     cdef readonly u64 reference
     cdef readonly u64 address
-    cdef readonly list noted
     cdef readonly list writes
+    cdef readonly Py_ssize_t begin
+    cdef readonly Py_ssize_t end
+    cdef readonly Py_ssize_t written
     cdef readonly u64 memory_node
     cdef readonly u64 size
     cdef readonly u64 offset
     cdef readonly object membership
+    cdef readonly LLLocks locks
 
     @cython.locals(reference=u64)
     cpdef int be(self, Endpoint endpoint, u64 word) except -1
-    cpdef int stage(self, u64 node, u64 size, list writes, membership) except -1
+    cpdef int stage(
+        self, u64 node, list writes, Py_ssize_t begin, Py_ssize_t end, membership
+    ) except -1
+    cpdef int place_at(self, u64 size, u64 offset) except -1
 
     cpdef u64 node(self) except? 255
     @cython.locals(write=SlotWrite)
     cpdef list sizes(self)
-    cpdef int be_in_log(self, u64 offset) except -1
-    @cython.locals(write=SlotWrite, done=Py_ssize_t, place=Py_ssize_t, words=u64[::1])
+    @cython.locals(
+        write=SlotWrite, base=Py_ssize_t, begin=Py_ssize_t, end=Py_ssize_t, index=Py_ssize_t,
+        place=Py_ssize_t, words=u64[::1],
+    )
     cpdef bint prepare(self, Log log, Allocator allocator) except -1
-    @cython.locals(endpoint=Endpoint, client=Client, words=u64[::1], count=Py_ssize_t, at=u64)
-    cdef int _write_down(self, Log log, Py_ssize_t done, Py_ssize_t end) except -1
-    @cython.locals(change=Change)
+    @cython.locals(
+        write=SlotWrite, in_use=u64[::1], heap=Heap, count=int,
+        index=Py_ssize_t, reference=u64,
+    )
+    cdef bint _write_pairs(
+        self, Client client, Allocator allocator, Py_ssize_t begin, Py_ssize_t end
+    ) except -1
+    @cython.locals(endpoint=Endpoint, words=u64[::1], count=Py_ssize_t, before=Py_ssize_t, at=u64)
+    cdef int _write_down(self, Log log, Py_ssize_t base, Py_ssize_t end) except -1
+    @cython.locals(index=Py_ssize_t, write=SlotWrite)
     cpdef bint lock(self, u64 state) except -1
     @cython.locals(held=u64)
     cpdef bint hold(self, Change change) except -1
-    @cython.locals(count=u64, write=SlotWrite)
+    @cython.locals(index=Py_ssize_t, write=SlotWrite)
     cpdef bint validate(self) except -1
     cpdef u64 log(self) except? 0xFEEDFACEDEADBEA7
     cpdef u64 owner(self) except? 0xFEEDFACEDEADBEA7
     @cython.locals(endpoint=Endpoint, count=u64, at=u64, _=u64)
     cpdef list changes(self)
-    @cython.locals(change=Change)
+    @cython.locals(change=Change, index=Py_ssize_t, write=SlotWrite)
     cpdef int release(self, u64 state, bint committed) except -1
     @cython.locals(held=u64)
     cpdef int let_go_of(self, Change change, bint committed) except -1
     @cython.locals(change=Change, word=u64, pairs=list)
     cpdef int unlinked(self, bint committed, list found) except -1
-    @cython.locals(change=Change)
-    @cython.locals(change=Change, word=u64)
-    cpdef int free_unlinked(self, Heap heap, bint committed) except -1
+    @cython.locals(index=Py_ssize_t, write=SlotWrite, word=u64)
+    cpdef int free_unlinked(self, Log log, bint committed) except -1
     cpdef list named(self)
 
 @cython.locals(made=Part)

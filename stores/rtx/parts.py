@@ -51,6 +51,7 @@ from limpet.shm.endpoint.words import ADDRESS_MASK, HELD, HELD_MASK, LINK_MASK, 
 from limpet.shm.errors import NodeFailed, StoreCorrupt
 from limpet.stores.race.index import is_vacant
 from limpet.stores.rtx.layout import (
+    AT_ONCE_MAX,
     COUNT_MAX,
     ENTRY_SIZE,
     PART,
@@ -59,6 +60,7 @@ from limpet.stores.rtx.layout import (
     PART_LOG,
     PART_OWNER,
     SLOT,
+    WORDS,
 )
 from limpet.stores.rtx.participant import Participant, go_on
 from limpet.stores.rtx.slot_writes import Change
@@ -68,12 +70,11 @@ if TYPE_CHECKING:
     from limpet.stores.rtx.slot_writes import SlotWrite
 
 FINGERPRINT: Final = 0xFF << 56
-AT_ONCE_MAX: Final = 16
-"""So many entries are written at once, with their pairs in the client journal until then."""
+PAIR_MAX: Final = 4096
+"""Bytes of the largest pair that takes memory together with others."""
 HEADER: Final = PART_ENTRIES // 8
 ENTRY: Final = ENTRY_SIZE // 8
-WORDS: Final = HEADER + ENTRY * AT_ONCE_MAX
-"""Words of a part's header, of an entry, and of the most that is written at once."""
+"""Words of a part's header, and of an entry."""
 
 
 def is_held(word: int) -> bool:
@@ -106,42 +107,59 @@ class Part(Participant):
         self.endpoint = endpoint
         self.reference = reference
         self.address = word & ADDRESS_MASK
-        self.noted: list[Any] | None = None
-        """Of the part's writer: the entries that it has written, so it parses none."""
         self.writes: list[SlotWrite] | None = None
-        """Of the writer: what it writes to slots of that memory node."""
+        self.begin = 0
+        self.end = 0
+        """Of the writer: from `begin` to `end` in this list is what it writes to slots of that
+        memory node."""
+        self.written = 0
+        """Of the writer: how many of these are in the part, so it parses no entry."""
         self.memory_node = 0
         self.size = 0
         """Bytes that it takes."""
         self.offset = 0
         """Of the writer: where it is in the log itself; 0: it is an object of its own."""
         self.membership: Any = None
+        self.locks: Any = None
 
     # ---- by the client whose transaction it is ---------------------------------------------------
 
-    def stage(self, node: int, size: int, writes: list[SlotWrite], membership: Any) -> None:
-        """It is to be written on this memory node, and takes `size` bytes there."""
+    def stage(
+        self, node: int, writes: list[SlotWrite], begin: int, end: int, membership: Any
+    ) -> None:
+        """It is to be written on this memory node, for these writes. It may have been another
+        transaction's before."""
+        self.old = self.new = 0
+        self.busy = 0
+        self.written = 0
         self.memory_node = node
-        self.size = size
         self.writes = writes
+        self.begin = begin
+        self.end = end
         self.membership = membership
+
+    def place_at(self, size: int, offset: int) -> None:
+        """It takes `size` bytes, or is to be written in the log itself, which is on the same memory
+        node, at this offset."""
+        self.size = size
+        self.offset = offset
 
     def node(self) -> int:
         return self.memory_node
 
     def sizes(self) -> list[int]:
         """Of the pairs: the part itself is coherent memory."""
-        return [write.size() for write in self.writes or () if write.value is not None]
-
-    def be_in_log(self, offset: int) -> None:
-        """It is to be written in the log itself, which is on the same memory node."""
-        self.offset = offset
+        sizes = [write.size for write in (self.writes or ())[self.begin : self.end]]
+        return [size for size in sizes if size]
 
     def prepare(self, log: Log, allocator: Any) -> bool:
         """Write the part, and the pairs for its slots; False: there is no memory ready."""
         assert self.writes is not None
+        self.locks = log.locks
+        base = WORDS
         if self.offset:
             self.old, self.new = 0, log.at + self.offset
+            base = log.place_of(self.offset, HEADER + ENTRY * (self.end - self.begin))
         else:
             self.old = self.new = allocator.coherent().allocate(self.memory_node, self.size, 1)
             if not self.new:
@@ -149,48 +167,86 @@ class Part(Participant):
         self.reference = self.new
         self.address = self.new & ADDRESS_MASK
         words = log.locks.words
-        done, place = 0, HEADER
-        for write in self.writes:
-            if place == WORDS:
-                self._write_down(log, done, place)
-                done, place = len(self.noted or ()), HEADER
-                go_on(self.membership, done)
-            if not write.write_pair():
+        begin = self.begin
+        while begin < self.end:
+            end = min(begin + AT_ONCE_MAX, self.end)
+            go_on(self.membership, begin + 1)
+            if not self._write_pairs(log.client, allocator, begin, end):
                 return False
-            words[place] = write.slot
-            words[place + 1] = write.old
-            words[place + 2] = write.new
-            place += ENTRY
-        self._write_down(log, done, place)
+            place = base + HEADER
+            for index in range(begin, end):
+                write = self.writes[index]
+                words[place] = write.slot
+                words[place + 1] = write.old
+                words[place + 2] = write.new
+                place += ENTRY
+            self._write_down(log, base, end)
+            begin = end
         return True
 
-    def _write_down(self, log: Log, done: int, end: int) -> None:
-        """Write the entries that are in `log.locks.words` before `end`; `done` are written."""
+    def _write_pairs(self, client: Any, allocator: Any, begin: int, end: int) -> bool:
+        """Write the pairs of these writes, to objects that are in the client journal then; False:
+        there is no memory ready."""
         assert self.writes is not None
-        endpoint, client, words = self.endpoint, log.client, log.locks.words
-        count = done + (end - HEADER) // ENTRY
-        if done:
-            at = self.address + PART_ENTRIES + ENTRY_SIZE * done
-            endpoint.write_words(at, words, end - HEADER, HEADER)
+        in_use = self.locks.in_use
+        heap = client.heap
+        allocator.begin_batch()
+        count = 0
+        for index in range(begin, end):
+            write = self.writes[index]
+            reference = 0
+            if write.size > PAIR_MAX:
+                reference = allocator.allocate(self.memory_node, write.size, 1)
+            elif write.size:
+                reference = allocator.next_object(self.memory_node, write.size, 1)
+                if reference:
+                    client.log(reference, 0)
+                    in_use[count] = reference
+                    count += 1
+            if write.size and not reference:
+                return False
+            write.reference = reference
+        # They are in the client journal, and not in use yet: recovery frees them.
+        heap.take_all(in_use, count)
+        for index in range(begin, end):
+            write = self.writes[index]
+            if write.size:
+                write.write_pair(write.reference)
+            else:
+                write.vacate()
+        return True
+
+    def _write_down(self, log: Log, base: int, end: int) -> None:
+        """Write the entries up to that of the write `end`, which are in `log.locks.words` behind
+        the header's place at `base`."""
+        endpoint, words = self.endpoint, log.locks.words
+        count, before = end - self.begin, self.written
+        self.written = count
+        if before:
+            at = self.address + PART_ENTRIES + ENTRY_SIZE * before
+            endpoint.write_words(at, words, ENTRY * (count - before), base + HEADER)
             # ORDER: the entries before the count.
             endpoint.store(self.address + PART_COUNT, count)
+            # CRASH(noted): all is in the log, and in the client journal; recovery frees it.
+            log.client.drop_from(1)
         else:
-            words[0] = log.reference
-            words[1] = log.lock_state
-            words[2] = count
-            endpoint.write_words(self.address, words, end)
-            # ORDER: the part before the log that names it.
+            words[base] = log.reference
+            words[base + 1] = log.lock_state
+            words[base + 2] = count
+            if base == WORDS:
+                endpoint.write_words(self.address, words, HEADER + ENTRY * count, base)
+            # ORDER: the part before the log that names it, or with it.
             log.note(self)
-        self.noted = self.writes if count == len(self.writes) else self.writes[:count]
-        # CRASH(noted): all is in the log, and in the client journal; recovery frees it.
-        while client.held > 1:
-            client.drop(client.held - 1)
+            if end < self.end:
+                log.write_down()
 
     def lock(self, state: int) -> bool:
         """Hold the slots, in order, from the words that were read."""
-        for change in self.changes():
-            if not self.hold(change):
-                self.busy = change.slot | SLOT
+        assert self.writes is not None
+        for index in range(self.begin, self.begin + self.written):
+            write = self.writes[index]
+            if not self.hold(write):
+                self.busy = write.slot | SLOT
                 return False
             # CRASH(locked): a client that meets the slot aborts it when the lease is over.
         return True
@@ -202,8 +258,10 @@ class Part(Participant):
 
     def validate(self) -> bool:
         """Whether no other slot has a key that is inserted, now that all slots are held."""
-        for count, write in enumerate(self.writes or (), 1):
-            go_on(self.membership, count)
+        assert self.writes is not None
+        for index in range(self.begin, self.end):
+            write = self.writes[index]
+            go_on(self.membership, index + 1)
             # ORDER: held before we look: a client that inserts the key looks after it has put it
             # down, too.
             if write.inserts and not write.is_alone():
@@ -223,8 +281,8 @@ class Part(Participant):
 
     def changes(self) -> list[Change]:
         """All entries; their writer reads none. Raises StoreCorrupt if there cannot be as many."""
-        if self.noted is not None:
-            return self.noted
+        if self.writes is not None:
+            return list(self.writes[self.begin : self.begin + self.written])
         endpoint = self.endpoint
         count = endpoint.load(self.address + PART_COUNT)
         if count > COUNT_MAX:
@@ -240,9 +298,14 @@ class Part(Participant):
 
     def release(self, state: int, committed: bool) -> None:
         """Let go of all slots, as the transaction was decided."""
-        for change in self.changes():
-            self.let_go_of(change, committed)
-            # CRASH(releasing): some slots are let go of; the next one goes on.
+        if self.writes is None:
+            for change in self.changes():
+                self.let_go_of(change, committed)
+                # CRASH(releasing): some slots are let go of; the next one goes on.
+        else:
+            for index in range(self.begin, self.begin + self.written):
+                write = self.writes[index]
+                self.let_go_of(write, committed)
 
     def let_go_of(self, change: Change, committed: bool) -> None:
         """Let go of one slot."""
@@ -264,17 +327,19 @@ class Part(Participant):
         if self.old:
             found.append(self.reference)
 
-    def free_unlinked(self, heap: Any, committed: bool) -> None:
-        for change in self.noted or ():
-            word = change.old if committed else change.new
+    def free_unlinked(self, log: Log, committed: bool) -> None:
+        assert self.writes is not None
+        for index in range(self.begin, self.begin + self.written):
+            write = self.writes[index]
+            word = write.old if committed else write.new
             if not is_vacant(word):
-                heap.free(word & REFERENCE_MASK)
+                log.free(word & REFERENCE_MASK)
         if self.old:
-            heap.free(self.reference)
+            log.free(self.reference)
 
     def named(self) -> list[tuple[int, int]]:
         found: list[tuple[int, int]] = []
-        for change in self.noted or ():
+        for change in self.changes():
             found += [(change.old, change.slot), (change.new, change.slot)]
         return [*found, (self.old, 0)]
 

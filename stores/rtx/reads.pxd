@@ -3,31 +3,39 @@ cimport cython
 from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.stores.base cimport Store
-from limpet.stores.rtx.changes cimport changes, slots_used
+from limpet.stores.rtx.lllock cimport LLLocks
+from limpet.stores.rtx.changes cimport changes
 
 cdef u64 EPOCH
 cdef u64 POINTER
 cdef u64 UNKNOWN
 cdef Py_ssize_t FEW
+cdef int FILLED
+cdef u64 FIRST_MAX
 cdef int ROUNDS_MAX
 
 cdef class Staging:
     cpdef int stage(self, bytes key, bytes value) except -1
 
 cdef class Visitor:
+    cpdef int before(self) except -1
     cpdef object visit(self)
 
 cdef class TxKeys:
     cdef readonly Store store
     cdef readonly u64 link
+    cdef readonly LLLocks locks
     cdef readonly bint ordered
     cdef list spares
     cdef list spare_reads
+    cdef list spare_uses
 
     cpdef object take_commit(self, kind)
     cpdef int give_commit(self, commit) except -1
     cpdef object take_reads(self, kind)
     cpdef int give_reads(self, Reads reads) except -1
+    cpdef object take_use(self, kind)
+    cpdef int give_use(self, use) except -1
     cpdef object at_key(self, bytes key, Visitor visitor)
     cpdef bytes value_here(self)
     cpdef bint note(self, Reads reads, bytes key, value) except -1
@@ -41,7 +49,6 @@ cdef class TxKeys:
 
 cdef object _spare(list spares, kind)
 
-@cython.freelist(16)
 cdef class ObjectRead:
     cdef readonly u64 lock
     cdef readonly u64 pointer
@@ -54,12 +61,12 @@ cdef class ObjectRead:
 @cython.locals(made=ObjectRead)
 cpdef ObjectRead object_read(u64 lock, u64 pointer, store, bytes key)
 
-@cython.freelist(16)
 cdef class KeyRead:
     cdef readonly TxKeys keys
     cdef readonly bytes key
     cdef readonly bytes value
     cdef public bint held
+    cdef public u64 hash
     cdef public u64 entry
     cdef public u64 pointer
     cdef public u64 slot
@@ -69,9 +76,7 @@ cdef class KeyRead:
     cdef public bytes words
 
     cdef int describe(self, TxKeys keys, bytes key, bytes value) except -1
-
-@cython.locals(made=KeyRead)
-cpdef KeyRead key_read(TxKeys keys, bytes key, bytes value)
+    cdef int forget(self) except -1
 
 cdef class StoreReads:
     cdef readonly u64 link
@@ -92,28 +97,33 @@ cdef class Reads:
     cdef readonly Endpoint endpoint
     cdef readonly dict objects
     cdef readonly list keys
+    cdef readonly Py_ssize_t count
     cdef readonly list stores
     cdef public u64 epoch
     cdef public u64 counted
     cdef public object missing
     cdef public object changed
 
+    @cython.locals(index=Py_ssize_t, read=KeyRead)
     cpdef int clear(self) except -1
     @cython.locals(read=ObjectRead)
     cpdef u64 lock_of(self, u64 at, u64 otherwise) except? 0
     @cython.locals(before=ObjectRead)
     cpdef bint note_object(self, u64 at, ObjectRead read) except -1
+    cpdef bint note_recalled(self, u64 at, ObjectRead read) except -1
+    cpdef KeyRead next_key(self)
     @cython.locals(before=KeyRead)
     cpdef bint note_key(self, bytes key, KeyRead read) except -1
-    @cython.locals(store=StoreReads, read=KeyRead)
+    @cython.locals(index=Py_ssize_t, store=StoreReads, read=KeyRead)
     cpdef KeyRead key_read(self, u64 link, bytes key)
-    @cython.locals(read=KeyRead)
+    @cython.locals(index=Py_ssize_t, read=KeyRead)
     cdef int _sort_by_store(self) except -1
     @cython.locals(store=StoreReads)
     cdef StoreReads _of_store(self, u64 link)
     cpdef bint is_of_this_epoch(self) except -1
     cdef u64 _pinned(self) except? 0
     cpdef bint hold(self, objects=*) except -1
+    cpdef int count_first(self) except -1
     @cython.locals(endpoint=Endpoint, now=u64, count=u64)
     cpdef bint hold_again(self) except -1
     cdef bint _still_missing(self) except -1
@@ -121,7 +131,9 @@ cdef class Reads:
     cdef bint _objects_hold(self, without) except -1
     @cython.locals(rounds=int, used_again=bint)
     cdef bint _keys_hold(self) except -1
-    @cython.locals(read=KeyRead)
+    @cython.locals(index=Py_ssize_t, read=KeyRead)
+    cdef bint _are_held(self) except -1
+    @cython.locals(index=Py_ssize_t, read=KeyRead)
     cdef bint _stand(self) except -1
-    @cython.locals(read=KeyRead, value=bytes, busy=u64)
+    @cython.locals(index=Py_ssize_t, read=KeyRead, value=bytes, busy=u64)
     cdef bint _look_again(self) except -1

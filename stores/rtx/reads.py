@@ -14,7 +14,8 @@ witnesses are looked at once more, in the same operation, so all was true in bet
 matter then whether a subtable was split.
 
 Each look costs as much as there is to look at, and there is one with every read, unless no client
-has changed anything since the last one (changes.py). So a transaction of n reads takes O(n) looks
+has changed anything since the last one, or since before the first read (changes.py). What was read
+before that, and is recalled (cut.py), takes a look. So a transaction of n reads takes O(n) looks
 while no client writes to the stores of transactions, and beside writers n * n / 2 at most.
 """
 
@@ -24,11 +25,15 @@ from collections.abc import Callable, Collection
 from typing import Any, Final
 
 from limpet.shm.endpoint.layout import EPOCH
-from limpet.stores.rtx.changes import changes, slots_used
+from limpet.stores.rtx.changes import changes
 from limpet.stores.rtx.layout import POINTER, UNKNOWN
 
+FIRST_MAX: Final = 4
+"""Changes of so many clients are added up before the first look-up."""
 ROUNDS_MAX: Final = 8
 """How often keys are looked up again in one operation while others write beside them."""
+FILLED: Final = 7
+"""A list that has fewer entries gives back its memory when it is emptied, and takes it again."""
 FEW: Final = 8
 """So many keys are compared one by one; more are found by a dict for each store."""
 
@@ -61,16 +66,15 @@ def object_read(lock: int, pointer: int, store: Any, key: bytes) -> ObjectRead:
 class KeyRead:
     """A key's value, or None, and the witness of its look-up; `keys`: of which store."""
 
-    def __init__(self, keys: TxKeys, key: bytes, value: bytes | None) -> None:
-        self.describe(keys, key, value)
-
     def describe(self, keys: TxKeys, key: bytes, value: bytes | None) -> None:
-        """Be the reading of that key. Constructors call it, as that is compiled."""
+        """Be the reading of that key."""
         self.keys = keys
         self.key = key
         self.value = value
         self.held = False
         """Whether the transaction that commits holds the slot of the key."""
+        self.hash = 0
+        """Of the key, as `attest` found it."""
         self.entry = 0
         self.pointer = 0
         """Of the directory: the address of the entry's pointer, and that."""
@@ -83,12 +87,10 @@ class KeyRead:
         """Of a key that is not: the addresses of both combined buckets, and all words there; None:
         there was no subtable."""
 
-
-def key_read(keys: TxKeys, key: bytes, value: bytes | None) -> KeyRead:
-    """A new one. It takes less time than the constructor, when compiled."""
-    made = KeyRead.__new__(KeyRead)
-    made.describe(keys, key, value)
-    return made
+    def forget(self) -> None:
+        """Keep none of the key, the value and the words, as their transaction is over."""
+        self.key = b""
+        self.value = self.words = None
 
 
 class ReadPlace:
@@ -123,6 +125,9 @@ class Staging:
 class Visitor:
     """Work in the operation that has looked a key up."""
 
+    def before(self) -> None:
+        """In the operation, before it looks the key up."""
+
     def visit(self) -> Any:
         """Do it; what it returns is what `at_key` returns."""
         raise NotImplementedError
@@ -141,11 +146,14 @@ class TxKeys:
         """`link`: how a client journal names the store (stores/fusee/links.py)."""
         self.store = store
         self.link = link
+        self.locks: Any = store.locks
         self.ordered: bool = store.ordered
-        self.spares: list[Any] = []
-        """Commits that no transaction uses (`take_commit`)."""
-        self.spare_reads: list[Any] = []
+        self.spares: list[Any] = [None] * FILLED
+        """Commits that no transaction uses (`take_commit`), behind FILLED times None."""
+        self.spare_reads: list[Any] = [None] * FILLED
         """Read sets, likewise (`take_reads`)."""
+        self.spare_uses: list[Any] = [None] * FILLED
+        """Notes of transactions on this store, likewise (execution.py)."""
 
     def take_commit(self, kind: type) -> Any:
         """A commit of this class that no transaction uses; None: there is none."""
@@ -164,8 +172,17 @@ class TxKeys:
         reads.clear()
         self.spare_reads.append(reads)
 
+    def take_use(self, kind: type) -> Any:
+        """Notes of this class that no transaction uses; None: there are none."""
+        return _spare(self.spare_uses, kind)
+
+    def give_use(self, use: Any) -> None:
+        """A transaction is over that used these notes."""
+        self.spare_uses.append(use)
+
     def at_key(self, key: bytes, visitor: Visitor) -> Any:
-        """Look the key up, then call `visitor` in the same operation; its result."""
+        """Have `visitor` work before and after the key is looked up, in one operation; what it
+        returns."""
         raise NotImplementedError
 
     def value_here(self) -> bytes | None:
@@ -210,15 +227,14 @@ class TxKeys:
 
 
 def _spare(spares: list[Any], kind: type) -> Any:
-    """Take an object of this class from a list; None: there is none."""
-    while spares:
-        try:
-            spare = spares.pop()
-        except IndexError:  # another thread was faster
-            break
-        if type(spare) is kind:
-            return spare
-    return None
+    """Take an object of this class from the end of a list; None: there is none."""
+    try:
+        spare = spares.pop()
+    except IndexError:  # other threads were faster, and have not put back what they found
+        return None
+    if spare is None:
+        spares.append(None)
+    return spare if type(spare) is kind else None
 
 
 class StoreReads:
@@ -237,12 +253,15 @@ class Reads:
         self.endpoint = client.endpoint
         self.objects: dict[int, ObjectRead] = {}
         self.keys: list[KeyRead] = []
+        """The keys; those after the first `count` are of earlier transactions, to be used again."""
+        self.count = 0
         self.stores: list[StoreReads] | None = None
         """The same, by store and key, if they are more than a few."""
         self.epoch = 0
         """As long as it lasts, nothing is used again that the witnesses name."""
         self.counted = UNKNOWN
-        """The sum of all changes when all was seen to be true (`hold_again`)."""
+        """The sum of all changes when all was seen to be true (`hold_again`), or before the first
+        look-up (`count_first`): unless it has gone up since, all is true."""
         self.missing: Callable[[], Any] | None = None
         """Looks for a store that was found missing, and with it every key that it could have."""
         self.changed: Any = None
@@ -252,8 +271,12 @@ class Reads:
         """Forget all: be the read set of another transaction."""
         if self.objects:
             self.objects.clear()
-        if self.keys:
-            self.keys.clear()
+        for index in range(self.count):
+            read = self.keys[index]
+            read.forget()
+        if self.count > FEW:
+            del self.keys[FEW:]
+        self.count = 0
         self.stores = None
         self.epoch = 0
         self.counted = UNKNOWN
@@ -273,16 +296,30 @@ class Reads:
             return False
         return True
 
+    def note_recalled(self, at: int, read: ObjectRead) -> bool:
+        """The same, of an object that was read before the function was called (cut.py)."""
+        # It may have changed before the changes were added up.
+        self.counted = UNKNOWN
+        return self.note_object(at, read)
+
+    def next_key(self) -> KeyRead:
+        """One that is described, and noted then."""
+        if self.count == len(self.keys):
+            self.keys.append(KeyRead())
+        return self.keys[self.count]
+
     def note_key(self, key: bytes, read: KeyRead) -> bool:
-        """Note a key; False: it was read before, and has changed."""
-        if not self.keys:
+        """Note a key that `next_key` gave; False: it was read before, and has changed."""
+        before = None
+        if not self.count:
             self.epoch = self._pinned()
-        before = self.key_read(read.keys.link, key)
+        else:
+            before = self.key_read(read.keys.link, key)
         if before is None:
-            self.keys.append(read)
+            self.count += 1
             if self.stores is not None:
                 self._of_store(read.keys.link).keys[key] = read
-            elif len(self.keys) > FEW:
+            elif self.count > FEW:
                 self._sort_by_store()
         elif before.value != read.value:
             self.changed = ReadPlace(read.keys.store, key, 0)
@@ -296,14 +333,16 @@ class Reads:
                 if store.link == link:
                     return store.keys.get(key)
             return None
-        for read in self.keys:
-            if read.key == key and read.keys.link == link:
+        for index in range(self.count):
+            read = self.keys[index]
+            if (read.key is key or read.key == key) and read.keys.link == link:
                 return read
         return None
 
     def _sort_by_store(self) -> None:
         self.stores = []
-        for read in self.keys:
+        for index in range(self.count):
+            read = self.keys[index]
             self._of_store(read.keys.link).keys[read.key] = read
 
     def _of_store(self, link: int) -> StoreReads:
@@ -334,19 +373,22 @@ class Reads:
         # were after that. A store that is missing has no keys, whenever it is made.
         return self._still_missing() and self._keys_hold() and self._objects_hold(objects)
 
+    def count_first(self) -> None:
+        """Before the first look-up: add up the changes, if there is little to add up."""
+        if not self.count and not self.objects:
+            self.counted = changes(self.endpoint, FIRST_MAX)
+
     def hold_again(self) -> bool:
         """The same, with each read. No look is needed as long as no client has changed anything
-        since the last time (changes.py)."""
+        since the last time, or since before the first look-up (changes.py)."""
         endpoint = self.endpoint
-        count = len(self.keys) + len(self.objects)
+        count = self.count + len(self.objects)
         if self.missing is not None:
             return self.hold()
         if count == 1:
             return True  # what was just read was true then
-        if slots_used(endpoint) > 2 * count:
-            return self.hold()
         # ORDER: what was read last, before the sum; and the sum before the looks.
-        now = changes(endpoint)
+        now = changes(endpoint, 2 * count)
         if now != UNKNOWN and now == self.counted:
             return True
         self.counted = UNKNOWN
@@ -379,7 +421,7 @@ class Reads:
         return True
 
     def _keys_hold(self) -> bool:
-        if not self.keys:
+        if not self.count or self._are_held():
             return True
         rounds, used_again = 0, not self.is_of_this_epoch()
         while used_again or not self._stand():
@@ -389,9 +431,18 @@ class Reads:
             self.epoch, used_again = self._pinned(), False
         return True
 
+    def _are_held(self) -> bool:
+        """Whether the transaction that commits holds the slots of all keys."""
+        for index in range(self.count):
+            read = self.keys[index]
+            if not read.held:
+                return False
+        return True
+
     def _stand(self) -> bool:
         """Whether what the look-ups of the keys rest on is as it was."""
-        for read in self.keys:
+        for index in range(self.count):
+            read = self.keys[index]
             if not read.held and not read.keys.stands(read):
                 self.changed = ReadPlace(read.keys.store, read.key, 0)
                 return False
@@ -399,7 +450,8 @@ class Reads:
 
     def _look_again(self) -> bool:
         """Look all keys up; whether they have the values that they had."""
-        for read in self.keys:
+        for index in range(self.count):
+            read = self.keys[index]
             if read.held:
                 continue
             value = read.keys.look_up(read.key)

@@ -1,6 +1,6 @@
 cimport cython
 
-from limpet.shm.endpoint.verbs cimport hash64, u64
+from limpet.shm.endpoint.verbs cimport u64
 from limpet.stores.rtx.hash_keys cimport HashKeys
 from limpet.stores.rtx.reads cimport KeyRead
 
@@ -18,20 +18,20 @@ cdef class SlotWrite(Change):
     cdef readonly bytes value
     cdef readonly KeyRead read
     cdef readonly bint inserts
+    cdef readonly u64 hash
+    cdef readonly u64 size
+    cdef public u64 reference
 
-    cdef SlotWrite stage(
-        self, HashKeys keys, u64 slot, bytes key, bytes value, u64 old, KeyRead read, bint inserts
-    )
-    cpdef u64 size(self) except? 0
+    cdef int stage(
+        self, HashKeys keys, u64 slot, bytes key, bytes value, u64 old, KeyRead read, bint inserts,
+        u64 hashed
+    ) except -1
+    cdef int forget(self) except -1
+    cdef int vacate(self) except -1
+    cdef int write_pair(self, u64 reference) except -1
     @cython.locals(keys=HashKeys, reference=u64)
-    cpdef bint write_pair(self) except -1
-    @cython.locals(keys=HashKeys)
     cpdef int write_alone(self) except -1
     @cython.locals(keys=HashKeys)
     cpdef bint is_alone(self) except -1
 
-@cython.locals(made=SlotWrite)
-cpdef SlotWrite slot_write(
-    HashKeys keys, u64 slot, bytes key, bytes value, u64 old, KeyRead read, bint inserts
-)
 cpdef u64 slot_of(Change change) except? 0

@@ -32,11 +32,13 @@ def run(pool: Any, work: Callable[[Transaction], Result], attempts: int = ATTEMP
     """
     if isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < 1:
         raise ParameterError(f"attempts must be a whole number above 0, not {attempts!r}")
-    looks: dict[Item, Look] = {}
+    looks: dict[Item, Look] | None = None
     counted = reach = 0
     reading = False
     while counted < attempts:
-        recalled = _recall(pool, looks, counted) if reading and counted >= OPTIMISTIC else {}
+        recalled = None
+        if looks and reading and counted >= OPTIMISTIC:
+            recalled = _recall(pool, looks, counted)
         transaction = Transaction(pool, recalled)
         try:
             result = work(transaction)
@@ -54,7 +56,7 @@ def run(pool: Any, work: Callable[[Transaction], Result], attempts: int = ATTEMP
         # as there is something to be read, at most.
         counted += not (transaction.recalls() and transaction.reach > reach)
         reach = max(reach, transaction.reach)
-        looks.update(transaction.looks())
+        looks = {**looks, **transaction.looks()} if looks else transaction.looks()
         reading = transaction.met_while_reading()
         transaction.stay(max(1, counted))
     raise TransactionConflict(
@@ -66,8 +68,6 @@ def run(pool: Any, work: Callable[[Transaction], Result], attempts: int = ATTEMP
 def _recall(pool: Any, looks: dict[Item, Look], attempt: int) -> dict[Item, Recalled]:
     """The reads that an attempt is to find done already (cut.py); none if other clients have locked
     leaves, or there is no memory."""
-    if not looks:
-        return {}
     cut = Cut(pool, looks)
     try:
         while True:

@@ -38,8 +38,9 @@ if TYPE_CHECKING:
 
 def carry_out(log: Log) -> bool:
     """Lines 4-8 of figure 9: carry out what is decided; whether it was to commit."""
-    state = log.owner()
-    word = log.state()
+    state = log.lock_state or log.owner()
+    # The owner that has decided it goes through all of it, whoever has taken it over.
+    word = DOING if log.decided else log.state()
     commits = word & STATE_MASK == DOING or word & COMMITTED != 0
     participants = participants_of(log)
     if word & STATE_MASK == DOING:

@@ -1,7 +1,6 @@
 cimport cython
 
 from limpet.shm.alloc.allocator cimport Allocator
-from limpet.shm.alloc.heap cimport Heap
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.stores.rtx.lllock cimport LLLocks
 from limpet.stores.rtx.log cimport Log
@@ -32,7 +31,7 @@ cdef class TXObj(Participant):
     @cython.locals(pointer=u64)
     cpdef int unlinked(self, bint committed, list found) except -1
     @cython.locals(pointer=u64)
-    cpdef int free_unlinked(self, Heap heap, bint committed) except -1
+    cpdef int free_unlinked(self, Log log, bint committed) except -1
     cpdef list named(self)
 
 @cython.locals(made=TXObj)

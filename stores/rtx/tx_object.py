@@ -64,7 +64,7 @@ class TXObj(Participant):
             return False
         self.data.write(reference & ADDRESS_MASK, log.lock_state)
         self.new = reference
-        log.note_new(self)
+        log.note(self)
         return True
 
     def lock(self, state: int) -> bool:
@@ -100,10 +100,10 @@ class TXObj(Participant):
         if not is_vacant(pointer):
             found.append(pointer & REFERENCE_MASK)
 
-    def free_unlinked(self, heap: Any, committed: bool) -> None:
+    def free_unlinked(self, log: Log, committed: bool) -> None:
         pointer = self.old if committed else self.new
         if not is_vacant(pointer):
-            heap.free(pointer & REFERENCE_MASK)
+            log.free(pointer & REFERENCE_MASK)
 
     def named(self) -> list[tuple[int, int]]:
         return [(self.old, self.at + POINTER), (self.new, self.at + POINTER)]

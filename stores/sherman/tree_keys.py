@@ -39,6 +39,7 @@ class TreeKeys(TxKeys):
             self.client.enter()
             try:
                 store.require_there()
+                visitor.before()
                 if self.trees.find(self.leaf, key) == DONE:
                     return visitor.visit()
             finally:

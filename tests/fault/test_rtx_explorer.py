@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 from kit.mutants.rtx import (
     APPLIES_FIRST,
+    COUNTED_LATE,
     CUT_WITHOUT_LOCKS,
+    FORGETS_FIRST,
     FREES_NEW,
     KEEPS_OLD,
     MILLISECOND,
+    NAMED_FIRST,
     NOT_BEGUN,
     NOT_VALIDATED,
     READS_DECIDED,
@@ -22,12 +25,14 @@ from kit.mutants.rtx import (
 )
 from kit.transaction_runs import BOTH, LARGE, TxRun, TxStage, faulty, logged, parse, stage, steps_of
 from kit.transaction_runs import explore as explore_transactions
+from kit.variants import vary
 
 from limpet.fault.explore.explorer import Exploration, ExplorerReport, explore
 from limpet.fault.explore.schedule import CRASH, STALL, Replay
 from limpet.shm.endpoint.fabric import BUILD
 from limpet.stores.rtx import transaction
 from limpet.stores.rtx.cut import Cut
+from limpet.stores.rtx.reads import Reads
 
 pytestmark = pytest.mark.either_build(
     "the same lines on either build",
@@ -159,7 +164,9 @@ MUTANTS = (
     (NOT_VALIDATED, "cab|cba|", "order"),
     (READS_DECIDED, "mab mab|ga gb ga gb|", ""),
     (READS_TORN, "", "order"),
+    (COUNTED_LATE, "mab mab|s s|", "order"),
     (APPLIES_FIRST, "mab mab|mab mbc|mab", ""),
+    (FORGETS_FIRST, "mab mab|mab mbc|mab", "leaked"),
     (FREES_NEW, "mab mab|mab mbc|mab", ""),
     (CUT_WITHOUT_LOCKS, READERS, ""),
 )
@@ -175,6 +182,29 @@ def test_rtx_mutant_is_caught_by_random_runs(mutant: Mutant, program: str, says:
         found = explore_transactions(3000, crashes=2, stalls=2, program=program)
     assert found.failure, f"{found.runs} runs did not show it"
     assert found.failure.startswith(says), found.failure
+
+
+@pytest.mark.exhaustive("many runs")
+@compiled_only
+def test_what_was_recalled_before_the_changes_were_added_up_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    vary(monkeypatch, Reads, "note_recalled", lambda reads, *given: reads.note_object(*given))
+    monkeypatch.setattr(transaction, "OPTIMISTIC", 0)
+    found = explore_transactions(1500, crashes=2, stalls=2, program=READERS, kind=BOTH)
+    assert found.failure.startswith("order"), found
+
+
+@compiled_only
+@pytest.mark.parametrize("mutant", [UNCHANGED, NAMED_FIRST], ids=lambda mutant: mutant.name)
+def test_memory_of_an_earlier_log_is_not_taken_for_one(mutant: Mutant) -> None:
+    """A client is killed when it begins a log in memory that had one before, whose old data is in
+    use again."""
+    with in_force(mutant), stage(2) as there:
+        steps = range(1, steps_of(there, "mab|") + 1)
+        program = " ".join(["mab"] * 20) + "|ga"
+        found = [faulty(there, program, (0, 19, step, CRASH)) for step in steps]
+    assert any(found) == (mutant is NAMED_FIRST), found
 
 
 @compiled_only

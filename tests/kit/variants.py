@@ -25,9 +25,8 @@ def vary(patch: pytest.MonkeyPatch, cls: type, method: str, wrong: Callable[...,
     if cls is Part:
         made = type("Part", (Part,), {method: wrong})
 
-        def new_part(commit: Commit, node: int, size: int, writes: list[Any]) -> Part:
-            part = made(commit.endpoint, 0)
-            part.stage(node, size, writes, commit.membership)
+        def new_part(commit: Commit) -> Part:
+            part: Part = made(commit.endpoint, 0)
             return part
 
         vary(patch, Commit, "new_part", new_part)

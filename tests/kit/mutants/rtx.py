@@ -150,6 +150,41 @@ def gives_back_only_what_is_new(give_back: Any) -> Any:
     return run
 
 
+def names_it_first(write_down: Any) -> Any:
+    """The client journal says that it is a log before it is written."""
+
+    def run(self: Any) -> None:
+        if not self.is_there:
+            self.client.retarget(0, self.link)
+        write_down(self)
+
+    return run
+
+
+def forgets_first(write_down: Any) -> Any:
+    """What the log is to name leaves the client journal before the log is one."""
+
+    def run(self: Any) -> None:
+        self.client.drop_from(1)
+        write_down(self)
+
+    return run
+
+
+def counts_after_the_first(note_object: Any) -> Any:
+    """The changes are added up when the first object has been read, and not before."""
+    changes = note_object.__globals__["changes"]
+
+    def run(self: Any, at: int, read: Any) -> bool:
+        first = not self.objects
+        noted = bool(note_object(self, at, read))
+        if first:
+            self.counted = changes(self.endpoint, 4)
+        return noted
+
+    return run
+
+
 # ---- one buffer for all logs ---------------------------------------------------------------------
 
 
@@ -186,14 +221,10 @@ def opens_its_buffer(open_log: Any) -> Any:
     return run
 
 
-def keeps_logs(init: Any) -> Any:
+def keeps_its_buffer(log: Any) -> None:
     """A client gives back no log."""
-
-    def run(self: Any, pool: Any, locks: Any) -> None:
-        init(self, pool, locks)
-        self.client = Instead(self.client, release=self.client.drop)
-
-    return run
+    log.free_left()
+    log.client.drop(0)
 
 
 # ---- repair --------------------------------------------------------------------------------------
@@ -300,7 +331,7 @@ ONE_BUFFER: Final = Mutant(
     "r3-one-buffer-for-all-logs-of-a-client",
     (
         Change("rtx/commit", "Commit._open", opens_its_buffer),
-        Change("rtx/commit", "Commit.__init__", keeps_logs),
+        replaced(LOG, "Log.close", keeps_its_buffer),
     ),
 )
 SAME_STATE_WORD: Final = Mutant(
@@ -374,6 +405,18 @@ NOT_COUNTED: Final = Mutant(
         replaced(LOG, "begin_change", nothing),
         replaced("sherman/leaf_writer", "begin_change", nothing),
     ),
+)
+COUNTED_LATE: Final = Mutant(
+    "changes-are-added-up-after-the-first-look-up",
+    (Change("rtx/reads", "Reads.note_object", counts_after_the_first),),
+)
+NAMED_FIRST: Final = Mutant(
+    "log-is-named-as-one-before-it-is-written",
+    (Change(LOG, "Log.write_down", names_it_first),),
+)
+FORGETS_FIRST: Final = Mutant(
+    "what-a-log-names-leaves-the-journal-before-it-does",
+    (Change(LOG, "Log.write_down", forgets_first),),
 )
 APPLIES_FIRST: Final = Mutant(
     "applies-before-it-is-decided", (Change(LOG, "Log.decide", applies_first),)
