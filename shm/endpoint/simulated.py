@@ -56,7 +56,7 @@ from limpet.shm.endpoint import hooked
 from limpet.shm.endpoint.fabric import words_tagged
 from limpet.shm.endpoint.hooked import MUTATING, READS, HookedEndpoint
 from limpet.shm.endpoint.slots import START_US
-from limpet.shm.errors import NodeFailed, PhaseError
+from limpet.shm.errors import AddressError, NodeFailed, PhaseError
 
 READ: Final = "read"
 WRITE: Final = "write"
@@ -101,6 +101,14 @@ Step = tuple[int, str, int, int, int]
 
 class Crashed(BaseException):
     """This simulated client is dead. Not an `Exception`, so no handler of errors catches it."""
+
+
+def _part(words: Any, count: int, start: int = 0) -> memoryview:
+    """These words of a buffer. Raises AddressError, as the verbs do, if it has not so many."""
+    size = len(memoryview(words))
+    if count < 1 or start < 0 or count > size - start:
+        raise AddressError(f"there are no {count} words from word {start} on in {size}")
+    return memoryview(words)[start : start + count]
 
 
 def at_once(endpoint: SimulatedEndpoint, verb: str, addr: int, words: int) -> int:
@@ -205,11 +213,11 @@ class SimulatedEndpoint(HookedEndpoint, verbs=(*READS, *MUTATING)):
     ) -> Posted:
         """Post a verb: do it now, or note that it is late."""
         posted = Posted(verb, addr, work, arrive)
-        self._phase.append(posted)
         before = [other for other in self._late if other.node == posted.node]
         if before:
             posted.due = before[-1].due
             self._late.append(posted)
+            self._phase.append(posted)
             return posted
         self.posting = posted.node != CONTROL_NODE
         try:
@@ -220,6 +228,8 @@ class SimulatedEndpoint(HookedEndpoint, verbs=(*READS, *MUTATING)):
             self._late.append(posted)
         finally:
             self.posting = False
+        # Here, as nothing arrives of a verb that has failed.
+        self._phase.append(posted)
         return posted
 
     def _ticketed(self, verb: str, addr: int, work: Callable[[], int]) -> int:
@@ -336,7 +346,7 @@ class SimulatedEndpoint(HookedEndpoint, verbs=(*READS, *MUTATING)):
         )
 
     def post_read(self, addr: int, words: Any, count: int, start: int = 0) -> int:
-        self._post_read(addr, memoryview(words)[start : start + count])
+        self._post_read(addr, _part(words, count, start))
         return 0
 
     def _post_read(self, addr: int, target: memoryview) -> None:
@@ -389,14 +399,14 @@ class SimulatedEndpoint(HookedEndpoint, verbs=(*READS, *MUTATING)):
         return 0
 
     def post_write(self, addr: int, words: Any, count: int, start: int = 0) -> int:
-        data = array("Q", memoryview(words)[start : start + count])
+        data = array("Q", _part(words, count, start))
         self._require_sound("write", addr, *data)
         post = super().post_write
         self._post("write", addr, lambda: post(addr, data, count, 0))
         return 0
 
     def post_gather(self, addr: int, words: Any, count: int, first: bytes, second: bytes) -> int:
-        data = array("Q", memoryview(words)[:count])
+        data = array("Q", _part(words, count) if count else b"")
         self._require_sound("write", addr, *data)
         post = super().post_gather
         self._post("write", addr, lambda: post(addr, data, count, first, second))
