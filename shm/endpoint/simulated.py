@@ -38,7 +38,7 @@ from limpet.shm.endpoint.hooked import MUTATING, READS, HookedEndpoint
 from limpet.shm.endpoint.simulated_memory import PersistentMemory, PrivateCache
 from limpet.shm.endpoint.simulated_phase import POISON, Phase
 from limpet.shm.endpoint.slots import START_US
-from limpet.shm.errors import NodeFailed
+from limpet.shm.errors import AddressError, NodeFailed
 
 READ: Final = "read"
 WRITE: Final = "write"
@@ -75,6 +75,14 @@ Step = tuple[int, str, int, int, int]
 
 class Crashed(BaseException):
     """This simulated client is dead. Not an `Exception`, so no handler of errors catches it."""
+
+
+def _part(words: Any, count: int, start: int = 0) -> memoryview:
+    """These words of a buffer. Raises AddressError, as the verbs do, if it has not so many."""
+    size = len(memoryview(words))
+    if count < 1 or start < 0 or count > size - start:
+        raise AddressError(f"there are no {count} words from word {start} on in {size}")
+    return memoryview(words)[start : start + count]
 
 
 def at_once(endpoint: SimulatedEndpoint, verb: str, addr: int, words: int) -> int:
@@ -165,7 +173,7 @@ class SimulatedEndpoint(HookedEndpoint, verbs=(*READS, *MUTATING)):
         return self._ticketed(MCAS, super().post_mcas, addr, compare, swap, compare_mask, swap_mask)
 
     def post_read(self, addr: int, words: Any, count: int, start: int = 0) -> int:
-        self._post_read(addr, memoryview(words)[start : start + count])
+        self._post_read(addr, _part(words, count, start))
         return 0
 
     def _post_read(self, addr: int, target: memoryview) -> None:
@@ -198,14 +206,14 @@ class SimulatedEndpoint(HookedEndpoint, verbs=(*READS, *MUTATING)):
         return 0
 
     def post_write(self, addr: int, words: Any, count: int, start: int = 0) -> int:
-        data = array("Q", memoryview(words)[start : start + count])
+        data = array("Q", _part(words, count, start))
         self.phase.require_sound(WRITE, addr, *data)
         post = super().post_write
         self.phase.post(WRITE, addr, lambda: post(addr, data, count, 0))
         return 0
 
     def post_gather(self, addr: int, words: Any, count: int, first: bytes, second: bytes) -> int:
-        data = array("Q", memoryview(words)[:count])
+        data = array("Q", _part(words, count) if count else b"")
         self.phase.require_sound(WRITE, addr, *data)
         post = super().post_gather
         self.phase.post(WRITE, addr, lambda: post(addr, data, count, first, second))

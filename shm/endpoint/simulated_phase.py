@@ -100,11 +100,11 @@ class Phase:
     ) -> Posted:
         """Post a verb: do it now, or note that it is late."""
         posted = Posted(verb, addr, work, arrive)
-        self._posted.append(posted)
         before = [other for other in self._late if other.node == posted.node]
         if before:
             posted.due = before[-1].due
             self._late.append(posted)
+            self._posted.append(posted)
             return posted
         self.posting = posted.node != CONTROL_NODE
         try:
@@ -115,6 +115,8 @@ class Phase:
             self._late.append(posted)
         finally:
             self.posting = False
+        # Here, as nothing arrives of a verb that has failed.
+        self._posted.append(posted)
         return posted
 
     def then(self, addr: int, work: Callable[[], Any]) -> Posted:

@@ -30,6 +30,7 @@ RACE = (
             "index",
             "glance",
             "batch",
+            "batch_puts",
             "slots",
             "splitter",
             "check",

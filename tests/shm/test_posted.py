@@ -16,7 +16,7 @@ from limpet.shm.endpoint.fabric import Endpoint, post_summed, write_summed
 from limpet.shm.endpoint.hooked import MUTATING, READS, HookedEndpoint
 from limpet.shm.endpoint.simulated import WAIT, Crashed, SimulatedEndpoint
 from limpet.shm.endpoint.simulated_phase import POISON
-from limpet.shm.errors import NodeFailed, PhaseError
+from limpet.shm.errors import AddressError, NodeFailed, PhaseError
 
 MAX = (1 << 64) - 1
 
@@ -367,6 +367,40 @@ def test_a_late_verb_on_a_lost_node_fails_in_wait(simulated: SimulatedEndpoint) 
     scheduled.gone = set()
     simulated.wait()
     assert order(simulated) == [B]
+
+
+def test_words_of_a_read_that_fails_where_it_is_posted_stay_without_meaning(
+    simulated: SimulatedEndpoint,
+) -> None:
+    simulated.turn = scheduled = Scheduled()
+    scheduled.gone = {1}
+    found = words(1, 2)
+    with pytest.raises(NodeFailed):
+        simulated.post_read(B, found, 2)
+    simulated.wait()
+    assert found.tolist() == [POISON, POISON]
+
+
+@pytest.mark.parametrize("count", [-1, 0, 2, 1 << 61])
+@pytest.mark.parametrize("verb", ["post_read", "post_write", "post_gather"])
+def test_words_that_are_not_there_are_refused_where_they_are_posted(
+    endpoint: Any, simulated: SimulatedEndpoint, verb: str, count: int
+) -> None:
+    """In the simulator, too: it would find a mistake that the shipped fabrics refuse."""
+    some = words(1, 2, 3)[:1]
+    for one in (endpoint, simulated):
+        for late in ({}, {"_1": IN_WAIT}):
+            if one is simulated:
+                simulated.turn = Scheduled(**late)
+            if verb == "post_gather":
+                if count == 0:
+                    continue  # of its bytes alone
+                with pytest.raises(AddressError):
+                    one.post_gather(64, some, count, b"", b"")
+            else:
+                with pytest.raises(AddressError):
+                    getattr(one, verb)(64, some, count)
+        one.wait()
 
 
 def test_a_verb_that_fails_leaves_no_late_ones(simulated: SimulatedEndpoint) -> None:
