@@ -481,8 +481,7 @@ class HashStore(Store):
 
     def _obtain_memory(self, key: bytes, mode: int, size: int, last: bool) -> bool:
         """Have memory of this size ready; False: there is none. Raises StoreFull if it is the
-        `last`
-        size to try."""
+        `last` size to try."""
         try:
             self.have_memory(key, mode, key, size)
         except StoreFull:
