@@ -10,6 +10,7 @@ from limpet.shm.endpoint.verbs cimport (
     u64,
     write_summed,
 )
+from limpet.stores.stamps cimport Stamps
 
 cdef u64 ADDRESS_MASK
 cdef u64 HEADER
@@ -25,7 +26,8 @@ cdef class Objects:
     cdef u64 sizes
     cdef u64[::1] header
     cdef readonly u64 value_max
-    cdef u64 prefix
+    cdef readonly u64 prefix
+    cdef public Stamps stamps
     cdef readonly bint whole
     cdef public bint posts
     cdef u64 address
@@ -49,9 +51,10 @@ cdef class Objects:
     cpdef int post_keyed(self, u64 reference, bytes key) except -1
     @cython.final
     cdef bint matches(self, bytes key) except -1
+    cdef u64 replica_to_read(self, u64 reference) except? 0
     @cython.final
     @cython.locals(count=u64)
-    cdef object value_of(self, u64 reference, bytes key)
+    cdef object value_at(self, u64 address, u64 reference, bytes key)
     @cython.final
     @cython.locals(size=u64)
     cdef u64 _extent(self, u64 reference) noexcept

@@ -15,12 +15,15 @@ which writes pairs in place, readers find a torn one by it.
 from __future__ import annotations
 
 from array import array
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from limpet.shm.endpoint.fabric import checksum, hash64, post_summed, write_summed
 from limpet.shm.endpoint.words import ADDRESS_MASK, LARGE_CLASS
 from limpet.shm.errors import KeyTooLarge, ValueTooLarge
 from limpet.stores.object_layout import HEADER, IMAGE_SIZE, KEY_MAX
+
+if TYPE_CHECKING:
+    from limpet.stores.stamps import Stamps
 
 MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
 
@@ -40,6 +43,8 @@ class Objects:
         self.value_max = heap.value_max(replicas)
         self.prefix = 0
         """Bytes of an object before its sizes: some stores have a log entry there, or a stamp."""
+        self.stamps: Stamps | None = None
+        """What objects are stamped with, in their first word, if they have a stamp."""
         self.whole = False
         """Whether an object can only be written whole, with its value."""
         self.posts = False
@@ -49,6 +54,8 @@ class Objects:
 
     def forget(self) -> None:
         """Forget what was taken ahead for objects that are not written yet."""
+        if self.stamps is not None:
+            self.stamps.forget()
 
     def size_of(self, key: bytes, value: bytes) -> int:
         """Bytes of the object for this pair. Raises KeyTooLarge, ValueTooLarge."""
@@ -115,10 +122,15 @@ class Objects:
         self.sizes = self.image.head
         return found
 
-    def value_of(self, reference: int, key: bytes) -> bytes | None:
-        """A phase of its own: read the object into the image; the value, if it has this key, else
-        None. Only the front of a large object is read, and the result is None."""
-        self.address = (reference & ADDRESS_MASK) + self.prefix
+    def replica_to_read(self, reference: int) -> int:
+        """The address of an object, or of the replica of it that is read first."""
+        return reference & ADDRESS_MASK
+
+    def value_at(self, address: int, reference: int, key: bytes) -> bytes | None:
+        """A phase of its own: read the object, or its replica at this address, into the image; the
+        value, if it has this key, else None. Only the front of a large object is read, and the
+        result is None."""
+        self.address = address + self.prefix
         count = self._extent(reference)
         if self.complete and len(key) <= IMAGE_SIZE - HEADER:
             found: bytes | None = self.image.pair(self.address, count, HEADER, key)

@@ -1,11 +1,8 @@
 """Objects that begin with a stamp, so that they can be read without a pin (race/glance.py).
 
 Layout, in bytes from the object's address
-    0     stamp     a unique id (shm/clients/unique_ids.py), scrambled; never 0
+    0     stamp     of stamps.py
     8     the object, as of records.py
-
-No stamp comes again in the pool. Memory that has become something else holds a stamp that was there
-only by a chance of one in 2^64, since a scrambled number looks like none that programs store.
 """
 
 from __future__ import annotations
@@ -13,15 +10,12 @@ from __future__ import annotations
 from array import array
 from typing import Any, Final
 
-from limpet.shm.clients.unique_ids import Tickets
 from limpet.shm.endpoint.fabric import post_summed, write_summed
 from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.stores.records import Objects
+from limpet.stores.stamps import STAMP_SIZE, Stamps
 
 MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
-SCRAMBLE: Final = 0x9E37_79B9_7F4A_7C15
-"""An odd number: the product, modulo 2^64, is another one for each unique id."""
-STAMP_SIZE: Final = 8
 
 
 class StampedObjects(Objects):
@@ -31,15 +25,12 @@ class StampedObjects(Objects):
         super().__init__(heap, in_place=True)
         self.prefix = STAMP_SIZE
         self.header = array("Q", [0, 0, 0])
-        self.tickets = Tickets(client)
-
-    def forget(self) -> None:
-        self.tickets.forget()
+        self.stamps = Stamps(client)
 
     def write_hashed(self, reference: int, key: bytes, value: bytes, hashed: int) -> None:
         """Write stamp and pair to the object; one write."""
         sizes = len(key) | len(value) << 16
-        self.header[0] = self._stamp()
+        self.header[0] = self.stamps.take()  # type: ignore[union-attr]
         self.header[1] = sizes
         seed = (hashed + sizes) & MASK
         if self.posts:
@@ -48,11 +39,7 @@ class StampedObjects(Objects):
             write_summed(self.endpoint, reference & ADDRESS_MASK, self.header, 3, key, value, seed)
 
     def write_head(self, reference: int, key: bytes, size: int, digest: int) -> None:
-        self.header[0] = self._stamp()
+        self.header[0] = self.stamps.take()  # type: ignore[union-attr]
         self.header[1] = len(key) | size << 16
         self.header[2] = digest
         self.endpoint.write_gather(reference & ADDRESS_MASK, self.header, 3, key, b"")
-
-    def _stamp(self) -> int:
-        """A stamp that no object has had."""
-        return (self.tickets.take() + 1) * SCRAMBLE & MASK

@@ -50,6 +50,23 @@ class ReplicatedIndex(Index):
         self.replicated.agree_to_read()
         Index.post_locate(self, place, hash64(key))
 
+    def post_unpinned(self, place: Place, hashed: int) -> bool:
+        """Only where the last operation with a pin left off: with its view, if that was settled,
+        and by a pointer that it has seen (glance.py)."""
+        replicated = self.replicated
+        if not replicated.stands():
+            return False
+        if self.endpoint.failed(self.tables[(hashed >> 32) * self.subtables >> 32]):
+            return False
+        Index.post_locate(self, place, hashed)
+        return place.pointer != 0
+
+    def read_unpinned(self, place: Place) -> bool:
+        # Nothing is remembered of an entry that is another one now: perhaps it is of a backup.
+        place.posted = False
+        self.read_phase(place)
+        return True
+
     def relocate(self, place: Place, pointer: int) -> None:
         Index.relocate(self, place, pointer)
         self.replicated.select(place)

@@ -2,14 +2,19 @@ cimport cython
 
 from limpet.shm.endpoint.verbs cimport checksum, u64
 from limpet.stores.records cimport Objects
+from limpet.stores.stamps cimport Stamps
 
 cdef u64 ADDRESS_MASK
+cdef u64 BIRTH
+cdef u64 BIRTH_MASK
 cdef u64 DEATH
 cdef u64 ENTRY_SIZE
 cdef u64 MASK
+cdef u64 STAMP_SHIFT
 
 cdef class LoggedObjects(Objects):
     cdef u64 birth
+    cdef u64 stamp
     cdef u64[::1] entry_word
 
     @cython.locals(sizes=u64, digest=u64)
@@ -20,6 +25,7 @@ cdef class LoggedObjects(Objects):
     cpdef int mark(self, u64 reference, u64 offset, u64 word) except -1
     @cython.locals(k=u64)
     cpdef u64 marked(self, u64 reference, u64 offset) except? 0
+    @cython.locals(word=u64)
     cdef u64 _read_mark(self, u64 reference, u64 offset, u64 k) except? 0
     cpdef u64 death(self, u64 reference) except? 0
     cpdef int load(self, u64 reference) except -1
@@ -32,4 +38,6 @@ cdef class LoggedObjects(Objects):
     cdef int _load_backup(self, u64 reference) except -1
     @cython.locals(k=u64)
     cdef bint _found_backup(self, u64 reference) except -1
+    @cython.locals(k=u64)
+    cdef u64 replica_to_read(self, u64 reference) except? 0
     cpdef int load_at(self, u64 reference, u64 k) except -1

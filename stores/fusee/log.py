@@ -3,15 +3,19 @@
 An object is its log entry and the pair (records.py), written to every replica together, in one
 phase:
 
-    0     birth   0; INSERTED: the insert is decided, but for the CAS of the primary slot;
+    0     birth   bits 0-1: 0; INSERTED: the insert is decided, but for the CAS of the primary slot;
                   UPDATED: proposed by an update of a key that is there
+                  bits 2-63: of a stamp (stamps.py), in stores whose gets have no pin
+                  (race/glance.py); else 0
     8     death   0, or the word that replaced the object in its slot
     16    sizes, checksum, key, value: as records.py says
 
 `birth` is written before any slot has the object (UPDATED), or before the primary slot has it
 (INSERTED). `death` is written before the primary slot is changed, by the client that is about to
 change it; all clients that complete one round write the same word. Both are read only by clients
-that are pinned since before the object was unlinked.
+that are pinned since before the object was unlinked. The stamp is the same on all replicas, from
+the first write on. So the word `birth` of a linked object stands still, and no other object has it;
+and if its author is late to mark a replica, a get of that time is not proven, and has a pin.
 
 Deviations. The paper's entry has the next and previous objects of a list, the old value, its CRC,
 the operation and the used bit. Here the client journal (client.py) is the list of unfinished
@@ -29,17 +33,21 @@ from typing import Any, Final
 from limpet.shm.endpoint.fabric import checksum
 from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.shm.errors import NodeFailed
-from limpet.stores.fusee.marks import DEATH, ENTRY_SIZE
+from limpet.stores.fusee.marks import BIRTH, BIRTH_MASK, DEATH, ENTRY_SIZE, STAMP_SHIFT
 from limpet.stores.records import Objects
+from limpet.stores.stamps import Stamps
 
 MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
 
 
 class LoggedObjects(Objects):
-    """Objects with `replicas` replicas and a log entry."""
+    """Objects with `replicas` replicas and a log entry; with a stamp, if there are `stamps`."""
 
-    def __init__(self, heap: Any, replicas: int) -> None:
+    def __init__(self, heap: Any, replicas: int, stamps: Stamps | None = None) -> None:
         super().__init__(heap, replicas)
+        self.stamps = stamps
+        self.stamp = 0
+        """Of the object that was written last."""
         self.prefix = ENTRY_SIZE
         self.whole = True
         self.header = array("Q", [0, 0, 0, 0])
@@ -53,7 +61,9 @@ class LoggedObjects(Objects):
         self._write_all(reference, key, value, digest)
 
     def _write_all(self, reference: int, key: bytes, value: bytes, digest: int) -> None:
-        self.header[0] = self.birth
+        if self.stamps is not None:
+            self.stamp = self.stamps.take() << STAMP_SHIFT & MASK
+        self.header[0] = self.stamp | self.birth
         self.header[2] = len(key) | len(value) << 16
         self.header[3] = digest
         if not self.posts:
@@ -69,11 +79,12 @@ class LoggedObjects(Objects):
                 continue
 
     def mark(self, reference: int, offset: int, word: int) -> None:
-        """Write a word of the entry, on every replica in service; not waited for.
+        """Write a word of the entry, on every replica in service; not waited for. BIRTH: of the
+        object that was written last; its stamp stays.
 
         A plain write: objects need not be hardware-coherent.
         """
-        self.entry_word[0] = word
+        self.entry_word[0] = self.stamp | word if offset == BIRTH else word
         for k in range(self.heap.replicas(reference)):
             address = self.heap.replica(reference, k) + offset
             if not self.endpoint.failed(address):
@@ -83,7 +94,7 @@ class LoggedObjects(Objects):
                     continue
 
     def marked(self, reference: int, offset: int) -> int:
-        """A word of the entry, from the first replica in service; a phase."""
+        """A word of the entry, without the stamp, from the first replica in service; a phase."""
         for k in range(self.heap.replicas(reference) - 1):
             if not self.endpoint.failed(self.heap.replica(reference, k)):
                 try:
@@ -95,7 +106,8 @@ class LoggedObjects(Objects):
     def _read_mark(self, reference: int, offset: int, k: int) -> int:
         self.endpoint.post_read(self.heap.replica(reference, k) + offset, self.entry_word, 1)
         self.endpoint.wait()
-        return self.entry_word[0]
+        word = self.entry_word[0]
+        return word & BIRTH_MASK if offset == BIRTH else word
 
     def death(self, reference: int) -> int:
         """The word that replaced the object, or 0."""
@@ -170,6 +182,15 @@ class LoggedObjects(Objects):
                     continue
                 return True
         return False
+
+    def replica_to_read(self, reference: int) -> int:
+        """The address of the first replica in service; 0: there is none."""
+        if not self.endpoint.failed(reference & ADDRESS_MASK):
+            return reference & ADDRESS_MASK
+        for k in range(1, self.heap.replicas(reference)):
+            if not self.endpoint.failed(self.heap.replica(reference, k)):
+                return self.heap.replica(reference, k)
+        return 0
 
     def load_at(self, reference: int, k: int) -> None:
         """As `load`, from replica `k`."""

@@ -16,6 +16,13 @@ ENTRY_SIZE: Final = 16
 KEY_OFFSET: Final = ENTRY_SIZE + HEADER
 """Offset of the key in an object with a log entry."""
 
+EXPECTED_SIZE: Final = 128
+"""So many bytes of a pair are fetched while its slot is read."""
+
+STAMP_SHIFT: Final = 2
+BIRTH_MASK: Final = (1 << STAMP_SHIFT) - 1
+"""Bits of the word `birth` that are the mark; the others are of the stamp."""
+
 INSERTED: Final = 1
 UPDATED: Final = 2
 

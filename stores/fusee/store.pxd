@@ -13,8 +13,8 @@ cdef u64 ADDRESS_MASK
 cdef u64 BIRTH
 cdef int DONE
 cdef u64 ENTRY_SIZE
-cdef int EXISTS
 cdef u64 EXPECTED_SIZE
+cdef int EXISTS
 cdef int FAILED
 cdef int IDLE
 cdef int INSERT
@@ -44,7 +44,6 @@ cdef class Fusee(HashStore):
     cdef u64 _guess(self, Place place, bytes key) except? 0
     @cython.locals(at='long long')
     cdef int _learn(self, Place place, u64 slot) except -1
-    cdef u64 _index_of(self, Place place, u64 slot) noexcept
     @cython.locals(outcome=int)
     cpdef int write_once(
         self, Place place, bytes key, bytes value, u64 size, int mode, u64 attempt

@@ -9,27 +9,30 @@ Phases, one round trip each:
     insert                               write the object, read both buckets; CAS backups, read
                                          the buckets there; log; CAS primary                      4
 
-The slot is read before the object, also when the cache knows both: an object that is linked in the
-slot is not used again while we are pinned, so the new user of an old object's memory is not taken
-for the old object (trap F7). The key is compared in any case.
+A get has no pin if memory is hardware-coherent (glance.py).
+
+With a pin, the slot is read before the object, also when the cache knows both: an object that is
+linked in the slot is not used again while we are pinned, so the new user of an old object's memory
+is not taken for the old object (trap F7). The key is compared in any case.
 
 Losing operations begin again with a new object that no client has seen (trap F2).
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.shm.errors import NodeFailed
 from limpet.stores.fusee.cache import IndexCache
 from limpet.stores.fusee.check import ReplicatedCheck
+from limpet.stores.fusee.glance import ReplicatedGlance
 from limpet.stores.fusee.growth import ReplicatedSplitter
 from limpet.stores.fusee.index import ReplicatedIndex
 from limpet.stores.fusee.links import PLACE_BITS
 from limpet.stores.fusee.log import LoggedObjects
-from limpet.stores.fusee.marks import BIRTH, ENTRY_SIZE, FAILED, IDLE, UPDATED
+from limpet.stores.fusee.marks import BIRTH, ENTRY_SIZE, EXPECTED_SIZE, FAILED, IDLE, UPDATED
 from limpet.stores.fusee.parameters import FuseeParameters
 from limpet.stores.fusee.restoring import Restoring
 from limpet.stores.fusee.slots import ReplicatedSlots
@@ -43,10 +46,8 @@ from limpet.stores.fusee.tables import (
 from limpet.stores.race.hash_store import HashStore
 from limpet.stores.race.index import Place, is_valid
 from limpet.stores.race.layout import OBJECT_MASK
+from limpet.stores.stamps import Stamps
 from limpet.stores.status import DONE, EXISTS, INSERT, MISSING, NO_MEMORY, PUT, UPDATE
-
-EXPECTED_SIZE: Final = 128
-"""So many bytes of a pair are fetched while its slot is read."""
 
 
 class Fusee(HashStore):
@@ -59,7 +60,7 @@ class Fusee(HashStore):
 
     def __init__(self, pool: Any, kind: str, name: str, parameters: FuseeParameters) -> None:
         HashStore.__init__(self, pool, kind, name, parameters)
-        self.logged = LoggedObjects(pool.heap, parameters.replicas)
+        self.logged = LoggedObjects(pool.heap, parameters.replicas, Stamps(pool.client))
         self.logged.posts = True
         self.tables = ReplicatedTables(pool, name, parameters)
         index = ReplicatedIndex(pool, name, parameters, self.logged, self.tables)
@@ -70,6 +71,7 @@ class Fusee(HashStore):
         self.restoring = Restoring(self.tables, index, self.replicated_check, self.logged)
         self.cache = IndexCache(parameters.cache_size, parameters.cache_threshold)
         self.hold_parts(index, self.writer, splitter, self.replicated_check)
+        self.glances(ReplicatedGlance(index, self.tables, self.cache))
 
     @property
     def losses_survived(self) -> int:  # type: ignore[override]  # a constant in other stores
@@ -171,13 +173,7 @@ class Fusee(HashStore):
         at = self.cache.find(place.hash)
         if at >= 0:
             self.cache.judge(at, place.word)
-        self.cache.remember(place.hash, self._index_of(place, slot), place.word)
-
-    def _index_of(self, place: Place, slot: int) -> int:
-        """The index of the slot among the words of the key's buckets."""
-        if place.first <= slot < place.first + 128:
-            return slot - place.first >> 3
-        return 16 + (slot - place.second >> 3)
+        self.cache.remember(place.hash, self.index.index_of(place, slot), place.word)
 
     # ---- changing ---------------------------------------------------------------------------
 
@@ -233,7 +229,7 @@ class Fusee(HashStore):
         if outcome == DONE and place.backups:
             slot = self.tables.primary(self.writer.round.link_address & PLACE_BITS)
         if outcome == DONE and slot:
-            self.cache.remember(place.hash, self._index_of(place, slot), desired)
+            self.cache.remember(place.hash, self.index.index_of(place, slot), desired)
         return outcome
 
     def _prefetch(self, place: Place, at: int) -> None:

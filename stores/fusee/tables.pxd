@@ -50,6 +50,7 @@ cdef class ReplicatedTables:
     cpdef u64 primary(self, u64 address) noexcept
     cpdef int agree(self) except -1
     cpdef int renew(self) except -1
+    cdef bint stands(self) except -1
     cpdef int agree_to_read(self) except -1
     cpdef int glance(self) except -1
     cpdef bint look(self) except -1

@@ -181,6 +181,11 @@ class ReplicatedTables:
             self.view.settle()
         self.looked = self.glanced = True
 
+    def stands(self) -> bool:
+        """Whether the view is the one that all operations have that this handle begins, and it was
+        settled when the handle looked: for gets without a pin (glance.py)."""
+        return self.looked and self.endpoint.load(VIEW) == self.viewed
+
     def agree_to_read(self) -> None:
         """As `agree`, in an operation that only reads: it waits for no client (trap F14)."""
         if not self.glanced or self.endpoint.load(VIEW) != self.viewed:

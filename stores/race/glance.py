@@ -5,7 +5,7 @@ reads memory that may be given up and used again at any step, and proves afterwa
 A stopped reader keeps nothing from anybody.
 
 Each object of a store with glances begins with a stamp, a word that no other object of the pool
-ever has (`StampedObjects`). It never changes while the object is in use, and the memory's next user
+ever has (stores/stamps.py). It never changes while the object is in use, and the memory's next user
 writes another one there, if it is such an object.
 
     1   read the entry and the buckets, as a pinned client does
@@ -46,7 +46,11 @@ node's state after the access, so what was read of a node that has been replaced
 client that was declared dead by another host looks at its slot last, as `unpin` does.
 
 Pools whose memory is not hardware-coherent have no glances, nor have durable ones, where a client
-that reads writes lines back. The looks of step 2 and 3 are counted in the background, as a pin is.
+that reads writes lines back. An object that was written when no unique id was left has no stamp,
+and is read with a pin. The looks of step 2 and 3 are counted in the background, as a pin is.
+
+stores/rtx/race.py says what transactions change about this, stores/fusee/glance.py what replicas
+and a cache do.
 """
 
 from __future__ import annotations
@@ -55,13 +59,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from limpet.shm.endpoint.fabric import hash64, lowest_bit
 from limpet.shm.endpoint.layout import DROPS
-from limpet.shm.endpoint.words import ADDRESS_MASK, HELD, HELD_MASK
+from limpet.shm.endpoint.words import HELD, HELD_MASK
 from limpet.stores.race.index import is_valid
 from limpet.stores.race.layout import OBJECT_MASK, SLOTS
+from limpet.stores.stamps import LEAST
 
 if TYPE_CHECKING:
     from limpet.stores.race.index import Index, Place
-    from limpet.stores.stamped import StampedObjects
+    from limpet.stores.records import Objects
 
 UNPROVEN: Final = object()
 """The result of a glance that proved nothing."""
@@ -70,9 +75,9 @@ UNPROVEN: Final = object()
 class Glance:
     """Gets of one store."""
 
-    def __init__(self, index: Index, objects: StampedObjects) -> None:
+    def __init__(self, index: Index) -> None:
         self.index = index
-        self.objects = objects
+        self.objects: Objects = index.objects
         self.endpoint = index.endpoint
 
     def value(self, place: Place, key: bytes, drops: int) -> Any:
@@ -81,13 +86,15 @@ class Glance:
         `drops`: the word DROPS when this handle last found its store. The caller keeps the other
         threads out. A LimpetError means UNPROVEN, too.
         """
-        index = self.index
-        endpoint = self.endpoint
-        hashed = hash64(key)
-        if endpoint.failed(index.tables[(hashed >> 32) * index.subtables >> 32]):
+        if not self.index.post_unpinned(place, hash64(key)):
             return UNPROVEN
-        index.post_locate(place, hashed)
-        index.read_buckets(place)
+        return self.search(place, key, drops)
+
+    def search(self, place: Place, key: bytes, drops: int) -> Any:
+        """As `value`, with the place of the key."""
+        index = self.index
+        if not index.read_unpinned(place):
+            return UNPROVEN
         left = index.tagged[0] & SLOTS
         while left:
             at = lowest_bit(left)
@@ -95,32 +102,50 @@ class Glance:
             word = index.words[at]
             if not is_valid(word):
                 continue
-            if word & HELD_MASK == HELD:
-                return UNPROVEN
             slot = index.address(place, at)
-            stamp_at = word & ADDRESS_MASK
-            # ORDER: the stamp, then the slot, then the object.
-            stamp = endpoint.glance(stamp_at, slot, word)
-            if not stamp:
-                return UNPROVEN
-            value = self.objects.value_of(word & OBJECT_MASK, key)
-            more = value is None and not self.objects.complete and self.objects.key_is(key)
-            # ORDER: after the copy.
-            if not endpoint.stands(
-                slot, word, stamp_at, stamp, place.entry, place.pointer, DROPS, drops
-            ):
-                return UNPROVEN
-            if more:
-                # The sizes that were read are the object's: read as much, and look once more.
-                value = self.objects.value()
-                if not endpoint.stands(
-                    slot, word, stamp_at, stamp, place.entry, place.pointer, DROPS, drops
-                ):
-                    return UNPROVEN
-            if value is not None:
-                return value
+            found = self.value_in(place, slot, word, key, drops)
+            if found is not None:
+                if found is not UNPROVEN:
+                    place.word = word
+                    self.learn(place, slot)
+                return found
         entry, pointer = place.entry, place.pointer
         # ORDER: after the buckets.
-        if endpoint.stands(entry, pointer, entry, pointer, entry, pointer, DROPS, drops):
+        if self.proves(place, entry, pointer, entry, pointer, drops):
             return None
         return UNPROVEN
+
+    def value_in(self, place: Place, slot: int, word: int, key: bytes, drops: int) -> Any:
+        """The value of `key` in the slot with this word, None: the slot has another key, or
+        UNPROVEN."""
+        if word & HELD_MASK == HELD:
+            return UNPROVEN
+        reference = word & OBJECT_MASK
+        stamp_at = self.objects.replica_to_read(reference)
+        # ORDER: the stamp, then the slot, then the object.
+        stamp = self.endpoint.glance(stamp_at, slot, word) if stamp_at else 0
+        if stamp < LEAST:
+            return UNPROVEN
+        value = self.objects.value_at(stamp_at, reference, key)
+        more = value is None and not self.objects.complete and self.objects.key_is(key)
+        # ORDER: after the copy.
+        if not self.proves(place, slot, word, stamp_at, stamp, drops):
+            return UNPROVEN
+        if more:
+            # The sizes that were read are the object's: read as much, and look once more.
+            value = self.objects.value()
+            if not self.proves(place, slot, word, stamp_at, stamp, drops):
+                return UNPROVEN
+        return value
+
+    def learn(self, place: Place, slot: int) -> None:
+        """The key was found in that slot, with the word `place.word`."""
+
+    def proves(
+        self, place: Place, slot: int, word: int, stamp_at: int, stamp: int, drops: int
+    ) -> bool:
+        """Whether slot and stamp, and all that led there, are as they were. Call it after all
+        reads."""
+        return self.endpoint.stands(
+            slot, word, stamp_at, stamp, place.entry, place.pointer, DROPS, drops
+        )

@@ -55,6 +55,7 @@ cdef class HashStore(Store):
     cpdef int hold_parts(self, Index index, Slots slots, Splitter splitter, Check check) except -1
     cdef object glanced(self, Place place, bytes key)
     cpdef int batches_puts(self) except -1
+    cpdef int glances(self, Glance glance) except -1
     @cython.locals(left=list, end=Py_ssize_t)
     cdef Py_ssize_t _put_some(self, pairs, Py_ssize_t start) except -1
     @cython.locals(slot=u64)

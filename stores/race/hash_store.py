@@ -71,6 +71,12 @@ class HashStore(Store):
         """An object with a value that is there already, the value's size and its checksum: the
         next write links it. 0: it makes an object."""
 
+    def glances(self, glance: Glance) -> None:
+        """From now on a get has no pin where memory is hardware-coherent. Called when the store is
+        made, if its objects have stamps."""
+        if self.pool.parameters.coherent:
+            self.glance = glance
+
     def batches_puts(self) -> None:
         """From now on `put_many` makes batches. Not for a store whose single puts have steps of
         their own. Called when the store is made."""

@@ -84,6 +84,8 @@ cdef class Index:
     cdef int locate(self, Place place, u64 hashed) except -1
     @cython.locals(pointer=u64)
     cdef int post_locate(self, Place place, u64 hashed) except -1
+    cdef bint post_unpinned(self, Place place, u64 hashed) except -1
+    cdef bint read_unpinned(self, Place place) except -1
     @cython.final
     @cython.locals(pointer=u64)
     cdef bint confirm(self, Place place) except -1
@@ -137,6 +139,8 @@ cdef class Index:
     cdef u64 candidates(self, int row) except? 0
     @cython.final
     cdef u64 address(self, Place place, int index) noexcept
+    @cython.final
+    cdef int index_of(self, Place place, u64 slot) noexcept
     cpdef int room(self, Place place) except -2
     @cython.final
     @cython.locals(

@@ -265,6 +265,18 @@ class Index:
         else:
             place.base = 0
 
+    def post_unpinned(self, place: Place, hashed: int) -> bool:
+        """As `post_locate`, in a get without a pin (glance.py). False: it needs one."""
+        if self.endpoint.failed(self.tables[(hashed >> 32) * self.subtables >> 32]):
+            return False
+        self.post_locate(place, hashed)
+        return True
+
+    def read_unpinned(self, place: Place) -> bool:
+        """As `read_buckets`, in a get without a pin. False: it needs one."""
+        self.read_buckets(place)
+        return True
+
     def confirm(self, place: Place) -> bool:
         """After the `wait` of `post_choose`: whether the entry is as we remembered it. If not, the
         place is known now, and its buckets can be read."""
@@ -515,6 +527,12 @@ class Index:
     def address(self, place: Place, index: int) -> int:
         """Address of the slot at this place of a row."""
         return (place.second if index & 16 else place.first) + (index & 15) * 8
+
+    def index_of(self, place: Place, slot: int) -> int:
+        """The place of a slot in a row."""
+        if place.first <= slot < place.first + 128:
+            return slot - place.first >> 3
+        return 16 + (slot - place.second >> 3)
 
     def room(self, place: Place) -> int:
         """Place in row 0 of an empty slot, in the emptier main bucket if there is one; or -1."""

@@ -42,15 +42,15 @@ class Race(HashStore):
     ) -> None:
         """`objects`: writes and reads pairs, if not `Objects`."""
         super().__init__(pool, kind, name, parameters)
-        stamped = None
-        if objects is None:
-            objects = stamped = StampedObjects(pool.heap, pool.client)
+        stamped = objects is None
+        if stamped:
+            objects = StampedObjects(pool.heap, pool.client)
             objects.posts = True
         index = Index(pool, name, parameters, objects, attach(pool, name, parameters), Holds(name))
         slots = Slots(index, pool.client)
         self.hold_parts(index, slots, Splitter(pool, index, parameters), Check(pool, index))
-        if stamped is not None and pool.parameters.coherent:
-            self.glance = Glance(index, stamped)
+        if stamped:
+            self.glances(Glance(index))
         self.batches_puts()
 
     def get_slice(self, key: Any, start: int | None = None, stop: int | None = None) -> Any:

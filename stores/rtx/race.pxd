@@ -2,7 +2,6 @@ from limpet.shm.endpoint.verbs cimport u64
 from limpet.stores.race.check cimport Check
 from limpet.stores.race.hash_store cimport HashStore
 from limpet.stores.race.index cimport Index, is_split
-from limpet.stores.records cimport Objects
 from limpet.stores.rtx.hash_slots cimport TransactionHolds, TransactionSlots
 from limpet.stores.rtx.lllock cimport LLLocks
 

@@ -6,6 +6,32 @@ delegated to RACE (Opt2). A client that finds no room, or a frozen slot, splits 
 transaction with a log (race_split.py), so a split that was killed is carried out or undone by any
 other client. Keys take part in transactions of users (hash_keys.py, hash_slots.py).
 
+A get has no pin if memory is hardware-coherent. It is proven as in `race` (race/glance.py), since
+transactions change nothing on which that proof rests:
+
+    - The lock of an entry is a word that a get never reads. The pointer beside it leaves a subtable
+      once, when a decided split swings it, and never comes back: a split that is aborted has not
+      touched it. Slots are frozen, and the halves filled, before it is swung, so until then what
+      the slots of the subtable say is so, frozen or not.
+    - A transaction that writes a key takes its slot's word W away: the slot is HELD, and a get that
+      meets that begins again with a pin, and goes by the log. A transaction that is aborted brings
+      W back. So a slot that has W before the copy and after it may have been held in between. But
+      the object of W is not freed while the slot is held, only after a commit, and then W comes
+      back with another object, which has another stamp. So equal stamps mean what they mean in
+      `race`: the object was complete and in use all the while.
+    - A get takes effect at its last look at the slot, which has W and is not held. If a transaction
+      that holds the slot is decided, it is decided before that slot changes; so a slot with its old
+      word, not held, is of a moment before it was held, or after it was aborted. A get that follows
+      one which has seen a transaction's value finds the other slots of that transaction held or
+      changed.
+    - Versions that change in place are those of TXObjs (tx_object.py): of trees, of users' objects,
+      and of the entries here. A pair has none: it is written anew.
+    - A missing key: deletes give a slot a word that never comes again, and a transaction gives a
+      key that is there no other slot. So it leaves a slot only by a delete or a split, as in
+      `race`.
+
+The reads of a transaction have pins as before: they are looked at again when it commits.
+
 A kill leaves behind: the log in the client journal (stores/rtx/log.py). Recovery gives the halves
 back, if it was not decided; else it carries the split out.
 """
@@ -19,11 +45,11 @@ from limpet.shm.endpoint.words import REPLICATED
 from limpet.shm.errors import StoreCorrupt
 from limpet.shm.parameters import check_whole
 from limpet.stores.race.check import Check
+from limpet.stores.race.glance import Glance
 from limpet.stores.race.hash_store import HashStore
 from limpet.stores.race.index import Index, is_split
 from limpet.stores.race.parameters import GrowingParameters
 from limpet.stores.race.store import attach, make_directories, unmake_directories
-from limpet.stores.records import Objects
 from limpet.stores.rtx.hash_keys import HashKeys
 from limpet.stores.rtx.hash_slots import TransactionHolds, TransactionSlots
 from limpet.stores.rtx.hash_writes import WriteSet
@@ -32,6 +58,7 @@ from limpet.stores.rtx.lllock import LLLocks
 from limpet.stores.rtx.race_split import TransactionSplitter
 from limpet.stores.rtx.repair import Repair
 from limpet.stores.rtx.try_commit import carry_out
+from limpet.stores.stamped import StampedObjects
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -83,12 +110,13 @@ class RtxRace(HashStore):
         self.link = self.entry_number << 48 | REPLICATED
         self.locks = LLLocks(pool, parameters.drift_us, parameters.each_us)
         self.repair = Repair(self, self.locks)
-        objects = Objects(pool.heap, in_place=True)
+        objects = StampedObjects(pool.heap, pool.client)
         self.holds = TransactionHolds(name, objects)
         index = Index(pool, name, parameters, objects, attach(pool, name, parameters), self.holds)
         self.writer = TransactionSlots(index, pool.client, self.locks)
         splitter = TransactionSplitter(pool, index, parameters, self)
         self.hold_parts(index, self.writer, splitter, Check(pool, index, unset_stays=True))
+        self.glances(Glance(index))
         self.batches_puts()
         self.tx_keys = HashKeys(self, index, self.writer, self.holds)
 
@@ -101,7 +129,7 @@ class RtxRace(HashStore):
         unmake_directories(pool, name, parameters)
 
     def forget(self) -> None:
-        self.index.forget()
+        HashStore.forget(self)
         self.locks.forget()
 
     def give_way(self, busy: int, table: int, attempt: int) -> None:

@@ -22,6 +22,7 @@ pytestmark = pytest.mark.either_build("the same lines on either build")
 
 COMPILED = BUILD == "compiled"
 RACE = (
+    "stores/stamps",
     "stores/records",
     "stores/stamped",
     *(

@@ -412,7 +412,7 @@ LATE: dict[tuple[str, str], int] = {
     ("rcuckoo", "insert"): 5, ("rcuckoo", "update"): 5, ("rcuckoo", "delete"): 5,
     ("rtx-sherman", "insert"): 2, ("rtx-sherman", "update"): 2, ("rtx-sherman", "delete"): 9,
     ("loco", "insert"): 5, ("loco", "update"): 3, ("loco", "delete"): 1,
-    ("rtx-sherman", "transaction"): 10, ("rtx-race", "transaction"): 3,
+    ("rtx-sherman", "transaction"): 10, ("rtx-race", "transaction"): 4,
     ("lock", "turn"): 2,
     ("queue", "put"): 2, ("queue", "put large"): 1, ("queue", "get"): 1,
 }  # fmt: skip

@@ -638,7 +638,7 @@ _WRITTEN = {"get": 0, "miss": 0, "insert": _NEW, "update": _NEW, "delete": 16}
 BYTES_READ = {
     # the stamp of the object is looked at apart
     "race": {"get": 264 + 40, "miss": 264, "large get": 264 + 4096 + 20_000},
-    "rtx-race": {"get": 264 + 32, "miss": 264, "large get": 264 + 4096 + 20_000},
+    "rtx-race": {"get": 264 + 40, "miss": 264, "large get": 264 + 4096 + 20_000},
     "dtx-race": {"get": 264 + 32, "miss": 264, "large get": 264 + 4096 + 20_000},
     "fusee": _READ,
     "fusee-cr": _READ,
@@ -683,7 +683,7 @@ BYTES_READ = {
 BYTES_WRITTEN = {
     # with a stamp
     "race": {"get": 0, "miss": 0, "insert": 32 + 4, "update": 32 + 4, "delete": 0},
-    "rtx-race": {"get": 0, "miss": 0, "insert": 24 + 4, "update": 24 + 4, "delete": 0},
+    "rtx-race": {"get": 0, "miss": 0, "insert": 32 + 4, "update": 32 + 4, "delete": 0},
     "dtx-race": {"get": 0, "miss": 0, "insert": 24 + 4, "update": 24 + 4, "delete": 0},
     "fusee": _WRITTEN,
     "fusee-cr": _WRITTEN,

@@ -422,6 +422,9 @@ TABLES: Final = "fusee/tables"
 THREE: Final[Mapping[str, Any]] = {"parameters": {"replicas": 3}, "nodes": 3}
 DUPLICATE: Final = {"program": "ic|id dd|ic"}
 """Two inserts of one key may choose two slots."""
+PINNED: Final = replaced("race/hash_store", "HashStore.glances", lambda self, glance: None)
+"""Gets have pins, as where memory is not hardware-coherent. Variants of those without pins are in
+tests/stores/test_glance.py."""
 HASTY: Final = (replaced(SLOT, "PATIENCE", 2), replaced(WRITER, "PATIENCE", 2))
 """Rounds are completed, and made void, more often."""
 _EXPLORED_TRAPS: Final = (
@@ -457,13 +460,13 @@ _EXPLORED_TRAPS: Final = (
     ),
     Mutant(
         "f6-slot-is-not-compared", ("history", "client 0"),
-        (replaced("fusee/store", "Fusee._guess", guesses(compares=False)),),
+        (replaced("fusee/store", "Fusee._guess", guesses(compares=False)), PINNED),
         exploration={"program": "ga ga|ua"},
     ),
     Mutant(
         "f8-primary-cas-unchecked", ("history", "check"),
         (replaced(WRITER, "ReplicatedSlots._decide", decides_unchecked), *HASTY),
-        exploration={"program": "ic|id", "stalls": 1, "seed": 3},
+        exploration={"program": "ic|id", "stalls": 1, "seed": 2},
     ),
     Mutant(
         "f10-no-look-for-rivals", ("history", "check"),
@@ -485,7 +488,7 @@ _EXPLORED_TRAPS: Final = (
 OBJECT_BEFORE_SLOT: Final = Mutant(
     "f7-object-before-the-slot",
     (),
-    (replaced("fusee/store", "Fusee._guess", guesses(object_first=True)),),
+    (replaced("fusee/store", "Fusee._guess", guesses(object_first=True)), PINNED),
 )
 RULES_UNCHECKED: Final = Mutant(
     "f8-rules-without-a-look-at-the-primary",

@@ -65,9 +65,13 @@ TRANSACTIONS: Final = (
 )
 REPLICATED: Final = (
     "shm/clients/unique_ids",
+    "stores/stamps",
     "stores/records",
-    *_in("stores/race", "index slots splitter check hash_store"),
-    *_in("stores/fusee", "log cache reconcile tables index snapshot slots growth check restoring"),
+    *_in("stores/race", "index glance slots splitter check hash_store"),
+    *_in(
+        "stores/fusee",
+        "log cache reconcile tables index glance snapshot slots growth check restoring",
+    ),
 )
 FUSEE: Final = (*REPLICATED, "stores/fusee/store")
 SWARM: Final = (
