@@ -27,10 +27,12 @@ A value that is too long for the node is in an extent, which the client journal 
 
 All other writes, which split or merge nodes, are transactions with a log (stores/rtx/commit.py) of
 all that they write. A split changes the node, its new sibling and the parent at once, or a root
-and its two halves; so the tree is never seen half split. A write without a log that finds no room in
-its leaf goes on as such a transaction in the same operation, with the leaf and the version that it
-has read. If memory is missing for that, it begins again with memory ready. The siblings are there for clients whose
+and its two halves; so the tree is never seen half split. The siblings are there for clients whose
 cached route (routes.py) is out of date, and for scans.
+
+A write without a log that finds no room in its leaf goes on as such a transaction in the same
+operation. It has read the leaf, and the transaction locks the leaf from the version that was read.
+If memory is missing, or a client is in the way, the write begins again.
 
 A kill of a write without a log leaves in the client journal: the new node, or its first word, with
 the object that it is meant for; the old node; and extents. Recovery releases the lock
