@@ -64,7 +64,8 @@ class Staged:
 
     def expect(self, at: int, version: int) -> None:
         """An object has been read in this version; if it is written, it is locked from that."""
-        self.versions.setdefault(at, version)
+        if at not in self.versions:
+            self.versions[at] = version
 
     def write(self, at: int, page: Any) -> None:
         """Stage the new data of an object; None: vacate it."""

@@ -28,6 +28,7 @@ __all__ = [
     "flush_features",
     "flush_mapping",
     "hash64",
+    "keys_below",
     "lowest_bit",
     "post_summed",
     "words_bytes",

@@ -201,6 +201,16 @@ cdef class Image:
             self._mourn()
         return found
 
+    cpdef u64 number(self, Py_ssize_t offset) except? 0xFEEDFACEDEADBEA7:
+        """The 8 bytes of it from byte `offset` on, as a number."""
+        cdef u64 found
+        if not is_within(self, offset, 8):
+            self._refuse(offset, 8)
+        memcpy(&found, self._at + offset, 8)
+        if unlikely(is_gone(self), 0):
+            self._mourn()
+        return found
+
     cpdef bint equal(self, Py_ssize_t offset, bytes data) except -1:
         """Whether its bytes from byte `offset` on begin with `data`."""
         if unlikely(data is None, 0):
@@ -322,6 +332,96 @@ cdef class Image:
         if unlikely(is_gone(self), 0):
             self._mourn()
         return index
+
+    cpdef Py_ssize_t copy_pieces(
+        self, Py_ssize_t first, Py_ssize_t count, u64[::1] words, Py_ssize_t place, Py_ssize_t end
+    ) except -1:
+        """Copy both pieces that each of `count` words from `first` on names to `words`: those of
+        the first one before byte `end`, the others before these; and such words for them, from word
+        `place` on. The byte at which the copies begin; 0: there is no room for the next one.
+
+        Bits 48 and up are copied, too.
+        """
+        cdef Py_ssize_t index, at, size
+        cdef u64 slot
+        if not has_words(self, first, count):
+            self._refuse_words(first, count)
+        if place < 0 or not 0 <= end <= words.shape[0] * 8:
+            raise AddressError(f"{count} pieces before byte {end} are outside of the buffer")
+        for index in range(count):
+            slot = (<const u64*>self._at)[first + index]
+            at = slot & 0xFFFF
+            size = (slot >> 16 & 0xFFFF) + (slot >> 32 & 0xFFFF)
+            if not is_within(self, at, size):
+                self._refuse(at, size)
+            end -= size
+            if end < 8 * (place + count):
+                return 0
+            memcpy(<char*>&words[0] + end, self._at + at, size)
+            words[place + index] = slot & ~0xFFFFULL | <u64>end
+        if unlikely(is_gone(self), 0):
+            self._mourn()
+        return end
+
+    cpdef Py_ssize_t insert_pieces(
+        self,
+        Py_ssize_t first,
+        Py_ssize_t count,
+        Py_ssize_t index,
+        Py_ssize_t heap,
+        bytes key,
+        bytes value,
+        u64 flags,
+    ) except -1:
+        """Insert two pieces, and the word that names them, with these flags, as number `index` of
+        the `count` from `first` on; their byte, which is just before `heap`. The image is a copy
+        from then on."""
+        if unlikely(key is None or value is None, 0):
+            raise TypeError("expected bytes, not None")
+        self.own()
+        cdef Py_ssize_t before = PyBytes_GET_SIZE(key)
+        cdef Py_ssize_t behind = PyBytes_GET_SIZE(value)
+        cdef char* own = <char*>self._own
+        cdef u64* word = <u64*>own + first + index
+        if (
+            not 0 <= index <= count
+            or first < 0
+            or heap > self._size
+            or heap - before - behind < 8 * (first + count + 1)
+        ):
+            raise AddressError(
+                f"{before + behind} bytes before byte {heap} are outside of the image"
+            )
+        heap -= before + behind
+        memcpy(own + heap, PyBytes_AS_STRING(key), before)
+        memcpy(own + heap + before, PyBytes_AS_STRING(value), behind)
+        memmove(word + 1, word, 8 * (count - index))
+        word[0] = <u64>heap | <u64>before << 16 | <u64>behind << 32 | flags
+        return heap
+
+    cpdef Py_ssize_t remove_pieces(
+        self, Py_ssize_t first, Py_ssize_t count, Py_ssize_t index, Py_ssize_t heap
+    ) except -1:
+        """Remove both pieces that word `index` of the `count` from `first` on names, and the word;
+        close the gaps. `heap`: the byte at which the lowest piece begins; where it does now. The
+        image is a copy from then on."""
+        self.own()
+        cdef char* own = <char*>self._own
+        cdef u64* words = <u64*>own + first
+        cdef Py_ssize_t offset, size, place
+        if not 0 <= index < count or first < 0 or not 8 * (first + count) <= heap <= self._size:
+            raise AddressError(f"word {index} of {count} is outside of the image")
+        offset = words[index] & 0xFFFF
+        size = (words[index] >> 16 & 0xFFFF) + (words[index] >> 32 & 0xFFFF)
+        if not heap <= offset <= self._size - size:
+            raise AddressError(f"{size} bytes from byte {offset} on are outside of the image")
+        memmove(own + heap + size, own + heap, offset - heap)
+        memmove(words + index, words + index + 1, 8 * (count - index - 1))
+        for place in range(count - 1):
+            # Pieces without any bytes may begin where the removed ones do, and move, too (R12).
+            if <Py_ssize_t>(words[place] & 0xFFFF) <= offset:
+                words[place] += size
+        return heap + size
 
     cpdef int own(self) except -1:
         """Copy the image into `words`, which may be changed from now on and is the image then."""

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from limpet.shm.endpoint.portable_words import ssize, words_bytes, words_compare, words_equal
+from limpet.shm.endpoint.portable_words import (
+    ssize,
+    words_bytes,
+    words_compare,
+    words_equal,
+    words_move,
+    words_put,
+)
 from limpet.shm.errors import AddressError, PhaseError
 
 
@@ -77,6 +84,10 @@ class Image:
             raise AddressError(f"8 bytes from byte {8 * index} on are outside of the image")
         return self.words[index]
 
+    def number(self, offset: int) -> int:
+        """The 8 bytes of it from byte `offset` on, as a number."""
+        return int.from_bytes(self.cut(offset, 8), "little")
+
     def equal(self, offset: int, data: bytes) -> bool:
         """Whether its bytes from byte `offset` on begin with `data`."""
         self._look()
@@ -128,6 +139,61 @@ class Image:
             at, size = slot & 0xFFFF, slot >> 16 & 0xFFFF
             found.append((self.cut(at, size), self.cut(at + size, slot >> 32)))
         return max(count, 0)
+
+    def copy_pieces(self, first: int, count: int, words: Any, place: int, end: int) -> int:
+        """Copy both pieces that each of `count` words from `first` on names to `words`: those of
+        the first one before byte `end`, the others before these; and such words for them, from word
+        `place` on. The byte at which the copies begin; 0: there is no room for the next one.
+
+        Bits 48 and up are copied, too.
+        """
+        for index in range(count):
+            slot = self.word(first + index)
+            size = (slot >> 16 & 0xFFFF) + (slot >> 32 & 0xFFFF)
+            end -= size
+            if end < 8 * (place + count):
+                return 0
+            words_put(words, end, self.cut(slot & 0xFFFF, size), size)
+            words[place + index] = slot & ~0xFFFF | end
+        return end
+
+    def insert_pieces(
+        self, first: int, count: int, index: int, heap: int, key: bytes, value: bytes, flags: int
+    ) -> int:
+        """Insert two pieces, and the word that names them, with these flags, as number `index` of
+        the `count` from `first` on; their byte, which is just before `heap`. The image is a copy
+        from then on."""
+        self.own()
+        words = self.words
+        size = len(key) + len(value)
+        if not 0 <= index <= count or first < 0 or heap - size < 8 * (first + count + 1):
+            raise AddressError(f"{size} bytes before byte {heap} are outside of the image")
+        heap -= size
+        words_put(words, heap, key + value, size)
+        at = 8 * (first + index)
+        words_move(words, at + 8, at, 8 * (count - index))
+        words[first + index] = heap | len(key) << 16 | len(value) << 32 | flags
+        return heap
+
+    def remove_pieces(self, first: int, count: int, index: int, heap: int) -> int:
+        """Remove both pieces that word `index` of the `count` from `first` on names, and the word;
+        close the gaps. `heap`: the byte at which the lowest piece begins; where it does now. The
+        image is a copy from then on."""
+        self.own()
+        words = self.words
+        if not 0 <= index < count or first < 0 or heap < 8 * (first + count):
+            raise AddressError(f"word {index} of {count} is outside of the image")
+        slot = words[first + index]
+        offset = slot & 0xFFFF
+        size = (slot >> 16 & 0xFFFF) + (slot >> 32 & 0xFFFF)
+        words_move(words, heap + size, heap, offset - heap)
+        at = 8 * (first + index)
+        words_move(words, at, at + 8, 8 * (count - index - 1))
+        for place in range(first, first + count - 1):
+            # Pieces without any bytes may begin where the removed ones do, and move, too (R12).
+            if words[place] & 0xFFFF <= offset:
+                words[place] += size
+        return heap + size
 
     def own(self) -> int:
         """Copy the image into `words`, which may be changed from now on and is the image then."""

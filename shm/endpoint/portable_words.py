@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from bisect import bisect_left, bisect_right
 from typing import Any, Final
 
 import xxhash
@@ -83,6 +84,11 @@ def words_compare(words: Any, offset: int, size: int, data: bytes) -> int:
     """-1, 0 or 1: those `size` bytes of `words` sort before `data`, are it, or sort after it."""
     data, found = plain_bytes(data), words_bytes(words, offset, size)
     return (found > data) - (found < data)
+
+
+def keys_below(keys: list[bytes], key: bytes, with_it: bool) -> int:
+    """How many of `keys`, bytes in ascending order, are below `key`; `with_it`: or are it."""
+    return bisect_right(keys, key) if with_it else bisect_left(keys, key)
 
 
 def words_move(words: Any, target: int, start: int, size: int) -> int:

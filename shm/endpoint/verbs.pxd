@@ -178,12 +178,29 @@ cdef class Image:
     cpdef bint read_keyed(self, u64 addr, Py_ssize_t count, Py_ssize_t offset, bytes data) except -1
     cpdef object pair(self, u64 addr, Py_ssize_t count, Py_ssize_t offset, bytes key)
     cpdef u64 word(self, Py_ssize_t index) except? 0xFEEDFACEDEADBEA7
+    cpdef u64 number(self, Py_ssize_t offset) except? 0xFEEDFACEDEADBEA7
     cpdef bint equal(self, Py_ssize_t offset, bytes data) except -1
     cpdef bytes cut(self, Py_ssize_t offset, Py_ssize_t size)
     cpdef int compare(self, Py_ssize_t offset, Py_ssize_t size, bytes data) except -2
     cpdef int search(self, Py_ssize_t first, Py_ssize_t count, bytes data) except? -1
     cpdef u64 named(self, Py_ssize_t index, bytes data) except? 0
     cpdef int pairs(self, Py_ssize_t first, Py_ssize_t count, list found) except -1
+    cpdef Py_ssize_t copy_pieces(
+        self, Py_ssize_t first, Py_ssize_t count, u64[::1] words, Py_ssize_t place, Py_ssize_t end
+    ) except -1
+    cpdef Py_ssize_t insert_pieces(
+        self,
+        Py_ssize_t first,
+        Py_ssize_t count,
+        Py_ssize_t index,
+        Py_ssize_t heap,
+        bytes key,
+        bytes value,
+        u64 flags,
+    ) except -1
+    cpdef Py_ssize_t remove_pieces(
+        self, Py_ssize_t first, Py_ssize_t count, Py_ssize_t index, Py_ssize_t heap
+    ) except -1
     cpdef int own(self) except -1
     cpdef int forget(self) except -1
 
@@ -200,6 +217,7 @@ cpdef int words_put(u64[::1] words, Py_ssize_t offset, bytes data, Py_ssize_t si
 cpdef int words_compare(u64[::1] words, Py_ssize_t offset, Py_ssize_t size, bytes data) except -2
 cpdef u64 words_tagged(u64[::1] words, Py_ssize_t start, Py_ssize_t count, u64 tag) except? 0
 cpdef void words_prefetch(u64[::1] words, Py_ssize_t index) noexcept
+cpdef Py_ssize_t keys_below(list keys, bytes key, bint with_it) except -1
 cpdef int words_move(u64[::1] words, Py_ssize_t target, Py_ssize_t start, Py_ssize_t size) except -1
 cpdef int write_summed(
     Endpoint endpoint, u64 addr, u64[::1] words, Py_ssize_t count, bytes first, bytes second, u64 seed

@@ -117,6 +117,31 @@ cpdef void words_prefetch(u64[::1] words, Py_ssize_t index) noexcept:
         prefetch_line(&words[index], 0)
 
 
+cpdef Py_ssize_t keys_below(list keys, bytes key, bint with_it) except -1:
+    """How many of `keys`, bytes in ascending order, are below `key`; `with_it`: or are it."""
+    if keys is None or key is None:
+        raise TypeError("keys_below takes a list and bytes, not None")
+    cdef Py_ssize_t low = 0
+    cdef Py_ssize_t high = len(keys)
+    cdef Py_ssize_t length = PyBytes_GET_SIZE(key)
+    cdef Py_ssize_t middle, size
+    cdef int order
+    while low < high:
+        middle = (low + high) >> 1
+        each = keys[middle]
+        if type(each) is not bytes:
+            raise TypeError("keys_below takes a list of bytes")
+        size = PyBytes_GET_SIZE(each)
+        order = memcmp(PyBytes_AS_STRING(each), PyBytes_AS_STRING(key), min(size, length))
+        if order == 0:
+            order = (size > length) - (size < length)
+        if order < 0 or (order == 0 and with_it):
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
 cpdef int words_move(u64[::1] words, Py_ssize_t target, Py_ssize_t start, Py_ssize_t size) except -1:
     """Move `size` bytes of `words` from byte `start` to byte `target`; they may overlap."""
     cdef Py_ssize_t room = words.shape[0] * 8

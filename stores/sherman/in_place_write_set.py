@@ -47,7 +47,7 @@ class InPlaceStaging(WriteSet):
         self.tree = self.commit.tree = tree
         try:
             leaf = self._locked(entry[0], level)
-            return self._put(leaf.at, leaf.page, leaf.page.find(entry[0]), entry)
+            return self._put(leaf.at, leaf.page, leaf.page.find(entry[0]), *entry)
         except Busy:
             outcome = AGAIN
         except Starved:

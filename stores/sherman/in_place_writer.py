@@ -34,9 +34,8 @@ class InPlaceWriter:
     def change_once(self, way: TreeWay, key: bytes, value: bytes, mode: int) -> int:
         """Attempt a write: DONE, EXISTS, MISSING, AGAIN, or an outcome for `go_on`. Pinned."""
         stored = None if mode == DELETE else value
-        outcome = commit_staged(
-            self.store, way.commit, lambda staging: staging.stage(key, stored, mode)
-        )
+        staging = self.store.staging(way.commit)
+        outcome = commit_staged(self.store, staging, lambda: staging.stage(key, stored, mode))
         if outcome == DONE and mode == DELETE and is_sparse(self.leaf.page):
             return SPARSE
         return UNTIDY if outcome == DONE and way.commit.above else outcome
@@ -79,8 +78,7 @@ class InPlaceWriter:
     def _link_once(
         self, commit: InPlaceCommit, tree: int, level: int, entry: tuple[bytes, bytes, int]
     ) -> int:
+        staging = self.store.staging(commit)
         with self.store.client:
             self.store.require_there()
-            return commit_staged(
-                self.store, commit, lambda staging: staging.change(tree, level, entry)
-            )
+            return commit_staged(self.store, staging, lambda: staging.change(tree, level, entry))

@@ -54,9 +54,9 @@ cdef class LeafWriter:
     cdef bint _set(self, int index, bytes key, bytes value, u64 flags) except -1
     cdef int _commit(self, u64 new, int news, u64 dropped) except -1
     @cython.locals(state=u64, done=bint)
-    cdef int _put_there(self, data, u64 new, int news, u64 dropped) except -1
+    cdef int _put_there(self, Page page, u64 new, int news, u64 dropped) except -1
     @cython.locals(leaf=Leaf, new=u64)
-    cpdef int change_alone(self, u64 at, u64 version, data) except -1
+    cpdef int change_alone(self, u64 at, u64 version, Page page) except -1
     @cython.locals(client=Client, at=u64, old=u64)
     cdef bint _lock(self, u64 state, u64 dropped) except -1
     @cython.locals(done=bint)

@@ -136,10 +136,10 @@ class LeafWriter:
         """
         return self._put_there(self.leaf.page, new, news, dropped)
 
-    def _put_there(self, data: Any, new: int, news: int, dropped: int) -> int:
-        """The same, of data that `write(address, state)` writes."""
+    def _put_there(self, page: Page, new: int, news: int, dropped: int) -> int:
+        """The same, of this page."""
         state = self.locks.draw(0)
-        data.write(new & ADDRESS_MASK, state)
+        page.write(new & ADDRESS_MASK, state)
         done = self._lock(state, dropped)
         self.endpoint.wait()
         if done:
@@ -171,18 +171,18 @@ class LeafWriter:
         self.endpoint.wait()
         return done
 
-    def change_alone(self, at: int, version: int, data: Any) -> int:
-        """Make `data`, staged by a transaction that has read and writes nothing but this object in
+    def change_alone(self, at: int, version: int, page: Page) -> int:
+        """Make a page, staged by a transaction that has read and writes nothing but this object in
         this version, the data of the object: DONE, AGAIN or NO_MEMORY (Opt1)."""
         leaf = self.leaf
-        new = self.allocator.allocate(at >> NODE_SHIFT & 0xFF, data.size, 1)
+        new = self.allocator.allocate(at >> NODE_SHIFT & 0xFF, page.size, 1)
         if not new:
             return NO_MEMORY
         leaf.at = at
         leaf.lock = version
         # The pointer is that of the version if the lock can be taken from it.
         leaf.pointer = self.endpoint.load(at + POINTER)
-        return self._put_there(data, new, 1, 0)
+        return self._put_there(page, new, 1, 0)
 
     def _settle_hand(self, news: int, done: bool) -> int:
         """Drop linked objects from the client journal: the first `news` if done, otherwise the

@@ -5,7 +5,6 @@ from limpet.shm.endpoint.verbs cimport (
     Image,
     crc_pair,
     u64,
-    words_move,
     words_put,
 )
 
@@ -34,6 +33,7 @@ cdef class Page:
     cdef readonly u64[::1] words
     cdef public bint exact
     cdef readonly u64 slot
+    cdef readonly int found
     cdef public u64 level
     cdef public u64 count
     cdef public u64 heap
@@ -47,7 +47,6 @@ cdef class Page:
     cpdef int write(self, u64 at, u64 state) except -1
     cpdef int seal(self) except -1
     cpdef bint is_whole(self) except -1
-    cpdef Page copy(self)
     cpdef int give_back(self) except -1
     @cython.locals(end=u64)
     cpdef int reset(self, u64 level, bytes low, bytes high, u64 sibling) except -1
@@ -67,6 +66,7 @@ cdef class Page:
     @cython.locals(length=u64)
     cpdef bint ends_below(self, bytes end) except -1
     cpdef bint has(self, bytes key) except -1
+    cpdef bint has_looked_for(self, bytes key) except -1
     @cython.locals(index=int)
     cpdef int find(self, bytes key) except -1
     cpdef bint is_at(self, int index, bytes key) except -1
@@ -82,14 +82,17 @@ cdef class Page:
     cpdef bytes value_of(self, u64 slot)
     cpdef int pairs(self, int first, int end, list found) except -1
     cpdef bint has_extent(self, int index) except -1
+    @cython.locals(slot=u64)
     cpdef u64 link(self, int index) except? 0
     cpdef bint fits(self, bytes key, u64 size) noexcept
-    @cython.locals(heap=u64, at=u64)
     cpdef int insert(self, int index, bytes key, bytes value, u64 flags) except -1
-    @cython.locals(slot=u64, offset=u64, length=u64, at=u64, place=u64)
     cpdef int remove(self, int index) except -1
+    @cython.locals(heap=Py_ssize_t)
+    cpdef int take(self, Page source, int first, int end) except -1
     @cython.locals(slot=u64, start=u64, before=u64)
     cpdef bint set_value(self, int index, bytes value, u64 flags) except -1
     cpdef u64 used(self) except? 0xFEEDFACEDEADBEA7
+    @cython.locals(slot=u64)
+    cpdef u64 size_of(self, int index) except? 0
+    cpdef u64 length(self, int index) except? 0xFEEDFACEDEADBEA7
     cpdef list entries(self)
-    cpdef int fill(self, list entries) except -1

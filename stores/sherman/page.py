@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from limpet.shm.endpoint.fabric import crc_pair, words_move, words_put
+from limpet.shm.endpoint.fabric import crc_pair, words_put
 from limpet.shm.errors import StoreCorrupt
 from limpet.stores.sherman.layout import (
     CHECKSUM,
@@ -68,6 +68,8 @@ class Page:
         """Whether the last search found its key."""
         self.slot = 0
         """The entry that the last search found, if it is `exact`."""
+        self.found = 0
+        """What `find` has returned last."""
         self.level = 0
         self.count = 0
         self.heap = size
@@ -123,14 +125,6 @@ class Page:
         self.image.own()
         words = self.words
         return words[CHECKSUM] == crc_pair(words, SHAPE, (self.size >> 3) - SHAPE)
-
-    def copy(self) -> Page:
-        """A copy of this page."""
-        self.image.own()
-        page = Page(self.endpoint, self.size)
-        page.words[:] = self.words
-        page.level, page.count, page.heap, page.end = self.level, self.count, self.heap, self.end
-        return page
 
     def give_back(self) -> None:
         """It is not used any more, and may be taken again by `TxTrees.blank`."""
@@ -206,6 +200,13 @@ class Page:
         """Whether the key is between the fences."""
         return not self.is_below(key) and not self.is_above(key)
 
+    def has_looked_for(self, key: bytes) -> bool:
+        """`has`, for the key that `find` has looked for last: one between two keys of a node is in
+        its range."""
+        return (self.found > 0 or not self.is_above(key)) and (
+            self.found < self.count or not self.is_below(key)
+        )
+
     # ---- entries --------------------------------------------------------------------------------
 
     def find(self, key: bytes) -> int:
@@ -214,7 +215,10 @@ class Page:
         self.exact = index >= 0
         if self.exact:
             self.slot = self.image.word(SLOTS + index)
-        return index if self.exact else ~index
+        else:
+            index = ~index
+        self.found = index
+        return index
 
     def is_at(self, index: int, key: bytes) -> bool:
         """Whether the entry with this index, if there is one, has this key; it is `exact` then."""
@@ -269,7 +273,10 @@ class Page:
 
     def link(self, index: int) -> int:
         """The address or reference that is the value of an entry. Raises StoreCorrupt."""
-        return link_of(self.value(index))
+        slot = self.image.word(SLOTS + index)
+        if slot >> VALUE_SHIFT & LENGTH_MASK != 8:
+            return link_of(self.value_of(slot))
+        return self.image.number((slot & LENGTH_MASK) + (slot >> KEY_SHIFT & LENGTH_MASK))
 
     def fits(self, key: bytes, size: int) -> bool:
         """Whether there is room for one more entry, with a value of that size."""
@@ -277,33 +284,24 @@ class Page:
 
     def insert(self, index: int, key: bytes, value: bytes, flags: int) -> None:
         """Insert an entry, which `fits`."""
-        self.image.own()
-        words = self.words
-        heap = self.heap - len(key) - len(value)
-        words_put(words, heap, key, len(key))
-        words_put(words, heap + len(key), value, len(value))
-        at = 8 * (SLOTS + index)
-        words_move(words, at + 8, at, 8 * (self.count - index))
-        words[SLOTS + index] = heap | len(key) << KEY_SHIFT | len(value) << VALUE_SHIFT | flags
+        self.heap = self.image.insert_pieces(SLOTS, self.count, index, self.heap, key, value, flags)
         self.count += 1
-        self.heap = heap
 
     def remove(self, index: int) -> None:
         """Remove an entry, and close the gap."""
-        self.image.own()
-        words = self.words
-        slot = words[SLOTS + index]
-        offset = slot & LENGTH_MASK
-        length = (slot >> KEY_SHIFT & LENGTH_MASK) + (slot >> VALUE_SHIFT & LENGTH_MASK)
-        words_move(words, self.heap + length, self.heap, offset - self.heap)
-        at = 8 * (SLOTS + index)
-        words_move(words, at, at + 8, 8 * (self.count - index - 1))
+        self.heap = self.image.remove_pieces(SLOTS, self.count, index, self.heap)
         self.count -= 1
-        self.heap += length
-        for place in range(SLOTS, SLOTS + self.count):
-            # An entry without any bytes may begin where the removed one does, and moves, too (R12).
-            if words[place] & LENGTH_MASK <= offset:
-                words[place] += length
+
+    def take(self, source: Page, first: int, end: int) -> None:
+        """Append a copy of the entries of another page from `first` on, up to `end`. Raises
+        StoreCorrupt if they do not fit."""
+        heap = source.image.copy_pieces(
+            SLOTS + first, end - first, self.words, SLOTS + self.count, self.heap
+        )
+        if not heap:
+            raise StoreCorrupt(f"{end - first} entries do not fit a node of {self.size} bytes")
+        self.heap = heap
+        self.count += end - first
 
     def set_value(self, index: int, value: bytes, flags: int) -> bool:
         """Replace the value of an entry; False: there is no room, and nothing changed."""
@@ -326,16 +324,18 @@ class Page:
         """Bytes of all entries."""
         return 8 * self.count + self.end - self.heap
 
+    def size_of(self, index: int) -> int:
+        """Bytes of an entry."""
+        slot = self.image.word(SLOTS + index)
+        return 8 + (slot >> KEY_SHIFT & LENGTH_MASK) + (slot >> VALUE_SHIFT & LENGTH_MASK)
+
+    def length(self, index: int) -> int:
+        """Bytes of the key of an entry."""
+        return self.image.word(SLOTS + index) >> KEY_SHIFT & LENGTH_MASK
+
     def entries(self) -> list[tuple[bytes, bytes, int]]:
         """Key, value as it is in the node, and flags of each entry."""
         return [
             (self.key(index), self.value(index), self.image.word(SLOTS + index) & EXTENT)
             for index in range(self.count)
         ]
-
-    def fill(self, entries: list[tuple[bytes, bytes, int]]) -> None:
-        """Append entries. Raises StoreCorrupt if they do not fit."""
-        for key, value, flags in entries:
-            if not self.fits(key, len(value)):
-                raise StoreCorrupt(f"{len(entries)} entries do not fit a node of {self.size} bytes")
-            self.insert(self.count, key, value, flags)

@@ -1,6 +1,6 @@
 cimport cython
 
-from limpet.shm.endpoint.verbs cimport u64
+from limpet.shm.endpoint.verbs cimport keys_below, u64
 
 cdef u64 LINE_MASK
 cdef int LINE_SHIFT
@@ -11,6 +11,7 @@ cdef u64 PLACE_MASK
 cdef int PLACE_SHIFT
 cdef u64 SIGN
 cdef int TAG_SHIFT
+cdef u64 HINTS_MIN
 cdef u64 HINTS_PER_LEAF
 cdef u64 HINTS_PER_SIBLING
 

@@ -27,9 +27,9 @@ Hint
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left, bisect_right
 from typing import Final
 
+from limpet.shm.endpoint.fabric import keys_below
 from limpet.stores.rtx.layout import OBJECT_SHIFT
 from limpet.stores.sherman.layout import (
     LINE_MASK,
@@ -56,22 +56,22 @@ class Routes:
         self.room = room
         self.lows: list[bytes] = []
         self.leaves: list[int] = []
-        self.hints = array("Q", [0] * HINTS_MIN)
-        self.siblings = array("Q", [0] * HINTS_MIN)
+        self.hints = array("Q", bytes(8 * HINTS_MIN))
+        self.siblings = array("Q", bytes(8 * HINTS_MIN))
 
     def find(self, key: bytes) -> int:
         """The last known leaf that begins at or below the key; otherwise the root."""
-        index = bisect_right(self.lows, key)
+        index = keys_below(self.lows, key, True)
         return self.leaves[index - 1] if index else self.root
 
     def find_below(self, end: bytes | None) -> int:
         """The last known leaf that begins below `end`, or the last one; otherwise the root."""
-        index = len(self.lows) if end is None else bisect_left(self.lows, end)
+        index = len(self.lows) if end is None else keys_below(self.lows, end, False)
         return self.leaves[index - 1] if index else self.root
 
     def learn(self, low: bytes, leaf: int) -> None:
         """Note a leaf. When there is no room, forget the others."""
-        index = bisect_right(self.lows, low)
+        index = keys_below(self.lows, low, True)
         if index and self.lows[index - 1] == low:
             self.leaves[index - 1] = leaf
         else:
@@ -87,8 +87,8 @@ class Routes:
         """Note all leaves from `lows[0]` on to `high`, of the same moment, or to the last one."""
         if len(self.lows) + len(lows) > self.room:
             self.forget()
-        first = bisect_left(self.lows, lows[0])
-        end = len(self.lows) if high is None else bisect_left(self.lows, high)
+        first = keys_below(self.lows, lows[0], False)
+        end = len(self.lows) if high is None else keys_below(self.lows, high, False)
         # ORDER: never more fences than leaves.
         if len(lows) < end - first:
             self.lows[first:end] = lows
@@ -105,8 +105,8 @@ class Routes:
             size *= 4
         if size > len(self.hints):
             # ORDER: the hints last, whose number says whether there is room.
-            self.siblings = array("Q", [0] * (size // HINTS_PER_SIBLING))
-            self.hints = array("Q", [0] * size)
+            self.siblings = array("Q", bytes(8 * (size // HINTS_PER_SIBLING)))
+            self.hints = array("Q", bytes(8 * size))
 
     def follow(self, leaf: int, sibling: int) -> None:
         """Note which leaf follows that one."""
@@ -147,12 +147,12 @@ class Routes:
 
     def low_at(self, key: bytes) -> bytes | None:
         """The noted low fence of the leaf that `find` gives; None: it gives the root."""
-        index = bisect_right(self.lows, key)
+        index = keys_below(self.lows, key, True)
         return self.lows[index - 1] if index else None
 
     def drop(self, key: bytes) -> None:
         """Forget the leaf that `find` gives."""
-        index = bisect_right(self.lows, key)
+        index = keys_below(self.lows, key, True)
         if index:
             # ORDER: the fence before its leaf.
             del self.lows[index - 1]
@@ -160,7 +160,7 @@ class Routes:
 
     def drop_below(self, end: bytes | None) -> None:
         """Forget the leaf that `find_below` gives."""
-        index = len(self.lows) if end is None else bisect_left(self.lows, end)
+        index = len(self.lows) if end is None else keys_below(self.lows, end, False)
         if index:
             # ORDER: the fence before its leaf.
             del self.lows[index - 1]
@@ -170,5 +170,5 @@ class Routes:
         """Forget all."""
         self.lows.clear()
         self.leaves.clear()
-        self.hints = array("Q", [0] * HINTS_MIN)
-        self.siblings = array("Q", [0] * HINTS_MIN)
+        self.hints = array("Q", bytes(8 * HINTS_MIN))
+        self.siblings = array("Q", bytes(8 * HINTS_MIN))

@@ -8,6 +8,7 @@ from limpet.stores.sherman.leaf_writer cimport LeafWriter
 from limpet.stores.sherman.scans cimport Scans
 from limpet.stores.sherman.trees cimport Leaf
 from limpet.stores.sherman.tx_trees cimport TxTrees
+from limpet.stores.sherman.write_set cimport WriteSet, commit_staged
 
 cdef int NODE_SHIFT
 cdef u64 REPLICATED
@@ -33,6 +34,7 @@ cdef class RtxSherman(InlineStore):
     cdef readonly LeafWriter writer
     cdef readonly object repair
     cdef readonly object tx_keys
+    cdef WriteSet splits
     cdef bint opt1
     cdef bint opt2
 

@@ -30,6 +30,10 @@ all that they write. A split changes the node, its new sibling and the parent at
 and its two halves; so the tree is never seen half split. The siblings are there for clients whose
 cached route (routes.py) is out of date, and for scans.
 
+A write without a log that finds no room in its leaf goes on as such a transaction in the same
+operation. It has read the leaf, and the transaction locks the leaf from the version that was read.
+If memory is missing, or a client is in the way, the write begins again.
+
 A kill of a write without a log leaves in the client journal: the new node, or its first word, with
 the object that it is meant for; the old node; and extents. Recovery releases the lock
 (stores/rtx/repair.py). In a pool of several hosts a dead client may still write, so the new node
@@ -97,6 +101,8 @@ class RtxSherman(InlineStore):
         self.writer = LeafWriter(pool, self.trees, self.leaf, self.locks, self.link)
         self.repair = Repair(self, self.locks)
         self.tx_keys = TreeKeys(self, self.trees, self.scans)
+        self.splits: WriteSet | None = None
+        """For writes that split a leaf; used within an operation only."""
         self.opt1 = parameters.opt1
         self.opt2 = parameters.opt1 and parameters.opt2 and not self.client.remotely_fenced
 
@@ -142,12 +148,29 @@ class RtxSherman(InlineStore):
             outcome = self.writer.change_early(key, value, mode)
             if outcome != ELSEWHERE:
                 return outcome
-        return self.writer.change(key, value, size, mode)
+        outcome = self.writer.change(key, value, size, mode)
+        return self._split_leaf(key, value, mode) if outcome == LOGGED_WRITE else outcome
+
+    def _split_leaf(self, key: bytes, value: bytes, mode: int) -> int:
+        """Go on, in the same operation, with a write that found no room in its leaf, which was
+        read: DONE; AGAIN; LOGGED_WRITE: it takes an operation of its own, with memory ready."""
+        staging = self.splits
+        if staging is None:
+            staging = self.splits = self.staging(self.commit())
+        leaf, routes = self.leaf, self.trees.routes[self.leaf.tree]
+        cursor = self.trees.cursor
+        outcome = commit_staged(self, staging, lambda: staging.stage_read(leaf, key, value, mode))
+        if outcome == DONE:
+            staging.show_leaves(routes)
+        else:
+            self.trees.cursor = cursor  # what was to be used is vacant still
+        return LOGGED_WRITE if outcome == NO_MEMORY else outcome
 
     def _change_logged(self, key: bytes, value: bytes, mode: int, way: TreeWay) -> int:
         """The same as a transaction with a log."""
         stored = None if mode == DELETE else value
-        outcome = commit_staged(self, way.commit, lambda staging: staging.stage(key, stored, mode))
+        staging = self.staging(way.commit)
+        outcome = commit_staged(self, staging, lambda: staging.stage(key, stored, mode))
         if outcome == AGAIN:
             way.commit = None  # the next attempt may need no log
         return UNTIDY if outcome == DONE and mode == DELETE else outcome
@@ -207,20 +230,15 @@ class RtxSherman(InlineStore):
         """Put some of them from the first on by a transaction with a log, which splits the leaf:
         DONE, and which key comes next; or AGAIN."""
         commit = self.commit()
-        ended = first
-
-        def stage(staging: WriteSet) -> int:
-            nonlocal ended
-            outcome = staging.stage_run(keys, values, first)
-            ended = staging.ended
-            return outcome
-
+        staging = self.staging(commit)
         while True:
             with self.client:
                 self.require_there()
-                outcome = commit_staged(self, commit, stage)
+                outcome = commit_staged(
+                    self, staging, lambda: staging.stage_run(keys, values, first)
+                )
             if outcome != NO_MEMORY:
-                return outcome, ended
+                return outcome, staging.ended
             self.have_memory(keys[first], PUT, keys[first], 0, PUT, commit)
 
     def _go_on(

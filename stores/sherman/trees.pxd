@@ -27,6 +27,11 @@ cdef class Leaf:
     cdef public u64 pointer
     cdef public int index
 
+    cpdef int be(self, Page page) except -1
+
+@cython.locals(made=Leaf)
+cpdef Leaf leaf_of(Page page)
+
 cdef class Trees(InlineIndex):
     cdef readonly str name
     cdef readonly Endpoint endpoint

@@ -5,7 +5,7 @@ from limpet.shm.endpoint.verbs cimport Endpoint, hash64, u64
 from limpet.stores.vacant cimport is_vacant
 from limpet.stores.sherman.page cimport Page
 from limpet.stores.sherman.routes cimport Routes
-from limpet.stores.sherman.trees cimport Leaf, Trees
+from limpet.stores.sherman.trees cimport Leaf, Trees, leaf_of
 
 cdef u64 ADDRESS_MASK
 cdef u64 ENTRY_SIZE
@@ -22,7 +22,7 @@ cdef class TxTrees(Trees):
     cdef readonly u64 node_size
     cdef readonly u64 object_count
     cdef readonly u64 capacity
-    cdef object cursor
+    cdef public u64 cursor
     cdef list spares
     cdef u64[::1] hints
     cdef u64[::1] pointers
@@ -30,6 +30,7 @@ cdef class TxTrees(Trees):
     cpdef Leaf reader(self)
     @cython.locals(page=Page)
     cpdef Leaf blank(self)
+    cpdef u64 next_vacant(self) noexcept
     @cython.locals(endpoint=Endpoint, page=Page)
     cpdef bint read(self, Leaf leaf, u64 at, u64 near) except -1
     @cython.locals(endpoint=Endpoint, lock=u64, pointer=u64)

@@ -23,7 +23,7 @@ from limpet.stores.sherman.layout import ENTRY_SIZE, GONE, PLACE_MASK, PLACE_SHI
 from limpet.stores.sherman.page import Page
 from limpet.stores.sherman.parameters import TreeParameters
 from limpet.stores.sherman.routes import Routes
-from limpet.stores.sherman.trees import Leaf, Trees
+from limpet.stores.sherman.trees import Leaf, Trees, leaf_of
 from limpet.stores.status import BATCH
 from limpet.stores.vacant import is_vacant
 
@@ -50,11 +50,11 @@ class TxTrees(Trees):
         return Leaf(Page(self.endpoint, self.node_size, in_place=True))
 
     def blank(self) -> Leaf:
-        page = self.spares.pop() if self.spares else None
-        if page is None:
-            page = Page(self.endpoint, self.node_size)
-            page.spares = self.spares
-        return Leaf(page)
+        if self.spares:
+            return leaf_of(self.spares.pop())
+        page = Page(self.endpoint, self.node_size)
+        page.spares = self.spares
+        return leaf_of(page)
 
     def read(self, leaf: Leaf, at: int, near: int) -> bool:
         """Read an object and its node; False: it is locked, and its transaction may be decided."""

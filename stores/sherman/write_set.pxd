@@ -6,7 +6,7 @@ from limpet.stores.records cimport Objects
 from limpet.stores.rtx.reads cimport ObjectRead, Reads, Staging, object_read, read_place
 from limpet.stores.sherman.page cimport Page
 from limpet.stores.sherman.routes cimport Routes
-from limpet.stores.sherman.trees cimport Leaf, Trees
+from limpet.stores.sherman.trees cimport Leaf, Trees, leaf_of
 from limpet.stores.sherman.tx_trees cimport TxTrees
 from limpet.stores.staged cimport Staged
 from limpet.stores.vacant cimport is_vacant
@@ -17,8 +17,11 @@ cdef int DONE
 cdef int EXISTS
 cdef u64 EXTENT
 cdef u64 EXTENT_PAIR
+cdef u64 GATHERED
+cdef u64 GATHERED_MAX
 cdef int INSERT
 cdef u64 LOCKED
+cdef double MERGED_SHARE
 cdef int MISSING
 cdef int NODE_SHIFT
 cdef int NO_MEMORY
@@ -35,8 +38,8 @@ cdef class TreeWay(Attempt):
     cpdef TreeWay at_once(self)
     cpdef TreeWay ended(self, int outcome)
 
-@cython.locals(staged=Staged, outcome=int)
-cpdef int commit_staged(store, commit, stage) except -1
+@cython.locals(commit=Staged, outcome=int)
+cpdef int commit_staged(store, WriteSet staging, stage) except -1
 
 cdef class WriteSet(Staging):
     cdef readonly InlineStore store
@@ -46,40 +49,51 @@ cdef class WriteSet(Staging):
     cdef public bytes key
     cdef public u64 tree
     cdef readonly Py_ssize_t ended
+    cdef readonly bint sparse
+    cdef Page gathered
 
-    @cython.locals(leaf=Leaf, page=Page, at=u64, index=int, flags=u64)
+    @cython.locals(leaf=Leaf)
     cpdef int stage(self, bytes key, bytes value, int mode=*) except -1
+    cpdef int stage_read(self, Leaf leaf, bytes key, bytes value, int mode) except -1
+    @cython.locals(page=Page, at=u64, index=int, flags=u64)
+    cdef int _change(self, Leaf leaf, bytes key, bytes value, int mode) except -1
     @cython.locals(
-        leaf=Leaf, page=Page, at=u64, entries=list, merged=list, last=bytes, kept=dict, room=u64,
-        size=u64, key=bytes, value=bytes, entry=tuple, fences=tuple,
+        leaf=Leaf, page=Page, at=u64, merged=Page, last=bytes, room=u64, size=u64, key=bytes,
+        value=bytes, index=int, low=bytes, high=bytes,
     )
     cpdef int stage_run(self, list keys, list values, Py_ssize_t first) except -1
     cdef int _drop_extent(self, Page page, int index) except -1
     @cython.locals(reads=Reads, found=ObjectRead)
     cpdef bint _read_as_absent(self, Leaf leaf, bytes key) except -1
-    @cython.locals(key=bytes, value=bytes, flags=u64, entries=list)
-    cpdef int _put(self, u64 at, Page page, int index, tuple entry) except -1
+    @cython.locals(entries=Page)
+    cpdef int _put(self, u64 at, Page page, int index, bytes key, bytes value, u64 flags) except -1
+    @cython.locals(gathered=Page)
+    cdef Page _gather(self, Page page)
     cpdef int _write(self, u64 at, Page page) except -1
     @cython.locals(objects=Objects, node=u64, reference=u64)
     cpdef u64 new_extent(self, allocator, u64 at, bytes key, bytes value) except? 0
     @cython.locals(tree=u64, page=Page)
     cpdef place(self, u64 at, bytes key, u64 reference)
     @cython.locals(
-        root=u64, room=u64, low=bytes, high=bytes, sibling=u64, fills=bint, pieces=list,
-        nodes=list, lows=list, index=Py_ssize_t, children=list, outcome=int,
+        root=u64, room=u64, low=bytes, high=bytes, sibling=u64, level=u64, after=u64, ends=list,
+        nodes=list, lows=list, index=Py_ssize_t, begin=int, above=Page, outcome=int,
     )
-    cpdef int _split(self, u64 at, Page page, list entries, bint appended) except -1
-    @cython.locals(leaf=Leaf, above=Page, parent=u64)
+    cpdef int _split(self, u64 at, Page page, Page entries, bint appended) except -1
+    @cython.locals(leaf=Leaf)
     cpdef int link_above(self, u64 level, bytes fence, u64 right) except -1
     @cython.locals(page=Page)
-    cpdef int _make(self, u64 at, u64 level, tuple fences, u64 sibling, list entries) except -1
-    @cython.locals(trees=TxTrees, root=u64, at=u64, lock=u64, number=u64)
+    cdef int _make(
+        self, u64 at, u64 level, bytes low, bytes high, u64 sibling, Page entries, int begin, int end
+    ) except -1
+    @cython.locals(trees=TxTrees, root=u64, at=u64, lock=u64, number=u64, _=u64, scope=bint)
     cpdef u64 _vacant(self) except? 0
+    @cython.locals(page=Page, at=u64)
+    cpdef int show_leaves(self, Routes routes) except -1
     cpdef int shrink(self, bytes key) except -1
     @cython.locals(
         at=u64, page=Page, above=Page, first=Page, second=Page, root=u64, inner=Leaf, parent=u64,
         index=int, left=int, first_at=u64, second_at=u64, low=bytes, high=bytes, sibling=u64,
-        entries=list,
+        used=u64, is_last=bint, merged=Page,
     )
     cpdef int _merge(self, Leaf leaf, bytes key) except -1
     @cython.locals(root=u64)
@@ -99,17 +113,13 @@ cdef class WriteSet(Staging):
 @cython.locals(leaf=Leaf)
 cpdef Leaf as_staged(Page page, tree, at)
 
-cdef u64 _size_of(tuple entry) except? 0
-@cython.locals(entry=tuple, size=u64)
-cdef u64 _bytes_of(list entries) except? 0
-@cython.locals(piece=list, pieces=list, used=u64, entry=tuple)
-cdef list _filled(list entries, u64 room, bytes low)
-@cython.locals(count=Py_ssize_t, pieces=list)
-cdef list _evened(list entries, u64 room, bytes low, bytes high)
-@cython.locals(end=u64, index=Py_ssize_t, piece=list, begin=u64)
-cdef bint _fit(list pieces, u64 room, bytes low, bytes high) except -1
+@cython.locals(ends=list, used=u64, begin=int, index=int, size=u64, length=u64)
+cdef list _filled(Page entries, u64 room, u64 low)
+@cython.locals(count=int, ends=list)
+cdef list _evened(Page entries, u64 room, u64 low, u64 high)
+@cython.locals(begin=int, fence=u64, after=u64, end=int, index=Py_ssize_t, size=u64, entry=int)
+cdef bint _fit(Page entries, list ends, u64 room, u64 low, u64 high) except -1
 @cython.locals(
-    pieces=list, total=double, passed=double, border=double, size=u64, begin=Py_ssize_t,
-    index=Py_ssize_t,
+    ends=list, total=double, passed=double, border=double, size=u64, begin=int, index=int
 )
-cdef list _cut(list entries, Py_ssize_t count)
+cdef list _cut(Page entries, int count)

@@ -4,12 +4,19 @@ Used within one operation, by `Commit` (stores/rtx/commit.py). It finds a leaf a
 transaction validates the version in which the leaf was read. It need not validate the inner nodes
 on the way: a leaf's fences show that it is the right one. A node that overflows is split as often
 as needed, each time with one more entry for its parent, which is then found from the root.
+
+A split gathers the entries of a node, with the new ones, in a page that has room for more than one
+node (`_gather`). It is private to the handle, and in use within one step. The new nodes are made of
+ranges of its entries. Entries are copied as bytes, and none of them becomes an object of Python.
+
+A merge goes on only while more is likely to be merged: the new node is less than half full, or an
+inner node, or the only child of its parent.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from limpet.shm.endpoint.fabric import hash64
 from limpet.shm.endpoint.layout import NODE_SHIFT
@@ -20,8 +27,7 @@ from limpet.stores.rtx.reads import Staging, object_read, read_place
 from limpet.stores.sherman.layout import EXTENT, SLOTS
 from limpet.stores.sherman.page import Page
 from limpet.stores.sherman.routes import Routes
-from limpet.stores.sherman.trees import Leaf, Trees
-from limpet.stores.sherman.tx_trees import TxTrees
+from limpet.stores.sherman.trees import Leaf, Trees, leaf_of
 from limpet.stores.status import (
     AGAIN,
     AT_ONCE,
@@ -38,9 +44,10 @@ from limpet.stores.vacant import is_vacant
 if TYPE_CHECKING:
     from limpet.stores.staged import Staged
 
-Entries = list[tuple[bytes, bytes, int]]
-
-
+GATHERED: Final = 4
+"""The entries of so many nodes can be gathered: of one, and those of a run that fill two more."""
+GATHERED_MAX: Final = 0xFFF8
+"""Offsets in a page have 16 bits."""
 MERGED_SHARE: Final = 0.75
 """Two nodes with entries are merged only if they fill at most this share of the new one."""
 SHRINKS_MAX: Final = 32
@@ -71,12 +78,13 @@ class TreeWay(Attempt):
         return self
 
 
-def commit_staged(store: Any, commit: Any, stage: Callable[[Any], int]) -> int:
+def commit_staged(store: Any, staging: WriteSet, stage: Callable[[], int]) -> int:
     """Stage a change by `stage`, and commit it: DONE, or the outcome of the step that failed.
     Within an operation."""
+    commit: Any = staging.commit
     try:
         commit.begin(store.link)
-        outcome = stage(store.staging(commit))
+        outcome = stage()
         return commit.run() if outcome == DONE else outcome
     except BaseException:
         commit.abandon()
@@ -86,19 +94,20 @@ def commit_staged(store: Any, commit: Any, stage: Callable[[Any], int]) -> int:
 
 
 def shrink(store: Any, key: bytes) -> None:
-    """Merge the leaf with a neighbour, as long as that can be done.
+    """Merge the leaf with a neighbour, and go on as long as there is likely more to merge.
 
     If every try meets a conflict, or memory is full, the leaf stays; a later merge takes it in.
     """
     scope = store.endpoint.background(True)
     try:
         commit = store.commit()
+        staging = store.staging(commit)
         attempt = 0
         while attempt < SHRINKS_MAX:
             with store.client:
                 store.require_there()
-                outcome = commit_staged(store, commit, lambda staging: staging.shrink(key))
-            if outcome == MISSING:
+                outcome = commit_staged(store, staging, lambda: staging.shrink(key))
+            if outcome == MISSING or (outcome == DONE and not staging.sparse):
                 break
             if outcome == NO_MEMORY:
                 commit.replenish(0, True)
@@ -125,17 +134,32 @@ class WriteSet(Staging):
         """Number of the tree that it is in."""
         self.ended = 0
         """Which key of a run comes next (`stage_run`)."""
+        self.sparse = False
+        """Whether more nodes are likely to be merged after the merge that was staged last."""
+        self.gathered: Page | None = None
+        """Room for the entries of more than one node."""
 
     def stage(self, key: bytes, value: bytes | None, mode: int = PUT) -> int:
         """Stage one key's value, None to delete it: DONE, EXISTS, MISSING or AGAIN."""
-        store = self.store
         self.key = key
         try:
             leaf = self._leaf(key)
         except Busy:
             return AGAIN
+        leaf.page.find(key)
+        return self._change(leaf, key, value, mode)
+
+    def stage_read(self, leaf: Leaf, key: bytes, value: bytes, mode: int) -> int:
+        """The same, in the key's leaf that was read in this operation, and the key looked for."""
+        self.key = key
+        self.tree = leaf.tree
+        self.commit.expect(leaf.at, leaf.lock)
+        return self._change(leaf, key, value, mode)
+
+    def _change(self, leaf: Leaf, key: bytes, value: bytes | None, mode: int) -> int:
+        store = self.store
         at, page = leaf.at, leaf.page
-        index = page.find(key)
+        index = page.found
         if not page.exact and (mode == UPDATE or value is None):
             return MISSING if self._read_as_absent(leaf, key) else AGAIN
         if page.exact and mode == INSERT:
@@ -149,7 +173,7 @@ class WriteSet(Staging):
             self.commit.extents.append((self, at, key, value))
             value, flags = bytes(8), EXTENT
         try:
-            return self._put(at, page, index, (key, value, flags))
+            return self._put(at, page, index, key, value, flags)
         except Busy:
             return AGAIN
 
@@ -161,23 +185,26 @@ class WriteSet(Staging):
         try:
             leaf = self._leaf(self.key)
             at, page = leaf.at, leaf.page
-            entries = page.entries()
             last = page.key(page.count - 1) if page.count else None
-            kept = {entry[0]: entry for entry in entries}
-            room, size, self.ended = 2 * page.size, 0, first
+            merged = self._gather(page)
+            room = min(2 * page.size, merged.size - page.size)
+            size, self.ended = 0, first
             while self.ended < len(keys):
                 key, value = keys[self.ended], values[self.ended]
                 size += 8 + len(key) + len(value)
                 if size > room or page.is_below(key) or len(value) > self.store.value_size:
                     break
-                self._drop_extent(page, page.find(key))
-                kept[key] = (key, value, 0)
+                index = merged.find(key)
+                self._drop_extent(merged, index)
+                if not merged.exact:
+                    merged.insert(index, key, value, 0)
+                elif not merged.set_value(index, value, 0):
+                    raise StoreCorrupt(f"{size} bytes do not fit beside {page.used()}: damaged")
                 self.ended += 1
-            merged = [kept[key] for key in sorted(kept)]
-            if _bytes_of(merged) > page.end - 8 * SLOTS:
+            if merged.used() > page.end - 8 * SLOTS:
                 return self._split(at, page, merged, last is None or last < keys[first])
-            fences = page.low(), page.high()
-            return self._make(at, page.level, fences, page.sibling(), merged)
+            low, high = page.low(), page.high()
+            return self._make(at, page.level, low, high, page.sibling(), merged, 0, merged.count)
         except Busy:
             return AGAIN
 
@@ -201,19 +228,28 @@ class WriteSet(Staging):
         found = object_read(leaf.lock, leaf.pointer, self.store, key)
         return bool(reads.note_object(leaf.at, found))
 
-    def _put(self, at: int, page: Page, index: int, entry: tuple[bytes, bytes, int]) -> int:
+    def _put(self, at: int, page: Page, index: int, key: bytes, value: bytes, flags: int) -> int:
         """Set an entry of a node, the one at `index` if it has the key."""
-        key, value, flags = entry
         if page.exact:
             if page.set_value(index, value, flags):
                 return self._write(at, page)
-            page.remove(index)
         elif page.fits(key, len(value)):
             page.insert(index, key, value, flags)
             return self._write(at, page)
-        entries = page.entries()
-        entries.insert(index, entry)
-        return self._split(at, page, entries, index == page.count)
+        entries = self._gather(page)
+        if page.exact:
+            entries.remove(index)
+        entries.insert(index, key, value, flags)
+        return self._split(at, page, entries, index == entries.count - 1)
+
+    def _gather(self, page: Page) -> Page:
+        """A copy of a node's entries, in a page with room for more; until the next call."""
+        if self.gathered is None:
+            self.gathered = Page(self.endpoint, min(GATHERED * page.size, GATHERED_MAX))
+        gathered = self.gathered
+        gathered.reset(page.level, b"", None, 0)
+        gathered.take(page, 0, page.count)
+        return gathered
 
     def _write(self, at: int, page: Page | None) -> int:
         if self.commit.reads is not None:
@@ -245,7 +281,7 @@ class WriteSet(Staging):
 
     # ---- splits ---------------------------------------------------------------------------------
 
-    def _split(self, at: int, page: Page, entries: Entries, appended: bool) -> int:
+    def _split(self, at: int, page: Page, entries: Page, appended: bool) -> int:
         """Put these entries, too many for one node, into a node and new siblings of it.
 
         `appended`: the new ones come after all others. In the last node of a level more of them are
@@ -253,25 +289,31 @@ class WriteSet(Staging):
         each other.
         """
         low, high, sibling = page.low(), page.high(), page.sibling()
-        room = page.size - 8 * SLOTS
-        fills = appended and high is None
-        pieces = _filled(entries, room, low) if fills else []
+        level, room = page.level, page.size - 8 * SLOTS
+        ends = _filled(entries, room, len(low)) if appended and high is None else []
+        after = 0 if high is None else len(high)
         # A long key that begins a piece may be no fence of a full one before it.
-        if not pieces or not _fit(pieces, room, low, high):
-            pieces = _evened(entries, room, low, high)
+        if not ends or not _fit(entries, ends, room, len(low), after):
+            ends = _evened(entries, room, len(low), after)
         root = self.trees.roots[self.tree]
         nodes = [self._vacant() if at == root else at]
-        nodes += [self._vacant() for _ in pieces[1:]]
-        lows = [low] + [piece[0][0] for piece in pieces[1:]]
-        for index in range(len(pieces) - 1, -1, -1):
-            self._make(nodes[index], page.level, (lows[index], high), sibling, pieces[index])
+        lows = [low]
+        for index in range(len(ends) - 1):
+            nodes.append(self._vacant())
+            lows.append(entries.key(ends[index]))
+        for index in range(len(ends) - 1, -1, -1):
+            begin = ends[index - 1] if index else 0
+            self._make(nodes[index], level, lows[index], high, sibling, entries, begin, ends[index])
             high, sibling = lows[index], nodes[index]
         if at == root:
-            children = [(low, _link(node), 0) for low, node in zip(lows, nodes, strict=True)]
-            return self._make(at, page.level + 1, (low, None), 0, children)
+            above = self._blank().page
+            above.reset(level + 1, low, None, 0)
+            for index in range(len(ends)):
+                above.insert(index, lows[index], _link(nodes[index]), 0)
+            return self._write(at, above)
         outcome = DONE
-        for fence, node in zip(lows[1:], nodes[1:], strict=True):
-            outcome = self.link_above(page.level + 1, fence, node)
+        for index in range(1, len(ends)):
+            outcome = self.link_above(level + 1, lows[index], nodes[index])
             if outcome != DONE:
                 break
         return outcome
@@ -279,25 +321,28 @@ class WriteSet(Staging):
     def link_above(self, level: int, fence: bytes, right: int) -> int:
         """Link the node of that level to a new node, which begins at this fence."""
         leaf = self._inner(fence, level)
-        parent, above = leaf.at, leaf.page
-        return self._put(parent, above, above.find(fence), (fence, _link(right), 0))
+        return self._put(leaf.at, leaf.page, leaf.page.find(fence), fence, _link(right), 0)
 
     def _make(
         self,
         at: int,
         level: int,
-        fences: tuple[bytes, bytes | None],
+        low: bytes,
+        high: bytes | None,
         sibling: int,
-        entries: Entries,
+        entries: Page,
+        begin: int,
+        end: int,
     ) -> int:
+        """Stage a node with the entries of a page from `begin` on, up to `end`."""
         page = self._blank().page
-        page.reset(level, fences[0], fences[1], sibling)
-        page.fill(entries)
+        page.reset(level, low, high, sibling)
+        page.take(entries, begin, end)
         return self._write(at, page)
 
     def _vacant(self) -> int:
         """A vacant object of the tree. Raises StoreFull when there is none."""
-        trees = cast(TxTrees, self.trees)
+        trees: Any = self.trees
         root = trees.roots[self.tree]
         scope = self.endpoint.background(True)
         try:
@@ -313,6 +358,12 @@ class WriteSet(Staging):
         finally:
             self.endpoint.background(scope)
         raise trees.why_full(self.tree)
+
+    def show_leaves(self, routes: Routes) -> None:
+        """Note the leaves that were written by a change that is committed."""
+        for at, page in self.commit.pages.items():
+            if page is not None and page.level == 0:
+                routes.learn(page.low(), at)
 
     # ---- merges ---------------------------------------------------------------------------------
 
@@ -338,21 +389,31 @@ class WriteSet(Staging):
         index = above.find(key)
         left = max(0, index - 1) if above.exact else max(0, index - 2)
         first_at, second_at = above.link(left), above.link(left + 1)
-        first, second = self._read(first_at).page, self._read(second_at).page
+        first = page if first_at == at else self._read(first_at).page
+        second = page if second_at == at else self._read(second_at).page
         if first.sibling() != second_at or first.level != page.level:
             return AGAIN
         low, high, sibling = first.low(), second.high(), second.sibling()
         used = first.used() + second.used() + len(low) + len(high or b"") + 8 * SLOTS
         if used > page.size * (MERGED_SHARE if first.count and second.count else 1):
             return MISSING
-        entries = first.entries() + second.entries()
+        is_last = parent == root and above.count == 2
+        if is_last and high is not None:
+            return AGAIN  # there is another one, to which the root does not link yet
+        merged = self._blank().page
+        if is_last:
+            low, sibling = b"", 0
+        merged.reset(page.level, low, high, sibling)
+        merged.take(first, 0, first.count)
+        merged.take(second, 0, second.count)
+        self.sparse = (
+            page.level > 0 or 2 * merged.used() < merged.size or (above.count == 2 and not is_last)
+        )
         self.commit.write(second_at, None)
-        if parent == root and above.count == 2:
-            if high is not None:
-                return AGAIN  # there is another one, to which the root does not link yet
+        if is_last:
             self.commit.write(first_at, None)
-            return self._make(root, page.level, (b"", None), 0, entries)
-        self._make(first_at, page.level, (low, high), sibling, entries)
+            return self._write(root, merged)
+        self._write(first_at, merged)
         above.remove(left + 1)
         return self._write(parent, above)
 
@@ -418,7 +479,7 @@ class WriteSet(Staging):
 
 def as_staged(page: Page, tree: int, at: int) -> Leaf:
     """A staged node."""
-    leaf = Leaf(page)
+    leaf = leaf_of(page)
     leaf.tree, leaf.at = tree, at
     return leaf
 
@@ -427,71 +488,63 @@ def _link(at: int) -> bytes:
     return at.to_bytes(8, "little")
 
 
-def _size_of(entry: tuple[bytes, bytes, int]) -> int:
-    """Bytes that an entry takes in a node."""
-    return 8 + len(entry[0]) + len(entry[1])
-
-
-def _bytes_of(entries: Entries) -> int:
-    """Bytes that entries take in a node."""
-    size = 0
-    for entry in entries:
-        size += _size_of(entry)
-    return size
-
-
-def _filled(entries: Entries, room: int, low: bytes) -> list[Entries]:
-    """Cut entries of the last node of a level so that each piece but the last one fills a node,
-    which has `room` bytes for them and its fences. `low`: the low fence of the first one."""
-    piece: Entries = []
-    pieces = [piece]
-    used = len(low)
-    for entry in entries:
-        used += _size_of(entry)
+def _filled(entries: Page, room: int, low: int) -> list[int]:
+    """Cut the entries of the last node of a level so that each piece but the last one fills a node,
+    which has `room` bytes for them and its fences: where each piece ends. `low`: bytes of the low
+    fence of the first one."""
+    ends: list[int] = []
+    used, begin = low, 0
+    for index in range(entries.count):
+        size, length = entries.size_of(index), entries.length(index)
+        used += size
         # The key may become the high fence of this piece, or the low one of the next.
-        if piece and used + len(entry[0]) > room:
-            piece = []
-            pieces.append(piece)
-            used = len(entry[0]) + _size_of(entry)
-        piece.append(entry)
-    return pieces
+        if index > begin and used + length > room:
+            ends.append(index)
+            begin = index
+            used = length + size
+    ends.append(entries.count)
+    return ends
 
 
-def _evened(entries: Entries, room: int, low: bytes, high: bytes | None) -> list[Entries]:
+def _evened(entries: Page, room: int, low: int, high: int) -> list[int]:
     """Cut entries into as few pieces as fit nodes with `room` bytes for them and their fences, each
-    of about as many bytes. `low`, `high`: the outer fences. Raises StoreCorrupt if none do."""
+    of about as many bytes: where each piece ends. `low`, `high`: bytes of the outer fences. Raises
+    StoreCorrupt if none do."""
     count = 2
-    while count <= len(entries):
-        pieces = _cut(entries, count)
-        if _fit(pieces, room, low, high):
-            return pieces
+    while count <= entries.count:
+        ends = _cut(entries, count)
+        if _fit(entries, ends, room, low, high):
+            return ends
         count += 1
-    raise StoreCorrupt(f"an entry of {_bytes_of(entries)} bytes is in no node: damaged")
+    raise StoreCorrupt(f"an entry of {entries.used()} bytes is in no node: damaged")
 
 
-def _fit(pieces: list[Entries], room: int, low: bytes, high: bytes | None) -> bool:
+def _fit(entries: Page, ends: list[int], room: int, low: int, high: int) -> bool:
     """Whether each of these pieces fits a node, with its fences."""
-    end = 0 if high is None else len(high)
-    for index in range(len(pieces) - 1, -1, -1):
-        piece = pieces[index]
-        begin = len(piece[0][0]) if index else len(low)
-        if begin + _bytes_of(piece) + end > room:
+    begin, fence = 0, low
+    for index in range(len(ends)):
+        end: int = ends[index]
+        after = high if index == len(ends) - 1 else entries.length(end)
+        size = fence + after
+        for entry in range(begin, end):
+            size += entries.size_of(entry)
+        if size > room:
             return False
-        end = begin
+        begin, fence = end, after
     return True
 
 
-def _cut(entries: Entries, count: int) -> list[Entries]:
+def _cut(entries: Page, count: int) -> list[int]:
     """Cut entries into so many pieces of about as many bytes, none of them empty."""
-    pieces: list[Entries] = []
-    total, passed, begin = float(_bytes_of(entries)), 0.0, 0
-    for index in range(len(entries)):
-        size = _size_of(entries[index])
+    ends: list[int] = []
+    total, passed, begin = float(entries.used()), 0.0, 0
+    for index in range(entries.count):
+        size = entries.size_of(index)
         # A border is at the nearest end of an entry.
-        border = total * (len(pieces) + 1) / count
-        if index > begin and len(pieces) < count - 1 and passed + size / 2.0 >= border:
-            pieces.append(entries[begin:index])
+        border = total * (len(ends) + 1) / count
+        if index > begin and len(ends) < count - 1 and passed + size / 2.0 >= border:
+            ends.append(index)
             begin = index
         passed += size
-    pieces.append(entries[begin:])
-    return pieces
+    ends.append(entries.count)
+    return ends

@@ -70,9 +70,6 @@ UNDECLARED: Final = {
     "limpet.stores.rtx.transaction": """
         OPTIMISTIC
     """,
-    "limpet.stores.sherman.routes": """
-        HINTS_MIN
-    """,
     "limpet.stores.sherman.transactional": """
         SPARED_BLOCKS
     """,

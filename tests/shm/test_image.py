@@ -117,6 +117,42 @@ def test_an_image_gives_pairs_up_to_one_with_a_flag(fabric):
         assert found[-1] == pairs[1]
 
 
+def test_pieces_are_copied_inserted_and_removed(fabric):
+    """The copy of some pieces is changed as a list of them is."""
+    pairs = [(b"a", b"1"), (b"bb", b""), (b"", b""), (b"d", b"4" * 9)]
+    with endpoint_on(fabric, mmap.mmap(-1, SIZE)) as endpoint:
+        source = slotted(endpoint, pairs)
+        image = endpoint.image(256)
+        heap = source.copy_pieces(2, 3, image.words, 1, 250)
+        kept = pairs[1:]
+        assert heap == 250 - sum(len(key) + len(value) for key, value in kept)
+        for index, key, value in ((0, b"A", b""), (4, b"e" * 20, b"5"), (2, b"", b"x")):
+            heap = image.insert_pieces(1, len(kept), index, heap, key, value, 0)
+            kept.insert(index, (key, value))
+            found = []
+            assert image.pairs(1, len(kept), found) == len(kept)
+            assert found == kept
+        while kept:
+            index = len(kept) // 2
+            heap = image.remove_pieces(1, len(kept), index, heap)
+            del kept[index]
+            found = []
+            assert image.pairs(1, len(kept), found) == len(kept)
+            assert found == kept
+        assert heap == 250
+        assert source.copy_pieces(1, 4, image.words, 1, 40) == 0
+        heap = image.insert_pieces(1, 0, 0, 250, b"key", (1 << 63 | 7).to_bytes(8, "little"), 0)
+        assert image.number(heap + 3) == 1 << 63 | 7
+        for refused in (
+            lambda: image.insert_pieces(1, 1, 2, heap, b"", b"", 0),
+            lambda: image.insert_pieces(1, 1, 0, heap, b"", b"x" * 230, 0),
+            lambda: image.remove_pieces(1, 1, 1, heap),
+            lambda: image.number(249),
+        ):
+            with pytest.raises(AddressError):
+                refused()
+
+
 def test_an_image_refuses_what_does_not_fit_it(fabric):
     with endpoint_on(fabric, mmap.mmap(-1, SIZE)) as endpoint:
         for size in (0, 12, -8):

@@ -77,7 +77,7 @@ def test_fabrics_have_the_same_methods_and_signatures():
             assert [(p.name, p.default) for p in ours] == [(p.name, p.default) for p in theirs]
     for name in (
         "checksum", "checksum_buffer", "crc_pair", "fits_word", "flush_features", "hash64",
-        "lowest_bit", "words_bytes", "words_compare", "words_equal", "words_move",
+        "keys_below", "lowest_bit", "words_bytes", "words_compare", "words_equal", "words_move",
         "words_prefetch", "words_put", "words_tagged",
     ):  # fmt: skip
         assert list(inspect.signature(getattr(NATIVE, name)).parameters) == list(
@@ -244,6 +244,15 @@ def test_there_are_hints_only_where_verbs_are_not_overridden(fabric, endpoint):
 
     assert endpoint.hints == (fabric is NATIVE)
     assert not Doubled().hints
+
+
+def test_keys_are_counted_below_a_key_and_up_to_it(fabric):
+    keys = [b"", b"a", b"a\0", b"ab", b"b", b"c" * 20]
+    for count in range(len(keys) + 1):
+        for key in [*keys, b"\0", b"aa", b"bb", b"c" * 19, b"c" * 21]:
+            some = keys[:count]
+            assert fabric.keys_below(some, key, False) == sum(each < key for each in some)
+            assert fabric.keys_below(some, key, True) == sum(each <= key for each in some)
 
 
 def test_words_move_bears_overlaps(fabric):
