@@ -16,7 +16,8 @@ _INSIDE: Final = "inside"
 WAIT_S: Final = 2e-5
 WAIT_MAX_S: Final = 1e-3
 LOOKS: Final = 16
-"""Looks of a waiting thread after which other threads sleep before they enter, so it goes first."""
+"""Looks of a waiting thread after which other threads sleep before they enter, so it goes first;
+and after which it looks whether the operation of the thread that is inside was cut off."""
 AT_ONCE: Final = 4
 """Waiting threads that look within `WAIT_MAX_S`, however many wait: a hundred threads that wake up
 every millisecond would leave the thread that is inside no time to run."""
@@ -71,12 +72,18 @@ class Turns:
         """Wait for our turn. `cut_off` ends an operation that was cut off, whose place we take."""
         if self._waiting:
             time.sleep(2 * WAIT_MAX_S)  # so long that a waiting thread looks meanwhile
-        looks = 0
+        looks = stays = 0
+        seen = None
         # ORDER: thread and frame in one call: after it, an exception leaves a frame to judge by.
         while (holder := self._inside.setdefault(_INSIDE, claim)) is not claim:
-            if is_over(*holder):
+            ours = holder[0] == claim[0]
+            stays = stays + 1 if holder is seen else 0
+            seen = holder
+            # The stack of another thread changes while we walk along it, which CPython does not
+            # always survive: only if that thread has been inside for long.
+            if (ours or stays >= LOOKS) and is_over(*holder):
                 self._take_over(holder, claim, cut_off)
-            elif holder[0] == claim[0]:
+            elif ours:
                 raise ReentrantUse("a limpet handle was used from inside one of its own operations")
             else:
                 looks += 1
