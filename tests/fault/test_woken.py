@@ -410,7 +410,7 @@ LATE: dict[tuple[str, str], int] = {
     ("fusee", "insert"): 1, ("fusee", "update"): 1, ("fusee", "delete"): 0,
     ("swarm", "insert"): 20, ("swarm", "update"): 1, ("swarm", "delete"): 1,
     ("rcuckoo", "insert"): 5, ("rcuckoo", "update"): 5, ("rcuckoo", "delete"): 5,
-    ("rtx-sherman", "insert"): 2, ("rtx-sherman", "update"): 2, ("rtx-sherman", "delete"): 9,
+    ("rtx-sherman", "insert"): 2, ("rtx-sherman", "update"): 2, ("rtx-sherman", "delete"): 10,
     ("loco", "insert"): 5, ("loco", "update"): 3, ("loco", "delete"): 1,
     ("rtx-sherman", "transaction"): 10, ("rtx-race", "transaction"): 4,
     ("lock", "turn"): 2,
