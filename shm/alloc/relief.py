@@ -1,8 +1,9 @@
 """The sources of memory for a client when none is ready: `Relief`.
 
 In this order: the memory of dead clients, its own empty blocks, and blocks that belong to no
-client; then freed memory, once the operations that may be reading it have ended; and, after some
-attempts, unused blocks of living clients (reclaim.py).
+client (from the second attempt on also backups that are astray); then freed memory, once the
+operations that may be reading it have ended; and, after some attempts, unused blocks of living
+clients (reclaim.py).
 """
 
 from __future__ import annotations

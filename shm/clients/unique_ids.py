@@ -4,8 +4,9 @@ A client takes a range of ids by one fetch-and-add on the word `tickets` of the 
 When it ends, or forks, the rest of its range is never used.
 
 Ids end at 2^54: ten million a second last for 57 years. The words of vacant slots have room for all
-of them (stores/vacant.py). Beyond that no key can be deleted any more, and in `race` none put, as
-each object there has an id (stores/stamped.py); every key can still be read.
+of them (stores/vacant.py). Beyond that no key of the other kinds can be deleted any more, and new
+objects of `race`, `rtx-race` and `fusee` have no stamp (stores/stamps.py); every key can still be
+read.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ FIELDS: Final = (
         TICKETS_MAX,
         A_SECOND_MAX,
         LASTS,
-        "nothing can be deleted, or in `race` put, any more; all that is there can be read",
+        "nothing can be deleted any more where slots are numbered; all that is there can be read",
     ),
 )
 

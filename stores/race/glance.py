@@ -47,7 +47,8 @@ client that was declared dead by another host looks at its slot last, as `unpin`
 
 Pools whose memory is not hardware-coherent have no glances, nor have durable ones, where a client
 that reads writes lines back. An object that was written when no unique id was left has no stamp,
-and is read with a pin. The looks of step 2 and 3 are counted in the background, as a pin is.
+and is read with a pin. The looks of step 2 and 3 are counted in the background, as a pin is; so are
+those at the view in a replicated store.
 
 stores/rtx/race.py says what transactions change about this, stores/fusee/glance.py what replicas
 and a cache do.

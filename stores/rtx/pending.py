@@ -39,11 +39,14 @@ class PendingWrites:
         place = self.place_of(key) if self.count else NOT_WRITTEN
         if place >= 0:
             self.values[place] = value
-        elif self.count < len(self.keys):
+        elif self.count < len(self.keys) and self.count < len(self.values):
             self.keys[self.count] = key
             self.values[self.count] = value
             self._added(key)
         else:
+            # a signal handler may have raised between these two, in an earlier transaction
+            del self.keys[self.count :]
+            del self.values[self.count :]
             self.keys.append(key)
             self.values.append(value)
             self._added(key)

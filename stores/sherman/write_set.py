@@ -146,11 +146,10 @@ class WriteSet(Staging):
             leaf = self._leaf(key)
         except Busy:
             return AGAIN
-        leaf.page.find(key)
         return self._change(leaf, key, value, mode)
 
     def stage_read(self, leaf: Leaf, key: bytes, value: bytes, mode: int) -> int:
-        """The same, in the key's leaf that was read in this operation, and the key looked for."""
+        """The same, in the key's leaf, which was read in this operation."""
         self.key = key
         self.tree = leaf.tree
         self.commit.expect(leaf.at, leaf.lock)
@@ -159,7 +158,7 @@ class WriteSet(Staging):
     def _change(self, leaf: Leaf, key: bytes, value: bytes | None, mode: int) -> int:
         store = self.store
         at, page = leaf.at, leaf.page
-        index = page.found
+        index = page.find(key)
         if not page.exact and (mode == UPDATE or value is None):
             return MISSING if self._read_as_absent(leaf, key) else AGAIN
         if page.exact and mode == INSERT:

@@ -401,6 +401,31 @@ def test_who_died_with_an_extent_on_a_lost_node_is_recovered(pools: Any) -> None
     assert tree.pool.audit()["held"] == 0
 
 
+# ---- splits in the operation that found no room ------------------------------------------------
+
+
+@pytest.mark.parametrize("opt2", [False, True])
+@pytest.mark.parametrize("size", [16, 100])
+def test_a_value_that_outgrows_its_leaf_replaces_no_other_keys(
+    pools: Any, size: int, opt2: bool
+) -> None:
+    """Where the key was met before, its leaf was split with the place of the key that had been
+    looked for last: values of more than 16 bytes are extents, and those are always changed so."""
+    store = pools().store(KIND, name="test", value_size=16, opt2=opt2)
+    count = 57  # as many as a leaf has room for
+    expected = {b"k%03d" % number: b"%d" % (number % 10) for number in range(count)}
+    for key, value in expected.items():
+        store.put(key, value)
+    for key in expected:
+        store.get(key)  # now it is known where it is
+    for key in list(expected)[:-1]:
+        expected[key] = bytes(size)
+        store.put(key, expected[key])
+        assert {other: store.get(other) for other in expected} == expected
+    assert dict(store.items()) == expected
+    sound(store)
+
+
 # ---- handles ------------------------------------------------------------------------------------
 
 

@@ -18,6 +18,7 @@ import limpet
 from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.endpoint.slots import PROGRESS
 from limpet.stores.rtx.hash_writes import WriteSet
+from limpet.stores.rtx.pending import PendingWrites
 
 TREE: Final = "rtx-sherman"
 HASH: Final = "rtx-race"
@@ -767,6 +768,16 @@ def add_one(store: Any, key: bytes) -> Callable[[limpet.Transaction], None]:
         tx.put(store, key, b"%d" % (int(tx.get(store, key)) + 1))
 
     return work
+
+
+def test_writes_that_a_signal_handler_has_cut_do_no_harm_to_the_next_transaction() -> None:
+    writes = PendingWrites()
+    writes.keys.append(b"cut")  # and its value was not
+    for number in range(20):
+        writes.write(b"%d" % number, b"v%d" % number)
+    assert writes.keys == [b"%d" % number for number in range(20)]
+    assert writes.values == [b"v%d" % number for number in range(20)]
+    assert [writes.place_of(b"%d" % number) for number in range(20)] == list(range(20))
 
 
 def test_threads_may_share_a_pool_handle(pool: limpet.Pool, store: Any) -> None:
