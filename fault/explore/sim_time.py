@@ -5,6 +5,9 @@ client has a time of its own, in ns; the client whose next verb arrives first at
 goes on, so verbs take effect in the order of their arrival, and the whole run follows from its
 seed.
 
+Gets have pins, as over a network: a get without one (stores/race/glance.py) saves a barrier of the
+processor, and pays for it with looks, each of which would be a message here.
+
 sim_latency.py has the cost of a step.
 """
 
@@ -170,6 +173,8 @@ class TimedClient:
         self.number = number
         self.pool = pool
         self.store = store
+        if getattr(store, "glance", None) is not None:
+            store.glance = None
         self.endpoint = pool.endpoint
         self.endpoint.number = number
         self.greenlet: Any = None

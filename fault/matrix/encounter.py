@@ -6,6 +6,8 @@ nodes are lost, as many as the store survives, and the stopped client goes on. E
 the second client meets the traces of the first. Both have written the key before, so their rows,
 buffers and caches are in use, and each remembers where the key is.
 
+A get that has no pin writes nothing: it is stopped at each word that it reads.
+
 A survivor demands that the clients end as the test ended them; that the history of the key is
 linearizable (linearizability.py), with the survivor's operations before and after recovery, and
 those of a successor, a new client in the killed one's slot; that `check()` holds; that no byte is
@@ -113,11 +115,14 @@ class CountingEndpoint(StoppingEndpoint, verbs=("load", "read_words")):
         """Where a write goes on of which a part is done."""
         self.nodes: set[int] = set()
         """The words that were read since the last `clear`."""
+        self.stops_at_reads = False
+        """Whether the words that it reads are steps, too: for a get that writes nothing."""
 
     def on_verb(self, verb: str, addr: int, words: int) -> int:
         if verb in READS:
             self.nodes.add(addr >> NODE_SHIFT)
-            return words
+            if not self.stops_at_reads:
+                return words
         armed = self.stop_at
         part = super().on_verb(verb, addr, words)
         if armed:
@@ -201,6 +206,8 @@ class EncounterTestbed(StoreTestbed):
             fault = "stop_at" if counts else "fuse"
             setattr(endpoint, fault, steps[number])
             op = (meeting.stopped, meeting.killed)[number]
+            if counts:
+                endpoint.stops_at_reads = op == "get" and getattr(store, "glance", None) is not None
             self.note(number, CALLED, time.monotonic_ns())
             result, read = perform(store, op, (OF_STOPPED, OF_KILLED)[number])
             self.note(number, RETURNED, time.monotonic_ns())
