@@ -374,7 +374,7 @@ def test_drill_matrix_reports_every_dimension() -> None:
 
 @pytest.mark.exhaustive("hundreds of runs")
 def test_drill_matrix_says_how_many_of_the_steps_were_taken() -> None:
-    some = run("drill", "matrix", "rtx-race", "--op", "get", "--limit", "4")
+    some = run("drill", "matrix", "dtx-race", "--op", "get", "--limit", "4")
     assert some.exit_code == 0
     assert "2 of 2" in some.stdout
     assert re.search(r"killed twice +│ +2 of 2 │ +\d+ of \d\d │", some.stdout)
