@@ -77,10 +77,9 @@ def test_who_dies_with_the_lock_of_a_leaf_blocks_others_if_nobody_recovers_it(
 
 
 @pytest.mark.exhaustive("seconds of processes")
-def test_in_an_insert_that_is_far_longer_than_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kind without a crash point where it grows; a split has a log, with many steps."""
-    monkeypatch.setitem(timeline.POINTS, "growth", {})
-    found = timeline.run(Setting("rtx-sherman", "growth", clients=2, **FEW))
+def test_in_an_insert_that_is_far_longer_than_others() -> None:
+    """A kind without a crash point where it grows: a subtable is split word by word."""
+    found = timeline.run(Setting("fusee", "growth", clients=2, **FEW))
     assert (found.point, found.blocked) == (None, 0)
     assert sum(found.survivors[-100:]) > 0
 
