@@ -44,7 +44,7 @@ class Objects:
         self.prefix = 0
         """Bytes of an object before its sizes: some stores have a log entry there, or a stamp."""
         self.stamps: Stamps | None = None
-        """What objects are stamped with, in their first word, if they have a stamp."""
+        """The source of the stamps in the first word of objects; None: they have none."""
         self.whole = False
         """Whether an object can only be written whole, with its value."""
         self.posts = False

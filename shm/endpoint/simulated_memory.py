@@ -1,4 +1,4 @@
-"""What the simulated fabric's memory may do that a plain mapping does not: lose power, be cached.
+"""Memory of the simulated fabric beyond a plain mapping: it may lose power, or be cached.
 
 Memory without hardware coherence. `PrivateCache` is one client's cache for the range of a node that
 is not coherent. Its lines are there from the start and never leave, so they are as stale as

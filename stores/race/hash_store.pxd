@@ -14,13 +14,6 @@ from limpet.stores.race.splitter cimport Splitter
 from limpet.stores.records cimport Objects
 
 cdef u64 ADDRESS_MASK
-cdef u64 FROZEN
-cdef u64 HELD
-cdef u64 HELD_MASK
-cdef int LEFT
-cdef int READY
-cdef u64 REFERENCE_MASK
-cdef u64 TENTATIVE
 cdef u64 HEADER
 cdef u64 OBJECT_MASK
 cdef u64 OWES

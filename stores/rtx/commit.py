@@ -100,7 +100,7 @@ class Commit(Staged):
         self.effort = 0
         """By how many objects the lease is to be longer than for those written."""
         self.writes: list[SlotWrite] = []
-        """What becomes of slots, in the order of their addresses if they are few; those after the
+        """The changes of slots, in the order of their addresses if they are few; those after the
         first `count` are of earlier transactions, to be used again."""
         self.count = 0
         self.inserts = 0
@@ -199,7 +199,7 @@ class Commit(Staged):
         return self._same_epoch
 
     def staging_of(self, store: Any) -> Staging:
-        """What stages the changes to a store in this commit."""
+        """The part that stages the changes to a store in this commit."""
         if self._staged is not store or self._staging is None:
             self._staging, self._staged = store.staging(self), store
         return self._staging

@@ -68,7 +68,7 @@ class Used:
         self.keys = keys
         self.ordered = keys.ordered
         self.written = PendingWrites()
-        """What it is to write there."""
+        """The writes that are to be staged there."""
         self.reading = Reading()
         """Of a store that is not ordered: its reads, one after the other."""
         self.readings: list[Reading] = []

@@ -143,7 +143,7 @@ class Log(EntryLog):
 
     def note(self, entry: Entry) -> None:
         """Append an entry. It is in the log itself at the next `write_down`, or at once, if the log
-        is published. What was allocated for it is in the client journal until then."""
+        is published. The objects allocated for it are in the client journal until then."""
         assert self.noted is not None
         index = len(self.noted)
         place = HEADER + ENTRY * (index - self.written)

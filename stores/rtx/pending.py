@@ -14,7 +14,7 @@ NOT_WRITTEN: Final = -1
 
 
 class PendingWrites:
-    """What a transaction is to write to a store: a value for each key, or None to delete it."""
+    """The writes of a transaction to a store: a value for each key, or None to delete it."""
 
     def __init__(self) -> None:
         self.count = 0

@@ -162,7 +162,7 @@ def names_it_first(write_down: Any) -> Any:
 
 
 def forgets_first(write_down: Any) -> Any:
-    """What the log is to name leaves the client journal before the log is one."""
+    """The objects that the log is to name leave the client journal before the log is one."""
 
     def run(self: Any) -> None:
         self.client.drop_from(1)
