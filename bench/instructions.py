@@ -9,7 +9,8 @@ client depend on the clock.
 
 An insert is of a new key, so it has its share of growth and splits; the keys that are deleted are
 there before. An insert when full, of a cache, evicts another entry. A transaction exchanges the
-values of two keys. A scan is of 100 pairs.
+values of two keys. A scan is of 100 pairs. A view reads a byte of a value in place, a reserve fills
+a value of a key that is there.
 """
 
 from __future__ import annotations
@@ -69,6 +70,8 @@ def operations(subject: str) -> tuple[str, ...]:
         raise ParameterError(f"{subject!r} is not counted; {', '.join(subjects())} are")
     found = ["get", "update", "insert", "delete"]
     cls = store_class(subject)
+    if cls.views:
+        found += ["view", "reserve"]
     if cls.transactional:
         found.append("transaction")
     if cls.ordered:
@@ -212,6 +215,8 @@ def _work(pool: limpet.Pool, subject: str, operation: str, most: int) -> Callabl
         for number in range(most):
             store.put(b"new %016d" % number, VALUE)
         return lambda number: store.delete(b"new %016d" % number)
+    if operation in ("view", "reserve"):
+        return _in_place(store, operation, keys)
     if operation == "scan":
         return lambda number: list(store.scan(keys[number % (KEYS - SCAN)], limit=SCAN))
 
@@ -226,6 +231,18 @@ def _work(pool: limpet.Pool, subject: str, operation: str, most: int) -> Callabl
         pool.transaction(transfer)
 
     return move
+
+
+def _in_place(store: Any, operation: str, keys: list[bytes]) -> Callable[[int], Any]:
+    def look(number: int) -> None:
+        with store.view(keys[number % KEYS]) as value:
+            value[-1]
+
+    def fill(number: int) -> None:
+        with store.reserve(keys[number % KEYS], len(VALUE)) as buffer:
+            buffer[:] = VALUE
+
+    return look if operation == "view" else fill
 
 
 def _on_counter(counter: Any, operation: str) -> Callable[[int], Any]:

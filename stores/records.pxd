@@ -38,6 +38,10 @@ cdef class Objects:
     cpdef int write(self, u64 reference, bytes key, bytes value) except -1
     @cython.locals(sizes=u64, seed=u64)
     cpdef int write_hashed(self, u64 reference, bytes key, bytes value, u64 hashed) except -1
+    @cython.locals(whole=u64)
+    cpdef u64 size_for(self, bytes key, u64 size) except 0
+    cpdef int write_head(self, u64 reference, bytes key, u64 size, u64 digest) except -1
+    cpdef u64 seed(self, bytes key, u64 size) except? 0
     cpdef int load(self, u64 reference) except -1
     @cython.final
     cdef int _load_from(self, u64 reference, u64 address) except -1

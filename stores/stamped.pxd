@@ -11,3 +11,4 @@ cdef u64 STAMP_SIZE
 cdef class StampedObjects(Objects):
     @cython.locals(sizes=u64, seed=u64)
     cpdef int write_hashed(self, u64 reference, bytes key, bytes value, u64 hashed) except -1
+    cpdef int write_head(self, u64 reference, bytes key, u64 size, u64 digest) except -1

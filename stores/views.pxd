@@ -4,7 +4,6 @@ from limpet.shm.endpoint.verbs cimport u64
 from limpet.stores.base cimport Store
 
 cdef int NODE_SHIFT
-cdef u64 OFFSET_MASK
 
 cdef class Block:
     cdef readonly Store store
@@ -16,7 +15,6 @@ cdef class Block:
     cdef object lent
 
     cdef _lend(self, u64 record, u64 address, u64 size, bint writable)
-    cdef _mapping(self)
     cdef bint _take_back(self) except -1
     cdef bint _in_use(self) except -1
     cdef int _let_go(self) except -1

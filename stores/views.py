@@ -20,13 +20,11 @@ block has neither of them: its memoryviews are released in the fork.
 
 from __future__ import annotations
 
-import contextlib
 import os
-import weakref
 from typing import Any
 
-from limpet.shm.endpoint.fabric import Lent, checksum_buffer
-from limpet.shm.endpoint.layout import NODE_SHIFT, OFFSET_MASK
+from limpet.shm.endpoint.fabric import checksum_buffer
+from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.errors import CoherenceError, NodeFailed
 
 
@@ -42,8 +40,8 @@ class Block:
         self.record = 0
         self.node = 0
         self.value: memoryview | None = None
-        self.lent: weakref.ref[Any] | None = None
-        """The owner of the memory that was lent: there as long as something has it."""
+        self.lent: Any = None
+        """The memory that was lent, until nothing has it any longer."""
 
     def _lend(self, record: int, address: int, size: int, writable: bool) -> memoryview:
         store = self.store
@@ -52,9 +50,8 @@ class Block:
         self.node = address >> NODE_SHIFT
         done = False
         try:
-            owner = Lent(self._mapping(), address & OFFSET_MASK, size, writable)
-            self.lent = weakref.ref(owner)
-            self.value = memoryview(owner)
+            self.lent = store.endpoint.lend(address, size, writable)
+            self.value = self.lent.memory()
             _lent.add(self)
             done = True
             return self.value
@@ -62,26 +59,25 @@ class Block:
             if not done:
                 self._let_go()
 
-    def _mapping(self) -> Any:
-        """The mapped memory of the object's node."""
-        for segment in self.store.pool.mapped.segments:
-            if segment.index == self.node:
-                return segment.map
-        raise NodeFailed(self.node, "its memory is mapped no more")
-
     def _take_back(self) -> bool:
         """Release the memory; False: something still has it."""
         value, self.value = self.value, None
-        if value is not None:
-            with contextlib.suppress(BufferError):
-                value.release()
-            del value
         _lent.discard(self)
+        if value is not None:
+            try:
+                value.release()
+            except BufferError:
+                return False
         return not self._in_use()
 
     def _in_use(self) -> bool:
         """Whether something has the memory that was lent."""
-        return self.lent is not None and self.lent() is not None
+        if self.lent is None:
+            return False
+        if not self.lent.end():
+            return True
+        self.lent = None
+        return False
 
     def _let_go(self) -> None:
         """Let the object go, unless this is another client by now."""
@@ -127,7 +123,7 @@ class Reservation(Block):
     """`with store.reserve(key, size) as buffer`."""
 
     def __init__(self, store: Any, key: bytes, size: int) -> None:
-        super().__init__(store, key)
+        Block.__init__(self, store, key)
         self.size = size
         self.reference = 0
 

@@ -18,7 +18,6 @@ __all__ = [
     "BUILD",
     "Endpoint",
     "Image",
-    "Lent",
     "Watched",
     "bit",
     "checksum",

@@ -44,13 +44,12 @@ import time
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-import numpy as np
 from atomics import UINT, atomicview
 
 from limpet.shm.clients.inside import calling_frame
 from limpet.shm.endpoint.portable_dirty import DirtyLines
 from limpet.shm.endpoint.portable_image import Image
-from limpet.shm.endpoint.portable_node import Node, View
+from limpet.shm.endpoint.portable_node import Lent, Node, View
 from limpet.shm.endpoint.portable_turns import Turns
 from limpet.shm.endpoint.portable_words import *  # noqa: F403
 from limpet.shm.endpoint.portable_words import (
@@ -117,16 +116,6 @@ def Watched(mapping: Any, size: int, fd: int = -1) -> memoryview:  # noqa: N802
     if view.readonly or not 1 <= size <= view.nbytes:
         raise AddressError(f"{size} bytes are not within the mapping, or are read-only")
     return view.cast("B")[:size]
-
-
-def Lent(mapping: Any, offset: int, size: int, writable: bool) -> Any:  # noqa: N802
-    """`size` bytes of a mapping as a buffer: it is there as long as something has the buffer."""
-    view = contiguous(mapping)
-    if not 0 <= offset <= view.nbytes or not 0 <= size <= view.nbytes - offset:
-        raise AddressError(f"{size} bytes from byte {offset} on are not within the mapping")
-    found = np.frombuffer(mapping, np.uint8, size, offset) if size else np.empty(0, np.uint8)
-    found.flags.writeable = writable
-    return found
 
 
 def write_summed(
@@ -222,6 +211,14 @@ class Endpoint:
         if not 8 <= size <= view.nbytes or ctypes.addressof(ctypes.c_char.from_buffer(view)) % 64:
             raise AddressError(f"node {node}: the mapping is too small or misaligned")
         self._nodes[node] = Node(node, mapping, size, state)
+
+    def lend(self, addr: int, size: int, writable: bool) -> Lent:
+        """`size` bytes at `addr` for use without verbs: `Lent`. NodeFailed, AddressError: as of a
+        verb."""
+        if not size:  # may be at the very end
+            return Lent(bytearray(), 0, 0, writable)
+        node, offset = self._at(addr, size)
+        return Lent(node.mapping, offset, size, writable)
 
     def watch_states(self, addr: int) -> None:
         """Take the 256 words at `addr` for the nodes' states; a node may be used as long as its

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import errno
 import mmap
+import weakref
 from typing import Any, Final
+
+import numpy as np
 
 WORDWISE: Final = 512
 """Copies up to this size go word by word; larger ones are a memcpy."""
@@ -35,6 +38,26 @@ class View:
 
     def __del__(self) -> None:
         self._context.__exit__(None, None, None)
+
+
+class Lent:
+    """`size` bytes of a mapping from `offset` on, lent to a caller until `end`."""
+
+    __slots__ = ("_array", "_there")
+
+    def __init__(self, mapping: Any, offset: int, size: int, writable: bool) -> None:
+        self._array: Any = np.frombuffer(mapping, np.uint8, size, offset)
+        self._array.flags.writeable = writable
+        self._there = weakref.ref(self._array)
+
+    def memory(self) -> memoryview:
+        """The memory, as a memoryview."""
+        return memoryview(self._array)
+
+    def end(self) -> bool:
+        """Give out no more buffers; whether nothing has one any longer."""
+        self._array = None
+        return self._there() is None
 
 
 class Node:

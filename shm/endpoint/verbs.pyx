@@ -223,6 +223,14 @@ cdef class Endpoint:
         """The state word under which `node` may be used; 0 when it is not attached."""
         return self._map[node].state if 0 <= node <= 255 else 0
 
+    def lend(self, u64 addr, u64 size, bint writable):
+        """`size` bytes at `addr` for use without verbs: `Lent`. NodeFailed, AddressError: as of a
+        verb."""
+        if not size:  # may be at the very end
+            return Lent(bytearray(), 0, 0, writable)
+        self._at(addr, size)
+        return Lent(self._keep[addr >> 40].obj, addr & OFFSET_MASK, size, writable)
+
     def release(self, int node):
         """Forget the mapping of one node, if it is attached."""
         if 0 <= node <= 255:

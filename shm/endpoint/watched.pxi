@@ -41,14 +41,15 @@ cdef class Watched:
 
 
 cdef class Lent:
-    """`size` bytes of a writable mapping from `offset` on, as a buffer: it is there as long as
-    something has the buffer, as weak references to it show. An export of the mapping."""
+    """`size` bytes of a writable mapping from `offset` on, lent to a caller until `end`. An export
+    of the mapping."""
 
     cdef Py_buffer _mapping
     cdef char* _at
     cdef Py_ssize_t _size
     cdef bint _writable
-    cdef object __weakref__
+    cdef bint _ended
+    cdef Py_ssize_t _buffers
 
     def __cinit__(self, mapping, u64 offset, u64 size, bint writable):
         PyObject_GetBuffer(mapping, &self._mapping, PyBUF_SIMPLE | PyBUF_WRITABLE)
@@ -58,8 +59,23 @@ cdef class Lent:
         self._size = size
         self._writable = writable
 
+    def memory(self):
+        """The memory, as a memoryview."""
+        return memoryview(self)
+
+    def end(self):
+        """Give out no more buffers; whether nothing has one any longer."""
+        self._ended = True
+        return not self._buffers
+
     def __getbuffer__(self, Py_buffer* buffer, int flags):
+        if self._ended:
+            raise BufferError("this memory was lent, and was taken back")
         PyBuffer_FillInfo(buffer, self, self._at, self._size, not self._writable, flags)
+        self._buffers += 1
+
+    def __releasebuffer__(self, Py_buffer* buffer):
+        self._buffers -= 1
 
     def __dealloc__(self):
         PyBuffer_Release(&self._mapping)

@@ -1,6 +1,6 @@
 cimport cython
 
-from limpet.shm.endpoint.verbs cimport checksum, u64
+from limpet.shm.endpoint.verbs cimport post_summed, u64, write_summed
 from limpet.stores.records cimport Objects
 from limpet.stores.stamps cimport Stamps
 
@@ -17,10 +17,11 @@ cdef class LoggedObjects(Objects):
     cdef u64 stamp
     cdef u64[::1] entry_word
 
-    @cython.locals(sizes=u64, digest=u64)
+    @cython.locals(sizes=u64, seed=u64)
     cpdef int write_hashed(self, u64 reference, bytes key, bytes value, u64 hashed) except -1
+    cdef int _begin(self, u64 sizes) except -1
     @cython.locals(k=u64, address=u64)
-    cdef int _write_all(self, u64 reference, bytes key, bytes value, u64 digest) except -1
+    cdef int _write_backups(self, u64 reference, bytes key, bytes value) except -1
     @cython.locals(k=u64, address=u64)
     cpdef int mark(self, u64 reference, u64 offset, u64 word) except -1
     @cython.locals(k=u64)

@@ -30,7 +30,7 @@ from __future__ import annotations
 from array import array
 from typing import Any, Final
 
-from limpet.shm.endpoint.fabric import checksum
+from limpet.shm.endpoint.fabric import post_summed, write_summed
 from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.shm.errors import NodeFailed
 from limpet.stores.fusee.marks import BIRTH, BIRTH_MASK, DEATH, ENTRY_SIZE, STAMP_SHIFT
@@ -57,19 +57,23 @@ class LoggedObjects(Objects):
     def write_hashed(self, reference: int, key: bytes, value: bytes, hashed: int) -> None:
         """Write entry and pair to every replica in service; one phase, not waited for."""
         sizes = len(key) | len(value) << 16
-        digest = checksum(value, (hashed + sizes) & MASK)
-        self._write_all(reference, key, value, digest)
+        self._begin(sizes)
+        seed = (hashed + sizes) & MASK
+        if self.posts:
+            post_summed(self.endpoint, reference & ADDRESS_MASK, self.header, 4, key, value, seed)
+        else:
+            write_summed(self.endpoint, reference & ADDRESS_MASK, self.header, 4, key, value, seed)
+        self._write_backups(reference, key, value)
 
-    def _write_all(self, reference: int, key: bytes, value: bytes, digest: int) -> None:
+    def _begin(self, sizes: int) -> None:
+        """Begin the words before the key of a new object: all but the checksum."""
         if self.stamps is not None:
             self.stamp = self.stamps.take() << STAMP_SHIFT & MASK
         self.header[0] = self.stamp | self.birth
-        self.header[2] = len(key) | len(value) << 16
-        self.header[3] = digest
-        if not self.posts:
-            self.endpoint.write_gather(reference & ADDRESS_MASK, self.header, 4, key, value)
-        else:
-            self.endpoint.post_gather(reference & ADDRESS_MASK, self.header, 4, key, value)
+        self.header[2] = sizes
+
+    def _write_backups(self, reference: int, key: bytes, value: bytes) -> None:
+        """Write what the first replica has been given to the others that are in service."""
         for k in range(1, self.heap.replicas(reference)):
             try:
                 address = self.heap.replica(reference, k)

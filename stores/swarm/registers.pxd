@@ -4,6 +4,7 @@ from limpet.shm.endpoint.verbs cimport hash64, u64
 from limpet.stores.fusee.log cimport LoggedObjects
 from limpet.stores.swarm.register cimport area_of
 
+cdef u64 ADDRESS_MASK
 cdef u64 HEADER
 cdef u64 IMAGE_SIZE
 cdef u64 IN_PLACE_LEAST
@@ -19,6 +20,7 @@ cdef class Registers(LoggedObjects):
     cpdef u64 size_of(self, bytes key, bytes value) except 0
     @cython.locals(least=u64, wanted=u64, size_class=int)
     cpdef u64 capacity(self, bytes key, bytes value)
+    @cython.locals(sizes=u64)
     cpdef int write_hashed(self, u64 reference, bytes key, bytes value, u64 hashed) except -1
     @cython.locals(at=u64)
     cpdef u64 word_after_key(self, u64 index) except? 0

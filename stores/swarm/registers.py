@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from limpet.shm.endpoint.fabric import hash64
-from limpet.shm.endpoint.words import LARGE_CLASS
+from limpet.shm.endpoint.words import ADDRESS_MASK, LARGE_CLASS
 from limpet.shm.errors import KeyTooLarge, ValueTooLarge
 from limpet.stores.fusee.log import LoggedObjects
 from limpet.stores.object_layout import HEADER as OBJECT_HEADER
@@ -67,7 +67,11 @@ class Registers(LoggedObjects):
 
     def write_hashed(self, reference: int, key: bytes, value: bytes, hashed: int) -> None:
         """Write entry, key and the register's words, `value`, to every replica in service."""
-        self._write_all(reference, key, value, self._checksum(key, len(key) | len(value) << 16))
+        sizes = len(key) | len(value) << 16
+        self._begin(sizes)
+        self.header[3] = self._checksum(key, sizes)
+        self.endpoint.write_gather(reference & ADDRESS_MASK, self.header, 4, key, value)
+        self._write_backups(reference, key, value)
 
     def word_after_key(self, index: int) -> int:
         """Word 0, the ident, or 1, the capacity, of the register in the image."""
