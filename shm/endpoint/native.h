@@ -195,6 +195,13 @@ static inline void limpet_stream(char *to, const char *from, size_t n) {
 #endif
 }
 
+static inline void limpet_copy_lines(char *to, const char *from, size_t n, int streamed) {
+    if (streamed)
+        limpet_stream(to, from, n);
+    else
+        limpet_copy_in(to, from, n);
+}
+
 /* ORDER: streamed stores are ordered by nothing else; the link comes after them. */
 static inline void limpet_stream_end(void) {
 #if defined(__x86_64__)
@@ -389,10 +396,10 @@ static inline uint64_t limpet_fold(uint64_t a, uint64_t b) {
     return (uint64_t)product ^ (uint64_t)(product >> 64);
 }
 
-/* Of `n` bytes, 1 KiB or more. If there is a `to`, they are streamed there, each block of 1 KiB
- * when it has been summed and is still in a cache. */
-static inline uint64_t limpet_xxh3_streamed(const unsigned char *p, size_t n, uint64_t seed,
-                                            char *to) {
+/* Of `n` bytes, 1 KiB or more. If there is a `to`, they are copied there, each block of 1 KiB when
+ * it has been summed and is still in a cache. */
+static inline uint64_t limpet_xxh3_copied(const unsigned char *p, size_t n, uint64_t seed,
+                                          char *to) {
     size_t copied = to ? -(uintptr_t)to & (LIMPET_LINE - 1) : 0;
     if (to)
         limpet_copy_in(to, p, copied);
@@ -409,13 +416,13 @@ static inline uint64_t limpet_xxh3_streamed(const unsigned char *p, size_t n, ui
             sums[i] = (sums[i] ^ (sums[i] >> 47) ^ words[16 + i]) * 0x9E3779B1U;
         if (to) {
             size_t lines = (1024 * (block + 1) - copied) & ~(size_t)(LIMPET_LINE - 1);
-            limpet_stream(to + copied, (const char *)p + copied, lines);
+            limpet_copy_lines(to + copied, (const char *)p + copied, lines, n >= LIMPET_STREAMED);
             copied += lines;
         }
     }
     if (to) {
         size_t lines = (n - copied) & ~(size_t)(LIMPET_LINE - 1);
-        limpet_stream(to + copied, (const char *)p + copied, lines);
+        limpet_copy_lines(to + copied, (const char *)p + copied, lines, n >= LIMPET_STREAMED);
         copied += lines;
         limpet_copy_in(to + copied, p + copied, n - copied);
         limpet_stream_end();
@@ -431,11 +438,11 @@ static inline uint64_t limpet_xxh3_streamed(const unsigned char *p, size_t n, ui
 }
 
 static uint64_t limpet_xxh3_long(const unsigned char *p, size_t n, uint64_t seed) {
-    return limpet_xxh3_streamed(p, n, seed, NULL);
+    return limpet_xxh3_copied(p, n, seed, NULL);
 }
 
 static uint64_t limpet_xxh3_copy(void *to, const unsigned char *p, size_t n, uint64_t seed) {
-    return limpet_xxh3_streamed(p, n, seed, (char *)to);
+    return limpet_xxh3_copied(p, n, seed, (char *)to);
 }
 
 /* ---- CRC-32C, by the instruction where the CPU has it ---------------------------------------- */

@@ -15,7 +15,6 @@ cdef extern from "native.h":
     void limpet_copy_long(void*, const void*, size_t) noexcept nogil
     Py_ssize_t LIMPET_WORDWISE
     u64 LIMPET_LONG
-    u64 LIMPET_STREAMED
     void limpet_used() noexcept nogil
     void prefetch_line "limpet_prefetch" (const void*, int) noexcept nogil
     u64 limpet_tagged(const void*, size_t, unsigned char) noexcept nogil

@@ -737,7 +737,7 @@ cpdef int write_summed(
     if first is None or second is None or not 0 < count <= words.shape[0] or addr & 7:
         return no_gather(addr, count, first, second)
     cdef u64 n2 = PyBytes_GET_SIZE(second)
-    if n2 < LIMPET_STREAMED or not endpoint._plain or endpoint._armed or endpoint._incoherent:
+    if n2 < LIMPET_LONG or not endpoint._plain or endpoint._armed or endpoint._incoherent:
         words[count - 1] = checksum_of(<const unsigned char*>PyBytes_AS_STRING(second), n2, seed)
         return endpoint.write_gather(addr, words, count, first, second)
     cdef u64 head = <u64>count * 8

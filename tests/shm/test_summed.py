@@ -13,10 +13,12 @@ from limpet.shm.errors import AddressError, NodeFailed
 
 SIZE = 2 << 20
 LONG = 256 << 10
+"""From here on values go past the caches; a quarter of it is copied while it is summed, too."""
+SIZES = (0, 1, 1023, 1025, *(at + more for at in (LONG >> 2, LONG) for more in (-1, 0, 1, 1000)))
 
 
 @pytest.mark.parametrize("start", [64, 72, 4096 - 8])
-@pytest.mark.parametrize("size", [0, 1, 1023, 1025, LONG - 1, LONG, LONG + 1, LONG + 1000, 1 << 20])
+@pytest.mark.parametrize("size", [*SIZES, 1 << 20])
 def test_a_write_has_its_checksum(start: int, size: int) -> None:
     endpoint, mapping = Endpoint(), mmap.mmap(-1, SIZE)
     endpoint.attach(0, mapping, SIZE)

@@ -175,6 +175,19 @@ def test_memory_that_outlives_its_block_is_an_error_and_stays(store: Any, other:
     checked(store)
 
 
+@pytest.mark.skipif(limpet.build == "pure", reason="there the owner of the memory is an array")
+def test_memory_that_was_taken_back_gives_no_buffer(store: Any) -> None:
+    store.put(b"k", b"v" * 100)
+    with store.view(b"k") as seen:
+        owner = seen.obj
+    with pytest.raises(ValueError, match="released"):
+        seen[0]
+    with pytest.raises(BufferError, match="taken back"):
+        memoryview(owner)
+    del seen, owner
+    checked(store)
+
+
 def test_a_handle_holds_only_so_many(store: Any) -> None:
     store.put(b"k", b"v" * 100)
     blocks = [store.view(b"k") for _ in range(RECORDS_COUNT)]
