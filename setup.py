@@ -32,6 +32,7 @@ COMPILED = {
     "limpet.stores.race.index": "limpet/stores/race/index.py",
     "limpet.stores.race.glance": "limpet/stores/race/glance.py",
     "limpet.stores.race.batch": "limpet/stores/race/batch.py",
+    "limpet.stores.race.batch_search": "limpet/stores/race/batch_search.py",
     "limpet.stores.race.batch_puts": "limpet/stores/race/batch_puts.py",
     "limpet.stores.race.slots": "limpet/stores/race/slots.py",
     "limpet.stores.race.splitter": "limpet/stores/race/splitter.py",

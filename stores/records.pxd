@@ -22,6 +22,7 @@ cdef u64 MASK
 cdef class Objects:
     cdef readonly Heap heap
     cdef readonly Endpoint endpoint
+    cdef readonly bint in_place
     cdef readonly Image image
     cdef u64 sizes
     cdef u64[::1] header
@@ -33,6 +34,8 @@ cdef class Objects:
     cdef u64 address
     cdef readonly bint complete
 
+    @cython.locals(made=Objects)
+    cpdef Objects reader(self)
     @cython.locals(size=u64)
     cpdef u64 size_of(self, bytes key, bytes value) except 0
     cpdef int write(self, u64 reference, bytes key, bytes value) except -1

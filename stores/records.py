@@ -36,6 +36,7 @@ class Objects:
         that it loads is linked, and the client has been pinned since before (`Image`)."""
         self.heap = heap
         self.endpoint = heap.endpoint
+        self.in_place = in_place
         self.image = heap.endpoint.image(IMAGE_SIZE, in_place)
         self.sizes = 0
         """The word `sizes` of the object in the image."""
@@ -51,6 +52,12 @@ class Objects:
         """Whether writes are posted: by stores that are written in phases (verbs.pyx)."""
         self.address = 0
         self.complete = False
+
+    def reader(self) -> Objects:
+        """Another reader of the same objects, with a buffer of its own."""
+        made = Objects(self.heap, 1, self.in_place)
+        made.prefix = self.prefix
+        return made
 
     def forget(self) -> None:
         """Forget what was taken ahead for objects that are not written yet."""

@@ -9,6 +9,7 @@ cdef class ReplicatedIndex(Index):
     cpdef int choose_to_read(self, Place place, bytes key) except -1
     cdef int post_locate(self, Place place, u64 hashed) except -1
     cdef int post_choose_to_read(self, Place place, bytes key) except -1
+    cpdef u64 viewed(self) noexcept
     cdef bint post_unpinned(self, Place place, u64 hashed) except -1
     cdef bint read_unpinned(self, Place place) except -1
     cdef int relocate(self, Place place, u64 pointer) except -1

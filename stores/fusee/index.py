@@ -50,6 +50,9 @@ class ReplicatedIndex(Index):
         self.replicated.agree_to_read()
         Index.post_locate(self, place, hash64(key))
 
+    def viewed(self) -> int:
+        return self.replicated.viewed
+
     def post_unpinned(self, place: Place, hashed: int) -> bool:
         """Only where the last operation with a pin left off: with its view, if that was settled,
         and by a pointer that it has seen (glance.py)."""

@@ -17,6 +17,7 @@ cdef class LoggedObjects(Objects):
     cdef u64 stamp
     cdef u64[::1] entry_word
 
+    cpdef Objects reader(self)
     @cython.locals(sizes=u64, seed=u64)
     cpdef int write_hashed(self, u64 reference, bytes key, bytes value, u64 hashed) except -1
     cdef int _begin(self, u64 sizes) except -1

@@ -54,6 +54,9 @@ class LoggedObjects(Objects):
         self.entry_word = array("Q", [0])
         self.birth = 0
 
+    def reader(self) -> Objects:
+        return LoggedObjects(self.heap, 1)
+
     def write_hashed(self, reference: int, key: bytes, value: bytes, hashed: int) -> None:
         """Write entry and pair to every replica in service; one phase, not waited for."""
         sizes = len(key) | len(value) << 16

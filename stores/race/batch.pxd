@@ -1,10 +1,11 @@
 cimport cython
 
-from limpet.shm.endpoint.verbs cimport u64
+from limpet.shm.endpoint.verbs cimport hash64, u64
 
 cdef int BATCH
 cdef int CLIENT_JOURNAL_SIZE
 cdef int HEADER
+cdef int LEFT
 cdef int MADE
 cdef int READY
 cdef int ROWS_MAX
@@ -25,6 +26,7 @@ cdef class Batch:
     cdef readonly u64[::1] updates
     cdef readonly u64[::1] desired
     cdef readonly u64[::1] places
+    cdef readonly u64[::1] tickets
     cdef readonly u64[::1] references
     cdef readonly int width
 
@@ -39,5 +41,7 @@ cdef class Batch:
     cdef bint taken(self, int row, u64 slot) except -1
     @cython.locals(places=int, updates=int, row=int)
     cdef int fit(self) except -1
+    @cython.locals(row=int)
+    cpdef int leave_ready(self) except -1
     @cython.locals(row=int)
     cdef int leave_out(self, Py_ssize_t start, list left) except -1

@@ -1,14 +1,17 @@
 """The keys of one batch of puts to a hash store: `Batch`.
 
-A batch has each phase of a single put once (batch_puts.py):
+A batch has each phase of a single put once, and the verbs of a phase are posted: one exchange with
+all nodes concerned (batch_puts.py):
 
-    1. all entries of the directory, with prefetch of the buckets; all buckets, with prefetch of the
-       objects; all objects with a matching fingerprint
+    1. all entries of directories and all buckets; then all objects with a matching fingerprint
+       (batch_search.py)
     2. memory for all new objects; their pairs in the client journal, with the slot that will link
-       them and the object that they replace; all used bits; all objects
-    3. all slots, by one CAS each; and for inserts, which are tentative then, all buckets again and
-       one more CAS each (slots.py)
-    4. all replaced objects are freed; their pairs leave the client journal
+       them and the object that they replace; all used bits
+    3. all objects, and all slots, by one CAS each; and for inserts, which are tentative then, all
+       buckets again. An object, its slot and its buckets are on one node, which does them in this
+       order
+    4. for inserts one more CAS each (slots.py)
+    5. all replaced objects are freed; their pairs leave the client journal
 
 Each key is in one row. Equal keys never share a batch: it ends before the second of them. So the
 keys of a batch are independent of each other, and the last value of a key that is there twice is
@@ -35,9 +38,10 @@ from __future__ import annotations
 from array import array
 from typing import Any, Final
 
+from limpet.shm.endpoint.fabric import hash64
 from limpet.shm.endpoint.slots import CLIENT_JOURNAL_SIZE
 from limpet.stores.object_layout import HEADER
-from limpet.stores.status import BATCH, MADE, READY
+from limpet.stores.status import BATCH, LEFT, MADE, READY
 
 ROWS_MAX: Final = CLIENT_JOURNAL_SIZE - 1
 UPDATES_MAX: Final = ROWS_MAX // 2
@@ -72,13 +76,15 @@ class Batch:
         """The word of the slot afterwards."""
         self.places = array("Q", bytes(8 * ROWS_MAX))
         """The place of the new object in the client journal; the next one is the old object's."""
+        self.tickets = array("Q", bytes(8 * ROWS_MAX))
+        """The result of the CAS of the slot, after `wait`."""
         self.references = array("Q", bytes(8 * ROWS_MAX))
         """The objects of a step, as `Heap` takes them."""
         self.width = UPDATES_MAX
 
     def take_in(self, pairs: Any, start: int, prefix: int) -> int:
         """Take pairs in from `start` on; how many there are. `prefix`: bytes of an object before
-        its header. The hashes are not there yet."""
+        its header."""
         count = 0
         end = min(len(pairs), start + self.width)
         while start < end:
@@ -91,6 +97,9 @@ class Batch:
             key, value = pair
             size = prefix + HEADER + (len(key) + 7 & ~7) + len(value)
             if size > SIZE_MAX:
+                break
+            self.hashes[count] = hash64(key)
+            if self.repeats(count):
                 break
             self.keys[count] = key
             self.values[count] = value
@@ -134,6 +143,12 @@ class Batch:
                     break
         self.width = UPDATES_MAX if updates else ROWS_MAX
         return self.count
+
+    def leave_ready(self) -> None:
+        """Have the rows that are to be changed be LEFT."""
+        for row in range(self.count):
+            if self.states[row] == READY:
+                self.states[row] = LEFT
 
     def leave_out(self, start: int, left: list[int]) -> None:
         """Append to `left` the places, from `start` on, of the pairs that are not put. Forget the

@@ -4,6 +4,7 @@ from limpet.shm.alloc.allocator cimport Allocator
 from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.stores.race.batch cimport Batch
+from limpet.stores.race.batch_search cimport BatchSearch
 from limpet.stores.race.index cimport Index, Place
 from limpet.stores.race.slots cimport Slots
 from limpet.stores.records cimport Objects
@@ -18,6 +19,7 @@ cdef u64 REFERENCE_MASK
 cdef u64 TENTATIVE
 
 cdef class BatchPuts:
+    cdef readonly BatchSearch search
     cdef readonly Index index
     cdef readonly Objects objects
     cdef readonly Slots slots
@@ -27,10 +29,12 @@ cdef class BatchPuts:
     cdef readonly int replicas
     cdef public Batch batch
 
-    @cython.locals(batch=Batch, end=Py_ssize_t)
-    cdef Py_ssize_t put(self, Place place, pairs, Py_ssize_t start, list left) except -1
-    @cython.locals(index=Index, row=int, reads=bint, slot=u64, word=u64, room=int)
-    cpdef int find_all(self, Place place, Batch batch) except -1
+    @cython.locals(batch=Batch, end=Py_ssize_t, ready=bint)
+    cdef Py_ssize_t put(self, pairs, Py_ssize_t start, list left) except -1
+    @cython.locals(index=Index, search=BatchSearch, row=int, place=Place, slot=u64, word=u64)
+    cpdef int find_all(self, Batch batch) except -1
+    @cython.locals(index=Index, room=int)
+    cdef int _find_room(self, Place place, Batch batch, int row) except -1
     @cython.locals(
         client=Client, allocator=Allocator, slots=Slots, row=int, count=int, reference=u64,
         link=u64, old=u64,

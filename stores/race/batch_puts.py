@@ -7,10 +7,10 @@ from typing import Any
 from limpet.shm.endpoint.words import ADDRESS_MASK, HELD, HELD_MASK, REFERENCE_MASK, TENTATIVE
 from limpet.shm.errors import LimpetError
 from limpet.stores.race.batch import Batch
-from limpet.stores.race.index import Index, Place
+from limpet.stores.race.batch_search import BatchSearch
+from limpet.stores.race.index import Place
 from limpet.stores.race.layout import FROZEN
 from limpet.stores.race.slots import Slots
-from limpet.stores.records import Objects
 from limpet.stores.status import LEFT, READY
 
 
@@ -18,89 +18,79 @@ class BatchPuts:
     """Puts the pairs of a batch to a hash store that has these parts."""
 
     def __init__(
-        self,
-        index: Index,
-        objects: Objects,
-        slots: Slots,
-        allocator: Any,
-        client: Any,
-        replicas: int,
+        self, search: BatchSearch, slots: Slots, allocator: Any, client: Any, replicas: int
     ) -> None:
-        self.index = index
-        self.objects = objects
+        self.search = search
+        self.index = search.index
+        self.objects = self.index.objects
         self.slots = slots
         self.allocator = allocator
         self.client = client
-        self.endpoint = index.endpoint
+        self.endpoint = self.index.endpoint
         self.replicas = replicas
         self.batch = Batch()
 
-    def put(self, place: Place, pairs: Any, start: int, left: list[int]) -> int:
+    def put(self, pairs: Any, start: int, left: list[int]) -> int:
         """In an operation: put the pairs from `start` on that make a batch; which pair comes next.
         Those to be put one by one are appended to `left`."""
         batch = self.batch
         if batch.take_in(pairs, start, self.objects.prefix) < 2:
             left.append(start)
             return start + 1
+        ready = False
         try:
-            self.find_all(place, batch)
+            self.find_all(batch)
             batch.fit()
             self.make_all(batch)
-            self.slots.change_all(place, batch)
+            ready = True
         except LimpetError:
-            # The keys whose slots are not changed are put one by one: the key that has met the
-            # error meets it again, after those before it.
+            # All keys are put one by one: the key that has met the error meets it again, after
+            # those before it.
             pass
+        if ready:
+            self.slots.change_all(self.search, batch)
         end = start + batch.count
         batch.leave_out(start, left)
         return end
 
-    def find_all(self, place: Place, batch: Batch) -> None:
+    def find_all(self, batch: Batch) -> None:
         """Find the slot of each row, or a vacant one. A row that has to wait, or for which there is
         no room, is LEFT."""
-        index = self.index
+        index, search = self.index, self.search
+        search.locate_to_write(batch.hashes, batch.count)
+        search.match_all(batch.keys, batch.count)
         for row in range(batch.count):
-            index.choose(place, batch.keys[row])
-            batch.hashes[row] = place.hash
-            if batch.repeats(row):
-                batch.end(row)
-                break
-            index.keep(place, row)
+            place = search.places[row]
             batch.nodes[row] = index.node_of(place.table)
             batch.heads[row] = place.head
-        index.end_choosing(place)
-        reads = False
-        for row in range(batch.count):
-            index.select(place, row)
-            index.read_row(place, row)
-            if index.prefetch_objects(row):
-                reads = True
-        self.endpoint.wait()
-        for row in range(batch.count):
-            index.select(place, row)
-            slot = index.match(place, batch.keys[row], row, False)
+            slot = search.slots[row]
             batch.slots[row] = slot
             batch.updates[row] = slot != 0
-            if slot:
+            if not self.slots.takes_batches(place):
+                batch.states[row] = LEFT
+            elif slot:
                 word = batch.words[row] = place.word
                 if word & FROZEN or word & HELD_MASK == HELD:
                     batch.states[row] = LEFT
-                continue
-            room = -1 if place.busy else index.room_in(place, row)
-            while room >= 0 and batch.taken(row, index.address(place, room)):
-                index.words[32 * row + room] = TENTATIVE  # so that it is no room for this row
-                room = index.room_in(place, row)
-            if room < 0:
-                batch.states[row] = LEFT
             else:
-                batch.slots[row] = index.address(place, room)
-                batch.words[row] = index.words[32 * row + room]
-        if reads:
-            self.endpoint.wait()
+                self._find_room(place, batch, row)
+
+    def _find_room(self, place: Place, batch: Batch, row: int) -> None:
+        """Find a vacant slot for this row that no earlier row has."""
+        index = self.index
+        room = -1 if place.busy else index.room_in(place, row)
+        while room >= 0 and batch.taken(row, index.address(place, room)):
+            index.words[32 * row + room] = TENTATIVE  # so that it is no room for this row
+            room = index.room_in(place, row)
+        if room < 0:
+            batch.states[row] = LEFT
+        else:
+            batch.slots[row] = index.address(place, room)
+            batch.words[row] = index.words[32 * row + room]
 
     def make_all(self, batch: Batch) -> None:
-        """Make the new objects of all rows, with their pairs in the client journal. A row for which
-        no memory is ready is LEFT."""
+        """Make the new objects of all rows, with their pairs in the client journal. The batch ends
+        at a row for which no memory is ready; such a row is LEFT if it is the first."""
         client, allocator, slots = self.client, self.allocator, self.slots
         allocator.begin_batch()
         count = 0
@@ -109,6 +99,9 @@ class BatchPuts:
                 continue
             reference = allocator.next_object(batch.nodes[row], batch.sizes[row], self.replicas)
             if not reference:
+                if count:
+                    batch.end(row)  # the next batch begins with it
+                    break
                 batch.states[row] = LEFT
                 continue
             self.endpoint.prefetch(reference & ADDRESS_MASK, batch.sizes[row], True)

@@ -6,6 +6,7 @@ from limpet.shm.alloc.allocator cimport Allocator
 from limpet.shm.clients.client cimport Client
 from limpet.stores.base cimport Store, as_bytes
 from limpet.stores.race.batch_puts cimport BatchPuts
+from limpet.stores.race.batch_search cimport BatchSearch
 from limpet.stores.race.check cimport Check
 from limpet.stores.race.glance cimport Glance
 from limpet.stores.race.index cimport Index, Place, is_valid
@@ -38,6 +39,7 @@ cdef class HashStore(Store):
     cdef public Splitter splitter
     cdef public Check checker
     cdef readonly Place place
+    cdef readonly BatchSearch search
     cdef public BatchPuts puts
     cdef readonly int replicas
     cdef public Glance glance
@@ -71,7 +73,10 @@ cdef class HashStore(Store):
     @cython.locals(holds=ClientHolds)
     cpdef let_go_of(self, u64 record)
     cdef u64 seal(self, bytes key, bytes value) except? 0
-    @cython.locals(row=int, key=bytes, index=Index, decided=bint, slot=u64)
+    @cython.locals(
+        row=int, count=int, index=Index, search=BatchSearch, decided=bint, slot=u64,
+        found_at=Place, reader=Objects,
+    )
     cdef bint search_batch(self, Place place, list keys, list found) except -1
     @cython.locals(slot=u64)
     cdef int delete_once(self, Place place, bytes key) except -1

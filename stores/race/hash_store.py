@@ -24,6 +24,7 @@ from limpet.shm.errors import LimpetError, StoreFull
 from limpet.stores.base import Store, as_bytes
 from limpet.stores.object_layout import HEADER
 from limpet.stores.race.batch_puts import BatchPuts
+from limpet.stores.race.batch_search import BatchSearch
 from limpet.stores.race.check import Check
 from limpet.stores.race.glance import UNPROVEN, Glance
 from limpet.stores.race.index import Index, Place, is_valid
@@ -64,6 +65,7 @@ class HashStore(Store):
         self.checker = check
         self.place = Place()
         """The place of the running operation."""
+        self.search = BatchSearch(index)
         self.puts: BatchPuts | None = None
         """The puts of a batch, if it has them (`batches_puts`)."""
         self.replicas = splitter.replicas
@@ -80,9 +82,7 @@ class HashStore(Store):
     def batches_puts(self) -> None:
         """From now on `put_many` makes batches. Not for a store whose single puts have steps of
         their own. Called when the store is made."""
-        self.puts = BatchPuts(
-            self.index, self.objects, self.slots, self.allocator, self.client, self.replicas
-        )
+        self.puts = BatchPuts(self.search, self.slots, self.allocator, self.client, self.replicas)
 
     def replaced(self, node: int) -> None:
         self.index.replaced(node)
@@ -305,32 +305,27 @@ class HashStore(Store):
             self.client.leave()
 
     def search_batch(self, place: Place, keys: list[bytes], found: list[bytes | None]) -> bool:
-        """Append the values of at most BATCH keys: the reads of a phase overlap.
+        """Append the values of at most BATCH keys; 2 round trips, or one more for keys that have
+        the fingerprint of another key.
 
         False: some of the Nones are undecided, as `place.busy` was set.
         """
-        index = self.index
-        for row, key in enumerate(keys):
-            index.choose_to_read(place, key)
-            index.keep(place, row)
-        index.end_choosing(place)
-        for row in range(len(keys)):
-            index.select(place, row)
-            index.read_row(place, row)
-            index.prefetch_objects(row)
-        self.endpoint.wait()
+        index, search = self.index, self.search
+        count = len(keys)
+        search.locate_to_read(keys, count)
+        search.match_all(keys, count)
         decided = True
-        for row, key in enumerate(keys):
-            index.select(place, row)
-            slot = index.match(place, key, row, False)
+        for row in range(count):
+            found_at = search.places[row]
+            slot = search.slots[row]
             if self.endpoint.durable:
-                index.depend(place, slot)
+                index.depend(found_at, slot)
             if slot:
-                found.append(self.objects.value())
+                reader = search.readers[row]
+                found.append(reader.value())
             else:
                 found.append(None)
-                decided = decided and not place.busy
-        self.endpoint.wait()
+                decided = decided and not found_at.busy
         return decided
 
     def delete(self, key: Any) -> None:
@@ -474,7 +469,7 @@ class HashStore(Store):
         try:
             if self.client.drops != self.drops:
                 self.require_there()
-            end = self.puts.put(self.place, pairs, start, left)  # type: ignore[union-attr]
+            end = self.puts.put(pairs, start, left)  # type: ignore[union-attr]
             self.operations += end - start - len(left)
         finally:
             self.client.leave()

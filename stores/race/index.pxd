@@ -84,6 +84,7 @@ cdef class Index:
     cdef int locate(self, Place place, u64 hashed) except -1
     @cython.locals(pointer=u64)
     cdef int post_locate(self, Place place, u64 hashed) except -1
+    cpdef u64 viewed(self) noexcept
     cdef bint post_unpinned(self, Place place, u64 hashed) except -1
     cdef bint read_unpinned(self, Place place) except -1
     @cython.final
@@ -134,6 +135,8 @@ cdef class Index:
     @cython.final
     @cython.locals(left=u64, index=int, word=u64, reference=u64, found=bint)
     cdef u64 match(self, Place place, bytes key, int row, bint phases) except? 0
+    @cython.final
+    cdef u64 tagged_in(self, int row) noexcept
     @cython.final
     @cython.locals(left=u64, found=u64, index=int)
     cdef u64 candidates(self, int row) except? 0

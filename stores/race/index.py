@@ -265,6 +265,10 @@ class Index:
         else:
             place.base = 0
 
+    def viewed(self) -> int:
+        """The view of the nodes by which places are worked out; 0: there are no views."""
+        return 0
+
     def post_unpinned(self, place: Place, hashed: int) -> bool:
         """As `post_locate`, in a get without a pin (glance.py). False: it needs one."""
         if self.endpoint.failed(self.tables[(hashed >> 32) * self.subtables >> 32]):
@@ -512,6 +516,10 @@ class Index:
                 place.busy = 0
                 return self.address(place, index)
         return 0
+
+    def tagged_in(self, row: int) -> int:
+        """Of the words of a row, those that have the key's fingerprint, as bits."""
+        return self.tagged[row]
 
     def candidates(self, row: int) -> int:
         """Of the slots in a row, those that are valid and have the key's fingerprint, as bits."""

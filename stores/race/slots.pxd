@@ -3,10 +3,12 @@ cimport cython
 from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.verbs cimport Endpoint, lowest_bit, u64
 from limpet.stores.race.batch cimport Batch
+from limpet.stores.race.batch_search cimport BatchSearch
 from limpet.stores.race.index cimport Index, Place
 from limpet.stores.records cimport Objects
 
 cdef u64 FROZEN
+cdef int NODE_SHIFT
 cdef u64 PATIENCE
 cdef u64 REFERENCE_MASK
 cdef u64 SLOTS
@@ -32,12 +34,17 @@ cdef class Slots:
     cdef u64 old_link_of(self, u64 link) noexcept
     cpdef int begin_changes(self) except -1
     cpdef int end_changes(self) except -1
-    @cython.locals(endpoint=Endpoint, row=int, inserts=int, word=u64, desired=u64)
-    cpdef int change_all(self, Place place, Batch batch) except -1
-    @cython.locals(
-        endpoint=Endpoint, index=Index, row=int, reads=bint, desired=u64, tentative=u64
-    )
-    cpdef int _decide_all(self, Place place, Batch batch) except -1
+    cpdef bint takes_batches(self, Place place) noexcept
+    @cython.locals(endpoint=Endpoint, row=int, inserts=int, place=Place)
+    cpdef int change_all(self, BatchSearch search, Batch batch) except -1
+    @cython.locals(slot=u64, word=u64, tentative=u64, place=Place)
+    cdef int _post_change(self, BatchSearch search, Batch batch, int row) except -1
+    @cython.locals(row=int, slot=u64)
+    cpdef int end_phase(self, Batch batch) except -1
+    @cython.locals(endpoint=Endpoint, row=int, place=Place, won=bint)
+    cpdef int _decide_all(self, BatchSearch search, Batch batch) except -1
+    @cython.locals(desired=u64)
+    cdef int _post_decision(self, Batch batch, int row) except -1
     @cython.locals(left=u64, at=int, word=u64)
     cpdef bint _has_rival(self, Place place, int row, u64 slot) except -1
     @cython.locals(row=int, count=int)

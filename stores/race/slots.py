@@ -33,8 +33,11 @@ from __future__ import annotations
 from typing import Any, Final
 
 from limpet.shm.endpoint.fabric import lowest_bit
+from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.words import REFERENCE_MASK, TENTATIVE
+from limpet.shm.errors import LimpetError, NodeFailed
 from limpet.stores.race.batch import Batch
+from limpet.stores.race.batch_search import BatchSearch
 from limpet.stores.race.index import Index, Place
 from limpet.stores.race.layout import FROZEN, SLOTS
 from limpet.stores.status import AGAIN, DONE, FULL, LEFT, MADE, READY
@@ -86,79 +89,110 @@ class Slots:
     def end_changes(self) -> None:
         """They are done."""
 
-    def change_all(self, place: Place, batch: Batch) -> None:
+    def takes_batches(self, place: Place) -> bool:
+        """Whether a slot of this key may be changed in a batch."""
+        return True
+
+    def change_all(self, search: BatchSearch, batch: Batch) -> None:
         """Do for the READY rows of a batch what `replace` and `insert` do for one slot. The new
-        objects are written, all pairs are in the client journal. Those that succeed are MADE."""
+        objects are posted, all pairs are in the client journal. Those that succeed are MADE."""
         endpoint = self.endpoint
-        inserts = 0
         if endpoint.durable:
             # ORDER: the new objects are written, and persist, before a slot links to them.
             endpoint.wait()
             endpoint.persist()
         self.begin_changes()
         for row in range(batch.count):
+            if batch.states[row] == READY:
+                self._post_change(search, batch, row)
+        self.end_phase(batch)
+        self.end_changes()
+        inserts = 0
+        for row in range(batch.count):
             if batch.states[row] != READY:
                 continue
-            word = batch.words[row]
-            desired = batch.desired[row]
-            if not batch.updates[row]:
-                desired |= TENTATIVE
-            # LINEARIZES: update; an insert is tentative
-            if endpoint.cas(batch.slots[row], word, desired) != word:
+            if endpoint.result(batch.tickets[row]) != batch.words[row]:
                 batch.states[row] = LEFT
             elif batch.updates[row]:
                 batch.states[row] = MADE
             else:
+                place = search.places[row]
+                self.index.row_arrived(place, row)
                 inserts += 1
-        self.end_changes()
         if inserts:
-            self._decide_all(place, batch)
-        else:
-            endpoint.wait()
+            self._decide_all(search, batch)
         if not endpoint.durable:
             self._free_replaced(batch)
 
-    def _decide_all(self, place: Place, batch: Batch) -> None:
+    def _post_change(self, search: BatchSearch, batch: Batch, row: int) -> None:
+        """Post the CAS that changes the slot of a row, or fills it, which is tentative then."""
+        slot, word = batch.slots[row], batch.words[row]
+        try:
+            if batch.updates[row]:
+                # LINEARIZES: update
+                batch.tickets[row] = self.endpoint.post_cas(slot, word, batch.desired[row])
+            else:
+                tentative = batch.desired[row] | TENTATIVE
+                batch.tickets[row] = self.endpoint.post_cas(slot, word, tentative)
+                # ORDER: the buckets after the CAS, which is on the same node.
+                place = search.places[row]
+                self.index.post_row(place, row)
+        except NodeFailed:
+            batch.states[row] = LEFT
+
+    def end_phase(self, batch: Batch) -> None:
+        """End a phase. The rows that have their slots on a lost node are LEFT: put singly, they
+        raise the error, after those before them."""
+        try:
+            self.endpoint.wait()
+        except NodeFailed as error:
+            for row in range(batch.count):
+                slot = batch.slots[row]
+                if slot >> NODE_SHIFT == error.node or self.endpoint.failed(slot):
+                    batch.states[row] = LEFT
+
+    def _decide_all(self, search: BatchSearch, batch: Batch) -> None:
         """Decide the inserts of a batch; those that may not be decided are LEFT."""
         endpoint = self.endpoint
-        index = self.index
         for row in range(batch.count):
             if batch.states[row] == READY:
-                index.select(place, row)
-                index.read_row(place, row)
-        endpoint.wait()
-        reads = False
+                search.consider(row)
+        try:
+            search.match(batch.keys, batch.count)
+        except LimpetError:
+            batch.leave_ready()  # as in `BatchPuts.put`
         for row in range(batch.count):
             if batch.states[row] != READY:
                 continue
-            index.select(place, row)
-            reads = reads or index.candidates(row) != 0
-            if (
-                index.match(place, batch.keys[row], row, False)
-                or place.busy
-                or self._has_rival(place, row, batch.slots[row])
-            ):
+            place = search.places[row]
+            if search.slots[row] or place.busy or self._has_rival(place, row, batch.slots[row]):
                 batch.states[row] = LEFT
             elif endpoint.durable:
-                index.depend(place, 0)
-        if reads:
-            endpoint.wait()
+                self.index.depend(place, 0)
         if endpoint.durable:
             # ORDER: as in `insert`
             endpoint.persist()
         self.begin_changes()
         for row in range(batch.count):
-            if batch.states[row] != READY:
-                continue
-            desired = batch.desired[row]
-            tentative = desired | TENTATIVE
-            # LINEARIZES: insert
-            if endpoint.cas(batch.slots[row], tentative, desired) == tentative:
-                batch.states[row] = MADE
-            else:
-                batch.states[row] = LEFT
+            if batch.states[row] == READY:
+                self._post_decision(batch, row)
+        self.end_phase(batch)
         self.end_changes()
-        endpoint.wait()
+        for row in range(batch.count):
+            if batch.states[row] == READY:
+                won = endpoint.result(batch.tickets[row]) == batch.desired[row] | TENTATIVE
+                batch.states[row] = MADE if won else LEFT
+
+    def _post_decision(self, batch: Batch, row: int) -> None:
+        """Post the CAS that decides an insert."""
+        desired = batch.desired[row]
+        try:
+            # LINEARIZES: insert
+            batch.tickets[row] = self.endpoint.post_cas(
+                batch.slots[row], desired | TENTATIVE, desired
+            )
+        except NodeFailed:
+            batch.states[row] = LEFT
 
     def _has_rival(self, place: Place, row: int, slot: int) -> bool:
         """Whether an undecided insert may be of the key of this row: it has the fingerprint. Then

@@ -99,7 +99,7 @@ def batches_with(**phases: Any) -> Callable[[Any], int]:
     def batches_puts(self: Any) -> int:
         HashStore.batches_puts(self)
         own = self.puts
-        self.puts = made(own.index, own.objects, own.slots, own.allocator, own.client, own.replicas)
+        self.puts = made(own.search, own.slots, own.allocator, own.client, own.replicas)
         return 0
 
     return batches_puts
@@ -139,7 +139,7 @@ class FreesWithoutPlace(Slots):  # type: ignore[misc]
 class DecidesAtOnce(Slots):  # type: ignore[misc]
     """Inserts of a batch are decided without a look whether another slot has the key."""
 
-    def _decide_all(self, place: Any, batch: Any) -> int:
+    def _decide_all(self, search: Any, batch: Any) -> int:
         for row in range(batch.count):
             if batch.states[row] == READY:
                 slot, desired = batch.slots[row], batch.desired[row]
@@ -179,8 +179,8 @@ def test_a_batch_is_pinned_from_its_first_phase_to_its_last(lets_go: bool) -> No
     """Between two phases another client replaces a key's object, and wants memory for many more.
     The batch has noted the old object; if that is used again, the batch frees another key's."""
 
-    def find_all(self: Any, place: Any, batch: Any) -> int:
-        BatchPuts.find_all(self, place, batch)
+    def find_all(self: Any, batch: Any) -> int:
+        BatchPuts.find_all(self, batch)
         if lets_go:
             self.client.unpin()
         beside(self.client)
@@ -216,5 +216,34 @@ def test_a_batch_is_pinned_from_its_first_phase_to_its_last(lets_go: bool) -> No
                 else:
                     store.check()
                     assert pool.audit()["leaked"] == 0
+        finally:
+            limpet.destroy(url)
+
+
+def test_a_node_that_is_lost_in_a_phase_fails_its_own_keys_only() -> None:
+    """It is lost when all slots are found and all objects written. The keys of the other node are
+    put, once; then the first key of the lost one raises."""
+
+    def write_all(self: Any, batch: Any) -> int:
+        BatchPuts.write_all(self, batch)
+        if batch.values[0] == VALUE:
+            beside.fail_node(1)
+        return 0
+
+    mutant = Mutant("loses-a-node", (), race_with(batches_puts=batches_with(write_all=write_all)))
+    url = f"shm://limpet-batch-{os.getpid()}"
+    with in_force(mutant), limpet.create(url, nodes=2, node_size="4MiB") as pool:
+        try:
+            store = pool.store("race", name="store")
+            keys = [b"%d" % number for number in range(8)]
+            store.put_many([(key, bytes(40)) for key in keys])
+            nodes = [store.index.node_of(store.index.table_of(key)) for key in keys]
+            assert set(nodes) == {0, 1}
+            with limpet.open(url) as beside, pytest.raises(limpet.NodeFailed):
+                store.put_many([(key, VALUE) for key in keys])
+            served = [key for key, node in zip(keys, nodes, strict=True) if node == 0]
+            assert [store.get(key) for key in served] == [VALUE] * len(served)
+            with pytest.raises(limpet.NodeFailed):
+                store.get(keys[nodes.index(1)])
         finally:
             limpet.destroy(url)

@@ -74,3 +74,16 @@ def test_words_of_the_control_segment_are_counted_apart(pools: Any) -> None:
         work()
         found.append(store.stats()["background"]["exchanges"] - before)
     assert found == [2, 5]
+
+
+@pytest.mark.parametrize("kind", ["race", "rtx-race", "race-locks"])
+def test_a_batch_is_one_exchange_for_each_phase(pools: Any, kind: str) -> None:
+    """Whatever the number of keys and nodes; a batch has 22 new keys, or 11 that are there."""
+    store = warm(pools(nodes=2).store(kind, name="test", groups=512))
+    store.put_many([(b"old %02d" % number, b"0" * 99) for number in range(64)])
+    keys = [b"key %02d" % number for number in range(64)]
+    assert costs(store, lambda: store.get_many(keys)) == (2, 2)
+    assert costs(store, lambda: store.put_many([(key, b"1" * 99) for key in keys])) == (9, 9)
+    assert costs(store, lambda: store.get_many(keys)) == (4, 4)
+    assert costs(store, lambda: store.put_many([(key, b"2" * 99) for key in keys])) == (18, 18)
+    assert store.get_many(keys) == [b"2" * 99] * 64

@@ -67,7 +67,9 @@ REPLICATED: Final = (
     "shm/clients/unique_ids",
     "stores/stamps",
     "stores/records",
-    *_in("stores/race", "index glance slots splitter check hash_store"),
+    *_in(
+        "stores/race", "index glance batch batch_search slots batch_puts splitter check hash_store"
+    ),
     *_in(
         "stores/fusee",
         "log cache reconcile tables index glance snapshot slots growth check restoring",
