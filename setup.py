@@ -91,6 +91,7 @@ COMPILED = {
     "limpet.stores.loco.locking": "limpet/stores/loco/locking.py",
     "limpet.stores.loco.store": "limpet/stores/loco/store.py",
     "limpet.stores.sherman.page": "limpet/stores/sherman/page.py",
+    "limpet.stores.sherman.fences": "limpet/stores/sherman/fences.py",
     "limpet.stores.sherman.routes": "limpet/stores/sherman/routes.py",
     "limpet.stores.sherman.trees": "limpet/stores/sherman/trees.py",
     "limpet.stores.sherman.tx_trees": "limpet/stores/sherman/tx_trees.py",

@@ -40,6 +40,9 @@ PLACE_SHIFT: Final = 42
 PLACE_MASK: Final = 0x3F
 TAG_SHIFT: Final = 48
 
+RUN_MAX: Final = 128
+"""A client notes fewer leaves than these in one run (fences.py)."""
+
 LOGGED_WRITE: Final = 16
 SPARSE: Final = 17
 ELSEWHERE: Final = 18

@@ -26,7 +26,7 @@ NODE_SIZE_MAX: Final = 1 << 15
 ENTRIES_MIN: Final = 4
 """Entries of the largest size for which every node has room, so that it can be split."""
 OBJECTS_MIN: Final = 64
-CACHE_SIZE: Final = 1 << 16
+CACHE_SIZE: Final = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True)

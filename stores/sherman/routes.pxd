@@ -1,34 +1,60 @@
 cimport cython
 
-from limpet.shm.endpoint.verbs cimport keys_below, u64
+from limpet.shm.endpoint.verbs cimport u64
+from limpet.stores.sherman.fences cimport Fences, Run
 
+cdef u64 HINTS_MAX
+cdef u64 HINTS_MIN
+cdef u64 HINTS_PER_LEAF
+cdef u64 HINTS_PER_SIBLING
 cdef u64 LINE_MASK
 cdef int LINE_SHIFT
+cdef u64 MAPPED_MIN
 cdef u64 NUMBER_MASK
 cdef u64 NUMBERS
 cdef int OBJECT_SHIFT
 cdef u64 PLACE_MASK
 cdef int PLACE_SHIFT
+cdef Py_ssize_t RUN_MAX
 cdef u64 SIGN
 cdef int TAG_SHIFT
-cdef u64 HINTS_MIN
-cdef u64 HINTS_PER_LEAF
-cdef u64 HINTS_PER_SIBLING
 
 cdef class Routes:
     cdef public u64 root
-    cdef readonly int room
-    cdef readonly list lows
-    cdef readonly list leaves
+    cdef readonly Py_ssize_t room
+    cdef readonly Py_ssize_t count
+    cdef Fences tops
+    cdef list runs
+    cdef bint changing
     cdef u64[::1] hints
     cdef u64[::1] siblings
 
-    @cython.locals(index=int)
+    cpdef bint is_empty(self) noexcept
     cpdef u64 find(self, bytes key) except? 0
-    @cython.locals(index=int)
     cpdef u64 find_below(self, bytes end) except? 0
-    @cython.locals(first=int, end=int)
+    @cython.locals(number=Py_ssize_t, run=Run, index=Py_ssize_t)
+    cpdef int learn(self, bytes low, u64 leaf) except -1
+    @cython.locals(run=Run, is_end=bint, upper=Run)
+    cdef int _insert(self, Py_ssize_t number, Py_ssize_t index, bytes low, u64 leaf) except -1
+    @cython.locals(spot=Py_ssize_t, index=Py_ssize_t)
     cpdef int learn_all(self, list lows, list leaves, bytes high) except -1
+    @cython.locals(spot=Py_ssize_t)
+    cpdef bytes low_at(self, bytes key)
+    @cython.locals(spot=Py_ssize_t)
+    cpdef int drop(self, bytes key) except -1
+    @cython.locals(spot=Py_ssize_t)
+    cpdef int drop_below(self, bytes end) except -1
+    cpdef int forget(self) except -1
+    @cython.locals(number=Py_ssize_t, run=Run, index=Py_ssize_t)
+    cdef Py_ssize_t _before(self, bytes key, bint with_it) except -1
+    @cython.locals(number=Py_ssize_t, run=Run)
+    cdef Py_ssize_t _last(self) except -1
+    @cython.locals(run=Run)
+    cdef u64 _leaf_at(self, Py_ssize_t spot) except? 0
+    @cython.locals(run=Run)
+    cdef bytes _low_of(self, Py_ssize_t spot)
+    @cython.locals(number=Py_ssize_t, run=Run)
+    cdef int _remove(self, Py_ssize_t spot) except -1
     @cython.locals(size=u64)
     cdef int _make_room(self) except -1
     cpdef int follow(self, u64 leaf, u64 sibling) except -1
@@ -40,12 +66,3 @@ cdef class Routes:
     cpdef int hint(self, u64 hashed, u64 leaf, u64 place, u64 offset) except -1
     cpdef int unhint(self, u64 hashed) except -1
     cpdef u64 hinted_leaf(self, u64 hint) noexcept
-    @cython.locals(index=int)
-    cpdef int learn(self, bytes low, u64 leaf) except -1
-    @cython.locals(index=int)
-    cpdef bytes low_at(self, bytes key)
-    @cython.locals(index=int)
-    cpdef int drop(self, bytes key) except -1
-    @cython.locals(index=int)
-    cpdef int drop_below(self, bytes end) except -1
-    cpdef int forget(self) except -1

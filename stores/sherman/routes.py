@@ -8,12 +8,17 @@ node that was met. It can be out of date in two ways:
     merge   the leaf was merged into another one, and its object may be in use elsewhere. Then it is
             vacant, or has another low fence, and the client forgets it
 
+The leaves are in runs (fences.py), so noting one moves few words however many are known. Run i has
+the leaves that begin between the fences i and i + 1 of `tops`, fence 0 being below all keys. There
+is at least one run, and only the first one may be empty.
+
 Beside it are prefetch hints: for a hash, the last place of its key, told from other keys by 16
 bits. If the key is still there, the client need not search; otherwise the leaf's fences show
-whether it is the right leaf.
+whether it is the right leaf. They are in private pages that the system backs when they are used, so
+to have room for more takes no time.
 
-Where this is not compiled, a signal handler can raise between any two steps. After each step there
-are at most as many low fences as leaves; an entry whose fence is another leaf's is forgotten, too.
+Where this is not compiled, a signal handler can raise between any two steps. A change is made
+between two stores to `changing`; a client that finds it set forgets all leaves.
 
 A scan notes which leaf follows which, so that the next scan can prefetch the leaves ahead.
 
@@ -26,26 +31,39 @@ Hint
 
 from __future__ import annotations
 
+import mmap
 from array import array
-from typing import Final
+from typing import Any, Final
 
-from limpet.shm.endpoint.fabric import keys_below
 from limpet.stores.rtx.layout import OBJECT_SHIFT
+from limpet.stores.sherman.fences import Fences, Run
 from limpet.stores.sherman.layout import (
     LINE_MASK,
     LINE_SHIFT,
     NUMBER_MASK,
     PLACE_MASK,
     PLACE_SHIFT,
+    RUN_MAX,
     SIGN,
     TAG_SHIFT,
 )
 
 HINTS_MIN: Final = 64
+HINTS_MAX: Final = 1 << 22
 HINTS_PER_LEAF: Final = 16
 HINTS_PER_SIBLING: Final = 8
 """Hints for each noted sibling: there is room for as many siblings as leaves, or twice as many."""
+MAPPED_MIN: Final = 1 << 13
+"""From so many words on, private memory is mapped."""
 NUMBERS: Final = (1 << 60) - 1
+
+
+def _zeros(count: int) -> Any:
+    """So many words of private memory."""
+    if count < MAPPED_MIN:
+        return array("Q", bytes(8 * count))
+    pages = mmap.mmap(-1, 8 * count, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return memoryview(pages).cast("B").cast("Q")
 
 
 class Routes:
@@ -54,59 +72,149 @@ class Routes:
     def __init__(self, root: int, room: int) -> None:
         self.root = root
         self.room = room
-        self.lows: list[bytes] = []
-        self.leaves: list[int] = []
-        self.hints = array("Q", bytes(8 * HINTS_MIN))
-        self.siblings = array("Q", bytes(8 * HINTS_MIN))
+        self.count = 0
+        self.changing = False
+        self.tops = Fences(RUN_MAX)
+        self.runs: list[Run] = []
+        self.forget()
+
+    def is_empty(self) -> bool:
+        """Whether no leaf is known."""
+        return self.count == 0
 
     def find(self, key: bytes) -> int:
         """The last known leaf that begins at or below the key; otherwise the root."""
-        index = keys_below(self.lows, key, True)
-        return self.leaves[index - 1] if index else self.root
+        return self._leaf_at(self._before(key, True))
 
     def find_below(self, end: bytes | None) -> int:
         """The last known leaf that begins below `end`, or the last one; otherwise the root."""
-        index = len(self.lows) if end is None else keys_below(self.lows, end, False)
-        return self.leaves[index - 1] if index else self.root
+        return self._leaf_at(self._last() if end is None else self._before(end, False))
 
     def learn(self, low: bytes, leaf: int) -> None:
         """Note a leaf. When there is no room, forget the others."""
-        index = keys_below(self.lows, low, True)
-        if index and self.lows[index - 1] == low:
-            self.leaves[index - 1] = leaf
+        if self.changing or self.count >= self.room:
+            self.forget()
+        number = max(self.tops.below(low, True), 1) - 1
+        run: Run = self.runs[number]
+        index = run.below(low, True)
+        if index and run.lows[index - 1] == low:
+            run.leaves[index - 1] = leaf
         else:
-            if len(self.lows) >= self.room:
-                self.forget()
-                index = 0
-            # ORDER: the leaf before its fence, by which it is found.
-            self.leaves.insert(index, leaf)
-            self.lows.insert(index, low)
-            self._make_room()
+            self._insert(number, index, low, leaf)
+
+    def _insert(self, number: int, index: int, low: bytes, leaf: int) -> None:
+        """Note a leaf that is new at its place in a run."""
+        run: Run = self.runs[number]
+        self.changing = True
+        run.insert_leaf(index, low, leaf)
+        self.count += 1
+        if len(run.lows) == RUN_MAX:
+            # Keys that ascend fill one run after another.
+            is_end = index == RUN_MAX - 1 and number == len(self.runs) - 1
+            upper = run.cut(index if is_end else RUN_MAX // 2)
+            self.runs.insert(number + 1, upper)
+            self.tops.insert(number + 1, upper.lows[0])
+        self.changing = False
+        self._make_room()
 
     def learn_all(self, lows: list[bytes], leaves: list[int], high: bytes | None) -> None:
         """Note all leaves from `lows[0]` on to `high`, of the same moment, or to the last one."""
-        if len(self.lows) + len(lows) > self.room:
+        if self.changing or self.count + len(lows) > self.room:
             self.forget()
-        first = keys_below(self.lows, lows[0], False)
-        end = len(self.lows) if high is None else keys_below(self.lows, high, False)
-        # ORDER: never more fences than leaves.
-        if len(lows) < end - first:
-            self.lows[first:end] = lows
-            self.leaves[first:end] = leaves
-        else:
-            self.leaves[first:end] = leaves
-            self.lows[first:end] = lows
-        self._make_room()
+        while True:
+            spot = self._last() if high is None else self._before(high, False)
+            if not spot or self._low_of(spot) < lows[0]:
+                break
+            self._remove(spot)
+        for index in range(len(lows)):
+            self.learn(lows[index], leaves[index])
+
+    def low_at(self, key: bytes) -> bytes | None:
+        """The noted low fence of the leaf that `find` gives; None: it gives the root."""
+        spot = self._before(key, True)
+        return self._low_of(spot) if spot else None
+
+    def drop(self, key: bytes) -> None:
+        """Forget the leaf that `find` gives."""
+        spot = self._before(key, True)
+        if spot:
+            self._remove(spot)
+
+    def drop_below(self, end: bytes | None) -> None:
+        """Forget the leaf that `find_below` gives."""
+        spot = self._last() if end is None else self._before(end, False)
+        if spot:
+            self._remove(spot)
+
+    def forget(self) -> None:
+        """Forget all."""
+        self.changing = True
+        self.count = 0
+        self.tops = Fences(RUN_MAX)
+        self.tops.insert(0, b"")
+        self.runs = [Run()]
+        self.siblings = _zeros(HINTS_MIN)
+        self.hints = _zeros(HINTS_MIN)
+        self.changing = False
+
+    # ---- spots: RUN_MAX * number of a run + 1 + index of a leaf in it; 0: none ------------------
+
+    def _before(self, key: bytes, with_it: bool) -> int:
+        """The spot of the last leaf that begins below the key; `with_it`: or at it."""
+        if self.changing:
+            self.forget()
+        number = max(self.tops.below(key, with_it), 1) - 1
+        run: Run = self.runs[number]
+        index = run.below(key, with_it)
+        if not index and number:
+            number -= 1
+            run = self.runs[number]
+            index = len(run.lows)
+        return number * RUN_MAX + index if index else 0
+
+    def _last(self) -> int:
+        """The spot of the last leaf."""
+        if self.changing:
+            self.forget()
+        number = len(self.runs) - 1
+        run: Run = self.runs[number]
+        return number * RUN_MAX + len(run.lows) if run.lows else 0
+
+    def _leaf_at(self, spot: int) -> int:
+        """The leaf at a spot; the root if it is 0."""
+        if not spot:
+            return self.root
+        run: Run = self.runs[(spot - 1) // RUN_MAX]
+        return run.leaves[(spot - 1) % RUN_MAX]
+
+    def _low_of(self, spot: int) -> bytes:
+        """The low fence of the leaf at a spot."""
+        run: Run = self.runs[(spot - 1) // RUN_MAX]
+        return run.lows[(spot - 1) % RUN_MAX]
+
+    def _remove(self, spot: int) -> None:
+        """Forget the leaf at a spot."""
+        number = (spot - 1) // RUN_MAX
+        run: Run = self.runs[number]
+        self.changing = True
+        run.remove_leaf((spot - 1) % RUN_MAX)
+        self.count -= 1
+        if number and not run.lows:
+            del self.runs[number]
+            self.tops.remove(number)
+        self.changing = False
+
+    # ---- hints ----------------------------------------------------------------------------------
 
     def _make_room(self) -> None:
         """Make room for enough hints."""
         size = len(self.hints)
-        while size < len(self.lows) * HINTS_PER_LEAF:
+        while size < self.count * HINTS_PER_LEAF and size < HINTS_MAX:
             size *= 4
         if size > len(self.hints):
             # ORDER: the hints last, whose number says whether there is room.
-            self.siblings = array("Q", bytes(8 * (size // HINTS_PER_SIBLING)))
-            self.hints = array("Q", bytes(8 * size))
+            self.siblings = _zeros(size // HINTS_PER_SIBLING)
+            self.hints = _zeros(size)
 
     def follow(self, leaf: int, sibling: int) -> None:
         """Note which leaf follows that one."""
@@ -144,31 +252,3 @@ class Routes:
     def hinted_leaf(self, hint: int) -> int:
         """The leaf that a hint is about."""
         return self.root + (((hint & NUMBER_MASK) ^ SIGN) - SIGN - 1 << OBJECT_SHIFT)
-
-    def low_at(self, key: bytes) -> bytes | None:
-        """The noted low fence of the leaf that `find` gives; None: it gives the root."""
-        index = keys_below(self.lows, key, True)
-        return self.lows[index - 1] if index else None
-
-    def drop(self, key: bytes) -> None:
-        """Forget the leaf that `find` gives."""
-        index = keys_below(self.lows, key, True)
-        if index:
-            # ORDER: the fence before its leaf.
-            del self.lows[index - 1]
-            del self.leaves[index - 1]
-
-    def drop_below(self, end: bytes | None) -> None:
-        """Forget the leaf that `find_below` gives."""
-        index = len(self.lows) if end is None else keys_below(self.lows, end, False)
-        if index:
-            # ORDER: the fence before its leaf.
-            del self.lows[index - 1]
-            del self.leaves[index - 1]
-
-    def forget(self) -> None:
-        """Forget all."""
-        self.lows.clear()
-        self.leaves.clear()
-        self.hints = array("Q", bytes(8 * HINTS_MIN))
-        self.siblings = array("Q", bytes(8 * HINTS_MIN))

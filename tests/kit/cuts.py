@@ -14,18 +14,18 @@ class Cut(BaseException):
 
 
 class Lines:
-    """Raises Cut at the line of that number, of those that this thread runs of a source file.
+    """Raises Cut at the line of that number, of those that this thread runs of these source files.
 
     `cut`: whether it has. There are fewer lines if it has not.
     """
 
-    def __init__(self, file: str, number: int) -> None:
-        self.file = file
+    def __init__(self, files: str | tuple[str, ...], number: int) -> None:
+        self.files = files
         self.left = number
         self.cut = False
 
     def _trace(self, frame: FrameType, event: str, argument: object) -> Any:
-        if not frame.f_code.co_filename.endswith(self.file):
+        if not frame.f_code.co_filename.endswith(self.files):
             return None
         if event == "line" and not self.cut:
             self.left -= 1

@@ -26,12 +26,20 @@ SPINS = 20
 # ---- the leaves that a client knows of a tree ----------------------------------------------------
 
 
+SMALL_RUN = 8
+FILES = ("sherman/routes.py", "sherman/fences.py")
+
+
 def uncompiled_routes() -> Any:
-    """The class as its source has it; a compiled one is not cut off between two lines."""
-    source = FOLDER / "stores/sherman/routes.py"
-    names: dict[str, Any] = {"__name__": "uncompiled_routes"}
-    exec(compile(source.read_text(), str(source), "exec"), names)
-    return names["Routes"]
+    """The class as its source has it, with small runs; a compiled one is not cut off between two
+    lines."""
+    routes, fences = ({"__name__": "uncompiled"} for _ in FILES)
+    for names, file in ((routes, FILES[0]), (fences, FILES[1])):
+        source = FOLDER / "stores" / file
+        exec(compile(source.read_text(), str(source), "exec"), names)
+        names["RUN_MAX"] = SMALL_RUN
+    routes.update({name: fences[name] for name in ("Fences", "Run")})
+    return routes["Routes"]
 
 
 def leaf_of(low: bytes) -> int:
@@ -52,20 +60,20 @@ CHANGES = {
         [b"10", b"13", b"16", b"20"], [leaf_of(low) for low in (b"10", b"13", b"16", b"20")], b"30"
     ),
     "learn fewer": lambda routes: routes.learn_all([b"10"], [leaf_of(b"10")], b"40"),
+    "learn in a full run": lambda routes: learned(routes, [b"05", b"15"]),
     "drop": lambda routes: routes.drop(b"20"),
     "forget": lambda routes: routes.forget(),
 }
 
 
-@pytest.mark.parametrize("change", CHANGES)
-def test_routes_lead_somewhere_whatever_is_cut_off(change: str) -> None:
-    """Each key leads to a leaf or to the root; what is wrong is found out by a fence, and mended by
-    the one way in which a tree forgets and learns leaves."""
-    made = uncompiled_routes()
+def lead_somewhere(made: Any, change: str) -> bool:
+    """Whether each key leads to a leaf or to the root, whatever line of a change is cut off; what
+    is wrong is found out by a fence, and mended as a tree does, which forgets a leaf and learns
+    another one."""
     for number in itertools.count(1):
-        routes = made(0, 8)
+        routes = made(0, SMALL_RUN + 1)
         learned(routes, LOWS)
-        lines = Lines("sherman/routes.py", number)
+        lines = Lines(FILES, number)
         with lines.watched():
             CHANGES[change](routes)
         for key in [b"%02d" % each for each in range(60)] * 2:
@@ -75,11 +83,25 @@ def test_routes_lead_somewhere_whatever_is_cut_off(change: str) -> None:
                 routes.drop(key)
                 low = b"%02d" % (int(key) // 10 * 10)
                 routes.learn(low, leaf_of(low))
-            leaf = routes.find(key)
-            assert leaf == 0 or leaf == leaf_of(routes.low_at(key))
+            leaf, low = routes.find(key), routes.low_at(key)
+            if leaf and (leaf != leaf_of(low) or low > key):
+                return False
         if not lines.cut:
             assert number > 2, "no line was met"
-            break
+            return True
+    return False
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_routes_lead_somewhere_whatever_is_cut_off(change: str) -> None:
+    assert lead_somewhere(uncompiled_routes(), change)
+
+
+def test_routes_that_say_nothing_of_a_change_lead_astray() -> None:
+    class Silent(uncompiled_routes()):  # type: ignore[misc]
+        changing = property(lambda self: False, lambda self, value: None)
+
+    assert not all(lead_somewhere(Silent, change) for change in CHANGES)
 
 
 # ---- waiting for a lock --------------------------------------------------------------------------
