@@ -94,7 +94,7 @@ class InPlaceTrees(Trees):
         hint = routes.hinted(hash64(key))
         if hint:
             return int(routes.hinted_leaf(hint))
-        return int(routes.find(key)) if routes.lows else 0
+        return int(routes.find(key)) if routes.count else 0
 
     def forget_route(self, tree: int, key: bytes) -> None:
         """Forget the leaf that `remembered` gives."""

@@ -40,6 +40,9 @@ PLACE_SHIFT: Final = 42
 PLACE_MASK: Final = 0x3F
 TAG_SHIFT: Final = 48
 
+PART_MAX: Final = 256
+"""Leaves of a part of the routes, at most; one that has more becomes two."""
+
 LOGGED_WRITE: Final = 16
 SPARSE: Final = 17
 ELSEWHERE: Final = 18

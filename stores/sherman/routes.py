@@ -12,10 +12,17 @@ Beside it are prefetch hints: for a hash, the last place of its key, told from o
 bits. If the key is still there, the client need not search; otherwise the leaf's fences show
 whether it is the right leaf.
 
-Where this is not compiled, a signal handler can raise between any two steps. After each step there
-are at most as many low fences as leaves; an entry whose fence is another leaf's is forgotten, too.
-
 A scan notes which leaf follows which, so that the next scan can prefetch the leaves ahead.
+
+No step takes longer the more leaves are known. They are in parts of at most PART_MAX neighbours: to
+note one more moves those of its part. A part has the leaves whose fences are at or above its bound
+and below the next one's; the first bound is the empty key. A full part becomes two, an empty one
+goes. The room for hints grows to four times as much, begins empty again, and its pages come as they
+are touched (shm/private_memory.py).
+
+Where this is not compiled, a signal handler can raise between any two steps. After each step there
+are at most as many low fences as leaves in a part; an entry whose fence is another leaf's is
+forgotten, too. If there are not as many bounds as parts, all is forgotten.
 
 Hint
     bits 0-31   1 + number of the leaf's object in its region; 0: no hint
@@ -26,15 +33,16 @@ Hint
 
 from __future__ import annotations
 
-from array import array
 from typing import Final
 
 from limpet.shm.endpoint.fabric import keys_below
+from limpet.shm.private_memory import zeroed_words
 from limpet.stores.rtx.layout import OBJECT_SHIFT
 from limpet.stores.sherman.layout import (
     LINE_MASK,
     LINE_SHIFT,
     NUMBER_MASK,
+    PART_MAX,
     PLACE_MASK,
     PLACE_SHIFT,
     SIGN,
@@ -48,65 +56,159 @@ HINTS_PER_SIBLING: Final = 8
 NUMBERS: Final = (1 << 60) - 1
 
 
+class Part:
+    """Neighbours: for each leaf its low fence, in ascending order, and its object."""
+
+    def __init__(self, lows: list[bytes], leaves: list[int]) -> None:
+        self.lows = lows
+        self.leaves = leaves
+
+
 class Routes:
     """The leaves of one tree that this client knows; at most `room` of them."""
 
     def __init__(self, root: int, room: int) -> None:
         self.root = root
         self.room = room
-        self.lows: list[bytes] = []
-        self.leaves: list[int] = []
-        self.hints = array("Q", bytes(8 * HINTS_MIN))
-        self.siblings = array("Q", bytes(8 * HINTS_MIN))
+        self.hints = zeroed_words(HINTS_MIN)
+        self.forget()
 
     def find(self, key: bytes) -> int:
         """The last known leaf that begins at or below the key; otherwise the root."""
-        index = keys_below(self.lows, key, True)
-        return self.leaves[index - 1] if index else self.root
+        part = self._part_of(key)
+        if part is None:
+            return self.root
+        return part.leaves[keys_below(part.lows, key, True) - 1]
 
     def find_below(self, end: bytes | None) -> int:
         """The last known leaf that begins below `end`, or the last one; otherwise the root."""
-        index = len(self.lows) if end is None else keys_below(self.lows, end, False)
-        return self.leaves[index - 1] if index else self.root
+        part = self._part_below(end)
+        if part is None:
+            return self.root
+        index = len(part.lows) if end is None else keys_below(part.lows, end, False)
+        return part.leaves[index - 1]
+
+    def _number(self, key: bytes, with_it: bool) -> int:
+        """The number of the last part whose bound is below the key; `with_it`: or is it."""
+        if len(self.bounds) != len(self.parts):
+            self.forget()  # a change of them was cut off
+        found = keys_below(self.bounds, key, with_it)
+        return found - 1 if found else 0
+
+    def _part_of(self, key: bytes) -> Part | None:
+        """The part with the leaf that `find` gives; None: it gives the root."""
+        number = self._number(key, True)
+        while number >= 0:
+            part: Part = self.parts[number]
+            # no fence is below its part's bound
+            if part.lows and part.lows[0] <= key:
+                return part
+            number -= 1
+        return None
+
+    def _part_below(self, end: bytes | None) -> Part | None:
+        """The part with the leaf that `find_below` gives; None: it gives the root."""
+        number = len(self.parts) - 1 if end is None else self._number(end, False)
+        while number >= 0:
+            part: Part = self.parts[number]
+            if part.lows and (end is None or part.lows[0] < end):
+                return part
+            number -= 1
+        return None
+
+    # ---- noting leaves --------------------------------------------------------------------------
 
     def learn(self, low: bytes, leaf: int) -> None:
         """Note a leaf. When there is no room, forget the others."""
-        index = keys_below(self.lows, low, True)
-        if index and self.lows[index - 1] == low:
-            self.leaves[index - 1] = leaf
+        number = self._number(low, True)
+        part: Part = self.parts[number]
+        index = keys_below(part.lows, low, True)
+        if index and part.lows[index - 1] == low:
+            part.leaves[index - 1] = leaf
         else:
-            if len(self.lows) >= self.room:
+            if self.count >= self.room:
                 self.forget()
-                index = 0
+                number = index = 0
+                part = self.parts[0]
             # ORDER: the leaf before its fence, by which it is found.
-            self.leaves.insert(index, leaf)
-            self.lows.insert(index, low)
+            part.leaves.insert(index, leaf)
+            part.lows.insert(index, low)
+            self.count += 1
+            if len(part.lows) > PART_MAX:
+                self._split(number)
             self._make_room()
 
     def learn_all(self, lows: list[bytes], leaves: list[int], high: bytes | None) -> None:
         """Note all leaves from `lows[0]` on to `high`, of the same moment, or to the last one."""
-        if len(self.lows) + len(lows) > self.room:
+        if self.count + len(lows) > self.room:
             self.forget()
-        first = keys_below(self.lows, lows[0], False)
-        end = len(self.lows) if high is None else keys_below(self.lows, high, False)
+        begin = number = self._number(lows[0], True)
+        start = 0
+        more = True
+        while more:
+            part: Part = self.parts[number]
+            number += 1
+            more = number < len(self.parts)
+            until = keys_below(lows, self.bounds[number], False) if more else len(lows)
+            first = keys_below(part.lows, lows[0], False)
+            end = len(part.lows) if high is None else keys_below(part.lows, high, False)
+            self._put(part, first, max(first, end), lows[start:until], leaves[start:until])
+            start = until
+            more = more and (high is None or self.bounds[number] < high)
+        while number > begin:
+            number -= 1
+            part = self.parts[number]
+            if len(part.lows) > PART_MAX:
+                self._split(number)
+            elif not part.lows:
+                self._remove(part)
+        self._make_room()
+
+    def _put(self, part: Part, first: int, end: int, lows: list[bytes], leaves: list[int]) -> None:
+        """Note these leaves of a part in place of those from `first` on to `end`."""
         # ORDER: never more fences than leaves.
         if len(lows) < end - first:
-            self.lows[first:end] = lows
-            self.leaves[first:end] = leaves
+            part.lows[first:end] = lows
+            part.leaves[first:end] = leaves
         else:
-            self.leaves[first:end] = leaves
-            self.lows[first:end] = lows
-        self._make_room()
+            part.leaves[first:end] = leaves
+            part.lows[first:end] = lows
+        self.count += len(lows) - (end - first)
+
+    def _split(self, number: int) -> None:
+        """Make two parts of this one."""
+        part: Part = self.parts[number]
+        half = len(part.lows) // 2
+        left = Part(part.lows[:half], part.leaves[:half])
+        right = Part(part.lows[half:], part.leaves[half:])
+        bounds = [*self.bounds[: number + 1], right.lows[0], *self.bounds[number + 1 :]]
+        self._change(bounds, [*self.parts[:number], left, right, *self.parts[number + 1 :]])
+
+    def _remove(self, part: Part) -> None:
+        """Take an empty part out, unless it is the only one."""
+        if len(self.parts) > 1:
+            number = self.parts.index(part)
+            bounds = [*self.bounds[:number], *self.bounds[number + 1 :]]
+            bounds[0] = b""
+            self._change(bounds, [*self.parts[:number], *self.parts[number + 1 :]])
+
+    def _change(self, bounds: list[bytes], parts: list[Part]) -> None:
+        """Set other bounds and parts, of which there are more or fewer than now."""
+        # ORDER: in between there are not as many bounds as parts, by which `_number` knows it.
+        self.parts = parts
+        self.bounds = bounds
 
     def _make_room(self) -> None:
         """Make room for enough hints."""
         size = len(self.hints)
-        while size < len(self.lows) * HINTS_PER_LEAF:
+        while size < self.count * HINTS_PER_LEAF:
             size *= 4
         if size > len(self.hints):
             # ORDER: the hints last, whose number says whether there is room.
-            self.siblings = array("Q", bytes(8 * (size // HINTS_PER_SIBLING)))
-            self.hints = array("Q", bytes(8 * size))
+            self.siblings = zeroed_words(size // HINTS_PER_SIBLING)
+            self.hints = zeroed_words(size)
+
+    # ---- siblings and hints ---------------------------------------------------------------------
 
     def follow(self, leaf: int, sibling: int) -> None:
         """Note which leaf follows that one."""
@@ -145,30 +247,37 @@ class Routes:
         """The leaf that a hint is about."""
         return self.root + (((hint & NUMBER_MASK) ^ SIGN) - SIGN - 1 << OBJECT_SHIFT)
 
+    # ---- forgetting -----------------------------------------------------------------------------
+
     def low_at(self, key: bytes) -> bytes | None:
         """The noted low fence of the leaf that `find` gives; None: it gives the root."""
-        index = keys_below(self.lows, key, True)
-        return self.lows[index - 1] if index else None
+        part = self._part_of(key)
+        return None if part is None else part.lows[keys_below(part.lows, key, True) - 1]
 
     def drop(self, key: bytes) -> None:
         """Forget the leaf that `find` gives."""
-        index = keys_below(self.lows, key, True)
-        if index:
-            # ORDER: the fence before its leaf.
-            del self.lows[index - 1]
-            del self.leaves[index - 1]
+        part = self._part_of(key)
+        if part is not None:
+            self._drop(part, keys_below(part.lows, key, True) - 1)
 
     def drop_below(self, end: bytes | None) -> None:
         """Forget the leaf that `find_below` gives."""
-        index = len(self.lows) if end is None else keys_below(self.lows, end, False)
-        if index:
-            # ORDER: the fence before its leaf.
-            del self.lows[index - 1]
-            del self.leaves[index - 1]
+        part = self._part_below(end)
+        if part is not None:
+            index = len(part.lows) if end is None else keys_below(part.lows, end, False)
+            self._drop(part, index - 1)
+
+    def _drop(self, part: Part, index: int) -> None:
+        # ORDER: the fence before its leaf.
+        del part.lows[index]
+        del part.leaves[index]
+        self.count -= 1
+        if not part.lows:
+            self._remove(part)
 
     def forget(self) -> None:
         """Forget all."""
-        self.lows.clear()
-        self.leaves.clear()
-        self.hints = array("Q", bytes(8 * HINTS_MIN))
-        self.siblings = array("Q", bytes(8 * HINTS_MIN))
+        self._change([b""], [Part([], [])])
+        self.count = 0
+        self.hints = zeroed_words(HINTS_MIN)
+        self.siblings = zeroed_words(HINTS_MIN)

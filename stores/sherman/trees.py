@@ -187,7 +187,7 @@ class Trees(InlineIndex):
                 return DONE
             leaf.index = page.find(key) if page.level == 0 else 0
             if self._is_its_leaf(page, key, hinted):
-                if not hinted and (at != routed or not routes.lows):
+                if not hinted and (at != routed or not routes.count):
                     routes.learn(page.low(), at)
                 if page.exact:
                     if routes.is_new(hashed):
