@@ -18,8 +18,9 @@ is one of 32 words in two buckets that follow from its hash (stores/race/index.p
 
 from __future__ import annotations
 
-from array import array
 from typing import Final
+
+from limpet.shm.private_memory import zeroed_words
 
 NOWHERE: Final = -1
 TAG_SHIFT: Final = 24
@@ -36,7 +37,7 @@ class IndexCache:
         self.forget()
 
     def forget(self) -> None:
-        self.words = array("Q", bytes(16 * self.size or 8))
+        self.words = zeroed_words(2 * self.size)
 
     def find(self, hashed: int) -> int:
         """The place of the key with this hash, or NOWHERE."""

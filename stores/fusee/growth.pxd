@@ -27,13 +27,15 @@ cdef class ReplicatedSplitter(Splitter):
     cdef public ReplicatedSlot slot
 
     cpdef int grow(self, Place place, bytes key) except -1
+    @cython.locals(before=int, made=u64)
+    cpdef int begin(self, Place place) except -1
     cpdef int find_memory(self, bytes key, int objects, bint update) except -1
     @cython.locals(
         old=u64, first=u64, second=u64, base=u64, link_address=u64, before=int, held=int, now=u64,
     )
     cpdef int split(self, Place place) except -1
     @cython.locals(index=int, made=u64)
-    cpdef int settle_halves(self, int before, u64 first, u64 second) except -1
+    cpdef int settle_made(self, int before, u64 first, u64 second) except -1
     @cython.locals(tables=ReplicatedTables, link_address=u64, pointer=u64, node=u64, new=u64, k=int)
     cpdef u64 obtain(self, Place place, u64 number, u64 word) except? 0
     @cython.locals(base=u64, head=u64, index=int)

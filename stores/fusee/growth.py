@@ -69,6 +69,12 @@ class ReplicatedSplitter(Splitter):
                 raise
             return AGAIN
 
+    def begin(self, place: Place) -> int:
+        before = self.client.held
+        made = self.obtain(place, place.number, 0)
+        self.settle_made(before, made, made)
+        return DONE if made else NO_MEMORY
+
     def find_memory(self, key: bytes, objects: int, update: bool) -> None:
         try:
             Splitter.find_memory(self, key, objects, update)
@@ -90,7 +96,7 @@ class ReplicatedSplitter(Splitter):
         first = self.obtain(place, 2 * place.number, UNSET)
         second = self.obtain(place, 2 * place.number + 1, UNSET) if first else 0
         if not second or self.endpoint.load(place.entry) != old:
-            self.settle_halves(before, first, second)
+            self.settle_made(before, first, second)
             return DONE if second else NO_MEMORY
         # CRASH(freezing): the next client that wants to write here goes on; readers are not
         # concerned.
@@ -104,12 +110,12 @@ class ReplicatedSplitter(Splitter):
         # CRASH(split): the old subtable is in the client journal and no longer linked.
         if now != old:
             self.client.release(held)
-            self.settle_halves(before, first, second)
+            self.settle_made(before, first, second)
         return DONE
 
-    def settle_halves(self, before: int, first: int, second: int) -> None:
-        """Take the halves that this client has made out of its journal, whose places from `before`
-        on name them; `first` and `second` are those that the entries point to.
+    def settle_made(self, before: int, first: int, second: int) -> None:
+        """Take the subtables that this client has made out of its journal, whose places from
+        `before` on name them; `first` and `second` are those that the entries point to.
 
         As `Client.settle`, which has to ask a handle of the store that is made for it: that takes
         a thousand times as long.

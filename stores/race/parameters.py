@@ -24,6 +24,8 @@ TABLE_GROUPS_MAX: Final = 1 << 31
 GROUPS: Final = 8
 """Default groups of a subtable that can be split, 1.5 KiB: the more there are, the longer a split
 takes, and the client that finds no room waits for all of it."""
+GROUPS_COPIED: Final = 4
+"""The same, if each slot has three replicas or more, which are all changed one by one."""
 PAIR_SIZE: Final = 32
 """Bytes of the smallest pair."""
 SUBTABLES_MAX: Final = 1 << 22
@@ -122,7 +124,7 @@ class GrowingParameters(RaceParameters):
         blocks = layout.block_count * layout.block_size
         if groups is None:
             few = blocks // (GROUP_SIZE * SUBTABLES_MAX)
-            groups = max(GROUPS, few)
+            groups = max(GROUPS if replicas < 3 else GROUPS_COPIED, few)
             if replicas > 1:  # no object with replicas is larger than a region
                 placement = ReplicaLayout(pool.nodes, layout.block_count, layout.block_size)
                 region = placement.region_blocks * layout.block_size

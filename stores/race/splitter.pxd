@@ -39,6 +39,7 @@ cdef class Splitter:
 
     @cython.locals(index=Index, enough=bint)
     cpdef int grow(self, Place place, bytes key) except -1
+    cpdef int begin(self, Place place) except -1
     @cython.locals(node=u64)
     cpdef int find_memory(self, bytes key, int objects, bint update) except -1
     cpdef int wait(self, u64 busy, u64 table, u64 attempt) except -1

@@ -85,7 +85,7 @@ class Splitter:
         index.read_row(place, 0)
         place.busy = 0
         if not place.pointer:
-            return DONE if self.obtain(place, place.number, 0) else NO_MEMORY
+            return self.begin(place)
         enough = not index.any_frozen() and place.pointer != self.cramped
         # A key that is there needs no room.
         if enough and (index.room(place) >= 0 or index.match(place, key, 0, False)):
@@ -97,6 +97,10 @@ class Splitter:
                 f"{self.parameters.capacity} and limit={self.parameters.limit}, 0 being none"
             )
         return self.split(place)
+
+    def begin(self, place: Place) -> int:
+        """Make one of the first subtables: DONE, or NO_MEMORY."""
+        return DONE if self.obtain(place, place.number, 0) else NO_MEMORY
 
     def find_memory(self, key: bytes, objects: int, update: bool) -> None:
         """Have memory ready for so many objects of the size of the key's subtable. `update`: as

@@ -31,10 +31,9 @@ Hint
 
 from __future__ import annotations
 
-import mmap
-from array import array
-from typing import Any, Final
+from typing import Final
 
+from limpet.shm.private_memory import zeroed_words
 from limpet.stores.rtx.layout import OBJECT_SHIFT
 from limpet.stores.sherman.fences import Fences, Run
 from limpet.stores.sherman.layout import (
@@ -53,17 +52,7 @@ HINTS_MAX: Final = 1 << 22
 HINTS_PER_LEAF: Final = 16
 HINTS_PER_SIBLING: Final = 8
 """Hints for each noted sibling: there is room for as many siblings as leaves, or twice as many."""
-MAPPED_MIN: Final = 1 << 13
-"""From so many words on, private memory is mapped."""
 NUMBERS: Final = (1 << 60) - 1
-
-
-def _zeros(count: int) -> Any:
-    """So many words of private memory."""
-    if count < MAPPED_MIN:
-        return array("Q", bytes(8 * count))
-    pages = mmap.mmap(-1, 8 * count, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    return memoryview(pages).cast("B").cast("Q")
 
 
 class Routes:
@@ -153,8 +142,8 @@ class Routes:
         self.tops = Fences(RUN_MAX)
         self.tops.insert(0, b"")
         self.runs = [Run()]
-        self.siblings = _zeros(HINTS_MIN)
-        self.hints = _zeros(HINTS_MIN)
+        self.siblings = zeroed_words(HINTS_MIN)
+        self.hints = zeroed_words(HINTS_MIN)
         self.changing = False
 
     # ---- spots: RUN_MAX * number of a run + 1 + index of a leaf in it; 0: none ------------------
@@ -213,8 +202,8 @@ class Routes:
             size *= 4
         if size > len(self.hints):
             # ORDER: the hints last, whose number says whether there is room.
-            self.siblings = _zeros(size // HINTS_PER_SIBLING)
-            self.hints = _zeros(size)
+            self.siblings = zeroed_words(size // HINTS_PER_SIBLING)
+            self.hints = zeroed_words(size)
 
     def follow(self, leaf: int, sibling: int) -> None:
         """Note which leaf follows that one."""

@@ -23,11 +23,10 @@ one and lowers the counts of the others; this approximates least frequently used
 
 from __future__ import annotations
 
-import contextlib
-import mmap
 from typing import Final
 
 from limpet.shm.endpoint.fabric import hash64, words_equal, words_prefetch, words_put
+from limpet.shm.private_memory import zeroed_words
 from limpet.stores.swarm.layout import FIXED
 
 NOWHERE: Final = -1
@@ -56,12 +55,7 @@ class LocationCache:
 
     def forget(self) -> None:
         """Know nothing."""
-        rows = self.mask + 1 if self.size else 1
-        # Pages of its own: aligned, zero, and there when they are touched; a fork copies them.
-        memory = mmap.mmap(-1, 8 * self.width * rows, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        with contextlib.suppress(OSError):  # a hint, which a kernel may be without
-            memory.madvise(mmap.MADV_HUGEPAGE)
-        self.words = memoryview(memory).cast("Q")
+        self.words = zeroed_words(self.width * (self.mask + 1 if self.size else 1))
         self.long_keys: dict[int, bytes] = {}
         self.count = 0
         self.hand = 0

@@ -114,3 +114,49 @@ def test_the_longest_insert_does_not_depend_on_how_large_the_store_is(
         longest = max(longest, _verbs(store) - start)
     assert store.index_size() > 4 * before
     assert longest <= VERBS_MAX[kind]
+
+
+@pytest.mark.parametrize("kind", ["fusee", "swarm"])
+def test_first_subtables_are_made_without_another_handle(
+    pools: Any, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the journal says of a subtable is settled by the client that has made it: to ask a
+    handle that is made for it takes a thousand times as long."""
+    pool = pools(nodes=3)
+    store = pool.store(kind, name="s", capacity=300)
+    asked: list[int] = []
+    contents = pool.heap.contents
+
+    def linked(self: Any, reference: int, link_address: int) -> bool:
+        asked.append(reference)
+        return True
+
+    monkeypatch.setattr(type(contents), "linked", linked)
+    for number in range(500):
+        store.insert(b"%d" % number, b"v")
+    assert not asked
+    monkeypatch.undo()
+    store.check()
+    assert pool.audit()["leaked"] == 0
+
+
+def test_more_replicas_have_smaller_subtables(pools: Any) -> None:
+    """A split changes each slot of each replica, and the client that finds no room waits for it."""
+    pool = pools(nodes=3)
+
+    def verbs(kind: str, replicas: int) -> int:
+        """The most verbs of one insert."""
+        store = pool.store(kind, name=f"{kind}{replicas}", capacity=8, replicas=replicas)
+        most = 0
+        for number in range(600):
+            before = store.stats()
+            store.insert(b"%d" % number, b"v")
+            after = store.stats()
+            most = max(most, count(after) - count(before))
+        return most
+
+    def count(stats: dict[str, Any]) -> int:
+        names = ("reads", "writes", "atomics")
+        return sum(int(stats[name] + stats["background"][name]) for name in names)
+
+    assert verbs("swarm", 3) < 1.1 * verbs("fusee", 2)

@@ -75,7 +75,8 @@ REPLICAS = pytest.mark.parametrize("replicas", [1, 3, 5, 7] if COMPILED else [1,
 def test_round_trips_without_conflict(pools: Any, replicas: int) -> None:
     """1 where the place is remembered. An insert without backups of the slot decides by one CAS."""
     pool = pools(nodes=NODES)
-    store = warm(pool.store("swarm", name="test", capacity=300, replicas=replicas))
+    # so few subtables that both handles know those of all keys
+    store = warm(pool.store("swarm", name="test", capacity=300, groups=8, replicas=replicas))
     cold = warm(pools.again(pool).store("swarm", name="test"))
 
     assert get_trips(store, b"k", None) == 1  # both buckets
