@@ -12,5 +12,5 @@ cdef class ReplicatedIndex(Index):
     cpdef u64 viewed(self) noexcept
     cdef bint post_unpinned(self, Place place, u64 hashed) except -1
     cdef bint read_unpinned(self, Place place) except -1
-    cdef int relocate(self, Place place, u64 pointer) except -1
+    cdef bint go_on(self, Place place, u64 pointer) except -1
     cpdef u64 base_of(self, u64 pointer) noexcept

@@ -70,9 +70,11 @@ class ReplicatedIndex(Index):
         self.read_phase(place)
         return True
 
-    def relocate(self, place: Place, pointer: int) -> None:
-        Index.relocate(self, place, pointer)
+    def go_on(self, place: Place, pointer: int) -> bool:
+        if not Index.go_on(self, place, pointer):
+            return False
         self.replicated.select(place)
+        return True
 
     def base_of(self, pointer: int) -> int:
         return self.replicated.base_of(pointer)

@@ -5,6 +5,8 @@ from limpet.stores.race.index cimport Index, Place, is_valid
 from limpet.stores.records cimport Objects
 
 cdef int BATCH
+cdef u64 KNOWN
+cdef u64 SPLIT
 cdef u64 HELD
 cdef u64 HELD_MASK
 cdef u64 OBJECT_MASK
@@ -26,8 +28,10 @@ cdef class BatchSearch:
     @cython.locals(index=Index, row=int, place=Place, view=u64)
     cpdef int locate_to_write(self, u64[::1] hashes, int count) except -1
     cdef int _prefetch(self, Place place) except -1
-    @cython.locals(index=Index, row=int, place=Place, again=int)
+    @cython.locals(index=Index, row=int, place=Place, pointer=u64, known=int, split=int)
     cdef int _read_buckets(self, int count) except -1
+    @cython.locals(index=Index, row=int, place=Place)
+    cdef int _read_again(self, int count, int split) except -1
     @cython.locals(row=int)
     cpdef int match_all(self, list keys, int count) except -1
     @cython.locals(place=Place)

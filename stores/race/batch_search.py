@@ -2,8 +2,9 @@
 
 Phases, each an exchange with all nodes concerned:
 
-    1   the entries of all directories, and all buckets. Once more for the buckets of those keys
-        whose entry is another one than this handle remembered
+    1   the entries of all directories, and all buckets. If entries are others than this handle
+        remembered: where they are split, those of their halves, once for each level; then the
+        buckets of these keys again
     2   for each key the object of the first slot with its fingerprint; again, for the keys that
         this object was not of, that of the next such slot, until no key has one left. Most keys
         have no second one
@@ -19,7 +20,7 @@ new one on the way, it begins again.
 from __future__ import annotations
 
 from array import array
-from typing import Any
+from typing import Any, Final
 
 from limpet.shm.endpoint.fabric import lowest_bit
 from limpet.shm.endpoint.words import HELD, HELD_MASK
@@ -27,6 +28,11 @@ from limpet.stores.race.index import Index, Place, is_valid
 from limpet.stores.race.layout import OBJECT_MASK, SLOTS
 from limpet.stores.records import Objects
 from limpet.stores.status import BATCH
+
+KNOWN: Final = 1
+SPLIT: Final = 2
+"""Of a row whose entry is another one than this handle remembered: its place is known by now, or
+its entry is split, and the read of its half is posted."""
 
 
 class BatchSearch:
@@ -93,26 +99,45 @@ class BatchSearch:
             place = self.places[row]
             index.post_row(place, row)
         self.endpoint.wait()
-        again = 0
+        known = split = 0
         for row in range(count):
             place = self.places[row]
             self.others[row] = 0
-            if index.confirm(place):
+            self.reading[row] = 0
+            place.posted = False
+            pointer = index.entry_read(place)
+            if pointer == place.pointer:
                 index.row_arrived(place, row)
-                self.reading[row] = 0
+                continue
+            if index.go_on(place, pointer):
+                self.reading[row] = KNOWN
+                known += 1
             else:
-                self.reading[row] = 1
-                again += 1
-        if again:
-            for row in range(count):
-                if self.reading[row]:
-                    place = self.places[row]
-                    index.post_row(place, row)
+                self.reading[row] = SPLIT
+                split += 1
+        if known or split:
+            self._read_again(count, split)
+
+    def _read_again(self, count: int, split: int) -> None:
+        """Read the buckets of the rows that `reading` marks as KNOWN or, so many, SPLIT."""
+        index = self.index
+        while split:
             self.endpoint.wait()
             for row in range(count):
-                if self.reading[row]:
+                if self.reading[row] == SPLIT:
                     place = self.places[row]
-                    index.row_arrived(place, row)
+                    if index.go_on(place, index.entry_read(place)):
+                        self.reading[row] = KNOWN
+                        split -= 1
+        for row in range(count):
+            if self.reading[row] == KNOWN:
+                place = self.places[row]
+                index.post_row(place, row)
+        self.endpoint.wait()
+        for row in range(count):
+            if self.reading[row] == KNOWN:
+                place = self.places[row]
+                index.row_arrived(place, row)
 
     # ---- phase 2 --------------------------------------------------------------------------------
 

@@ -72,7 +72,7 @@ cdef class Index:
     cdef readonly u64[::1] words
     cdef u64[::1] tagged
     cdef u64[::1] batch
-    cdef u64 deepest
+    cdef readonly u64 deepest
     cdef unsigned char[::1] depths
     cdef u64[::1] known
 
@@ -90,8 +90,9 @@ cdef class Index:
     @cython.final
     @cython.locals(pointer=u64)
     cdef bint confirm(self, Place place) except -1
-    @cython.locals(ticket=u64)
-    cdef int relocate(self, Place place, u64 pointer) except -1
+    @cython.final
+    cdef u64 entry_read(self, Place place) except? 0
+    cdef bint go_on(self, Place place, u64 pointer) except -1
     @cython.final
     @cython.locals(table=u64, prefix=u64, depth=u64, number=u64)
     cdef int _aim(self, Place place, u64 hashed) except -1

@@ -287,23 +287,30 @@ class Index:
         if not place.posted:
             return True
         place.posted = False
-        pointer = place.ticket
-        if not self.endpoint.hints:
-            pointer = self.endpoint.result(pointer)
+        pointer = self.entry_read(place)
         if pointer == place.pointer:
             return True
-        self.relocate(place, pointer)
+        while not self.go_on(place, pointer):
+            self.endpoint.wait()
+            pointer = self.entry_read(place)
         return False
 
-    def relocate(self, place: Place, pointer: int) -> None:
-        """The entry of a key has turned out to have this pointer: go on from there."""
-        while is_split(pointer):
+    def entry_read(self, place: Place) -> int:
+        """After the `wait`: the pointer in the entry whose read was posted."""
+        if self.endpoint.hints:
+            return place.ticket
+        return self.endpoint.result(place.ticket)
+
+    def go_on(self, place: Place, pointer: int) -> bool:
+        """The entry of a key has turned out to have this pointer. Whether the place is known now;
+        if not, the entry is split, and the read of its half is posted."""
+        if is_split(pointer):
             self._descend(place)
-            ticket = self.endpoint.post_load(place.entry)
-            self.endpoint.wait()
-            pointer = self.endpoint.result(ticket)
+            place.ticket = self.endpoint.post_load(place.entry)
+            return False
         self._follow(place, pointer)
         place.surprised = False
+        return True
 
     def _aim(self, place: Place, hashed: int) -> None:
         """The entry of a key with this hash, as far as we remember."""
