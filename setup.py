@@ -111,6 +111,7 @@ COMPILED = {
     "limpet.stores.fusee.snapshot": "limpet/stores/fusee/snapshot.py",
     "limpet.stores.fusee.glance": "limpet/stores/fusee/glance.py",
     "limpet.stores.fusee.growth": "limpet/stores/fusee/growth.py",
+    "limpet.stores.fusee.batch_rounds": "limpet/stores/fusee/batch_rounds.py",
     "limpet.stores.fusee.store": "limpet/stores/fusee/store.py",
     "limpet.stores.swarm.words": "limpet/stores/swarm/words.py",
     "limpet.stores.swarm.register": "limpet/stores/swarm/register.py",

@@ -308,6 +308,17 @@ class Store:
             for key, value in pairs.items() if hasattr(pairs, "items") else pairs:
                 self.put(key, value)
 
+    def delete_many(self, keys: Any) -> int:
+        """Delete each of `keys` that is there; how many were. Not atomic as a whole."""
+        count = 0
+        for key in keys:
+            try:
+                self.delete(key)
+            except KeyError:
+                continue
+            count += 1
+        return count
+
     def _foretell(self, keys: list[bytes]) -> None:
         """Operations on at most BATCH `keys` follow: have on its way what they touch first."""
         if self.endpoint.hints:

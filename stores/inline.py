@@ -165,6 +165,13 @@ class InlineStore(Store):
         if self._change(as_bytes("key", key), b"", 0, DELETE) == MISSING:
             raise KeyError(key)
 
+    def delete_many(self, keys: Any) -> int:
+        count = 0
+        for key in keys:
+            data = key if type(key) is bytes else as_bytes("key", key)
+            count += self._change(data, b"", 0, DELETE) == DONE
+        return count
+
     def _write(self, key: Any, value: Any, mode: int) -> int:
         if type(key) is not bytes:
             key = as_bytes("key", key)

@@ -24,6 +24,7 @@ BATCH: Final = 32
 LEFT: Final = 0
 READY: Final = 1
 MADE: Final = 2
-"""States of a key in a batch of puts (race/batch.py)."""
+CONTESTED: Final = 3
+"""States of a key in a batch of puts (race/batch.py, fusee/batch_rounds.py)."""
 VACANT_CLASS: Final = 0xFF
 """The size class in a slot word that stands for no object."""

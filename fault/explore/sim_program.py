@@ -4,7 +4,8 @@ As text, clients are separated by `|`, operations by spaces; an operation is a l
 `ua ga|da|ic` is: client 0 updates a and then gets a, client 1 deletes a, client 2 inserts c.
     i insert, u update, p put, g get, d delete; r (no key) recovers dead clients, n (no key)
     gives lost memory nodes new memory; t and its steps is a transaction (sim_steps.py);
-    m and several keys is a `put_many` of these, in this order;
+    m and several keys is a `put_many` of these, in this order; x and several keys a
+    `delete_many`;
     e, s, f, k, v are calls of a cache (sim_cache.py)
 Keys a and b are there at the start, c and d are not. Every write has a value of its own.
 """
@@ -20,7 +21,7 @@ from limpet.shm.errors import ParameterError
 KINDS: Final = {
     "i": "insert", "u": "update", "p": "put", "g": "get", "d": "delete", "r": "recover",
     "n": "replace", "t": "transact",
-    "m": "put_many",
+    "m": "put_many", "x": "delete_many",
     "e": "set briefly", "s": "set sliding", "f": "compute", "k": "swap", "v": "invalidate",
 }  # fmt: skip
 LETTERS: Final = {name: letter for letter, name in KINDS.items()}
@@ -31,6 +32,7 @@ RECOVER: Final = "recover"
 REPLACE: Final = "replace"
 TRANSACT: Final = "transact"
 PUT_MANY: Final = "put_many"
+DELETE_MANY: Final = "delete_many"
 INVALIDATE: Final = "invalidate"
 KEYLESS: Final = frozenset((RECOVER, REPLACE, INVALIDATE))
 OF_CACHES: Final = frozenset(("set briefly", "set sliding", "compute", "swap", INVALIDATE))
@@ -43,7 +45,7 @@ _DRAWN: Final = "iiuuppgggdd"
 
 class Call(NamedTuple):
     """An operation on a key; `recover` and `replace` have none, `transact` has its steps there, and
-    `put_many` its keys, each of which is a letter."""
+    `put_many` and `delete_many` their keys, each of which is a letter."""
 
     kind: str
     key: bytes = b""
@@ -65,15 +67,19 @@ def parse_program(text: str) -> Program:
         kind, key = KINDS.get(word[:1]), word[1:].encode()
         if kind == TRANSACT and is_transaction(key):
             return Call(kind, key)
-        if kind == PUT_MANY and key and all(key[i : i + 1] in KEYS for i in range(len(key))):
+        if (
+            kind in (PUT_MANY, DELETE_MANY)
+            and key
+            and all(key[i : i + 1] in KEYS for i in range(len(key)))
+        ):
             return Call(kind, key)
         if kind in (None, TRANSACT) or (
             key not in (b"",) if kind in KEYLESS else key not in PRESENT + ABSENT
         ):
             raise ParameterError(
                 f"{word!r} is no operation; write one of i, u, p, g, d and a key from a to d, or r "
-                "or n, or m and keys, or a transaction such as tgaxbs; of a cache also e, s, f, k "
-                "and a key, or v"
+                "or n, or m or x and keys, or a transaction such as tgaxbs; of a cache also e, s, "
+                "f, k and a key, or v"
             )
         return Call(kind, key)
 

@@ -49,6 +49,7 @@ from limpet.fault.explore.sim_pools import SimulatedPool
 from limpet.fault.explore.sim_power import look_after_cut
 from limpet.fault.explore.sim_program import (
     ABSENT,
+    DELETE_MANY,
     PRESENT,
     PUT_MANY,
     RECOVER,
@@ -306,6 +307,9 @@ class Run:
         if call.kind == PUT_MANY:
             self._put_many(client, call.key)
             return
+        if call.kind == DELETE_MANY:
+            self._delete_many(client, call.key)
+            return
         label = b"%d.%d" % (client.number, client.op) if call.kind in WRITES else None
         self.perform(client.store, client.number, call.kind, call.key, label)
 
@@ -372,6 +376,29 @@ class Run:
             at = noted[self.cluster.label_of(value)]
             self.history[at] = self.history[at]._replace(result="ok", return_ns=self._tick())
         self._look_at_order(client, pairs)
+
+    def _delete_many(self, client: SimulatedClient, letters: bytes) -> None:
+        """Delete several keys in one call: to the history, as many deletes at the same time. Which
+        of them were there is known if all were, or none; else they stay unknown."""
+        first = len(self.history)
+        keys = [letters[number : number + 1] for number in range(len(letters))]
+        for key in keys:
+            called = self._tick()
+            self.history.append(
+                Record(client.number, "delete", key, None, "unknown", None, called, None)
+            )
+        noted = {id(record): record for record in self.history[first:]}
+        try:
+            deleted = client.store.delete_many(keys)
+        except NodeFailed as error:
+            self.failure = self.failure or self._borne(f"delete_many of {letters!r}", error)
+            return
+        if deleted not in (0, len(keys)):
+            return
+        result = "ok" if deleted else "missing"
+        for at in range(first, len(self.history)):
+            if id(self.history[at]) in noted:
+                self.history[at] = self.history[at]._replace(result=result, return_ns=self._tick())
 
     def _look_at_order(self, client: SimulatedClient, pairs: list[tuple[bytes, bytes]]) -> None:
         """Note a fault if a key that is there twice does not have its last value, or another

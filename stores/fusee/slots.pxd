@@ -4,7 +4,7 @@ from limpet.shm.endpoint.verbs cimport u64
 from limpet.stores.fusee.log cimport LoggedObjects
 from limpet.stores.fusee.snapshot cimport ReplicatedSlot
 from limpet.stores.fusee.tables cimport ReplicatedTables
-from limpet.stores.race.index cimport Place, is_vacant, is_valid
+from limpet.stores.race.index cimport Index, Place, is_vacant, is_valid
 from limpet.stores.race.slots cimport Slots
 
 cdef u64 BIRTH
@@ -57,8 +57,13 @@ cdef class ReplicatedSlots(Slots):
     @cython.locals(first=u64, second=u64)
     cpdef int _read_backup(self, Place place) except -1
     cpdef int _withdraw(self, u64 desired, bint hurry) except -1
-    @cython.locals(fingerprint=u64, index=int, word=u64, slot=u64)
+    @cython.locals(index=Index)
     cpdef bint _rival_found(self, Place place, bytes key, int own, u64 attempt) except -1
+    @cython.locals(fingerprint=u64, index=int, word=u64, slot=u64)
+    cpdef bint _rival_in(
+        self, Place place, bytes key, int own, u64 attempt, u64[::1] primary, int first,
+        u64[::1] backup, int second,
+    ) except -1
     @cython.locals(word=u64)
     cdef bint _key_in(self, u64 slot, bytes key, u64 fingerprint) except -1
     @cython.locals(theirs=u64)

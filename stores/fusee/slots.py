@@ -28,7 +28,7 @@ in the log entry of the replaced object.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from limpet.shm.errors import NodeFailed
 from limpet.stores.fusee.index import ReplicatedIndex
@@ -215,16 +215,32 @@ class ReplicatedSlots(Slots):
 
     def _rival_found(self, place: Place, key: bytes, own: int, attempt: int) -> bool:
         """Whether the first backup has the key in another slot than `own` and we must give way."""
+        index = self.index
+        return self._rival_in(place, key, own, attempt, index.words, 0, index.words, 32)
+
+    def _rival_in(
+        self,
+        place: Place,
+        key: bytes,
+        own: int,
+        attempt: int,
+        primary: Any,
+        first: int,
+        backup: Any,
+        second: int,
+    ) -> bool:
+        """As `_rival_found`: the buckets on the primary are the words of `primary` from `first` on,
+        those on the first backup the words of `backup` from `second` on."""
         fingerprint = place.hash & 0xFF
         for index in range(32):
-            word = self.index.words[32 + index]
+            word = backup[second + index]
             if not index & 7 or index == own:
                 continue
             slot = self.index.address(place, index)
             if is_vacant(word):
                 # Since the primary was read, the key may have been inserted there, and be deleted
                 # again.
-                if word != self.index.words[index] and self._key_in(slot, key, fingerprint):
+                if word != primary[first + index] and self._key_in(slot, key, fingerprint):
                     return True
             elif word >> 56 == fingerprint and is_valid(word):
                 self.objects.post_keyed(word & OBJECT_MASK, key)

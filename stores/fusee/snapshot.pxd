@@ -24,7 +24,7 @@ cdef int RULE_3
 cdef class ReplicatedSlot:
     cdef readonly ReplicatedTables tables
     cdef readonly LoggedObjects logged
-    cdef bint sequential
+    cdef readonly bint sequential
     cdef readonly Client client
     cdef readonly Endpoint endpoint
     cdef readonly u64 address
@@ -42,8 +42,11 @@ cdef class ReplicatedSlot:
     cpdef u64 read(self) except? 0xFEEDFACEDEADBEA7
     @cython.locals(ticket=u64)
     cpdef u64 look(self, u64 address) except? 0xFEEDFACEDEADBEA7
-    @cython.locals(ours=bint, win=int, ticket=u64)
     cpdef bint write(self, u64 old, u64 new) except -1
+    @cython.locals(win=int, ticket=u64)
+    cpdef bint conclude(self, bint ours, u64 old, u64 new) except -1
+    @cython.locals(k=u64)
+    cpdef int recall(self, u64[::1] seen, u64 at) except -1
     cpdef bint cas_backups(self, u64 old, u64 new) except -1
     @cython.locals(k=u64, ticket=u64, was=u64)
     cpdef int propose(self, u64 old, u64 new) except -1

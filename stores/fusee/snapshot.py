@@ -45,7 +45,7 @@ the first one's value wins.
 from __future__ import annotations
 
 from array import array
-from typing import Final
+from typing import Any, Final
 
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.stores.fusee.links import OLD, PLACE_BITS
@@ -124,7 +124,11 @@ class ReplicatedSlot:
 
     def write(self, old: int, new: int) -> bool:
         """WRITE: take part in the round of `old` until it has ended; whether `new` has won."""
-        ours = self.cas_backups(old, new)  # lines 7 to 9
+        return self.conclude(self.cas_backups(old, new), old, new)  # lines 7 to 9
+
+    def conclude(self, ours: bool, old: int, new: int) -> bool:
+        """The rest of WRITE, after the CAS of all backups; `seen` has their values then. `ours`:
+        all are `new`."""
         win = self.evaluate_rules(ours, old, new)  # line 10
         if win == FINISH:
             return self._has_won(old, new)
@@ -180,6 +184,11 @@ class ReplicatedSlot:
         for k in range(1, self.backups + 1):
             ours = ours and self.seen[k] == new
         return ours
+
+    def recall(self, seen: Any, at: int) -> None:
+        """Have these words, from place `at` + 1 on, be the values of the backups that were seen."""
+        for k in range(1, self.backups + 1):
+            self.seen[k] = seen[at + k]
 
     def change_backups(self, winner: int) -> None:
         """CAS the backups that were seen to have another proposal; not waited for."""

@@ -1,10 +1,10 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport u64
+from limpet.stores.fusee.batch_rounds cimport BatchedSlots, ReplicatedPuts
 from limpet.stores.fusee.cache cimport IndexCache
 from limpet.stores.fusee.check cimport ReplicatedCheck
 from limpet.stores.fusee.log cimport LoggedObjects
-from limpet.stores.fusee.slots cimport ReplicatedSlots
 from limpet.stores.fusee.tables cimport ReplicatedTables
 from limpet.stores.race.hash_store cimport HashStore
 from limpet.stores.race.index cimport Place, is_valid
@@ -30,7 +30,7 @@ cdef u64 UPDATED
 cdef class Fusee(HashStore):
     cdef readonly LoggedObjects logged
     cdef readonly ReplicatedTables tables
-    cdef public ReplicatedSlots writer
+    cdef public BatchedSlots writer
     cdef readonly ReplicatedCheck replicated_check
     cdef readonly object restoring
     cdef readonly IndexCache cache

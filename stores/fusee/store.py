@@ -25,6 +25,7 @@ from typing import Any
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.shm.errors import NodeFailed
+from limpet.stores.fusee.batch_rounds import BatchedSlots, ReplicatedPuts
 from limpet.stores.fusee.cache import IndexCache
 from limpet.stores.fusee.check import ReplicatedCheck
 from limpet.stores.fusee.glance import ReplicatedGlance
@@ -35,7 +36,6 @@ from limpet.stores.fusee.log import LoggedObjects
 from limpet.stores.fusee.marks import BIRTH, ENTRY_SIZE, EXPECTED_SIZE, FAILED, IDLE, UPDATED
 from limpet.stores.fusee.parameters import FuseeParameters
 from limpet.stores.fusee.restoring import Restoring
-from limpet.stores.fusee.slots import ReplicatedSlots
 from limpet.stores.fusee.snapshot import ReplicatedSlot
 from limpet.stores.fusee.tables import (
     ReplicatedTables,
@@ -64,7 +64,7 @@ class Fusee(HashStore):
         self.logged.posts = True
         self.tables = ReplicatedTables(pool, name, parameters)
         index = ReplicatedIndex(pool, name, parameters, self.logged, self.tables)
-        self.writer = ReplicatedSlots(index, self.tables, self.logged, parameters.sequential)
+        self.writer = BatchedSlots(index, self.tables, self.logged, parameters.sequential)
         freezing = ReplicatedSlot(self.tables, self.logged, parameters.sequential)
         splitter = ReplicatedSplitter(pool, index, parameters, self.tables, freezing)
         self.replicated_check = ReplicatedCheck(pool, index, self.tables, self.logged)
@@ -72,6 +72,10 @@ class Fusee(HashStore):
         self.cache = IndexCache(parameters.cache_size, parameters.cache_threshold)
         self.hold_parts(index, self.writer, splitter, self.replicated_check)
         self.glances(ReplicatedGlance(index, self.tables, self.cache))
+        self.deletes_batches = False
+        self.puts = ReplicatedPuts(
+            self.search, self.writer, self.allocator, self.client, self.replicas, self.cache
+        )
 
     @property
     def losses_survived(self) -> int:  # type: ignore[override]  # a constant in other stores

@@ -34,6 +34,8 @@ cdef class Batch:
         count=int, end=Py_ssize_t, size=Py_ssize_t, pair=tuple, key=bytes, value=bytes
     )
     cdef int take_in(self, pairs, Py_ssize_t start, Py_ssize_t prefix) except -1
+    @cython.locals(count=int, end=Py_ssize_t, key=bytes)
+    cdef int take_keys(self, list keys, Py_ssize_t start) except -1
     @cython.locals(hashed=u64, other=int, same=int)
     cpdef bint repeats(self, int row) except -1
     cdef int end(self, int row) except -1

@@ -1,4 +1,4 @@
-"""The keys of one batch of puts to a hash store: `Batch`.
+"""The keys of one batch of puts to a hash store, or of deletes: `Batch`.
 
 A batch has each phase of a single put once, and the verbs of a phase are posted: one exchange with
 all nodes concerned (batch_puts.py):
@@ -104,6 +104,21 @@ class Batch:
             self.keys[count] = key
             self.values[count] = value
             self.sizes[count] = size
+            self.states[count] = READY
+            count += 1
+            start += 1
+        self.count = count
+        return count
+
+    def take_keys(self, keys: list[bytes], start: int) -> int:
+        """As `take_in`, of keys that are to be deleted."""
+        count = 0
+        end = min(len(keys), start + ROWS_MAX)
+        while start < end:
+            self.hashes[count] = hash64(keys[start])
+            if self.repeats(count):
+                break
+            self.keys[count] = keys[start]
             self.states[count] = READY
             count += 1
             start += 1

@@ -14,6 +14,7 @@ cdef u64 FROZEN
 cdef u64 HELD
 cdef u64 HELD_MASK
 cdef int LEFT
+cdef int MADE
 cdef int READY
 cdef u64 REFERENCE_MASK
 cdef u64 TENTATIVE
@@ -28,9 +29,14 @@ cdef class BatchPuts:
     cdef readonly Endpoint endpoint
     cdef readonly int replicas
     cdef public Batch batch
+    cdef readonly int deleted
 
     @cython.locals(batch=Batch, end=Py_ssize_t, ready=bint)
     cdef Py_ssize_t put(self, pairs, Py_ssize_t start, list left) except -1
+    @cython.locals(batch=Batch, end=Py_ssize_t, ready=bint)
+    cdef Py_ssize_t delete(self, list keys, Py_ssize_t start, list left) except -1
+    @cython.locals(row=int, place=Place, others=bint)
+    cpdef bint pass_over_missing(self, Batch batch) except -1
     @cython.locals(index=Index, search=BatchSearch, row=int, place=Place, slot=u64, word=u64)
     cpdef int find_all(self, Batch batch) except -1
     @cython.locals(index=Index, room=int)
@@ -42,3 +48,4 @@ cdef class BatchPuts:
     cpdef int make_all(self, Batch batch) except -1
     @cython.locals(row=int)
     cpdef int write_all(self, Batch batch) except -1
+    cpdef int change_all(self, Batch batch) except -1

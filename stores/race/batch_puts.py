@@ -1,4 +1,4 @@
-"""The phases of a batch of puts (batch.py says what a batch is): `BatchPuts`."""
+"""The phases of a batch of puts, or deletes (batch.py says what a batch is): `BatchPuts`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from limpet.stores.race.batch_search import BatchSearch
 from limpet.stores.race.index import Place
 from limpet.stores.race.layout import FROZEN
 from limpet.stores.race.slots import Slots
-from limpet.stores.status import LEFT, READY
+from limpet.stores.status import LEFT, MADE, READY
 
 
 class BatchPuts:
@@ -29,6 +29,7 @@ class BatchPuts:
         self.endpoint = self.index.endpoint
         self.replicas = replicas
         self.batch = Batch()
+        self.deleted = 0
 
     def put(self, pairs: Any, start: int, left: list[int]) -> int:
         """In an operation: put the pairs from `start` on that make a batch; which pair comes next.
@@ -41,17 +42,50 @@ class BatchPuts:
         try:
             self.find_all(batch)
             batch.fit()
-            self.make_all(batch)
-            ready = True
+            ready = self.make_all(batch) != 0
         except LimpetError:
             # All keys are put one by one: the key that has met the error meets it again, after
             # those before it.
             pass
         if ready:
-            self.slots.change_all(self.search, batch)
+            self.change_all(batch)
         end = start + batch.count
         batch.leave_out(start, left)
         return end
+
+    def delete(self, keys: list[bytes], start: int, left: list[int]) -> int:
+        """In an operation: delete the keys from `start` on that make a batch; which key comes next.
+        Those to be deleted one by one are appended to `left`; `deleted` says how many were."""
+        batch = self.batch
+        batch.take_keys(keys, start)
+        ready = False
+        self.deleted = 0
+        try:
+            self.find_all(batch)
+            ready = True
+        except LimpetError:
+            pass  # as in `put`
+        if ready and self.pass_over_missing(batch):
+            self.deleted = self.slots.remove_all(batch)
+        end = start + batch.count
+        batch.leave_out(start, left)
+        return end
+
+    def pass_over_missing(self, batch: Batch) -> bool:
+        """Have the rows be MADE whose keys are missing; LEFT, if that is not certain. Whether there
+        are others."""
+        others = False
+        for row in range(batch.count):
+            others = others or batch.updates[row] != 0
+            if not batch.updates[row]:
+                place = self.search.places[row]
+                if place.busy:
+                    batch.states[row] = LEFT
+                else:
+                    batch.states[row] = MADE
+                    if self.endpoint.durable:
+                        self.index.depend(place, 0)
+        return others
 
     def find_all(self, batch: Batch) -> None:
         """Find the slot of each row, or a vacant one. A row that has to wait, or for which there is
@@ -88,9 +122,9 @@ class BatchPuts:
             batch.slots[row] = index.address(place, room)
             batch.words[row] = index.words[32 * row + room]
 
-    def make_all(self, batch: Batch) -> None:
-        """Make the new objects of all rows, with their pairs in the client journal. The batch ends
-        at a row for which no memory is ready; such a row is LEFT if it is the first."""
+    def make_all(self, batch: Batch) -> int:
+        """Make the new objects of all rows, with their pairs in the client journal; how many. The
+        batch ends at a row for which no memory is ready; such a row is LEFT if it is the first."""
         client, allocator, slots = self.client, self.allocator, self.slots
         allocator.begin_batch()
         count = 0
@@ -114,9 +148,11 @@ class BatchPuts:
             batch.desired[row] = (batch.hashes[row] & 0xFF) << 56 | reference
             batch.references[count] = reference
             count += 1
-        # ORDER: used after they are in the client journal.
-        self.allocator.heap.take_all(batch.references, count)
-        self.write_all(batch)
+        if count:
+            # ORDER: used after they are in the client journal.
+            self.allocator.heap.take_all(batch.references, count)
+            self.write_all(batch)
+        return count
 
     def write_all(self, batch: Batch) -> None:
         """Write the new objects of all rows."""
@@ -128,3 +164,7 @@ class BatchPuts:
                     batch.values[row],
                     batch.hashes[row],
                 )
+
+    def change_all(self, batch: Batch) -> None:
+        """Change the slots of all rows."""
+        self.slots.change_all(self.search, batch)

@@ -41,6 +41,7 @@ cdef class HashStore(Store):
     cdef readonly Place place
     cdef readonly BatchSearch search
     cdef public BatchPuts puts
+    cdef public bint deletes_batches
     cdef readonly int replicas
     cdef public Glance glance
     cdef public u64 reserved
@@ -53,6 +54,8 @@ cdef class HashStore(Store):
     cpdef int glances(self, Glance glance) except -1
     @cython.locals(left=list, end=Py_ssize_t)
     cdef Py_ssize_t _put_some(self, pairs, Py_ssize_t start) except -1
+    @cython.locals(end=Py_ssize_t)
+    cdef _delete_some(self, list keys, Py_ssize_t start, list left)
     @cython.locals(slot=u64)
     cdef object search_once(self, Place place, bytes key)
     @cython.locals(place=Place, attempt=u64, busy=u64, table=u64)

@@ -68,6 +68,8 @@ class HashStore(Store):
         self.search = BatchSearch(index)
         self.puts: BatchPuts | None = None
         """The puts of a batch, if it has them (`batches_puts`)."""
+        self.deletes_batches = True
+        """Whether a batch may be of deletes, if it has batches."""
         self.replicas = splitter.replicas
         self.reserved = self.reserved_size = self.reserved_digest = 0
         """An object with a value that is there already, the value's size and its checksum: the
@@ -477,6 +479,34 @@ class HashStore(Store):
             key, value = pairs[at]
             self.put(key, value)
         return end
+
+    def delete_many(self, keys: Any) -> int:
+        """Delete each of `keys` that is there; how many were. Not atomic as a whole.
+
+        3 round trips for 22 keys in stores that put in batches.
+        """
+        wanted = [key if type(key) is bytes else as_bytes("key", key) for key in keys]
+        if self.puts is None or not self.deletes_batches:
+            return int(Store.delete_many(self, wanted))
+        start = count = 0
+        while start < len(wanted):
+            left: list[int] = []
+            start, deleted = self._delete_some(wanted, start, left)
+            count += deleted + int(Store.delete_many(self, [wanted[at] for at in left]))
+        return count
+
+    def _delete_some(self, keys: list[bytes], start: int, left: list[int]) -> tuple[int, int]:
+        """Delete the keys from `start` on that make a batch; which key comes next, and how many
+        were there."""
+        self.client.enter()
+        try:
+            if self.client.drops != self.drops:
+                self.require_there()
+            end = self.puts.delete(keys, start, left)  # type: ignore[union-attr]
+            self.operations += end - start - len(left)
+            return end, self.puts.deleted  # type: ignore[union-attr]
+        finally:
+            self.client.leave()
 
     # ---- between two attempts ---------------------------------------------------------------
 

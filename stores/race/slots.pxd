@@ -45,6 +45,9 @@ cdef class Slots:
     cpdef int _decide_all(self, BatchSearch search, Batch batch) except -1
     @cython.locals(desired=u64)
     cdef int _post_decision(self, Batch batch, int row) except -1
+    @cython.locals(endpoint=Endpoint, client=Client, row=int, count=int, slot=u64, word=u64)
+    cpdef int remove_all(self, Batch batch) except -1
+    cdef int _post_removal(self, Batch batch, int row, u64 vacant) except -1
     @cython.locals(left=u64, at=int, word=u64)
     cpdef bint _has_rival(self, Place place, int row, u64 slot) except -1
     @cython.locals(row=int, count=int)

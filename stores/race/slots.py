@@ -194,6 +194,44 @@ class Slots:
         except NodeFailed:
             batch.states[row] = LEFT
 
+    def remove_all(self, batch: Batch) -> int:
+        """Do for the READY rows of a batch what `remove` does for one slot; how many are MADE."""
+        endpoint, client = self.endpoint, self.client
+        self.begin_changes()
+        for row in range(batch.count):
+            if batch.states[row] == READY:
+                slot, word = batch.slots[row], batch.words[row]
+                batch.places[row] = client.log(word & REFERENCE_MASK, slot)
+                self._post_removal(batch, row, self.vacated(word))
+        self.end_phase(batch)
+        self.end_changes()
+        count = 0
+        for row in range(batch.count):
+            if batch.states[row] != READY:
+                continue
+            if endpoint.result(batch.tickets[row]) == batch.words[row]:
+                batch.references[count] = batch.words[row] & REFERENCE_MASK
+                count += 1
+            else:
+                batch.states[row] = LEFT
+        if count and not endpoint.durable:
+            # A kill leaves all of them in the client journal, and some of them free already.
+            self.objects.heap.free_all(batch.references, count)
+        for row in range(batch.count):
+            if batch.states[row] == READY:
+                batch.states[row] = MADE
+                if not endpoint.durable:
+                    client.drop(batch.places[row])
+        return count
+
+    def _post_removal(self, batch: Batch, row: int, vacant: int) -> None:
+        """Post the CAS that makes the slot of a row vacant."""
+        try:
+            # LINEARIZES: delete
+            batch.tickets[row] = self.endpoint.post_cas(batch.slots[row], batch.words[row], vacant)
+        except NodeFailed:
+            batch.states[row] = LEFT
+
     def _has_rival(self, place: Place, row: int, slot: int) -> bool:
         """Whether an undecided insert may be of the key of this row: it has the fingerprint. Then
         the row is left; a single put reads the other's key, and gives way or not."""

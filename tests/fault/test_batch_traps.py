@@ -7,7 +7,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from kit.mutants.fusee import Mutant as FuseeMutant
+from kit.mutants.fusee import in_force as fusee_in_force
 from kit.mutants.race import Mutant, in_force, race_with
+from kit.mutants.uncompiled import always, nothing, replaced
 
 import limpet
 from limpet.fault.explore.explorer import Exploration, explore
@@ -29,16 +32,20 @@ pytestmark = pytest.mark.either_build(
 COMPILED = BUILD == "compiled"
 RUNS = 300 if COMPILED else 40
 RUNS_OF_MUTANT = 2000
-PROGRAMS = ("pa mabcd|pb mcad|gb gc", "pb mdc|pa mcd dc|ic da", "pa mcc mcd|mdc mcd|gc")
+PROGRAMS = (
+    "pa mabcd|pb mcad|gb gc",
+    "pb mdc|pa mcd dc|ic da",
+    "pa mcc mcd|mdc mcd|gc",
+    "pa mab xabc|ga gb pb|xab ma",
+)
 """The first put of a client has memory ready for its batch."""
 VALUE = b"v" * 40
 
 
 @pytest.fixture(autouse=True)
 def nothing_left() -> Iterator[None]:
-    before = set(SHM_DIR.glob("limpet.limpet-*"))
     yield
-    assert set(SHM_DIR.glob("limpet.limpet-*")) <= before
+    assert not list(SHM_DIR.glob(f"limpet.limpet-*{os.getpid()}*"))
 
 
 @pytest.mark.exhaustive("all programs", quick=["race-*-40"])
@@ -67,6 +74,30 @@ def test_batches_hold_over_power_cuts(kind: str) -> None:
     assert explore(parameters).failures == ()
 
 
+@pytest.mark.exhaustive("all kinds and programs", quick=["fusee-pa*"])
+@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("kind", ["fusee", "fusee-cr", "fusee-nc"])
+def test_batches_of_rounds_hold(kind: str, program: str) -> None:
+    runs = RUNS // 2
+    parameters = Exploration(
+        store=kind, program=program, value_size=40, schedules=runs, seed=5, crashes=2,
+    )  # fmt: skip
+    report = explore(parameters)
+    assert report.failures == ()
+    assert report.crashes > runs / 8
+
+
+@pytest.mark.exhaustive("all programs", quick=["pa *gc-False"])
+@pytest.mark.parametrize("replace", [False, True])
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_batches_of_rounds_hold_when_nodes_are_lost(program: str, replace: bool) -> None:
+    parameters = Exploration(
+        store="fusee", program=program + " n" * replace, value_size=40, schedules=RUNS // 2, seed=6,
+        node_failures=1, replace=replace,
+    )  # fmt: skip
+    assert explore(parameters).failures == ()
+
+
 @pytest.mark.exhaustive("transactions")
 def test_batches_hold_beside_transactions() -> None:
     parameters = Exploration(
@@ -74,6 +105,29 @@ def test_batches_hold_beside_transactions() -> None:
         seed=7,
     )  # fmt: skip
     assert explore(parameters).failures == ()
+
+
+BATCHED_ROUNDS = "fusee/batch_rounds"
+ROUNDS = (
+    FuseeMutant(
+        "no-look-for-rivals", ("history", "check"),
+        (replaced(BATCHED_ROUNDS, "BatchedSlots._find_rivals", nothing),),
+        exploration={"program": "pa mcd gc|pb mdc gd|gc gd"},
+    ),
+    FuseeMutant(
+        "goes-on-though-others-have-proposed", ("history", "check"),
+        (replaced(BATCHED_ROUNDS, "BatchedSlots._all_ours", always),),
+        exploration={"program": "pa mab|pb mba gb|ga gb"},
+    ),
+)  # fmt: skip
+
+
+@pytest.mark.skipif(not COMPILED, reason="caught by many runs")
+@pytest.mark.parametrize("mutant", ROUNDS, ids=lambda mutant: mutant.name)
+def test_known_bad_rounds_of_batches_are_caught(mutant: FuseeMutant) -> None:
+    with fusee_in_force(mutant):
+        (failure,) = explore(mutant.parameters(RUNS_OF_MUTANT)).failures
+    assert kind_of(failure.what) in mutant.says, failure.what
 
 
 # ---- known-bad variants --------------------------------------------------------------------------
@@ -121,7 +175,7 @@ def make_all(self: Any, batch: Any) -> int:
             count += 1
     self.allocator.heap.take_all(batch.references, count)
     self.write_all(batch)
-    return 0
+    return count
 
 
 class FreesWithoutPlace(Slots):  # type: ignore[misc]

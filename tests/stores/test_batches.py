@@ -22,7 +22,7 @@ RACE = ("race", "rtx-race", "dtx-race")
 BATCHED = ("race", "rtx-race", "race-locks")
 """Kinds whose `put_many` has each phase of a put once for many keys."""
 VERBS = ("round_trips", "reads", "bytes_read", "writes", "bytes_written", "cas", "ops")
-STEADY = ("dtx-race", "raw", "fusee", "rcuckoo", "loco")
+STEADY = ("dtx-race", "raw", "rcuckoo", "loco")
 """The second and the third update of a key cost the same here."""
 HOSTILE = (limpet.LimpetError, OverflowError, ValueError, IndexError, MemoryError)
 
@@ -53,6 +53,20 @@ def test_of_duplicates_the_last_pair_counts(store: Any) -> None:
     store.put_many(pairs)
     assert dict(store.items()) == dict(pairs)
     assert store.get_many([key for key, _ in pairs]) == [dict(pairs)[key] for key, _ in pairs]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_deletes_of_a_batch_say_how_many_keys_were_there(store: Any, size: int) -> None:
+    keys = [key_of(number) for number in range(size)]
+    store.put_many([(key, b"1") for key in keys])
+    assert store.delete_many(iter(keys[::2])) == len(keys[::2])
+    assert store.delete_many([*keys, *keys, b"none"]) == len(keys[1::2])
+    assert store.delete_many(keys) == store.delete_many([]) == 0
+    assert store.get_many(keys) == [None] * size
+    store.put_many([(key, b"2") for key in keys])
+    assert len(store) == size
+    store.check()
+    assert store.pool.audit()["leaked"] == 0
 
 
 def test_pairs_may_depend_on_what_was_put_before(store: Any) -> None:

@@ -87,3 +87,24 @@ def test_a_batch_is_one_exchange_for_each_phase(pools: Any, kind: str) -> None:
     assert costs(store, lambda: store.get_many(keys)) == (4, 4)
     assert costs(store, lambda: store.put_many([(key, b"2" * 99) for key in keys])) == (18, 18)
     assert store.get_many(keys) == [b"2" * 99] * 64
+    assert costs(store, lambda: store.delete_many(keys)) == (9, 9)
+    assert costs(store, lambda: store.delete_many(keys)) == (3, 3)
+
+
+@pytest.mark.parametrize("replicas", [2, 3])
+@pytest.mark.parametrize("kind", ["fusee", "fusee-cr", "fusee-nc"])
+def test_rounds_of_a_batch_share_their_exchanges(pools: Any, kind: str, replicas: int) -> None:
+    store = warm(pools(nodes=NODES).store(kind, name="test", groups=128, replicas=replicas))
+    store.put_many([(b"old %02d" % number, b"0" * 99) for number in range(64)])
+    keys = [b"key %02d" % number for number in range(64)]
+    more = replicas - 2 if kind == "fusee-cr" else 0
+    assert costs(store, lambda: store.get_many(keys)) == (2, 2)
+    inserts, updates = 3 * (5 + more), 6 * (6 + more)
+    assert costs(store, lambda: store.put_many([(key, b"1" * 99) for key in keys])) == (
+        inserts, inserts,
+    )  # fmt: skip
+    assert costs(store, lambda: store.get_many(keys)) == (4, 4)
+    assert costs(store, lambda: store.put_many([(key, b"2" * 99) for key in keys])) == (
+        updates, updates,
+    )  # fmt: skip
+    assert store.get_many(keys) == [b"2" * 99] * 64

@@ -72,7 +72,8 @@ REPLICATED: Final = (
     ),
     *_in(
         "stores/fusee",
-        "log cache reconcile tables index glance snapshot slots growth check restoring",
+        "log cache reconcile tables index glance snapshot slots batch_rounds growth check "
+        "restoring",
     ),
 )
 FUSEE: Final = (*REPLICATED, "stores/fusee/store")
