@@ -15,7 +15,7 @@ from limpet.stores.sherman.page import Page
 
 FEW: Final = 8
 """So many objects are compared one by one."""
-KEPT: Final = 16
+KEPT: Final = 64
 """So many are kept for the next operation."""
 
 

@@ -21,6 +21,7 @@ cdef u64 ALIGNED
 cdef int DONE
 cdef Py_ssize_t IN_ORDER
 cdef int JOURNAL_MOST
+cdef Py_ssize_t KEPT
 cdef u64 LOGGED
 cdef int NODE_SHIFT
 cdef int NO_MEMORY

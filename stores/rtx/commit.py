@@ -91,6 +91,8 @@ JOURNAL_MOST: Final = 4
 more than AT_ONCE_MAX, and its own."""
 IN_ORDER: Final = 16
 """So many writes of slots are put in order as they come; more are sorted at the end."""
+KEPT: Final = 64
+"""So many writes are kept for the next transaction."""
 
 
 class Commit(Staged):
@@ -134,15 +136,15 @@ class Commit(Staged):
             return
         if self.participants:
             self.participants = []
-        if len(self.objects) > IN_ORDER:
-            del self.objects[IN_ORDER:]
+        if len(self.objects) > KEPT:
+            del self.objects[KEPT:]
         self.met = None
         Staged.begin(self, link)
         for index in range(self.count):
             write = self.writes[index]
             write.forget()
-        if self.count > IN_ORDER:
-            del self.writes[IN_ORDER:]
+        if self.count > KEPT:
+            del self.writes[KEPT:]
         self.count = self.inserts = 0
         self._taken = None
         self._epoch_known = self._same_epoch = False

@@ -12,6 +12,7 @@ cdef u64 LOGGED
 cdef u64 POINTER
 cdef u64 UNKNOWN
 cdef Py_ssize_t FEW
+cdef Py_ssize_t KEPT
 # CHANGED is for others to import.
 cdef int FILLED
 cdef u64 FIRST_MAX

@@ -41,6 +41,8 @@ FILLED: Final = 7
 """A list that has fewer entries gives back its memory when it is emptied, and takes it again."""
 FEW: Final = 8
 """So many keys are compared one by one; more are found by a dict for each store."""
+KEPT: Final = 64
+"""So many reads are kept for the next transaction."""
 CHANGED: Final = object()
 """The result of a read after which what was read is not true at one moment any more."""
 
@@ -273,8 +275,8 @@ class Reads:
         for index in range(self.objects_count):
             noted = self.objects[index]
             noted.forget()
-        if self.objects_count > FEW:
-            del self.objects[FEW:]
+        if self.objects_count > KEPT:
+            del self.objects[KEPT:]
         self.objects_count = 0
         self.places = None
         if self.looks:
@@ -282,8 +284,8 @@ class Reads:
         for index in range(self.count):
             read = self.keys[index]
             read.forget()
-        if self.count > FEW:
-            del self.keys[FEW:]
+        if self.count > KEPT:
+            del self.keys[KEPT:]
         self.count = 0
         self.stores = None
         self.epoch = 0

@@ -6,7 +6,7 @@ from limpet.stores.rtx.pending cimport PendingWrites
 from limpet.stores.rtx.reads cimport ObjectRead, Reads, TxKeys, Visitor
 
 cdef object CHANGED
-cdef Py_ssize_t FEW
+cdef Py_ssize_t KEPT
 
 cdef class Used:
     cdef readonly Store store

@@ -17,7 +17,7 @@ from limpet.stores.rtx.cut import Item, Look
 from limpet.stores.rtx.pending import PendingWrites
 from limpet.stores.rtx.reads import CHANGED, ObjectRead, Reads, TxKeys, Visitor
 
-FEW: Final = 8
+KEPT: Final = 64
 """So many reads of keys are kept for the next transaction."""
 
 
@@ -51,8 +51,8 @@ class Used:
         for index in range(self.count):
             reading = self.readings[index]
             reading.forget()
-        if self.count > FEW:
-            del self.readings[FEW:]
+        if self.count > KEPT:
+            del self.readings[KEPT:]
         self.count = 0
         if self.written.count:
             self.written.clear()
