@@ -67,6 +67,7 @@ COMPILED = {
     "limpet.stores.rtx.commit": "limpet/stores/rtx/commit.py",
     "limpet.stores.rtx.hash_writes": "limpet/stores/rtx/hash_writes.py",
     "limpet.stores.rtx.pending": "limpet/stores/rtx/pending.py",
+    "limpet.stores.rtx.uses": "limpet/stores/rtx/uses.py",
     "limpet.stores.rtx.execution": "limpet/stores/rtx/execution.py",
     "limpet.stores.rtx.transaction": "limpet/stores/rtx/transaction.py",
     "limpet.stores.rtx.race_split": "limpet/stores/rtx/race_split.py",

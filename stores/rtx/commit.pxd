@@ -9,11 +9,11 @@ from limpet.stores.rtx.log cimport Log
 from limpet.stores.rtx.participant cimport Participant, go_on
 from limpet.stores.rtx.participants cimport give_back
 from limpet.stores.rtx.parts cimport Part, part_at, part_size
-from limpet.stores.rtx.reads cimport KeyRead, ReadPlace, Reads, Staging
+from limpet.stores.rtx.reads cimport KeyRead, ObjectRead, ReadPlace, Reads, Staging
 from limpet.stores.rtx.slot_writes cimport SlotWrite, slot_of
 from limpet.stores.rtx.try_commit cimport carry_out
-from limpet.stores.rtx.tx_object cimport tx_object
-from limpet.stores.staged cimport Staged
+from limpet.stores.rtx.tx_object cimport TXObj
+from limpet.stores.staged cimport Staged, StagedNode
 from limpet.stores.vacant cimport is_vacant
 
 cdef int AGAIN
@@ -21,6 +21,7 @@ cdef u64 ALIGNED
 cdef int DONE
 cdef Py_ssize_t IN_ORDER
 cdef int JOURNAL_MOST
+cdef Py_ssize_t KEPT
 cdef u64 LOGGED
 cdef int NODE_SHIFT
 cdef int NO_MEMORY
@@ -35,7 +36,10 @@ cdef class Commit(Staged):
     cdef readonly Py_ssize_t count
     cdef readonly Py_ssize_t inserts
     cdef readonly list parts
+    cdef readonly list objects
+    cdef readonly ReadPlace met
     cdef readonly Log log
+    cdef bint _rests
     cdef set _taken
     cdef bint _epoch_known
     cdef bint _same_epoch
@@ -48,8 +52,9 @@ cdef class Commit(Staged):
     cpdef int rest(self) except -1
     @cython.locals(index=Py_ssize_t, write=SlotWrite)
     cpdef begin(self, u64 link)
-    @cython.locals(index=Py_ssize_t, write=SlotWrite)
+    @cython.locals(index=Py_ssize_t, write=SlotWrite, node=StagedNode)
     cpdef ReadPlace place_of(self, u64 busy)
+    cpdef int meet(self, store, bytes key, u64 at) except -1
     cpdef int go_on(self, u64 count) except -1
     cpdef SlotWrite next_write(self)
     @cython.locals(place=Py_ssize_t, other=SlotWrite)
@@ -63,13 +68,15 @@ cdef class Commit(Staged):
     cpdef carry_out(self, Log log)
     @cython.locals(state=u64, log=Log, outcome=int)
     cpdef int run(self) except -1
-    @cython.locals(reads=Reads, at=u64, other=u64, write=SlotWrite)
+    @cython.locals(reads=Reads, write=SlotWrite, node=StagedNode)
     cpdef bint is_single(self) except -1
+    @cython.locals(index=Py_ssize_t, node=StagedNode)
+    cdef StagedNode _first_changed(self)
     @cython.locals(reads=Reads, read=KeyRead)
     cdef bint _has_read_only(self, SlotWrite write) except -1
-    @cython.locals(outcome=int, at=u64, write=SlotWrite)
+    @cython.locals(outcome=int, write=SlotWrite, node=StagedNode)
     cpdef int run_alone(self) except -1
-    @cython.locals(reads=Reads, at=u64, version=u64)
+    @cython.locals(reads=Reads, index=Py_ssize_t, node=StagedNode, read=ObjectRead)
     cdef bint _is_as_read(self) except -1
     cdef int _lock_and_validate(self, Log log, u64 state) except -1
     @cython.locals(reference=u64)
@@ -78,26 +85,37 @@ cdef class Commit(Staged):
     cdef bint _prepare(self, Log log) except -1
     @cython.locals(count=u64, participant=Participant)
     cpdef bint _lock_all(self, u64 state) except -1
-    @cython.locals(reads=Reads, read=KeyRead, write=SlotWrite, index=Py_ssize_t)
+    @cython.locals(
+        reads=Reads, read=KeyRead, write=SlotWrite, index=Py_ssize_t, node=StagedNode,
+        other=ObjectRead,
+    )
     cpdef bint validate(self) except -1
     @cython.locals(participant=Participant)
     cpdef bint _is_alone(self) except -1
     @cython.locals(participant=Participant, word=u64, link_address=u64, reference=u64)
     cpdef int _end_without(self, u64 state, bint committed) except -1
     @cython.locals(
-        leaf=u64, reference=u64, link_address=u64, at=u64, size=u64, most=Py_ssize_t,
+        size=u64, most=Py_ssize_t,
         participants=list, parts=Py_ssize_t, begin=Py_ssize_t, end=Py_ssize_t, write=SlotWrite,
         inside=Py_ssize_t, node=u64, log_node=u64, offset=u64, part=Part, index=Py_ssize_t,
     )
     cpdef u64 _join(self) except 0
+    @cython.locals(leaf=u64, reference=u64, link_address=u64)
+    cdef int _join_extents(self) except -1
+    @cython.locals(
+        used=Py_ssize_t, first=Py_ssize_t, index=Py_ssize_t, place=Py_ssize_t, node=StagedNode,
+        made=TXObj, other=Participant,
+    )
+    cdef int _join_objects(self) except -1
     @cython.locals(node=u64, end=Py_ssize_t, write=SlotWrite)
     cdef Py_ssize_t _end_of_part(self, Py_ssize_t begin) except -1
-    @cython.locals(best=u64, each=u64, index=Py_ssize_t, write=SlotWrite)
+    @cython.locals(best=u64, each=u64, index=Py_ssize_t, write=SlotWrite, node=StagedNode)
     cdef u64 _usual_size(self, u64 size) except 0
     cpdef Part new_part(self)
-    @cython.locals(first=u64, at=u64, write=SlotWrite)
+    @cython.locals(first=u64, index=Py_ssize_t, write=SlotWrite, node=StagedNode)
     cdef u64 _log_node(self) except? 255
     @cython.locals(size=u64, participant=Participant)
     cpdef replenish(self, u64 sparing=*, bint update=*)
 
+cpdef u64 address_of(Participant participant) except? 0
 cdef u64 _node_of(u64 address) noexcept

@@ -72,7 +72,7 @@ from limpet.stores.rtx.parts import part_at, part_size
 from limpet.stores.rtx.reads import ReadPlace
 from limpet.stores.rtx.slot_writes import SlotWrite, slot_of
 from limpet.stores.rtx.try_commit import carry_out
-from limpet.stores.rtx.tx_object import tx_object
+from limpet.stores.rtx.tx_object import TXObj
 from limpet.stores.staged import Staged
 from limpet.stores.status import AGAIN, DONE, NO_MEMORY
 from limpet.stores.vacant import is_vacant
@@ -82,6 +82,7 @@ if TYPE_CHECKING:
     from limpet.stores.rtx.participant import Participant
     from limpet.stores.rtx.parts import Part
     from limpet.stores.rtx.reads import Staging
+    from limpet.stores.staged import StagedNode
 
 ALIGNED: Final = 15
 """A part begins at a multiple of 16, as an object does."""
@@ -90,6 +91,8 @@ JOURNAL_MOST: Final = 4
 more than AT_ONCE_MAX, and its own."""
 IN_ORDER: Final = 16
 """So many writes of slots are put in order as they come; more are sorted at the end."""
+KEPT: Final = 64
+"""So many writes are kept for the next transaction."""
 
 
 class Commit(Staged):
@@ -106,13 +109,18 @@ class Commit(Staged):
         self.inserts = 0
         """How many of them are of keys that were missing."""
         self.parts: list[Part] = []
+        self.objects: list[TXObj] = []
         """To be used again, likewise."""
         self.log: Log | None = None
         """To be used again."""
+        self._rests = False
+        """Whether nothing is staged since `rest`."""
         self._taken: set[int] | None = None
         self._staged: Any = None
         self._staging: Staging | None = None
         """The store whose changes were staged last, and what stages them."""
+        self.met: ReadPlace | None = None
+        """The key whose leaf could not be staged."""
         self.crowded: list[tuple[Any, bytes, int]] = []
         """For which key of which store there is no room, and in which subtable."""
         self.participants: list[Participant] = []
@@ -122,14 +130,21 @@ class Commit(Staged):
     def begin(self, link: int) -> None:
         """Forget what is staged. `link`: how the client journal names a store that resolves the
         log."""
-        if self.pages or self.extents or self.dropped:
+        if self._rests:
+            self._rests = False
+            self.link = link
+            return
+        if self.participants:
             self.participants = []
+        if len(self.objects) > KEPT:
+            del self.objects[KEPT:]
+        self.met = None
         Staged.begin(self, link)
         for index in range(self.count):
             write = self.writes[index]
             write.forget()
-        if self.count > IN_ORDER:
-            del self.writes[IN_ORDER:]
+        if self.count > KEPT:
+            del self.writes[KEPT:]
         self.count = self.inserts = 0
         self._taken = None
         self._epoch_known = self._same_epoch = False
@@ -145,6 +160,7 @@ class Commit(Staged):
         """Forget all of a transaction that is over."""
         self.begin(0)
         self.reads = None
+        self._rests = True
 
     def place_of(self, busy: int) -> ReadPlace | None:
         """For which key of which store the object or slot is written that was in the way; None: it
@@ -153,8 +169,15 @@ class Commit(Staged):
             write = self.writes[index]
             if write.slot | SLOT == busy:
                 return ReadPlace(write.keys.store, write.key, busy)
-        found: ReadPlace | None = self.owners.get(busy)
-        return found
+        node = self.node_at(busy)
+        if node is not None and node.store is not None:
+            return ReadPlace(node.store, node.key, busy)
+        return self.met if self.met is not None and self.met.at == busy else None
+
+    def meet(self, store: Any, key: bytes, at: int) -> None:
+        """The change of this key could not be staged, because of what is there."""
+        self.busy = at
+        self.met = ReadPlace(store, key, at)
 
     def go_on(self, count: int) -> None:
         """As `participant.go_on`."""
@@ -257,7 +280,7 @@ class Commit(Staged):
     def is_single(self) -> bool:
         """Whether one object, or a slot with a key that was there, is all that it has read and
         writes: then it needs no log (section 4.5, Opt1)."""
-        if self.count + len(self.pages) != 1 or self.extents or self.dropped:
+        if self.count + self.changed != 1 or self.extents or self.dropped:
             return False
         reads = self.reads
         if reads is not None and reads.missing is not None:
@@ -265,23 +288,26 @@ class Commit(Staged):
         if self.count:
             write = self.writes[0]
             return not write.inserts and self._has_read_only(write)
-        for at, page in self.pages.items():
-            if page is None or not self.owners[at].store.parameters.opt1:
-                return False
-            if reads is not None:
-                if reads.count:
-                    return False
-                for other in reads.objects:
-                    if other != at:
-                        return False
-        return True
+        node = self._first_changed()
+        if node.page is None or not node.store.parameters.opt1:
+            return False
+        return reads is None or (not reads.count and reads.has_no_object_but(node.at))
+
+    def _first_changed(self) -> StagedNode:
+        """The first object that is written; there is one."""
+        index = 0
+        while True:
+            node = self.nodes[index]
+            if node.written:
+                return node
+            index += 1
 
     def _has_read_only(self, write: SlotWrite) -> bool:
         """Whether nothing was read but the key of this write."""
         reads = self.reads
         if reads is None:
             return True
-        if reads.objects:
+        if reads.objects_count:
             return False
         return not reads.count or (reads.count == 1 and reads.keys[0] is write.read)
 
@@ -295,31 +321,34 @@ class Commit(Staged):
             if outcome == AGAIN:
                 self.busy = write.slot | SLOT
             return outcome
-        for at, page in self.pages.items():
-            outcome = int(self.owners[at].store.writer.change_alone(at, self.versions[at], page))
-            if outcome == AGAIN:
-                self.busy = at
-            return outcome
-        return DONE
+        node = self._first_changed()
+        outcome = int(node.store.writer.change_alone(node.at, node.version, node.page))
+        if outcome == AGAIN:
+            self.busy = node.at
+        return outcome
 
     def _is_as_read(self) -> bool:
         """Whether all objects that are written have been staged in the version that the transaction
-        has read before."""
+        has read before, or in one with the same values of all that it has read."""
         reads = self.reads
-        if reads is None or not reads.objects:
+        if reads is None or not reads.objects_count:
             return True
-        for at in self.pages:
-            version = self.versions[at]
-            if reads.lock_of(at, version) != version:
-                self.busy = at
-                return False
+        for index in range(self.nodes_count):
+            node = self.nodes[index]
+            if node.written:
+                read = reads.object_at(node.at)
+                if read is None or read.lock == node.version:
+                    continue
+                if not reads.renew(node.at, node.version):
+                    self.busy = node.at
+                    return False
         return True
 
     def _lock_and_validate(self, log: Log, state: int) -> int:
         """Lines 1-13: DONE: all is locked, and as it was read; AGAIN or NO_MEMORY: abort."""
         if not self._prepare(log):  # line 1
             return NO_MEMORY
-        log.publish(state, len(self.pages) + self.count + self.effort)  # line 2
+        log.publish(state, self.changed + self.count + self.effort)  # line 2
         # CRASH(published): nothing is locked; recovery aborts it.
         if not self._lock_all(state):  # lines 3-7
             return AGAIN
@@ -372,7 +401,14 @@ class Commit(Staged):
                 write = self.writes[index]
                 if write.read is not None:
                     write.read.held = True
-        if reads.hold(self.pages):
+        if reads.objects_count:
+            for index in range(self.nodes_count):
+                node = self.nodes[index]
+                if node.written:
+                    other = reads.object_at(node.at)
+                    if other is not None:
+                        other.held = True
+        if reads.hold():
             return True
         self.busy = reads.changed.at
         return False
@@ -409,15 +445,11 @@ class Commit(Staged):
 
     def _join(self) -> int:
         """Make the participants of what is staged; bytes of the log, and of each part."""
-        participants: list[Participant] = []
-        for staging, leaf, key, value in self.extents:
-            participants.append(Extent(0, 0, staging.store.link, staging, leaf, (key, value)))
-        for reference, link_address in self.dropped.items():
-            participants.append(Extent(reference, 0, link_address))
-        if self.pages:
-            for at in sorted(self.pages):
-                participants.append(tx_object(self.locks, at, self.versions[at], self.pages[at]))
-        self.participants = participants
+        participants = self.participants = []
+        if self.extents or self.dropped:
+            self._join_extents()
+        if self.changed:
+            self._join_objects()
         if not self.count:
             return self._usual_size(log_size(len(participants)))
         if self.count > IN_ORDER:
@@ -449,6 +481,39 @@ class Commit(Staged):
             part.place_at(size, offset if part.memory_node == log_node else 0)
         return size
 
+    def _join_extents(self) -> None:
+        for staging, leaf, key, value in self.extents:
+            pair = (key, value)
+            self.participants.append(Extent(0, 0, staging.store.link, staging, leaf, pair))
+        for reference, link_address in self.dropped.items():
+            self.participants.append(Extent(reference, 0, link_address))
+
+    def _join_objects(self) -> None:
+        """Make participants of the objects that are written, in the order of addresses."""
+        used = 0
+        first = len(self.participants)
+        for index in range(self.nodes_count):
+            node = self.nodes[index]
+            if not node.written:
+                continue
+            if used == len(self.objects):
+                self.objects.append(TXObj.__new__(TXObj))
+            made = self.objects[used]
+            made.stage(self.locks, node.at, node.version, node.page, node.size)
+            self.participants.append(made)
+            used += 1
+            place = len(self.participants) - 1
+            if used <= IN_ORDER:
+                while place > first:
+                    other = self.participants[place - 1]
+                    if other.at < node.at:
+                        break
+                    self.participants[place] = other
+                    place -= 1
+                self.participants[place] = made
+        if used > IN_ORDER:
+            self.participants[first:] = sorted(self.participants[first:], key=address_of)
+
     def _end_of_part(self, begin: int) -> int:
         """Where the writes end that are on one memory node with that one; slots in the order of
         addresses are in that of memory nodes."""
@@ -466,9 +531,10 @@ class Commit(Staged):
         """The size of some new data that is as large, for which there is memory; that of another
         size may be missing."""
         best = 0
-        for page in self.pages.values():
-            if page is not None:
-                each = page.size
+        for index in range(self.nodes_count):
+            node = self.nodes[index]
+            if node.page is not None:
+                each = node.size
                 if size <= each and (not best or each < best):
                     best = each
         for index in range(self.count):
@@ -484,13 +550,14 @@ class Commit(Staged):
 
     def _log_node(self) -> int:
         """The memory node of the log: that of its first object."""
-        if not self.pages:
+        if not self.changed:
             write = self.writes[0]
             return _node_of(write.slot)
         first = 0
-        for at in self.pages:
-            if not first or at < first:
-                first = at
+        for index in range(self.nodes_count):
+            node = self.nodes[index]
+            if node.written and (not first or node.at < first):
+                first = node.at
         return _node_of(first)
 
     def replenish(self, sparing: int = 0, update: bool = False) -> None:
@@ -503,6 +570,11 @@ class Commit(Staged):
         for participant in self.participants:
             wanted += [(self.allocator, participant.node(), each) for each in participant.sizes()]
         self.have_ready(wanted, sparing, update)
+
+
+def address_of(participant: Participant) -> int:
+    """The address of an object that is written, by which they are sorted."""
+    return participant.at
 
 
 def _node_of(address: int) -> int:

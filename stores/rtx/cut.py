@@ -169,7 +169,8 @@ class Cut(Commit):
             if not leaf.version & LOCKED and leaf.lock(state):
                 # ORDER: under the lock, where the pointer stands still.
                 pointer = self.endpoint.load(look.at + POINTER)
-                held[look.at] = ObjectRead(leaf.version, pointer, look.store, look.key)
+                held[look.at] = read = ObjectRead()
+                read.note(look.at, leaf.version, pointer, look.store, look.key)
                 return True
         return False
 

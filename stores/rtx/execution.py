@@ -28,6 +28,8 @@ no lock, unless it meets conflicts again and again while it reads (cut.py).
 Absence is a read as well as a value is (R10): of a key that is missing, of a range, of a key that
 is put and deleted again and has no write in the end, and of the store of named objects.
 
+What it notes of each store is in uses.py.
+
 A store that takes part is `transactional` (class Store). It has `tx_keys` (reads.py), `locks` and
 `repair` (lllock.py, repair.py), and `staging(commit)`, with `stage(key, value)`, which is DONE,
 AGAIN or FULL. The `tx_keys` of a store that is `ordered` are those of sherman/tree_keys.py.
@@ -38,20 +40,21 @@ A kill leaves behind nothing: all of this is private to the client until the com
 from __future__ import annotations
 
 import functools
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from limpet.shm.errors import KeyExists, ParameterError, StoreError
 from limpet.stores.base import as_bytes
 from limpet.stores.rtx.commit import Commit
 from limpet.stores.rtx.cut import Item, Look, Recalled
 from limpet.stores.rtx.participant import go_on
-from limpet.stores.rtx.pending import PendingWrites
-from limpet.stores.rtx.reads import ReadPlace, Reads, Staging, TxKeys, Visitor
+from limpet.stores.rtx.reads import CHANGED, ReadPlace, Reads, Staging, TxKeys
+from limpet.stores.rtx.uses import RangeReading, Reading, Used
 from limpet.stores.sherman.layout import SPARED_BLOCKS
 from limpet.stores.status import AGAIN, DONE, FULL, NO_MEMORY
 
-FEW: Final = 8
-"""So many reads of keys are kept for the next transaction."""
+if TYPE_CHECKING:
+    from limpet.stores.rtx.reads import ObjectRead
+
 OBJECTS: Final = ".objects"
 """Name of the store that has the named objects of a pool."""
 
@@ -59,136 +62,6 @@ OBJECTS: Final = ".objects"
 class Conflict(BaseException):
     """Another client has changed what was read, so the transaction begins anew. No handler of
     errors may take it for one."""
-
-
-class Used:
-    """A store that a transaction uses."""
-
-    def __init__(self, keys: TxKeys) -> None:
-        self.keys = keys
-        self.ordered = keys.ordered
-        self.written = PendingWrites()
-        """The writes that are to be staged there."""
-        self.reading = Reading()
-        """Of a store that is not ordered: its reads, one after the other."""
-        self.readings: list[Reading] = []
-        """Of one that is ordered: its reads of keys; those after the first `count` are of earlier
-        transactions, to be used again."""
-        self.count = 0
-        self.deletes = False
-        """Whether a key may be deleted there."""
-        self.store: Any = None
-        self.others: list[Any] | None = None
-        """Other handles of the same store that it uses."""
-
-    def begin(self, transaction: Transaction, store: Any) -> None:
-        """Be the notes of this transaction, which uses this handle of the store."""
-        self.store = store
-        self.reading.be(transaction, self, b"")
-
-    def end(self) -> None:
-        """Forget all of a transaction that is over."""
-        self.reading.forget()
-        for index in range(self.count):
-            reading = self.readings[index]
-            reading.forget()
-        if self.count > FEW:
-            del self.readings[FEW:]
-        self.count = 0
-        if self.written.count:
-            self.written.clear()
-        self.deletes = False
-        self.store = self.others = None
-        self.keys.give_use(self)
-
-    def next_reading(self) -> Reading:
-        """A read of a key, which it keeps until the end (`looks`)."""
-        if self.count == len(self.readings):
-            self.readings.append(Reading())
-        self.count += 1
-        return self.readings[self.count - 1]
-
-    def has(self, store: Any) -> bool:
-        """Whether this is a handle of it that was met before."""
-        if self.store is store:
-            return True
-        if self.others is not None:
-            for other in self.others:
-                if other is store:
-                    return True
-        return False
-
-
-class Reading(Visitor):
-    """A read of a key, in the operation that looks it up: what was found, in the read set."""
-
-    def be(self, transaction: Transaction, used: Used, key: bytes) -> None:
-        """Be the read of that key."""
-        self.transaction: Any = transaction
-        self.used: Any = used
-        self.key = key
-
-        self.tree = 0
-        self.at = 0
-        """The tree and the leaf in which it was looked up, of a store that is ordered."""
-
-    def forget(self) -> None:
-        """Be no read."""
-        self.transaction = self.used = None
-        self.key = b""
-
-    def begin(self) -> Any:
-        """Look the key up; what was found."""
-        return self.used.keys.at_key(self.key, self)
-
-    def find(self) -> Any:
-        """The result of the look-up."""
-        return self.used.keys.value_here()
-
-    def item(self) -> Item:
-        """The name of the look."""
-        return (self.used.keys.link, self.key)
-
-    def look(self) -> Look:
-        """How to look again, in the leaf in which it was."""
-        keys = self.used.keys
-        return Look(self.used.store, self.tree, self.key, self.at, keys.value_here, False, None)
-
-    def before(self) -> None:
-        self.transaction.count_first()
-
-    def visit(self) -> Any:
-        if self.used.ordered:
-            found = self.find()
-            self.transaction.check(self, found)
-        else:
-            found = self.used.keys.value_here()
-            self.transaction.check_key(self, found)
-        return found
-
-
-class RangeReading(Reading):
-    """A read of the pairs of a range that are in the leaf with a key, and where the next begins."""
-
-    def __init__(
-        self, transaction: Transaction, used: Used, key: bytes, tree: int, end: bytes | None
-    ) -> None:
-        self.be(transaction, used, key)
-        self.number = tree
-        self.end = end
-
-    def begin(self) -> Any:
-        return self.used.store.tx_keys.at_leaf(self.number, self.key, self)
-
-    def find(self) -> Any:
-        return self.used.store.tx_keys.range_here(self.end)
-
-    def item(self) -> Item:
-        return (self.used.keys.link, self.number, self.key, self.end)
-
-    def look(self) -> Look:
-        find = functools.partial(self.used.store.tx_keys.range_here, self.end)
-        return Look(self.used.store, self.tree, self.key, self.at, find, True, self.end)
 
 
 class Transaction:
@@ -208,7 +81,8 @@ class Transaction:
         """Whether all that was read until now was true at the moment of the cut."""
         self.reach = 0
         """How many reads it has come to."""
-        self._read_in_trees: list[Reading] | None = None
+        self._read_in_trees: list[Any] | None = None
+        """After a conflict: what it has read in trees."""
         self._handle: Any = None
         self._last: Used | None = None
         """The handle of a store that it has used last, and the meaning of it."""
@@ -278,7 +152,8 @@ class Transaction:
         for tree in range(len(store.trees.roots)):
             start: bytes | None = first
             while start is not None and (last is None or start < last):
-                reading = RangeReading(self, used, start, tree, last)
+                reading = RangeReading(tree, last)
+                reading.be(self._reads, used, start, self._present_cut())
                 pairs, start = self._read(reading)
                 found.update(pairs)
         written = used.written
@@ -388,16 +263,16 @@ class Transaction:
             found = keys.take_use(Used)
             if found is None:
                 found = Used(keys)
-            found.begin(self, store)
+            found.begin(store)
             self._stores.append(found)
         elif found.others is None:
             found.others = [store]
         else:
             found.others.append(store)
         if self._reads is None:
-            self._reads = found.keys.take_reads(Reads)
-            if self._reads is None:
-                self._reads = Reads(self._pool.client)
+            if type(found.reads) is not Reads:
+                found.reads = Reads(self._pool.client)
+            self._reads = found.reads
         self._handle, self._last = store, found
         return found
 
@@ -416,13 +291,17 @@ class Transaction:
         # lines 2-5
         if used.ordered:
             reading = used.next_reading()
-            reading.be(self, used, key)
+            reading.be(self._reads, used, key, self._present_cut())
             return self._read(reading)
-        used.reading.key = key
-        if self._doomed is not None or self._recalled is not None:
-            return self._read(used.reading)
+        if self._doomed is not None:
+            raise Conflict(self)
         self.reach += 1
-        return used.keys.at_key(key, used.reading)
+        self._at_cut = False
+        found = used.keys.read(self._reads, key)
+        if found is CHANGED:
+            self._doomed = self._reads.changed
+            raise Conflict(self)
+        return found
 
     def _read(self, reading: Reading) -> Any:
         """Read in an operation that looks a key up; the result is in the read set then."""
@@ -433,7 +312,17 @@ class Transaction:
             recalled = self._recalled.get(reading.item())
             if recalled is not None:
                 return self._recall(recalled)
-        return reading.begin()
+        found = reading.begin()
+        if reading.cut is None:
+            self._at_cut = False
+        if found is CHANGED:
+            self._doomed = self._reads.changed
+            raise Conflict(self)
+        return found
+
+    def _present_cut(self) -> dict[int, ObjectRead] | None:
+        """The objects of the cut, if all that was read until now was true at its moment."""
+        return self._cut if self._at_cut else None
 
     def _recall(self, recalled: Recalled) -> Any:
         """The result of a read from before the function was called."""
@@ -443,38 +332,6 @@ class Transaction:
             self._doomed = self._reads.changed
             raise Conflict(self)
         return recalled.found
-
-    def count_first(self) -> None:
-        """Before a look-up, in the operation that does it."""
-        self._reads.count_first()
-
-    def check(self, reading: Reading, found: Any) -> None:
-        """Note what was looked up last in a tree, in the operation that found it; raises
-        Conflict."""
-        reading.tree = reading.used.keys.tree_here()
-        reading.at = reading.used.keys.busy_at()
-        if self._read_in_trees is None:
-            self._read_in_trees = []
-        self._read_in_trees.append(reading)
-        self.check_key(reading, found)
-
-    def check_key(self, reading: Reading, found: Any) -> None:
-        """The same, of a key in a hash store."""
-        if not self._holds(reading.used, reading.key, found):
-            self._doomed = self._reads.changed
-            raise Conflict(self)
-
-    def _holds(self, used: Used, key: bytes, found: Any) -> bool:
-        """Note what was looked up last; whether all that was read is true at one moment."""
-        if not used.keys.note(self._reads, key, found):
-            return False
-        if self._at_cut and used.ordered and self._cut is not None:
-            leaf = used.store.leaf
-            known = self._cut.get(leaf.at)
-            if known is not None and known.is_as(self._reads.objects[leaf.at]):
-                return True  # the leaf is as it was at the cut
-        self._at_cut = False
-        return self._reads.hold_again()
 
     def holds(self) -> bool:
         """Whether all that was read is true at one moment. Within an operation, or pinned."""
@@ -494,9 +351,11 @@ class Transaction:
         first = self._first_written()
         if first is None:
             return True
-        commit = first.keys.take_commit(Commit)
-        if commit is None:
-            commit = Commit(self._pool, first.keys.locks)
+        used = self._stores[0]
+        if type(used.commit) is not Commit:
+            used.commit = Commit(self._pool, first.keys.locks)
+        # It is there for the next transaction only if no error ends this one in the midst of it.
+        commit, used.commit = used.commit, None
         commit.serve(first.keys.locks, self._reads)
         while True:
             outcome = self._commit_once(commit, first)
@@ -514,7 +373,7 @@ class Transaction:
                 # Another client has aborted it, as its lease was over.
                 self._doomed = ReadPlace(first.store, first.written.keys[0], 0)
         commit.rest()
-        first.keys.give_commit(commit)
+        self._stores[0].commit = commit
         if outcome == AGAIN:
             return False
         for used in self._stores:
@@ -546,7 +405,7 @@ class Transaction:
                         return outcome
             if commit.is_single():
                 return commit.run_alone()
-            if commit.pages or commit.count:
+            if commit.changed or commit.count:
                 return commit.run()
             return DONE if commit.validate() else AGAIN
         finally:
@@ -562,8 +421,7 @@ class Transaction:
         for place in range(written.count):
             key = written.keys[place]
             if staging.stage(key, written.values[place]) == AGAIN:
-                commit.busy = used.keys.busy_at()
-                commit.owners[commit.busy] = ReadPlace(used.store, key, commit.busy)
+                commit.meet(used.store, key, used.keys.busy_at())
                 return AGAIN
             go_on(commit.membership, place + 1)
         return FULL if commit.crowded else DONE
@@ -572,15 +430,15 @@ class Transaction:
         """From now on, it cannot be used."""
         self._over = True
         self._handle = self._last = None
-        if self._reads is not None and self._stores:
-            first = self._stores[0]
-            first.keys.give_reads(self._reads)
+        if self._reads is not None:
+            if self._doomed is not None:
+                self._read_in_trees = list(self._reads.looks)
+            self._reads.clear()
             self._reads = None
         for used in self._stores:
-            if self._doomed is None:
+            # After a conflict the reads of a tree say how to look again (`looks`).
+            if self._doomed is None or not used.ordered:
                 used.end()
-            else:
-                used.reading.forget()  # the others say how to look again (`looks`)
 
     def looks(self) -> dict[Item, Look]:
         """How to read again what was read in trees."""

@@ -3,16 +3,24 @@ cimport cython
 from limpet.shm.alloc.allocator cimport Allocator
 from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
+from limpet.stores.race.glance cimport Glance
 from limpet.stores.race.hash_store cimport HashStore
 from limpet.stores.race.index cimport Index, Place
 from limpet.stores.records cimport Objects
 from limpet.stores.rtx.hash_slots cimport TransactionHolds, TransactionSlots
-from limpet.stores.rtx.reads cimport KeyRead, Reads, TxKeys, Visitor
+from limpet.stores.rtx.reads cimport KeyRead, Reads, TxKeys
 
 cdef u64 FROZEN
 cdef u64 HELD
 cdef u64 HELD_MASK
 cdef u64 SLOT
+cdef object CHANGED
+cdef object UNPROVEN
+
+cdef class NotedGlance(Glance):
+    cdef u64 slot
+
+    cdef int learn(self, Place place, u64 slot) except -1
 
 cdef class HashKeys(TxKeys):
     cdef readonly Client client
@@ -22,6 +30,7 @@ cdef class HashKeys(TxKeys):
     cdef readonly Objects objects
     cdef readonly TransactionSlots writer
     cdef readonly TransactionHolds holds
+    cdef NotedGlance glance
     cdef readonly Place place
     cdef readonly u64 slot
     cdef readonly bytes value
@@ -31,7 +40,9 @@ cdef class HashKeys(TxKeys):
     cpdef u64 busy_at(self) except? 255
     cpdef bytes value_here(self)
     @cython.locals(store=HashStore, attempt=u64, busy=u64)
-    cpdef object at_key(self, bytes key, Visitor visitor)
+    cpdef object read(self, Reads reads, bytes key)
+    @cython.locals(client=Client)
+    cdef object _glanced(self, Reads reads, bytes key)
     @cython.locals(place=Place)
     cpdef int attest(self, KeyRead read) except -1
     cpdef bint stands(self, KeyRead read) except -1

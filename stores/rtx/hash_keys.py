@@ -3,6 +3,10 @@
 A look-up is RACE's own. What it rests on, its *witness*, is the pointer of the directory's entry,
 so that a split is seen, and the word of the key's slot, or the words of all slots in which an
 absent key could be (hash_slots.py). A write keeps the key's slot, or takes a vacant one.
+
+A read has no pin where a get has none (race/glance.py). The epoch that was read before the first
+look-up says for how long witnesses count (reads.py), and the client pins one only when there is
+something to look at again.
 """
 
 from __future__ import annotations
@@ -10,14 +14,28 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from limpet.shm.endpoint.words import HELD, HELD_MASK
+from limpet.shm.errors import LimpetError
+from limpet.stores.race.glance import UNPROVEN, Glance
 from limpet.stores.race.index import Place
 from limpet.stores.race.layout import FROZEN
 from limpet.stores.rtx.layout import SLOT
-from limpet.stores.rtx.reads import KeyRead, Reads, TxKeys, Visitor
+from limpet.stores.rtx.reads import CHANGED, KeyRead, Reads, TxKeys
 
 if TYPE_CHECKING:
     from limpet.stores.race.index import Index
     from limpet.stores.rtx.hash_slots import TransactionHolds, TransactionSlots
+
+
+class NotedGlance(Glance):
+    """Looks keys up without a pin, and notes their slots."""
+
+    def __init__(self, index: Index) -> None:
+        super().__init__(index)
+        self.slot = 0
+        """Of the key that was found last."""
+
+    def learn(self, place: Place, slot: int) -> None:
+        self.slot = slot
 
 
 class HashKeys(TxKeys):
@@ -34,6 +52,7 @@ class HashKeys(TxKeys):
         self.objects = index.objects
         self.writer = writer
         self.holds = holds
+        self.glance = NotedGlance(index)
         self.place = Place()
         """Of the key that was looked up last, its slot, and its value."""
         self.slot = 0
@@ -44,7 +63,7 @@ class HashKeys(TxKeys):
     # ---- reading --------------------------------------------------------------------------------
 
     def look_up(self, key: bytes) -> bytes | None:
-        self.index.choose(self.place, key)
+        self.index.post_choose(self.place, key)
         self.slot = self.index.find(self.place, key)
         self.value = self.objects.value() if self.slot else None
         return self.value
@@ -55,23 +74,55 @@ class HashKeys(TxKeys):
     def value_here(self) -> bytes | None:
         return self.value
 
-    def at_key(self, key: bytes, visitor: Visitor) -> Any:
+    def read(self, reads: Reads, key: bytes) -> Any:
         store = self.store
+        if store.glance is not None and not self.endpoint.durable:
+            found = self._glanced(reads, key)
+            if found is not UNPROVEN:
+                return found
         attempt = 0
         while True:
             self.client.enter()
             try:
                 store.require_there()
-                visitor.before()
+                reads.count_first()
                 self.look_up(key)
                 busy = self.place.busy
                 if not busy:
-                    return visitor.visit()
+                    if self.note(reads, key, self.value) and reads.hold_again():
+                        return self.value
+                    return CHANGED
             finally:
                 self.client.leave()
             attempt += 1
             store.retries += 1
             store.give_way(busy, 0, attempt)
+
+    def _glanced(self, reads: Reads, key: bytes) -> Any:
+        """The same without a pin, or UNPROVEN."""
+        client = self.client
+        while self.endpoint.begin():
+            client.rejoin()
+        try:
+            if client.ident:
+                reads.count_first()
+                self.glance.slot = 0
+                found = self.glance.value(self.place, key, self.store.drops)
+                # ORDER: after all reads, as in `unpin`: a client that was declared dead may have
+                # read another pool.
+                if found is not UNPROVEN and (
+                    not client.remotely_fenced or self.endpoint.load(client.slot) == client.word
+                ):
+                    self.slot = self.glance.slot
+                    self.value = found
+                    if self.note(reads, key, self.value) and reads.hold_unpinned():
+                        return found
+                    return CHANGED
+        except LimpetError:
+            pass  # perhaps of memory that was used again: the look-up with a pin says
+        finally:
+            self.endpoint.end()
+        return UNPROVEN
 
     def attest(self, read: KeyRead) -> None:
         place = self.place

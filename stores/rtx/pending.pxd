@@ -1,6 +1,7 @@
 cimport cython
 
 cdef Py_ssize_t FEW
+cdef Py_ssize_t KEPT
 cdef Py_ssize_t NOT_WRITTEN
 
 cdef class PendingWrites:

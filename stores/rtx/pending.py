@@ -10,6 +10,8 @@ from typing import Final
 
 FEW: Final = 8
 """So many keys are compared one by one."""
+KEPT: Final = 64
+"""So much room is kept for the next transaction."""
 NOT_WRITTEN: Final = -1
 
 
@@ -91,8 +93,8 @@ class PendingWrites:
         for place in range(self.count):
             self.keys[place] = b""
             self.values[place] = None
-        if self.count > FEW:
-            del self.keys[FEW:]
-            del self.values[FEW:]
+        if self.count > KEPT:
+            del self.keys[KEPT:]
+            del self.values[KEPT:]
         self.places = None
         self.count = 0

@@ -30,7 +30,8 @@ transactions change nothing on which that proof rests:
       key that is there no other slot. So it leaves a slot only by a delete or a split, as in
       `race`.
 
-The reads of a transaction have pins as before: they are looked at again when it commits.
+The reads of a transaction are such gets, too (hash_keys.py); they are looked at again when it
+commits, under its pin.
 
 A kill leaves behind: the log in the client journal (stores/rtx/log.py). Recovery gives the halves
 back, if it was not decided; else it carries the split out.

@@ -7,9 +7,13 @@ from limpet.stores.rtx.lllock cimport LLLocks
 from limpet.stores.rtx.changes cimport changes
 
 cdef u64 EPOCH
+cdef u64 LOCKED
+cdef u64 LOGGED
 cdef u64 POINTER
 cdef u64 UNKNOWN
 cdef Py_ssize_t FEW
+cdef Py_ssize_t KEPT
+# CHANGED is for others to import.
 cdef int FILLED
 cdef u64 FIRST_MAX
 cdef int ROUNDS_MAX
@@ -18,6 +22,9 @@ cdef class Staging:
     cpdef int stage(self, bytes key, bytes value) except -1
 
 cdef class Visitor:
+    cdef public u64 at
+
+    cpdef bint is_still(self, u64 lock, u64 pointer) except -1
     cpdef int before(self) except -1
     cpdef object visit(self)
 
@@ -26,16 +33,11 @@ cdef class TxKeys:
     cdef readonly u64 link
     cdef readonly LLLocks locks
     cdef readonly bint ordered
-    cdef list spares
-    cdef list spare_reads
     cdef list spare_uses
 
-    cpdef object take_commit(self, kind)
-    cpdef int give_commit(self, commit) except -1
-    cpdef object take_reads(self, kind)
-    cpdef int give_reads(self, Reads reads) except -1
     cpdef object take_use(self, kind)
     cpdef int give_use(self, use) except -1
+    cpdef object read(self, Reads reads, bytes key)
     cpdef object at_key(self, bytes key, Visitor visitor)
     cpdef bytes value_here(self)
     cpdef bint note(self, Reads reads, bytes key, value) except -1
@@ -50,16 +52,17 @@ cdef class TxKeys:
 cdef object _spare(list spares, kind)
 
 cdef class ObjectRead:
-    cdef readonly u64 lock
-    cdef readonly u64 pointer
+    cdef readonly u64 at
+    cdef public u64 lock
+    cdef public u64 pointer
     cdef readonly object store
     cdef readonly bytes key
+    cdef public bint held
+    cdef public bint fixed
 
-    cdef int note(self, u64 lock, u64 pointer, store, bytes key) except -1
+    cpdef int note(self, u64 at, u64 lock, u64 pointer, store, bytes key) except -1
     cpdef bint is_as(self, ObjectRead other) except -1
-
-@cython.locals(made=ObjectRead)
-cpdef ObjectRead object_read(u64 lock, u64 pointer, store, bytes key)
+    cdef int forget(self) except -1
 
 cdef class KeyRead:
     cdef readonly TxKeys keys
@@ -89,13 +92,13 @@ cdef class ReadPlace:
 
     cdef int note(self, store, bytes key, u64 at) except -1
 
-@cython.locals(made=ReadPlace)
-cpdef ReadPlace read_place(store, bytes key, u64 at)
-
 cdef class Reads:
     cdef readonly Client client
     cdef readonly Endpoint endpoint
-    cdef readonly dict objects
+    cdef readonly list objects
+    cdef readonly Py_ssize_t objects_count
+    cdef dict places
+    cdef readonly list looks
     cdef readonly list keys
     cdef readonly Py_ssize_t count
     cdef readonly list stores
@@ -104,13 +107,20 @@ cdef class Reads:
     cdef public object missing
     cdef public object changed
 
-    @cython.locals(index=Py_ssize_t, read=KeyRead)
+    @cython.locals(index=Py_ssize_t, read=KeyRead, noted=ObjectRead)
     cpdef int clear(self) except -1
-    @cython.locals(read=ObjectRead)
-    cpdef u64 lock_of(self, u64 at, u64 otherwise) except? 0
-    @cython.locals(before=ObjectRead)
-    cpdef bint note_object(self, u64 at, ObjectRead read) except -1
+    @cython.locals(index=Py_ssize_t, read=ObjectRead)
+    cpdef ObjectRead object_at(self, u64 at)
+    cpdef bint has_no_object_but(self, u64 at) except -1
+    @cython.locals(index=Py_ssize_t, before=ObjectRead, read=ObjectRead)
+    cpdef bint note_object(self, u64 at, u64 lock, u64 pointer, store, bytes key) except -1
     cpdef bint note_recalled(self, u64 at, ObjectRead read) except -1
+    @cython.locals(noted=ObjectRead)
+    cpdef bint note_fixed(self, u64 at, u64 lock, u64 pointer, store, bytes key) except -1
+    @cython.locals(read=ObjectRead)
+    cpdef bint renew(self, u64 at, u64 lock) except -1
+    @cython.locals(look=Visitor)
+    cpdef bint _renew(self, ObjectRead read, u64 lock, u64 pointer) except -1
     cpdef KeyRead next_key(self)
     @cython.locals(before=KeyRead)
     cpdef bint note_key(self, bytes key, KeyRead read) except -1
@@ -122,13 +132,18 @@ cdef class Reads:
     cdef StoreReads _of_store(self, u64 link)
     cpdef bint is_of_this_epoch(self) except -1
     cdef u64 _pinned(self) except? 0
-    cpdef bint hold(self, objects=*) except -1
+    cpdef bint hold(self) except -1
     cpdef int count_first(self) except -1
+    @cython.locals(count=u64, done=bint)
+    cpdef bint hold_unpinned(self) except -1
     @cython.locals(endpoint=Endpoint, now=u64, count=u64)
     cpdef bint hold_again(self) except -1
     cdef bint _still_missing(self) except -1
-    @cython.locals(endpoint=Endpoint, at=u64, read=ObjectRead)
-    cdef bint _objects_hold(self, without) except -1
+    @cython.locals(
+        endpoint=Endpoint, index=Py_ssize_t, read=ObjectRead, lock=u64, pointer=u64, renewed=bint,
+        _=int,
+    )
+    cdef bint _objects_hold(self) except -1
     @cython.locals(rounds=int, used_again=bint)
     cdef bint _keys_hold(self) except -1
     @cython.locals(index=Py_ssize_t, read=KeyRead)

@@ -2,7 +2,11 @@
 
 The data of an object (a node of a tree) is as it was when its lock and its pointer are: lock states
 never come again (lllock.py). So a second look at all of them shows that all was true when the last
-one was read for the first time.
+one was read for the first time. A leaf has many keys, and a change of another key is no conflict:
+if the object is another one, the keys that were read are looked for in the node that it has now
+(`_renew`). If each has the value that it had, the read set has the new lock and pointer from then
+on, and all objects are looked at once more. A range is read again likewise. An absence that was
+only noted at the commit, and what was read before the function was called, are not.
 
 A key of a hash store has no version, and its slot's word can come again: when the pair was freed
 and its memory used for another one. So what a look-up rests on, its *witness*, counts for as long
@@ -21,46 +25,51 @@ while no client writes to the stores of transactions, and beside writers n * n /
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any, Final
 
 from limpet.shm.endpoint.layout import EPOCH
 from limpet.stores.rtx.changes import changes
-from limpet.stores.rtx.layout import POINTER, UNKNOWN
+from limpet.stores.rtx.layout import LOCKED, LOGGED, POINTER, UNKNOWN
 
 FIRST_MAX: Final = 4
 """Changes of so many clients are added up before the first look-up."""
 ROUNDS_MAX: Final = 8
-"""How often keys are looked up again in one operation while others write beside them."""
+"""How often keys are looked up again in one operation while others write beside them, or leaves are
+looked at."""
 FILLED: Final = 7
 """A list that has fewer entries gives back its memory when it is emptied, and takes it again."""
 FEW: Final = 8
 """So many keys are compared one by one; more are found by a dict for each store."""
+KEPT: Final = 64
+"""So many reads are kept for the next transaction."""
+CHANGED: Final = object()
+"""The result of a read after which what was read is not true at one moment any more."""
 
 
 class ObjectRead:
     """An object's lock and pointer, and for which key of which store it was read."""
 
-    def __init__(self, lock: int, pointer: int, store: Any, key: bytes) -> None:
-        self.note(lock, pointer, store, key)
-
-    def note(self, lock: int, pointer: int, store: Any, key: bytes) -> None:
-        """Be the reading of an object that has these."""
+    def note(self, at: int, lock: int, pointer: int, store: Any, key: bytes) -> None:
+        """Be the reading of the object there, which has these."""
+        self.at = at
         self.lock = lock
         self.pointer = pointer
         self.store = store
         self.key = key
+        self.held = False
+        """Whether the transaction that commits has locked it."""
+        self.fixed = False
+        """Whether something was read there of which there is no `Visitor` in `looks`."""
 
     def is_as(self, other: ObjectRead) -> bool:
         """Whether an object was the same when it was read another time."""
         return self.lock == other.lock and self.pointer == other.pointer
 
-
-def object_read(lock: int, pointer: int, store: Any, key: bytes) -> ObjectRead:
-    """A new one. It takes less time than the constructor, when compiled."""
-    made = ObjectRead.__new__(ObjectRead)
-    made.note(lock, pointer, store, key)
-    return made
+    def forget(self) -> None:
+        """Keep none of the store and the key, as their transaction is over."""
+        self.store = None
+        self.key = b""
 
 
 class KeyRead:
@@ -107,13 +116,6 @@ class ReadPlace:
         self.at = at
 
 
-def read_place(store: Any, key: bytes, at: int) -> ReadPlace:
-    """A new one. It takes less time than the constructor, when compiled."""
-    made = ReadPlace.__new__(ReadPlace)
-    made.note(store, key, at)
-    return made
-
-
 class Staging:
     """The changes of a transaction to one store, as they are staged in its commit."""
 
@@ -123,7 +125,11 @@ class Staging:
 
 
 class Visitor:
-    """Work in the operation that has looked a key up."""
+    """A look into a leaf of a tree: it works in the operation that does it."""
+
+    def __init__(self) -> None:
+        self.at = 0
+        """The object of the leaf."""
 
     def before(self) -> None:
         """In the operation, before it looks the key up."""
@@ -134,6 +140,11 @@ class Visitor:
 
     def __call__(self) -> Any:
         return self.visit()
+
+    def is_still(self, lock: int, pointer: int) -> bool:
+        """Whether its result is the same in the node that the object has now, with this lock and
+        pointer. In the operation that has read these."""
+        raise NotImplementedError
 
 
 class TxKeys:
@@ -148,29 +159,9 @@ class TxKeys:
         self.link = link
         self.locks: Any = store.locks
         self.ordered: bool = store.ordered
-        self.spares: list[Any] = [None] * FILLED
-        """Commits that no transaction uses (`take_commit`), behind FILLED times None."""
-        self.spare_reads: list[Any] = [None] * FILLED
-        """Read sets, likewise (`take_reads`)."""
         self.spare_uses: list[Any] = [None] * FILLED
-        """Notes of transactions on this store, likewise (execution.py)."""
-
-    def take_commit(self, kind: type) -> Any:
-        """A commit of this class that no transaction uses; None: there is none."""
-        return _spare(self.spares, kind)
-
-    def give_commit(self, commit: Any) -> None:
-        """A transaction is over that used this commit."""
-        self.spares.append(commit)
-
-    def take_reads(self, kind: type) -> Any:
-        """A read set of this class that no transaction uses; None: there is none."""
-        return _spare(self.spare_reads, kind)
-
-    def give_reads(self, reads: Reads) -> None:
-        """A transaction is over that used this read set."""
-        reads.clear()
-        self.spare_reads.append(reads)
+        """Notes of transactions on this store that no transaction uses (uses.py), behind FILLED
+        times None."""
 
     def take_use(self, kind: type) -> Any:
         """Notes of this class that no transaction uses; None: there are none."""
@@ -180,9 +171,14 @@ class TxKeys:
         """A transaction is over that used these notes."""
         self.spare_uses.append(use)
 
+    def read(self, reads: Reads, key: bytes) -> Any:
+        """Of a store that is not ordered: the value of a key, None: it has none, or CHANGED; it is
+        in the read set then. An operation of its own."""
+        raise NotImplementedError
+
     def at_key(self, key: bytes, visitor: Visitor) -> Any:
-        """Have `visitor` work before and after the key is looked up, in one operation; what it
-        returns."""
+        """Of a store that is ordered: have `visitor` work before and after the key is looked up, in
+        one operation; what it returns."""
         raise NotImplementedError
 
     def value_here(self) -> bytes | None:
@@ -251,7 +247,14 @@ class Reads:
     def __init__(self, client: Any) -> None:
         self.client = client
         self.endpoint = client.endpoint
-        self.objects: dict[int, ObjectRead] = {}
+        self.objects: list[ObjectRead] = []
+        """The objects; those after the first `objects_count` are of earlier transactions, to be
+        used again."""
+        self.objects_count = 0
+        self.places: dict[int, ObjectRead] | None = None
+        """The same by address, if they are more than a few."""
+        self.looks: list[Visitor] = []
+        """What was read there."""
         self.keys: list[KeyRead] = []
         """The keys; those after the first `count` are of earlier transactions, to be used again."""
         self.count = 0
@@ -269,13 +272,20 @@ class Reads:
 
     def clear(self) -> None:
         """Forget all: be the read set of another transaction."""
-        if self.objects:
-            self.objects.clear()
+        for index in range(self.objects_count):
+            noted = self.objects[index]
+            noted.forget()
+        if self.objects_count > KEPT:
+            del self.objects[KEPT:]
+        self.objects_count = 0
+        self.places = None
+        if self.looks:
+            self.looks = []
         for index in range(self.count):
             read = self.keys[index]
             read.forget()
-        if self.count > FEW:
-            del self.keys[FEW:]
+        if self.count > KEPT:
+            del self.keys[KEPT:]
         self.count = 0
         self.stores = None
         self.epoch = 0
@@ -283,24 +293,82 @@ class Reads:
         self.missing = None
         self.changed = None
 
-    def lock_of(self, at: int, otherwise: int) -> int:
-        """The lock of an object as it was read; `otherwise`: it was not."""
-        read = self.objects.get(at)
-        return otherwise if read is None else read.lock
+    def object_at(self, at: int) -> ObjectRead | None:
+        """How an object was read; None: it was not."""
+        if self.places is not None:
+            return self.places.get(at)
+        for index in range(self.objects_count):
+            read = self.objects[index]
+            if read.at == at:
+                return read
+        return None
 
-    def note_object(self, at: int, read: ObjectRead) -> bool:
-        """Note an object; False: it was read before, and has changed."""
-        before = self.objects.setdefault(at, read)
-        if not before.is_as(read):
-            self.changed = ReadPlace(read.store, read.key, at)
+    def has_no_object_but(self, at: int) -> bool:
+        """Whether no object was read, or this one alone."""
+        if self.objects_count > 1:
             return False
+        return not self.objects_count or self.object_at(at) is not None
+
+    def note_object(self, at: int, lock: int, pointer: int, store: Any, key: bytes) -> bool:
+        """Note an object; False: it was read before, and has changed. Within an operation."""
+        before = self.object_at(at)
+        if before is not None:
+            if before.lock == lock and before.pointer == pointer:
+                return True
+            if self._renew(before, lock, pointer):
+                return True
+            self.changed = ReadPlace(store, key, at)
+            return False
+        if self.objects_count == len(self.objects):
+            self.objects.append(ObjectRead())
+        read = self.objects[self.objects_count]
+        read.note(at, lock, pointer, store, key)
+        self.objects_count += 1
+        if self.places is not None:
+            self.places[at] = read
+        elif self.objects_count > FEW:
+            self.places = {}
+            for index in range(self.objects_count):
+                read = self.objects[index]
+                self.places[read.at] = read
         return True
 
     def note_recalled(self, at: int, read: ObjectRead) -> bool:
         """The same, of an object that was read before the function was called (cut.py)."""
         # It may have changed before the changes were added up.
         self.counted = UNKNOWN
-        return self.note_object(at, read)
+        return self.note_fixed(at, read.lock, read.pointer, read.store, read.key)
+
+    def note_fixed(self, at: int, lock: int, pointer: int, store: Any, key: bytes) -> bool:
+        """The same, of which there is no `Visitor` in `looks`."""
+        if not self.note_object(at, lock, pointer, store, key):
+            return False
+        noted = self.object_at(at)
+        assert noted is not None
+        noted.fixed = True
+        return True
+
+    def renew(self, at: int, lock: int) -> bool:
+        """Whether an object that was read has this lock now, and what was read there is the same
+        as in the node that it has. Within an operation."""
+        read = self.object_at(at)
+        assert read is not None
+        # ORDER: the lock before the pointer.
+        if self.endpoint.load(at) != lock:
+            return False
+        return self._renew(read, lock, self.endpoint.load(at + POINTER))
+
+    def _renew(self, read: ObjectRead, lock: int, pointer: int) -> bool:
+        """Have the read set say that an object has this lock and pointer, if what was read there is
+        the same in the node that it has now. Within an operation."""
+        if read.fixed or (lock & LOCKED and lock & LOGGED):
+            return False
+        for look in self.looks:
+            if look.at == read.at and not look.is_still(lock, pointer):
+                return False
+        read.lock = lock
+        read.pointer = pointer
+        return True
 
     def next_key(self) -> KeyRead:
         """One that is described, and noted then."""
@@ -311,10 +379,10 @@ class Reads:
     def note_key(self, key: bytes, read: KeyRead) -> bool:
         """Note a key that `next_key` gave; False: it was read before, and has changed."""
         before = None
-        if not self.count:
-            self.epoch = self._pinned()
-        else:
+        if self.count:
             before = self.key_read(read.keys.link, key)
+        elif not self.epoch:
+            self.epoch = self._pinned()
         if before is None:
             self.count += 1
             if self.stores is not None:
@@ -363,26 +431,47 @@ class Reads:
         """The epoch that we pin."""
         return int(self.client.epoch)
 
-    def hold(self, objects: Collection[int] = ()) -> bool:
+    def hold(self) -> bool:
         """Whether all that was read is true, at some moment of this call. Within an operation.
 
-        `objects`: those that need no look, as the transaction has locked them; nor do keys whose
-        slots it holds.
+        Objects that the transaction has locked need no look; nor do keys whose slots it holds.
         """
         # ORDER: keys before objects: if keys are looked up again, objects are seen to be as they
         # were after that. A store that is missing has no keys, whenever it is made.
-        return self._still_missing() and self._keys_hold() and self._objects_hold(objects)
+        return self._still_missing() and self._keys_hold() and self._objects_hold()
 
     def count_first(self) -> None:
         """Before the first look-up: add up the changes, if there is little to add up."""
-        if not self.count and not self.objects:
-            self.counted = changes(self.endpoint, FIRST_MAX)
+        if not self.count:
+            # ORDER: before the first key is looked up: what it names is not used again from here on
+            # until the epoch is another one, whether we are pinned or not.
+            self.epoch = self.endpoint.load(EPOCH)
+            if not self.objects_count:
+                self.counted = changes(self.endpoint, FIRST_MAX)
+
+    def hold_unpinned(self) -> bool:
+        """As `hold_again`, for a client that is not pinned, while the other threads are kept out.
+        It has a pin only if there is something to look at."""
+        count = self.count + self.objects_count
+        if self.missing is None:
+            if count == 1:
+                return True
+            # ORDER: as in `hold_again`
+            if self.counted != UNKNOWN and changes(self.endpoint, 2 * count) == self.counted:
+                return True
+        done = False
+        try:
+            self.client.pin()
+            done = self.hold_again()
+        finally:
+            self.client.unpin()
+        return done
 
     def hold_again(self) -> bool:
         """The same, with each read. No look is needed as long as no client has changed anything
         since the last time, or since before the first look-up (changes.py)."""
         endpoint = self.endpoint
-        count = self.count + len(self.objects)
+        count = self.count + self.objects_count
         if self.missing is not None:
             return self.hold()
         if count == 1:
@@ -410,15 +499,26 @@ class Reads:
             self.changed = ReadPlace(None, b"", 0)
         return made is None
 
-    def _objects_hold(self, without: Collection[int]) -> bool:
+    def _objects_hold(self) -> bool:
         endpoint = self.endpoint
-        for at, read in self.objects.items():
-            if at in without:
-                continue
-            if endpoint.load(at) != read.lock or endpoint.load(at + POINTER) != read.pointer:
-                self.changed = ReadPlace(read.store, read.key, at)
-                return False
-        return True
+        for _ in range(ROUNDS_MAX):
+            renewed = False
+            for index in range(self.objects_count):
+                read = self.objects[index]
+                if read.held:
+                    continue
+                # ORDER: the lock before the pointer.
+                lock = endpoint.load(read.at)
+                pointer = endpoint.load(read.at + POINTER)
+                if lock != read.lock or pointer != read.pointer:
+                    if not self._renew(read, lock, pointer):
+                        self.changed = ReadPlace(read.store, read.key, read.at)
+                        return False
+                    renewed = True
+            if not renewed:
+                return True
+        self.changed = ReadPlace(read.store, read.key, read.at)
+        return False
 
     def _keys_hold(self) -> bool:
         if not self.count or self._are_held():

@@ -5,6 +5,7 @@ from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.stores.rtx.lllock cimport LLLocks
 from limpet.stores.rtx.log cimport Log
 from limpet.stores.rtx.participant cimport Participant
+from limpet.stores.sherman.page cimport Page
 from limpet.stores.vacant cimport is_vacant
 
 cdef u64 ADDRESS_MASK
@@ -16,12 +17,13 @@ cdef class TXObj(Participant):
     cdef readonly LLLocks locks
     cdef public u64 version
     cdef readonly object data
+    cdef readonly u64 size
     cdef readonly bint locked
 
-    cpdef int stage(self, LLLocks locks, u64 at, u64 version, data) except -1
+    cpdef int stage(self, LLLocks locks, u64 at, u64 version, data, u64 size) except -1
     cpdef u64 node(self) except? 255
     cpdef list sizes(self)
-    @cython.locals(reference=u64)
+    @cython.locals(reference=u64, page=Page)
     cpdef bint prepare(self, Log log, Allocator allocator) except -1
     @cython.locals(endpoint=Endpoint)
     cpdef bint lock(self, u64 state) except -1
@@ -33,6 +35,3 @@ cdef class TXObj(Participant):
     @cython.locals(pointer=u64)
     cpdef int free_unlinked(self, Log log, bint committed) except -1
     cpdef list named(self)
-
-@cython.locals(made=TXObj)
-cpdef TXObj tx_object(LLLocks locks, u64 at, u64 version, data)

@@ -18,6 +18,7 @@ from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.words import ADDRESS_MASK, REFERENCE_MASK
 from limpet.stores.rtx.layout import POINTER
 from limpet.stores.rtx.participant import Participant
+from limpet.stores.sherman.page import Page
 from limpet.stores.vacant import is_vacant
 
 if TYPE_CHECKING:
@@ -32,19 +33,20 @@ class TXObj(Participant):
         self, locks: LLLocks, at: int, old: int, new: int, version: int = 0, data: Any = None
     ) -> None:
         """As `stage` has it."""
-        self.stage(locks, at, version, data)
+        self.stage(locks, at, version, data, 0 if data is None else data.size)
         self.old = old
         self.new = new
 
-    def stage(self, locks: LLLocks, at: int, version: int, data: Any) -> None:
+    def stage(self, locks: LLLocks, at: int, version: int, data: Any, size: int) -> None:
         """It is to be written. `version`: what the LLLock was when the object was read; `data`:
-        `data.size` bytes that `data.write(address, state)` writes, or None to have the object be
-        vacant. An object that is not prepared is locked only to be read: its entry has no pointers.
+        `size` bytes that `data.write(address, state)` writes, or None to have the object be vacant.
+        An object that is not prepared is locked only to be read: its entry has no pointers.
         """
         self.describe(at, 0, 0)
         self.locks = locks
         self.version = version
         self.data = data
+        self.size = size
         self.locked = False
         """Whether this client has locked it."""
 
@@ -52,17 +54,21 @@ class TXObj(Participant):
         return self.at >> NODE_SHIFT & 0xFF
 
     def sizes(self) -> list[int]:
-        return [] if self.data is None else [self.data.size]
+        return [] if self.data is None else [self.size]
 
     def prepare(self, log: Log, allocator: Any) -> bool:
         if self.data is None:
             self.new = self.locks.vacated()
             log.note(self)
             return True
-        reference: int = allocator.allocate(self.node(), self.data.size, 1)
+        reference: int = allocator.allocate(self.node(), self.size, 1)
         if not reference:
             return False
-        self.data.write(reference & ADDRESS_MASK, log.lock_state)
+        if type(self.data) is Page:
+            page = self.data
+            page.write(reference & ADDRESS_MASK, log.lock_state)
+        else:
+            self.data.write(reference & ADDRESS_MASK, log.lock_state)
         self.new = reference
         log.note(self)
         return True
@@ -107,11 +113,3 @@ class TXObj(Participant):
 
     def named(self) -> list[tuple[int, int]]:
         return [(self.old, self.at + POINTER), (self.new, self.at + POINTER)]
-
-
-def tx_object(locks: LLLocks, at: int, version: int, data: Any) -> TXObj:
-    """One that is to be written. It takes less time than a constructor with arguments, when
-    compiled."""
-    made = TXObj.__new__(TXObj)
-    made.stage(locks, at, version, data)
-    return made

@@ -163,7 +163,8 @@ class InPlaceCommit(Staged):
 
     def _lock_rest(self) -> bool:
         """Lock and validate the nodes that are not locked yet; False: there is a conflict."""
-        rest = sorted(self.pages.keys() - self.fresh.keys() - self.read_under_lock)
+        changed = {node.at for node in self.all_written()}
+        rest = sorted(changed - self.fresh.keys() - self.read_under_lock)
         for at in rest:
             if not self.node_locks.acquire(at):
                 self.busy = self.store.leaf.at = at
@@ -178,7 +179,7 @@ class InPlaceCommit(Staged):
     def _is_valid(self, at: int) -> bool:
         """Whether a node that we have locked is as it was read."""
         meta = self.endpoint.read(at, META_SIZE)
-        return int.from_bytes(meta[8 * VERSION :], "little") == self.versions[at]
+        return int.from_bytes(meta[8 * VERSION :], "little") == self.version_of(at)
 
     def _decide(self) -> list[tuple[int, Node]]:
         """Begin to take effect. The nodes, in the order in which they are to be written."""
@@ -197,11 +198,11 @@ class InPlaceCommit(Staged):
 
     def _going(self) -> list[int]:
         """The nodes that are given up."""
-        return [at for at, page in self.pages.items() if page is None]
+        return [node.at for node in self.all_written() if node.page is None]
 
     def _in_order(self) -> list[tuple[int, Node]]:
         """All nodes with their new contents, in the order in which they are to be written."""
-        staying = [(at, page) for at, page in self.pages.items() if page is not None]
+        staying = [(node.at, node.page) for node in self.all_written() if node.page is not None]
         staying.sort(key=lambda pair: (pair[0] not in self.fresh, pair[1].level))
         nodes: list[tuple[int, Any]] = [*staying]
         for at in self._going():
@@ -209,7 +210,7 @@ class InPlaceCommit(Staged):
             node.reset(GONE, b"", None, 0)
             nodes.append((at, node))
         for at, node in nodes:
-            node.words[VERSION] = self.versions.get(at, 0)
+            node.words[VERSION] = self.version_of(at)
             locked = self.node_locks.in_nodes and at not in self.fresh
             node.advance(at, self.client.ident if locked else 0)
         return nodes

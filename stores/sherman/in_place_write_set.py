@@ -122,7 +122,7 @@ class InPlaceStaging(WriteSet):
         return False
 
     def _read(self, at: int) -> Leaf:
-        page = self.commit.pages.get(at)
+        page = self.commit.page_at(at)
         if page is not None:
             return as_staged(page, self.tree, at)
         leaf: Leaf = self._read_copy(at)

@@ -3,7 +3,7 @@ cimport cython
 from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.verbs cimport u64
 from limpet.stores.inline cimport InlineStore
-from limpet.stores.rtx.reads cimport Reads, TxKeys, Visitor, object_read
+from limpet.stores.rtx.reads cimport Reads, TxKeys, Visitor
 from limpet.stores.sherman.leaf_writer cimport is_sparse
 from limpet.stores.sherman.scans cimport Scans
 from limpet.stores.sherman.trees cimport Leaf
@@ -24,5 +24,6 @@ cdef class TreeKeys(TxKeys):
     cpdef bint note(self, Reads reads, bytes key, value) except -1
     cpdef u64 busy_at(self) except? 255
     cpdef u64 tree_here(self) except? 255
+    @cython.locals(store=InlineStore)
     cpdef int refuse(self, bytes key, bytes value) except -1
     cpdef int tidy(self, bytes key) except -1

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from limpet.shm.errors import NodeFailed
-from limpet.stores.rtx.reads import Reads, TxKeys, Visitor, object_read
+from limpet.stores.rtx.reads import Reads, TxKeys, Visitor
 from limpet.stores.sherman.leaf_writer import is_sparse
 from limpet.stores.sherman.write_set import shrink
 from limpet.stores.status import DONE
@@ -62,7 +62,7 @@ class TreeKeys(TxKeys):
 
     def note(self, reads: Reads, key: bytes, value: Any) -> bool:
         leaf = self.leaf
-        return reads.note_object(leaf.at, object_read(leaf.lock, leaf.pointer, self.store, key))
+        return reads.note_object(leaf.at, leaf.lock, leaf.pointer, self.store, key)
 
     def recall(self, tree: int, at: int, lock: int, pointer: int, key: bytes) -> bool:
         """Have the node of an object, with this lock and pointer, be the leaf that was read last;
@@ -80,7 +80,8 @@ class TreeKeys(TxKeys):
     # ---- writing --------------------------------------------------------------------------------
 
     def refuse(self, key: bytes, value: bytes) -> None:
-        self.store.object_size(key, value)
+        store = self.store
+        store.object_size(key, value)
 
     def tidy(self, key: bytes) -> None:
         """Merge the key's leaf, if that is sparse."""

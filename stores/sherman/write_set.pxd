@@ -3,12 +3,12 @@ cimport cython
 from limpet.shm.endpoint.verbs cimport Endpoint, hash64, u64
 from limpet.stores.inline cimport Attempt, InlineStore
 from limpet.stores.records cimport Objects
-from limpet.stores.rtx.reads cimport ObjectRead, Reads, Staging, object_read, read_place
+from limpet.stores.rtx.reads cimport Reads, Staging
 from limpet.stores.sherman.page cimport Page
 from limpet.stores.sherman.routes cimport Routes
 from limpet.stores.sherman.trees cimport Leaf, Trees, leaf_of
 from limpet.stores.sherman.tx_trees cimport TxTrees
-from limpet.stores.staged cimport Staged
+from limpet.stores.staged cimport Staged, StagedNode
 from limpet.stores.vacant cimport is_vacant
 
 cdef int AGAIN
@@ -63,7 +63,7 @@ cdef class WriteSet(Staging):
     )
     cpdef int stage_run(self, list keys, list values, Py_ssize_t first) except -1
     cdef int _drop_extent(self, Page page, int index) except -1
-    @cython.locals(reads=Reads, found=ObjectRead)
+    @cython.locals(reads=Reads)
     cpdef bint _read_as_absent(self, Leaf leaf, bytes key) except -1
     @cython.locals(entries=Page)
     cpdef int _put(self, u64 at, Page page, int index, bytes key, bytes value, u64 flags) except -1
@@ -87,7 +87,7 @@ cdef class WriteSet(Staging):
     ) except -1
     @cython.locals(trees=TxTrees, root=u64, at=u64, lock=u64, number=u64, _=u64, scope=bint)
     cpdef u64 _vacant(self) except? 0
-    @cython.locals(page=Page, at=u64)
+    @cython.locals(node=StagedNode, page=Page)
     cpdef int show_leaves(self, Routes routes) except -1
     cpdef int shrink(self, bytes key) except -1
     @cython.locals(

@@ -23,7 +23,7 @@ from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.errors import NodeFailed, StoreCorrupt, StoreFull
 from limpet.stores.inline import Attempt
 from limpet.stores.rtx.layout import EXTENT_PAIR, LOCKED, OBJECT_SIZE, POINTER
-from limpet.stores.rtx.reads import Staging, object_read, read_place
+from limpet.stores.rtx.reads import Staging
 from limpet.stores.sherman.layout import EXTENT, SLOTS
 from limpet.stores.sherman.page import Page
 from limpet.stores.sherman.routes import Routes
@@ -222,10 +222,9 @@ class WriteSet(Staging):
         key was absent when it committed. A leaf that is staged will be locked as it was read.
         """
         reads = self.commit.reads
-        if reads is None or leaf.at in self.commit.pages:
+        if reads is None or self.commit.is_written(leaf.at):
             return True
-        found = object_read(leaf.lock, leaf.pointer, self.store, key)
-        return bool(reads.note_object(leaf.at, found))
+        return bool(reads.note_fixed(leaf.at, leaf.lock, leaf.pointer, self.store, key))
 
     def _put(self, at: int, page: Page, index: int, key: bytes, value: bytes, flags: int) -> int:
         """Set an entry of a node, the one at `index` if it has the key."""
@@ -251,9 +250,7 @@ class WriteSet(Staging):
         return gathered
 
     def _write(self, at: int, page: Page | None) -> int:
-        if self.commit.reads is not None:
-            self.commit.owners[at] = read_place(self.store, self.key, at)
-        self.commit.write(at, page)
+        self.commit.write_for(at, page, self.store, self.key)
         return DONE
 
     def new_extent(self, allocator: Any, at: int, key: bytes, value: bytes) -> int:
@@ -271,7 +268,7 @@ class WriteSet(Staging):
         """Make a key's entry name that; when staged, the entry was in this object's node."""
         tree = self.trees.tree_of(key)
         while True:
-            page = self.commit.pages[at]
+            page = self.commit.page_at(at)
             assert page is not None
             if page.level == 0 and page.has(key):
                 page.set_value(page.find(key), _link(reference), EXTENT)
@@ -348,7 +345,7 @@ class WriteSet(Staging):
             for _ in range(trees.object_count):
                 number = trees.next_vacant()
                 at = root + number * OBJECT_SIZE
-                if number and at not in self.commit.pages:
+                if number and not self.commit.is_written(at):
                     lock = self.endpoint.load(at)
                     # ORDER: the pointer after the lock, from which it is locked.
                     if not lock & LOCKED and is_vacant(self.endpoint.load(at + POINTER)):
@@ -360,9 +357,10 @@ class WriteSet(Staging):
 
     def show_leaves(self, routes: Routes) -> None:
         """Note the leaves that were written by a change that is committed."""
-        for at, page in self.commit.pages.items():
+        for node in self.commit.all_written():
+            page = node.page
             if page is not None and page.level == 0:
-                routes.learn(page.low(), at)
+                routes.learn(page.low(), node.at)
 
     # ---- merges ---------------------------------------------------------------------------------
 
@@ -433,7 +431,7 @@ class WriteSet(Staging):
         hint = routes.hinted(hashed)
         known = routes.hinted_leaf(hint) if hint else routes.find(key)
         leaf = self._walk(key, 0, known)
-        if leaf.at != known and leaf.at not in self.commit.pages:
+        if leaf.at != known and not self.commit.is_written(leaf.at):
             routes.learn(leaf.page.low(), leaf.at)
         return leaf
 
@@ -453,7 +451,7 @@ class WriteSet(Staging):
 
     def _read(self, at: int) -> Leaf:
         """The staged node; otherwise a copy of it, whose version the transaction then expects."""
-        page = self.commit.pages.get(at)
+        page = self.commit.page_at(at)
         if page is not None:
             return as_staged(page, self.tree, at)
         leaf = self._read_copy(at)

@@ -19,6 +19,7 @@ from kit.mutants.rtx import (
     NOT_VALIDATED,
     READS_DECIDED,
     READS_TORN,
+    RENEWED_UNSEEN,
     UNCHANGED,
     Mutant,
     in_force,
@@ -164,6 +165,7 @@ MUTANTS = (
     (NOT_VALIDATED, "cab|cba|", "order"),
     (READS_DECIDED, "mab mab|ga gb ga gb|", ""),
     (READS_TORN, "", "order"),
+    (RENEWED_UNSEEN, "cab|cba|", "order"),
     (COUNTED_LATE, "mab mab|s s|", "order"),
     (APPLIES_FIRST, "mab mab|mab mbc|mab", ""),
     (FORGETS_FIRST, "mab mab|mab mbc|mab", "leaked"),
@@ -189,7 +191,10 @@ def test_rtx_mutant_is_caught_by_random_runs(mutant: Mutant, program: str, says:
 def test_what_was_recalled_before_the_changes_were_added_up_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    vary(monkeypatch, Reads, "note_recalled", lambda reads, *given: reads.note_object(*given))
+    def note(reads: Any, at: int, read: Any) -> bool:
+        return bool(reads.note_object(at, read.lock, read.pointer, read.store, read.key))
+
+    vary(monkeypatch, Reads, "note_recalled", note)
     monkeypatch.setattr(transaction, "OPTIMISTIC", 0)
     found = explore_transactions(1500, crashes=2, stalls=2, program=READERS, kind=BOTH, seed=8)
     assert found.failure.startswith("order"), found

@@ -42,7 +42,6 @@ from limpet.stores.rtx.layout import DRIFT_US, EACH_US
 from limpet.stores.rtx.parts import Part, held_word, is_held
 from limpet.stores.rtx.reads import Reads
 from limpet.stores.rtx.slot_writes import Change
-from limpet.stores.rtx.transaction import Transaction
 
 pytestmark = pytest.mark.either_build("the same lines on either build")
 
@@ -134,9 +133,7 @@ MUTANTS: Final[dict[str, tuple[Change_, str, str]]] = {
     ),
     "let-go-of-before-it-is-changed": ((Part, "let_go_of", _let_go_before), "mab|mab|s gb ga", ""),
     "what-was-read-is-not-looked-at-again": (
-        (Transaction, "_holds",
-         lambda tx, used, key, found: used.keys.note(tx._reads, key, found)),
-        "mab mab|s s|", "order",
+        (Reads, "hold_again", lambda reads: True), "mab mab|s s|", "order",
     ),
 }  # fmt: skip
 """The changed lines, a program that shows the fault, and the beginning of the failure's text."""
@@ -427,13 +424,14 @@ def test_slot_that_is_held_when_a_split_is_decided_is_let_go_of_at_once(
     assert pool.audit()["leaked"] == 0
 
 
-def test_who_stands_still_before_its_pin_takes_no_new_pair_for_the_one_it_has_read(
-    pools: Any,
-) -> None:
-    """The slot has the same word: the pair was freed, and its memory used again, as the epoch that
-    was about to be pinned was over. An old value was read beside a new one."""
+def _stands_still_before_its_next_read(pins: bool, pools: Any) -> None:
+    """The slot has the same word: the pair was freed, and its memory used again, as the client was
+    not pinned, or the epoch that was about to be pinned was over. An old value was read beside a
+    new one."""
     scene = Scene(pools)
     owner, store = scene.owner, scene.store
+    if pins:
+        owner.store.glance = None
     old, new = b"o" * 60_000, b"n" * 60_000
     store.put(b"k", old)
     word = store.endpoint.load(scene.slot)
@@ -443,7 +441,13 @@ def test_who_stands_still_before_its_pin_takes_no_new_pair_for_the_one_it_has_re
             lambda tx: (tx.get(owner.store, b"k"), tx.get(owner.store, b"l"))
         )
 
-    owner.begin(read, verb_on_address("swap", int(owner.pool.client.slot) + PIN, 2))
+    if pins:
+        before = verb_on_address("swap", int(owner.pool.client.slot) + PIN, 2)
+    else:
+        with store.client:
+            assert store.tx_keys.look_up(b"l") is not None
+            before = verb_on_address("load", store.tx_keys.place.entry)
+    owner.begin(read, before)
     store.put(b"l", NEW)
     for _ in range(50):
         store.put(b"k", new)
@@ -453,6 +457,23 @@ def test_who_stands_still_before_its_pin_takes_no_new_pair_for_the_one_it_has_re
     assert owner.go()
     assert owner.result == (new, NEW)
     scene.sound()
+
+
+with_and_without_pins = pytest.mark.parametrize("pins", [True, False], ids=["pins", "none"])
+
+
+@with_and_without_pins
+def test_a_new_pair_is_not_taken_for_the_one_that_was_read(pins: bool, pools: Any) -> None:
+    _stands_still_before_its_next_read(pins, pools)
+
+
+@with_and_without_pins
+def test_a_pair_that_is_told_by_its_word_alone_is_caught(
+    pins: bool, pools: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vary(monkeypatch, Reads, "is_of_this_epoch", lambda reads: True)
+    with pytest.raises(AssertionError):
+        _stands_still_before_its_next_read(pins, pools)
 
 
 def test_lease_is_longer_for_each_key_that_is_written(pools: Any) -> None:

@@ -24,6 +24,7 @@ from kit.mutants.rtx import (
     POINTER_AFTER_LOCK,
     READS_DECIDED,
     READS_TORN,
+    RENEWED_UNSEEN,
     SAME_STATE_WORD,
     SIBLINGS_ONLY,
     UNCHANGED,
@@ -454,6 +455,8 @@ BY_PUPPETS: Final = (
     (SIBLINGS_ONLY, _next_leaf_is_another_one),
     (NOT_VALIDATED, _what_was_read_is_changed_before_the_commit),
     (READS_TORN, _what_was_read_is_changed_while_more_is_read),
+    (RENEWED_UNSEEN, _what_was_read_is_changed_while_more_is_read),
+    (RENEWED_UNSEEN, _what_was_read_is_changed_before_the_commit),
 )
 by_puppets = pytest.mark.parametrize(
     ("mutant", "scenario"), BY_PUPPETS, ids=[mutant.name for mutant, _ in BY_PUPPETS]

@@ -487,7 +487,6 @@ def test_what_it_sees_of_several_stores_is_consistent(
 
 
 def test_a_value_that_comes_again_is_no_conflict(pool: limpet.Pool, store: Any, other: Any) -> None:
-    """Of a hash store, of which a transaction goes by values; of a tree, it begins anew."""
     calls = []
 
     def there_and_back() -> None:
@@ -505,8 +504,50 @@ def test_a_value_that_comes_again_is_no_conflict(pool: limpet.Pool, store: Any, 
         tx.put(store, b"b", tx.get(store, b"c"))
 
     pool.transaction(work)
-    assert calls == [(b"1", None)] * (1 if store.kind == HASH else 2)
+    assert calls == [(b"1", None)]
     assert store.get(b"b") == b"3"
+    sound(store)
+
+
+@pytest.mark.parametrize("writes", [False, True], ids=["reads", "writes"])
+def test_a_change_of_other_keys_is_no_conflict(
+    pool: limpet.Pool, store: Any, other: Any, writes: bool
+) -> None:
+    """Also if they are in the leaves that it has read, and writes."""
+    keys = [b"%02d" % number for number in range(12)]
+    store.put_many([(key, b"old") for key in keys])
+    calls = []
+    change = once(lambda: [other.put(key, b"new") for key in keys[6:]])
+
+    def work(tx: limpet.Transaction) -> None:
+        calls.append([tx.get(store, key) for key in keys[:5]])
+        change()
+        assert tx.get(store, keys[5]) == b"old"
+        if writes:
+            for key in keys[:6]:
+                tx.put(store, key, b"mine")
+
+    pool.transaction(work)
+    assert calls == [[b"old"] * 5]
+    assert [store.get(key) for key in keys] == [b"mine" if writes else b"old"] * 6 + [b"new"] * 6
+    sound(store)
+
+
+def test_a_key_that_was_changed_beside_others_is_a_conflict(
+    pool: limpet.Pool, store: Any, other: Any
+) -> None:
+    keys = [b"%02d" % number for number in range(12)]
+    store.put_many([(key, b"old") for key in keys])
+    calls = []
+    change = once(lambda: [other.put(key, b"new") for key in keys[4:]])
+
+    def work(tx: limpet.Transaction) -> None:
+        calls.append([tx.get(store, key) for key in keys[:5]])
+        change()
+        tx.put(store, keys[0], b"mine")
+
+    pool.transaction(work)
+    assert calls == [[b"old"] * 5, [b"old"] * 4 + [b"new"]]
     sound(store)
 
 

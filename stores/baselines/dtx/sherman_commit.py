@@ -29,10 +29,10 @@ class LoggedCommit(InPlaceCommit):
         yield from super()._sizes()
 
     def _changed(self) -> list[int]:
-        return [at for at in self.pages if at not in self.fresh]
+        return [node.at for node in self.all_written() if node.at not in self.fresh]
 
     def _entry_count(self) -> int:
-        return len(self.pages) + len(self.extents) + len(self.dropped)
+        return self.changed + len(self.extents) + len(self.dropped)
 
     def _prepare(self) -> bool:
         """Have all memory in the client journal, and then in the log."""
@@ -66,7 +66,7 @@ class LoggedCommit(InPlaceCommit):
         assert self.log is not None
         # CRASH(node-locked): not decided; recovery unlocks.
         for at in self.fresh:
-            node: Any = self.pages[at]
+            node: Any = self.page_at(at)
             node.put(at)
         for _, changed, image in self.changes:
             changed.put_image(image & ADDRESS_MASK)

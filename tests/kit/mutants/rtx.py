@@ -24,6 +24,7 @@ from limpet.stores import pool as stores_pool
 from limpet.stores.rtx.layout import (
     COMMITTED,
     LOCKED,
+    LOGGED,
     POINTER,
     SLOT_SHIFT,
     STATE_MASK,
@@ -175,14 +176,22 @@ def counts_after_the_first(note_object: Any) -> Any:
     """The changes are added up when the first object has been read, and not before."""
     changes = note_object.__globals__["changes"]
 
-    def run(self: Any, at: int, read: Any) -> bool:
-        first = not self.objects
-        noted = bool(note_object(self, at, read))
+    def run(self: Any, *read: Any) -> bool:
+        first = not self.objects_count
+        noted = bool(note_object(self, *read))
         if first:
             self.counted = changes(self.endpoint, 4)
         return noted
 
     return run
+
+
+def renews_unseen(self: Any, read: Any, lock: int, pointer: int) -> bool:
+    """The new state of a leaf is noted, and no key of it is looked at."""
+    if lock & LOCKED and lock & LOGGED:
+        return False
+    read.lock, read.pointer = lock, pointer
+    return True
 
 
 # ---- one buffer for all logs ---------------------------------------------------------------------
@@ -304,10 +313,6 @@ def releases_as_it_was(change: Any) -> Any:
 # ---- transactions --------------------------------------------------------------------------------
 
 
-def looks_at_nothing_again(self: Any, used: Any, key: bytes, found: Any) -> bool:
-    return bool(used.keys.note(self._reads, key, found))
-
-
 # ---- the variants --------------------------------------------------------------------------------
 
 LOG: Final = "rtx/log"
@@ -397,7 +402,11 @@ NOT_VALIDATED: Final = Mutant(
 )
 READS_TORN: Final = Mutant(
     "what-was-read-is-not-looked-at-again",
-    (replaced("rtx/execution", "Transaction._holds", looks_at_nothing_again),),
+    (replaced("rtx/reads", "Reads.hold_again", always),),
+)
+RENEWED_UNSEEN: Final = Mutant(
+    "leaf-with-other-values-is-taken-for-the-same",
+    (replaced("rtx/reads", "Reads._renew", renews_unseen),),
 )
 NOT_COUNTED: Final = Mutant(
     "changes-are-not-counted",

@@ -61,7 +61,7 @@ TRANSACTIONS: Final = (
     *_in("stores/sherman", "page routes check trees tx_trees scans leaf_writer write_set"),
     "stores/rtx/commit",
     *_in("stores/sherman", "tree_keys transactional"),
-    *_in("stores/rtx", "cut pending execution transaction"),
+    *_in("stores/rtx", "cut pending uses execution transaction"),
 )
 REPLICATED: Final = (
     "shm/clients/unique_ids",

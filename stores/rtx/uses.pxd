@@ -1,0 +1,59 @@
+cimport cython
+
+from limpet.shm.endpoint.verbs cimport u64
+from limpet.stores.base cimport Store
+from limpet.stores.rtx.pending cimport PendingWrites
+from limpet.stores.rtx.reads cimport ObjectRead, Reads, TxKeys, Visitor
+
+cdef object CHANGED
+cdef Py_ssize_t KEPT
+
+cdef class Used:
+    cdef readonly Store store
+    cdef public list others
+    cdef readonly TxKeys keys
+    cdef readonly PendingWrites written
+    cdef readonly bint ordered
+    cdef list readings
+    cdef Py_ssize_t count
+    cdef public bint deletes
+    cdef public object reads
+    cdef public object commit
+
+    cpdef int begin(self, store) except -1
+    @cython.locals(index=Py_ssize_t, reading=Reading)
+    cpdef int end(self) except -1
+    cdef Reading next_reading(self)
+    cdef bint has(self, store) except -1
+
+cdef class Reading(Visitor):
+    cdef readonly Reads reads
+    cdef readonly Used used
+    cdef public bytes key
+    cdef readonly dict cut
+    cdef readonly u64 tree
+    cdef readonly object found
+
+    cpdef int be(self, Reads reads, Used used, bytes key, dict cut) except -1
+    cdef int forget(self) except -1
+    cpdef object begin(self)
+    cpdef object find(self)
+    cpdef tuple item(self)
+    @cython.locals(keys=object)
+    cpdef object look(self)
+    @cython.locals(keys=object)
+    cpdef bint is_still(self, u64 lock, u64 pointer) except -1
+    cpdef int before(self) except -1
+    @cython.locals(keys=TxKeys, there=bint)
+    cpdef object visit(self)
+    @cython.locals(known=ObjectRead, noted=ObjectRead)
+    cdef bint _was_at_cut(self) except -1
+
+cdef class RangeReading(Reading):
+    cdef readonly int number
+    cdef readonly bytes end
+
+    cpdef object begin(self)
+    cpdef object find(self)
+    cpdef tuple item(self)
+    cpdef object look(self)

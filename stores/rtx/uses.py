@@ -1,0 +1,170 @@
+"""A store that a transaction uses: `Used`; and its reads there, if that is ordered: `Reading`.
+
+Private to one client. A store keeps the notes of transactions that are over, with their read sets
+and commits, for the next ones (`TxKeys.take_use`).
+
+A read of a hash store is one call (`TxKeys.read`). A read of trees is a `Visitor` of the operation
+that looks the key up, as it goes into the read set there, and is looked at again when another
+client has changed its leaf (reads.py), or when it is read anew for the next attempt (cut.py).
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Final
+
+from limpet.stores.rtx.cut import Item, Look
+from limpet.stores.rtx.pending import PendingWrites
+from limpet.stores.rtx.reads import CHANGED, ObjectRead, Reads, TxKeys, Visitor
+
+KEPT: Final = 64
+"""So many reads of keys are kept for the next transaction."""
+
+
+class Used:
+    """A store that a transaction uses."""
+
+    def __init__(self, keys: TxKeys) -> None:
+        self.keys = keys
+        self.ordered = keys.ordered
+        self.written = PendingWrites()
+        """The writes that are to be staged there."""
+        self.readings: list[Reading] = []
+        """Of one that is ordered: its reads of keys; those after the first `count` are of earlier
+        transactions, to be used again."""
+        self.count = 0
+        self.deletes = False
+        """Whether a key may be deleted there."""
+        self.store: Any = None
+        self.others: list[Any] | None = None
+        """Other handles of the same store that it uses."""
+        self.reads: Any = None
+        self.commit: Any = None
+        """A read set and a commit, for a transaction that uses this store first."""
+
+    def begin(self, store: Any) -> None:
+        """Be the notes of a transaction that uses this handle of the store."""
+        self.store = store
+
+    def end(self) -> None:
+        """Forget all of a transaction that is over."""
+        for index in range(self.count):
+            reading = self.readings[index]
+            reading.forget()
+        if self.count > KEPT:
+            del self.readings[KEPT:]
+        self.count = 0
+        if self.written.count:
+            self.written.clear()
+        self.deletes = False
+        self.store = self.others = None
+        self.keys.give_use(self)
+
+    def next_reading(self) -> Reading:
+        """A read of a key, which it keeps until the end (`looks`)."""
+        if self.count == len(self.readings):
+            self.readings.append(Reading())
+        self.count += 1
+        return self.readings[self.count - 1]
+
+    def has(self, store: Any) -> bool:
+        """Whether this is a handle of it that was met before."""
+        if self.store is store:
+            return True
+        if self.others is not None:
+            for other in self.others:
+                if other is store:
+                    return True
+        return False
+
+
+class Reading(Visitor):
+    """A read of a key, in the operation that looks it up: what was found, in the read set."""
+
+    def be(self, reads: Reads, used: Used, key: bytes, cut: dict[int, ObjectRead] | None) -> None:
+        """Be the read of that key. `cut`: if all that was read before it was true at one moment
+        before the function was called (cut.py), how objects were then; else None."""
+        self.reads: Any = reads
+        self.used: Any = used
+        self.key = key
+        self.cut = cut
+        """As above; None after a look-up that is not of that moment."""
+        self.tree = 0
+        """The tree in which it was looked up."""
+        self.at = 0
+        self.found: Any = None
+        """Its result."""
+
+    def forget(self) -> None:
+        """Be no read."""
+        self.reads = self.used = self.cut = self.found = None
+        self.key = b""
+
+    def begin(self) -> Any:
+        """Look the key up; what was found, or CHANGED."""
+        return self.used.keys.at_key(self.key, self)
+
+    def find(self) -> Any:
+        """The result of the look-up."""
+        return self.used.keys.value_here()
+
+    def item(self) -> Item:
+        """The name of the look."""
+        return (self.used.keys.link, self.key)
+
+    def look(self) -> Look:
+        """How to look again, in the leaf in which it was."""
+        keys = self.used.keys
+        return Look(self.used.store, self.tree, self.key, self.at, keys.value_here, False, None)
+
+    def is_still(self, lock: int, pointer: int) -> bool:
+        keys = self.used.keys
+        if not keys.recall(self.tree, self.at, lock, pointer, self.key):
+            return False
+        return bool(self.find() == self.found)
+
+    def before(self) -> None:
+        self.reads.count_first()
+
+    def visit(self) -> Any:
+        keys, found = self.used.keys, self.find()
+        self.tree = keys.tree_here()
+        self.at = keys.busy_at()
+        self.found = found
+        there = keys.note(self.reads, self.key, found)
+        # ORDER: after the note, which is of the node that was read; before what looks at it again.
+        self.reads.looks.append(self)
+        if not there:
+            return CHANGED
+        return found if self._was_at_cut() or self.reads.hold_again() else CHANGED
+
+    def _was_at_cut(self) -> bool:
+        """Whether the leaf is as it was at the cut, at which all was true that was read before."""
+        if self.cut is not None:
+            known = self.cut.get(self.at)
+            noted = self.reads.object_at(self.at)
+            if known is not None and noted is not None and known.is_as(noted):
+                return True
+            self.cut = None
+        return False
+
+
+class RangeReading(Reading):
+    """A read of the pairs of a range that are in the leaf with a key, and where the next begins."""
+
+    def __init__(self, tree: int, end: bytes | None) -> None:
+        self.number = tree
+        self.end = end
+
+    def begin(self) -> Any:
+        return self.used.store.tx_keys.at_leaf(self.number, self.key, self)
+
+    def find(self) -> Any:
+        return self.used.store.tx_keys.range_here(self.end)
+
+    def item(self) -> Item:
+        return (self.used.keys.link, self.number, self.key, self.end)
+
+    def look(self) -> Look:
+        find = functools.partial(self.used.store.tx_keys.range_here, self.end)
+        return Look(self.used.store, self.tree, self.key, self.at, find, True, self.end)
