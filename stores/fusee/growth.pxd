@@ -27,7 +27,7 @@ cdef class ReplicatedSplitter(Splitter):
     cdef public ReplicatedSlot slot
 
     cpdef int grow(self, Place place, bytes key) except -1
-    @cython.locals(before=int, made=u64)
+    @cython.locals(link_address=u64, new=u64, held=int)
     cpdef int begin(self, Place place) except -1
     cpdef int find_memory(self, bytes key, int objects, bint update) except -1
     @cython.locals(
@@ -35,8 +35,11 @@ cdef class ReplicatedSplitter(Splitter):
     )
     cpdef int split(self, Place place) except -1
     @cython.locals(index=int, made=u64)
-    cpdef int settle_made(self, int before, u64 first, u64 second) except -1
-    @cython.locals(tables=ReplicatedTables, link_address=u64, pointer=u64, node=u64, new=u64, k=int)
+    cpdef int settle_halves(self, int before, u64 first, u64 second) except -1
+    @cython.locals(tables=ReplicatedTables, node=u64, new=u64, k=int)
+    cpdef u64 make(self, Place place, u64 number, u64 word) except? 0
+    cpdef u64 link(self, u64 new, u64 link_address) except? 0
+    @cython.locals(entry=u64, link_address=u64, pointer=u64, new=u64)
     cpdef u64 obtain(self, Place place, u64 number, u64 word) except? 0
     @cython.locals(base=u64, head=u64, index=int)
     cpdef u64 freeze(self, u64 pointer) except? 0

@@ -70,10 +70,18 @@ class ReplicatedSplitter(Splitter):
             return AGAIN
 
     def begin(self, place: Place) -> int:
-        before = self.client.held
-        made = self.obtain(place, place.number, 0)
-        self.settle_made(before, made, made)
-        return DONE if made else NO_MEMORY
+        link_address = self.tables.home_of_entry(place.table, place.entry)
+        if not self.tables.advance(link_address & PLACE_BITS, 0, 0):
+            new = self.make(place, place.number, 0)
+            if not new:
+                return NO_MEMORY
+            held = self.client.held - 1
+            # out of the journal at once, as in `settle_halves`
+            if self.link(new, link_address) == new:
+                self.client.drop(held)
+            else:
+                self.client.release(held)
+        return DONE
 
     def find_memory(self, key: bytes, objects: int, update: bool) -> None:
         try:
@@ -96,7 +104,7 @@ class ReplicatedSplitter(Splitter):
         first = self.obtain(place, 2 * place.number, UNSET)
         second = self.obtain(place, 2 * place.number + 1, UNSET) if first else 0
         if not second or self.endpoint.load(place.entry) != old:
-            self.settle_made(before, first, second)
+            self.settle_halves(before, first, second)
             return DONE if second else NO_MEMORY
         # CRASH(freezing): the next client that wants to write here goes on; readers are not
         # concerned.
@@ -110,12 +118,12 @@ class ReplicatedSplitter(Splitter):
         # CRASH(split): the old subtable is in the client journal and no longer linked.
         if now != old:
             self.client.release(held)
-            self.settle_made(before, first, second)
+            self.settle_halves(before, first, second)
         return DONE
 
-    def settle_made(self, before: int, first: int, second: int) -> None:
-        """Take the subtables that this client has made out of its journal, whose places from
-        `before` on name them; `first` and `second` are those that the entries point to.
+    def settle_halves(self, before: int, first: int, second: int) -> None:
+        """Take the halves that this client has made out of its journal, whose places from `before`
+        on name them; `first` and `second` are those that the entries point to.
 
         As `Client.settle`, which has to ask a handle of the store that is made for it: that takes
         a thousand times as long.
@@ -130,11 +138,18 @@ class ReplicatedSplitter(Splitter):
                 self.client.release(index)
 
     def obtain(self, place: Place, number: int, word: int) -> int:
-        tables = self.tables
-        link_address = tables.home_of_entry(place.table, self.index.entry(place.table, number))
-        pointer = tables.advance(link_address & PLACE_BITS, 0, 0)
+        entry = self.index.entry(place.table, number)
+        link_address = self.tables.home_of_entry(place.table, entry)
+        pointer = self.tables.advance(link_address & PLACE_BITS, 0, 0)
         if pointer:
             return pointer
+        new = self.make(place, number, word)
+        return self.link(new, link_address) if new else 0
+
+    def make(self, place: Place, number: int, word: int) -> int:
+        """A new subtable of this number, in the client journal, with this word in each slot; 0:
+        there is no memory ready."""
+        tables = self.tables
         node = self.index.node_of(place.table)
         new = self.allocator.allocate(node, self.index.subtable_size, self.replicas)
         if not new:
@@ -143,9 +158,13 @@ class ReplicatedSplitter(Splitter):
         for k in range(tables.lives[node]):
             self.endpoint.write(tables.replica(new & ADDRESS_MASK, k), filled)
         self.endpoint.wait()
+        return new
+
+    def link(self, new: int, link_address: int) -> int:
+        """Have an entry point to a new subtable, unless it points to another one; its pointer."""
         self.client.retarget(self.client.held - 1, link_address)
         # CRASH(subtable-made): it is linked, and the next client that needs it goes on.
-        return tables.advance(link_address & PLACE_BITS, 0, new)
+        return self.tables.advance(link_address & PLACE_BITS, 0, new)
 
     def freeze(self, pointer: int) -> int:
         base = self.index.base_of(pointer)

@@ -137,7 +137,7 @@ class LocoCheck:
             store.require_there()
             self.endpoint.background(True)  # until the operation ends
             index = store.lookup.indexes[table]
-            index.refresh()
+            index.refresh_all()
             wrong = self._wrong(table, entry, seen)
             if wrong and self._is_intended(table, entry):
                 return ""
@@ -166,6 +166,8 @@ class LocoCheck:
             wrong = wrong_with_object(store, link, key, "object")
             if wrong:
                 return wrong
+        if not index.reaches_to(hashed, entry):
+            return f"{key!r} is beyond the reach of its part"
         if not index.has(entry, hashed):
             return f"the index has it not for {key!r}"
         if seen.setdefault(key, entry) != entry and self._has(entries, seen[key], key):

@@ -20,6 +20,7 @@ cdef class DataArray:
     cdef readonly Endpoint endpoint
     cdef public u64 base
     cdef readonly u64 count
+    cdef readonly u64 parts
     cdef readonly u64 entry_words
     cdef readonly u64 value_at
     cdef readonly u64 key_room

@@ -66,6 +66,7 @@ class DataArray:
         self.endpoint = endpoint
         self.base = base
         self.count = parameters.entries
+        self.parts = parameters.parts
         self.entry_words = parameters.entry_words
         self.value_at = KEY + (parameters.key_size + 7) // 8
         self.key_room = 8 * (self.value_at - KEY)

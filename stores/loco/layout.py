@@ -4,6 +4,8 @@ A table is one region of a memory node:
 
     0         position  number of messages of the node's tracker so far (tracker.py)
     64        ring      the last of them, a word each
+    then      reaches   a word for each part of the data array, from a multiple of 64 on
+                        (local_index.py)
     then      locks     a record for each, from a multiple of 64 on: lock and journal (journal.py)
     then      array     the data array (data_array.py), from a multiple of 64 on
 """
@@ -63,9 +65,9 @@ RING_MAX: Final = 1 << ROW_BITS
 NEAR: Final = 1024
 """Messages that a client applies while it holds a lock; four times as many at each next attempt."""
 LATE_MAX: Final = 8
-"""After so many attempts, each of them late again, a client makes its index anew while it holds the
-lock. That happens only if others announce more messages than the ring has room for each time that
-it makes its index anew; so the ring has to be much shorter than the table."""
+"""After so many attempts, each of them late again, a client begins its index anew while it holds
+the lock. That happens only if others announce more messages than the ring has room for each time
+that it looks at a part; so the ring has to be much shorter than a part."""
 
 TORN: Final = 8
 """A status: the entry's checksum does not hold."""

@@ -16,23 +16,36 @@ cdef class LocalIndex:
     cdef readonly DataArray entries
     cdef readonly Tracker tracker
     cdef readonly Endpoint endpoint
+    cdef public u64 reaches
+    cdef readonly u64 parts
+    cdef readonly int shift
     cdef readonly u64 mask
     cdef readonly bint known
     cdef readonly u64 applied
     cdef u64[::1] words
     cdef u64[::1] link_addresses
     cdef u64[::1] states
+    cdef readonly u64[::1] learned
+    cdef u64[::1] reached
+    cdef u64[::1] cursors
     cdef u64 at
     cdef u64 mark
-    cdef u64 cursor
     cdef u64 left
+    cdef u64 steps
+    cdef u64 home
+    cdef u64 part
+    cdef u64 first
+    cdef u64 end
     cdef u64 searcher
     cdef u64 looks
     cdef object progress
 
     cpdef int forget(self) except -1
     @cython.locals(position=u64)
-    cpdef int refresh(self) except -1
+    cpdef int refresh(self, u64 hashed) except -1
+    cpdef int refresh_all(self) except -1
+    cpdef bint is_ready(self, u64 hashed) noexcept
+    cpdef u64 home_of(self, u64 hashed) noexcept
     @cython.locals(position=u64)
     cpdef bint refresh_near(self, u64 limit) except -1
     cpdef int expect(self, u64 hashed) noexcept
@@ -47,8 +60,13 @@ cdef class LocalIndex:
     @cython.final
     cdef bint _is_overtaken(self, u64 position) noexcept
     cpdef object _damaged(self, u64 entry)
-    @cython.locals(entry=u64, position=u64)
-    cdef int _rebuild(self) except -1
+    cdef int _begin(self) except -1
+    @cython.locals(reach=u64, step=u64, scope=bint)
+    cdef int _learn_home(self, u64 home) except -1
+    @cython.locals(entry=u64)
+    cdef int _learn_part(self, u64 part) except -1
+    cpdef u64 first_of(self, u64 part) noexcept
+    cpdef object _too_far(self, u64 home, u64 reach)
     @cython.locals(state=u64)
     cpdef int look(self, u64 entry) except -1
     cpdef int learn(self, u64 entry, u64 hashed, u64 state, u64 number) except -1
@@ -59,6 +77,10 @@ cdef class LocalIndex:
     cdef int _drop(self, u64 entry) except -1
     @cython.locals(place=u64, word=u64, first=u64)
     cdef int _empty(self, u64 hole) except -1
-    cpdef int search(self, u64 ident) except -1
-    @cython.locals(entry=u64)
-    cpdef long long candidate(self) noexcept
+    cpdef int search(self, u64 ident, u64 hashed) except -1
+    @cython.locals(share=u64)
+    cdef int _search_part(self) except -1
+    @cython.locals(entry=u64, following=u64)
+    cpdef long long candidate(self) except -2
+    @cython.locals(at=u64, reach=u64)
+    cdef int _reach_out(self) except -1

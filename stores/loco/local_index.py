@@ -17,9 +17,22 @@ keeps its interpreter busy would stop all inserts and deletes (trap L1). Here no
 another: a client that looks a key up brings its index up to date first (`refresh`): it loads the
 position of the tracker, and applies the messages since. It never looks into an index that is not up
 to date, which is the purpose of the acknowledgements. If a message was overwritten in the ring, the
-index is made anew from the whole data array. A client that holds a lock does not do that, and
-applies only a few messages (`refresh_near`): else it gives the lock back, and brings its index up
-to date without it (trap L4; locking.py).
+index begins anew. A client that holds a lock does not do that, and applies only a few messages
+(`refresh_near`): else it gives the lock back, and brings its index up to date without it (trap L4;
+locking.py).
+
+Parts. An index begins empty, with the position that the tracker has then, so a process need not
+look at the whole array before its first get. The entries are cut into parts; the hash of a key
+names its home, and an insert claims an entry of the home if one is vacant there, else of the next
+part that has one. A word of the table for each part, its reach, says how many parts after it have,
+or had, keys whose home it is:
+
+    reach    0 at first; only goes up, by CAS, before an entry is claimed so far away
+
+The first operation on a key of a home looks at the entries of all parts in its reach, a few
+thousand by default, whose keys the index has from then on. All messages since the index began are
+applied, of whatever part. A kill leaves a reach that is larger than need be: then others look at
+one more part, once.
 
 To apply a message is to look at the entry that it names, and to take over its key, if the entry is
 valid or claimed. If the entry begins another life during the look, or is claimed and not written
@@ -31,8 +44,12 @@ p be the position that `refresh` loaded. If the key is valid at that moment in a
 then e was announced when it was written, before it became valid. So that message is among the first
 p, and when it was applied the key was there; the index has e for the key until e is looked at in
 another life. If e is found in another life, or not valid any more, it changed after p was loaded,
-within the operation: then the key was missing at that moment. An index that is made anew uses the
-position from before its first look, so the same holds for it.
+within the operation: then the key was missing at that moment.
+
+A message from before the index began was not applied. Then e was claimed before, and the reach of
+the key's home was raised before that; so when the reach was read, later, e was in one of the parts
+that the index has learned since. If e changed before that look, there is a message of it that is
+applied, or will be, after the look.
 """
 
 from __future__ import annotations
@@ -42,6 +59,7 @@ from typing import TYPE_CHECKING, Final
 
 from limpet.shm.endpoint.fabric import hash64, words_prefetch
 from limpet.shm.errors import StoreCorrupt
+from limpet.shm.private_memory import zeroed_words
 from limpet.stores.loco.layout import (
     CLAIMED,
     PHASE_MASK,
@@ -64,18 +82,28 @@ LOOKS: Final = 2048
 class LocalIndex:
     """The index of one table. Used within operations."""
 
-    def __init__(self, entries: DataArray, tracker: Tracker, progress: Callable[[], None]) -> None:
-        """`progress`: updates the progress word; called during long walks."""
+    def __init__(
+        self,
+        entries: DataArray,
+        tracker: Tracker,
+        reaches: int,
+        progress: Callable[[], None],
+    ) -> None:
+        """`reaches`: address of that of part 0. `progress`: updates the progress word; called
+        during long walks."""
         self.entries = entries
         self.tracker = tracker
+        self.reaches = reaches
         self.progress = progress
         self.endpoint = entries.endpoint
-        self.mask = (1 << (2 * entries.count).bit_length()) - 1
+        self.parts = entries.parts
+        self.shift = (2 * entries.count).bit_length()
+        self.mask = (1 << self.shift) - 1
         """Mask of a place's number; no more than half of the places are taken."""
         self.forget()
 
     def forget(self) -> None:
-        """Forget all keys; the next `refresh` makes the index anew."""
+        """Forget all keys; the next `refresh` begins the index anew."""
         self.known = False
         self.applied = 0
         self.words = array("Q")
@@ -83,20 +111,39 @@ class LocalIndex:
         """For each entry, the number of its place plus 1; 0: it has none."""
         self.states = array("Q")
         """For each entry, its state at the last look."""
+        self.learned = array("Q")
+        """For each part, whether the entries in it were looked at."""
+        self.reached = array("Q")
+        """For each home, 1 + the reach that it had, if the parts in this reach are learned; or
+        0."""
+        self.cursors = zeroed_words(self.parts)
+        """For each part, 1 + the entry at which the next search for a vacant one begins; or 0."""
         self.at = 0
         self.mark = 0
-        self.cursor = 0
         self.left = 0
+        self.steps = 0
+        self.home = 0
+        self.part = 0
+        self.first = 0
+        self.end = 0
         self.searcher = 0
         self.looks = 0
 
     # ---- looking up -----------------------------------------------------------------------------
 
-    def refresh(self) -> None:
-        """Apply all messages so far. One load, if there are none."""
+    def refresh(self, hashed: int) -> None:
+        """Apply all messages so far, and learn the keys of the home of the key with this hash. One
+        load, if there is nothing to do."""
         position = self.tracker.position()
         if position != self.applied or not self.known:
             self._catch_up(position, True)
+        if not self.reached[self.home_of(hashed)]:
+            self._learn_home(self.home_of(hashed))
+
+    def refresh_all(self) -> None:
+        """The same for all keys."""
+        for home in range(self.parts):
+            self.refresh((home * (self.mask + 1) + self.parts - 1) // self.parts << ROW_BITS)
 
     def refresh_near(self, limit: int) -> bool:
         """The same, if there are no more than `limit` messages; whether it is up to date now."""
@@ -107,6 +154,14 @@ class LocalIndex:
             return False
         self._catch_up(position, False)
         return self.known
+
+    def is_ready(self, hashed: int) -> bool:
+        """Whether the keys of the home of the key with this hash are learned."""
+        return self.known and self.reached[self.home_of(hashed)] > 0
+
+    def home_of(self, hashed: int) -> int:
+        """The home of the key with this hash: its places in this index are together, too."""
+        return (hashed >> ROW_BITS & self.mask) * self.parts >> self.shift
 
     def expect(self, hashed: int) -> None:
         """Prefetch the place of the key with this hash."""
@@ -141,7 +196,7 @@ class LocalIndex:
     def _catch_up(self, position: int, anew: bool) -> None:
         """Apply the messages before `position`, in the background scope.
 
-        `anew`: make the index anew if messages were overwritten; else forget it.
+        `anew`: begin the index anew if messages were overwritten; else forget it.
         """
         scope = self.endpoint.background(True)
         try:
@@ -158,7 +213,7 @@ class LocalIndex:
                     self.look(entry)
                     self.applied += 1
             if anew and not self.known:
-                self._rebuild()
+                self._begin()
         finally:
             self.endpoint.background(scope)
 
@@ -172,17 +227,47 @@ class LocalIndex:
             f"{self.entries.count}: memory was damaged; destroy the pool"
         )
 
-    def _rebuild(self) -> None:
-        """Look at all entries."""
-        self.words = array("Q", bytes(8 * (self.mask + 1)))
-        self.link_addresses = array("Q", bytes(8 * self.entries.count))
-        self.states = array("Q", bytes(8 * self.entries.count))
-        # ORDER: the position before the entries: later changes have messages after it.
-        position = self.tracker.position()
-        for entry in range(self.entries.count):
-            self.look(entry)
-        self.applied = position
+    def _begin(self) -> None:
+        """Begin anew, without any keys."""
+        self.words = zeroed_words(self.mask + 1)
+        self.link_addresses = zeroed_words(self.entries.count)
+        self.states = zeroed_words(self.entries.count)
+        self.learned = zeroed_words(self.parts)
+        self.reached = zeroed_words(self.parts)
+        # ORDER: the position before any reach and entry: later changes have messages after it.
+        self.applied = self.tracker.position()
         self.known = True
+
+    def _learn_home(self, home: int) -> None:
+        """Learn the parts in the reach of a home, in the background scope."""
+        scope = self.endpoint.background(True)
+        try:
+            # ORDER: the reach after the position that the index began with.
+            reach = self.endpoint.load(self.reaches + 8 * home)
+            if reach >= self.parts:
+                raise self._too_far(home, reach)
+            for step in range(reach + 1):
+                self._learn_part((home + step) % self.parts)
+            self.reached[home] = reach + 1
+        finally:
+            self.endpoint.background(scope)
+
+    def _learn_part(self, part: int) -> None:
+        """Look at the entries of a part, unless that was done."""
+        if not self.learned[part]:
+            for entry in range(self.first_of(part), self.first_of(part + 1)):
+                self.look(entry)
+            self.learned[part] = 1
+
+    def first_of(self, part: int) -> int:
+        """The first entry of a part; of the number of parts: the number of entries."""
+        return part * self.entries.count // self.parts
+
+    def _too_far(self, home: int, reach: int) -> StoreCorrupt:
+        return StoreCorrupt(
+            f"the reach at {self.reaches + 8 * home:#x} is {reach}, of {self.parts} parts: memory "
+            "was damaged; destroy the pool"
+        )
 
     def look(self, entry: int) -> None:
         """Take over the present key and state of an entry."""
@@ -251,19 +336,58 @@ class LocalIndex:
 
     # ---- entries that may be vacant -------------------------------------------------------------
 
-    def search(self, ident: int) -> None:
-        """Begin a search for a vacant entry. Each client begins at another place."""
-        self.left = self.entries.count
+    def search(self, ident: int, hashed: int) -> None:
+        """Begin a search for a vacant entry for the key with this hash, whose home is learned. Each
+        client begins at another place of a part."""
         if self.searcher != ident:
+            self.cursors = zeroed_words(self.parts)
             self.searcher = ident
-            self.cursor = ((ident >> 36) * SPREAD & 0xFFFF_FFFF) * self.left >> 32
+        self.home = self.home_of(hashed)
+        self.steps = 0
+        self._search_part()
+
+    def _search_part(self) -> None:
+        """Go on in the part that is so many steps from the home."""
+        self.part = (self.home + self.steps) % self.parts
+        self.first = self.first_of(self.part)
+        self.end = self.first_of(self.part + 1)
+        self.left = self.end - self.first
+        if not self.cursors[self.part]:
+            share = (self.searcher >> 36) * SPREAD & 0xFFFF_FFFF
+            self.cursors[self.part] = self.first + (share * self.left >> 32) + 1
 
     def candidate(self) -> int:
-        """The next entry that is not known to be valid; -1 when all were seen."""
-        while self.left:
-            self.left -= 1
-            entry = self.cursor
-            self.cursor = entry + 1 if entry + 1 < self.entries.count else 0
-            if self.states[entry] & PHASE_MASK != VALID:
-                return entry
-        return -1
+        """The next entry that is not known to be valid; -1 when all were seen. It is in the reach
+        of the home."""
+        while True:
+            while self.left:
+                self.left -= 1
+                entry = self.cursors[self.part] - 1
+                following = entry + 1 if entry + 1 < self.end else self.first
+                self.cursors[self.part] = following + 1
+                if self.states[entry] & PHASE_MASK != VALID:
+                    self._reach_out()
+                    return entry
+            self.steps += 1
+            if self.steps == self.parts:
+                return -1
+            self._search_part()
+
+    def _reach_out(self) -> None:
+        """Raise the reach of the home as far as the search has come."""
+        at = self.reaches + 8 * self.home
+        while self.reached[self.home] <= self.steps:
+            # ORDER: before an entry there is claimed. Those who begin their index afterwards look
+            # there; all others apply the message.
+            reach = self.endpoint.load(at)
+            if reach < self.steps:
+                self.endpoint.cas(at, reach, self.steps)
+            else:
+                self.reached[self.home] = reach + 1
+            self.endpoint.wait()
+
+    def reaches_to(self, hashed: int, entry: int) -> bool:
+        """Whether the entry is in the reach of the home of the key with this hash."""
+        home = self.home_of(hashed)
+        part = ((entry + 1) * self.parts - 1) // self.entries.count
+        return (part - home) % self.parts <= self.endpoint.load(self.reaches + 8 * home)

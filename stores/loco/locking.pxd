@@ -34,6 +34,7 @@ cdef class Locking:
     @cython.locals(held=bint, lock=TicketLock, journal=u64)
     cdef TicketLock _enter_with_lock(self, Store store, KeyEntry found, bytes key)
     cdef TicketLock _enter_held(self, Store store, KeyEntry found, TicketLock lock, bytes key)
+    @cython.locals(near=bint)
     cdef bint _begin(self, KeyEntry found, int attempt) except -1
     @cython.locals(found=KeyEntry, scope=bint, lock=TicketLock)
     cdef bint _mend_once(self, Store store, u64 table, u64 number, int attempt) except -1

@@ -85,7 +85,7 @@ class Locking:
             try:
                 store.require_there()
                 self.lookup.choose(found, key)
-                found.index.refresh()
+                found.index.refresh(found.hash)
             finally:
                 self.client.leave()
 
@@ -104,8 +104,8 @@ class Locking:
         try:
             store.require_there()
             self.lookup.choose(found, key)
-            if not found.index.known:
-                found.index.refresh()
+            if not found.index.is_ready(found.hash):
+                found.index.refresh(found.hash)
             lock = self.lock(found.table, found.hash & self.lock_count - 1)
             self.enter_journal(found.table, found.hash & self.lock_count - 1)
             held = lock.grab()
@@ -149,9 +149,11 @@ class Locking:
         False: the index is late, and nothing was changed.
         """
         if attempt >= LATE_MAX:
-            found.index.refresh()
-        elif not found.index.refresh_near(NEAR << 2 * attempt):
-            return False
+            found.index.refresh(found.hash)
+        else:
+            near = found.index.refresh_near(NEAR << 2 * attempt)
+            if not near or not found.index.is_ready(found.hash):
+                return False
         if self.writer.journal.intent():
             self.repairs += 1
             repair(self.writer, found)
@@ -177,7 +179,8 @@ class Locking:
             self.enter_journal(table, number)
             if not self.writer.journal.intent():
                 return True
-            found.index.refresh()
+            found.hash = number
+            found.index.refresh(number)
             lock = self.lock(table, number)
             if not lock.grab() and not lock.seize():
                 return True

@@ -16,7 +16,7 @@ cdef int DONE
 cdef int MISSING
 
 cdef class KeyEntry:
-    cdef readonly u64 hash
+    cdef public u64 hash
     cdef readonly u64 table
     cdef readonly LocalIndex index
     cdef readonly DataArray entries
@@ -29,6 +29,7 @@ cdef class Lookup(InlineIndex):
     cdef readonly list tables
     cdef readonly u64 table_count
     cdef readonly u64 entries_at
+    cdef readonly u64 reaches_at
     cdef readonly list indexes
     cdef readonly KeyEntry found
     cdef u64[::1] batch

@@ -56,11 +56,13 @@ class Lookup(InlineIndex):
         self.tables = regions.attach(pool, name, parameters.tables, parameters.table_size)
         self.table_count = parameters.tables
         self.entries_at = parameters.entries_at
+        self.reaches_at = parameters.reaches_at
         self.indexes: list[LocalIndex] = []
         for base in self.tables:
             entries = DataArray(pool.endpoint, base + self.entries_at, parameters)
             tracker = Tracker(pool.endpoint, base, parameters.tracker)
-            self.indexes.append(LocalIndex(entries, tracker, pool.membership.progress))
+            reaches = base + parameters.reaches_at
+            self.indexes.append(LocalIndex(entries, tracker, reaches, pool.membership.progress))
         self.found = KeyEntry(self.indexes[0])
         self.batch = array("Q", bytes(16 * BATCH))
         """For each key of a batch: hash and table."""
@@ -74,6 +76,7 @@ class Lookup(InlineIndex):
                 self.tables[number] = lost
                 self.indexes[number].tracker.move(lost)
                 self.indexes[number].entries.base = lost + self.entries_at
+                self.indexes[number].reaches = lost + self.reaches_at
                 self.indexes[number].forget()
 
     def forget(self) -> None:
@@ -94,7 +97,7 @@ class Lookup(InlineIndex):
         if not late:
             self.choose(found, key)
             # ORDER: the index is up to date before the key is looked up, and entries are read (L3).
-            found.index.refresh()
+            found.index.refresh(found.hash)
         outcome = self.look_up(found, key)
         self.endpoint.wait()
         if outcome == TORN:
@@ -127,7 +130,7 @@ class Lookup(InlineIndex):
         self.expect_keys(keys)
         for row in range(len(keys)):
             self._turn_to_row(at, row)
-            at.index.refresh()
+            at.index.refresh(at.hash)
         for row, key in enumerate(keys):
             self._turn_to_row(at, row)
             value = None

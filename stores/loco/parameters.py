@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Final
 
 from limpet.shm.errors import ParameterError
-from limpet.shm.parameters import check_fields
+from limpet.shm.parameters import check_fields, check_whole
 from limpet.stores.channels.lock.ticket_lock import ticket_lock_size
 from limpet.stores.inline_parameters import FIELDS, VALUE_SIZE, check_sizes, inline_capacity
 from limpet.stores.loco.layout import (
@@ -29,6 +29,10 @@ LOCKS: Final = 64
 LOCKS_MAX: Final = 1 << LOCK_BITS
 WAITERS: Final = 16
 """Places of each ticket lock; a client that finds none free waits without order."""
+PART: Final = 4096
+"""Entries of a part of the data array, at least."""
+SLACK: Final = 32
+"""One entry more for so many, where there are parts: keys fall on them by chance."""
 TRACKER_MIN: Final = 64
 """Messages that a tracker's ring has room for by default, at least."""
 
@@ -40,7 +44,8 @@ class LocoParameters:
     `capacity`: keys that surely fit; `tables`: one a node; `entries`: of each data array;
     `key_size`: of the longest key; `value_size`: of the longest value that is in the array itself;
     `locks`: of each table (NUM_LOCKS in the paper); `tracker`: messages that each tracker's ring
-    has room for. The last two are powers of two.
+    has room for; both are powers of two. `part`: entries that a client looks at together, at least,
+    as it learns the keys of a table (local_index.py).
     """
 
     capacity: int
@@ -50,6 +55,7 @@ class LocoParameters:
     value_size: int
     locks: int
     tracker: int
+    part: int
 
     def __post_init__(self) -> None:
         check_fields(
@@ -58,6 +64,7 @@ class LocoParameters:
             entries=(1, ROW_MASK),
             locks=(1, LOCKS_MAX),
             tracker=(RING_MIN, RING_MAX),
+            part=(1, ROW_MASK),
         )
         for name in ("locks", "tracker"):
             value = getattr(self, name)
@@ -75,6 +82,7 @@ class LocoParameters:
         value_size: int = VALUE_SIZE,
         locks: int = LOCKS,
         tracker: int | None = None,
+        part: int = PART,
     ) -> LocoParameters:
         """The parameters for a pool.
 
@@ -82,11 +90,14 @@ class LocoParameters:
         message for every entry, so that a late client never looks at more entries than it missed.
         """
         check_sizes(key_size, value_size)
+        check_whole("part", part, 1, ROW_MASK)
         capacity = inline_capacity(pool, layout, capacity, entry_words(key_size, value_size))
         entries = int(share_of(capacity, pool)) + 8
+        if entries >= 2 * part:
+            entries += entries // SLACK
         if tracker is None:
             tracker = max(TRACKER_MIN, 1 << (entries - 1).bit_length())
-        return cls(capacity, pool.nodes, entries, key_size, value_size, locks, tracker)
+        return cls(capacity, pool.nodes, entries, key_size, value_size, locks, tracker, part)
 
     @property
     def entry_words(self) -> int:
@@ -104,9 +115,19 @@ class LocoParameters:
         return aligned(ticket_lock_size(WAITERS))
 
     @property
+    def parts(self) -> int:
+        """Parts of each data array."""
+        return max(1, self.entries // self.part)
+
+    @property
+    def reaches_at(self) -> int:
+        """Where in a table the reaches of the parts begin."""
+        return aligned(RING + 8 * self.tracker)
+
+    @property
     def locks_at(self) -> int:
         """Where in a table the locks begin."""
-        return aligned(RING + 8 * self.tracker)
+        return aligned(self.reaches_at + 8 * self.parts)
 
     @property
     def entries_at(self) -> int:

@@ -43,10 +43,10 @@ Where we deviate from the paper
     - locks skip dead holders; there are journals, and repair
     - a value may be longer than an entry; then it is in an object
 
-Limits that are the paper's: every process has all keys in its own memory; the data array has a
-fixed size; when a client stands still while it holds a lock, writers of its keys wait for a lease,
-and then kill it (docs/operations.md), or go on waiting, as the pool's `fence` says; nothing is
-replicated.
+Limits that are the paper's: every process comes to have all keys in its own memory; the data array
+has a fixed size; when a client stands still while it holds a lock, writers of its keys wait for a
+lease, and then kill it (docs/operations.md), or go on waiting, as the pool's `fence` says; nothing
+is replicated.
 
 Round trips without conflict: get 1 (and 1 or 2 for an object), insert 5, update 2, delete 4.
 """

@@ -19,9 +19,9 @@ A kill leaves behind: a message that is not announced (CRASH unannounced); the n
 append announces it, and nothing depended on it yet.
 
 The length of the ring: by default as many messages as the table has entries, or more (trap L4). To
-make an index anew is to look at every entry, so it never costs more than the messages that were
-missed. A shorter ring saves 8 bytes a message; a client that is late by more than its length makes
-its index anew, and the next time again.
+look at all entries anew then costs no more than the messages that were missed. A shorter ring saves
+8 bytes a message; a client that is late by more than its length begins its index anew, and the next
+time again.
 
 Damage: a message may name an entry that the array does not have; then the index raises
 StoreCorrupt. The word of message p has p's lap or the one before, as long as the position is p; for

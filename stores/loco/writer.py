@@ -114,7 +114,7 @@ class Writer:
         """Claim a vacant entry; it and its state, or -1: there is none."""
         endpoint, index = self.endpoint, found.index
         lock = found.hash & self.lock_count - 1
-        index.search(self.client.ident)
+        index.search(self.client.ident, found.hash)
         while True:
             entry = index.candidate()
             if entry < 0:

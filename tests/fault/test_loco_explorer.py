@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 from kit.mutants.loco import (
+    CROWDED,
     LAP_OVERLOOKED,
+    NO_REACH,
     NOT_UP_TO_DATE,
     POSITION_LAST,
+    REACH_LATE,
     in_force,
 )
 from kit.mutants.uncompiled import UNCHANGED, Mutant
@@ -50,6 +53,11 @@ def test_loco_holds_while_messages_are_overtaken() -> None:
     assert explored(150, ops=4, parameters={"tracker": 2}).failures == ()
 
 
+def test_loco_holds_while_parts_are_full() -> None:
+    with in_force(CROWDED):
+        assert explored(100, ops=4, parameters={"part": 1}).failures == ()
+
+
 def test_loco_holds_where_nobody_may_be_fenced() -> None:
     assert explored(150, stalls=2, fence="wait").failures == ()
 
@@ -62,6 +70,8 @@ def test_loco_holds_without_hardware_coherence() -> None:
 MUTANTS = (
     (NOT_UP_TO_DATE, "ga gc|ic", {}),
     (POSITION_LAST, "ic|gc gc", {}),
+    (NO_REACH, "ic|gb gc", {"part": 1}),
+    (REACH_LATE, "ic id|gc gd", {"part": 1}),
     (LAP_OVERLOOKED, "ga gc gd|ic id|da ia", {"tracker": 2}),
 )
 

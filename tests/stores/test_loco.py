@@ -97,7 +97,7 @@ def test_parameters_that_cannot_be(pools: Any, name: str, value: Any) -> None:
 
 @pytest.mark.parametrize(("key_size", "value_size"), [(0, 0), (1, 9), (32, 64), (255, 4096)])
 def test_parts_of_a_table_do_not_overlap(key_size: int, value_size: int) -> None:
-    made = LocoParameters(10, 1, 22, key_size, value_size, 4, 16)
+    made = LocoParameters(10, 1, 22, key_size, value_size, 4, 16, 22)
     words = 4 + -(-key_size // 8) + -(-value_size // 8)
     assert made.entry_words == words
     assert made.locks_at >= 64 + 8 * 16
@@ -107,7 +107,89 @@ def test_parts_of_a_table_do_not_overlap(key_size: int, value_size: int) -> None
     assert made.locks_at % 64 == made.record_size % 64 == 0
 
 
-# ---- parts ---------------------------------------------------------------------------------------
+# ---- parts of the data array ---------------------------------------------------------------------
+
+
+def looked_at(store: Any, work: Callable[[], object]) -> int:
+    """Words of memory that were read meanwhile, in entries; also in the background."""
+
+    def total() -> int:
+        stats = store.stats()
+        return int(stats["bytes_read"] + stats["background"]["bytes_read"])
+
+    before = total()
+    work()
+    return (total() - before) // (8 * store.parameters.entry_words)
+
+
+def test_first_operation_looks_at_one_part_of_a_large_table(pools: Any) -> None:
+    pool = pools(node_size="16MiB")
+    store = pool.store("loco", name="test", capacity=40_000, key_size=8, value_size=8)
+    part = store.parameters.part
+    assert store.parameters.parts == 10
+    for number in range(9000):
+        entries = looked_at(store, lambda key=b"%d" % number: store.insert(key, OLD))  # type: ignore[misc]
+        assert entries < 2.5 * part
+    other = pools.again(pool).store("loco", name="test")
+    assert looked_at(other, lambda: other.get(b"17")) < 2.5 * part
+    assert looked_at(other, lambda: other.get(b"17")) < 5
+    assert looked_at(other, lambda: [other.get(b"%d" % number) for number in range(9000)]) < (
+        other.parameters.entries + 2 * 9000
+    )
+    assert [other.get(b"%d" % number) for number in range(9010)] == [OLD] * 9000 + [None] * 10
+
+
+def test_insert_into_a_full_part_looks_at_no_other(pools: Any) -> None:
+    """Keys whose home is full are found by handles that begin later, and by those that had begun,
+    until no entry is left; then, too, and when others have been deleted."""
+    pool = pools()
+    store = pool.store("loco", name="test", capacity=60, part=4, key_size=8, value_size=8)
+    early = pools.again(pool).store("loco", name="test")
+    assert early.get(b"0") is None
+    model: set[bytes] = set()
+    source = random.Random(3)
+    for number in range(store.parameters.entries):
+        store.insert(b"%d" % number, OLD)
+        model.add(b"%d" % number)
+    with pytest.raises(limpet.StoreFull):
+        store.insert(b"one more", OLD)
+    for turn in range(4):
+        late = pools.again(pool).store("loco", name="test")
+        for each in (early, late, store):
+            for key in [*sorted(model, key=hash64), b"no"]:
+                assert each.get(key) == (OLD if key in model else None)
+            each.check()
+        for key in source.sample(sorted(model), len(model) // 2):
+            (early, late)[turn % 2].delete(key)
+            model.remove(key)
+        for number in range(1000 * turn + 1000, 1000 * turn + 1020):
+            late.insert(b"%d" % number, OLD)
+            model.add(b"%d" % number)
+
+
+def test_reach_that_cannot_be_is_damage(pools: Any) -> None:
+    pool = pools()
+    store = pool.store("loco", name="test", capacity=60, part=4)
+    index = store.lookup.indexes[0]
+    for part in range(index.parts):
+        store.endpoint.store(index.reaches + 8 * part, index.parts)
+    with pytest.raises(limpet.StoreCorrupt, match="reach"):
+        store.get(b"k")
+
+
+def test_key_beyond_the_reach_of_its_part_is_damage(pools: Any) -> None:
+    pool = pools()
+    store = pool.store("loco", name="test", capacity=60, part=4)
+    for number in range(60):
+        store.insert(b"%d" % number, OLD)
+    index = store.lookup.indexes[0]
+    for part in range(index.parts):
+        store.endpoint.store(index.reaches + 8 * part, 0)
+    with pytest.raises(limpet.StoreCorrupt, match="beyond the reach"):
+        store.check()
+
+
+# ---- lives of entries ----------------------------------------------------------------------------
 
 
 def test_an_entry_whose_counter_is_used_up_is_not_claimed_again(pools: Any) -> None:
@@ -328,7 +410,8 @@ def test_a_forked_child_goes_on_with_the_index_of_its_parent(pools: Any) -> None
 def test_who_makes_a_large_index_does_not_seem_to_stand_still(pools: Any) -> None:
     """It does so within an operation, perhaps with a lock, and must not be killed for it."""
     pool = pools(node_size="4MiB")
-    pool.store("loco", name="test", capacity=13_000, key_size=8, value_size=0).put(b"k", b"")
+    sizes = {"capacity": 13_000, "part": 13_000, "key_size": 8, "value_size": 0}
+    pool.store("loco", name="test", **sizes).put(b"k", b"")
     watched = pools.keep(WatchedPool.open(pool.url))
     store = watched.store("loco", name="test")
     reads = [0]

@@ -47,8 +47,8 @@ def in_force(mutant: Mutant) -> AbstractContextManager[Any]:
 
 def begins_without_repair(self: Any, found: Any, attempt: int) -> bool:
     if attempt >= LATE_MAX:
-        found.index.refresh()
-    elif not found.index.refresh_near(NEAR << 2 * attempt):
+        found.index.refresh(found.hash)
+    elif not found.index.refresh_near(NEAR << 2 * attempt) or not found.index.is_ready(found.hash):
         return False
     self.writer.journal.intent()
     return True
@@ -142,16 +142,16 @@ def looks_up_in_any_index(self: Any, key: bytes, attempt: int) -> int:
     found = self.found
     if not self.is_late(attempt):
         self.choose(found, key)
-        if not found.index.known:
-            found.index.refresh()
+        if not found.index.is_ready(found.hash):
+            found.index.refresh(found.hash)
     outcome = self.look_up(found, key)
     self.endpoint.wait()
     return AGAIN if outcome == TORN else int(outcome)
 
 
-def loads_the_position_last(rebuild: Any) -> Any:
-    def run(self: Any) -> None:
-        rebuild(self)
+def loads_the_position_last(learn: Any) -> Any:
+    def run(self: Any, home: int) -> None:
+        learn(self, home)
         self.applied = self.tracker.position()
 
     return run
@@ -174,10 +174,28 @@ def has_a_short_ring(for_pool: Any) -> Any:
 
 def refreshes_under_a_lock(begin: Any) -> Any:
     def run(self: Any, found: Any, attempt: int) -> bool:
-        found.index.refresh()
+        found.index.refresh(found.hash)
         if self.writer.journal.intent():
             begin.__globals__["repair"](self.writer, found)
         return True
+
+    return run
+
+
+def reaches_out_too_late(insert: Any) -> Any:
+    """The reach is raised when the insert is done."""
+
+    def run(self: Any, found: Any, *rest: Any) -> int:
+        index = found.index
+        reach_out = type(index)._reach_out
+        type(index)._reach_out = lambda index: None
+        try:
+            outcome = insert(self, found, *rest)
+        finally:
+            type(index)._reach_out = reach_out
+        if outcome == DONE:
+            index._reach_out()
+        return int(outcome)
 
     return run
 
@@ -214,7 +232,18 @@ COUNTER_WRAPS: Final = Mutant(
 )
 POSITION_LAST: Final = Mutant(
     "l3-position-is-loaded-after-the-entries",
-    (Change("loco/local_index", "LocalIndex._rebuild", loads_the_position_last),),
+    (Change("loco/local_index", "LocalIndex._learn_home", loads_the_position_last),),
+)
+ONE_HOME: Final = replaced("loco/local_index", "LocalIndex.home_of", lambda self, hashed: 0)
+"""All keys have one home, so all but the first of its part are in other parts. No fault."""
+CROWDED: Final = Mutant("all-keys-have-one-home", (ONE_HOME,))
+REACH_LATE: Final = Mutant(
+    "l3-reach-is-raised-after-the-insert",
+    (ONE_HOME, Change("loco/writer", "Writer._insert", reaches_out_too_late)),
+)
+NO_REACH: Final = Mutant(
+    "l3-reach-is-not-raised",
+    (ONE_HOME, replaced("loco/local_index", "LocalIndex._reach_out", lambda self: None)),
 )
 LAP_OVERLOOKED: Final = Mutant(
     "l3-overtaken-message-is-applied",
