@@ -258,6 +258,10 @@ class Store:
         """Bytes of the objects that are the index itself, and have no pair."""
         return 0
 
+    def growth(self) -> dict[str, Any]:
+        """How far the store has grown, as `pool.growth` has it; empty if that cannot be said."""
+        return {}
+
     def listed(self, reference: int, link_address: int) -> list[int]:
         """References, besides its own, to objects that a pair of a client journal stands for; for
         audits."""

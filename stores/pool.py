@@ -260,6 +260,24 @@ class Pool(PoolCore, ChannelCalls):
                 counted.append({**found, "keys": keys, "bytes": size})
         return counted
 
+    def growth(self) -> list[dict[str, Any]]:
+        """How far the hash tables of the pool have grown: a row for each `race`, `rtx-race`,
+        `fusee` and `swarm` store, with its `name`, `kind`, `subtables`, `depth` (the least and the
+        greatest number of splits behind one), `slots`, `pairs`, and `splits`, those under way.
+
+        It reads all their subtables, each at a moment of its own. Trees have no row: a split of
+        theirs is one transaction. Raises NodeFailed.
+        """
+        found = []
+        for home, listed in self._stores():
+            kind = listed["kind"]
+            if kind not in INTERNAL and store_class(kind).grows:
+                with contextlib.suppress(StoreDropped):  # since it was listed
+                    grown = self.attached(kind, home)[0].growth()
+                    if grown:
+                        found.append({"name": listed["name"], "kind": kind, **grown})
+        return found
+
     def _stores(self) -> list[tuple[str, dict[str, Any]]]:
         """The home of each store, and what `stores` says of it."""
         return self.exclusively(

@@ -233,7 +233,17 @@ def test_inspect_shows_everything(pool: str) -> None:
     assert shown["audit"]["leaked"] == 0
     assert [(event["kind"], event["pid"]) for event in shown["events"]] == [("recovered", pid)]
     assert shown["errors"] == {}
-    for word in ("node_size", "leaked", "in service", "race", "progress", "recovered", str(pid)):
+    assert [(one["name"], one["pairs"], one["splits"]) for one in shown["growth"]] == [("s", 1, [])]
+    for word in (
+        "node_size",
+        "subtables",
+        "leaked",
+        "in service",
+        "race",
+        "progress",
+        "recovered",
+        str(pid),
+    ):
         assert word in text
 
 

@@ -152,6 +152,7 @@ def inspect(url: str, as_json: bool) -> None:
         for title, look in (
             ("nodes", pool.nodes),
             ("stores", pool.stores),
+            ("growth", pool.growth),
             ("channels", lambda: [] if pool.parameters.durable else pool.channels.list()),
             ("clients", lambda: [client for client in pool.clients() if not client["ours"]]),
             ("hosts", pool.hosts),
@@ -180,12 +181,47 @@ def _print_pool(report: dict[str, Any]) -> None:
             click.echo(f"{title}: {report['errors'][title]}", err=True)
         elif title in ("url", "uuid", "errors"):
             continue
+        elif title == "growth":
+            _print_growth(report[title])
         elif title == "hosts":
             out.print(_host_rows(report[title]))
         elif title in ("parameters", "audit"):
             out.print(_pairs(title, report[title]))
         else:
             out.print(_rows(title, report[title]))
+
+
+def _print_growth(stores: list[dict[str, Any]]) -> None:
+    """A row for each hash table, and one for each split under way."""
+    rows = [
+        {
+            "name": one["name"],
+            "kind": one["kind"],
+            "subtables": one["subtables"],
+            "depth": "-".join(map(str, sorted(set(one["depth"])))),
+            "slots": one["slots"],
+            "filled": f"{one['pairs'] / (one['slots'] or 1):.0%}",
+            "splits under way": len(one["splits"]),
+        }
+        for one in stores
+    ]
+    splits = [
+        {
+            "name": one["name"],
+            "directory": split["directory"],
+            "entry": split["entry"],
+            "halves": f"{split['halves']} of 2",
+            "frozen": f"{split['frozen']} of {split['slots']}",
+            "by": ", ".join(map(str, split["pids"])) or "?",
+            "since": "?" if split["since_ns"] is None else _clock(split["since_ns"]),
+        }
+        for one in stores
+        for split in one["splits"]
+    ]
+    if rows:
+        console().print(_rows("growth", rows))
+    if splits:
+        console().print(_rows("splits under way", splits))
 
 
 def _pairs(title: str, values: dict[str, Any]) -> Any:

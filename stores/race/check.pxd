@@ -9,6 +9,7 @@ cdef u64 GROUP_SIZE
 cdef int GROUP_WORDS
 cdef u64 HELD
 cdef u64 OBJECT_MASK
+cdef u64 POINTER
 
 cdef class Check:
     cdef readonly object pool

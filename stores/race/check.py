@@ -17,6 +17,7 @@ from limpet.shm.errors import NodeFailed, StoreCorrupt
 from limpet.stores.race.index import Index, Place, is_split, is_valid
 from limpet.stores.race.layout import OBJECT_MASK, UNSET
 from limpet.stores.race.parameters import GROUP_SIZE, GROUP_WORDS
+from limpet.stores.rtx.layout import POINTER
 from limpet.stores.status import VACANT_CLASS
 from limpet.stores.whole import check_each
 
@@ -35,6 +36,21 @@ class Check:
         self.objects = index.objects
         self.unset_stays = unset_stays
         self.place = Place()
+
+    def outliving(self, within: Within, look: Callable[[], Any]) -> Any:
+        """The result of `look`; an index with replicas has it look again when a node is lost."""
+        return look()
+
+    def look_at(self, table: int, number: int) -> tuple[int, int, Any, list[int]]:
+        """Of an entry: its lock, its pointer, a copy of its subtable, or None if it has none, and
+        the pointers to the halves that are there. For progress.py; within an operation."""
+        index = self.index
+        at = index.entry(table, number)
+        pointer = self.endpoint.load(at)
+        if not pointer or is_split(pointer):
+            return 0, pointer, None, []
+        words = index.slots_of(index.base_of(pointer))
+        return self.endpoint.load(at - POINTER), pointer, words, index.halves(table, number)
 
     # ---- references ---------------------------------------------------------------------------
 

@@ -29,6 +29,7 @@ from limpet.stores.race.check import Check
 from limpet.stores.race.glance import UNPROVEN, Glance
 from limpet.stores.race.index import Index, Place, is_valid
 from limpet.stores.race.layout import OBJECT_MASK
+from limpet.stores.race.progress import progress_of
 from limpet.stores.race.slots import Slots
 from limpet.stores.race.splitter import Splitter
 from limpet.stores.status import (
@@ -578,6 +579,10 @@ class HashStore(Store):
     def index_size(self) -> int:
         """Bytes of all subtables."""
         return int(self.pool.exclusively(self.checker.size))
+
+    def growth(self) -> dict[str, Any]:
+        """How far the table has grown, and the splits under way (progress.py)."""
+        return progress_of(self)
 
     def references(self) -> Any:
         return self.checker.references()

@@ -42,6 +42,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+from limpet.shm.endpoint.slots import START_US
 from limpet.shm.endpoint.words import REPLICATED
 from limpet.shm.errors import StoreCorrupt
 from limpet.shm.parameters import check_whole
@@ -50,11 +51,20 @@ from limpet.stores.race.glance import Glance
 from limpet.stores.race.hash_store import HashStore
 from limpet.stores.race.index import Index, is_split
 from limpet.stores.race.parameters import GrowingParameters
+from limpet.stores.race.progress import progress_of
 from limpet.stores.race.store import attach, make_directories, unmake_directories
 from limpet.stores.rtx.hash_keys import HashKeys
 from limpet.stores.rtx.hash_slots import TransactionHolds, TransactionSlots
 from limpet.stores.rtx.hash_writes import WriteSet
-from limpet.stores.rtx.layout import DRIFT_US, EACH_US, SLOT
+from limpet.stores.rtx.layout import (
+    DRIFT_US,
+    EACH_US,
+    LOCKED,
+    SLOT,
+    SLOT_MASK,
+    SLOT_SHIFT,
+    TIME_MASK,
+)
 from limpet.stores.rtx.lllock import LLLocks
 from limpet.stores.rtx.race_split import TransactionSplitter
 from limpet.stores.rtx.repair import Repair
@@ -145,6 +155,10 @@ class RtxRace(HashStore):
         lease, and seen to."""
         return {**super().stats(), "repairs": self.repair.repairs}
 
+    def growth(self) -> dict[str, Any]:
+        """As of every table; a split says since when its transaction has had the lock."""
+        return progress_of(self, _holder)
+
     # ---- recovery -------------------------------------------------------------------------------
 
     def resolved(self, reference: int, link_address: int) -> bool:
@@ -176,3 +190,10 @@ class RtxRace(HashStore):
     def staging(self, commit: Any) -> WriteSet:
         """The part of a commit's transaction that changes this store."""
         return WriteSet(self.tx_keys, commit)
+
+
+def _holder(lock: int) -> tuple[int, int] | None:
+    """Whose slot the lock of an entry names, and since when, in ns since 1970 (lllock.py)."""
+    if not lock & LOCKED:
+        return None
+    return lock >> SLOT_SHIFT & SLOT_MASK, 1000 * (START_US + (lock & TIME_MASK))
