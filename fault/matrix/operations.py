@@ -201,6 +201,7 @@ OPERATIONS: Final = {
         Operation("put many", _put_many, OLD, NEW, _warm),
         Operation("put many, new key", _put_many, None, NEW, _warm),
         Operation("delete", lambda pool, kv: kv.delete(KEY), OLD, None, _warm),
+        Operation("delete many", lambda pool, kv: kv.delete_many([KEY, b"none"]), OLD, None, _warm),
         Operation("insert, new block", lambda pool, kv: kv.insert(KEY, NEW), None, NEW),
         Operation(
             "put over, hoarded memory", lambda pool, kv: kv.put(KEY, NEW), OLD, NEW,
