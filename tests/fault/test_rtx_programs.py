@@ -95,7 +95,7 @@ def test_absence_that_is_not_validated_is_caught_in_trees(program: str) -> None:
 
 @pytest.mark.exhaustive("many runs", quick=["txcpa*"])
 @compiled_only
-@pytest.mark.parametrize(("program", "seed"), [("", 3), ("txcpa|ic ga", 5)])
+@pytest.mark.parametrize(("program", "seed"), [("txcpa|ic ga|txcpa", 3), ("txcpa|ic ga", 5)])
 def test_absence_that_is_not_validated_is_caught_in_hash_tables(
     program: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
