@@ -11,7 +11,7 @@ cdef u64 head_of(bytes key, Py_ssize_t skip) noexcept
 @cython.locals(
     one='const unsigned char*', other='const unsigned char*', size=Py_ssize_t, place=Py_ssize_t
 )
-cdef Py_ssize_t common_bytes(bytes first, bytes second) noexcept
+cpdef Py_ssize_t common_bytes(bytes first, bytes second) noexcept
 
 cdef class Fences:
     cdef public list lows

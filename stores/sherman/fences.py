@@ -54,7 +54,7 @@ class Fences:
         count, skip = len(self.lows), len(self.prefix)
         if count < 2:
             return self._below(key, with_it, 0, count)
-        if skip and common_bytes(key, self.prefix) < skip:
+        if skip and not key.startswith(self.prefix):
             if self.prefix < key:
                 return count
             return self._below(key, with_it, 0, 1)
@@ -97,7 +97,7 @@ class Fences:
         words_move(self.heads, 8 * index + 8, 8 * index, 8 * (count - index))
         self.lows.insert(index, low)
         skip = len(self.prefix)
-        if count < 2 or not index or common_bytes(low, self.prefix) < skip:
+        if count < 2 or not index or not low.startswith(self.prefix):
             self.begin()
         else:
             self.heads[index] = head_of(low, skip)

@@ -7,6 +7,7 @@ from limpet.shm.endpoint.verbs cimport (
     u64,
     words_put,
 )
+from limpet.stores.sherman.fences cimport common_bytes
 
 cdef int CHECKSUM
 cdef int COUNT_SHIFT
@@ -95,4 +96,10 @@ cdef class Page:
     @cython.locals(slot=u64)
     cpdef u64 size_of(self, int index) except? 0
     cpdef u64 length(self, int index) except? 0xFEEDFACEDEADBEA7
+    @cython.locals(key=bytes)
+    cpdef bytes border(self, int index)
+    cpdef u64 border_size(self, int index) except? 0xFEEDFACEDEADBEA7
+    cdef u64 border_most(self, int index) except? 0xFEEDFACEDEADBEA7
+    @cython.final
+    cdef u64 _told_apart(self, int index, bytes key) except 0
     cpdef list entries(self)

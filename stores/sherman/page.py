@@ -28,6 +28,7 @@ from typing import Any, Final
 
 from limpet.shm.endpoint.fabric import crc_pair, words_put
 from limpet.shm.errors import StoreCorrupt
+from limpet.stores.sherman.fences import common_bytes
 from limpet.stores.sherman.layout import (
     CHECKSUM,
     COUNT_SHIFT,
@@ -332,6 +333,26 @@ class Page:
     def length(self, index: int) -> int:
         """Bytes of the key of an entry."""
         return self.image.word(SLOTS + index) >> KEY_SHIFT & LENGTH_MASK
+
+    def border(self, index: int) -> bytes:
+        """The low fence of a node that begins with this entry, when the entry before it ends
+        another one: of a leaf, as few bytes of the key as sort after the key before it."""
+        key = self.key(index)
+        return key[: self._told_apart(index, key)] if self.level == 0 else key
+
+    def border_size(self, index: int) -> int:
+        """Bytes of the same; 0: there is no such entry."""
+        if index == self.count:
+            return 0
+        return self._told_apart(index, self.key(index)) if self.level == 0 else self.length(index)
+
+    def border_most(self, index: int) -> int:
+        """No fewer bytes than `border_size`, and not counted so closely."""
+        return self.length(index) if index < self.count else 0
+
+    def _told_apart(self, index: int, key: bytes) -> int:
+        """How many bytes of the key of an entry sort after the key of the entry before it."""
+        return common_bytes(self.key(index - 1), key) + 1
 
     def entries(self) -> list[tuple[bytes, bytes, int]]:
         """Key, value as it is in the node, and flags of each entry."""

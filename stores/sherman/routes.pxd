@@ -35,7 +35,10 @@ cdef class Routes:
     cpdef int learn(self, bytes low, u64 leaf) except -1
     @cython.locals(run=Run, is_end=bint, upper=Run)
     cdef int _insert(self, Py_ssize_t number, Py_ssize_t index, bytes low, u64 leaf) except -1
-    @cython.locals(spot=Py_ssize_t, index=Py_ssize_t)
+    cpdef int learn_range(self, bytes low, u64 leaf, bytes high) except -1
+    @cython.locals(spot=Py_ssize_t, last=bytes)
+    cdef int _clear(self, bytes low, bytes high, bint but_first) except -1
+    @cython.locals(index=Py_ssize_t)
     cpdef int learn_all(self, list lows, list leaves, bytes high) except -1
     @cython.locals(spot=Py_ssize_t)
     cpdef bytes low_at(self, bytes key)
@@ -44,6 +47,7 @@ cdef class Routes:
     @cython.locals(spot=Py_ssize_t)
     cpdef int drop_below(self, bytes end) except -1
     cpdef int forget(self) except -1
+    cdef Py_ssize_t _run_of(self, bytes key, bint with_it) except -1
     @cython.locals(number=Py_ssize_t, run=Run, index=Py_ssize_t)
     cdef Py_ssize_t _before(self, bytes key, bint with_it) except -1
     @cython.locals(number=Py_ssize_t, run=Run)

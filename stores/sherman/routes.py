@@ -83,7 +83,7 @@ class Routes:
         """Note a leaf. When there is no room, forget the others."""
         if self.changing or self.count >= self.room:
             self.forget()
-        number = max(self.tops.below(low, True), 1) - 1
+        number = self._run_of(low, True)
         run: Run = self.runs[number]
         index = run.below(low, True)
         if index and run.lows[index - 1] == low:
@@ -106,17 +106,29 @@ class Routes:
         self.changing = False
         self._make_room()
 
+    def learn_range(self, low: bytes, leaf: int, high: bytes | None) -> None:
+        """Note a leaf that has all from `low` on to `high`, or to the end; forget others there."""
+        self._clear(low, high, True)
+        self.learn(low, leaf)
+
     def learn_all(self, lows: list[bytes], leaves: list[int], high: bytes | None) -> None:
         """Note all leaves from `lows[0]` on to `high`, of the same moment, or to the last one."""
-        if self.changing or self.count + len(lows) > self.room:
+        if self.count + len(lows) > self.room:
             self.forget()
-        while True:
-            spot = self._last() if high is None else self._before(high, False)
-            if not spot or self._low_of(spot) < lows[0]:
-                break
-            self._remove(spot)
+        self._clear(lows[0], high, False)
         for index in range(len(lows)):
             self.learn(lows[index], leaves[index])
+
+    def _clear(self, low: bytes, high: bytes | None, but_first: bool) -> None:
+        """Forget the leaves that begin below `high`, from `low` on, or after it."""
+        while True:
+            spot = self._last() if high is None else self._before(high, False)
+            if not spot:
+                break
+            last = self._low_of(spot)
+            if last < low or (but_first and last == low):
+                break
+            self._remove(spot)
 
     def low_at(self, key: bytes) -> bytes | None:
         """The noted low fence of the leaf that `find` gives; None: it gives the root."""
@@ -146,13 +158,20 @@ class Routes:
         self.hints = zeroed_words(HINTS_MIN)
         self.changing = False
 
+    def _run_of(self, key: bytes, with_it: bool) -> int:
+        """The number of the run whose leaves begin below the key, or some of them; `with_it`: or
+        at it."""
+        if len(self.runs) == 1:
+            return 0
+        return max(self.tops.below(key, with_it), 1) - 1
+
     # ---- spots: RUN_MAX * number of a run + 1 + index of a leaf in it; 0: none ------------------
 
     def _before(self, key: bytes, with_it: bool) -> int:
         """The spot of the last leaf that begins below the key; `with_it`: or at it."""
         if self.changing:
             self.forget()
-        number = max(self.tops.below(key, with_it), 1) - 1
+        number = self._run_of(key, with_it)
         run: Run = self.runs[number]
         index = run.below(key, with_it)
         if not index and number:

@@ -161,7 +161,7 @@ class RtxSherman(InlineStore):
         cursor = self.trees.cursor
         outcome = commit_staged(self, staging, lambda: staging.stage_read(leaf, key, value, mode))
         if outcome == DONE:
-            staging.show_leaves(routes)
+            staging.show_leaves(routes, False)
         else:
             self.trees.cursor = cursor  # what was to be used is vacant still
         return LOGGED_WRITE if outcome == NO_MEMORY else outcome

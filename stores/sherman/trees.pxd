@@ -41,6 +41,7 @@ cdef class Trees(InlineIndex):
     cdef readonly u64 table_size
     cdef readonly u64[::1] roots
     cdef readonly list routes
+    cdef readonly list parents
     cdef bint reads_ahead
     cdef readonly Leaf leaf
 

@@ -82,6 +82,9 @@ class Trees(InlineIndex):
         self.table_size = parameters.table_size
         self.roots = array("Q", regions.attach(pool, name, parameters.trees, self.table_size))
         self.routes = [Routes(root, parameters.cache_size) for root in self.roots]
+        self.parents: list[Routes] = []
+        """Of each tree, where the nodes above leaves are, as far as they were met; empty: a client
+        looks for them from the root."""
         self.reads_ahead = False
         """Whether leaves have pointers by which they are prefetched."""
         self.leaf = self.reader()
@@ -113,13 +116,16 @@ class Trees(InlineIndex):
         """From now on, this memory node has other memory."""
         for tree, root in enumerate(self.roots):
             self.roots[tree] = former(root, node)
-            self.routes[tree].root = self.roots[tree]
+        for some in (self.routes, self.parents):
+            for routes, root in zip(some, self.roots, strict=False):
+                routes.root = root
         self.forget()
 
     def forget(self) -> None:
         """Forget which leaves there are."""
-        for routes in self.routes:
-            routes.forget()
+        for some in (self.routes, self.parents):
+            for routes in some:
+                routes.forget()
 
     def has_object(self, tree: int, at: int) -> bool:
         """Whether this is the address of an object of a tree."""

@@ -41,6 +41,7 @@ class TxTrees(Trees):
         """Where to look for the next vacant object; clients begin at different ones."""
         self.spares: list[Page] = []
         """Pages that transactions have used, for the next ones: within operations."""
+        self.parents = [Routes(root, parameters.cache_size) for root in self.roots]
         self.reads_ahead = True
         self.hints = array("Q", bytes(8 * BATCH))
         self.pointers = array("Q", bytes(8 * BATCH))

@@ -1,6 +1,6 @@
 cimport cython
 
-from limpet.shm.endpoint.verbs cimport Endpoint, hash64, u64
+from limpet.shm.endpoint.verbs cimport Endpoint, hash64, u64, words_bytes
 from limpet.stores.inline cimport Attempt, InlineStore
 from limpet.stores.records cimport Objects
 from limpet.stores.rtx.reads cimport Reads, Staging
@@ -51,6 +51,7 @@ cdef class WriteSet(Staging):
     cdef readonly Py_ssize_t ended
     cdef readonly bint sparse
     cdef Page gathered
+    cdef u64[::1] word
 
     @cython.locals(leaf=Leaf)
     cpdef int stage(self, bytes key, bytes value, int mode=*) except -1
@@ -72,10 +73,12 @@ cdef class WriteSet(Staging):
     cpdef int _write(self, u64 at, Page page) except -1
     @cython.locals(objects=Objects, node=u64, reference=u64)
     cpdef u64 new_extent(self, allocator, u64 at, bytes key, bytes value) except? 0
+    @cython.final
+    cdef bytes _link(self, u64 at)
     @cython.locals(tree=u64, page=Page)
     cpdef place(self, u64 at, bytes key, u64 reference)
     @cython.locals(
-        root=u64, room=u64, low=bytes, high=bytes, sibling=u64, level=u64, after=u64, ends=list,
+        root=u64, room=u64, low=bytes, high=bytes, sibling=u64, level=u64, ends=list,
         nodes=list, lows=list, index=Py_ssize_t, begin=int, above=Page, outcome=int,
     )
     cpdef int _split(self, u64 at, Page page, Page entries, bint appended) except -1
@@ -88,7 +91,7 @@ cdef class WriteSet(Staging):
     @cython.locals(trees=TxTrees, root=u64, at=u64, lock=u64, number=u64, _=u64, scope=bint)
     cpdef u64 _vacant(self) except? 0
     @cython.locals(node=StagedNode, page=Page)
-    cpdef int show_leaves(self, Routes routes) except -1
+    cpdef int show_leaves(self, Routes routes, bint merged) except -1
     cpdef int shrink(self, bytes key) except -1
     @cython.locals(
         at=u64, page=Page, above=Page, first=Page, second=Page, root=u64, inner=Leaf, parent=u64,
@@ -100,6 +103,7 @@ cdef class WriteSet(Staging):
     cpdef int _vacate_root(self, Page page) except -1
     @cython.locals(trees=Trees, hashed=u64, routes=Routes, hint=u64, known=u64, leaf=Leaf)
     cpdef Leaf _leaf(self, bytes key)
+    @cython.locals(trees=Trees, root=u64, parents=Routes, known=u64, leaf=Leaf)
     cpdef Leaf _inner(self, bytes key, u64 level)
     @cython.locals(root=u64, rounds=int, leaf=Leaf)
     cpdef Leaf _walk(self, bytes key, u64 level, u64 at)
@@ -113,7 +117,7 @@ cdef class WriteSet(Staging):
 @cython.locals(leaf=Leaf)
 cpdef Leaf as_staged(Page page, tree, at)
 
-@cython.locals(ends=list, used=u64, begin=int, index=int, size=u64, length=u64)
+@cython.locals(ends=list, used=u64, begin=int, index=int, after=u64)
 cdef list _filled(Page entries, u64 room, u64 low)
 @cython.locals(count=int, ends=list)
 cdef list _evened(Page entries, u64 room, u64 low, u64 high)

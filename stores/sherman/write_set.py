@@ -3,11 +3,18 @@
 Used within one operation, by `Commit` (stores/rtx/commit.py). It finds a leaf as a get does; the
 transaction validates the version in which the leaf was read. It need not validate the inner nodes
 on the way: a leaf's fences show that it is the right one. A node that overflows is split as often
-as needed, each time with one more entry for its parent, which is then found from the root.
+as needed, each time with one more entry for its parent, which is then found.
 
 A split gathers the entries of a node, with the new ones, in a page that has room for more than one
 node (`_gather`). It is private to the handle, and in use within one step. The new nodes are made of
 ranges of its entries. Entries are copied as bytes, and none of them becomes an object of Python.
+
+Between two leaves the fence is not a whole key, but the fewest bytes of one that tell the keys on
+its left from those on its right (`Page.border`). So leaves have more room, and an inner node has
+more children.
+
+The node above a leaf is looked for where a node above leaves was met before (routes.py), and
+otherwise from the root. Its fences show whether it is the right one, as for a leaf.
 
 A merge goes on only while more is likely to be merged: the new node is less than half full, or an
 inner node, or the only child of its parent.
@@ -15,10 +22,11 @@ inner node, or the only child of its parent.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from limpet.shm.endpoint.fabric import hash64
+from limpet.shm.endpoint.fabric import hash64, words_bytes
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.errors import NodeFailed, StoreCorrupt, StoreFull
 from limpet.stores.inline import Attempt
@@ -107,6 +115,8 @@ def shrink(store: Any, key: bytes) -> None:
             with store.client:
                 store.require_there()
                 outcome = commit_staged(store, staging, lambda: staging.shrink(key))
+            if outcome == DONE:
+                staging.show_leaves(store.trees.routes[staging.tree], True)
             if outcome == MISSING or (outcome == DONE and not staging.sparse):
                 break
             if outcome == NO_MEMORY:
@@ -138,6 +148,8 @@ class WriteSet(Staging):
         """Whether more nodes are likely to be merged after the merge that was staged last."""
         self.gathered: Page | None = None
         """Room for the entries of more than one node."""
+        self.word = array("Q", (0,))
+        """Room for a link."""
 
     def stage(self, key: bytes, value: bytes | None, mode: int = PUT) -> int:
         """Stage one key's value, None to delete it: DONE, EXISTS, MISSING or AGAIN."""
@@ -271,9 +283,14 @@ class WriteSet(Staging):
             page = self.commit.page_at(at)
             assert page is not None
             if page.level == 0 and page.has(key):
-                page.set_value(page.find(key), _link(reference), EXTENT)
+                page.set_value(page.find(key), self._link(reference), EXTENT)
                 return
             at = self.trees.next_hop(as_staged(page, tree, at), key, 0)
+
+    def _link(self, at: int) -> bytes:
+        """The value of an entry that is an address or a reference."""
+        self.word[0] = at
+        return words_bytes(self.word, 0, 8)
 
     # ---- splits ---------------------------------------------------------------------------------
 
@@ -286,17 +303,16 @@ class WriteSet(Staging):
         """
         low, high, sibling = page.low(), page.high(), page.sibling()
         level, room = page.level, page.size - 8 * SLOTS
-        ends = _filled(entries, room, len(low)) if appended and high is None else []
-        after = 0 if high is None else len(high)
-        # A long key that begins a piece may be no fence of a full one before it.
-        if not ends or not _fit(entries, ends, room, len(low), after):
-            ends = _evened(entries, room, len(low), after)
+        if appended and high is None:
+            ends = _filled(entries, room, len(low))
+        else:
+            ends = _evened(entries, room, len(low), 0 if high is None else len(high))
         root = self.trees.roots[self.tree]
         nodes = [self._vacant() if at == root else at]
         lows = [low]
         for index in range(len(ends) - 1):
             nodes.append(self._vacant())
-            lows.append(entries.key(ends[index]))
+            lows.append(entries.border(ends[index]))
         for index in range(len(ends) - 1, -1, -1):
             begin = ends[index - 1] if index else 0
             self._make(nodes[index], level, lows[index], high, sibling, entries, begin, ends[index])
@@ -305,7 +321,7 @@ class WriteSet(Staging):
             above = self._blank().page
             above.reset(level + 1, low, None, 0)
             for index in range(len(ends)):
-                above.insert(index, lows[index], _link(nodes[index]), 0)
+                above.insert(index, lows[index], self._link(nodes[index]), 0)
             return self._write(at, above)
         outcome = DONE
         for index in range(1, len(ends)):
@@ -317,7 +333,7 @@ class WriteSet(Staging):
     def link_above(self, level: int, fence: bytes, right: int) -> int:
         """Link the node of that level to a new node, which begins at this fence."""
         leaf = self._inner(fence, level)
-        return self._put(leaf.at, leaf.page, leaf.page.find(fence), fence, _link(right), 0)
+        return self._put(leaf.at, leaf.page, leaf.page.find(fence), fence, self._link(right), 0)
 
     def _make(
         self,
@@ -355,12 +371,16 @@ class WriteSet(Staging):
             self.endpoint.background(scope)
         raise trees.why_full(self.tree)
 
-    def show_leaves(self, routes: Routes) -> None:
-        """Note the leaves that were written by a change that is committed."""
+    def show_leaves(self, routes: Routes, merged: bool) -> None:
+        """Note the leaves that were written by a change that is committed. `merged`: by a merge, so
+        that there are fewer leaves now."""
         for node in self.commit.all_written():
             page = node.page
             if page is not None and page.level == 0:
-                routes.learn(page.low(), node.at)
+                if merged:
+                    routes.learn_range(page.low(), node.at, page.high())
+                else:
+                    routes.learn(page.low(), node.at)
 
     # ---- merges ---------------------------------------------------------------------------------
 
@@ -437,7 +457,18 @@ class WriteSet(Staging):
 
     def _inner(self, key: bytes, level: int) -> Leaf:
         """The node of that level in whose range the key is."""
-        return self._walk(key, level, self.trees.roots[self.tree])
+        trees = self.trees
+        root = trees.roots[self.tree]
+        if level != 1 or not trees.parents:
+            return self._walk(key, level, root)
+        parents: Routes = trees.parents[self.tree]
+        known = parents.find(key)
+        leaf = self._walk(key, level, known)
+        if leaf.at != known:
+            if known != root:
+                parents.drop(key)
+            parents.learn(leaf.page.low(), leaf.at)
+        return leaf
 
     def _walk(self, key: bytes, level: int, at: int) -> Leaf:
         root, rounds = self.trees.roots[self.tree], 0
@@ -481,10 +512,6 @@ def as_staged(page: Page, tree: int, at: int) -> Leaf:
     return leaf
 
 
-def _link(at: int) -> bytes:
-    return at.to_bytes(8, "little")
-
-
 def _filled(entries: Page, room: int, low: int) -> list[int]:
     """Cut the entries of the last node of a level so that each piece but the last one fills a node,
     which has `room` bytes for them and its fences: where each piece ends. `low`: bytes of the low
@@ -492,13 +519,14 @@ def _filled(entries: Page, room: int, low: int) -> list[int]:
     ends: list[int] = []
     used, begin = low, 0
     for index in range(entries.count):
-        size, length = entries.size_of(index), entries.length(index)
-        used += size
-        # The key may become the high fence of this piece, or the low one of the next.
-        if index > begin and used + length > room:
-            ends.append(index)
-            begin = index
-            used = length + size
+        used += entries.size_of(index)
+        # The next entry may begin the next piece: then its border is the high fence of this one.
+        if index > begin and used + entries.border_most(index + 1) > room:
+            after = entries.border_size(index + 1)
+            if used + after > room:
+                ends.append(index)
+                begin = index
+                used = entries.border_size(index) + entries.size_of(index)
     ends.append(entries.count)
     return ends
 
@@ -521,7 +549,7 @@ def _fit(entries: Page, ends: list[int], room: int, low: int, high: int) -> bool
     begin, fence = 0, low
     for index in range(len(ends)):
         end: int = ends[index]
-        after = high if index == len(ends) - 1 else entries.length(end)
+        after = high if index == len(ends) - 1 else entries.border_size(end)
         size = fence + after
         for entry in range(begin, end):
             size += entries.size_of(entry)

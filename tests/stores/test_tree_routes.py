@@ -58,13 +58,21 @@ def test_routes_lead_where_a_sorted_list_does(kind: str) -> None:
             routes.learn(low, leaf)
             noted.learn(low, leaf)
         key = made(chance)
-        step = chance.randrange(3)
+        step = chance.randrange(4)
         if step == 0:
             routes.drop(key)
             noted.drop(noted.before(key, True))
         elif step == 1:
             routes.drop_below(key)
             noted.drop(noted.before(key, False))
+        elif step == 2:
+            first = bisect_left(noted.lows, key)
+            end = first + chance.randrange(4)
+            high = noted.lows[end] if end < len(noted.lows) and noted.lows[end] > key else None
+            routes.learn_range(key, 1, high)
+            for low in [low for low in noted.lows[first:] if high is None or low < high]:
+                noted.drop(low)
+            noted.learn(key, 1)
         else:
             first = bisect_left(noted.lows, key)
             lows = sorted({key, *(low + b"\1" for low in noted.lows[first : first + 5])})

@@ -58,7 +58,7 @@ TRANSACTIONS: Final = (
         "log participant tx_object extents parts participants try_commit abort reads repair",
     ),
     "stores/staged",
-    *_in("stores/sherman", "page routes check trees tx_trees scans leaf_writer write_set"),
+    *_in("stores/sherman", "fences page routes check trees tx_trees scans leaf_writer write_set"),
     "stores/rtx/commit",
     *_in("stores/sherman", "tree_keys transactional"),
     *_in("stores/rtx", "cut pending uses execution transaction"),

@@ -1,0 +1,75 @@
+"""The nodes above leaves, as a client has met them: a wrong route misleads no write."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+KEYS = [b"key %05d" % number for number in range(0, 3000, 3)]
+MORE = [b"key %05d" % number for number in range(1, 3000, 3)]
+VALUE = b"v" * 40
+
+
+def tree_of(pool: Any) -> Any:
+    return pool.store("rtx-sherman", name="s", node_size=1024, value_size=64, key_size=32)
+
+
+def fill(store: Any, keys: list[bytes]) -> None:
+    for key in keys:
+        store.put(key, VALUE)
+
+
+def levels(store: Any, key: bytes) -> list[int]:
+    """The objects on the way from the root to a key's leaf."""
+    trees, found = store.trees, []
+    at = trees.roots[0]
+    leaf = trees.blank()
+    with store.client:
+        while True:
+            assert trees.read(leaf, at, 0)
+            found.append(at)
+            if leaf.page.level == 0:
+                return found
+            at = leaf.page.child(key)
+
+
+WRONG = {
+    "the root": lambda way, other: way[0],
+    "another node of the level": lambda way, other: other[-2],
+    "a leaf": lambda way, other: other[-1],
+    "a node with no data": lambda way, other: way[0] + 16 * 5000,
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_wrong_node_above_leaves_is_found_out(pools: Any, wrong: str) -> None:
+    store = tree_of(pools(node_size="16MiB"))
+    fill(store, KEYS)
+    way, other = levels(store, KEYS[0]), levels(store, KEYS[-1])
+    assert len(way) > 2
+    assert way[-2] != other[-2]
+    parents = store.trees.parents[0]
+    at = WRONG[wrong](way, other)
+    for key in MORE:
+        parents.learn(key, at)
+        store.insert(key, VALUE)
+    assert [key for key, _ in store.scan()] == sorted(KEYS + MORE)
+    store.check()
+
+
+def test_nodes_above_leaves_that_another_client_merged(pools: Any) -> None:
+    pool = pools(node_size="16MiB")
+    store, other = tree_of(pool), tree_of(pools.again(pool))
+    fill(store, KEYS)
+    for key in KEYS[10:]:
+        other.delete(key)
+    fill(other, [b"a" + key for key in KEYS])
+    fill(store, MORE)
+    assert [key for key, _ in store.scan()] == sorted(
+        [*KEYS[:10], *MORE, *(b"a" + key for key in KEYS)]
+    )
+    store.check()
+    for key in MORE:
+        store.delete(key)
+    other.check()
