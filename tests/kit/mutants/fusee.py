@@ -275,10 +275,10 @@ def keeps_undecided(values: list[int], birth: Any, number: Any) -> int:
 def born(birth: int) -> Any:
     """Every object is written with this mark."""
 
-    def change(write_all: Any) -> Any:
+    def change(begin: Any) -> Any:
         def run(self: Any, *arguments: Any) -> None:
             self.birth = birth
-            write_all(self, *arguments)
+            begin(self, *arguments)
 
         return run
 
@@ -512,7 +512,7 @@ MARKED_AT_ONCE: Final = Mutant(
     "inserts-are-marked-at-once",
     (),
     (
-        Change("fusee/log", "LoggedObjects._write_all", born(UPDATED)),
+        Change("fusee/log", "LoggedObjects._begin", born(UPDATED)),
         Change("fusee/log", "LoggedObjects.mark", never_takes_it_back),
     ),
 )
@@ -577,7 +577,7 @@ OWN: Final = (
     ),
     Mutant(
         "updates-are-not-marked", ("history", "check"),
-        (Change("fusee/log", "LoggedObjects._write_all", born(0)),),
+        (Change("fusee/log", "LoggedObjects._begin", born(0)),),
         exploration={"program": "ua ga|ga", "node_failures": 1},
     ),
     Mutant(
