@@ -313,9 +313,10 @@ class Store:
                 self.put(key, value)
 
     def delete_many(self, keys: Any) -> int:
-        """Delete each of `keys` that is there; how many were. Not atomic as a whole."""
+        """Delete each of `keys` that is there; how many were. Not atomic as a whole. If one of them
+        cannot be a key, none is deleted."""
         count = 0
-        for key in keys:
+        for key in [as_bytes("key", key) for key in keys]:
             try:
                 self.delete(key)
             except KeyError:

@@ -167,8 +167,7 @@ class InlineStore(Store):
 
     def delete_many(self, keys: Any) -> int:
         count = 0
-        for key in keys:
-            data = key if type(key) is bytes else as_bytes("key", key)
+        for data in [as_bytes("key", key) for key in keys]:
             count += self._change(data, b"", 0, DELETE) == DONE
         return count
 

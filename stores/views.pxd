@@ -14,6 +14,7 @@ cdef class Block:
     cdef object value
     cdef object lent
 
+    cdef int _require_new(self) except -1
     cdef _lend(self, u64 record, u64 address, u64 size, bint writable)
     cdef bint _take_back(self) except -1
     cdef bint _in_use(self) except -1

@@ -25,7 +25,7 @@ from typing import Any
 
 from limpet.shm.endpoint.fabric import checksum_buffer
 from limpet.shm.endpoint.layout import NODE_SHIFT
-from limpet.shm.errors import CoherenceError, NodeFailed
+from limpet.shm.errors import CoherenceError, NodeFailed, StoreError
 
 
 class Block:
@@ -42,6 +42,16 @@ class Block:
         self.value: memoryview | None = None
         self.lent: Any = None
         """The memory that was lent, until nothing has it any longer."""
+
+    def _require_new(self) -> None:
+        """Before a block: let go what others left; StoreError: this object is in a block."""
+        if self.value is not None:
+            raise StoreError(
+                f"{self.store.name}: this view or reservation of {self.key!r} is in a block "
+                "already; make another one for each block"
+            )
+        if _late:
+            settle_late(self.store.client)
 
     def _lend(self, record: int, address: int, size: int, writable: bool) -> memoryview:
         store = self.store
@@ -97,8 +107,7 @@ class View(Block):
     """`with store.view(key) as value`."""
 
     def __enter__(self) -> memoryview | None:
-        if _late:
-            settle_late(self.store.client)
+        self._require_new()
         found = self.store.hold(self.key)
         if found is None:
             return None
@@ -128,8 +137,7 @@ class Reservation(Block):
         self.reference = 0
 
     def __enter__(self) -> memoryview:
-        if _late:
-            settle_late(self.store.client)
+        self._require_new()
         record, self.reference, address = self.store.reserve_object(self.key, self.size)
         return self._lend(record, address, self.size, writable=True)
 

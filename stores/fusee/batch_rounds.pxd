@@ -23,6 +23,7 @@ cdef int MADE
 cdef u64 OBJECT_MASK
 cdef u64 OLD
 cdef int READY
+cdef int SPARE_PLACES
 cdef int REPLICAS_ROW
 cdef u64 UPDATED
 cdef int UPDATING
@@ -63,8 +64,6 @@ cdef class BatchedSlots(ReplicatedSlots):
     cpdef int _decide_rounds(self, Batch batch) except -1
     @cython.locals(slot=ReplicatedSlot, client=Client, at=int, old=u64, new=u64, won=bint)
     cpdef int _go_on(self, BatchSearch search, Batch batch, int row) except -1
-    @cython.locals(hurry=bint)
-    cdef bint _stays(self, BatchSearch search, Batch batch, int row) except -1
     cpdef bint _recall_all(self, Batch batch, int node) except -1
     @cython.locals(row=int, doing=int)
     cpdef int _recall_rows(self, Batch batch) except -1

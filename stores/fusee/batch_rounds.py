@@ -13,8 +13,10 @@ is not atomic. Only the phases are shared; their verbs are posted:
     5   the CASes of all primaries
     6   all replaced objects are freed; their pairs leave the client journal
 
-That is 6 round trips for 11 updates or 22 inserts; 5 if no object has a matching fingerprint. With
-`sequential`, phase 3 is one for each backup.
+That is 6 round trips for 9 updates or 19 inserts; 5 if no object has a matching fingerprint. With
+`sequential`, phase 3 is one for each backup. A batch takes no more of the client journal, since a
+client that resolves a round for another one needs a place there; if it is cut off, that place stays
+taken until it settles what it left, for which it resolves rounds again.
 
 A row is CONTESTED if another client has taken part in its round: not all backups had the old value,
 an insert has found a rival, or the primary was changed. It leaves the phases. When the others are
@@ -60,6 +62,8 @@ from limpet.stores.race.layout import OBJECT_MASK
 from limpet.stores.status import BATCH, CONTESTED, DONE, LEFT, MADE, READY
 
 ALL: Final = REPLICAS_ROW
+SPARE_PLACES: Final = 3
+"""Places of the client journal that a batch leaves free, beside the one that each batch leaves."""
 
 
 class BatchedSlots(ReplicatedSlots):
@@ -273,11 +277,6 @@ class BatchedSlots(ReplicatedSlots):
             client.retarget(at, 0)
             batch.states[row] = LEFT
 
-    def _stays(self, search: BatchSearch, batch: Batch, row: int) -> bool:
-        """Resolve the round of an insert that is contested; whether its object is linked."""
-        hurry = self._has_first(search, batch, row)
-        return self.slot.resolve(batch.desired[row] & OBJECT_MASK, self.links[row], hurry)
-
     # ---- after the loss of a node ---------------------------------------------------------------
 
     def _recall_all(self, batch: Batch, node: int) -> bool:
@@ -309,6 +308,7 @@ class ReplicatedPuts(BatchPuts):
         cache: IndexCache,
     ) -> None:  # fmt: skip
         BatchPuts.__init__(self, search, slots, allocator, client, replicas)
+        self.batch = Batch(self.batch.most - SPARE_PLACES)
         self.rounds = slots
         self.cache = cache
 

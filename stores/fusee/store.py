@@ -72,7 +72,7 @@ class Fusee(HashStore):
         self.cache = IndexCache(parameters.cache_size, parameters.cache_threshold)
         self.hold_parts(index, self.writer, splitter, self.replicated_check)
         self.glances(ReplicatedGlance(index, self.tables, self.cache))
-        self.deletes_batches = False
+        self.deletes_batches = False  # a delete is a round that has no object of its own
         self.puts = ReplicatedPuts(
             self.search, self.writer, self.allocator, self.client, self.replicas, self.cache
         )

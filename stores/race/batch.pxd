@@ -10,9 +10,9 @@ cdef int MADE
 cdef int READY
 cdef int ROWS_MAX
 cdef int SIZE_MAX
-cdef int UPDATES_MAX
 
 cdef class Batch:
+    cdef readonly int most
     cdef readonly int count
     cdef readonly list keys
     cdef readonly list values

@@ -19,11 +19,12 @@ the one that stays. Pairs that are not a tuple or list of two bytes, and values 
 SIZE_MAX bytes with their key, end a batch, too; they are put one by one.
 
 The client journal has 23 places: an update takes two, for the new object and the old one, an insert
-one; one place stays free, as the rounds of a replicated slot may need it. A batch ends at the key
-for which there is no place: after 11 updates or 22 inserts. That is enough: what a batch does once
-takes about as many instructions as half a key. A longer journal would make every client slot, and
-each look at the dead, longer. A handle that has just met an update takes no more than 11 keys into
-its next batch, so it seldom reads buckets of keys for which there is no place.
+one; one place stays free. A batch ends at the key for which there is no place: after 11 updates or
+22 inserts. That is enough: what a batch does once takes about as many instructions as half a key. A
+longer journal would make every client slot, and each look at the dead, longer. A handle that has
+just met an update takes no more than half as many keys into its next batch, so it seldom reads
+buckets of keys for which there is no place. Of replicated tables fewer keys make a batch
+(fusee/batch_rounds.py).
 
 States of a row: LEFT, it is put by a single put afterwards; READY, it is to be changed; MADE, it is
 changed. A row is left if a single put would have to wait, split, get memory or begin again. The
@@ -44,7 +45,6 @@ from limpet.stores.object_layout import HEADER
 from limpet.stores.status import BATCH, LEFT, MADE, READY
 
 ROWS_MAX: Final = CLIENT_JOURNAL_SIZE - 1
-UPDATES_MAX: Final = ROWS_MAX // 2
 SIZE_MAX: Final = 4096
 """Bytes of the largest object in a batch: a larger one takes longer to write than all the rest."""
 
@@ -54,7 +54,9 @@ assert ROWS_MAX <= BATCH
 class Batch:
     """The rows of a batch. A store has one, and uses it again; only within an operation."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = ROWS_MAX) -> None:
+        """`most`: places of the client journal that it may take."""
+        self.most = most
         self.count = 0
         self.keys: list[Any] = [None] * ROWS_MAX
         self.values: list[Any] = [None] * ROWS_MAX
@@ -80,7 +82,7 @@ class Batch:
         """The result of the CAS of the slot, after `wait`."""
         self.references = array("Q", bytes(8 * ROWS_MAX))
         """The objects of a step, as `Heap` takes them."""
-        self.width = UPDATES_MAX
+        self.width = most // 2
 
     def take_in(self, pairs: Any, start: int, prefix: int) -> int:
         """Take pairs in from `start` on; how many there are. `prefix`: bytes of an object before
@@ -113,7 +115,7 @@ class Batch:
     def take_keys(self, keys: list[bytes], start: int) -> int:
         """As `take_in`, of keys that are to be deleted."""
         count = 0
-        end = min(len(keys), start + ROWS_MAX)
+        end = min(len(keys), start + self.most)
         while start < end:
             self.hashes[count] = hash64(keys[start])
             if self.repeats(count):
@@ -153,10 +155,10 @@ class Batch:
             if self.states[row] == READY:
                 places += 1 + self.updates[row]
                 updates += self.updates[row]
-                if places > ROWS_MAX:
+                if places > self.most:
                     self.count = row
                     break
-        self.width = UPDATES_MAX if updates else ROWS_MAX
+        self.width = self.most // 2 if updates else self.most
         return self.count
 
     def leave_ready(self) -> None:

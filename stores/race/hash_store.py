@@ -453,8 +453,9 @@ class HashStore(Store):
 
         The pairs of a list, a tuple or a dict are put in batches: 3 round trips for up to 11
         updates or 22 inserts; one more if a subtable is another one than before, or if a new key
-        has the fingerprint of another key. Raises as `put` does: all pairs before the one that it
-        is raised for are put then, and perhaps some after it.
+        has the fingerprint of another key. (`fusee`: fusee/batch_rounds.py.) Raises as `put` does:
+        all pairs before the one that it is raised for are put then, and perhaps some after it; but
+        after NodeFailed those of a batch are each put or not.
         """
         if type(pairs) is dict:
             pairs = list(pairs.items())
@@ -482,9 +483,10 @@ class HashStore(Store):
         return end
 
     def delete_many(self, keys: Any) -> int:
-        """Delete each of `keys` that is there; how many were. Not atomic as a whole.
+        """Delete each of `keys` that is there; how many were. Not atomic as a whole. If one of them
+        cannot be a key, none is deleted.
 
-        3 round trips for 22 keys in stores that put in batches.
+        3 round trips for 22 keys in `race`, `rtx-race` and `race-locks`.
         """
         wanted = [key if type(key) is bytes else as_bytes("key", key) for key in keys]
         if self.puts is None or not self.deletes_batches:

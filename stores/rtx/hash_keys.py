@@ -86,12 +86,11 @@ class HashKeys(TxKeys):
             try:
                 store.require_there()
                 reads.count_first()
-                self.look_up(key)
+                found = self.look_up(key)
                 busy = self.place.busy
                 if not busy:
-                    if self.note(reads, key, self.value) and reads.hold_again():
-                        return self.value
-                    return CHANGED
+                    there = self.note(reads, key, found) and reads.hold_again()
+                    return found if there else CHANGED
             finally:
                 self.client.leave()
             attempt += 1
@@ -108,16 +107,14 @@ class HashKeys(TxKeys):
                 reads.count_first()
                 self.glance.slot = 0
                 found = self.glance.value(self.place, key, self.store.drops)
-                # ORDER: after all reads, as in `unpin`: a client that was declared dead may have
-                # read another pool.
-                if found is not UNPROVEN and (
-                    not client.remotely_fenced or self.endpoint.load(client.slot) == client.word
-                ):
+                if found is not UNPROVEN:
                     self.slot = self.glance.slot
                     self.value = found
-                    if self.note(reads, key, self.value) and reads.hold_unpinned():
-                        return found
-                    return CHANGED
+                    there = self.note(reads, key, found) and reads.hold_unpinned()
+                    # ORDER: after all reads, as in `unpin`: a client that was declared dead may
+                    # have read another pool.
+                    if not client.remotely_fenced or self.endpoint.load(client.slot) == client.word:
+                        return found if there else CHANGED
         except LimpetError:
             pass  # perhaps of memory that was used again: the look-up with a pin says
         finally:

@@ -11,6 +11,9 @@ cdef u64 LOCKED
 cdef u64 LOGGED
 cdef u64 POINTER
 cdef u64 UNKNOWN
+cdef int SAME
+cdef int RENEWED
+cdef int GONE
 cdef Py_ssize_t FEW
 cdef Py_ssize_t KEPT
 # CHANGED is for others to import.
@@ -23,10 +26,12 @@ cdef class Staging:
 
 cdef class Visitor:
     cdef public u64 at
+    cdef Visitor earlier
 
     cpdef bint is_still(self, u64 lock, u64 pointer) except -1
     cpdef int before(self) except -1
     cpdef object visit(self)
+    cpdef bint repeats(self, Visitor other) except -1
 
 cdef class TxKeys:
     cdef readonly Store store
@@ -59,6 +64,7 @@ cdef class ObjectRead:
     cdef readonly bytes key
     cdef public bint held
     cdef public bint fixed
+    cdef Visitor last
 
     cpdef int note(self, u64 at, u64 lock, u64 pointer, store, bytes key) except -1
     cpdef bint is_as(self, ObjectRead other) except -1
@@ -105,6 +111,7 @@ cdef class Reads:
     cdef public u64 epoch
     cdef public u64 counted
     cdef public object missing
+    cdef readonly ObjectRead renewed
     cdef public object changed
 
     @cython.locals(index=Py_ssize_t, read=KeyRead, noted=ObjectRead)
@@ -114,6 +121,7 @@ cdef class Reads:
     cpdef bint has_no_object_but(self, u64 at) except -1
     @cython.locals(index=Py_ssize_t, before=ObjectRead, read=ObjectRead)
     cpdef bint note_object(self, u64 at, u64 lock, u64 pointer, store, bytes key) except -1
+    @cython.locals(before=ObjectRead)
     cpdef bint note_recalled(self, u64 at, ObjectRead read) except -1
     @cython.locals(noted=ObjectRead)
     cpdef bint note_fixed(self, u64 at, u64 lock, u64 pointer, store, bytes key) except -1
@@ -121,6 +129,8 @@ cdef class Reads:
     cpdef bint renew(self, u64 at, u64 lock) except -1
     @cython.locals(look=Visitor)
     cpdef bint _renew(self, ObjectRead read, u64 lock, u64 pointer) except -1
+    @cython.locals(read=ObjectRead, other=Visitor)
+    cdef int note_look(self, Visitor look) except -1
     cpdef KeyRead next_key(self)
     @cython.locals(before=KeyRead)
     cpdef bint note_key(self, bytes key, KeyRead read) except -1
@@ -132,20 +142,17 @@ cdef class Reads:
     cdef StoreReads _of_store(self, u64 link)
     cpdef bint is_of_this_epoch(self) except -1
     cdef u64 _pinned(self) except? 0
+    @cython.locals(pinned=bint, _=int, keys=int, objects=int)
     cpdef bint hold(self) except -1
     cpdef int count_first(self) except -1
-    @cython.locals(count=u64, done=bint)
+    @cython.locals(count=u64)
     cpdef bint hold_unpinned(self) except -1
     @cython.locals(endpoint=Endpoint, now=u64, count=u64)
     cpdef bint hold_again(self) except -1
     cdef bint _still_missing(self) except -1
-    @cython.locals(
-        endpoint=Endpoint, index=Py_ssize_t, read=ObjectRead, lock=u64, pointer=u64, renewed=bint,
-        _=int,
-    )
-    cdef bint _objects_hold(self) except -1
-    @cython.locals(rounds=int, used_again=bint)
-    cdef bint _keys_hold(self) except -1
+    @cython.locals(endpoint=Endpoint, index=Py_ssize_t, read=ObjectRead, lock=u64, pointer=u64)
+    cdef int _look_at_objects(self) except -1
+    cdef int _look_at_keys(self, bint pinned) except -1
     @cython.locals(index=Py_ssize_t, read=KeyRead)
     cdef bint _are_held(self) except -1
     @cython.locals(index=Py_ssize_t, read=KeyRead)

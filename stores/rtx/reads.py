@@ -5,7 +5,7 @@ never come again (lllock.py). So a second look at all of them shows that all was
 one was read for the first time. A leaf has many keys, and a change of another key is no conflict:
 if the object is another one, the keys that were read are looked for in the node that it has now
 (`_renew`). If each has the value that it had, the read set has the new lock and pointer from then
-on, and all objects are looked at once more. A range is read again likewise. An absence that was
+on, and all is looked at once more. A range is read again likewise. An absence that was
 only noted at the commit, and what was read before the function was called, are not.
 
 A key of a hash store has no version, and its slot's word can come again: when the pair was freed
@@ -35,14 +35,17 @@ from limpet.stores.rtx.layout import LOCKED, LOGGED, POINTER, UNKNOWN
 FIRST_MAX: Final = 4
 """Changes of so many clients are added up before the first look-up."""
 ROUNDS_MAX: Final = 8
-"""How often keys are looked up again in one operation while others write beside them, or leaves are
-looked at."""
+"""How often all is looked at in one operation while others write beside it."""
 FILLED: Final = 7
 """A list that has fewer entries gives back its memory when it is emptied, and takes it again."""
 FEW: Final = 8
 """So many keys are compared one by one; more are found by a dict for each store."""
 KEPT: Final = 64
 """So many reads are kept for the next transaction."""
+SAME: Final = 0
+RENEWED: Final = 1
+GONE: Final = 2
+"""What was read is as it was; was read again, with the same values; or has other values."""
 CHANGED: Final = object()
 """The result of a read after which what was read is not true at one moment any more."""
 
@@ -60,7 +63,9 @@ class ObjectRead:
         self.held = False
         """Whether the transaction that commits has locked it."""
         self.fixed = False
-        """Whether something was read there of which there is no `Visitor` in `looks`."""
+        """Whether something was read there of which there is no `Visitor`."""
+        self.last: Visitor | None = None
+        """The last look into it; the others are `earlier`."""
 
     def is_as(self, other: ObjectRead) -> bool:
         """Whether an object was the same when it was read another time."""
@@ -68,7 +73,7 @@ class ObjectRead:
 
     def forget(self) -> None:
         """Keep none of the store and the key, as their transaction is over."""
-        self.store = None
+        self.store = self.last = None
         self.key = b""
 
 
@@ -130,6 +135,8 @@ class Visitor:
     def __init__(self) -> None:
         self.at = 0
         """The object of the leaf."""
+        self.earlier: Visitor | None = None
+        """The look before this one into the same object."""
 
     def before(self) -> None:
         """In the operation, before it looks the key up."""
@@ -145,6 +152,10 @@ class Visitor:
         """Whether its result is the same in the node that the object has now, with this lock and
         pointer. In the operation that has read these."""
         raise NotImplementedError
+
+    def repeats(self, other: Visitor) -> bool:
+        """Whether another look, into the same object, is at the same."""
+        return False
 
 
 class TxKeys:
@@ -254,7 +265,7 @@ class Reads:
         self.places: dict[int, ObjectRead] | None = None
         """The same by address, if they are more than a few."""
         self.looks: list[Visitor] = []
-        """What was read there."""
+        """The looks into objects, in their order."""
         self.keys: list[KeyRead] = []
         """The keys; those after the first `count` are of earlier transactions, to be used again."""
         self.count = 0
@@ -267,6 +278,8 @@ class Reads:
         look-up (`count_first`): unless it has gone up since, all is true."""
         self.missing: Callable[[], Any] | None = None
         """Looks for a store that was found missing, and with it every key that it could have."""
+        self.renewed: ObjectRead | None = None
+        """The last object that was read again in a look at all."""
         self.changed: Any = None
         """The place where something was found to have changed."""
 
@@ -291,6 +304,7 @@ class Reads:
         self.epoch = 0
         self.counted = UNKNOWN
         self.missing = None
+        self.renewed = None
         self.changed = None
 
     def object_at(self, at: int) -> ObjectRead | None:
@@ -337,6 +351,11 @@ class Reads:
         """The same, of an object that was read before the function was called (cut.py)."""
         # It may have changed before the changes were added up.
         self.counted = UNKNOWN
+        before = self.object_at(at)
+        if before is not None and not before.is_as(read):
+            # it was read anew, and its old node may be in use elsewhere by now
+            self.changed = ReadPlace(read.store, read.key, at)
+            return False
         return self.note_fixed(at, read.lock, read.pointer, read.store, read.key)
 
     def note_fixed(self, at: int, lock: int, pointer: int, store: Any, key: bytes) -> bool:
@@ -363,12 +382,28 @@ class Reads:
         the same in the node that it has now. Within an operation."""
         if read.fixed or (lock & LOCKED and lock & LOGGED):
             return False
-        for look in self.looks:
-            if look.at == read.at and not look.is_still(lock, pointer):
+        # what was there is the store's as long as that was not dropped when we were pinned
+        read.store.require_there()
+        look = read.last
+        while look is not None:
+            if not look.is_still(lock, pointer):
                 return False
+            look = look.earlier
         read.lock = lock
         read.pointer = pointer
         return True
+
+    def note_look(self, look: Visitor) -> None:
+        """Note a look into an object that was noted, so that it can be done again."""
+        read = self.object_at(look.at)
+        assert read is not None
+        other = read.last
+        while other is not None and not look.repeats(other):
+            other = other.earlier
+        if other is None:
+            look.earlier = read.last
+            read.last = look
+            self.looks.append(look)
 
     def next_key(self) -> KeyRead:
         """One that is described, and noted then."""
@@ -436,9 +471,24 @@ class Reads:
 
         Objects that the transaction has locked need no look; nor do keys whose slots it holds.
         """
-        # ORDER: keys before objects: if keys are looked up again, objects are seen to be as they
-        # were after that. A store that is missing has no keys, whenever it is made.
-        return self._still_missing() and self._keys_hold() and self._objects_hold()
+        pinned = False
+        for _ in range(ROUNDS_MAX):
+            # A round in which nothing had to be read again shows that all was true when it began:
+            # what was read before it is as it was when the round came to it.
+            if not self._still_missing():
+                return False
+            keys = self._look_at_keys(pinned)
+            if keys == GONE:
+                return False
+            objects = self._look_at_objects()
+            if objects == GONE:
+                return False
+            if keys == SAME and objects == SAME:
+                return True
+            pinned = pinned or keys == RENEWED
+        if self.renewed is not None:
+            self.changed = ReadPlace(self.renewed.store, self.renewed.key, self.renewed.at)
+        return False
 
     def count_first(self) -> None:
         """Before the first look-up: add up the changes, if there is little to add up."""
@@ -459,13 +509,11 @@ class Reads:
             # ORDER: as in `hold_again`
             if self.counted != UNKNOWN and changes(self.endpoint, 2 * count) == self.counted:
                 return True
-        done = False
         try:
             self.client.pin()
-            done = self.hold_again()
+            return self.hold_again()
         finally:
             self.client.unpin()
-        return done
 
     def hold_again(self) -> bool:
         """The same, with each read. No look is needed as long as no client has changed anything
@@ -499,37 +547,34 @@ class Reads:
             self.changed = ReadPlace(None, b"", 0)
         return made is None
 
-    def _objects_hold(self) -> bool:
+    def _look_at_objects(self) -> int:
+        """Look at the objects: SAME, RENEWED or GONE."""
         endpoint = self.endpoint
-        for _ in range(ROUNDS_MAX):
-            renewed = False
-            for index in range(self.objects_count):
-                read = self.objects[index]
-                if read.held:
-                    continue
-                # ORDER: the lock before the pointer.
-                lock = endpoint.load(read.at)
-                pointer = endpoint.load(read.at + POINTER)
-                if lock != read.lock or pointer != read.pointer:
-                    if not self._renew(read, lock, pointer):
-                        self.changed = ReadPlace(read.store, read.key, read.at)
-                        return False
-                    renewed = True
-            if not renewed:
-                return True
-        self.changed = ReadPlace(read.store, read.key, read.at)
-        return False
+        self.renewed = None
+        for index in range(self.objects_count):
+            read = self.objects[index]
+            if read.held:
+                continue
+            # ORDER: the lock before the pointer.
+            lock = endpoint.load(read.at)
+            pointer = endpoint.load(read.at + POINTER)
+            if lock != read.lock or pointer != read.pointer:
+                if not self._renew(read, lock, pointer):
+                    self.changed = ReadPlace(read.store, read.key, read.at)
+                    return GONE
+                self.renewed = read
+        return SAME if self.renewed is None else RENEWED
 
-    def _keys_hold(self) -> bool:
+    def _look_at_keys(self, pinned: bool) -> int:
+        """Look at the keys: SAME, RENEWED or GONE. `pinned`: they were looked up since our pin."""
         if not self.count or self._are_held():
-            return True
-        rounds, used_again = 0, not self.is_of_this_epoch()
-        while used_again or not self._stand():
-            rounds += 1
-            if rounds > ROUNDS_MAX or not self._look_again():
-                return False
-            self.epoch, used_again = self._pinned(), False
-        return True
+            return SAME
+        if (pinned or self.is_of_this_epoch()) and self._stand():
+            return SAME
+        if not self._look_again():
+            return GONE
+        self.epoch = self._pinned()
+        return RENEWED
 
     def _are_held(self) -> bool:
         """Whether the transaction that commits holds the slots of all keys."""

@@ -43,6 +43,7 @@ cdef class Reading(Visitor):
     cpdef object look(self)
     @cython.locals(keys=object)
     cpdef bint is_still(self, u64 lock, u64 pointer) except -1
+    cpdef bint repeats(self, Visitor other) except -1
     cpdef int before(self) except -1
     @cython.locals(keys=TxKeys, there=bint)
     cpdef object visit(self)

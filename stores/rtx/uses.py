@@ -92,12 +92,13 @@ class Reading(Visitor):
         self.tree = 0
         """The tree in which it was looked up."""
         self.at = 0
+        self.earlier = None
         self.found: Any = None
         """Its result."""
 
     def forget(self) -> None:
         """Be no read."""
-        self.reads = self.used = self.cut = self.found = None
+        self.reads = self.used = self.cut = self.earlier = self.found = None
         self.key = b""
 
     def begin(self) -> Any:
@@ -123,6 +124,11 @@ class Reading(Visitor):
             return False
         return bool(self.find() == self.found)
 
+    def repeats(self, other: Visitor) -> bool:
+        if type(self) is not Reading or type(other) is not Reading:
+            return False
+        return bool(other.used is self.used and other.key == self.key)
+
     def before(self) -> None:
         self.reads.count_first()
 
@@ -133,7 +139,7 @@ class Reading(Visitor):
         self.found = found
         there = keys.note(self.reads, self.key, found)
         # ORDER: after the note, which is of the node that was read; before what looks at it again.
-        self.reads.looks.append(self)
+        self.reads.note_look(self)
         if not there:
             return CHANGED
         return found if self._was_at_cut() or self.reads.hold_again() else CHANGED

@@ -188,6 +188,19 @@ def test_memory_that_was_taken_back_gives_no_buffer(store: Any) -> None:
     checked(store)
 
 
+def test_a_view_is_for_one_block_at_a_time(store: Any) -> None:
+    store.put(b"k", b"v" * 100)
+    view = store.view(b"k")
+    with view as seen:
+        with pytest.raises(limpet.StoreError, match="in a block already"), view:
+            pass
+        assert bytes(seen) == b"v" * 100
+    with view as seen:
+        assert bytes(seen) == b"v" * 100
+    assert store.pool.audit()["held"] == 0
+    checked(store)
+
+
 def test_a_handle_holds_only_so_many(store: Any) -> None:
     store.put(b"k", b"v" * 100)
     blocks = [store.view(b"k") for _ in range(RECORDS_COUNT)]
