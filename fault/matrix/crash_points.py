@@ -56,6 +56,7 @@ CRASH_POINTS: Final[dict[str, frozenset[str]]] = {
     "stores/channels/regions/links.py": frozenset({"unlinking"}),
     "stores/channels/ring/writer.py": frozenset({"sending", "writer"}),
     "stores/channels/waiting.py": frozenset({"waking", "woken"}),
+    "stores/fusee/batch_rounds.py": frozenset({"inserting", "proposed", "replaced"}),
     "stores/fusee/growth.py": frozenset(
         {"freezing", "slot-freezing", "slot-frozen", "split", "subtable-made"}
     ),
