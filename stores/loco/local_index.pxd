@@ -43,7 +43,9 @@ cdef class LocalIndex:
     cpdef int forget(self) except -1
     @cython.locals(position=u64)
     cpdef int refresh(self, u64 hashed) except -1
+    @cython.locals(home=u64)
     cpdef int refresh_all(self) except -1
+    cdef u64 _hash_of(self, u64 home) noexcept
     cpdef bint is_ready(self, u64 hashed) noexcept
     cpdef u64 home_of(self, u64 hashed) noexcept
     @cython.locals(position=u64)

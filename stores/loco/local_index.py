@@ -142,8 +142,16 @@ class LocalIndex:
 
     def refresh_all(self) -> None:
         """The same for all keys."""
-        for home in range(self.parts):
-            self.refresh((home * (self.mask + 1) + self.parts - 1) // self.parts << ROW_BITS)
+        home = 0
+        while home < self.parts:
+            self.refresh(self._hash_of(home))
+            home += 1
+            if not self.is_ready(self._hash_of(0)):
+                home = 0  # it has begun anew, without the homes that it had learned
+
+    def _hash_of(self, home: int) -> int:
+        """A hash with that home."""
+        return (home * (self.mask + 1) + self.parts - 1) // self.parts << ROW_BITS
 
     def refresh_near(self, limit: int) -> bool:
         """The same, if there are no more than `limit` messages; whether it is up to date now."""

@@ -123,7 +123,8 @@ class Lookup(InlineIndex):
         return self.objects.value()
 
     def get_batch(self, keys: list[bytes], found: list[bytes | None]) -> list[int]:
-        """Append the values of at most BATCH keys; the places of those that were torn."""
+        """Append the values of at most BATCH keys; the places of those that are undecided: torn, or
+        not in the index."""
         at = self.found
         torn = []
         linked = False
@@ -134,7 +135,8 @@ class Lookup(InlineIndex):
         for row, key in enumerate(keys):
             self._turn_to_row(at, row)
             value = None
-            outcome = self.look_up(at, key)
+            # If it began anew for a later row, it does not have the keys of this one's home.
+            outcome = self.look_up(at, key) if at.index.is_ready(at.hash) else TORN
             if outcome == DONE:
                 linked = linked or at.entries.link() != 0
                 value = self._value(at.entries)

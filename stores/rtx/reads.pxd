@@ -129,7 +129,7 @@ cdef class Reads:
     cpdef bint renew(self, u64 at, u64 lock) except -1
     @cython.locals(look=Visitor)
     cpdef bint _renew(self, ObjectRead read, u64 lock, u64 pointer) except -1
-    @cython.locals(read=ObjectRead, other=Visitor)
+    @cython.locals(read=ObjectRead, other=Visitor, compared=int)
     cdef int note_look(self, Visitor look) except -1
     cpdef KeyRead next_key(self)
     @cython.locals(before=KeyRead)

@@ -394,13 +394,16 @@ class Reads:
         return True
 
     def note_look(self, look: Visitor) -> None:
-        """Note a look into an object that was noted, so that it can be done again."""
+        """Note a look into an object that was noted, so that it can be done again; unless it
+        repeats one of the last FEW."""
         read = self.object_at(look.at)
         assert read is not None
         other = read.last
-        while other is not None and not look.repeats(other):
+        compared = 0
+        while other is not None and compared < FEW and not look.repeats(other):
             other = other.earlier
-        if other is None:
+            compared += 1
+        if other is None or compared == FEW:
             look.earlier = read.last
             read.last = look
             self.looks.append(look)
@@ -599,6 +602,8 @@ class Reads:
             read = self.keys[index]
             if read.held:
                 continue
+            # its memory is the store's as long as that was not dropped when we were pinned
+            read.keys.store.require_there()
             value = read.keys.look_up(read.key)
             busy = read.keys.busy_at()
             if busy or value != read.value:

@@ -57,4 +57,5 @@ cdef class RangeReading(Reading):
     cpdef object begin(self)
     cpdef object find(self)
     cpdef tuple item(self)
+    cpdef bint repeats(self, Visitor other) except -1
     cpdef object look(self)

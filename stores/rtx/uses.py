@@ -171,6 +171,11 @@ class RangeReading(Reading):
     def item(self) -> Item:
         return (self.used.keys.link, self.number, self.key, self.end)
 
+    def repeats(self, other: Visitor) -> bool:
+        if type(other) is not RangeReading:
+            return False
+        return bool(other.used is self.used and other.item() == self.item())
+
     def look(self) -> Look:
         find = functools.partial(self.used.store.tx_keys.range_here, self.end)
         return Look(self.used.store, self.tree, self.key, self.at, find, True, self.end)

@@ -202,7 +202,8 @@ class Scans:
             last = end if last is None else last if end is None else min(last, end)
         if limit is not None and operator.index(limit) < 0:
             raise ValueError(f"a scan's limit is not negative: {limit}")
-        if last is not None and first >= last:
+        # Cython may take an empty object for less than another empty one.
+        if last is not None and (not last or first >= last):
             return iter(())
         parts: list[Part] = []
         count = len(self.trees.roots)

@@ -36,7 +36,7 @@ from limpet.shm.errors import NodeFailed
 from limpet.stores.baselines.dtx.race import DtxRace, LoggedSplitter
 from limpet.stores.fusee.growth import ReplicatedSplitter
 from limpet.stores.fusee.links import OLD
-from limpet.stores.fusee.slots import ReplicatedSlots
+from limpet.stores.fusee.batch_rounds import BatchedSlots
 from limpet.stores.fusee.snapshot import ReplicatedSlot
 from limpet.stores.fusee.store import Fusee
 from limpet.stores.race.index import is_split, is_vacant
@@ -304,7 +304,7 @@ class SeesNothingFrozen(ReplicatedSlot):  # type: ignore[misc]
         return False
 
 
-class LoserReturns(ReplicatedSlots):  # type: ignore[misc]
+class LoserReturns(BatchedSlots):  # type: ignore[misc]
     def replace(self, place: Any, slot: int, desired: int) -> int:
         seeing, self.slot = self.slot, SeesNothingFrozen(self.tables, self.logged)
         try:

@@ -278,3 +278,28 @@ def test_loco_mutant_is_caught_step_by_step(mutant: Mutant, scenario: Scenario, 
 @by_puppets
 def test_what_ships_holds_step_by_step(mutant: Mutant, scenario: Scenario, pools: Any) -> None:
     scenario(pools)
+
+
+class Readers(Testbed):
+    kind = "loco"
+
+
+def test_an_index_that_begins_anew_in_a_batch_misses_no_key(pools: Any) -> None:
+    """The home of the first key is learned, then the ring goes round while the client stands."""
+    bed = Readers(pools, 1, part=4, capacity=64, tracker=16)
+    index, (reader,) = bed.store.lookup.indexes[0], bed.puppets
+    keys = [b"k%d" % number for number in range(12)]
+    for key in keys:
+        bed.store.put(key, b"v")
+    homes = {index.home_of(hash64(key)): key for key in keys}
+    assert len(homes) > 1
+    wanted = list(homes.values())[:2]
+    assert reader.store.get_many(keys) == [b"v"] * len(keys)
+    at = reader.store.lookup.indexes[0].tracker.at
+    stopped = verb_on_address("load", at, 2)
+    assert not reader.begin(lambda: reader.store.get_many(wanted), stopped)
+    for _ in range(index.tracker.size):
+        bed.store.put(b"other", b"x")
+        bed.store.delete(b"other")
+    assert reader.go()
+    assert reader.result == [b"v", b"v"]

@@ -148,23 +148,24 @@ def test_a_recalled_read_does_not_look_into_the_old_node(pools: Any) -> None:
     assert pool.endpoint.load(pool.client.slot + PIN) == 0
 
 
-def test_a_tree_that_is_dropped_meanwhile_is_named(pools: Any) -> None:
-    """The memory of its leaves is used again, for words that are no locks."""
+@pytest.mark.parametrize("kind", ["rtx-sherman", "rtx-race"])
+def test_a_store_that_is_dropped_meanwhile_is_named(pools: Any, kind: str) -> None:
+    """Its memory is used again, for words that are no locks and no addresses."""
     pool = pools(node_size="4MiB")
     kept = pool.store("rtx-sherman", name="kept")
     kept.put(b"k", b"1")
-    dropped = pool.store("rtx-sherman", name="dropped", capacity=5000)
+    dropped = pool.store(kind, name="dropped", capacity=5000)
     dropped.put(b"k", b"1")
     again = pools.again(pool)
-    theirs, filler = again.store("rtx-sherman", name="kept"), again.store("race", capacity=300)
+    theirs, filler = again.store("rtx-sherman", name="kept"), again.store("race", capacity=5000)
     calls: list[int] = []
 
     def work(tx: Any) -> tuple[Any, Any]:
-        found = tx.get(dropped, b"k")
+        found = tx.get(dropped, b"k"), tx.get(dropped, b"no key")
         if not calls:
             calls.append(1)
             again.drop("dropped")
-            fill(filler, b"\xff" * 60_000)
+            fill(filler, b"\1" * (60_000 if kind == "rtx-sherman" else 980))
             theirs.put(b"k", b"2")
         return found, tx.get(kept, b"k")
 

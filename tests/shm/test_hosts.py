@@ -267,4 +267,7 @@ def test_beat_goes_up_although_the_clock_does_not(pools: Any) -> None:
     ahead = time.time_ns() // 1000 + 3_600_000_000
     pool.endpoint.store(beat, ahead)
     time.sleep(LEASE_S)
+    if pool.endpoint.load(beat) < ahead:  # a beat that had begun before has replaced ours
+        pool.endpoint.store(beat, ahead)
+        time.sleep(LEASE_S)
     assert ahead < pool.endpoint.load(beat) < ahead + 100

@@ -208,6 +208,15 @@ def test_scans_of_an_empty_tree_and_bad_arguments(pools: Any) -> None:
             store.scan(**wrong)
 
 
+@pytest.mark.parametrize("empty", [b"", bytearray(), memoryview(b"abc")[:0]])
+def test_nothing_is_below_the_empty_key(pools: Any, empty: Any) -> None:
+    """Also if it is another object than b"" is."""
+    store = grown(pools, "rtx-sherman", [b"", b"a"])
+    assert list(store.scan(high=empty)) == list(store.scan(high=empty, reverse=True)) == []
+    assert store.last(high=empty) is None
+    assert [key for key, _ in store.scan(low=empty)] == [b"", b"a"]
+
+
 @pytest.mark.parametrize("nodes", [1, 3])
 def test_a_scan_with_a_limit_reads_no_more_leaves_than_it_needs(pools: Any, nodes: int) -> None:
     store = grown(pools, "rtx-sherman", STAYS + COMES, nodes=nodes)
