@@ -34,9 +34,9 @@ from limpet.shm.endpoint.slots import INCARNATION_BITS, PIN
 from limpet.shm.endpoint.words import ADDRESS_MASK, REFERENCE_MASK, TENTATIVE
 from limpet.shm.errors import NodeFailed
 from limpet.stores.baselines.dtx.race import DtxRace, LoggedSplitter
+from limpet.stores.fusee.batch_rounds import BatchedSlots
 from limpet.stores.fusee.growth import ReplicatedSplitter
 from limpet.stores.fusee.links import OLD
-from limpet.stores.fusee.batch_rounds import BatchedSlots
 from limpet.stores.fusee.snapshot import ReplicatedSlot
 from limpet.stores.fusee.store import Fusee
 from limpet.stores.race.index import is_split, is_vacant
