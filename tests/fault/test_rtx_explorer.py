@@ -130,7 +130,7 @@ def _steps(made: TxStage, program: str) -> range:
     return range(1, steps_of(made, program) + 1, 1 if COMPILED else 9)
 
 
-PROGRAMS = (("mab|mab|s gb", 0), ("i i i i|i mba|mbc s", 3), ("cab|mba o|n", 0))
+PROGRAMS = (("mab|mab|s gb", 0), ("i i i i i|i mba|mbc s", 4), ("cab|mba o|n", 0))
 """The first client's operation of that number has a log: a transfer, a split, reads and writes."""
 
 
