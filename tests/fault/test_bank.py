@@ -34,7 +34,7 @@ from limpet.fault.drill.drill_base import AUDIT, MOVING, WORKERS
 from limpet.fault.inject.interrupt import Interrupted
 from limpet.fault.inject.supervisor import Progress
 from limpet.stores.rtx.commit import Commit
-from limpet.stores.rtx.transaction import Transaction
+from limpet.stores.rtx.reads import Reads
 
 pytestmark = pytest.mark.exhaustive_in_pure("the same lines as compiled, and slower")
 
@@ -125,7 +125,7 @@ def test_bank_stops_clients_and_lets_them_go_on(make_url: Callable[[], str], sto
     ("owner", "method", "broken"),
     [
         (Commit, "validate", lambda commit: True),
-        (Transaction, "_holds", lambda tx, used, key, found: used.keys.note(tx._reads, key, found)),
+        (Reads, "hold_again", lambda reads: True),
     ],
 )  # fmt: skip
 def test_bank_catches_what_is_not_validated(
