@@ -100,7 +100,7 @@ class Staged:
         """An error ends the operation: give back the locks that no log names."""
 
     def node_at(self, at: int) -> StagedNode | None:
-        """What is known of an object; None: it was neither read nor written."""
+        """All that is known of an object; None: it was neither read nor written."""
         if self.places is not None:
             return self.places.get(at)
         for index in range(self.nodes_count):

@@ -45,7 +45,7 @@ KEPT: Final = 64
 SAME: Final = 0
 RENEWED: Final = 1
 GONE: Final = 2
-"""What was read is as it was; was read again, with the same values; or has other values."""
+"""All reads are as they were; were read again, with the same values; or one has another value."""
 CHANGED: Final = object()
 """The result of a read after which what was read is not true at one moment any more."""
 

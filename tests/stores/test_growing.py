@@ -124,7 +124,7 @@ def test_the_longest_insert_does_not_depend_on_how_large_the_store_is(
 def test_first_subtables_are_made_without_another_handle(
     pools: Any, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the journal says of a subtable is settled by the client that has made it: to ask a
+    """All that the journal says of a subtable is settled by the client that made it: to ask a
     handle that is made for it takes a thousand times as long."""
     pool = pools(nodes=3)
     store = pool.store(kind, name="s", capacity=300)

@@ -1,4 +1,4 @@
-"""What a client notes of the leaves of a tree: as a sorted list of all of them would have it."""
+"""The leaves of a tree that a client notes: found as in a sorted list of all of them."""
 
 from __future__ import annotations
 
