@@ -10,6 +10,7 @@ import pickle
 import signal
 import stat
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -369,6 +370,34 @@ def test_threads_share_a_handle(pool: limpet.Pool) -> None:
     assert len(pool.clients()) == 1
     store.check()
     assert pool.audit()["leaked"] == 0
+
+
+def test_a_thread_that_is_inside_nearly_always_keeps_no_other_one_waiting(
+    pool: limpet.Pool,
+) -> None:
+    """Python changed threads only when that one was inside, so the others met it there for ever."""
+    store = pool.store("race", name="s", capacity=1000)
+    most = 6000
+    over = threading.Event()
+    turns = [0]
+    seen = []
+
+    def stay_inside() -> None:
+        while not over.is_set() and turns[0] < most:
+            pool.exclusively(lambda: sum(range(20_000)))
+            turns[0] += 1
+
+    def work() -> None:
+        try:
+            for _ in range(10):
+                time.sleep(0.001)
+                store.put(b"k", b"v")
+                seen.append(turns[0])
+        finally:
+            over.set()
+
+    _run_threads([stay_inside, work])
+    assert seen[-1] < most // 2
 
 
 @pytest.mark.exhaustive("seconds of processes")

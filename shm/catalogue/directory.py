@@ -237,10 +237,13 @@ class Directory:
         return self._read(index).home
 
     def _new_home(self, name: bytes) -> bytes:
-        """A home for a new entry of that name: the name, unless a renamed entry has it."""
+        """A home for a new entry of that name: the name, unless a renamed entry has it.
+
+        Another home has other bits of hash than the name, or it would be taken for the name.
+        """
         homes = {entry.home for entry in self if entry.state in NAMED} if self.renames else set()
         home = name
-        while home in homes:
+        while home in homes or (home != name and _hash_bits(home) == _hash_bits(name)):
             home = name[: NAME_MAX - 9] + b"~" + secrets.token_hex(4).encode()
         return home
 

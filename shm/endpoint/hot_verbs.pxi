@@ -342,7 +342,7 @@ cdef inline int do_dirty(Endpoint endpoint, u64 addr, u64 size) except -1:
 cdef inline bint do_begin(Endpoint endpoint) except -1:
     if unlikely(endpoint._forks != limpet_forks, 0):
         return True
-    if unlikely(endpoint._busy, 0) and await_turn(endpoint):
+    if unlikely(endpoint._busy or endpoint._awaited, 0) and await_turn(endpoint):
         return False
     endpoint._busy = True
     endpoint._owner = pthread_self()

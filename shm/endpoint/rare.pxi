@@ -208,14 +208,28 @@ cdef u64 outside_of_image(Image image, Py_ssize_t first, Py_ssize_t count) excep
 cdef bint await_turn(Endpoint endpoint) except -1:
     """Wait while another thread is inside. True: we are inside, in place of one that was cut off.
 
-    Raises ReentrantUse when this thread is inside.
+    A thread that has looked PATIENCE times sets `_awaited` while it sleeps, and others then let it
+    go first, for POLITE looks: it may be slow, or have ended with the interpreter. Raises
+    ReentrantUse when this thread is inside.
     """
-    while endpoint._busy:
-        if endpoint._take_over():
+    cdef int looks = 0
+    cdef int yields = 0
+    cdef bint ours
+    while endpoint._busy or (endpoint._awaited and yields < POLITE):
+        if not endpoint._busy:
+            yields += 1
+        elif endpoint._take_over():
             return True
-        if endpoint._owner == pthread_self():
+        elif endpoint._owner == pthread_self():
             raise ReentrantUse("a limpet handle was used from inside one of its own operations")
+        ours = looks >= PATIENCE and not endpoint._awaited
+        endpoint._awaited = endpoint._awaited or ours
         with nogil:
             limpet_sleep_ns(20_000)
+        if ours:
+            endpoint._awaited = False
+            if not endpoint._busy:
+                break
+        looks += 1
         PyErr_CheckSignals()
     return False

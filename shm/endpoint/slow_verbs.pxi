@@ -20,7 +20,7 @@ cdef int do_init(Endpoint endpoint) except -1:
     if endpoint._plain and DIRECT != NULL:
         table_of(endpoint)[0] = DIRECT
     endpoint._era = 0
-    endpoint._busy = False
+    endpoint._busy = endpoint._awaited = False
     endpoint._owner = 0
     endpoint.frame = None
     endpoint.abandoned = None

@@ -44,6 +44,7 @@ cdef class Endpoint:
     cdef u64 _era
     cdef u64 _owner
     cdef bint _busy
+    cdef bint _awaited
     cdef u64 _forks
     cdef long long _fuse
     cdef u64* _guard

@@ -147,6 +147,8 @@ cdef int _has_crc = limpet_has_crc()
 
 cdef enum:
     DIRTY_MAX = 32
+    PATIENCE = 4  # looks in vain; between them another thread may run for 5 ms
+    POLITE = 64
     APART = 0x1_0000_0000  # more than 32 bits, which a row has
 
 cdef void* DIRECT = NULL
@@ -563,7 +565,8 @@ cdef class Endpoint:
     cpdef bint begin(self) except -1:
         """Enter an operation. True: this is a forked child that needs an identity of its own.
 
-        Waits while another thread is inside; raises ReentrantUse when this thread is.
+        Waits while another thread is inside, and for one that has waited long; raises ReentrantUse
+        when this thread is inside.
         """
         return do_begin(self)
 
@@ -701,7 +704,7 @@ cdef class Endpoint:
         """The forked child has an identity now: `begin` works again."""
         self._forks = limpet_forks
         self._here = self._outside = &self._scopes[0]
-        self._busy = False
+        self._busy = self._awaited = False
         self.frame = None
 
     # ---- accounting ---------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import secrets
 from typing import Any
 
 import pytest
@@ -127,6 +128,26 @@ def test_store_gets_a_name_with_the_hash_bits_of_a_third_store(pool: Any) -> Non
     )
     pool.rename("a", alike)
     assert (pool.dict(alike)["k"], pool.dict("b")["k"]) == (1, 2)
+
+
+def test_store_under_a_name_that_was_freed_is_found_whatever_its_home_is(
+    pool: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A home with the bits of hash of the name was taken for the name, one time in 4,096."""
+    pool.dict("a")["k"] = 1
+    pool.rename("a", "b")
+    alike = next(
+        ending
+        for ending in (f"{number:08x}" for number in range(100_000))
+        if (hash64(b"a~" + ending.encode()) ^ hash64(b"a")) & HASH_MASK == 0
+    )
+    endings = iter([alike, "01234567"])
+    monkeypatch.setattr(secrets, "token_hex", lambda size: next(endings))
+    pool.dict("a")["k"] = 2
+    assert sorted(one["name"] for one in pool.stores()) == ["a", "b"]
+    assert (pool.dict("a")["k"], pool.dict("b")["k"]) == (2, 1)
+    pool.drop("a")
+    assert pool.dict("b")["k"] == 1
 
 
 def test_of_several_processes_one_gets_the_name(pool: Any) -> None:

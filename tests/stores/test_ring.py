@@ -220,6 +220,28 @@ def test_a_newcomer_that_is_overtaken_while_it_begins_has_lost_nothing_from_befo
     assert reader.lost <= found[0] - 1000
 
 
+def test_a_newcomer_that_is_overtaken_while_it_begins_begins_at_the_oldest_message(
+    pools: Any,
+) -> None:
+    """It took a ring for damaged whose oldest message was beyond the end that it had seen."""
+    pool = pools()
+    sender = pool.ring("r", 256, overrun="skip")
+    watched = pools.keep(WatchedPool.open(pool.url))
+    reader = watched.ring("r", 256, overrun="skip")
+    send_many(sender, range(10))
+
+    def overtake(verb: str, address: int) -> None:
+        if (verb, address) == ("load", reader.address + OLDEST):
+            watched.endpoint.before = None
+            send_many(sender, range(10, 100))
+
+    watched.endpoint.before = overtake
+    reader.subscribe("oldest")
+    assert watched.endpoint.before is None
+    found = everything(reader)
+    assert found == list(range(found[0], 100))
+
+
 def test_messages_that_are_overtaken_while_they_are_read_are_whole(pools: Any) -> None:
     pool = pools()
     rounds = 20_000 if COMPILED else 500

@@ -52,6 +52,8 @@ class Reader:
         self.expected = 0
         if start == OLD:
             self.position = messages.sound(messages.oldest())
+            if self.seen_end < self.position:
+                self.seen_end = self.position  # the writer went on meanwhile
         elif self.skips:
             self.expected = messages.next_number(self.position) + 1
             end = messages.end()
