@@ -168,7 +168,7 @@ def _nothing(*_: Any) -> None:
     pass
 
 
-def _work(pool: limpet.Pool, subject: str, operation: str, most: int) -> Callable[[int], Any]:
+def work_of(pool: limpet.Pool, subject: str, operation: str, most: int) -> Callable[[int], Any]:
     """The operation, to be called with 0, 1, 2 ..."""
     if subject == LOOP:
         return _nothing
@@ -298,7 +298,7 @@ def main(subject: str, operation: str, ops: str, url: str) -> None:
     """Do the operation so often, on a pool of its own, when the parent says so."""
     with limpet.create(url, nodes=NODES, node_size=NODE_SIZE) as pool:
         try:
-            work = _work(pool, subject, operation, FEW + int(ops))
+            work = work_of(pool, subject, operation, FEW + int(ops))
             for number in range(FEW):
                 work(number)
             gc.collect()

@@ -10,6 +10,7 @@ from limpet.bench.cli.channels import channels_command, power_command
 from limpet.bench.cli.coherence import coherence_command
 from limpet.bench.cli.footprint import footprint_command
 from limpet.bench.cli.instructions import instructions_command
+from limpet.bench.cli.lines import lines_command
 from limpet.bench.cli.peers import peers_command
 from limpet.bench.cli.processes import (
     contention_command,
@@ -52,6 +53,7 @@ for command in (
     cuckoo_command,
     expiry_command,
     instructions_command,
+    lines_command,
     cache_command,
     coherence_command,
 ):
