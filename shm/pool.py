@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import os
 import threading
 import time
@@ -49,6 +50,7 @@ from limpet.shm.endpoint.layout import (
 from limpet.shm.endpoint.states import generation_of
 from limpet.shm.endpoint.words import REPLICAS_BITS
 from limpet.shm.errors import (
+    ClientError,
     CoherenceError,
     ParameterError,
     PoolCorrupt,
@@ -70,6 +72,8 @@ if TYPE_CHECKING:
 
     from limpet.shm.parameters import PoolOptions
 
+
+log: Final = logging.getLogger("limpet")
 
 OPEN_TIMEOUT_S: Final = 2.0
 
@@ -390,8 +394,15 @@ class PoolCore:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *exception: object) -> None:
-        self.close()
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        """Close the pool. An exception of the block goes on, also if the pool cannot be closed,
+        because the block's frame still has arrays of views: it stays open."""
+        try:
+            self.close()
+        except ClientError as reason:
+            if error is None:
+                raise
+            log.warning("%s; it stays open", reason)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopened, (type(self), self.url, self.uuid, self.latency, self.options.any_owner)

@@ -16,10 +16,11 @@ replaces. The other kinds are baselines, and stay as in their papers.
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
-from limpet.shm.errors import KeyExists, KeyTooLarge
+from limpet.shm.errors import KeyExists, KeyTooLarge, ReentrantUse
 
 if TYPE_CHECKING:
     from limpet.stores.base import Store
@@ -48,6 +49,8 @@ class SharedDict(MutableMapping[K, V]):
             self.get = store.get  # type: ignore[method-assign]
         self._get, self._put = store.get, store.put
         self._key, self._encode, self._decode = codec.encode_key, codec.encode, codec.decode
+        self._updating: set[tuple[int, bytes]] = set()
+        """Thread and key of each `update_with` that runs."""
 
     def __getitem__(self, key: K) -> V:
         data = self._get(self._key(key))
@@ -166,9 +169,25 @@ class SharedDict(MutableMapping[K, V]):
 
         If the key is not there, the function gets the `default`; without one, KeyError. It is
         called again when another process changed the value meanwhile, so it must have no other
-        effects. StoreError: this kind of store cannot. Raises as a set does.
+        effects. StoreError: this kind of store cannot; ReentrantUse: the function calls it for the
+        same key. Raises as a set does.
         """
         name = self.codec.encode_key(key)
+        here = (threading.get_ident(), name)
+        if here in self._updating:
+            raise ReentrantUse(
+                f"update_with({key!r}) in the function of another one for this key would never end"
+            )
+        self._updating.add(here)
+        try:
+            return self._update(key, name, function, default)
+        finally:
+            self._updating.discard(here)
+
+    def _update(
+        self, key: K, name: bytes, function: Callable[[Any], Any], default: object
+    ) -> object:
+        """`update_with`, of the key with that name."""
         while True:
             found = self.store.get(name)
             if found is None and default is MISSING:
@@ -209,6 +228,9 @@ class SharedDict(MutableMapping[K, V]):
         return self
 
     def __repr__(self) -> str:
+        """The entries as a dict shows them; of a pool that is closed, the store."""
+        if self.store.pool.closed:
+            return f"<{type(self).__name__} over {self.store!r}>"
         return f"{type(self).__name__}({dict(self)!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:

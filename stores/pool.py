@@ -35,7 +35,7 @@ from limpet.stores.codecs import Codec, name_of
 from limpet.stores.contents import StoreContents
 from limpet.stores.dict import SharedDict
 from limpet.stores.names import NAME_SIZE_MAX, is_name
-from limpet.stores.registry import CACHES, INTERNAL, kind_named, store_class
+from limpet.stores.registry import CACHES, CHANNELS, INTERNAL, kind_named, store_class
 from limpet.stores.rtx.transaction import ATTEMPTS, Result, Transaction, run
 from limpet.stores.rtx.user_objects import TxObject, TxObjects, named_object, object_array
 from limpet.stores.views import settle_late
@@ -110,6 +110,10 @@ class Pool(PoolCore, ChannelCalls):
         cls = store_class(kind)
         self._require_durable(f"a {kind} store", cls.durable)
         _check_name(name)
+        if name == CHANNELS and kind not in INTERNAL:
+            raise ParameterError(
+                f"{self.url}: {name!r} is the store of channels; take another name"
+            )
         try:
             made = cls.Parameters.for_pool(
                 self.parameters, self.layout, **kind_named(kind).fixed, **parameters
@@ -176,7 +180,8 @@ class Pool(PoolCore, ChannelCalls):
         if self.client.holds.count and self._pid == os.getpid() and not self.closed:
             raise ClientError(
                 f"{self.url}: {self.client.holds.count} of its values are viewed or reserved by "
-                "this handle; end those blocks before it is closed"
+                "this handle; end those blocks before it is closed, and delete the arrays and "
+                "slices that are still made of them"
             )
         super().close()
         for handle in list(self.handles):
@@ -271,7 +276,7 @@ class Pool(PoolCore, ChannelCalls):
         found = []
         for home, listed in self._stores():
             kind = listed["kind"]
-            if kind not in INTERNAL and store_class(kind).grows:
+            if store_class(kind).grows:
                 with contextlib.suppress(StoreDropped):  # since it was listed
                     grown = self.attached(kind, home)[0].growth()
                     if grown:
@@ -279,14 +284,15 @@ class Pool(PoolCore, ChannelCalls):
         return found
 
     def _stores(self) -> list[tuple[str, dict[str, Any]]]:
-        """The home of each store, and what `stores` says of it."""
-        return self.exclusively(
+        """The home of each store that is not limpet's own, and what `stores` says of it."""
+        listed = self.exclusively(
             lambda: [
                 (_name_of(self.url, entry.home), {"name": name, **self.stored(entry.payload, name)})
                 for entry in self.linking()
                 if entry.state == READY and (name := _name_of(self.url, entry.name))
             ]
         )
+        return [(home, found) for home, found in listed if found["kind"] not in INTERNAL]
 
     def rename(self, old: str, new: str) -> None:
         """Give the store, mapping or cache `old` the name `new`, in one step; its contents stay.
@@ -298,13 +304,14 @@ class Pool(PoolCore, ChannelCalls):
         """
         _check_name(new)
         finish = functools.partial(dropping.finish, self)
-        there = {found["name"]: found["kind"] for found in self.stores()}
-        if there.get(old) in (None, *INTERNAL):
-            kinds = "; channels cannot be renamed" if old not in there else ""
-            raise StoreError(f"{self.url} has no store {old!r} to rename{kinds}")
+        there = {found["name"] for found in self.stores()}
+        if old not in there:
+            raise StoreError(
+                f"{self.url} has no store {old!r} to rename; channels cannot be renamed"
+            )
         if old == new:
             return
-        if new in there:
+        if new in there or new == CHANNELS:
             raise StoreError(
                 f"{self.url} has a store {new!r} already; take another name, or drop that store"
             )

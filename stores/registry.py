@@ -66,8 +66,10 @@ CACHES: Final = {"cache": Kind("limpet.stores.cache.store", "CacheStore")}
 """Kinds that forget entries: `pool.cache` makes them. They have proofs of their own."""
 
 
+CHANNELS: Final = ".channels"
+"""Name of the pool's store of channels."""
 INTERNAL: Final = {"channels": Kind("limpet.stores.channels.regions.catalogue", "ChannelCatalogue")}
-"""Stores that limpet makes for itself."""
+"""Stores that limpet makes for itself. `Pool.stores` does not list them."""
 
 
 ENTRY_POINTS: Final = "limpet.stores"

@@ -24,14 +24,16 @@ import os
 import re
 import threading
 import weakref
+from collections.abc import Iterator
 from typing import Any, Final
 
 from limpet.shm.errors import NodeFailed, ParameterError, StoreCorrupt, StoreMismatch
+from limpet.shm.replicas.view import IN_SERVICE
 from limpet.stores.channels.ack_key import AckKey
 from limpet.stores.channels.regions.region import Links, Region
 from limpet.stores.names import NAME_SIZE_MAX, is_name
+from limpet.stores.registry import CHANNELS
 
-STORE: Final = ".channels"
 PAIR: Final = "pair"
 THREAD: Final = "thread"
 GLOBAL: Final = "global"
@@ -84,9 +86,23 @@ class Manager:
     @functools.cached_property
     def catalogue(self) -> Any:
         """The regions of channels, by name."""
-        return self.pool.store("channels", name=STORE)
+        return self.pool.store("channels", name=CHANNELS)
 
     # ---- channels ---------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _naming(self, name: str) -> Iterator[None]:
+        """Have a NodeFailed of the body say what cannot be opened, while the node is lost."""
+        try:
+            yield
+        except NodeFailed as error:
+            if self.pool.view.states()[error.node] != IN_SERVICE:
+                error.args = (
+                    f"{self.pool.url}: the channel {name!r} cannot be opened: {error}; "
+                    f"pool.replace_node({error.node}) gives the node new memory; a channel of "
+                    "another name may need only the other nodes",
+                )
+            raise
 
     def open(self, cls: Any, name: str, **parameters: Any) -> Any:
         """The endpoint of a channel, of the class `cls`; the same one for all threads.
@@ -101,7 +117,8 @@ class Manager:
                         f"a channel's name is text of 1 to {NAME_SIZE_MAX} bytes of UTF-8, without "
                         f"'/', '.' and '@', not {name!r}"
                     )
-                found = cls(self, name, **parameters)
+                with self._naming(name):
+                    found = cls(self, name, **parameters)
                 found.parameters = parameters
                 self.handles[cls, name] = found
         if found.parameters != parameters:
@@ -241,7 +258,7 @@ class Manager:
     def _has_memory(self) -> bool:
         """Whether there is a catalogue of regions, which `catalogue` would make."""
         pool = self.pool
-        return bool(pool.exclusively(lambda: pool.catalogue.find(STORE.encode())))
+        return bool(pool.exclusively(lambda: pool.catalogue.find(CHANNELS.encode())))
 
     def remove(self, name: str) -> None:
         """Remove a channel, with its sub-channels and regions; KeyError if there is none.

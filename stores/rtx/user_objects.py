@@ -25,6 +25,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from limpet.shm.errors import ParameterError, StoreMismatch
+from limpet.stores.base import as_bytes
 
 if TYPE_CHECKING:
     from limpet.stores.rtx.execution import Transaction
@@ -88,7 +89,7 @@ def named_object(pool: Any, name: str, initial: bytes) -> TxObject:
     """The object of that name."""
     if not isinstance(name, str) or not name:
         raise ParameterError(f"the name of an object is text, and not empty: {name!r}")
-    return TxObject(pool.store(KIND, name=NAMED), name.encode(), bytes(initial))
+    return TxObject(pool.store(KIND, name=NAMED), name.encode(), as_bytes("first value", initial))
 
 
 def object_array(pool: Any, name: str, count: int | None, initial: bytes | None) -> TxObjects:
@@ -103,12 +104,13 @@ def object_array(pool: Any, name: str, count: int | None, initial: bytes | None)
         raise ParameterError(f"count must be a whole number from 1 to 2^40, not {count!r}")
     if count is None and all(each["name"] != name for each in pool.stores()):
         raise ParameterError(f"{pool.url} has no objects {name!r}: say how many, to make them")
+    begins = None if initial is None else as_bytes("first value", initial)
     store = pool.store(KIND, name=name)
 
     def meta(tx: Transaction) -> bytes | None:
         found: bytes | None = tx.get(store, META)
         if found is None and count is not None:
-            found = _NUMBER.pack(count) + bytes(initial or b"")
+            found = _NUMBER.pack(count) + (begins or b"")
             tx.put(store, META, found)
         return found
 
@@ -116,10 +118,10 @@ def object_array(pool: Any, name: str, count: int | None, initial: bytes | None)
     if there is None or len(there) < _NUMBER.size:
         raise StoreMismatch(f"{pool.url}: {name!r} is a store, and no array of objects")
     (number,) = _NUMBER.unpack_from(there)
-    begins = there[_NUMBER.size :]
-    if count not in (None, number) or (initial is not None and bytes(initial) != begins):
+    stored = there[_NUMBER.size :]
+    if count not in (None, number) or begins not in (None, stored):
         raise StoreMismatch(
-            f"{pool.url}: the objects {name!r} are {number}, and begin as {begins!r}; they are not "
+            f"{pool.url}: the objects {name!r} are {number}, and begin as {stored!r}; they are not "
             f"{count} that begin as {initial!r}"
         )
-    return TxObjects(store, number, begins)
+    return TxObjects(store, number, stored)

@@ -706,3 +706,20 @@ def test_a_fence_waits_for_what_was_issued(pools: Any, scope: str, trips: int) -
     assert key.query() == bool(trips)
     with pytest.raises(limpet.ParameterError, match="scope"):
         pool.channels.fence("nearly")
+
+
+def test_the_store_of_channels_is_limpets_own(pools: Any) -> None:
+    pool = pools()
+    for _ in range(2):  # before there is a channel, and afterwards
+        with pytest.raises(limpet.ParameterError, match="is the store of channels"):
+            pool.store("race", name=".channels")
+        pool.counter("c").add(1)
+    pool.store("race", name="s").put(b"k", b"v")
+    assert [one["name"] for one in pool.stores()] == ["s"]
+    assert [(one["name"], one["keys"]) for one in pool.stores(count=True)] == [("s", 1)]
+    with pytest.raises(limpet.StoreError, match="take another name"):
+        pool.rename("s", ".channels")
+    for refused in (lambda: pool.rename(".channels", "t"), lambda: pool.drop(".channels")):
+        with pytest.raises(limpet.StoreError, match=r"has no store '\.channels'"):
+            refused()
+    assert pool.counter("c").value == 2

@@ -372,3 +372,29 @@ def test_a_full_node_does_not_concern_a_thread_that_needs_another(pools: Any) ->
     BetweenEndpoint.between = None
     assert at >> 40 == 0
     assert len(again) < 30
+
+
+def test_a_new_channel_that_needs_a_lost_node_is_refused_until_the_node_is_replaced(
+    pools: Any,
+) -> None:
+    pool = pools(nodes=3)
+    pool.counter("before")
+    pool.fail_node(1)
+
+    def refusal(name: str) -> str:
+        try:
+            pool.counter(name)
+        except limpet.NodeFailed as error:
+            return str(error)
+        return ""
+
+    refused = {name: why for name in (f"c{n}" for n in range(20)) if (why := refusal(name))}
+    assert 0 < len(refused) < 20
+    for name, why in refused.items():
+        assert f"the channel '{name}' cannot be opened: memory node 1 has failed" in why
+        assert "pool.replace_node(1)" in why
+    pool.replace_node(1)
+    for name in refused:
+        if refusal(name):
+            pool.channels.remove(name)
+        assert pool.counter(name).add(1) == 1

@@ -505,3 +505,12 @@ def test_clear_leaves_no_entry_that_was_there_while_others_set_some(pools: Any) 
     gather(clear, clear, lambda: other(0), lambda: other(1))
     assert all(value == "new" for value in d.values())
     sound(d.store)
+
+
+def test_a_mapping_of_a_closed_pool_can_be_shown(pools: Any) -> None:
+    pool = pools()
+    d = pool.dict("d")
+    d["k"] = 1
+    assert repr(d) == "SharedDict({'k': 1})"
+    pool.close()
+    assert repr(d) == f"<SharedDict over {d.store!r}>"

@@ -164,3 +164,13 @@ def test_stores_are_listed_with_keys_and_bytes(pools: Any) -> None:
     assert set(found.values()) == {(20, 20 * 14)}
     assert set(found) == {"race", "rtx-sherman", "rcuckoo"}
     assert "keys" not in pool.stores()[0]
+
+
+def test_update_with_inside_of_itself_is_refused(mapping: Any) -> None:
+    """The inner one changed the value each time, so the outer one began again without end."""
+    mapping["n"] = mapping["m"] = 0
+    with pytest.raises(limpet.ReentrantUse, match="'n'"):
+        mapping.update_with("n", lambda _: mapping.update_with("n", lambda n: n + 1))
+    assert mapping["n"] == 0
+    assert mapping.update_with("n", lambda n: n + mapping.update_with("m", lambda m: m + 2)) == 2
+    assert mapping.update_with("n", lambda n: n + 1) == 3

@@ -84,3 +84,12 @@ def test_object_is_not_read_after_its_transaction(pool: limpet.Pool) -> None:
     pool.transaction(kept.append)
     with pytest.raises(StoreError, match="over"):
         kept[0].read(head)
+
+
+@pytest.mark.parametrize("initial", [5, "text", [1, 2], 1.5])
+def test_what_cannot_be_the_first_value_is_refused(pool: limpet.Pool, initial: Any) -> None:
+    """A number gave as many zeros."""
+    for make in (pool.object, lambda name, initial: pool.objects(name, 3, initial)):
+        with pytest.raises(TypeError, match="a first value is bytes"):
+            make("made", initial=initial)
+    assert pool.objects("made", 3, initial=bytearray(b"x"))[0].initial == b"x"

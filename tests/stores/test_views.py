@@ -424,3 +424,24 @@ def test_views_of_a_writer_and_a_process_that_replaces_are_whole(store: Any) -> 
         views += 1
     assert views > 3
     sound(store)
+
+
+def test_the_exception_of_a_block_goes_on_though_an_array_keeps_the_pool_open(
+    store: Any, pools: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    store.put(b"k", b"v" * 100)
+    url, kind = store.pool.url, store.kind
+    kept = []
+    pool = limpet.open(url)
+
+    def fail_in_a_block() -> None:
+        with pool, pool.store(kind, name=store.name).view(b"k") as value:
+            kept.append(value[1:])
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail_in_a_block()
+    assert not pool.closed
+    assert "1 of its values are viewed" in caplog.text
+    kept.clear()
+    pool.close()
