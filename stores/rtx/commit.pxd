@@ -1,5 +1,6 @@
 cimport cython
 
+from limpet.shm.alloc.allocator cimport Allocator
 from limpet.shm.endpoint.verbs cimport u64
 from limpet.stores.entry_log cimport log_size
 from limpet.stores.rtx.abort cimport abort
@@ -20,8 +21,8 @@ cdef int AGAIN
 cdef u64 ALIGNED
 cdef int DONE
 cdef Py_ssize_t IN_ORDER
-cdef int JOURNAL_MOST
 cdef Py_ssize_t KEPT
+cdef u64 LATE_SIZE
 cdef u64 LOGGED
 cdef int NODE_SHIFT
 cdef int NO_MEMORY
@@ -79,9 +80,9 @@ cdef class Commit(Staged):
     @cython.locals(reads=Reads, index=Py_ssize_t, node=StagedNode, read=ObjectRead)
     cdef bint _is_as_read(self) except -1
     cdef int _lock_and_validate(self, Log log, u64 state) except -1
-    @cython.locals(reference=u64)
+    @cython.locals(coherent=Allocator, in_journal=bint, reference=u64)
     cdef Log _open(self, u64 state, u64 size)
-    @cython.locals(count=u64, participant=Participant)
+    @cython.locals(allocator=Allocator, count=u64, participant=Participant)
     cdef bint _prepare(self, Log log) except -1
     @cython.locals(count=u64, participant=Participant)
     cpdef bint _lock_all(self, u64 state) except -1

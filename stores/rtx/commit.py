@@ -22,8 +22,8 @@ names lines 1, 2, 4, 5-6, 11-12, 14 and 17-24:
 
 Here, with a participant (participant.py) in the place of each object:
 
-    line 1        `_prepare`: new data of each participant, and the log that names it (log.py)
-    line 2        `Log.publish`: with the lease, the log can be found
+    line 1        `_prepare`: the log, and then the new data that it names (log.py)
+    line 2        `Log.write_down` and `Log.publish`: with the lease, the log can be found
     lines 3-4     `_lock_all`: TXObjs in the order of addresses, then slots of hash indexes
     lines 8-10    `validate` (reads.py): each object that was only read has the lock word and the
                   pointer that it had, so it is not locked, or without a log, when its pointer
@@ -42,8 +42,8 @@ So all that was read was true at one moment, after line 3 and before line 14, an
 follows from it; hence transactions are strictly serialisable, with gets (sherman/trees.py,
 race/hash_store.py) among them: a get of what is written waits from line 3 until line 14.
 
-A kill leaves behind, where the log is in the client journal from its first word on:
-    before line 3     new data in the log, or in the client journal: freed
+A kill leaves behind, where the client journal names the log before what that names is in use:
+    before line 3     nothing; or new data in the log, or in the client journal: freed
     lines 3-13        some objects are locked, some slots held, the log INIT: aborted by the client
                       that meets them when the lease is over, or recovers the dead one
     line 14           some objects and slots are new, others locked or held, the log DOING: carried
@@ -64,7 +64,7 @@ from limpet.shm.errors import NodeFailed
 from limpet.stores.entry_log import log_size
 from limpet.stores.rtx.abort import abort
 from limpet.stores.rtx.extents import Extent
-from limpet.stores.rtx.layout import LOGGED, PART, SLOT
+from limpet.stores.rtx.layout import LATE_SIZE, LOGGED, PART, SLOT
 from limpet.stores.rtx.log import Log
 from limpet.stores.rtx.participant import go_on
 from limpet.stores.rtx.participants import give_back
@@ -86,9 +86,6 @@ if TYPE_CHECKING:
 
 ALIGNED: Final = 15
 """A part begins at a multiple of 16, as an object does."""
-JOURNAL_MOST: Final = 4
-"""So many objects are in the client journal at most when a participant is prepared, which adds no
-more than AT_ONCE_MAX, and its own."""
 IN_ORDER: Final = 16
 """So many writes of slots are put in order as they come; more are sorted at the end."""
 KEPT: Final = 64
@@ -358,23 +355,35 @@ class Commit(Staged):
 
     def _open(self, state: int, size: int) -> Log | None:
         """Begin to write the log, of `size` bytes; None: there is no memory ready."""
-        reference = self.allocator.coherent().allocate(self._log_node(), size, 1)
+        coherent = self.allocator.coherent()
+        coherent.begin_batch()
+        in_journal = size > LATE_SIZE
+        if in_journal:
+            reference = coherent.allocate(self._log_node(), size, 1)
+        else:
+            reference = coherent.next_object(self._log_node(), size, 1)
         if not reference:
             return None
         if self.log is None:
             self.log = Log(self.locks, reference)
         else:
             self.log.be(self.locks, reference)
-        self.log.begin(state, self.link)
+        self.log.begin(state, self.link, in_journal)
         return self.log
 
     def _prepare(self, log: Log) -> bool:
-        """Line 1: write all new data, and the log; False: there is no memory ready."""
+        """Line 1: write the log, and all new data; False: there is no memory ready."""
+        allocator = self.allocator
+        allocator.begin_batch()
         for count, participant in enumerate(self.participants, 1):
             go_on(self.membership, count)
-            if self.client.held > JOURNAL_MOST:
-                log.write_down()
-            if not participant.prepare(log, self.allocator):
+            if not participant.reserve(log, allocator):
+                return False
+        log.write_down(self.changed + self.count + self.effort)
+        for count, participant in enumerate(self.participants, 1):
+            go_on(self.membership, count)
+            if not participant.prepare(log, allocator):
+                log.give_up()
                 return False
         return True
 

@@ -99,7 +99,8 @@ class Cut(Commit):
         if not reference:
             return NO_MEMORY, {}
         log = Log(self.locks, reference)
-        log.begin(state, self.link)
+        log.begin(state, self.link, True)
+        log.write_down(self.room)
         log.publish(state, self.room)
         # CRASH(published): nothing is locked; recovery aborts it.
         held: dict[int, ObjectRead] = {}
