@@ -29,6 +29,7 @@ cdef int NO_MEMORY
 cdef u64 PART
 cdef u64 REFERENCE_MASK
 cdef u64 SLOT
+cdef Py_ssize_t SLOTS_IN_ORDER
 
 cdef class Commit(Staged):
     cdef readonly LLLocks locks
@@ -58,8 +59,12 @@ cdef class Commit(Staged):
     cpdef int meet(self, store, bytes key, u64 at) except -1
     cpdef int go_on(self, u64 count) except -1
     cpdef SlotWrite next_write(self)
-    @cython.locals(place=Py_ssize_t, other=SlotWrite)
+    @cython.locals(place=Py_ssize_t)
     cpdef int write_slot(self, SlotWrite write) except -1
+    @cython.locals(
+        first=Py_ssize_t, end=Py_ssize_t, middle=Py_ssize_t, last=SlotWrite, other=SlotWrite
+    )
+    cdef Py_ssize_t _place_in_order(self, u64 slot) except -1
     @cython.locals(write=SlotWrite)
     cpdef set taken(self)
     @cython.locals(reads=Reads)
@@ -88,7 +93,7 @@ cdef class Commit(Staged):
     cpdef bint _lock_all(self, u64 state) except -1
     @cython.locals(
         reads=Reads, read=KeyRead, write=SlotWrite, index=Py_ssize_t, node=StagedNode,
-        other=ObjectRead,
+        other=ObjectRead, held=Py_ssize_t,
     )
     cpdef bint validate(self) except -1
     @cython.locals(participant=Participant)

@@ -64,7 +64,7 @@ from limpet.shm.errors import NodeFailed
 from limpet.stores.entry_log import log_size
 from limpet.stores.rtx.abort import abort
 from limpet.stores.rtx.extents import Extent
-from limpet.stores.rtx.layout import LATE_SIZE, LOGGED, PART, SLOT
+from limpet.stores.rtx.layout import KEPT, LATE_SIZE, LOGGED, PART, SLOT
 from limpet.stores.rtx.log import Log
 from limpet.stores.rtx.participant import go_on
 from limpet.stores.rtx.participants import give_back
@@ -87,9 +87,9 @@ if TYPE_CHECKING:
 ALIGNED: Final = 15
 """A part begins at a multiple of 16, as an object does."""
 IN_ORDER: Final = 16
-"""So many writes of slots are put in order as they come; more are sorted at the end."""
-KEPT: Final = 64
-"""So many writes are kept for the next transaction."""
+"""So many objects are put in order as they come; more are sorted at the end."""
+SLOTS_IN_ORDER: Final = 256
+"""Likewise of writes of slots."""
 
 
 class Commit(Staged):
@@ -121,7 +121,8 @@ class Commit(Staged):
         self.crowded: list[tuple[Any, bytes, int]] = []
         """For which key of which store there is no room, and in which subtable."""
         self.participants: list[Participant] = []
-        """Extents, TXObjs in the order of addresses, parts in that of memory nodes."""
+        """Extents, TXObjs in the order of addresses, parts in that of memory nodes; or those of an
+        earlier transaction, until `run`."""
         super().__init__(pool)
 
     def begin(self, link: int) -> None:
@@ -131,7 +132,7 @@ class Commit(Staged):
             self._rests = False
             self.link = link
             return
-        if self.participants:
+        if len(self.participants) > KEPT or self.extents or self.dropped:
             self.participants = []
         if len(self.objects) > KEPT:
             del self.objects[KEPT:]
@@ -188,19 +189,31 @@ class Commit(Staged):
 
     def write_slot(self, write: SlotWrite) -> None:
         """Stage what becomes of a slot: `write`, which `next_write` gave."""
-        place = self.count
-        if place < IN_ORDER:
-            while place:
-                other = self.writes[place - 1]
-                if other.slot < write.slot:
-                    break
-                self.writes[place] = other
-                place -= 1
-            self.writes[place] = write
+        if self.count < SLOTS_IN_ORDER:
+            place = self._place_in_order(write.slot)
+            if place < self.count:
+                del self.writes[self.count]
+                self.writes.insert(place, write)
         self.count += 1
         self.inserts += write.inserts
         if self._taken is not None:
             self._taken.add(write.slot)
+
+    def _place_in_order(self, slot: int) -> int:
+        """Where a write of this slot belongs among those that are staged."""
+        first, end = 0, self.count
+        if end:
+            last = self.writes[end - 1]
+            if last.slot < slot:
+                return end
+        while first < end:
+            middle = (first + end) >> 1
+            other = self.writes[middle]
+            if other.slot < slot:
+                first = middle + 1
+            else:
+                end = middle
+        return first
 
     def taken(self) -> set[int]:
         """The slots that are written."""
@@ -368,7 +381,7 @@ class Commit(Staged):
             self.log = Log(self.locks, reference)
         else:
             self.log.be(self.locks, reference)
-        self.log.begin(state, self.link, in_journal)
+        self.log.begin(state, self.link, in_journal, self.participants)
         return self.log
 
     def _prepare(self, log: Log) -> bool:
@@ -403,6 +416,12 @@ class Commit(Staged):
         if reads is None:
             return True
         if reads.count:
+            held = 0
+            for index in range(self.count):
+                write = self.writes[index]
+                held += write.read is not None
+            if held == reads.count and not reads.objects_count and reads.missing is None:
+                return True  # it holds the slots of all keys
             for index in range(reads.count):
                 read = reads.keys[index]
                 read.held = False
@@ -461,7 +480,7 @@ class Commit(Staged):
             self._join_objects()
         if not self.count:
             return self._usual_size(log_size(len(participants)))
-        if self.count > IN_ORDER:
+        if self.count > SLOTS_IN_ORDER:
             self.writes[: self.count] = sorted(self.writes[: self.count], key=slot_of)
         parts = begin = most = inside = 0
         log_node = self._log_node()

@@ -19,6 +19,7 @@ cdef int FULL
 cdef int NO_MEMORY
 cdef int SPARED_BLOCKS
 
+@cython.freelist(8)
 cdef class Transaction:
     cdef readonly object _pool
     cdef readonly read_sets.Reads _reads

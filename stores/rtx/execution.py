@@ -245,12 +245,13 @@ class Transaction:
         return self._first_use(store)
 
     def _first_use(self, store: Any) -> Used:
-        if not getattr(store, "transactional", False):
+        known: Any = getattr(store, "tx_keys", None)
+        if not isinstance(known, TxKeys):
             raise ParameterError(
                 f"{store!r} takes part in no transactions; stores of the kinds rtx-sherman and "
                 "rtx-race do"
             )
-        keys: TxKeys = store.tx_keys
+        keys = known
         if keys.store.pool is not self._pool:
             raise ParameterError(
                 f"{store!r} was opened by another pool handle than the transaction's"

@@ -74,5 +74,7 @@ ROUND: Final = 8
 UNKNOWN: Final = (1 << 64) - 1
 """In place of a sum of changes (changes.py): a client is in the midst of one."""
 
+KEPT: Final = 64
+"""So many reads, and writes, of a transaction are kept to be used again by the next one."""
 DRIFT_US: Final = 8000
 EACH_US: Final = 100

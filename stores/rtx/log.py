@@ -73,7 +73,7 @@ them is lost in the midst of it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from limpet.shm.errors import NodeFailed
 from limpet.stores.entry_log import EntryLog
@@ -128,8 +128,10 @@ class Log(EntryLog):
         """Of the log's owner: whether it has decided that the transaction commits."""
         self.is_there = False
         """Of the log's owner: whether the client journal names it as a log."""
+        self.count = 0
+        """Of the log's owner: how many entries it has noted."""
         self.written = 0
-        """Of the log's owner: how many of the entries that it has noted are in the log."""
+        """Of the log's owner: how many of these are in the log."""
         self.end = 0
         """Of the log's owner: so many words of its image it has."""
         self.in_journal = False
@@ -141,36 +143,35 @@ class Log(EntryLog):
 
     # ---- the owner's ----------------------------------------------------------------------------
 
-    def begin(self, state: int, link: int, in_journal: bool) -> None:
+    def begin(self, state: int, link: int, in_journal: bool, entries: list[Any]) -> None:
         """Begin the log of the transaction with this lock state. It is the first in the client
-        journal, and may be there already; `link` is to name its store there."""
+        journal, and may be there already; `link` is to name its store there. `entries`: all that
+        are noted, and perhaps some of which nothing is new and nothing is locked."""
         self.lock_state = state
         self.link = link
         self.in_journal = in_journal
-        self.noted = []
-        words = self.locks.words
-        words[OWNER >> 3] = state
-        words[STATE >> 3] = INIT
-        words[LEASE >> 3] = 0
+        self.noted = entries
+        locks = self.locks
+        locks.words[OWNER >> 3] = state
+        locks.words[STATE >> 3] = INIT
         self.end = HEADER
 
     def note(self, entry: Entry) -> None:
         """Append an entry. It is in the log itself after `write_down`, or at once, if that was done:
         then the objects allocated for it are in the client journal until here."""
-        assert self.noted is not None
-        index = len(self.noted)
+        index = self.count
         place = HEADER + ENTRY * (index - self.written)
         if place > WORDS - ENTRY:
             self._write_noted()
             place = HEADER
-        words = self.locks.words
-        words[place] = entry.at
-        words[place + 1] = entry.old
-        words[place + 2] = entry.new
+        locks = self.locks
+        locks.words[place] = entry.at
+        locks.words[place + 1] = entry.old
+        locks.words[place + 2] = entry.new
         if self.end < place + ENTRY:
             self.end = place + ENTRY
         entry.place = self.at + ENTRIES + ENTRY_SIZE * index
-        self.noted.append(entry)
+        self.count = index + 1
         if self.is_there:
             self._write_noted()
             # ORDER: the entries before the count.
@@ -199,29 +200,27 @@ class Log(EntryLog):
 
     def _write_noted(self) -> None:
         """Write what is noted and not in the log yet, without the count."""
-        assert self.noted is not None
-        words, more = self.locks.words, len(self.noted) - self.written
+        locks, more = self.locks, self.count - self.written
         if self.written:
             at = self.at + ENTRIES + ENTRY_SIZE * self.written
-            self.endpoint.write_words(at, words, ENTRY * more, HEADER)
+            self.endpoint.write_words(at, locks.words, ENTRY * more, HEADER)
         else:
-            self.endpoint.write_words(self.at, words, self.end)
+            self.endpoint.write_words(self.at, locks.words, self.end)
         self.written += more
         self.end = HEADER
 
     def write_down(self, objects: int) -> None:
         """Write all that is noted, and have the client journal name the log. `objects`: for so many
         its lease is."""
-        assert self.noted is not None
-        endpoint, words, count = self.endpoint, self.locks.words, len(self.noted)
-        lease = self.locks.lease(objects)
+        endpoint, locks, count = self.endpoint, self.locks, self.count
+        lease = locks.lease(objects)
         if self.written:
             self._write_noted()
             endpoint.store_two(self.at + LEASE, lease, self.at + COUNT, count)
         else:
-            words[LEASE >> 3] = lease
-            words[COUNT >> 3] = count
-            endpoint.write_words(self.at, words, self.end)
+            locks.words[LEASE >> 3] = lease
+            locks.words[COUNT >> 3] = count
+            endpoint.write_words(self.at, locks.words, self.end)
             self.written = count
             self.end = HEADER
         # ORDER: it is one before the client journal says so.

@@ -60,12 +60,12 @@ cdef class Part(Participant):
     @cython.locals(base=Py_ssize_t)
     cpdef bint reserve(self, Log log, Allocator allocator) except -1
     @cython.locals(
-        write=SlotWrite, index=Py_ssize_t, place=Py_ssize_t, count=Py_ssize_t, words=u64[::1],
+        locks=LLLocks, write=SlotWrite, index=Py_ssize_t, place=Py_ssize_t, count=Py_ssize_t,
         reference=u64, written=Py_ssize_t,
     )
     cdef bint _name(self, Log log, Allocator allocator, Py_ssize_t base) except -1
-    @cython.locals(at=u64)
-    cdef int _write_down(self, u64[::1] words, Py_ssize_t first, Py_ssize_t end) except -1
+    @cython.locals(endpoint=Endpoint, locks=LLLocks, at=u64)
+    cdef int _write_down(self, Py_ssize_t first, Py_ssize_t end) except -1
     @cython.locals(write=SlotWrite, index=Py_ssize_t)
     cpdef bint prepare(self, Log log, Allocator allocator) except -1
     @cython.locals(reference=u64, entry=u64)

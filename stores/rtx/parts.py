@@ -170,11 +170,11 @@ class Part(Participant):
         assert self.writes is not None
         self.reference = self.new
         self.address = self.new & ADDRESS_MASK
-        words = log.locks.words
+        locks = self.locks
         count = self.end - self.begin
-        words[base] = log.reference
-        words[base + 1] = log.lock_state
-        words[base + 2] = count
+        locks.words[base] = log.reference
+        locks.words[base + 1] = log.lock_state
+        locks.words[base + 2] = count
         place = base + HEADER
         written = 0
         for index in range(count):
@@ -186,12 +186,12 @@ class Part(Participant):
                 if not reference:
                     return False
                 write.take(reference)
-            words[place] = write.slot
-            words[place + 1] = write.old
-            words[place + 2] = write.new
+            locks.words[place] = write.slot
+            locks.words[place + 1] = write.old
+            locks.words[place + 2] = write.new
             place += ENTRY
             if base == WORDS and (index + 1 == count or index + 1 - written == AT_ONCE_MAX):
-                self._write_down(words, written, index + 1)
+                self._write_down(written, index + 1)
                 written = index + 1
                 place = base + HEADER
         self.written = count
@@ -199,14 +199,15 @@ class Part(Participant):
         log.note(self)
         return True
 
-    def _write_down(self, words: Any, first: int, end: int) -> None:
-        """Write entries that are in `words` behind the header's place at WORDS; the header with the
-        first."""
+    def _write_down(self, first: int, end: int) -> None:
+        """Write entries that are in `locks.words` behind the header's place at WORDS; the header
+        with the first."""
+        endpoint, locks = self.endpoint, self.locks
         if first:
             at = self.address + PART_ENTRIES + ENTRY_SIZE * first
-            self.endpoint.write_words(at, words, ENTRY * (end - first), WORDS + HEADER)
+            endpoint.write_words(at, locks.words, ENTRY * (end - first), WORDS + HEADER)
         else:
-            self.endpoint.write_words(self.address, words, HEADER + ENTRY * end, WORDS)
+            endpoint.write_words(self.address, locks.words, HEADER + ENTRY * end, WORDS)
 
     def prepare(self, log: Log, allocator: Any) -> bool:
         """Write the pairs for its slots; False: there is no memory ready."""

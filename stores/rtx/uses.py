@@ -11,14 +11,13 @@ client has changed its leaf (reads.py), or when it is read anew for the next att
 from __future__ import annotations
 
 import functools
-from typing import Any, Final
+from typing import Any
 
 from limpet.stores.rtx.cut import Item, Look
+from limpet.stores.rtx.layout import KEPT
 from limpet.stores.rtx.pending import PendingWrites
 from limpet.stores.rtx.reads import CHANGED, ObjectRead, Reads, TxKeys, Visitor
 
-KEPT: Final = 64
-"""So many reads of keys are kept for the next transaction."""
 
 
 class Used:

@@ -10,7 +10,6 @@ from kit.mutants.rtx import (
     APPLIES_FIRST,
     COUNTED_LATE,
     CUT_WITHOUT_LOCKS,
-    FORGETS_FIRST,
     FREES_NEW,
     KEEPS_OLD,
     MILLISECOND,
@@ -21,6 +20,7 @@ from kit.mutants.rtx import (
     READS_TORN,
     RENEWED_UNSEEN,
     UNCHANGED,
+    USED_FIRST,
     Mutant,
     in_force,
 )
@@ -168,7 +168,7 @@ MUTANTS = (
     (RENEWED_UNSEEN, "cab|cba|", "order"),
     (COUNTED_LATE, "mab mab|s s|", "order"),
     (APPLIES_FIRST, "mab mab|mab mbc|mab", ""),
-    (FORGETS_FIRST, "mab mab|mab mbc|mab", "leaked"),
+    (USED_FIRST, "mab mab|mab mbc|mab", "leaked"),
     (FREES_NEW, "mab mab|mab mbc|mab", ""),
     (CUT_WITHOUT_LOCKS, READERS, ""),
 )
