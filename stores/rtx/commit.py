@@ -387,7 +387,8 @@ class Commit(Staged):
     def _prepare(self, log: Log) -> bool:
         """Line 1: write the log, and all new data; False: there is no memory ready."""
         allocator = self.allocator
-        allocator.begin_batch()
+        if not allocator.is_coherent:
+            allocator.begin_batch()  # else `_open` has done it
         for count, participant in enumerate(self.participants, 1):
             go_on(self.membership, count)
             if not participant.reserve(log, allocator):

@@ -60,9 +60,9 @@ journal, which is decided, if it was not, carried out, and its memory given back
 it names may be clear still: to free that changes nothing. Its memory is not used again meanwhile,
 as a block of a dead client has a grace period before it is given out (shm/alloc/blocks.py).
 
-An object that takes a whole block, or more than LATE_SIZE bytes, comes late: after 3 it is
-allocated, into the client journal, and written; then the log names it, each entry before the count
-that makes it one, and it leaves the client journal.
+An object of more than LATE_SIZE bytes, or an extent, comes late: after 3 it is allocated, into the
+client journal, and written; then the log names it, each entry before the count that makes it one,
+and it leaves the client journal.
 
 A participant on a lost memory node is passed over. If that is the log's node, which is that of its
 first object, and the owner does not go on, then no client knows what was decided for objects on
@@ -157,8 +157,8 @@ class Log(EntryLog):
         self.end = HEADER
 
     def note(self, entry: Entry) -> None:
-        """Append an entry. It is in the log itself after `write_down`, or at once, if that was done:
-        then the objects allocated for it are in the client journal until here."""
+        """Append an entry. It is in the log itself after `write_down`; or at once, if that was
+        done: then the objects allocated for it are in the client journal until here."""
         index = self.count
         place = HEADER + ENTRY * (index - self.written)
         if place > WORDS - ENTRY:

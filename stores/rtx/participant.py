@@ -36,13 +36,14 @@ if TYPE_CHECKING:
 
 
 STRIDE: Final = 64
-"""After so many keys or objects a client shows again that it does not stand still."""
+"""A power of two: after so many keys or objects a client shows again that it does not stand
+still."""
 
 
 def go_on(membership: Any, count: int) -> None:
     """Show now and then, as `count` goes up, that this client is at work: a client that needs
     memory which our pin keeps from being used again would have us ended."""
-    if not count % STRIDE:
+    if not count & STRIDE - 1:
         membership.progress()
 
 

@@ -22,9 +22,10 @@ Held slot
     bits 1-3    HELD, as which no reference has them (words.py)
     bit 0       0
 
-The part is written before its first slot is held, but for the words of large pairs, which come late
-(log.py), before that, too. It is freed with the log, when no slot is held any more. So whoever meets a held slot, and was pinned before, may read both, and no word of a held
-slot comes again meanwhile: CASes that expect it succeed once.
+The part is written whole before its first slot is held; the words after of large pairs are written
+last, as these come late (log.py). It is freed with the log, when none is held any more. So whoever
+meets a held slot, and was pinned before, may read both, and no word of a held slot comes again
+meanwhile: CASes that expect it succeed once.
 
 The meaning of a held slot: while the log is INIT, no client can say: the transaction may have
 validated already, and what it has read be changed since. Once it is DOING or DONE, the word after,

@@ -19,7 +19,6 @@ from limpet.stores.rtx.pending import PendingWrites
 from limpet.stores.rtx.reads import CHANGED, ObjectRead, Reads, TxKeys, Visitor
 
 
-
 class Used:
     """A store that a transaction uses."""
 
