@@ -34,6 +34,8 @@ class Used:
         self.deletes = False
         """Whether a key may be deleted there."""
         self.store: Any = None
+        self.following: Used | None = None
+        """The store that the same transaction has used first after this one."""
         self.others: list[Any] | None = None
         """Other handles of the same store that it uses."""
         self.reads: Any = None
@@ -43,6 +45,7 @@ class Used:
     def begin(self, store: Any) -> None:
         """Be the notes of a transaction that uses this handle of the store."""
         self.store = store
+        self.following = None
 
     def end(self) -> None:
         """Forget all of a transaction that is over."""
@@ -55,7 +58,7 @@ class Used:
         if self.written.count:
             self.written.clear()
         self.deletes = False
-        self.store = self.others = None
+        self.store = self.others = self.following = None
         self.keys.give_use(self)
 
     def next_reading(self) -> Reading:

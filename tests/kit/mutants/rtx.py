@@ -164,6 +164,16 @@ def names_it_first(write_down: Any) -> Any:
     return run
 
 
+def forgets_first(note_late: Any) -> Any:
+    """An object that comes late leaves the client journal before the log names it."""
+
+    def run(self: Any, entry: Any) -> None:
+        self.client.drop_from(1)
+        note_late(self, entry)
+
+    return run
+
+
 def uses_at_once(reserve: Any) -> Any:
     """New data is in use before the client journal names the log."""
 
@@ -427,6 +437,15 @@ COUNTED_LATE: Final = Mutant(
 NAMED_FIRST: Final = Mutant(
     "log-is-named-as-one-before-it-is-written",
     (Change(LOG, "Log.write_down", names_it_first),),
+)
+ALL_LATE: Final = Mutant(
+    "all-new-data-comes-late",
+    tuple(replaced(f"rtx/{each}", "LATE_SIZE", 64) for each in ("tx_object", "parts", "commit")),
+)
+"""As large objects do; nothing is bad about it."""
+FORGETS_FIRST: Final = Mutant(
+    "what-comes-late-leaves-the-journal-before-the-log-names-it",
+    (*ALL_LATE.changes, Change(LOG, "Log.note_late", forgets_first)),
 )
 USED_FIRST: Final = Mutant(
     "what-a-log-is-to-name-is-in-use-before-the-journal-has-the-log",
