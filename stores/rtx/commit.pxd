@@ -49,6 +49,7 @@ cdef class Commit(Staged):
     cdef Staging _staging
     cdef public list crowded
     cdef public list participants
+    cdef Py_ssize_t joined
 
     cpdef int serve(self, LLLocks locks, reads) except -1
     cpdef int rest(self) except -1
@@ -102,15 +103,16 @@ cdef class Commit(Staged):
     cpdef int _end_without(self, u64 state, bint committed) except -1
     @cython.locals(
         size=u64, most=Py_ssize_t,
-        participants=list, parts=Py_ssize_t, begin=Py_ssize_t, end=Py_ssize_t, write=SlotWrite,
+        parts=Py_ssize_t, begin=Py_ssize_t, end=Py_ssize_t, write=SlotWrite,
         inside=Py_ssize_t, node=u64, log_node=u64, offset=u64, part=Part, index=Py_ssize_t,
     )
     cpdef u64 _join(self) except 0
     @cython.locals(leaf=u64, reference=u64, link_address=u64)
     cdef int _join_extents(self) except -1
+    cdef int _add(self, Participant participant) except -1
     @cython.locals(
         used=Py_ssize_t, first=Py_ssize_t, index=Py_ssize_t, place=Py_ssize_t, node=StagedNode,
-        made=TXObj, other=Participant,
+        made=TXObj, other=Participant, objects=list,
     )
     cdef int _join_objects(self) except -1
     @cython.locals(node=u64, end=Py_ssize_t, write=SlotWrite)

@@ -123,6 +123,8 @@ class Commit(Staged):
         self.participants: list[Participant] = []
         """Extents, TXObjs in the order of addresses, parts in that of memory nodes; or those of an
         earlier transaction, until `run`."""
+        self.joined = 0
+        """How many of them there are, while `run` puts them there."""
         super().__init__(pool)
 
     def begin(self, link: int) -> None:
@@ -474,13 +476,15 @@ class Commit(Staged):
 
     def _join(self) -> int:
         """Make the participants of what is staged; bytes of the log, and of each part."""
-        participants = self.participants = []
+        self.joined = 0
         if self.extents or self.dropped:
             self._join_extents()
         if self.changed:
             self._join_objects()
         if not self.count:
-            return self._usual_size(log_size(len(participants)))
+            if self.joined < len(self.participants):
+                del self.participants[self.joined :]
+            return self._usual_size(log_size(self.joined))
         if self.count > SLOTS_IN_ORDER:
             self.writes[: self.count] = sorted(self.writes[: self.count], key=slot_of)
         parts = begin = most = inside = 0
@@ -497,10 +501,12 @@ class Commit(Staged):
                 self.parts.append(self.new_part())
             part = self.parts[parts]
             part.stage(node, self.writes, begin, end, self.membership)
-            participants.append(part)
+            self._add(part)
             parts += 1
             begin = end
-        size = log_size(len(participants))
+        if self.joined < len(self.participants):
+            del self.participants[self.joined :]
+        size = log_size(self.joined)
         offset = size + ALIGNED & ~ALIGNED
         if inside:
             size = offset + part_size(inside)
@@ -513,14 +519,22 @@ class Commit(Staged):
     def _join_extents(self) -> None:
         for staging, leaf, key, value in self.extents:
             pair = (key, value)
-            self.participants.append(Extent(0, 0, staging.store.link, staging, leaf, pair))
+            self._add(Extent(0, 0, staging.store.link, staging, leaf, pair))
         for reference, link_address in self.dropped.items():
-            self.participants.append(Extent(reference, 0, link_address))
+            self._add(Extent(reference, 0, link_address))
+
+    def _add(self, participant: Participant) -> None:
+        """Add a participant, in the place of one of an earlier transaction if there is one."""
+        if self.joined < len(self.participants):
+            self.participants[self.joined] = participant
+        else:
+            self.participants.append(participant)
+        self.joined += 1
 
     def _join_objects(self) -> None:
         """Make participants of the objects that are written, in the order of addresses."""
         used = 0
-        first = len(self.participants)
+        first = self.joined
         for index in range(self.nodes_count):
             node = self.nodes[index]
             if not node.written:
@@ -529,9 +543,9 @@ class Commit(Staged):
                 self.objects.append(TXObj.__new__(TXObj))
             made = self.objects[used]
             made.stage(self.locks, node.at, node.version, node.page, node.size)
-            self.participants.append(made)
+            self._add(made)
             used += 1
-            place = len(self.participants) - 1
+            place = self.joined - 1
             if used <= IN_ORDER:
                 while place > first:
                     other = self.participants[place - 1]
@@ -541,7 +555,8 @@ class Commit(Staged):
                     place -= 1
                 self.participants[place] = made
         if used > IN_ORDER:
-            self.participants[first:] = sorted(self.participants[first:], key=address_of)
+            objects = sorted(self.participants[first : self.joined], key=address_of)
+            self.participants[first : self.joined] = objects
 
     def _end_of_part(self, begin: int) -> int:
         """Where the writes end that are on one memory node with that one; slots in the order of
