@@ -124,7 +124,7 @@ _MAJORITIES: Final = FaultProfile(
     not_met=OF_OTHERS | OF_GROWTH,
 )
 OF_LOGS: Final = frozenset({
-    "noted", "published", "locked", "decided", "installing", "releasing", "over",
+    "noted", "written", "published", "locked", "decided", "installing", "releasing", "over",
     "aborted", "taken-over", "copied",
 })  # fmt: skip
 """Named crash points of transactions with a log, which single operations seldom need, and of a

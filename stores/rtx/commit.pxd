@@ -1,5 +1,6 @@
 cimport cython
 
+from limpet.shm.alloc.allocator cimport Allocator
 from limpet.shm.endpoint.verbs cimport u64
 from limpet.stores.entry_log cimport log_size
 from limpet.stores.rtx.abort cimport abort
@@ -20,14 +21,15 @@ cdef int AGAIN
 cdef u64 ALIGNED
 cdef int DONE
 cdef Py_ssize_t IN_ORDER
-cdef int JOURNAL_MOST
 cdef Py_ssize_t KEPT
+cdef u64 LATE_SIZE
 cdef u64 LOGGED
 cdef int NODE_SHIFT
 cdef int NO_MEMORY
 cdef u64 PART
 cdef u64 REFERENCE_MASK
 cdef u64 SLOT
+cdef Py_ssize_t SLOTS_IN_ORDER
 
 cdef class Commit(Staged):
     cdef readonly LLLocks locks
@@ -47,6 +49,7 @@ cdef class Commit(Staged):
     cdef Staging _staging
     cdef public list crowded
     cdef public list participants
+    cdef Py_ssize_t joined
 
     cpdef int serve(self, LLLocks locks, reads) except -1
     cpdef int rest(self) except -1
@@ -57,8 +60,12 @@ cdef class Commit(Staged):
     cpdef int meet(self, store, bytes key, u64 at) except -1
     cpdef int go_on(self, u64 count) except -1
     cpdef SlotWrite next_write(self)
-    @cython.locals(place=Py_ssize_t, other=SlotWrite)
+    @cython.locals(place=Py_ssize_t)
     cpdef int write_slot(self, SlotWrite write) except -1
+    @cython.locals(
+        first=Py_ssize_t, end=Py_ssize_t, middle=Py_ssize_t, last=SlotWrite, other=SlotWrite
+    )
+    cdef Py_ssize_t _place_in_order(self, u64 slot) except -1
     @cython.locals(write=SlotWrite)
     cpdef set taken(self)
     @cython.locals(reads=Reads)
@@ -79,15 +86,15 @@ cdef class Commit(Staged):
     @cython.locals(reads=Reads, index=Py_ssize_t, node=StagedNode, read=ObjectRead)
     cdef bint _is_as_read(self) except -1
     cdef int _lock_and_validate(self, Log log, u64 state) except -1
-    @cython.locals(reference=u64)
+    @cython.locals(coherent=Allocator, in_journal=bint, reference=u64)
     cdef Log _open(self, u64 state, u64 size)
-    @cython.locals(count=u64, participant=Participant)
+    @cython.locals(allocator=Allocator, count=u64, participant=Participant)
     cdef bint _prepare(self, Log log) except -1
     @cython.locals(count=u64, participant=Participant)
     cpdef bint _lock_all(self, u64 state) except -1
     @cython.locals(
         reads=Reads, read=KeyRead, write=SlotWrite, index=Py_ssize_t, node=StagedNode,
-        other=ObjectRead,
+        other=ObjectRead, held=Py_ssize_t,
     )
     cpdef bint validate(self) except -1
     @cython.locals(participant=Participant)
@@ -96,15 +103,16 @@ cdef class Commit(Staged):
     cpdef int _end_without(self, u64 state, bint committed) except -1
     @cython.locals(
         size=u64, most=Py_ssize_t,
-        participants=list, parts=Py_ssize_t, begin=Py_ssize_t, end=Py_ssize_t, write=SlotWrite,
+        parts=Py_ssize_t, begin=Py_ssize_t, end=Py_ssize_t, write=SlotWrite,
         inside=Py_ssize_t, node=u64, log_node=u64, offset=u64, part=Part, index=Py_ssize_t,
     )
     cpdef u64 _join(self) except 0
     @cython.locals(leaf=u64, reference=u64, link_address=u64)
     cdef int _join_extents(self) except -1
+    cdef int _add(self, Participant participant) except -1
     @cython.locals(
         used=Py_ssize_t, first=Py_ssize_t, index=Py_ssize_t, place=Py_ssize_t, node=StagedNode,
-        made=TXObj, other=Participant,
+        made=TXObj, other=Participant, objects=list,
     )
     cdef int _join_objects(self) except -1
     @cython.locals(node=u64, end=Py_ssize_t, write=SlotWrite)

@@ -22,8 +22,8 @@ names lines 1, 2, 4, 5-6, 11-12, 14 and 17-24:
 
 Here, with a participant (participant.py) in the place of each object:
 
-    line 1        `_prepare`: new data of each participant, and the log that names it (log.py)
-    line 2        `Log.publish`: with the lease, the log can be found
+    line 1        `_prepare`: the log, and then the new data that it names (log.py)
+    line 2        `Log.write_down` and `Log.publish`: with the lease, the log can be found
     lines 3-4     `_lock_all`: TXObjs in the order of addresses, then slots of hash indexes
     lines 8-10    `validate` (reads.py): each object that was only read has the lock word and the
                   pointer that it had, so it is not locked, or without a log, when its pointer
@@ -42,8 +42,8 @@ So all that was read was true at one moment, after line 3 and before line 14, an
 follows from it; hence transactions are strictly serialisable, with gets (sherman/trees.py,
 race/hash_store.py) among them: a get of what is written waits from line 3 until line 14.
 
-A kill leaves behind, where the log is in the client journal from its first word on:
-    before line 3     new data in the log, or in the client journal: freed
+A kill leaves behind, where the client journal names the log before what that names is in use:
+    before line 3     nothing; or new data in the log, or in the client journal: freed
     lines 3-13        some objects are locked, some slots held, the log INIT: aborted by the client
                       that meets them when the lease is over, or recovers the dead one
     line 14           some objects and slots are new, others locked or held, the log DOING: carried
@@ -64,7 +64,7 @@ from limpet.shm.errors import NodeFailed
 from limpet.stores.entry_log import log_size
 from limpet.stores.rtx.abort import abort
 from limpet.stores.rtx.extents import Extent
-from limpet.stores.rtx.layout import LOGGED, PART, SLOT
+from limpet.stores.rtx.layout import KEPT, LATE_SIZE, LOGGED, PART, SLOT
 from limpet.stores.rtx.log import Log
 from limpet.stores.rtx.participant import go_on
 from limpet.stores.rtx.participants import give_back
@@ -86,13 +86,10 @@ if TYPE_CHECKING:
 
 ALIGNED: Final = 15
 """A part begins at a multiple of 16, as an object does."""
-JOURNAL_MOST: Final = 4
-"""So many objects are in the client journal at most when a participant is prepared, which adds no
-more than AT_ONCE_MAX, and its own."""
 IN_ORDER: Final = 16
-"""So many writes of slots are put in order as they come; more are sorted at the end."""
-KEPT: Final = 64
-"""So many writes are kept for the next transaction."""
+"""So many objects are put in order as they come; more are sorted at the end."""
+SLOTS_IN_ORDER: Final = 256
+"""Likewise of writes of slots."""
 
 
 class Commit(Staged):
@@ -124,7 +121,10 @@ class Commit(Staged):
         self.crowded: list[tuple[Any, bytes, int]] = []
         """For which key of which store there is no room, and in which subtable."""
         self.participants: list[Participant] = []
-        """Extents, TXObjs in the order of addresses, parts in that of memory nodes."""
+        """Extents, TXObjs in the order of addresses, parts in that of memory nodes; or those of an
+        earlier transaction, until `run`."""
+        self.joined = 0
+        """How many of them there are, while `run` puts them there."""
         super().__init__(pool)
 
     def begin(self, link: int) -> None:
@@ -134,7 +134,7 @@ class Commit(Staged):
             self._rests = False
             self.link = link
             return
-        if self.participants:
+        if len(self.participants) > KEPT or self.extents or self.dropped:
             self.participants = []
         if len(self.objects) > KEPT:
             del self.objects[KEPT:]
@@ -191,19 +191,31 @@ class Commit(Staged):
 
     def write_slot(self, write: SlotWrite) -> None:
         """Stage what becomes of a slot: `write`, which `next_write` gave."""
-        place = self.count
-        if place < IN_ORDER:
-            while place:
-                other = self.writes[place - 1]
-                if other.slot < write.slot:
-                    break
-                self.writes[place] = other
-                place -= 1
-            self.writes[place] = write
+        if self.count < SLOTS_IN_ORDER:
+            place = self._place_in_order(write.slot)
+            if place < self.count:
+                del self.writes[self.count]
+                self.writes.insert(place, write)
         self.count += 1
         self.inserts += write.inserts
         if self._taken is not None:
             self._taken.add(write.slot)
+
+    def _place_in_order(self, slot: int) -> int:
+        """Where a write of this slot belongs among those that are staged."""
+        first, end = 0, self.count
+        if end:
+            last = self.writes[end - 1]
+            if last.slot < slot:
+                return end
+        while first < end:
+            middle = (first + end) >> 1
+            other = self.writes[middle]
+            if other.slot < slot:
+                first = middle + 1
+            else:
+                end = middle
+        return first
 
     def taken(self) -> set[int]:
         """The slots that are written."""
@@ -358,23 +370,36 @@ class Commit(Staged):
 
     def _open(self, state: int, size: int) -> Log | None:
         """Begin to write the log, of `size` bytes; None: there is no memory ready."""
-        reference = self.allocator.coherent().allocate(self._log_node(), size, 1)
+        coherent = self.allocator.coherent()
+        coherent.begin_batch()
+        in_journal = size > LATE_SIZE
+        if in_journal:
+            reference = coherent.allocate(self._log_node(), size, 1)
+        else:
+            reference = coherent.next_object(self._log_node(), size, 1)
         if not reference:
             return None
         if self.log is None:
             self.log = Log(self.locks, reference)
         else:
             self.log.be(self.locks, reference)
-        self.log.begin(state, self.link)
+        self.log.begin(state, self.link, in_journal, self.participants)
         return self.log
 
     def _prepare(self, log: Log) -> bool:
-        """Line 1: write all new data, and the log; False: there is no memory ready."""
+        """Line 1: write the log, and all new data; False: there is no memory ready."""
+        allocator = self.allocator
+        if not allocator.is_coherent:
+            allocator.begin_batch()  # else `_open` has done it
         for count, participant in enumerate(self.participants, 1):
             go_on(self.membership, count)
-            if self.client.held > JOURNAL_MOST:
-                log.write_down()
-            if not participant.prepare(log, self.allocator):
+            if not participant.reserve(log, allocator):
+                return False
+        log.write_down(self.changed + self.count + self.effort)
+        for count, participant in enumerate(self.participants, 1):
+            go_on(self.membership, count)
+            if not participant.prepare(log, allocator):
+                log.give_up()
                 return False
         return True
 
@@ -394,6 +419,12 @@ class Commit(Staged):
         if reads is None:
             return True
         if reads.count:
+            held = 0
+            for index in range(self.count):
+                write = self.writes[index]
+                held += write.read is not None
+            if held == reads.count and not reads.objects_count and reads.missing is None:
+                return True  # it holds the slots of all keys
             for index in range(reads.count):
                 read = reads.keys[index]
                 read.held = False
@@ -445,14 +476,16 @@ class Commit(Staged):
 
     def _join(self) -> int:
         """Make the participants of what is staged; bytes of the log, and of each part."""
-        participants = self.participants = []
+        self.joined = 0
         if self.extents or self.dropped:
             self._join_extents()
         if self.changed:
             self._join_objects()
         if not self.count:
-            return self._usual_size(log_size(len(participants)))
-        if self.count > IN_ORDER:
+            if self.joined < len(self.participants):
+                del self.participants[self.joined :]
+            return self._usual_size(log_size(self.joined))
+        if self.count > SLOTS_IN_ORDER:
             self.writes[: self.count] = sorted(self.writes[: self.count], key=slot_of)
         parts = begin = most = inside = 0
         log_node = self._log_node()
@@ -468,10 +501,12 @@ class Commit(Staged):
                 self.parts.append(self.new_part())
             part = self.parts[parts]
             part.stage(node, self.writes, begin, end, self.membership)
-            participants.append(part)
+            self._add(part)
             parts += 1
             begin = end
-        size = log_size(len(participants))
+        if self.joined < len(self.participants):
+            del self.participants[self.joined :]
+        size = log_size(self.joined)
         offset = size + ALIGNED & ~ALIGNED
         if inside:
             size = offset + part_size(inside)
@@ -484,14 +519,22 @@ class Commit(Staged):
     def _join_extents(self) -> None:
         for staging, leaf, key, value in self.extents:
             pair = (key, value)
-            self.participants.append(Extent(0, 0, staging.store.link, staging, leaf, pair))
+            self._add(Extent(0, 0, staging.store.link, staging, leaf, pair))
         for reference, link_address in self.dropped.items():
-            self.participants.append(Extent(reference, 0, link_address))
+            self._add(Extent(reference, 0, link_address))
+
+    def _add(self, participant: Participant) -> None:
+        """Add a participant, in the place of one of an earlier transaction if there is one."""
+        if self.joined < len(self.participants):
+            self.participants[self.joined] = participant
+        else:
+            self.participants.append(participant)
+        self.joined += 1
 
     def _join_objects(self) -> None:
         """Make participants of the objects that are written, in the order of addresses."""
         used = 0
-        first = len(self.participants)
+        first = self.joined
         for index in range(self.nodes_count):
             node = self.nodes[index]
             if not node.written:
@@ -500,9 +543,9 @@ class Commit(Staged):
                 self.objects.append(TXObj.__new__(TXObj))
             made = self.objects[used]
             made.stage(self.locks, node.at, node.version, node.page, node.size)
-            self.participants.append(made)
+            self._add(made)
             used += 1
-            place = len(self.participants) - 1
+            place = self.joined - 1
             if used <= IN_ORDER:
                 while place > first:
                     other = self.participants[place - 1]
@@ -512,7 +555,8 @@ class Commit(Staged):
                     place -= 1
                 self.participants[place] = made
         if used > IN_ORDER:
-            self.participants[first:] = sorted(self.participants[first:], key=address_of)
+            objects = sorted(self.participants[first : self.joined], key=address_of)
+            self.participants[first : self.joined] = objects
 
     def _end_of_part(self, begin: int) -> int:
         """Where the writes end that are on one memory node with that one; slots in the order of

@@ -99,7 +99,8 @@ class Cut(Commit):
         if not reference:
             return NO_MEMORY, {}
         log = Log(self.locks, reference)
-        log.begin(state, self.link)
+        log.begin(state, self.link, True, [])
+        log.write_down(self.room)
         log.publish(state, self.room)
         # CRASH(published): nothing is locked; recovery aborts it.
         held: dict[int, ObjectRead] = {}
@@ -163,6 +164,8 @@ class Cut(Commit):
     def _lock(self, log: Log, state: int, look: Look, held: dict[int, ObjectRead]) -> bool:
         """Lock the leaf of a look; False: somebody else has it locked."""
         leaf = TXObj(self.locks, look.at, 0, 0)
+        assert log.noted is not None
+        log.noted.append(leaf)
         log.note(leaf)
         for _ in range(TRIES_MAX):
             leaf.version = self.endpoint.load(look.at)

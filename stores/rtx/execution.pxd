@@ -19,6 +19,7 @@ cdef int FULL
 cdef int NO_MEMORY
 cdef int SPARED_BLOCKS
 
+@cython.freelist(8)
 cdef class Transaction:
     cdef readonly object _pool
     cdef readonly read_sets.Reads _reads
@@ -29,7 +30,7 @@ cdef class Transaction:
     cdef list _read_in_trees
     cdef object _handle
     cdef Used _last
-    cdef list _stores
+    cdef Used _used
     cdef list _unfound
     cdef ReadPlace _doomed
     cdef bint _committing
@@ -37,7 +38,7 @@ cdef class Transaction:
 
     @cython.locals(used=Used)
     cdef Used _use(self, store)
-    @cython.locals(found=Used, used=Used, keys=TxKeys)
+    @cython.locals(found=Used, last=Used, used=Used, keys=TxKeys)
     cdef Used _first_use(self, store)
     @cython.locals(used=Used, place=Py_ssize_t, reading=Reading)
     cdef object _get(self, store, bytes key)
@@ -45,7 +46,7 @@ cdef class Transaction:
     cdef dict _present_cut(self)
     cdef object _recall(self, recalled)
     @cython.locals(
-        commit=committing.Commit, outcome=int, used=Used, first=Used, only_deletes=bint,
+        commit=committing.Commit, outcome=int, used=Used, owner=Used, first=Used, only_deletes=bint,
         written=PendingWrites, place=Py_ssize_t,
     )
     cpdef bint commit(self) except -1
@@ -55,11 +56,11 @@ cdef class Transaction:
     cdef int _commit_once(self, committing.Commit commit, Used first) except -1
     @cython.locals(place=Py_ssize_t, key=bytes, staging=Staging, written=PendingWrites)
     cdef int _stage(self, Used used, committing.Commit commit) except -1
-    @cython.locals(used=Used)
+    @cython.locals(used=Used, following=Used)
     cpdef int end(self) except -1
     cpdef bint recalls(self) except -1
     cpdef bint met_while_reading(self) except -1
     cpdef bint is_doomed(self) except -1
 
-@cython.locals(used=Used, puts=Py_ssize_t)
-cdef bint _deletes_only(list written) except -1
+@cython.locals(used=Used)
+cdef bint _deletes_only(Used first) except -1

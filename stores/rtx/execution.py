@@ -86,8 +86,8 @@ class Transaction:
         self._handle: Any = None
         self._last: Used | None = None
         """The handle of a store that it has used last, and the meaning of it."""
-        self._stores: list[Used] = []
-        """All stores that it uses."""
+        self._used: Used | None = None
+        """The first of the stores that it uses; each names the `following` one."""
         self._unfound: list[bytes] | None = None
         """Named objects that were looked for when there was no store of them."""
         self._doomed: ReadPlace | None = None
@@ -238,33 +238,42 @@ class Transaction:
         """A store, and what is to be written to it."""
         if self._over:
             self._refuse_after_end()
-        for used in self._stores:
+        used = self._used
+        while used is not None:
             if used.has(store):
                 self._handle, self._last = store, used
                 return used
+            used = used.following
         return self._first_use(store)
 
     def _first_use(self, store: Any) -> Used:
-        if not getattr(store, "transactional", False):
+        known: Any = getattr(store, "tx_keys", None)
+        if not isinstance(known, TxKeys):
             raise ParameterError(
                 f"{store!r} takes part in no transactions; stores of the kinds rtx-sherman and "
                 "rtx-race do"
             )
-        keys: TxKeys = store.tx_keys
+        keys = known
         if keys.store.pool is not self._pool:
             raise ParameterError(
                 f"{store!r} was opened by another pool handle than the transaction's"
             )
-        found = None
-        for used in self._stores:
+        found = last = None
+        used = self._used
+        while used is not None:
             if used.keys.link == keys.link:
                 found = used
+            last = used
+            used = used.following
         if found is None:
             found = keys.take_use(Used)
             if found is None:
                 found = Used(keys)
             found.begin(store)
-            self._stores.append(found)
+            if last is None:
+                self._used = found
+            else:
+                last.following = found
         elif found.others is None:
             found.others = [store]
         else:
@@ -351,16 +360,17 @@ class Transaction:
         first = self._first_written()
         if first is None:
             return True
-        used = self._stores[0]
-        if type(used.commit) is not Commit:
-            used.commit = Commit(self._pool, first.keys.locks)
+        owner = self._used
+        assert owner is not None
+        if type(owner.commit) is not Commit:
+            owner.commit = Commit(self._pool, first.keys.locks)
         # It is there for the next transaction only if no error ends this one in the midst of it.
-        commit, used.commit = used.commit, None
+        commit, owner.commit = owner.commit, None
         commit.serve(first.keys.locks, self._reads)
         while True:
             outcome = self._commit_once(commit, first)
             if outcome == NO_MEMORY:
-                only_deletes = _deletes_only(self._stores)
+                only_deletes = _deletes_only(first)
                 commit.replenish(0 if only_deletes else SPARED_BLOCKS, only_deletes)
             elif outcome == FULL:
                 for crowded, key, subtable in commit.crowded:
@@ -373,36 +383,42 @@ class Transaction:
                 # Another client has aborted it, as its lease was over.
                 self._doomed = ReadPlace(first.store, first.written.keys[0], 0)
         commit.rest()
-        self._stores[0].commit = commit
+        owner.commit = commit
         if outcome == AGAIN:
             return False
-        for used in self._stores:
+        used: Used | None = owner
+        while used is not None:
             if used.deletes:
                 written = used.written
                 for place in range(written.count):
                     if written.values[place] is None:
                         used.keys.tidy(written.keys[place])
+            used = used.following
         return True
 
     def _first_written(self) -> Used | None:
         """The first store to which something is written; None: there is none."""
-        for used in self._stores:
-            if used.written.count:
-                return used
-        return None
+        used = self._used
+        while used is not None and not used.written.count:
+            used = used.following
+        return used
 
     def _commit_once(self, commit: Commit, first: Used) -> int:
         client = first.store.client
         client.enter()
         try:
-            for used in self._stores:
+            used = self._used
+            while used is not None:
                 used.store.require_there()
+                used = used.following
             commit.begin(first.keys.link)
-            for used in self._stores:
+            used = first
+            while used is not None:
                 if used.written.count:
                     outcome = self._stage(used, commit)
                     if outcome != DONE:
                         return outcome
+                used = used.following
             if commit.is_single():
                 return commit.run_alone()
             if commit.changed or commit.count:
@@ -435,10 +451,14 @@ class Transaction:
                 self._read_in_trees = list(self._reads.looks)
             self._reads.clear()
             self._reads = None
-        for used in self._stores:
+        used = self._used
+        self._used = None
+        while used is not None:
+            following = used.following
             # After a conflict the reads of a tree say how to look again (`looks`).
             if self._doomed is None or not used.ordered:
                 used.end()
+            used = following
 
     def looks(self) -> dict[Item, Look]:
         """How to read again what was read in trees."""
@@ -477,9 +497,11 @@ def _encoded(name: str) -> bytes:
     return name.encode()
 
 
-def _deletes_only(written: list[Used]) -> bool:
-    """Whether nothing but deletes is written."""
-    puts = 0
-    for used in written:
-        puts += used.written.puts()
-    return puts == 0
+def _deletes_only(first: Used) -> bool:
+    """Whether nothing but deletes is written. `first`: the first store that is written to."""
+    used: Used | None = first
+    while used is not None:
+        if used.written.puts():
+            return False
+        used = used.following
+    return True

@@ -17,6 +17,7 @@ cdef class Extent(Participant):
 
     cpdef u64 node(self) except? 255
     cpdef list sizes(self)
+    cpdef bint reserve(self, Log log, Allocator allocator) except -1
     @cython.locals(reference=u64)
     cpdef bint prepare(self, Log log, Allocator allocator) except -1
     @cython.locals(reference=u64)

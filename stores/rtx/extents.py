@@ -44,15 +44,19 @@ class Extent(Participant):
     def sizes(self) -> list[int]:
         return [] if self.old else [self.staging.store.objects.size_of(*self.pair)]
 
-    def prepare(self, log: Log, allocator: Any) -> bool:
+    def reserve(self, log: Log, allocator: Any) -> bool:
         if self.old:
             log.note(self)
+        return True  # a new one comes late
+
+    def prepare(self, log: Log, allocator: Any) -> bool:
+        if self.old:
             return True
         reference: int = self.staging.new_extent(allocator, self.leaf, *self.pair)
         if not reference:
             return False
         self.new = reference
-        log.note(self)
+        log.note_late(self)
         return True
 
     def unlinked(self, committed: bool, found: list[int]) -> None:

@@ -150,11 +150,16 @@ class HashKeys(TxKeys):
 
     def is_writable(self, read: KeyRead) -> bool:
         """Whether a key that was read has the slot and the word that it had, so that it can be
-        written there. Within an operation, in the epoch in which it was read."""
+        written there. Within an operation, in the epoch in which it was read.
+
+        The directory needs no look: a split freezes all slots before it swings the pointer, and in
+        this epoch the memory of a subtable that was split is not used again. So a slot that has its
+        word, not frozen, is one of a subtable that is in use.
+        """
         word = read.word
         if not read.slot or word & HELD_MASK == HELD or word & FROZEN:
             return False
-        return self.stands(read)
+        return self.endpoint.load(read.slot) == word
 
     def note(self, reads: Reads, key: bytes, value: Any) -> bool:
         read = reads.next_key()

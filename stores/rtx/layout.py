@@ -53,8 +53,9 @@ PART_COUNT: Final = 16
 PART_ENTRIES: Final = 24
 """Offsets in a part."""
 AT_ONCE_MAX: Final = 16
-"""So many entries of a part are written at once, with their pairs in the client journal until
-then."""
+"""So many entries of a part are written at once, and so many used bits set or cleared."""
+LATE_SIZE: Final = 4096
+"""A larger object comes late: it is allocated when the log is there that is to name it (log.py)."""
 WORDS: Final = 64
 """So many words of a log are written at once (log.py); of a part, no more than these."""
 COUNT_MAX: Final = 1 << 20
@@ -73,5 +74,7 @@ ROUND: Final = 8
 UNKNOWN: Final = (1 << 64) - 1
 """In place of a sum of changes (changes.py): a client is in the midst of one."""
 
+KEPT: Final = 64
+"""So many reads, and writes, of a transaction are kept to be used again by the next one."""
 DRIFT_US: Final = 8000
 EACH_US: Final = 100

@@ -45,15 +45,24 @@ Memory is given back by the owner when its transaction is DONE, or by whoever re
 objects if it was COMMITTED, else the new ones. Until then the log is in the owner's journal
 (client.py), so its pin keeps both from being used again.
 
-The owner writes a log in few copies, most in one: header, entries, and the part of the log's node,
-from its own image of the first WORDS words (`write_down`). Until then the log is in the client
-journal as an object that is not linked, like the new objects that it is to name, so a kill has all
-of them freed. Only a log that is written whole is named in the client journal as a log. Then it
-names these objects, and they leave the client journal. Entries that do not fit, or come when the
-client journal is nearly full, are written later: each of them before the count that makes it one.
+The log names new objects before they are in use, so the client journal needs one pair for all:
 
-A kill leaves behind: the log in the client journal. It is decided, if it was not, carried out, and
-its memory given back.
+    1   the owner takes memory for the log, and for all that it is to name, from what it has ready
+        in its own blocks; nothing in shared memory says so
+    2   it writes the log: header, entries, and the part of the log's node, from its own image of
+        the first WORDS words, so most logs take one copy
+    3   the client journal names the log as a log (`write_down`)
+    4   it sets the used bits, many at once, and writes the new data (`use`)
+    5   the log can be found (`publish`)
+
+A kill before 3 leaves nothing: the memory was free, and is. After 3 it leaves the log in the client
+journal, which is decided, if it was not, carried out, and its memory given back. A used bit of what
+it names may be clear still: to free that changes nothing. Its memory is not used again meanwhile,
+as a block of a dead client has a grace period before it is given out (shm/alloc/blocks.py).
+
+An object of more than LATE_SIZE bytes, or an extent, comes late: after 3 it is allocated, into the
+client journal, and written; then the log names it, each entry before the count that makes it one,
+and it leaves the client journal.
 
 A participant on a lost memory node is passed over. If that is the log's node, which is that of its
 first object, and the owner does not go on, then no client knows what was decided for objects on
@@ -64,7 +73,7 @@ them is lost in the midst of it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from limpet.shm.errors import NodeFailed
 from limpet.stores.entry_log import EntryLog
@@ -119,86 +128,131 @@ class Log(EntryLog):
         """Of the log's owner: whether it has decided that the transaction commits."""
         self.is_there = False
         """Of the log's owner: whether the client journal names it as a log."""
+        self.count = 0
+        """Of the log's owner: how many entries it has noted."""
         self.written = 0
-        """Of the log's owner: how many of the entries that it has noted are in the log."""
+        """Of the log's owner: how many of these are in the log."""
         self.end = 0
         """Of the log's owner: so many words of its image it has."""
-        self.published = False
+        self.in_journal = False
+        """Of the log's owner: whether its memory was in the client journal from the beginning."""
+        self.late = False
+        """Of the log's owner: whether something was written late, so the lease begins anew."""
         self.left = 0
-        """Of the log's owner: how many objects it is to free."""
+        """Of the log's owner: how many objects it is to take into use, or to free."""
 
     # ---- the owner's ----------------------------------------------------------------------------
 
-    def begin(self, state: int, link: int) -> None:
+    def begin(self, state: int, link: int, in_journal: bool, entries: list[Any]) -> None:
         """Begin the log of the transaction with this lock state. It is the first in the client
-        journal; `link` is to name its store there."""
+        journal, and may be there already; `link` is to name its store there. `entries`: all that
+        are noted, and perhaps some of which nothing is new and nothing is locked."""
         self.lock_state = state
         self.link = link
-        self.noted = []
-        words = self.locks.words
-        words[OWNER >> 3] = state
-        words[STATE >> 3] = INIT
-        words[LEASE >> 3] = 0
+        self.in_journal = in_journal
+        self.noted = entries
+        locks = self.locks
+        locks.words[OWNER >> 3] = state
+        locks.words[STATE >> 3] = INIT
         self.end = HEADER
 
     def note(self, entry: Entry) -> None:
-        """Append an entry. It is in the log itself at the next `write_down`, or at once, if the log
-        is published. The objects allocated for it are in the client journal until then."""
-        assert self.noted is not None
-        index = len(self.noted)
+        """Append an entry. It is in the log itself after `write_down`; or at once, if that was
+        done: then the objects allocated for it are in the client journal until here."""
+        index = self.count
         place = HEADER + ENTRY * (index - self.written)
         if place > WORDS - ENTRY:
-            self.write_down()
+            self._write_noted()
             place = HEADER
-        words = self.locks.words
-        words[place] = entry.at
-        words[place + 1] = entry.old
-        words[place + 2] = entry.new
-        self.end = max(self.end, place + ENTRY)
+        locks = self.locks
+        locks.words[place] = entry.at
+        locks.words[place + 1] = entry.old
+        locks.words[place + 2] = entry.new
+        if self.end < place + ENTRY:
+            self.end = place + ENTRY
         entry.place = self.at + ENTRIES + ENTRY_SIZE * index
-        self.noted.append(entry)
-        if self.published:
-            self.write_down()
+        self.count = index + 1
+        if self.is_there:
+            self._write_noted()
+            # ORDER: the entries before the count.
+            self.endpoint.store(self.at + COUNT, index + 1)
+
+    def note_late(self, entry: Entry) -> None:
+        """The same, when the log is there: the entry's objects leave the client journal."""
+        self.note(entry)
+        self.named_late()
+
+    def named_late(self) -> None:
+        """What is in the client journal behind the log is named by it."""
+        # CRASH(noted): all is in the log, and in the client journal; recovery frees it.
+        self.client.drop_from(1)
+        self.late = True
 
     def place_of(self, offset: int, count: int) -> int:
         """Where in the image `count` words of the log from `offset` on are, which are written with
         it then; WORDS: they are not in it."""
         place = offset >> 3
-        if self.is_there or place + count > WORDS:
+        if self.written or place + count > WORDS:
             return WORDS
-        self.end = max(self.end, place + count)
+        if self.end < place + count:
+            self.end = place + count
         return place
 
-    def write_down(self) -> None:
-        """Write what is noted, and have the log name what was allocated for it."""
-        assert self.noted is not None
-        endpoint, words, count = self.endpoint, self.locks.words, len(self.noted)
-        if not self.is_there:
-            words[COUNT >> 3] = count
-            endpoint.write_words(self.at, words, self.end)
-            # ORDER: it is one before the client journal says so.
-            self.client.retarget(0, self.link)
-            self.is_there = True
-        elif count > self.written:
+    def _write_noted(self) -> None:
+        """Write what is noted and not in the log yet, without the count."""
+        locks, more = self.locks, self.count - self.written
+        if self.written:
             at = self.at + ENTRIES + ENTRY_SIZE * self.written
-            endpoint.write_words(at, words, ENTRY * (count - self.written), HEADER)
-            # ORDER: the entries before the count.
-            endpoint.store(self.at + COUNT, count)
-        self.written = count
+            self.endpoint.write_words(at, locks.words, ENTRY * more, HEADER)
+        else:
+            self.endpoint.write_words(self.at, locks.words, self.end)
+        self.written += more
         self.end = HEADER
-        # CRASH(noted): all is in the log, and in the client journal; recovery frees it.
-        self.client.drop_from(1)
+
+    def write_down(self, objects: int) -> None:
+        """Write all that is noted, and have the client journal name the log. `objects`: for so many
+        its lease is."""
+        endpoint, locks, count = self.endpoint, self.locks, self.count
+        lease = locks.lease(objects)
+        if self.written:
+            self._write_noted()
+            endpoint.store_two(self.at + LEASE, lease, self.at + COUNT, count)
+        else:
+            locks.words[LEASE >> 3] = lease
+            locks.words[COUNT >> 3] = count
+            endpoint.write_words(self.at, locks.words, self.end)
+            self.written = count
+            self.end = HEADER
+        # ORDER: it is one before the client journal says so.
+        if self.in_journal:
+            self.client.retarget(0, self.link)
+        else:
+            self.client.log(self.reference, self.link)
+            # CRASH(written): the log names memory that is not in use yet; recovery frees that.
+            self.use(self.reference)
+        self.is_there = True
+
+    def use(self, reference: int) -> None:
+        """Take an object that the log names into use, together with others."""
+        if self.left == AT_ONCE_MAX:
+            self.use_left()
+        self.locks.in_use[self.left] = reference
+        self.left += 1
+
+    def use_left(self) -> None:
+        """Take into use what `use` has collected."""
+        self.client.heap.take_all(self.locks.in_use, self.left)
+        self.left = 0
 
     def publish(self, state: int, objects: int) -> None:
-        """Write it down, and have every client find it that meets a lock with this state.
-        `objects`: for so many its lease is."""
+        """Have every client find it that meets a lock with this state. `objects`: for so many its
+        lease is."""
         slot = self.client.slot
-        lease = self.locks.lease(objects)
-        if self.is_there:
-            self.endpoint.store(self.at + LEASE, lease)
-        self.locks.words[LEASE >> 3] = lease
-        self.write_down()
-        self.published = True
+        if self.left:
+            # ORDER: before any object can be linked.
+            self.use_left()
+        if self.late:
+            self.endpoint.store(self.at + LEASE, self.locks.lease(objects))
         # ORDER: the log and where it is before the time that makes it count, and that before locks.
         self.endpoint.store_two(slot + TX_LOG, self.reference, slot + TX_TIME, state & TIME_MASK)
 
@@ -209,6 +263,10 @@ class Log(EntryLog):
         self.decided = self.endpoint.cas(self.at + STATE, INIT, DOING) == INIT
         end_change(self.client)
         return self.decided
+
+    def give_up(self) -> None:
+        """What `use` has collected is not taken into use: the transaction is aborted."""
+        self.left = 0
 
     def free(self, reference: int) -> None:
         """Free an object that is not linked any more, together with others."""

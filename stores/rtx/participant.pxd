@@ -15,6 +15,7 @@ cdef class Participant(Entry):
     cpdef int describe(self, u64 at, u64 old, u64 new) except -1
     cpdef u64 node(self) except? 255
     cpdef list sizes(self)
+    cpdef bint reserve(self, Log log, Allocator allocator) except -1
     cpdef bint prepare(self, Log log, Allocator allocator) except -1
     cpdef bint lock(self, u64 state) except -1
     cpdef bint validate(self) except -1

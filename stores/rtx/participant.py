@@ -8,6 +8,7 @@ write set what is done to each; here each kind of participant says for itself wh
     Extent   memory that is linked from another participant           extents.py
 
     step         figure           TXObj               Part                   Extent
+    reserve      7, line 8        take memory for the new data, and have the log name it (log.py)
     prepare      7, line 8        write the new data  write the new pairs    write it
     lock         8, lines 3-6     lock the LLLock     hold each slot         -
     validate     8, lines 7-13    -                   no other slot has the  -
@@ -35,13 +36,14 @@ if TYPE_CHECKING:
 
 
 STRIDE: Final = 64
-"""After so many keys or objects a client shows again that it does not stand still."""
+"""A power of two: after so many keys or objects a client shows again that it does not stand
+still."""
 
 
 def go_on(membership: Any, count: int) -> None:
     """Show now and then, as `count` goes up, that this client is at work: a client that needs
     memory which our pin keeps from being used again would have us ended."""
-    if not count % STRIDE:
+    if not count & STRIDE - 1:
         membership.progress()
 
 
@@ -61,11 +63,16 @@ class Participant(Entry):
         raise NotImplementedError
 
     def sizes(self) -> list[int]:
-        """Bytes of each object that `prepare` allocates."""
+        """Bytes of each object that `reserve` and `prepare` take."""
         return []
 
+    def reserve(self, log: Log, allocator: Any) -> bool:
+        """Take memory for what is new, and note it in the log, unless it comes late (log.py);
+        False: there is no memory ready."""
+        raise NotImplementedError
+
     def prepare(self, log: Log, allocator: Any) -> bool:
-        """Write what is new, and note it in the log; False: there is no memory ready."""
+        """Write what is new, when the log is there; False: there is no memory ready."""
         raise NotImplementedError
 
     def lock(self, state: int) -> bool:

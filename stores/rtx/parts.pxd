@@ -1,8 +1,6 @@
 cimport cython
 
 from limpet.shm.alloc.allocator cimport Allocator
-from limpet.shm.alloc.heap cimport Heap
-from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.stores.race.index cimport is_vacant
 from limpet.stores.rtx.lllock cimport LLLocks
@@ -19,6 +17,7 @@ cdef u64 FINGERPRINT
 cdef Py_ssize_t HEADER
 cdef u64 HELD
 cdef u64 HELD_MASK
+cdef u64 LATE_SIZE
 cdef u64 LINK_MASK
 cdef u64 PART
 cdef u64 PART_COUNT
@@ -27,7 +26,6 @@ cdef u64 PART_LOG
 cdef u64 PART_OWNER
 cdef u64 REFERENCE_MASK
 cdef u64 SLOT
-cdef u64 PAIR_MAX
 cdef Py_ssize_t WORDS
 
 cpdef bint is_held(u64 word) noexcept
@@ -59,20 +57,21 @@ cdef class Part(Participant):
     cpdef u64 node(self) except? 255
     @cython.locals(write=SlotWrite)
     cpdef list sizes(self)
+    @cython.locals(base=Py_ssize_t)
+    cpdef bint reserve(self, Log log, Allocator allocator) except -1
     @cython.locals(
-        write=SlotWrite, base=Py_ssize_t, begin=Py_ssize_t, end=Py_ssize_t, index=Py_ssize_t,
-        place=Py_ssize_t, words=u64[::1],
+        locks=LLLocks, write=SlotWrite, index=Py_ssize_t, place=Py_ssize_t, count=Py_ssize_t,
+        reference=u64, written=Py_ssize_t,
     )
+    cdef bint _name(self, Log log, Allocator allocator, Py_ssize_t base) except -1
+    @cython.locals(endpoint=Endpoint, locks=LLLocks, at=u64)
+    cdef int _write_down(self, Py_ssize_t first, Py_ssize_t end) except -1
+    @cython.locals(write=SlotWrite, index=Py_ssize_t)
     cpdef bint prepare(self, Log log, Allocator allocator) except -1
-    @cython.locals(
-        write=SlotWrite, in_use=u64[::1], heap=Heap, count=int,
-        index=Py_ssize_t, reference=u64,
-    )
-    cdef bint _write_pairs(
-        self, Client client, Allocator allocator, Py_ssize_t begin, Py_ssize_t end
+    @cython.locals(reference=u64, entry=u64)
+    cdef bint _write_late(
+        self, Log log, Allocator allocator, SlotWrite write, Py_ssize_t index
     ) except -1
-    @cython.locals(endpoint=Endpoint, words=u64[::1], count=Py_ssize_t, before=Py_ssize_t, at=u64)
-    cdef int _write_down(self, Log log, Py_ssize_t base, Py_ssize_t end) except -1
     @cython.locals(index=Py_ssize_t, write=SlotWrite)
     cpdef bint lock(self, u64 state) except -1
     @cython.locals(held=u64)

@@ -22,9 +22,10 @@ Held slot
     bits 1-3    HELD, as which no reference has them (words.py)
     bit 0       0
 
-The part is written whole before its first slot is held, and freed with the log, when none is held
-any more. So whoever meets a held slot, and was pinned before, may read both, and no word of a held
-slot comes again meanwhile: CASes that expect it succeed once.
+The part is written whole before its first slot is held; the words after of large pairs are written
+last, as these come late (log.py). It is freed with the log, when none is held any more. So whoever
+meets a held slot, and was pinned before, may read both, and no word of a held slot comes again
+meanwhile: CASes that expect it succeed once.
 
 The meaning of a held slot: while the log is INIT, no client can say: the transaction may have
 validated already, and what it has read be changed since. Once it is DOING or DONE, the word after,
@@ -54,6 +55,7 @@ from limpet.stores.rtx.layout import (
     AT_ONCE_MAX,
     COUNT_MAX,
     ENTRY_SIZE,
+    LATE_SIZE,
     PART,
     PART_COUNT,
     PART_ENTRIES,
@@ -70,8 +72,6 @@ if TYPE_CHECKING:
     from limpet.stores.rtx.slot_writes import SlotWrite
 
 FINGERPRINT: Final = 0xFF << 56
-PAIR_MAX: Final = 4096
-"""Bytes of the largest pair that takes memory together with others."""
 HEADER: Final = PART_ENTRIES // 8
 ENTRY: Final = ENTRY_SIZE // 8
 """Words of a part's header, and of an entry."""
@@ -152,93 +152,97 @@ class Part(Participant):
         sizes = [write.size for write in (self.writes or ())[self.begin : self.end]]
         return [size for size in sizes if size]
 
-    def prepare(self, log: Log, allocator: Any) -> bool:
-        """Write the part, and the pairs for its slots; False: there is no memory ready."""
-        assert self.writes is not None
+    def reserve(self, log: Log, allocator: Any) -> bool:
         self.locks = log.locks
-        base = WORDS
         if self.offset:
             self.old, self.new = 0, log.at + self.offset
             base = log.place_of(self.offset, HEADER + ENTRY * (self.end - self.begin))
-        else:
-            self.old = self.new = allocator.coherent().allocate(self.memory_node, self.size, 1)
-            if not self.new:
-                return False
+            return self._name(log, allocator, base)
+        if self.size > LATE_SIZE:
+            return True
+        self.new = allocator.coherent().next_object(self.memory_node, self.size, 1)
+        self.old = self.new
+        return self.new != 0 and self._name(log, allocator, WORDS)
+
+    def _name(self, log: Log, allocator: Any, base: int) -> bool:
+        """Write the part, with pairs that are not in use yet, and have the log name it; False:
+        there is no memory ready. `base`: where in `log.locks.words` it begins; WORDS: it is not
+        written with the log."""
+        assert self.writes is not None
         self.reference = self.new
         self.address = self.new & ADDRESS_MASK
-        words = log.locks.words
-        begin = self.begin
-        while begin < self.end:
-            end = min(begin + AT_ONCE_MAX, self.end)
-            go_on(self.membership, begin + 1)
-            if not self._write_pairs(log.client, allocator, begin, end):
-                return False
-            place = base + HEADER
-            for index in range(begin, end):
-                write = self.writes[index]
-                words[place] = write.slot
-                words[place + 1] = write.old
-                words[place + 2] = write.new
-                place += ENTRY
-            self._write_down(log, base, end)
-            begin = end
-        return True
-
-    def _write_pairs(self, client: Any, allocator: Any, begin: int, end: int) -> bool:
-        """Write the pairs of these writes, to objects that are in the client journal then; False:
-        there is no memory ready."""
-        assert self.writes is not None
-        in_use = self.locks.in_use
-        heap = client.heap
-        allocator.begin_batch()
-        count = 0
-        for index in range(begin, end):
-            write = self.writes[index]
-            reference = 0
-            if write.size > PAIR_MAX:
-                reference = allocator.allocate(self.memory_node, write.size, 1)
-            elif write.size:
-                reference = allocator.next_object(self.memory_node, write.size, 1)
-                if reference:
-                    client.log(reference, 0)
-                    in_use[count] = reference
-                    count += 1
-            if write.size and not reference:
-                return False
-            write.reference = reference
-        # They are in the client journal, and not in use yet: recovery frees them.
-        heap.take_all(in_use, count)
-        for index in range(begin, end):
-            write = self.writes[index]
-            if write.size:
-                write.write_pair(write.reference)
-            else:
+        locks = self.locks
+        count = self.end - self.begin
+        locks.words[base] = log.reference
+        locks.words[base + 1] = log.lock_state
+        locks.words[base + 2] = count
+        place = base + HEADER
+        written = 0
+        for index in range(count):
+            write = self.writes[self.begin + index]
+            if not write.size:
                 write.vacate()
+            elif write.size <= LATE_SIZE:
+                reference = allocator.next_object(self.memory_node, write.size, 1)
+                if not reference:
+                    return False
+                write.take(reference)
+            locks.words[place] = write.slot
+            locks.words[place + 1] = write.old
+            locks.words[place + 2] = write.new
+            place += ENTRY
+            if base == WORDS and (index + 1 == count or index + 1 - written == AT_ONCE_MAX):
+                self._write_down(written, index + 1)
+                written = index + 1
+                place = base + HEADER
+        self.written = count
+        # ORDER: the part before the log that names it, or with it.
+        log.note(self)
         return True
 
-    def _write_down(self, log: Log, base: int, end: int) -> None:
-        """Write the entries up to that of the write `end`, which are in `log.locks.words` behind
-        the header's place at `base`."""
-        endpoint, words = self.endpoint, log.locks.words
-        count, before = end - self.begin, self.written
-        self.written = count
-        if before:
-            at = self.address + PART_ENTRIES + ENTRY_SIZE * before
-            endpoint.write_words(at, words, ENTRY * (count - before), base + HEADER)
-            # ORDER: the entries before the count.
-            endpoint.store(self.address + PART_COUNT, count)
-            # CRASH(noted): all is in the log, and in the client journal; recovery frees it.
-            log.client.drop_from(1)
+    def _write_down(self, first: int, end: int) -> None:
+        """Write entries that are in `locks.words` behind the header's place at WORDS; the header
+        with the first."""
+        endpoint, locks = self.endpoint, self.locks
+        if first:
+            at = self.address + PART_ENTRIES + ENTRY_SIZE * first
+            endpoint.write_words(at, locks.words, ENTRY * (end - first), WORDS + HEADER)
         else:
-            words[base] = log.reference
-            words[base + 1] = log.lock_state
-            words[base + 2] = count
-            if base == WORDS:
-                endpoint.write_words(self.address, words, HEADER + ENTRY * count, base)
-            # ORDER: the part before the log that names it, or with it.
-            log.note(self)
-            if end < self.end:
-                log.write_down()
+            endpoint.write_words(self.address, locks.words, HEADER + ENTRY * end, WORDS)
+
+    def prepare(self, log: Log, allocator: Any) -> bool:
+        """Write the pairs for its slots; False: there is no memory ready."""
+        assert self.writes is not None
+        if not self.new:
+            self.new = allocator.coherent().allocate(self.memory_node, self.size, 1)
+            self.old = self.new
+            if not self.new or not self._name(log, allocator, WORDS):
+                return False
+            log.named_late()
+        elif self.old:
+            log.use(self.reference)
+        for index in range(self.begin, self.end):
+            write = self.writes[index]
+            go_on(self.membership, index - self.begin + 1)
+            if write.size > LATE_SIZE:
+                if not self._write_late(log, allocator, write, index):
+                    return False
+            elif write.size:
+                log.use(write.reference)
+                write.write_pair()
+        return True
+
+    def _write_late(self, log: Log, allocator: Any, write: SlotWrite, index: int) -> bool:
+        """Write a large pair, and have its entry name it; False: there is no memory ready."""
+        reference = allocator.allocate(self.memory_node, write.size, 1)
+        if not reference:
+            return False
+        write.take(reference)
+        write.write_pair()
+        entry = self.address + PART_ENTRIES + ENTRY_SIZE * (index - self.begin)
+        self.endpoint.store(entry + 16, write.new)
+        log.named_late()
+        return True
 
     def lock(self, state: int) -> bool:
         """Hold the slots, in order, from the words that were read."""

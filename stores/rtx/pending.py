@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from limpet.stores.rtx.layout import KEPT
+
 FEW: Final = 8
 """So many keys are compared one by one."""
-KEPT: Final = 64
-"""So much room is kept for the next transaction."""
 NOT_WRITTEN: Final = -1
 
 

@@ -30,7 +30,7 @@ from typing import Any, Final
 
 from limpet.shm.endpoint.layout import EPOCH
 from limpet.stores.rtx.changes import changes
-from limpet.stores.rtx.layout import LOCKED, LOGGED, POINTER, UNKNOWN
+from limpet.stores.rtx.layout import KEPT, LOCKED, LOGGED, POINTER, UNKNOWN
 
 FIRST_MAX: Final = 4
 """Changes of so many clients are added up before the first look-up."""
@@ -40,8 +40,6 @@ FILLED: Final = 7
 """A list that has fewer entries gives back its memory when it is emptied, and takes it again."""
 FEW: Final = 8
 """So many keys are compared one by one; more are found by a dict for each store."""
-KEPT: Final = 64
-"""So many reads are kept for the next transaction."""
 SAME: Final = 0
 RENEWED: Final = 1
 GONE: Final = 2

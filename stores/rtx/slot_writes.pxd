@@ -20,7 +20,7 @@ cdef class SlotWrite(Change):
     cdef readonly bint inserts
     cdef readonly u64 hash
     cdef readonly u64 size
-    cdef public u64 reference
+    cdef readonly u64 reference
 
     cdef int stage(
         self, HashKeys keys, u64 slot, bytes key, bytes value, u64 old, KeyRead read, bint inserts,
@@ -28,7 +28,8 @@ cdef class SlotWrite(Change):
     ) except -1
     cdef int forget(self) except -1
     cdef int vacate(self) except -1
-    cdef int write_pair(self, u64 reference) except -1
+    cdef int take(self, u64 reference) except -1
+    cdef int write_pair(self) except -1
     @cython.locals(keys=HashKeys, reference=u64)
     cpdef int write_alone(self) except -1
     @cython.locals(keys=HashKeys)

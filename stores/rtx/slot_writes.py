@@ -53,7 +53,7 @@ class SlotWrite(Change):
         self.old = old
         self.new = 0
         self.reference = 0
-        """To the object of the new pair, until it is written."""
+        """To the object of the new pair."""
         self.inserts = inserts
         self.hash = hashed
         self.size = 0 if value is None else keys.objects.size_of(key, value)
@@ -68,11 +68,15 @@ class SlotWrite(Change):
         """Have `new` be the word of the slot when its pair is deleted."""
         self.new = self.keys.writer.vacated(self.old)
 
-    def write_pair(self, reference: int) -> None:
-        """Write the new pair to its object, which is in the client journal; have `new` be the word
-        of the slot with it."""
-        self.keys.objects.write_hashed(reference, self.key, self.value, self.hash)
+    def take(self, reference: int) -> None:
+        """Have the new pair be in this object, which the client journal names, or is to name; have
+        `new` be the word of the slot with it."""
+        self.reference = reference
         self.new = (self.hash & 0xFF) << 56 | reference
+
+    def write_pair(self) -> None:
+        """Write the new pair to its object."""
+        self.keys.objects.write_hashed(self.reference, self.key, self.value, self.hash)
 
     def write_alone(self) -> int:
         """Write it by one CAS, as an operation of that key does: DONE, AGAIN or NO_MEMORY."""
@@ -84,7 +88,8 @@ class SlotWrite(Change):
         reference = keys.allocator.allocate(self.slot >> NODE_SHIFT & 0xFF, self.size, 1)
         if not reference:
             return NO_MEMORY
-        self.write_pair(reference)
+        self.take(reference)
+        self.write_pair()
         return keys.writer.replace(keys.place, self.slot, self.new)
 
     def is_alone(self) -> bool:

@@ -43,17 +43,24 @@ def carry_out(log: Log) -> bool:
     word = DOING if log.decided else log.state()
     commits = word & STATE_MASK == DOING or word & COMMITTED != 0
     participants = participants_of(log)
-    if word & STATE_MASK == DOING:
-        for participant in participants:  # line 4
-            try:
-                participant.publish()  # line 5
-            except NodeFailed:
-                continue  # it is lost with its memory node
-    for participant in participants:  # line 6
+    done = 0 if word & STATE_MASK == DOING else len(participants)
+    while done < len(participants):  # line 4
         try:
-            participant.release(state, commits)  # line 7
+            while done < len(participants):
+                participant = participants[done]
+                participant.publish()  # line 5
+                done += 1
         except NodeFailed:
-            continue
+            done += 1  # it is lost with its memory node
+    done = 0
+    while done < len(participants):  # line 6
+        try:
+            while done < len(participants):
+                participant = participants[done]
+                participant.release(state, commits)  # line 7
+                done += 1
+        except NodeFailed:
+            done += 1
     # ORDER: after the locks: else one that is held would have a log that asks for nothing.
     log.finish(commits)  # line 8
     return commits

@@ -9,6 +9,7 @@ from limpet.stores.sherman.page cimport Page
 from limpet.stores.vacant cimport is_vacant
 
 cdef u64 ADDRESS_MASK
+cdef u64 LATE_SIZE
 cdef int NODE_SHIFT
 cdef u64 POINTER
 cdef u64 REFERENCE_MASK
@@ -23,8 +24,11 @@ cdef class TXObj(Participant):
     cpdef int stage(self, LLLocks locks, u64 at, u64 version, data, u64 size) except -1
     cpdef u64 node(self) except? 255
     cpdef list sizes(self)
-    @cython.locals(reference=u64, page=Page)
+    cpdef bint reserve(self, Log log, Allocator allocator) except -1
+    @cython.locals(reference=u64)
     cpdef bint prepare(self, Log log, Allocator allocator) except -1
+    @cython.locals(page=Page)
+    cdef int _write(self, u64 address, u64 state) except -1
     @cython.locals(endpoint=Endpoint)
     cpdef bint lock(self, u64 state) except -1
     cpdef int publish(self) except -1

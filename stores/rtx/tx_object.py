@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.words import ADDRESS_MASK, REFERENCE_MASK
-from limpet.stores.rtx.layout import POINTER
+from limpet.stores.rtx.layout import LATE_SIZE, POINTER
 from limpet.stores.rtx.participant import Participant
 from limpet.stores.sherman.page import Page
 from limpet.stores.vacant import is_vacant
@@ -56,22 +56,40 @@ class TXObj(Participant):
     def sizes(self) -> list[int]:
         return [] if self.data is None else [self.size]
 
-    def prepare(self, log: Log, allocator: Any) -> bool:
+    def reserve(self, log: Log, allocator: Any) -> bool:
         if self.data is None:
             self.new = self.locks.vacated()
-            log.note(self)
+        elif self.size > LATE_SIZE:
+            return True
+        else:
+            self.new = allocator.next_object(self.node(), self.size, 1)
+            if not self.new:
+                return False
+            self.locks.endpoint.prefetch(self.new & ADDRESS_MASK, self.size, True)
+        log.note(self)
+        return True
+
+    def prepare(self, log: Log, allocator: Any) -> bool:
+        if self.data is None:
+            return True
+        if self.new:
+            log.use(self.new)
+            self._write(self.new & ADDRESS_MASK, log.lock_state)
             return True
         reference: int = allocator.allocate(self.node(), self.size, 1)
         if not reference:
             return False
+        self._write(reference & ADDRESS_MASK, log.lock_state)
+        self.new = reference
+        log.note_late(self)
+        return True
+
+    def _write(self, address: int, state: int) -> None:
         if type(self.data) is Page:
             page = self.data
-            page.write(reference & ADDRESS_MASK, log.lock_state)
+            page.write(address, state)
         else:
-            self.data.write(reference & ADDRESS_MASK, log.lock_state)
-        self.new = reference
-        log.note(self)
-        return True
+            self.data.write(address, state)
 
     def lock(self, state: int) -> bool:
         if not self.locks.acquire(self.at, self.version, state):

@@ -10,6 +10,7 @@ cdef Py_ssize_t KEPT
 
 cdef class Used:
     cdef readonly Store store
+    cdef public Used following
     cdef public list others
     cdef readonly TxKeys keys
     cdef readonly PendingWrites written

@@ -11,14 +11,12 @@ client has changed its leaf (reads.py), or when it is read anew for the next att
 from __future__ import annotations
 
 import functools
-from typing import Any, Final
+from typing import Any
 
 from limpet.stores.rtx.cut import Item, Look
+from limpet.stores.rtx.layout import KEPT
 from limpet.stores.rtx.pending import PendingWrites
 from limpet.stores.rtx.reads import CHANGED, ObjectRead, Reads, TxKeys, Visitor
-
-KEPT: Final = 64
-"""So many reads of keys are kept for the next transaction."""
 
 
 class Used:
@@ -36,6 +34,8 @@ class Used:
         self.deletes = False
         """Whether a key may be deleted there."""
         self.store: Any = None
+        self.following: Used | None = None
+        """The store that the same transaction has used first after this one."""
         self.others: list[Any] | None = None
         """Other handles of the same store that it uses."""
         self.reads: Any = None
@@ -45,6 +45,7 @@ class Used:
     def begin(self, store: Any) -> None:
         """Be the notes of a transaction that uses this handle of the store."""
         self.store = store
+        self.following = None
 
     def end(self) -> None:
         """Forget all of a transaction that is over."""
@@ -57,7 +58,7 @@ class Used:
         if self.written.count:
             self.written.clear()
         self.deletes = False
-        self.store = self.others = None
+        self.store = self.others = self.following = None
         self.keys.give_use(self)
 
     def next_reading(self) -> Reading:

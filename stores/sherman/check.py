@@ -271,7 +271,9 @@ class TreeCheck:
         new = [self.endpoint.load(entry.at + POINTER) == entry.new for entry in entries]
         decided = log.state() & STATE_MASK
         if decided == fields.INIT:
-            news = {entry.new for entry in log.entries()}
+            news = {entry.new for entry in log.entries() if not is_vacant(entry.new)}
+            if not all(self.store.pool.heap.used(new) for new in {reference, *news}):
+                return {"written"}
             if any(r in news for r, _ in pairs):
                 return {"noted"}
             return {"locked"} if any(locked) else {"published"}

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from kit.mutants.rtx import (
+    ALL_LATE,
     APPLIES_FIRST,
     COUNTED_LATE,
     CUT_WITHOUT_LOCKS,
@@ -21,6 +22,7 @@ from kit.mutants.rtx import (
     READS_TORN,
     RENEWED_UNSEEN,
     UNCHANGED,
+    USED_FIRST,
     Mutant,
     in_force,
 )
@@ -168,6 +170,7 @@ MUTANTS = (
     (RENEWED_UNSEEN, "cab|cba|", "order"),
     (COUNTED_LATE, "mab mab|s s|", "order"),
     (APPLIES_FIRST, "mab mab|mab mbc|mab", ""),
+    (USED_FIRST, "mab mab|mab mbc|mab", "leaked"),
     (FORGETS_FIRST, "mab mab|mab mbc|mab", "leaked"),
     (FREES_NEW, "mab mab|mab mbc|mab", ""),
     (CUT_WITHOUT_LOCKS, READERS, ""),
@@ -184,6 +187,13 @@ def test_rtx_mutant_is_caught_by_random_runs(mutant: Mutant, program: str, says:
         found = explore_transactions(3000, crashes=2, stalls=2, program=program)
     assert found.failure, f"{found.runs} runs did not show it"
     assert found.failure.startswith(says), found.failure
+
+
+@compiled_only
+def test_all_new_data_may_come_late() -> None:
+    with in_force(ALL_LATE):
+        found = explore_transactions(300, crashes=2, stalls=2, program="mab mab|mab mbc|mab")
+    assert not found.failure
 
 
 @pytest.mark.exhaustive("many runs")

@@ -168,5 +168,5 @@ def test_points_of_logged_transactions_are_met(make: Make) -> None:
     defined = {
         name for name, path in crash_points.defined("rtx-sherman").items() if "stores/rtx/" in path
     }
-    assert {"noted", "published", "locked", "decided", "over"} <= defined
+    assert {"written", "noted", "published", "locked", "decided", "over"} <= defined
     assert defined - seen <= {"taken-over", "copied", "aborted"}

@@ -154,20 +154,34 @@ def gives_back_only_what_is_new(give_back: Any) -> Any:
 def names_it_first(write_down: Any) -> Any:
     """The client journal says that it is a log before it is written."""
 
-    def run(self: Any) -> None:
-        if not self.is_there:
-            self.client.retarget(0, self.link)
-        write_down(self)
+    def run(self: Any, objects: int) -> None:
+        if not self.in_journal:
+            self.client.log(self.reference, self.link)
+            self.use(self.reference)
+            self.in_journal = True
+        write_down(self, objects)
 
     return run
 
 
-def forgets_first(write_down: Any) -> Any:
-    """The objects that the log is to name leave the client journal before the log is one."""
+def forgets_first(note_late: Any) -> Any:
+    """An object that comes late leaves the client journal before the log names it."""
 
-    def run(self: Any) -> None:
+    def run(self: Any, entry: Any) -> None:
         self.client.drop_from(1)
-        write_down(self)
+        note_late(self, entry)
+
+    return run
+
+
+def uses_at_once(reserve: Any) -> Any:
+    """New data is in use before the client journal names the log."""
+
+    def run(self: Any, log: Any, allocator: Any) -> bool:
+        done = bool(reserve(self, log, allocator))
+        if self.new and self.data is not None:
+            log.client.heap.take(self.new)
+        return done
 
     return run
 
@@ -206,13 +220,14 @@ class OwnBuffer:
     def coherent(self) -> OwnBuffer:
         return self
 
-    def allocate(self, node: int, size: int, held: int) -> int:
+    def begin_batch(self) -> None:
+        self.commit.allocator.other.coherent().begin_batch()
+
+    def next_object(self, node: int, size: int, replicas: int) -> int:
         commit = self.commit
         buffer = int(vars(commit.locks).get("buffer", 0))
-        if buffer:
-            commit.client.log(buffer, 0)
-        else:
-            buffer = int(commit.allocator.other.coherent().allocate(node, size, held))
+        if not buffer:
+            buffer = int(commit.allocator.other.coherent().next_object(node, size, replicas))
             commit.locks.buffer = buffer
         return buffer
 
@@ -423,9 +438,18 @@ NAMED_FIRST: Final = Mutant(
     "log-is-named-as-one-before-it-is-written",
     (Change(LOG, "Log.write_down", names_it_first),),
 )
+ALL_LATE: Final = Mutant(
+    "all-new-data-comes-late",
+    tuple(replaced(f"rtx/{each}", "LATE_SIZE", 64) for each in ("tx_object", "parts", "commit")),
+)
+"""As large objects do; nothing is bad about it."""
 FORGETS_FIRST: Final = Mutant(
-    "what-a-log-names-leaves-the-journal-before-it-does",
-    (Change(LOG, "Log.write_down", forgets_first),),
+    "what-comes-late-leaves-the-journal-before-the-log-names-it",
+    (*ALL_LATE.changes, Change(LOG, "Log.note_late", forgets_first)),
+)
+USED_FIRST: Final = Mutant(
+    "what-a-log-is-to-name-is-in-use-before-the-journal-has-the-log",
+    (Change("rtx/tx_object", "TXObj.reserve", uses_at_once),),
 )
 APPLIES_FIRST: Final = Mutant(
     "applies-before-it-is-decided", (Change(LOG, "Log.decide", applies_first),)
