@@ -136,6 +136,8 @@ COMPILED = {
     "limpet.stores.swarm.finder": "limpet/stores/swarm/finder.py",
     "limpet.stores.swarm.new_register": "limpet/stores/swarm/new_register.py",
     "limpet.stores.swarm.write_steps": "limpet/stores/swarm/write_steps.py",
+    "limpet.stores.swarm.batch_reads": "limpet/stores/swarm/batch_reads.py",
+    "limpet.stores.swarm.batch_writes": "limpet/stores/swarm/batch_writes.py",
     "limpet.stores.swarm.store": "limpet/stores/swarm/store.py",
     "limpet.stores.channels.regions.links": "limpet/stores/channels/regions/links.py",
     "limpet.stores.channels.regions.table": "limpet/stores/channels/regions/table.py",
