@@ -90,6 +90,7 @@ COMPILED = {
     "limpet.stores.loco.lookup": "limpet/stores/loco/lookup.py",
     "limpet.stores.loco.writer": "limpet/stores/loco/writer.py",
     "limpet.stores.loco.locking": "limpet/stores/loco/locking.py",
+    "limpet.stores.loco.batch_updates": "limpet/stores/loco/batch_updates.py",
     "limpet.stores.loco.store": "limpet/stores/loco/store.py",
     "limpet.stores.sherman.page": "limpet/stores/sherman/page.py",
     "limpet.stores.sherman.fences": "limpet/stores/sherman/fences.py",

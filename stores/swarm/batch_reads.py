@@ -59,9 +59,7 @@ class Rows:
             if not finder.recall(register, keys[row], at) or place.capacity > CAPACITY_MOST:
                 at = NOWHERE
             elif register.quorum.elect():
-                register.quorum.prefetch(
-                    place.reference, place.area, place.capacity, place.first
-                )
+                register.quorum.prefetch(place.reference, place.area, place.capacity, place.first)
             else:
                 at = NOWHERE
             self.at[row] = at

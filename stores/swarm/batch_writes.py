@@ -45,7 +45,6 @@ from limpet.stores.status import LEFT, MADE, READY
 from limpet.stores.swarm.batch_reads import Rows
 from limpet.stores.swarm.key_register import KeyRegister
 from limpet.stores.swarm.layout import DONE, HEADER
-from limpet.stores.swarm.safe_guess import SafeGuess
 from limpet.stores.swarm.words import is_tombstone
 
 SPARE_PLACES: Final = 3

@@ -49,7 +49,7 @@ cdef class Quorum:
     cdef int post(self, bint whole) except -1
     @cython.locals(n=int, wanted=int, replica=Replica)
     cpdef int arrived(self) except -1
-    @cython.locals(n=int)
+    @cython.locals(known=int, n=int)
     cdef bint seen(self) noexcept
     cdef int _note(self, Replica replica) except -1
     @cython.locals(k=int, replica=Replica)

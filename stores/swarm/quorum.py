@@ -151,10 +151,10 @@ class Quorum:
 
     def seen(self) -> bool:
         """Whether our row's word of M was seen on all replicas that were elected."""
+        known = 0
         for n in range(self.read):
-            if not self.mine[self.order[n]]:
-                return False
-        return True
+            known += self.mine[self.order[n]] != 0
+        return known == self.read
 
     def _note(self, replica: Replica) -> None:
         self.order[self.read] = replica.k

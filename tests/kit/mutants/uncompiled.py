@@ -39,7 +39,7 @@ LOCO: Final = (
     *_in(
         "stores/loco",
         "parameters tracker data_array local_index journal lookup writer repair check locking "
-        "store",
+        "batch_updates store",
     ),
 )
 RCUCKOO: Final = (
