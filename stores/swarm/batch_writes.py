@@ -173,7 +173,7 @@ class BatchWrites(BatchPuts):
             for row in range(batch.count):
                 if batch.states[row] == READY:
                     register = self.rows.registers[row]
-                    protocol = register.protocol
+                    protocol: Any = register.protocol
                     # ORDER: the tuple before its verbs: once one of them may have happened, the row
                     # is brought to its end.
                     batch.words[row] = protocol.begin(batch.values[row])
@@ -185,7 +185,7 @@ class BatchWrites(BatchPuts):
 
     def _finish(self, batch: Batch, row: int, doubtful: bool) -> None:
         register = self.rows.registers[row]
-        protocol = register.protocol
+        protocol: Any = register.protocol
         outcome = protocol.finish(batch.words[row], batch.places[row], doubtful)
         cache = self.finder.cache
         if outcome == DONE:
