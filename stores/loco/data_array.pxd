@@ -30,6 +30,7 @@ cdef class DataArray:
     cpdef u64 address(self, u64 entry) noexcept
     cpdef u64 link_address(self, u64 entry) noexcept
     cpdef int read(self, u64 entry) except -1
+    cpdef int post(self, u64 entry) except -1
     cpdef u64 state(self) noexcept
     cpdef u64 link(self) noexcept
     cpdef bint is_valid(self) noexcept

@@ -87,6 +87,10 @@ class DataArray:
         """Read an entry; one read."""
         self.endpoint.read_words(self.address(entry), self.words, self.entry_words)
 
+    def post(self, entry: int) -> None:
+        """Post `read`."""
+        self.endpoint.post_read(self.address(entry), self.words, self.entry_words)
+
     def state(self) -> int:
         """The state of the entry that was read."""
         return self.words[STATE]

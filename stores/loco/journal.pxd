@@ -19,6 +19,7 @@ cdef class Journal:
 
     @cython.locals(word=u64)
     cpdef u64 intent(self) except? 0xFEEDFACEDEADBEA7
+    cpdef u64 resume(self, u64 at, u64 word) noexcept
     cpdef u64 claim(self) except? 0xFEEDFACEDEADBEA7
     cpdef int declare(self, u64 what, u64 entry, u64 claim) except -1
     cpdef int keep(self, DataArray entries, u64 count) except -1

@@ -48,6 +48,12 @@ class Journal:
         self.sequence = word & SEQUENCE_MASK
         return word & INTENT_ENTRY_MASK
 
+    def resume(self, at: int, word: int) -> int:
+        """As `intent`, of the journal at `at`, whose intent was read: `word`."""
+        self.at = at
+        self.sequence = word & SEQUENCE_MASK
+        return word & INTENT_ENTRY_MASK
+
     def claim(self) -> int:
         """The state word of the intended entry."""
         return self.endpoint.load(self.at + CLAIM)

@@ -27,6 +27,8 @@ cdef class Locking:
 
     cpdef TicketLock lock(self, u64 table, u64 number)
     @cython.locals(base=u64)
+    cpdef u64 lock_at(self, u64 table, u64 number) except? 0
+    cpdef u64 journal_of(self, u64 table, u64 number) except? 0
     cpdef int enter_journal(self, u64 table, u64 number) except -1
     @cython.locals(attempt=int, ready=bint, lock=TicketLock)
     cdef TicketLock enter(self, Store store, KeyEntry found, bytes key)

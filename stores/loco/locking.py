@@ -55,14 +55,22 @@ class Locking:
         """A lock of a table."""
         found = self.locks[table][number]
         if found is None:
-            at = self.lookup.tables[table] + self.locks_at + number * self.record_size
+            at = self.lock_at(table, number)
             found = self.locks[table][number] = TicketLock(self.key_locks, at, WAITERS)
         return found
 
+    def lock_at(self, table: int, number: int) -> int:
+        """Address of a lock of a table, and of its record."""
+        base: int = self.lookup.tables[table]
+        return base + self.locks_at + number * self.record_size
+
+    def journal_of(self, table: int, number: int) -> int:
+        """Address of the journal of this lock."""
+        return self.lock_at(table, number) + self.journal_at
+
     def enter_journal(self, table: int, number: int) -> None:
         """Set the journal to that of this lock."""
-        base = self.lookup.tables[table]
-        self.writer.journal.at = base + self.locks_at + number * self.record_size + self.journal_at
+        self.writer.journal.at = self.journal_of(table, number)
 
     # ---- an operation ---------------------------------------------------------------------------
 

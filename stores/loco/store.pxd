@@ -2,6 +2,7 @@ cimport cython
 
 from limpet.shm.endpoint.verbs cimport u64
 from limpet.stores.inline cimport InlineStore, Attempt
+from limpet.stores.loco.batch_updates cimport BatchUpdates
 from limpet.stores.loco.locking cimport Locking
 from limpet.stores.loco.lookup cimport KeyEntry, Lookup
 from limpet.stores.loco.writer cimport Writer
@@ -13,7 +14,10 @@ cdef class Kvstore(InlineStore):
     cdef readonly KeyEntry found
     cdef readonly Writer writer
     cdef readonly Locking locking
+    cdef readonly BatchUpdates updates
 
+    @cython.locals(left=list, end=Py_ssize_t)
+    cdef Py_ssize_t _put_some(self, pairs, Py_ssize_t start) except -1
     cpdef object _enter(self, bytes key, u64 attempt, bint writes)
     cpdef int _leave(self, held) except -1
     cpdef int _change_once(self, bytes key, bytes value, u64 size, int mode, u64 attempt, Attempt way, bytes expected=*) except -1

@@ -48,7 +48,8 @@ has a fixed size; when a client stands still while it holds a lock, writers of i
 lease, and then kill it (docs/operations.md), or go on waiting, as the pool's `fence` says; nothing
 is replicated.
 
-Round trips without conflict: get 1 (and 1 or 2 for an object), insert 5, update 2, delete 4.
+Round trips without conflict: get 1 (and 1 or 2 for an object), insert 5, update 2, delete 4; 32
+updates in one `put_many` 2 (batch_updates.py).
 """
 
 from __future__ import annotations
@@ -58,7 +59,9 @@ from typing import Any
 
 from limpet.shm.errors import NodeFailed, StoreFull
 from limpet.stores import regions
+from limpet.stores.base import Store
 from limpet.stores.inline import Attempt, InlineStore
+from limpet.stores.loco.batch_updates import BatchUpdates
 from limpet.stores.loco.check import LocoCheck
 from limpet.stores.loco.locking import Locking
 from limpet.stores.loco.lookup import Lookup
@@ -81,6 +84,7 @@ class Kvstore(InlineStore):
         self.found = self.lookup.found
         self.writer = Writer(pool, self.lookup, parameters.locks)
         self.locking = Locking(self, self.lookup, self.writer, parameters)
+        self.updates = BatchUpdates(self.client, self.lookup, self.locking, parameters)
 
     @staticmethod
     def make(pool: Any, name: str, parameters: LocoParameters) -> None:
@@ -102,6 +106,34 @@ class Kvstore(InlineStore):
     def stats(self) -> dict[str, Any]:
         """Counts of this handle: as of every store, and the `repairs` that it has made."""
         return {**super().stats(), "repairs": self.locking.repairs}
+
+    def put_many(self, pairs: Any) -> None:
+        """As of every store. 32 pairs of a list, a tuple or a dict whose keys are there are put in
+        2 round trips; those of which two keys have one lock, and new keys, one by one. After
+        NodeFailed each pair is put or not."""
+        if type(pairs) is dict:
+            pairs = list(pairs.items())
+        if type(pairs) is not list and type(pairs) is not tuple:
+            Store.put_many(self, pairs)
+            return
+        start = 0
+        while start < len(pairs):
+            start = self._put_some(pairs, start)
+
+    def _put_some(self, pairs: Any, start: int) -> int:
+        """Put the pairs from `start` on that make a batch; which pair comes next."""
+        left: list[int] = []
+        self.client.enter()
+        try:
+            self.require_there()
+            end = self.updates.put(pairs, start, left)
+        finally:
+            self.client.leave()
+        self.operations += end - start - len(left)
+        for at in left:
+            key, value = pairs[at]
+            self.put(key, value)
+        return end
 
     # ---- steps of operations --------------------------------------------------------------------
 

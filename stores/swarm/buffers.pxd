@@ -17,6 +17,7 @@ cdef u64 VACANT_CLASS
 cdef class Buffer:
     cdef u64 reference
     cdef bint published
+    cdef bint doubtful
     cdef int ahead
     cdef bytes value
     cdef u64[::1] header
@@ -32,6 +33,8 @@ cdef class Buffers:
 
     @cython.locals(is_tombstone=bint, address=u64, other=int, value=bytes)
     cdef int write(self, Buffer buffer, int k) except -1
+    @cython.locals(address=u64)
+    cdef int post(self, Buffer buffer, int k) except -1
     cdef int _write_older(self, Buffer buffer, u64 address) except -1
     @cython.locals(k=int)
     cdef int write_first(self, Buffer buffer) except -1

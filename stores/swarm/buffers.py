@@ -38,6 +38,8 @@ class Buffer:
         self.reference = 0
         self.published = False
         """Whether a pointer has named it since it was acquired."""
+        self.doubtful = False
+        """Whether some pointer may have named it or not, as a node was lost in a phase."""
         self.ahead = 0
         """Bits: the replicas beside which the value is already, but for its header (abd.py)."""
         self.value = b""
@@ -78,6 +80,11 @@ class Buffers:
             for other in range(self.register.replicas):
                 with contextlib.suppress(NodeFailed):
                     self._write_older(buffer, self.register.beside(buffer.reference, other))
+
+    def post(self, buffer: Buffer, k: int) -> None:
+        """Post `write`, where the buffer has a replica beside replica `k`."""
+        address = self.register.beside(buffer.reference, k)
+        self.endpoint.post_gather(address, buffer.header, HEADER_WORDS, buffer.value, b"")
 
     def _write_older(self, buffer: Buffer, address: int) -> None:
         """Write the prepared value to a replica of the buffer, if there is something older."""

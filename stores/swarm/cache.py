@@ -27,9 +27,8 @@ from typing import Final
 
 from limpet.shm.endpoint.fabric import hash64, words_equal, words_prefetch, words_put
 from limpet.shm.private_memory import zeroed_words
-from limpet.stores.swarm.layout import FIXED
+from limpet.stores.swarm.layout import FIXED, NOWHERE
 
-NOWHERE: Final = -1
 WINDOW: Final = 8
 HASH_SHIFT: Final = 20
 """The lower bits of the hash choose other things."""

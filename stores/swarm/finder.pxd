@@ -13,6 +13,7 @@ cdef u64 CAPACITY_MASK
 cdef int DONE
 cdef u64 IN_PLACE_LEAST
 cdef u64 OBJECT_MASK
+cdef u64 VIEW
 
 cdef class Finder:
     cdef readonly ReplicatedIndex index
@@ -23,15 +24,20 @@ cdef class Finder:
     cdef readonly LocationCache cache
     cdef bint guesses
     cdef bint shared
+    cdef readonly object view
+    cdef u64 seen_view
 
+    cpdef int forget(self) except -1
+    @cython.locals(viewed=u64)
+    cpdef int attend(self) except -1
     @cython.locals(at='long long', reference=u64, shape=u64, area=u64, capacity=u64, first=int)
     cdef long long prefetch(self, bytes key) except -2
     @cython.locals(reference=u64, ident=u64, shape=u64, area=u64, first=int)
-    cdef bint recall(self, bytes key, long long at) except -1
+    cpdef bint recall(self, KeyRegister register, bytes key, long long at) except -1
     @cython.locals(register=Register, at='long long')
     cdef long long learn(self, bytes key) except -2
     @cython.locals(row=Row)
-    cdef int note_read(self, int outcome, long long at) except -1
+    cpdef int note_read(self, KeyRegister register, int outcome, long long at) except -1
     @cython.locals(fingerprint=u64, index=int, word=u64, reference=u64, area=u64, first=int)
     cdef u64 seek(self, Place place, bytes key) except? 0
     @cython.locals(ident=u64, capacity=u64, first=int)

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from limpet.shm.endpoint.layout import VIEW
 from limpet.stores.fusee.index import ReplicatedIndex
+from limpet.stores.fusee.tables import ReplicatedTables
 from limpet.stores.race.index import Place, is_valid
 from limpet.stores.race.layout import OBJECT_MASK
 from limpet.stores.swarm.cache import LocationCache
@@ -22,8 +24,9 @@ class Finder:
     """Finds registers, and remembers in `cache` where they are. `parameters`: the store's."""
 
     def __init__(
-        self, index: ReplicatedIndex, logged: Registers, register: KeyRegister, parameters: Any
-    ) -> None:
+        self, index: ReplicatedIndex, tables: ReplicatedTables, logged: Registers,
+        register: KeyRegister, parameters: Any,
+    ) -> None:  # fmt: skip
         self.index = index
         self.logged = logged
         self.register = register
@@ -31,7 +34,21 @@ class Finder:
         self.replicas = parameters.replicas
         self.cache = LocationCache(parameters.cache_size, parameters.replicas)
         self.guesses = parameters.guess
+        self.view = tables.view
+        self.seen_view = -1
         self.shared = parameters.buffers < parameters.writers
+
+    def forget(self) -> None:
+        """Remember nothing."""
+        self.cache.forget()
+        self.seen_view = -1
+
+    def attend(self) -> None:
+        """Use replaced nodes, and wait while one is filled; does not wait for a new view."""
+        while self.endpoint.load(VIEW) != self.seen_view:
+            viewed = self.view.number()
+            self.view.wait_stable()
+            self.seen_view = viewed
 
     # ---- remembered places ----------------------------------------------------------------------
 
@@ -52,7 +69,7 @@ class Finder:
             )
         return at
 
-    def recall(self, key: bytes, at: int) -> bool:
+    def recall(self, register: KeyRegister, key: bytes, at: int) -> bool:
         """Select the key's register, if we know where it is: `prefetch` has said where."""
         if at < 0 or not self.cache.holds(at, key):
             return False
@@ -60,10 +77,10 @@ class Finder:
         ident = self.cache.words[at + 2]
         shape = self.cache.words[at + 3]
         area = shape >> 32 & 0xFF_FFFF
-        self.register.select(
+        register.select(
             reference, area, ident, shape & CAPACITY_MASK, first_of(reference, self.replicas)
         )
-        self.register.row.recall(self.cache.words, at)
+        register.row.recall(self.cache.words, at)
         return True
 
     def learn(self, key: bytes) -> int:
@@ -76,10 +93,10 @@ class Finder:
             self.cache.words[at + 3] = register.area << 32 | register.capacity
         return at
 
-    def note_read(self, outcome: int, at: int) -> None:
-        """Remember, in an entry of the cache, the state of our row after a READ, so that the next
-        WRITE need not read it."""
-        row = self.register.row
+    def note_read(self, register: KeyRegister, outcome: int, at: int) -> None:
+        """Remember, in an entry of the cache, the state of our row after a READ of its register, so
+        that the next WRITE need not read it."""
+        row = register.row
         if at >= 0 and row.wrote:
             self.cache.words[at + 4] = 0  # there is a copy in our row
         elif (

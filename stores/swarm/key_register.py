@@ -16,7 +16,7 @@ from typing import Any
 
 from limpet.shm.endpoint.fabric import words_bytes
 from limpet.stores.swarm.abd import Abd
-from limpet.stores.swarm.layout import IN_PLACE_WORDS
+from limpet.stores.swarm.layout import IN_PLACE_MAX, IN_PLACE_WORDS
 from limpet.stores.swarm.max_register import MaxRegister
 from limpet.stores.swarm.protocol import Protocol
 from limpet.stores.swarm.quorum import Quorum
@@ -30,11 +30,14 @@ from limpet.stores.swarm.write_back import WriteBack
 
 
 class KeyRegister:
-    """Of a store whose entry of the catalogue has that number; `owner` names it in messages."""
+    """Of a store whose entry of the catalogue has that number; `owner` names it in messages.
+    `most`: the largest capacity of the registers that are selected."""
 
-    def __init__(self, pool: Any, entry: int, owner: str, parameters: Any) -> None:
+    def __init__(
+        self, pool: Any, entry: int, owner: str, parameters: Any, most: int = IN_PLACE_MAX
+    ) -> None:
         self.place = Register(
-            pool, entry, parameters.replicas, parameters.writers, parameters.buffers
+            pool, entry, parameters.replicas, parameters.writers, parameters.buffers, most
         )
         self.quorum = Quorum(pool, self.place, owner)
         self.row = Row(pool, self.quorum)

@@ -32,6 +32,9 @@ CAPACITY_MASK: Final = 0xFFFF_FFFF
 FIXED: Final = 5
 """Words of an entry of the cache (cache.py) before those of the replicas."""
 
+NOWHERE: Final = -1
+"""No entry of the cache."""
+
 ATTEMPTS_MAX: Final = 1000
 """How often an operation may try again while nothing changes, until that is damaged memory."""
 

@@ -33,5 +33,9 @@ cdef class MaxRegister:
     cpdef int presence(self) except -1
     @cython.locals(quorum=Quorum)
     cdef int confirm(self) except -1
+    @cython.locals(quorum=Quorum, n=int, replica=Replica)
+    cdef int post_write(self, u64 word, Buffer buffer) except -1
+    @cython.locals(quorum=Quorum, n=int, pending=int, refused=bint, outcome=int, replica=Replica)
+    cdef int written(self, u64 word, Buffer buffer) except -1
     @cython.locals(quorum=Quorum, done=int, pending=int, k=int, outcome=int, replica=Replica)
     cdef int write(self, u64 word, Buffer buffer) except -1

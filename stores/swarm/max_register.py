@@ -106,6 +106,29 @@ class MaxRegister:
         quorum = self.quorum
         return self.presence() if quorum.having(quorum.top) < quorum.majority else DELETED
 
+    def post_write(self, word: int, buffer: Buffer) -> None:
+        """Post `write`, to the replicas that were elected; `written` says what came of it."""
+        quorum = self.quorum
+        for n in range(quorum.read):
+            replica = quorum.replicas[quorum.order[n]]
+            replica.post_write(word, buffer)
+
+    def written(self, word: int, buffer: Buffer) -> int:
+        """After the `wait` for a `write` that was posted, and `arrived`: the outcome."""
+        quorum = self.quorum
+        pending = 0
+        refused = False
+        for n in range(quorum.read):
+            replica = quorum.replicas[quorum.order[n]]
+            outcome = replica.written(word, buffer)
+            if outcome == AGAIN:
+                pending |= 1 << replica.k
+            elif outcome == REFUSED:
+                refused = True
+        if refused or (pending and not quorum.valid):
+            return REFUSED
+        return DONE if quorum.max_again(pending, word) else self.write(word, buffer)
+
     def write(self, word: int, buffer: Buffer) -> int:
         """WRITE the tuple `word`, with the value prepared in `buffer`, to a majority: to the
         replicas that were read, and to others if they are lost.

@@ -42,6 +42,15 @@ cdef class Quorum:
     cdef int prefetch(self, u64 reference, u64 area, u64 capacity, int first) except -1
     @cython.locals(k=int, replica=Replica)
     cdef int gather(self, bint whole, int wanted) except -1
+    cdef int _outcome(self) noexcept
+    @cython.locals(k=int, replica=Replica)
+    cdef bint elect(self) except -1
+    @cython.locals(n=int, replica=Replica)
+    cdef int post(self, bint whole) except -1
+    @cython.locals(n=int, wanted=int, replica=Replica)
+    cpdef int arrived(self) except -1
+    @cython.locals(known=int, n=int)
+    cdef bint seen(self) noexcept
     cdef int _note(self, Replica replica) except -1
     @cython.locals(k=int, replica=Replica)
     cpdef int read_all(self) except -1

@@ -109,10 +109,52 @@ class Quorum:
             k = k + 1 if k + 1 < self.count else 0
         if self.read < self.majority:
             raise NodeFailed(lost, "a majority of the replicas of the key is lost")
+        return self._outcome()
+
+    def _outcome(self) -> int:
         self.place = self.order[0]
         if self.valid < self.read:
             return DELETED if self.valid else GONE
         return DONE
+
+    def elect(self) -> bool:
+        """Choose the replicas that `post` reads: the first ones in service; False: they are no
+        majority."""
+        self.read = 0
+        k = self.register.first
+        for _ in range(self.count):
+            replica = self.replicas[k]
+            if not replica.failed():
+                self.order[self.read] = k
+                self.read += 1
+                if self.read == self.majority:
+                    return True
+            k = k + 1 if k + 1 < self.count else 0
+        return False
+
+    def post(self, whole: bool) -> None:
+        """Post `gather`, of the replicas that were elected; `arrived` says what came of it."""
+        for n in range(self.read):
+            replica = self.replicas[self.order[n]]
+            replica.post(whole and n == 0)
+
+    def arrived(self) -> int:
+        """After the `wait` for what was posted: the outcome, as of `gather`."""
+        wanted = self.read
+        self.read = 0
+        self.valid = 0
+        self.top = 0
+        for n in range(wanted):
+            replica = self.replicas[self.order[n]]
+            self._note(replica)
+        return self._outcome()
+
+    def seen(self) -> bool:
+        """Whether our row's word of M was seen on all replicas that were elected."""
+        known = 0
+        for n in range(self.read):
+            known += self.mine[self.order[n]] != 0
+        return known == self.read
 
     def _note(self, replica: Replica) -> None:
         self.order[self.read] = replica.k

@@ -31,7 +31,7 @@ cdef class Register:
     cdef u64[::1] bases
     cdef public u64 reference
     cdef public u64 area
-    cdef u64 node
+    cdef readonly u64 node
     cdef public u64 ident
     cdef public u64 capacity
     cdef public int first

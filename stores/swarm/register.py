@@ -49,10 +49,13 @@ class Register:
     """The place of one register at a time, the one `select`ed last.
 
     Of a store with that many replicas, writers, and words of M (`buffers`), whose entry of the
-    catalogue has the number `entry`.
+    catalogue has the number `entry`. `most`: the largest capacity of those that are selected.
     """
 
-    def __init__(self, pool: Any, entry: int, replicas: int, writers: int, buffers: int) -> None:
+    def __init__(
+        self, pool: Any, entry: int, replicas: int, writers: int, buffers: int,
+        most: int = IN_PLACE_MAX,
+    ) -> None:  # fmt: skip
         self.heap = pool.heap
         self.nodes = pool.parameters.nodes
         self.entry = entry
@@ -63,7 +66,7 @@ class Register:
         """The index of the first pointer."""
         self.width = 2 + buffers + 2 * writers
         """Words before the value in place."""
-        self.words_max = self.width + IN_PLACE_WORDS + IN_PLACE_MAX // 8
+        self.words_max = self.width + IN_PLACE_WORDS + most // 8
         self.bases = array("Q", bytes(8 * REPLICAS_ROW))
         """Where the words begin on each replica."""
         self.reference = 0

@@ -24,10 +24,15 @@ cdef class Replica:
     cdef u64[::1] in_place
     cdef readonly u64[::1] tops
     cdef readonly u64[::1] mine
+    cdef bint posted
+    cdef u64 pointed
+    cdef u64 changed
 
     cdef bint failed(self) noexcept
     @cython.locals(count=int)
     cpdef int read(self, bint whole) except -1
+    @cython.locals(count=int)
+    cdef int post(self, bint whole) except -1
     @cython.locals(there=bint, index=int)
     cpdef int read_if_there(self) except -1
     cpdef u64 word(self, int index) noexcept
@@ -46,6 +51,10 @@ cdef class Replica:
     cdef int write(self, u64 word, Buffer buffer) except -1
     @cython.locals(expected=u64, found=u64)
     cdef int max(self, u64 word) except -1
+    @cython.locals(row=u64)
+    cdef int post_write(self, u64 word, Buffer buffer) except -1
+    @cython.locals(found=u64)
+    cpdef int written(self, u64 word, Buffer buffer) except -1
     @cython.locals(found=u64)
     cdef bint verify(self, u64 word) except -1
     cdef bint stands(self) except -1

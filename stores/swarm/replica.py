@@ -50,6 +50,10 @@ class Replica:
         """Of all replicas: the greatest tuple of M as it was read."""
         self.mine = mine
         """Of all replicas: our own row's word of M as we last saw it; 0: not seen."""
+        self.posted = False
+        """Whether a `write` is posted here, and, if so, the tickets of its two CASes."""
+        self.pointed = 0
+        self.changed = 0
 
     # ---- reading --------------------------------------------------------------------------------
 
@@ -63,6 +67,13 @@ class Replica:
         if whole:
             count += IN_PLACE_WORDS + (self.register.capacity >> 3)
         self.endpoint.read_words(self.register.bases[self.k], self.front, count, 0)
+
+    def post(self, whole: bool) -> None:
+        """Post `read`."""
+        count = self.register.width
+        if whole:
+            count += IN_PLACE_WORDS + (self.register.capacity >> 3)
+        self.endpoint.post_read(self.register.bases[self.k], self.front, count, 0)
 
     def read_if_there(self) -> None:
         """Read its words; all are zeros if its node is lost."""
@@ -168,6 +179,40 @@ class Replica:
         # CRASH(put): at a minority, perhaps; readers write it back.
         self.mine[self.k] = word if found == expected else found
         return DONE if found == expected or rank_of(found) >= rank_of(word) else AGAIN
+
+    def post_write(self, word: int, buffer: Buffer) -> None:
+        """Post `write`, to a register whose word of M we have seen, of a buffer that no pointer
+        names yet and that has a replica here. MAX depends on the CAS of the pointer (trap S13)."""
+        self.posted = rank_of(self.mine[self.k]) < rank_of(word)
+        if self.posted:
+            row = row_of(word)
+            self.buffers.post(buffer, self.k)
+            self.pointed = self.endpoint.post_cas(
+                self.register.pointer(self.k, row, side_of(word)),
+                self.register.ident,
+                buffer.reference,
+            )
+            self.changed = self.endpoint.post_cas_if(
+                self.pointed,
+                self.register.ident,
+                self.register.metadata(self.k, row),
+                self.mine[self.k],
+                word,
+            )
+
+    def written(self, word: int, buffer: Buffer) -> int:
+        """The outcome of a `write` that was posted, as of `write`."""
+        if not self.posted:
+            return DONE
+        if self.endpoint.result(self.pointed) != self.register.ident:
+            return REFUSED
+        buffer.published = True
+        found = self.endpoint.result(self.changed)
+        if found == self.mine[self.k]:
+            self.mine[self.k] = word
+            return DONE
+        self.mine[self.k] = found
+        return DONE if rank_of(found) >= rank_of(word) else AGAIN
 
     def verify(self, word: int) -> bool:
         """Set the VERIFIED bit of the tuple in M, if it is there; whether it is.

@@ -63,6 +63,7 @@ cdef class Row:
     cdef int note(self, u64[::1] words, long long at) except -1
     @cython.locals(wanted=Wanted, nodes=u64)
     cdef int acquire(self, Buffer buffer, u64 size) except -2
+    cdef int take(self, u64 reference) noexcept
     @cython.locals(k=int, n=int, address=u64)
     cdef int prefetch(self, u64 size) except -1
     cdef int retarget(self, int held) except -1

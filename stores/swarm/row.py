@@ -177,6 +177,7 @@ class Row:
             try:
                 buffer.reference = self.allocator.allocate(wanted.node, wanted.size, self.count)
                 buffer.published = False
+                buffer.doubtful = False
                 if buffer.reference:
                     return self.client.held - 1
                 # Can this node have memory at all?
@@ -186,6 +187,12 @@ class Row:
                 self.view.fail_if_lost(error.node)
                 wanted.node = wanted.node + 1 if wanted.node + 1 < nodes else 0
         raise NodeFailed(self.register.node, "all nodes of the key's replicas are lost")
+
+    def take(self, reference: int) -> None:
+        """Have the buffer `reference`, which the client journal has, be that of our WRITE."""
+        self.buffer.reference = reference
+        self.buffer.published = False
+        self.buffer.doubtful = False
 
     def prefetch(self, size: int) -> None:
         """Prefetch the memory that a WRITE of so many bytes touches besides the words it reads."""
@@ -206,13 +213,14 @@ class Row:
 
     def keep(self, held: int, buffer: Buffer) -> None:
         """Take the buffer out of the client journal, as the register names it; it stays there if
-        the register is being given up, and is freed if no pointer ever named it."""
-        stands = True
+        the register is being given up, or if it is in doubt whether a pointer names it, and is
+        freed if no pointer ever named it."""
+        stands = not buffer.doubtful
         for n in range(self.quorum.read):
             replica = self.replicas[self.quorum.order[n]]
             if not replica.stands():
                 stands = False  # the buffer is resolved with the client journal
-        if not buffer.published:
+        if not buffer.published and not buffer.doubtful:
             self.client.release(held)  # there was a greater tuple wherever it would have been
         elif stands:
             self.client.drop(held)

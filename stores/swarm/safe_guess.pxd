@@ -26,8 +26,15 @@ cdef class SafeGuess(Protocol):
     cdef TimestampLock lock
     cdef Insistence insistence
 
-    @cython.locals(quorum=Quorum, row=Row, writer=int, outcome=int, held=int, w=u64, m=u64, wrote=int)
+    @cython.locals(quorum=Quorum, row=Row, writer=int, outcome=int, held=int, w=u64, wrote=int)
     cpdef int write(self, bytes value) except -1
+    @cython.locals(quorum=Quorum, row=Row, m=u64)
+    cdef int _conclude(self, u64 w, int held, int outcome, int wrote) except -1
+    @cython.locals(row=Row, w=u64)
+    cdef u64 begin(self, bytes value) except? 0
+    cdef int post(self, u64 w) except -1
+    @cython.locals(quorum=Quorum, row=Row, outcome=int, wrote=int)
+    cpdef int finish(self, u64 w, int held, bint doubtful) except -1
     @cython.locals(quorum=Quorum, outcome=int)
     cdef int _look(self) except -1
     @cython.locals(quorum=Quorum, row=Row, scope=bint, n=int, word=u64, replica=Replica)

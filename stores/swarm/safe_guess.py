@@ -102,9 +102,14 @@ class SafeGuess(Protocol):
         row.buffer.prepare(self.register.ident, w, value)
         row.retarget(held)
         outcome = quorum.gather(False, quorum.majority)  # line 6
-        m = quorum.top
         wrote = self.max_register.write(w, row.buffer)
         self.endpoint.wait()
+        return self._conclude(w, held, outcome, wrote)
+
+    def _conclude(self, w: int, held: int, outcome: int, wrote: int) -> int:
+        """WRITE after line 6, of which there are the outcomes of M.READ and of M.WRITE."""
+        quorum, row = self.quorum, self.row
+        m = quorum.top
         if outcome == GONE:
             row.client.release(held)  # no client looks where it may be named
             return GONE
@@ -116,7 +121,37 @@ class SafeGuess(Protocol):
         if rank_of(m) <= rank_of(w):  # line 7
             self._verify_own(w, held)
             return DONE
-        return self._slow_path(w, m, value, held)
+        return self._slow_path(w, m, row.buffer.value, held)
+
+    # ---- WRITE beside those to other registers (batch_writes.py) --------------------------------
+
+    def begin(self, value: bytes) -> int:
+        """Begin a WRITE to a register whose row is `known`, with a buffer that the client journal
+        has with the register's link address: its tuple, for `post`."""
+        row = self.row
+        row.known = False
+        w = tuple_word(self.clock.guess(), row.writer, GUESSED, row.writer, row.side)  # line 5
+        row.buffer.prepare(self.register.ident, w, value)
+        return w
+
+    def post(self, w: int) -> None:
+        """Post line 6, to the replicas that were elected."""
+        self.quorum.post(False)
+        self.max_register.post_write(w, self.row.buffer)
+
+    def finish(self, w: int, held: int, doubtful: bool) -> int:
+        """After `wait`: DONE; or nothing was done: GONE, DELETED. `doubtful`: a node was lost in
+        this phase, so none of its results is sure. Then the tuple is written again, as it may be at
+        a minority."""
+        quorum, row = self.quorum, self.row
+        if doubtful:
+            row.buffer.doubtful = True
+            outcome = quorum.gather(False, quorum.majority)
+            self.endpoint.wait()
+            return self._conclude(w, held, outcome, REFUSED)
+        outcome = quorum.arrived()
+        wrote = self.max_register.written(w, row.buffer)
+        return self._conclude(w, held, outcome, wrote)
 
     def _look(self) -> int:
         """Read our row before a WRITE. DONE; or nothing is to be written: AGAIN, GONE, DELETED."""

@@ -5,6 +5,7 @@ from limpet.stores.fusee.slots cimport ReplicatedSlots
 from limpet.stores.fusee.tables cimport ReplicatedTables
 from limpet.stores.race.hash_store cimport HashStore
 from limpet.stores.race.index cimport Place
+from limpet.stores.swarm.batch_reads cimport BatchReads
 from limpet.stores.swarm.cache cimport LocationCache
 from limpet.stores.swarm.finder cimport Finder
 from limpet.stores.swarm.key_register cimport KeyRegister
@@ -14,6 +15,7 @@ from limpet.stores.swarm.unmapping cimport Unmapping
 from limpet.stores.swarm.write_steps cimport WriteSteps
 
 cdef int AGAIN
+cdef int BATCH
 cdef u64 BUFFER
 cdef int DELETED
 cdef int DONE
@@ -21,7 +23,6 @@ cdef int FULL
 cdef int GONE
 cdef int MISSING
 cdef int NO_MEMORY
-cdef u64 VIEW
 
 cdef class Swarm(HashStore):
     cdef readonly Registers logged
@@ -35,16 +36,17 @@ cdef class Swarm(HashStore):
     cdef readonly Finder finder
     cdef readonly LocationCache cache
     cdef readonly WriteSteps steps
-    cdef u64 seen_view
+    cdef readonly BatchReads reads
+    cdef readonly bint guesses
 
     @cython.locals(key=bytes)
     cdef int _expect_keys(self, list keys) except -1
+    @cython.locals(wanted=list, found=list, left=list, start=Py_ssize_t, place=Py_ssize_t)
+    cpdef get_many(self, keys)
     @cython.locals(outcome=int)
     cdef int _get_once(self, bytes key, long long at) except -1
     @cython.locals(at='long long', attempt=u64, ident=u64, outcome=int)
     cpdef int _write(self, key, value, int mode) except -1
-    @cython.locals(viewed=u64)
-    cdef int _attend(self) except -1
     cdef int _again_after(self, error) except -1
     @cython.locals(
         slot=u64, register=KeyRegister, outcome=int, ticket=u64, attempt=u64, quorum=Quorum,

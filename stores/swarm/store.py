@@ -27,7 +27,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from limpet.shm.endpoint.layout import VIEW
 from limpet.shm.errors import NodeFailed
 from limpet.stores.base import Store, as_bytes
 from limpet.stores.fusee.growth import ReplicatedSplitter
@@ -43,7 +42,9 @@ from limpet.stores.fusee.tables import (
     unmake_directories,
 )
 from limpet.stores.race.hash_store import HashStore
-from limpet.stores.status import AGAIN, DONE, FULL, MISSING, NO_MEMORY
+from limpet.stores.status import AGAIN, BATCH, DONE, FULL, MISSING, NO_MEMORY
+from limpet.stores.swarm.batch_reads import BatchReads, Rows
+from limpet.stores.swarm.batch_writes import BatchWrites
 from limpet.stores.swarm.check import RegisterCheck, points_of
 from limpet.stores.swarm.finder import Finder
 from limpet.stores.swarm.key_register import KeyRegister
@@ -86,13 +87,21 @@ class Swarm(HashStore):
         self.refilling = Refilling(
             pool, name, self.restoring, self.register, self.register_check.linked_registers
         )
-        self.finder = Finder(index, self.logged, self.register, parameters)
+        self.finder = Finder(index, self.tables, self.logged, self.register, parameters)
         self.cache = self.finder.cache
         made = NewRegister(pool.allocator, self.tables, self.logged, self.register)
         self.steps = WriteSteps(self.finder, made, self.writer, self.unmapping, self.tables)
-        self.seen_view = -1
         self.hold_parts(index, self.writer, splitter, self.register_check)
         self.prefetches = True
+        rows = Rows(pool, self.tables.number_of_store, owner, self.finder, parameters)
+        self.reads = BatchReads(rows)
+        self.guesses = parameters.guess
+        if self.guesses:
+            self.deletes_batches = False
+            self.puts = BatchWrites(
+                self.search, self.writer, self.allocator, self.client, self.replicas, rows,
+                self.tables.view,
+            )  # fmt: skip
 
     @property
     def losses_survived(self) -> int:  # type: ignore[override]  # that of others is a constant
@@ -114,8 +123,7 @@ class Swarm(HashStore):
 
     def forget(self) -> None:
         HashStore.forget(self)
-        self.cache.forget()
-        self.seen_view = -1
+        self.finder.forget()
 
     # ---- operations -----------------------------------------------------------------------------
 
@@ -142,8 +150,25 @@ class Swarm(HashStore):
             repeats.again(ident)
 
     def get_many(self, keys: Any) -> list[bytes | None]:
-        """The values of `keys`, in their order; None for each that is missing."""
-        return Store.get_many(self, keys)
+        """The values of `keys`, in their order; None for each that is missing. 1 round trip for 32
+        keys whose places are remembered (batch_reads.py)."""
+        if not self.guesses:
+            return Store.get_many(self, keys)
+        wanted = [key if type(key) is bytes else as_bytes("key", key) for key in keys]
+        found: list[bytes | None] = []
+        for start in range(0, len(wanted), BATCH):
+            # one pin a batch: a long pin looks like a stopped process
+            self.client.enter()
+            try:
+                self.require_there()
+                self.finder.attend()
+                left = self.reads.get(wanted[start : start + BATCH], found)
+            finally:
+                self.client.leave()
+            self.operations += len(found) - start - len(left)
+            for place in left:
+                found[place] = self.get(wanted[place])
+        return found
 
     def _expect_keys(self, keys: list[bytes]) -> None:
         for key in keys:
@@ -152,10 +177,10 @@ class Swarm(HashStore):
             self.finder.prefetch(key)
 
     def _get_once(self, key: bytes, at: int) -> int:
-        self._attend()
-        if self.finder.recall(key, at):
+        self.finder.attend()
+        if self.finder.recall(self.register, key, at):
             outcome = self.register.protocol.read()
-            self.finder.note_read(outcome, at)
+            self.finder.note_read(self.register, outcome, at)
             if outcome == DONE:
                 return DONE
             self.cache.drop(key)
@@ -168,7 +193,7 @@ class Swarm(HashStore):
             return self._again_after(error)
         at = self.finder.learn(key)
         outcome = self.register.protocol.read()
-        self.finder.note_read(outcome, at)
+        self.finder.note_read(self.register, outcome, at)
         if outcome == DELETED:
             self.cache.drop(key)
             return MISSING
@@ -191,7 +216,7 @@ class Swarm(HashStore):
             self.client.enter()
             try:
                 self.require_there()
-                self._attend()
+                self.finder.attend()
                 outcome = self.steps.write(self.place, key, value, at, mode, attempt)
                 if outcome == NO_MEMORY:
                     wanted = self._wanted()
@@ -252,14 +277,6 @@ class Swarm(HashStore):
 
     # ---- places ---------------------------------------------------------------------------------
 
-    def _attend(self) -> None:
-        """Use replaced nodes, and wait while one is filled; does not wait for a new view."""
-        while self.endpoint.load(VIEW) != self.seen_view:
-            view = self.tables.view
-            viewed = view.number()
-            view.wait_stable()
-            self.seen_view = viewed
-
     def _again_after(self, error: NodeFailed) -> int:
         """A node of the index was lost: AGAIN, unless more are lost than the store survives."""
         if not self.tables.outlive(error.node):
@@ -269,7 +286,7 @@ class Swarm(HashStore):
     # ---- deleting -------------------------------------------------------------------------------
 
     def _delete_once(self, key: bytes) -> int:
-        self._attend()
+        self.finder.attend()
         place = self.place
         try:
             self.index.choose(place, key)
@@ -358,7 +375,7 @@ class Swarm(HashStore):
         self.client.enter()
         try:
             self.require_there()
-            self._attend()
+            self.finder.attend()
             return step(*arguments)
         finally:
             self.client.leave()

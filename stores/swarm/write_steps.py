@@ -45,7 +45,7 @@ class WriteSteps:
     ) -> int:
         """DONE, EXISTS, MISSING, AGAIN, FULL, or NO_MEMORY, of `register.row.wanted`. `at`: as
         `Finder.prefetch` has it."""
-        if self.finder.recall(key, at):
+        if self.finder.recall(self.register, key, at):
             outcome = self._write_to(value, mode, at)
             if outcome in (DONE, EXISTS, NO_MEMORY, AGAIN):
                 return outcome

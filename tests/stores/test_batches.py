@@ -22,7 +22,7 @@ RACE = ("race", "rtx-race", "dtx-race")
 BATCHED = ("race", "rtx-race", "race-locks")
 """Kinds whose `put_many` has each phase of a put once for many keys."""
 VERBS = ("round_trips", "reads", "bytes_read", "writes", "bytes_written", "cas", "ops")
-STEADY = ("dtx-race", "raw", "rcuckoo", "loco")
+STEADY = ("dtx-race", "raw", "rcuckoo")
 """The second and the third update of a key cost the same here."""
 HOSTILE = (limpet.LimpetError, OverflowError, ValueError, IndexError, MemoryError)
 

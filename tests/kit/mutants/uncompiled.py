@@ -39,7 +39,7 @@ LOCO: Final = (
     *_in(
         "stores/loco",
         "parameters tracker data_array local_index journal lookup writer repair check locking "
-        "store",
+        "batch_updates store",
     ),
 )
 RCUCKOO: Final = (
@@ -83,7 +83,8 @@ SWARM: Final = (
         "stores/swarm",
         "words register buffers replica quorum row write_back max_register timestamp_lock "
         "protocol insistence safe_guess abd tombstone recycling key_register registers cache "
-        "check level unmapping refilling finder new_register write_steps store",
+        "check level unmapping refilling finder new_register write_steps batch_reads batch_writes "
+        "store",
     ),
 )
 

@@ -1,0 +1,49 @@
+cimport cython
+
+from limpet.shm.alloc.allocator cimport Allocator
+from limpet.shm.clients.client cimport Client
+from limpet.shm.endpoint.verbs cimport u64
+from limpet.stores.race.batch cimport Batch
+from limpet.stores.race.batch_puts cimport BatchPuts
+from limpet.stores.swarm.batch_reads cimport Rows
+from limpet.stores.swarm.cache cimport LocationCache
+from limpet.stores.swarm.finder cimport Finder
+from limpet.stores.swarm.key_register cimport KeyRegister
+from limpet.stores.swarm.quorum cimport Quorum
+from limpet.stores.swarm.row cimport Row
+from limpet.stores.swarm.safe_guess cimport SafeGuess
+from limpet.stores.swarm.words cimport is_tombstone
+
+cdef int DONE
+cdef u64 HEADER
+cdef int LARGE_CLASS
+cdef int LEFT
+cdef int MADE
+cdef int NODE_SHIFT
+cdef int READY
+cdef int SPARE_PLACES
+
+cdef class BatchWrites(BatchPuts):
+    cdef readonly Rows rows
+    cdef readonly Finder finder
+    cdef readonly object view
+
+    @cython.locals(rows=Rows, unknown=int, row=int, register=KeyRegister)
+    cpdef int find_all(self, Batch batch) except -1
+    @cython.locals(quorum=Quorum, row=Row)
+    cdef bint _is_in_order(self, KeyRegister register) except -1
+    @cython.locals(
+        allocator=Allocator, client=Client, count=int, row=int, register=KeyRegister, size=u64,
+        node=u64, reference=u64, value=bytes,
+    )
+    cpdef int make_all(self, Batch batch) except -1
+    @cython.locals(doubtful=bint, row=int)
+    cpdef int change_all(self, Batch batch) except -1
+    @cython.locals(posted=bint)
+    cpdef bint _post_all(self, Batch batch) except -1
+    @cython.locals(row=int, register=KeyRegister, protocol=SafeGuess)
+    cdef bint _posted(self, Batch batch) except -1
+    @cython.locals(
+        register=KeyRegister, protocol=SafeGuess, outcome=int, cache=LocationCache
+    )
+    cdef int _finish(self, Batch batch, int row, bint doubtful) except -1
