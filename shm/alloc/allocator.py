@@ -127,6 +127,16 @@ class Allocator:
         self.heap.take(reference)
         return reference
 
+    def has_ready(self, node: int, size: int, count: int) -> bool:
+        """Whether so many objects of `size` bytes, at most SMALL_SIZE, without replicas, are ready
+        on `node`, as far as is known."""
+        slabs = self.slabs
+        for slab in reversed(slabs.of(slabs.kind(node, self.heap.size_class(size), 1))):
+            count -= slab.ready_count - slab.kept
+            if count <= 0:
+                return True
+        return False
+
     def begin_batch(self) -> None:
         """Before the first `next_object` of an operation."""
         # ORDER: as in `allocate`; once is enough, as the client stays pinned.

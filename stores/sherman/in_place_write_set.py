@@ -59,11 +59,12 @@ class InPlaceStaging(WriteSet):
         self.shrinks = True
         return super().shrink(key)
 
-    def link_above(self, level: int, fence: bytes, right: int) -> int:
-        """Link to a new node: at once, or, if not optimistic, later (a B-link tree's way)."""
+    def link_above(self, level: int, lows: list[bytes], nodes: list[int]) -> int:
+        """Link to new nodes: at once, or, if not optimistic, later (a B-link tree's way)."""
         if self.store.parameters.optimistic:
-            return super().link_above(level, fence, right)
-        self.commit.above.append((level, fence, right))
+            return super().link_above(level, lows, nodes)
+        for index in range(1, len(nodes)):
+            self.commit.above.append((level, lows[index], nodes[index]))
         return DONE
 
     def _vacant(self) -> int:

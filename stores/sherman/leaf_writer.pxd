@@ -48,7 +48,7 @@ cdef class LeafWriter:
 
     @cython.locals(leaf=Leaf, page=Page, index=int, dropped=u64, new=u64, extent=u64, outcome=int)
     cpdef int change(self, bytes key, bytes value, u64 size, int mode) except -1
-    @cython.locals(leaf=Leaf, page=Page, key=bytes, index=int, new=u64)
+    @cython.locals(leaf=Leaf, page=Page, key=bytes, index=int, at_end=bint, new=u64)
     cpdef int change_run(self, list keys, list values, Py_ssize_t first) except -1
     @cython.locals(page=Page)
     cdef bint _set(self, int index, bytes key, bytes value, u64 flags) except -1

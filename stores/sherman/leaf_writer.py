@@ -95,8 +95,11 @@ class LeafWriter:
 
     def change_run(self, keys: list[bytes], values: list[bytes], first: int) -> int:
         """Put the values of keys in ascending order, of one tree, from the `first` on: as many as
-        are in its leaf's range, fit there, and concern no extent; those from `ended` on are left.
-        LOGGED_WRITE: not even the first one."""
+        are in its leaf's range, and concern no extent; those from `ended` on are left.
+
+        LOGGED_WRITE: they do not all fit there, or the first one has an extent. Nothing is put yet,
+        but those before `ended` are in the leaf's page, to be written by a transaction.
+        """
         leaf, page = self.leaf, self.leaf.page
         key = keys[first]
         if self.trees.find(leaf, key) == AGAIN or leaf.lock & LOCKED:
@@ -104,15 +107,17 @@ class LeafWriter:
         index = leaf.index
         self.ended = first
         while not (page.exact and page.has_extent(index)):
+            at_end = index == page.count
             if not self._set(index, key, values[self.ended], 0):
-                break
+                return LOGGED_WRITE
             self.ended += 1
             if self.ended == len(keys) or len(values[self.ended]) > self.trees.value_size:
                 break
             key = keys[self.ended]
             if page.is_below(key):
                 break
-            index = page.find(key)
+            # Above all entries is above those that are put, too.
+            index = page.count if at_end else page.find(key)
         if self.ended == first:
             return LOGGED_WRITE
         new = self.allocator.allocate(leaf.at >> NODE_SHIFT & 0xFF, page.size, 1)

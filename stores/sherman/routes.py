@@ -83,9 +83,14 @@ class Routes:
         """Note a leaf. When there is no room, forget the others."""
         if self.changing or self.count >= self.room:
             self.forget()
-        number = self._run_of(low, True)
+        number = len(self.runs) - 1
         run: Run = self.runs[number]
-        index = run.below(low, True)
+        index = len(run.lows)
+        # Keys that ascend need no search.
+        if not index or run.lows[index - 1] >= low:
+            number = self._run_of(low, True)
+            run = self.runs[number]
+            index = run.below(low, True)
         if index and run.lows[index - 1] == low:
             run.leaves[index - 1] = leaf
         else:

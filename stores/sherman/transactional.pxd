@@ -21,9 +21,20 @@ cdef int AGAIN
 cdef int DELETE
 cdef int DONE
 cdef int INSERT
+cdef int LEAVES_FEW
+cdef int LEAVES_MAX
 cdef int NO_MEMORY
 cdef int PUT
 cdef int RUN_MAX
+
+cdef class Run:
+    cdef readonly list keys
+    cdef readonly list values
+    cdef bytes last
+    cdef bint ascends
+
+    @cython.locals(found=dict)
+    cpdef int sort(self) except -1
 
 cdef class RtxSherman(InlineStore):
     cdef readonly u64 link
@@ -41,7 +52,14 @@ cdef class RtxSherman(InlineStore):
     cdef bint _is_early(self, u64 size, int mode, Attempt way)
     @cython.locals(outcome=int)
     cpdef int _change_once(self, bytes key, bytes value, u64 size, int mode, u64 attempt, Attempt way, bytes expected=*) except -1
-    @cython.locals(first=Py_ssize_t, ended=Py_ssize_t, attempt=u64, outcome=int)
+    @cython.locals(
+        run=Run, is_single=bint, last=bytes, keys=list, values=list, put=bytes, stored=bytes
+    )
+    cdef int _deal(self, pairs, list runs) except -1
+    @cython.locals(
+        first=Py_ssize_t, ended=Py_ssize_t, attempt=u64, leaves=int, staging=WriteSet, outcome=int,
+        nodes=int,
+    )
     cdef int _put_run(self, list keys, list values) except -1
     cpdef Attempt _go_on(self, int outcome, Attempt way, bytes key, bytes value, u64 size, int mode)
     cpdef int stay(self, u64 attempt, bint writes) except -1

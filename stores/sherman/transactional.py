@@ -34,6 +34,10 @@ A write without a log that finds no room in its leaf goes on as such a transacti
 operation. It has read the leaf, and the transaction locks the leaf from the version that was read.
 If memory is missing, or a client is in the way, the write begins again.
 
+A run of sorted pairs (`put_many`) is put leaf by leaf. Where those of a leaf fit, they take a write
+without a log; otherwise one transaction makes all the leaves that they fill, up to 48, and links
+them to their parent at once (write_set.py). If there is no memory for so many, it makes two.
+
 A kill of a write without a log leaves in the client journal: the new node, or its first word, with
 the object that it is meant for; the old node; and extents. Recovery releases the lock
 (stores/rtx/repair.py). In a pool of several hosts a dead client may still write, so the new node
@@ -79,6 +83,28 @@ from limpet.stores.status import AGAIN, DELETE, DONE, INSERT, NO_MEMORY, PUT
 
 RUN_MAX: Final = 4096
 """So many pairs of `put_many` are sorted at a time."""
+LEAVES_MAX: Final = 48
+"""A run fills at most about so many leaves in one transaction, and fewer if they are large."""
+LEAVES_FEW: Final = 2
+"""The same, where there is no memory for more."""
+
+
+class Run:
+    """Pairs of one tree, in the order in which they were given until `sort`."""
+
+    def __init__(self) -> None:
+        self.keys: list[bytes] = []
+        self.values: list[bytes] = []
+        self.last: bytes | None = None
+        self.ascends = True
+        """Whether each key is above the one before it."""
+
+    def sort(self) -> None:
+        """Sort the pairs by their keys. If a key is there twice, only its last value stays."""
+        if not self.ascends:
+            found = dict(zip(self.keys, self.values, strict=True))
+            self.keys = sorted(found)
+            self.values = [found[key] for key in self.keys]
 
 
 class RtxSherman(InlineStore):
@@ -157,11 +183,11 @@ class RtxSherman(InlineStore):
         staging = self.splits
         if staging is None:
             staging = self.splits = self.staging(self.commit())
-        leaf, routes = self.leaf, self.trees.routes[self.leaf.tree]
+        leaf = self.leaf
         cursor = self.trees.cursor
         outcome = commit_staged(self, staging, lambda: staging.stage_read(leaf, key, value, mode))
         if outcome == DONE:
-            staging.show_leaves(routes, False)
+            staging.show_made()
         else:
             self.trees.cursor = cursor  # what was to be used is vacant still
         return LOGGED_WRITE if outcome == NO_MEMORY else outcome
@@ -187,66 +213,100 @@ class RtxSherman(InlineStore):
             Store.put_many(self, pairs)
             return
         for begin in range(0, len(pairs), RUN_MAX):
-            runs: list[dict[bytes, bytes]] = [{} for _ in self.trees.roots]
+            runs: list[Run] = [Run() for _ in self.trees.roots]
             try:
-                for key, value in pairs[begin : begin + RUN_MAX]:
-                    put = key if type(key) is bytes else as_bytes("key", key)
-                    stored = value if type(value) is bytes else as_bytes("value", value)
-                    self.object_size(put, stored)
-                    runs[self.trees.tree_of(put)][put] = stored
+                self._deal(pairs[begin : begin + RUN_MAX], runs)
             finally:  # what stands before an error is put
                 for run in runs:
-                    keys = sorted(run)
-                    self._put_run(keys, [run[key] for key in keys])
+                    run.sort()
+                    self._put_run(run.keys, run.values)
+
+    def _deal(self, pairs: Any, runs: list[Run]) -> int:
+        """Add each pair to the run of its tree."""
+        run: Run = runs[0]
+        is_single = len(runs) == 1
+        last, keys, values = run.last, run.keys, run.values
+        for key, value in pairs:
+            put: bytes = key if type(key) is bytes else as_bytes("key", key)
+            stored: bytes = value if type(value) is bytes else as_bytes("value", value)
+            if len(put) > self.key_size or len(stored) > self.value_size:
+                self.object_size(put, stored)
+            if not is_single:
+                run = runs[self.trees.tree_of(put)]
+                last, keys, values = run.last, run.keys, run.values
+                run.last = put
+            if last is not None and put <= last:
+                run.ascends = False
+            last = put
+            keys.append(put)
+            values.append(stored)
+        return 0
 
     def _put_run(self, keys: list[bytes], values: list[bytes]) -> int:
         """Put the values of these keys, which are sorted and of one tree."""
         first = attempt = 0
+        leaves, staging = LEAVES_MAX, None
         while first < len(keys):
             if len(values[first]) > self.value_size:
                 self.put(keys[first], values[first])
                 first += 1
                 continue
-            self.client.enter()
             try:
-                self.require_there()
-                outcome = self.writer.change_run(keys, values, first)
-            finally:
-                self.client.leave()
-            ended = self.writer.ended
-            if outcome == LOGGED_WRITE:
-                outcome, ended = self._put_logged(keys, values, first)
+                self.client.enter()
+                try:
+                    self.require_there()
+                    outcome = self.writer.change_run(keys, values, first)
+                    ended = self.writer.ended
+                    commit: Any = None
+                    nodes = 1
+                    if outcome == LOGGED_WRITE:
+                        if staging is None:
+                            staging = self.staging(self.commit())
+                        outcome = self._put_logged(staging, keys, values, ended, leaves)
+                        ended = staging.ended
+                        if staging.wanted:
+                            nodes = staging.wanted
+                        else:
+                            commit = staging.commit
+                finally:
+                    self.client.leave()
+                if outcome == NO_MEMORY:
+                    self.have_memory(keys[first], PUT, keys[first], 0, PUT, commit, nodes)
+            except StoreFull:
+                if leaves == LEAVES_FEW:
+                    raise
+                leaves = LEAVES_FEW
+                continue
             if outcome == DONE:
                 self.operations += ended - first
                 first, attempt = ended, 0
-            elif outcome == NO_MEMORY:
-                self.have_memory(keys[first], PUT, keys[first], 0, PUT, None)
-            else:
+            elif outcome == AGAIN:
                 attempt += 1
                 self.stay(attempt, True)
         return 0
 
-    def _put_logged(self, keys: list[bytes], values: list[bytes], first: int) -> tuple[int, int]:
-        """Put some of them from the first on by a transaction with a log, which splits the leaf:
-        DONE, and which key comes next; or AGAIN."""
-        commit = self.commit()
-        staging = self.staging(commit)
-        while True:
-            with self.client:
-                self.require_there()
-                outcome = commit_staged(
-                    self, staging, lambda: staging.stage_run(keys, values, first)
-                )
-            if outcome != NO_MEMORY:
-                return outcome, staging.ended
-            self.have_memory(keys[first], PUT, keys[first], 0, PUT, commit)
+    def _put_logged(
+        self, staging: WriteSet, keys: list[bytes], values: list[bytes], first: int, leaves: int
+    ) -> int:
+        """Go on, in the same operation, with a run that does not fit its leaf, which was read and
+        has those before the first: put those that fill about so many leaves by a transaction with a
+        log. DONE, AGAIN or NO_MEMORY."""
+        leaf, cursor = self.leaf, self.trees.cursor
+        outcome = commit_staged(
+            self, staging, lambda: staging.stage_run(leaf, keys, values, first, leaves)
+        )
+        if outcome == DONE:
+            staging.show_made()
+        else:
+            self.trees.cursor = cursor  # what was to be used is vacant still
+        return outcome
 
     def _go_on(
         self, outcome: int, way: Any, key: bytes, value: bytes, size: int, mode: int
     ) -> Attempt | None:
         if outcome == NO_MEMORY and way is None:
             try:
-                self.have_memory(key, mode, key, size, mode, None)
+                self.have_memory(key, mode, key, size, mode, None, 1)
             except StoreFull:
                 if not self._is_early(size, mode, way):
                     raise
@@ -254,7 +314,7 @@ class RtxSherman(InlineStore):
             return None
         found = TreeWay() if way is None else way
         if outcome == NO_MEMORY:
-            self.have_memory(key, mode, key, 0 if found.commit else size, mode, found.commit)
+            self.have_memory(key, mode, key, 0 if found.commit else size, mode, found.commit, 1)
         elif outcome == LOGGED_WRITE:
             found.commit = self.commit()
         else:  # SPARSE or UNTIDY
@@ -266,10 +326,12 @@ class RtxSherman(InlineStore):
         return found.at_once()
 
     def find_memory(self, update: bool, *wanted: Any) -> Any:
-        """`wanted`: key, bytes of its extent, mode, and the transaction to have memory for, or None
-        for a write without a log."""
-        key, size, mode, commit = wanted
-        sizes = [self.trees.node_size, size] if size else [self.trees.node_size]
+        """`wanted`: key, bytes of its extent, mode, the transaction to have memory for, or None,
+        and then for how many nodes."""
+        key, size, mode, commit, nodes = wanted
+        sizes = [self.trees.node_size] * nodes
+        if size:
+            sizes.append(size)
         sparing = 0 if mode == DELETE else SPARED_BLOCKS
         if commit is not None:
             return commit.replenish(sparing, update)

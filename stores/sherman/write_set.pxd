@@ -12,6 +12,7 @@ from limpet.stores.staged cimport Staged, StagedNode
 from limpet.stores.vacant cimport is_vacant
 
 cdef int AGAIN
+cdef int ASIDE_MAX
 cdef int AT_ONCE
 cdef int DONE
 cdef int EXISTS
@@ -20,6 +21,9 @@ cdef u64 EXTENT_PAIR
 cdef u64 GATHERED
 cdef u64 GATHERED_MAX
 cdef int INSERT
+cdef u64 KEY_MOST
+cdef Py_ssize_t LEAVES_LEAST
+cdef Py_ssize_t NODES_BESIDE
 cdef u64 LOCKED
 cdef double MERGED_SHARE
 cdef int MISSING
@@ -49,27 +53,34 @@ cdef class WriteSet(Staging):
     cdef public bytes key
     cdef public u64 tree
     cdef readonly Py_ssize_t ended
+    cdef readonly Py_ssize_t wanted
     cdef readonly bint sparse
     cdef Page gathered
+    cdef list made
     cdef u64[::1] word
 
     @cython.locals(leaf=Leaf)
     cpdef int stage(self, bytes key, bytes value, int mode=*) except -1
     cpdef int stage_read(self, Leaf leaf, bytes key, bytes value, int mode) except -1
+    cdef int _begin_at(self, Leaf leaf) except -1
     @cython.locals(page=Page, at=u64, index=int, flags=u64)
     cdef int _change(self, Leaf leaf, bytes key, bytes value, int mode) except -1
     @cython.locals(
-        leaf=Leaf, page=Page, at=u64, merged=Page, last=bytes, room=u64, size=u64, key=bytes,
-        value=bytes, index=int, low=bytes, high=bytes,
+        page=Page, store=InlineStore, high=bytes, count=Py_ssize_t, room=u64, likely=Py_ssize_t,
+        wanted=Py_ssize_t, entries=Page, at_end=bint, size=u64, key=bytes, value=bytes, index=int,
     )
-    cpdef int stage_run(self, list keys, list values, Py_ssize_t first) except -1
+    cpdef int stage_run(
+        self, Leaf leaf, list keys, list values, Py_ssize_t first, Py_ssize_t leaves
+    ) except -1
     cdef int _drop_extent(self, Page page, int index) except -1
     @cython.locals(reads=Reads)
     cpdef bint _read_as_absent(self, Leaf leaf, bytes key) except -1
     @cython.locals(entries=Page)
     cpdef int _put(self, u64 at, Page page, int index, bytes key, bytes value, u64 flags) except -1
-    @cython.locals(gathered=Page)
-    cdef Page _gather(self, Page page)
+    @cython.locals(low=bytes, high=bytes)
+    cdef int _put_all(self, u64 at, Page page, Page entries, bint appended) except -1
+    @cython.locals(size=u64, gathered=Page)
+    cdef Page _gather(self, Page page, u64 room)
     cpdef int _write(self, u64 at, Page page) except -1
     @cython.locals(objects=Objects, node=u64, reference=u64)
     cpdef u64 new_extent(self, allocator, u64 at, bytes key, bytes value) except? 0
@@ -79,19 +90,25 @@ cdef class WriteSet(Staging):
     cpdef place(self, u64 at, bytes key, u64 reference)
     @cython.locals(
         root=u64, room=u64, low=bytes, high=bytes, sibling=u64, level=u64, ends=list,
-        nodes=list, lows=list, index=Py_ssize_t, begin=int, above=Page, outcome=int,
+        nodes=list, lows=list, index=Py_ssize_t, begin=int,
     )
     cpdef int _split(self, u64 at, Page page, Page entries, bint appended) except -1
-    @cython.locals(leaf=Leaf)
-    cpdef int link_above(self, u64 level, bytes fence, u64 right) except -1
+    @cython.locals(above=Page, entries=Page, index=Py_ssize_t)
+    cdef int _raise_root(self, u64 level, list lows, list nodes, bint appended) except -1
+    @cython.locals(
+        leaf=Leaf, at=u64, page=Page, entries=Page, index=int, place=Py_ssize_t, at_end=bint
+    )
+    cpdef int link_above(self, u64 level, list lows, list nodes) except -1
     @cython.locals(page=Page)
     cdef int _make(
         self, u64 at, u64 level, bytes low, bytes high, u64 sibling, Page entries, int begin, int end
     ) except -1
     @cython.locals(trees=TxTrees, root=u64, at=u64, lock=u64, number=u64, _=u64, scope=bint)
     cpdef u64 _vacant(self) except? 0
+    @cython.locals(trees=Trees, level=int, low=bytes, at=u64, routes=Routes)
+    cpdef int show_made(self) except -1
     @cython.locals(node=StagedNode, page=Page)
-    cpdef int show_leaves(self, Routes routes, bint merged) except -1
+    cpdef int show_merged(self, Routes routes) except -1
     cpdef int shrink(self, bytes key) except -1
     @cython.locals(
         at=u64, page=Page, above=Page, first=Page, second=Page, root=u64, inner=Leaf, parent=u64,
@@ -105,7 +122,7 @@ cdef class WriteSet(Staging):
     cpdef Leaf _leaf(self, bytes key)
     @cython.locals(trees=Trees, root=u64, parents=Routes, known=u64, leaf=Leaf)
     cpdef Leaf _inner(self, bytes key, u64 level)
-    @cython.locals(root=u64, rounds=int, leaf=Leaf)
+    @cython.locals(root=u64, rounds=int, aside=int, descended=bint, leaf=Leaf)
     cpdef Leaf _walk(self, bytes key, u64 level, u64 at)
     @cython.locals(page=Page, leaf=Leaf)
     cpdef Leaf _read(self, u64 at)
@@ -119,11 +136,10 @@ cpdef Leaf as_staged(Page page, tree, at)
 
 @cython.locals(ends=list, used=u64, begin=int, index=int, after=u64)
 cdef list _filled(Page entries, u64 room, u64 low)
-@cython.locals(count=int, ends=list)
+@cython.locals(count=u64, ends=list)
 cdef list _evened(Page entries, u64 room, u64 low, u64 high)
-@cython.locals(begin=int, fence=u64, after=u64, end=int, index=Py_ssize_t, size=u64, entry=int)
-cdef bint _fit(Page entries, list ends, u64 room, u64 low, u64 high) except -1
 @cython.locals(
-    ends=list, total=double, passed=double, border=double, size=u64, begin=int, index=int
+    ends=list, total=u64, passed=u64, begin=u64, begun=u64, pieces=u64, fence=u64, index=u64,
+    size=u64, after=u64,
 )
-cdef list _cut(Page entries, int count)
+cdef list _cut(Page entries, u64 count, u64 room, u64 low, u64 high)

@@ -9,12 +9,21 @@ A split gathers the entries of a node, with the new ones, in a page that has roo
 node (`_gather`). It is private to the handle, and in use within one step. The new nodes are made of
 ranges of its entries. Entries are copied as bytes, and none of them becomes an object of Python.
 
+A run of pairs that fall into one leaf becomes as many leaves as it fills, up to 48, in one
+transaction (`stage_run`): the leaf, its new siblings, and their parent with all new links at once,
+which is split likewise if it has to be. All new fences lie in the range of the leaf, and no node
+above it begins within that, so they are links of one parent. A root with too many links gets a
+level more. A kill leaves what any transaction leaves (stores/rtx/commit.py): all new leaves, or
+none of them.
+
 Between two leaves the fence is not a whole key, but the fewest bytes of one that tell the keys on
 its left from those on its right (`Page.border`). So leaves have more room, and an inner node has
 more children.
 
 The node above a leaf is looked for where a node above leaves was met before (routes.py), and
-otherwise from the root. Its fences show whether it is the right one, as for a leaf.
+otherwise from the root. Its fences show whether it is the right one, as for a leaf. A client that
+is led to a node too far to the left goes on to its sibling, and then down from the root. If that
+node begins where it was noted, it was only split: then it stays noted.
 
 A merge goes on only while more is likely to be merged: the new node is less than half full, or an
 inner node, or the only child of its parent.
@@ -23,6 +32,7 @@ inner node, or the only child of its parent.
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -52,16 +62,24 @@ from limpet.stores.vacant import is_vacant
 if TYPE_CHECKING:
     from limpet.stores.staged import Staged
 
-GATHERED: Final = 4
-"""The entries of so many nodes can be gathered: of one, and those of a run that fill two more."""
+GATHERED: Final = 3
+"""Beside those of one node, a split gathers entries of at most so many."""
 GATHERED_MAX: Final = 0xFFF8
 """Offsets in a page have 16 bits."""
+KEY_MOST: Final = 255
+"""Bytes of a fence at most (parameters.py)."""
 MERGED_SHARE: Final = 0.75
 """Two nodes with entries are merged only if they fill at most this share of the new one."""
 SHRINKS_MAX: Final = 32
 """Tries of a merge that meets conflicts; a later merge takes in a leaf that one left."""
 ROUNDS_MAX: Final = 4
 """How often the way to a node may lead back to the root: staged nodes may be out of date."""
+LEAVES_LEAST: Final = 4
+"""Memory for more leaves than these is made ready before a run is staged."""
+NODES_BESIDE: Final = 8
+"""So many nodes beside its leaves a run may write: those above them, and leaves less full."""
+ASIDE_MAX: Final = 2
+"""So many siblings are met on the way to a node until it leads by the root."""
 
 
 class Busy(Exception):
@@ -116,7 +134,7 @@ def shrink(store: Any, key: bytes) -> None:
                 store.require_there()
                 outcome = commit_staged(store, staging, lambda: staging.shrink(key))
             if outcome == DONE:
-                staging.show_leaves(store.trees.routes[staging.tree], True)
+                staging.show_merged(store.trees.routes[staging.tree])
             if outcome == MISSING or (outcome == DONE and not staging.sparse):
                 break
             if outcome == NO_MEMORY:
@@ -144,16 +162,22 @@ class WriteSet(Staging):
         """Number of the tree that it is in."""
         self.ended = 0
         """Which key of a run comes next (`stage_run`)."""
+        self.wanted = 0
+        """For how many nodes a run wants memory."""
         self.sparse = False
         """Whether more nodes are likely to be merged after the merge that was staged last."""
         self.gathered: Page | None = None
         """Room for the entries of more than one node."""
+        self.made: list[tuple[int, bytes, int]] = []
+        """Of each new sibling that is staged: its level, its low fence and its object."""
         self.word = array("Q", (0,))
         """Room for a link."""
 
     def stage(self, key: bytes, value: bytes | None, mode: int = PUT) -> int:
         """Stage one key's value, None to delete it: DONE, EXISTS, MISSING or AGAIN."""
         self.key = key
+        if self.made:
+            self.made = []
         try:
             leaf = self._leaf(key)
         except Busy:
@@ -163,9 +187,16 @@ class WriteSet(Staging):
     def stage_read(self, leaf: Leaf, key: bytes, value: bytes, mode: int) -> int:
         """The same, in the key's leaf, which was read in this operation."""
         self.key = key
+        self._begin_at(leaf)
+        return self._change(leaf, key, value, mode)
+
+    def _begin_at(self, leaf: Leaf) -> int:
+        """Begin with a leaf that was read in this operation."""
+        if self.made:
+            self.made = []
         self.tree = leaf.tree
         self.commit.expect(leaf.at, leaf.lock)
-        return self._change(leaf, key, value, mode)
+        return 0
 
     def _change(self, leaf: Leaf, key: bytes, value: bytes | None, mode: int) -> int:
         store = self.store
@@ -188,34 +219,52 @@ class WriteSet(Staging):
         except Busy:
             return AGAIN
 
-    def stage_run(self, keys: list[bytes], values: list[bytes], first: int) -> int:
-        """Stage the values of keys in ascending order, of one tree, from the `first` on: as many as
-        are in its leaf's range and fill at most two nodes; those from `ended` on are left. DONE or
-        AGAIN."""
+    def stage_run(
+        self, leaf: Leaf, keys: list[bytes], values: list[bytes], first: int, leaves: int
+    ) -> int:
+        """Stage the values of keys in ascending order, of one tree, from the `first` on, in their
+        leaf, which was read in this operation: as many as are in its range, and fill about so many
+        leaves; those from `ended` on are left. DONE; AGAIN; NO_MEMORY: for `wanted` nodes it is to
+        be made ready first, as all would have to be staged again when it is found missing.
+
+        The leaf's page may have some of them already (leaf_writer.py), those before `first`.
+        """
         self.key = keys[first]
+        self._begin_at(leaf)
+        page, store = leaf.page, self.store
+        high = page.high()
+        count = len(keys) if high is None else bisect_left(keys, high, first)
+        room = min(leaves * page.size, (count - first) * (8 + store.key_size + store.value_size))
+        likely = (count - first) * (8 + len(keys[first]) + len(values[first])) // page.size
+        self.wanted = 0
+        if likely > LEAVES_LEAST:
+            wanted = min(likely, leaves) + NODES_BESIDE
+            if not self.commit.allocator.has_ready(leaf.at >> NODE_SHIFT & 0xFF, page.size, wanted):
+                self.wanted = wanted
+                return NO_MEMORY
+        entries = self._gather(page, room)
+        room = min(room, entries.size - page.size)
+        at_end = False
+        size, index, self.ended = 0, 0, first
+        while self.ended < count:
+            key, value = keys[self.ended], values[self.ended]
+            size += 8 + len(key) + len(value)
+            if size > room or len(value) > store.value_size:
+                break
+            if at_end:
+                index = entries.count
+            else:
+                index = entries.find(key)
+                # All entries are below it, and so below those that follow.
+                at_end = index == entries.count
+                self._drop_extent(entries, index)
+            if at_end or not entries.exact:
+                entries.insert(index, key, value, 0)
+            elif not entries.set_value(index, value, 0):
+                raise StoreCorrupt(f"{size} bytes do not fit beside {page.used()}: damaged")
+            self.ended += 1
         try:
-            leaf = self._leaf(self.key)
-            at, page = leaf.at, leaf.page
-            last = page.key(page.count - 1) if page.count else None
-            merged = self._gather(page)
-            room = min(2 * page.size, merged.size - page.size)
-            size, self.ended = 0, first
-            while self.ended < len(keys):
-                key, value = keys[self.ended], values[self.ended]
-                size += 8 + len(key) + len(value)
-                if size > room or page.is_below(key) or len(value) > self.store.value_size:
-                    break
-                index = merged.find(key)
-                self._drop_extent(merged, index)
-                if not merged.exact:
-                    merged.insert(index, key, value, 0)
-                elif not merged.set_value(index, value, 0):
-                    raise StoreCorrupt(f"{size} bytes do not fit beside {page.used()}: damaged")
-                self.ended += 1
-            if merged.used() > page.end - 8 * SLOTS:
-                return self._split(at, page, merged, last is None or last < keys[first])
-            low, high = page.low(), page.high()
-            return self._make(at, page.level, low, high, page.sibling(), merged, 0, merged.count)
+            return self._put_all(leaf.at, page, entries, index == entries.count - 1)
         except Busy:
             return AGAIN
 
@@ -246,16 +295,26 @@ class WriteSet(Staging):
         elif page.fits(key, len(value)):
             page.insert(index, key, value, flags)
             return self._write(at, page)
-        entries = self._gather(page)
+        entries = self._gather(page, GATHERED * page.size)
         if page.exact:
             entries.remove(index)
         entries.insert(index, key, value, flags)
         return self._split(at, page, entries, index == entries.count - 1)
 
-    def _gather(self, page: Page) -> Page:
-        """A copy of a node's entries, in a page with room for more; until the next call."""
-        if self.gathered is None:
-            self.gathered = Page(self.endpoint, min(GATHERED * page.size, GATHERED_MAX))
+    def _put_all(self, at: int, page: Page, entries: Page, appended: bool) -> int:
+        """Have a node have these entries, in place of its own; it is split if they are too many.
+        `appended`: as `_split` has it."""
+        if entries.used() > page.end - 8 * SLOTS:
+            return self._split(at, page, entries, appended)
+        low, high = page.low(), page.high()
+        return self._make(at, page.level, low, high, page.sibling(), entries, 0, entries.count)
+
+    def _gather(self, page: Page, room: int) -> Page:
+        """A copy of a node's entries, in a page with so much room for more, if a page can have it;
+        until the next call."""
+        size = min(page.size + room + 7 & ~7, GATHERED_MAX)
+        if self.gathered is None or self.gathered.size < size:
+            self.gathered = Page(self.endpoint, size)
         gathered = self.gathered
         gathered.reset(page.level, b"", None, 0)
         gathered.take(page, 0, page.count)
@@ -317,23 +376,40 @@ class WriteSet(Staging):
             begin = ends[index - 1] if index else 0
             self._make(nodes[index], level, lows[index], high, sibling, entries, begin, ends[index])
             high, sibling = lows[index], nodes[index]
-        if at == root:
-            above = self._blank().page
-            above.reset(level + 1, low, None, 0)
-            for index in range(len(ends)):
-                above.insert(index, lows[index], self._link(nodes[index]), 0)
-            return self._write(at, above)
-        outcome = DONE
         for index in range(1, len(ends)):
-            outcome = self.link_above(level + 1, lows[index], nodes[index])
-            if outcome != DONE:
-                break
-        return outcome
+            self.made.append((level, lows[index], nodes[index]))
+        if at == root:
+            return self._raise_root(level + 1, lows, nodes, appended)
+        return self.link_above(level + 1, lows, nodes)
 
-    def link_above(self, level: int, fence: bytes, right: int) -> int:
-        """Link the node of that level to a new node, which begins at this fence."""
-        leaf = self._inner(fence, level)
-        return self._put(leaf.at, leaf.page, leaf.page.find(fence), fence, self._link(right), 0)
+    def _raise_root(self, level: int, lows: list[bytes], nodes: list[int], appended: bool) -> int:
+        """Have the root be on this level, with links to these nodes, which begin at these fences;
+        if they are too many, they get a level of their own below it."""
+        above = self._blank().page
+        above.reset(level, lows[0], None, 0)
+        entries = self._gather(above, GATHERED_MAX if len(nodes) > GATHERED else 0)
+        for index in range(len(nodes)):
+            entries.insert(index, lows[index], self._link(nodes[index]), 0)
+        return self._put_all(self.trees.roots[self.tree], above, entries, appended)
+
+    def link_above(self, level: int, lows: list[bytes], nodes: list[int]) -> int:
+        """Link the node of that level to the nodes that follow the first of these. `lows`: where
+        each begins."""
+        leaf = self._inner(lows[1], level)
+        at, page = leaf.at, leaf.page
+        if len(nodes) == 2:
+            return self._put(at, page, page.find(lows[1]), lows[1], self._link(nodes[1]), 0)
+        entries, index, at_end = self._gather(page, GATHERED_MAX), 0, False
+        for place in range(1, len(nodes)):
+            if at_end:
+                index = entries.count
+            else:
+                index = entries.find(lows[place])
+                at_end = index == entries.count
+                if entries.exact:
+                    entries.remove(index)
+            entries.insert(index, lows[place], self._link(nodes[place]), 0)
+        return self._put_all(at, page, entries, index == entries.count - 1)
 
     def _make(
         self,
@@ -371,16 +447,23 @@ class WriteSet(Staging):
             self.endpoint.background(scope)
         raise trees.why_full(self.tree)
 
-    def show_leaves(self, routes: Routes, merged: bool) -> None:
-        """Note the leaves that were written by a change that is committed. `merged`: by a merge, so
-        that there are fewer leaves now."""
+    def show_made(self) -> None:
+        """Note the new leaves of a change that is committed, and the new nodes above leaves."""
+        trees = self.trees
+        for level, low, at in self.made:
+            if level == 0:
+                routes: Routes = trees.routes[self.tree]
+                routes.learn(low, at)
+            elif level == 1 and trees.parents:
+                routes = trees.parents[self.tree]
+                routes.learn(low, at)
+
+    def show_merged(self, routes: Routes) -> None:
+        """Note the leaf that a merge has left, which is committed: there are fewer leaves now."""
         for node in self.commit.all_written():
             page = node.page
             if page is not None and page.level == 0:
-                if merged:
-                    routes.learn_range(page.low(), node.at, page.high())
-                else:
-                    routes.learn(page.low(), node.at)
+                routes.learn_range(page.low(), node.at, page.high())
 
     # ---- merges ---------------------------------------------------------------------------------
 
@@ -463,21 +546,32 @@ class WriteSet(Staging):
             return self._walk(key, level, root)
         parents: Routes = trees.parents[self.tree]
         known = parents.find(key)
-        leaf = self._walk(key, level, known)
-        if leaf.at != known:
-            if known != root:
-                parents.drop(key)
-            parents.learn(leaf.page.low(), leaf.at)
+        leaf = self._read(known)
+        if leaf.page.level == level and leaf.page.has(key):
+            return leaf
+        if known != root and (leaf.page.level != level or leaf.page.low() != parents.low_at(key)):
+            parents.drop(key)
+        leaf = self._walk(key, level, trees.next_hop(leaf, key, level))
+        parents.learn(leaf.page.low(), leaf.at)
         return leaf
 
     def _walk(self, key: bytes, level: int, at: int) -> Leaf:
-        root, rounds = self.trees.roots[self.tree], 0
+        """The node of that level in whose range the key is, by way of the node at `at`."""
+        root = self.trees.roots[self.tree]
+        rounds = aside = 0
+        descended = at == root
         while rounds < ROUNDS_MAX:
             leaf = self._read(at)
             if leaf.page.level == level and leaf.page.has(key):
                 return leaf
             at = self.trees.next_hop(leaf, key, level)
-            rounds += at == root
+            if leaf.page.level == level and not descended:
+                aside += 1
+                if aside == ASIDE_MAX:
+                    at = root
+            if at == root:
+                descended = True
+                rounds += 1
         raise Busy
 
     def _read(self, at: int) -> Leaf:
@@ -520,13 +614,15 @@ def _filled(entries: Page, room: int, low: int) -> list[int]:
     used, begin = low, 0
     for index in range(entries.count):
         used += entries.size_of(index)
+        if used + KEY_MOST <= room or index == begin:
+            continue
         # The next entry may begin the next piece: then its border is the high fence of this one.
-        if index > begin and used + entries.border_most(index + 1) > room:
-            after = entries.border_size(index + 1)
-            if used + after > room:
-                ends.append(index)
-                begin = index
-                used = entries.border_size(index) + entries.size_of(index)
+        if used + entries.border_most(index + 1) > room and (
+            used > room or used + entries.border_size(index + 1) > room
+        ):
+            ends.append(index)
+            begin = index
+            used = entries.border_size(index) + entries.size_of(index)
     ends.append(entries.count)
     return ends
 
@@ -535,41 +631,32 @@ def _evened(entries: Page, room: int, low: int, high: int) -> list[int]:
     """Cut entries into as few pieces as fit nodes with `room` bytes for them and their fences, each
     of about as many bytes: where each piece ends. `low`, `high`: bytes of the outer fences. Raises
     StoreCorrupt if none do."""
-    count = 2
+    count = max(2, (entries.used() + low + high + room - 1) // room)
     while count <= entries.count:
-        ends = _cut(entries, count)
-        if _fit(entries, ends, room, low, high):
+        ends = _cut(entries, count, room, low, high)
+        if ends is not None:
             return ends
         count += 1
     raise StoreCorrupt(f"an entry of {entries.used()} bytes is in no node: damaged")
 
 
-def _fit(entries: Page, ends: list[int], room: int, low: int, high: int) -> bool:
-    """Whether each of these pieces fits a node, with its fences."""
-    begin, fence = 0, low
-    for index in range(len(ends)):
-        end: int = ends[index]
-        after = high if index == len(ends) - 1 else entries.border_size(end)
-        size = fence + after
-        for entry in range(begin, end):
-            size += entries.size_of(entry)
-        if size > room:
-            return False
-        begin, fence = end, after
-    return True
-
-
-def _cut(entries: Page, count: int) -> list[int]:
-    """Cut entries into so many pieces of about as many bytes, none of them empty."""
+def _cut(entries: Page, count: int, room: int, low: int, high: int) -> list[int] | None:
+    """Cut entries into so many pieces of about as many bytes, none of them empty; None: one does
+    not fit a node, with its fences."""
     ends: list[int] = []
-    total, passed, begin = float(entries.used()), 0.0, 0
+    total, passed, begin, begun, pieces, fence = entries.used(), 0, 0, 0, 1, low
     for index in range(entries.count):
         size = entries.size_of(index)
         # A border is at the nearest end of an entry.
-        border = total * (len(ends) + 1) / count
-        if index > begin and len(ends) < count - 1 and passed + size / 2.0 >= border:
+        if index > begin and pieces < count and (2 * passed + size) * count >= 2 * total * pieces:
+            after = entries.border_size(index)
+            if fence + passed - begun + after > room:
+                return None
             ends.append(index)
-            begin = index
+            begin, begun, fence = index, passed, after
+            pieces += 1
         passed += size
+    if fence + passed - begun + high > room:
+        return None
     ends.append(entries.count)
     return ends

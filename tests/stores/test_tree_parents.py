@@ -5,6 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from kit.mutants.rtx import UNCHANGED, Mutant, in_force
+from kit.mutants.uncompiled import Change
+
+import limpet
 
 KEYS = [b"key %05d" % number for number in range(0, 3000, 3)]
 MORE = [b"key %05d" % number for number in range(1, 3000, 3)]
@@ -56,6 +60,49 @@ def test_a_wrong_node_above_leaves_is_found_out(pools: Any, wrong: str) -> None:
         store.insert(key, VALUE)
     assert [key for key, _ in store.scan()] == sorted(KEYS + MORE)
     store.check()
+
+
+def test_a_node_above_leaves_that_is_not_looked_at_is_found_out(pools: Any) -> None:
+    def goes_where_it_was(inner: Any) -> Any:
+        """The node that was noted is taken for the one above the key's leaf."""
+
+        def run(self: Any, key: bytes, level: int) -> Any:
+            known = self.trees.parents[self.tree].find(key)
+            leaf = self._read(known)
+            return leaf if leaf.page.level == level else inner(self, key, level)
+
+        return run
+
+    def work() -> None:
+        pool = pools(node_size="16MiB")
+        store, other = tree_of(pool), tree_of(pools.again(pool))
+        fill(store, KEYS[::2])
+        fill(other, KEYS[1::2])
+        fill(store, MORE)
+        store.check()
+        assert [key for key, _ in store.scan()] == sorted(KEYS + MORE)
+
+    with in_force(UNCHANGED):
+        work()
+    unseen = Mutant(
+        "node-above-leaves-is-not-looked-at",
+        (Change("sherman/write_set", "WriteSet._inner", goes_where_it_was),),
+    )
+    with in_force(unseen), pytest.raises((AssertionError, limpet.StoreCorrupt)):
+        work()
+
+
+def test_a_node_that_was_split_stays_noted(pools: Any) -> None:
+    """The client that has met it goes by it, and by its new sibling, without a way by the root."""
+    pool = pools(node_size="16MiB")
+    store, other = tree_of(pool), tree_of(pools.again(pool))
+    fill(store, KEYS)
+    parents = store.trees.parents[0]
+    noted = {parents.find(key) for key in KEYS} - {store.trees.roots[0]}
+    assert noted
+    fill(other, MORE)
+    fill(store, [key + b"+" for key in KEYS])
+    assert noted < {parents.find(key) for key in KEYS}
 
 
 def test_nodes_above_leaves_that_another_client_merged(pools: Any) -> None:

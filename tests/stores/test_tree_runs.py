@@ -8,13 +8,17 @@ import random
 from typing import Any, Final
 
 import pytest
+from kit.mutants.rtx import UNCHANGED, Mutant, in_force
+from kit.mutants.uncompiled import replaced
 from kit.processes import gather
 from kit.stores import sound
 from kit.trees import KIND, LeafSplit, RootSplit, nodes
 
+import limpet
 from limpet.fault.matrix.crash_matrix import Matrix
-from limpet.fault.matrix.operations import KEY, OLD, Operation
+from limpet.fault.matrix.operations import KEY, NEW, OLD, Operation, demand
 from limpet.shm.endpoint.fabric import BUILD
+from limpet.stores.base import Store
 
 COMPILED: Final = BUILD == "compiled"
 SMALL: Final = {"node_size": 320, "key_size": 16, "value_size": 32}
@@ -92,6 +96,70 @@ def test_a_leaf_is_split_into_many_by_one_transaction(pools: Any) -> None:
     sound(store)
 
 
+@pytest.mark.parametrize("first", [0, 40, 250])
+def test_a_run_makes_all_its_leaves_by_few_transactions(pools: Any, first: int) -> None:
+    """In an empty tree, in the midst of others, and after all others; nodes above are split too."""
+    store = pools(node_size="4MiB").store(KIND, name="test", **SMALL)
+    others = [b"%03d" % number for number in range(250)] if first else []
+    for key in others:
+        store.put(key, VALUE)
+    before, leaves = store.stats(), nodes(store)
+    keys = [b"%03d+%03d" % (first, number) for number in range(280)]
+    store.put_many([(key, VALUE) for key in keys])
+    after = store.stats()
+    full = (320 - 40 - 14) // (8 + 7 + 24)
+    assert nodes(store) - leaves <= 1.35 * len(keys) / full + 3
+    assert after["round_trips"] - before["round_trips"] < 60
+    assert [key for key, _ in store.scan()] == sorted(others + keys)
+    sound(store)
+
+
+def test_a_run_fills_what_memory_there_is(pools: Any) -> None:
+    pool = pools(node_size="1MiB")
+    store = pool.store(KIND, name="test", **SMALL)
+    keys = [b"%06d" % number for number in range(100_000)]
+    with pytest.raises(limpet.StoreFull):
+        store.put_many([(key, VALUE) for key in keys])
+    sound(store)
+    found = [key for key, _ in store.scan()]
+    assert found == keys[: len(found)]
+    left = keys[len(found) :]
+    with pytest.raises(limpet.StoreFull):
+        Store.put_many(store, [(key, VALUE) for key in left])  # one by one
+    assert store.get(left[len(found) // 50]) is None
+    store.delete_many(found)
+    sound(store)
+
+
+def puts_all_in_one_leaf(keys: list[bytes], high: bytes, first: int) -> int:
+    return len(keys)
+
+
+BEYOND_ITS_LEAF: Final = Mutant(
+    "run-goes-on-beyond-its-leaf",
+    (replaced("sherman/write_set", "bisect_left", puts_all_in_one_leaf),),
+)
+
+
+def _put_runs(pools: Any) -> None:
+    """One that ends beyond the leaf in which it begins."""
+    store = pools(node_size="4MiB").store(KIND, name="test", **SMALL)
+    keys = [b"%03d" % number for number in range(60)]
+    for key in keys:
+        store.put(key, VALUE)
+    more = [b"%03d+" % number for number in range(20, 50)]
+    store.put_many([(key, VALUE) for key in more])
+    store.check()
+    assert [key for key, _ in store.scan()] == sorted(keys + more)
+
+
+def test_a_run_ends_where_its_leaf_ends(pools: Any) -> None:
+    with in_force(UNCHANGED):
+        _put_runs(pools)
+    with in_force(BEYOND_ITS_LEAF), pytest.raises((AssertionError, limpet.StoreCorrupt)):
+        _put_runs(pools)
+
+
 # ---- kills ---------------------------------------------------------------------------------------
 
 
@@ -100,6 +168,41 @@ def _put_run(pool: Any, kv: Any) -> None:
     kv.put_many([(key, OLD) for key in sorted({*kv, KEY})])
 
 
+FRESH: Final = tuple(KEY + b"%02d" % number for number in range(100))
+
+
+def _put_fresh(pool: Any, kv: Any) -> None:
+    """The new key, and others that fill some leaves after it."""
+    kv.put_many([(KEY, NEW), *((key, OLD) for key in FRESH)])
+
+
+def _all_or_none(pool: Any, kv: Any) -> None:
+    """Demand that all pairs of a tree are there, or none: they are put by one transaction."""
+    for tree in range(len(kv.trees.roots)):
+        some = [key for key in FRESH if kv.trees.tree_of(key) == tree]
+        found = sum(value is not None for value in kv.get_many(some))
+        demand(found in (0, len(some)), f"{found} pairs of {len(some)} are there")
+
+
+class Fresh(LeafSplit):
+    """The run that is put has keys that the scene does not know of."""
+
+    def inspect(self, clients: int) -> None:
+        _all_or_none(self.pool, self.store)
+        self.store.delete_many(FRESH)
+        super().inspect(clients)
+
+
+class FreshRoot(Fresh):
+    """In a tree of one leaf."""
+
+    count = 1
+
+
+PUT_FRESH: Final = Operation(
+    "put new leaves", _put_fresh, None, NEW, fresh=True, finish=_all_or_none
+)
+FRESH_SCENES: Final = {"root": FreshRoot, "leaves": Fresh}
 PUT_RUN: Final = Operation("put a run", _put_run, None, OLD, fresh=True)
 SCENES: Final = {"root": RootSplit, "leaves": LeafSplit}
 compiled_only = pytest.mark.skipif(not COMPILED, reason="takes many runs")
@@ -113,6 +216,31 @@ def test_a_client_killed_in_a_run_has_put_each_pair_or_not(scene: str) -> None:
     assert result.failures == ()
     assert result.steps > 100
     assert {"leaf-locked", "held"} <= set(result.seen)
+
+
+@pytest.mark.exhaustive("more scenes", quick=["leaves"])
+@compiled_only
+@pytest.mark.parametrize("scene", FRESH_SCENES)
+def test_a_client_killed_as_it_makes_many_leaves_has_made_all_or_none(scene: str) -> None:
+    result = Matrix(KIND, 60, FRESH_SCENES[scene]).killed(PUT_FRESH)
+    assert result.failures == ()
+    assert result.steps > 100
+    assert {"installing", "releasing"} <= set(result.seen)
+
+
+@compiled_only
+@pytest.mark.parametrize("fence", ["wait", "kill"])
+def test_a_client_that_stands_still_as_it_makes_many_leaves_is_worked_around(fence: str) -> None:
+    result = Matrix(KIND, 24, Fresh).stopped(PUT_FRESH, fence)
+    assert result.failures == ()
+
+
+@pytest.mark.exhaustive("every step of two clients")
+@compiled_only
+def test_a_client_that_carries_many_leaves_on_may_be_killed_too() -> None:
+    result = Matrix(KIND, 24, Fresh).killed_twice(PUT_FRESH)
+    assert result.failures == ()
+    assert result.next_tried > 2
 
 
 @pytest.mark.exhaustive("every step of two clients")
