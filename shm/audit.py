@@ -21,6 +21,8 @@ under a pin, at the objects that seem leaked, and reports only those that are fo
 either. The pin's counter goes on meanwhile, so that no client in need of memory takes the auditor
 for a stopped client.
 
+An object that is a run of pages (slabs.py) counts as one object for each of its pages.
+
 A backup (replica_sets.py) counts on its own node, by its own used bits, as objects of its primary:
 an object with three replicas counts three times its bytes, and a bit that only one replica has set
 can leak, too.
@@ -38,7 +40,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from limpet.shm.clients.membership import journal_of
-from limpet.shm.endpoint.layout import NODE_SHIFT, OFFSET_MASK, slot_address
+from limpet.shm.endpoint.layout import NODE_SHIFT, OFFSET_MASK, page_offset, slot_address
 from limpet.shm.endpoint.slots import INCARNATION_BITS, RECORDS, RECORDS_COUNT, client_id
 from limpet.shm.endpoint.words import (
     BACKUP,
@@ -172,6 +174,9 @@ class Audit:
         in_journals: set[int] = set()
         for slot, _ in self.membership.occupied():
             in_journals.update(reference & REFERENCE_MASK for reference in self._in_journal(slot))
+        in_journals = set(
+            self.heap.in_pages(np.array(sorted(in_journals), dtype=np.uint64)).tolist()
+        )
         found = {at for at, _, _ in suspects if not self._is_block(at)}
         return sorted(found - in_journals)
 
@@ -211,8 +216,9 @@ class Audit:
         # the suspects again.
         nodes = [self._read_node(node) for node in range(self.regions.nodes)]
         live, held = self._journals()
-        reachable = np.unique(self.contents.references())
-        self.in_regions = np.unique(self.regions.references())
+        held = self.heap.in_pages(held)
+        reachable = self.heap.in_pages(np.unique(self.contents.references()))
+        self.in_regions = self.heap.in_pages(np.unique(self.regions.references()))
         self.client.go_on()
         for node, contents in enumerate(nodes):
             found["total"] += self.heap.layout.node_size
@@ -224,7 +230,7 @@ class Audit:
 
     def _confirmed(self, suspects: set[Suspect]) -> set[Suspect]:
         """Those of the suspects that are found nowhere now either."""
-        in_journals = set(self._journals()[1].tolist())
+        in_journals = set(self.heap.in_pages(self._journals()[1]).tolist())
         confirmed: set[Suspect] = set()
         for at, size, k in suspects:
             if not len(confirmed) & 0xFF:
@@ -323,7 +329,10 @@ class Audit:
     def _damaged(self, block: int, word: int) -> bool:
         """Whether the word of a block with objects cannot be."""
         kind, size_class = word >> 60, class_of(word)
-        fits = {SLAB: size_class != LARGE_CLASS, LARGE: size_class == LARGE_CLASS}
+        fits = {
+            SLAB: size_class != LARGE_CLASS and size_class == self.heap.block_class(size_class),
+            LARGE: size_class == LARGE_CLASS,
+        }
         possible = kind in _BACKUPS or self.blocks.groups.possible(block, word)
         return size_class >= self.heap.class_count or not possible or not fits.get(kind, True)
 
@@ -456,6 +465,8 @@ class Audit:
         )
         first = self.heap.reference(node, block, size_class, 0) | replica_bits(replicas_of(word))
         references = np.uint64(first) + used * np.uint64(size)
+        if size_class == self.heap.page_class:
+            references = np.uint64(first) + page_offset(self.block_size, used)
         linked = _among(references, reachable)
         in_journals = ~linked & _among(references, held)
         in_regions = int((linked & _among(references, self.in_regions)).sum())

@@ -64,6 +64,7 @@ from limpet.shm.endpoint.layout import (
     LEADER,
     NODE_SHIFT,
     OFFSET_MASK,
+    PAGES,
     POWER,
     SLOT_SIZE,
     SLOTS_USED,
@@ -300,11 +301,28 @@ class _Tables:
             block, size_class = self.heap.block_of(reference), reference >> 48 & 0xFF
             if size_class == LARGE_CLASS:
                 self._enter_span(block, reference)
+            elif self.heap.runs[size_class]:
+                self._enter_run(block, reference)
+                continue
             elif not self.words[block]:
                 self._enter(block, block_word(SLAB, 0, size_class))
             elif int(self.words[block]) != block_word(SLAB, 0, size_class):
                 raise self._corrupt(reference)
             self.bits[block] = self.bits.get(block, 0) | 1 << self.heap.index_of(reference)
+
+    def _enter_run(self, block: int, reference: int) -> None:
+        page, left = self.heap.index_of(reference), self.heap.runs[reference >> 48 & 0xFF]
+        while left:
+            word = block_word(SLAB, 0, self.heap.page_class)
+            if not self.words[block]:
+                self._enter(block, word)
+            elif int(self.words[block]) != word:
+                raise self._corrupt(reference)
+            count = min(PAGES - page, left)
+            self.bits[block] = self.bits.get(block, 0) | (1 << count) - 1 << page
+            left -= count
+            page = 0
+            block += 1
 
     def _enter_span(self, first: int, reference: int) -> None:
         size = self.sizes.get(reference, 0)

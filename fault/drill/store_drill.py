@@ -53,7 +53,7 @@ from limpet.fault.inject.interrupt import Interrupt
 from limpet.fault.inject.killer import SECOND_NS
 from limpet.fault.matrix.fault_profile import profile_of
 from limpet.fault.matrix.testbed import within
-from limpet.shm.endpoint.layout import NODE_STATES, object_sizes
+from limpet.shm.endpoint.layout import NODE_STATES, slab_sizes
 from limpet.shm.errors import LimpetError, NodeFailed, ParameterError, StoreFull
 from limpet.shm.parameters import MIB
 
@@ -125,11 +125,11 @@ class DrillReport(RunReport):
 def node_size(parameters: DrillParameters) -> int:
     """Bytes of a node: twice its share of the largest values, and blocks of every client.
 
-    A client has blocks of its own for each size class. The blocks of dead clients stay for a while,
-    too, and so do freed objects that may still be read.
+    A client has blocks of its own for each size class, and some for all large objects. The blocks
+    of dead clients stay for a while, too, and so do freed objects that may still be read.
     """
     low, high = parameters.value_sizes
-    classes = sum(low // 2 <= size <= 2 * high for size in object_sizes(BLOCK_SIZE)[1:])
+    classes = 1 + sum(low // 2 <= size <= 2 * high for size in slab_sizes(BLOCK_SIZE)[1:])
     blocks = -(-2 * high // BLOCK_SIZE)
     values = 2 * parameters.keys * (2 * high + 256) // parameters.nodes
     own = 4 * (parameters.clients + 2) * (classes + 2) * blocks * BLOCK_SIZE

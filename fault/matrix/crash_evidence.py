@@ -22,6 +22,7 @@ from limpet.shm.endpoint.words import (
     LINK_MASK,
     OWNER_MASK,
     PENDING,
+    REFERENCE_MASK,
     REGION,
     REPLICAS_MAX,
     REPLICATED,
@@ -111,10 +112,12 @@ def _in_journal(pool: Pool, slot: int, dying: bool) -> set[str]:
 
 
 def _used_bits(pool: Pool, reference: int) -> Iterator[bool]:
-    """The used bits of the object's replicas in service."""
-    for k in range(pool.heap.replicas(reference)):
-        with contextlib.suppress(NodeFailed):
-            yield pool.heap.used_at(reference, k)
+    """The used bits of the object's pages, or its own, on its replicas in service."""
+    pages = pool.heap.in_pages(np.array([reference & REFERENCE_MASK], dtype=np.uint64)).tolist()
+    for page in pages:
+        for k in range(pool.heap.replicas(reference)):
+            with contextlib.suppress(NodeFailed):
+                yield pool.heap.used_at(page, k)
 
 
 def _in_blocks(pool: Pool, ident: int) -> set[str]:

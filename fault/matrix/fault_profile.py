@@ -13,9 +13,11 @@ from typing import Any, Final
 OF_REPLACEMENT: Final = frozenset({"node-restoring", "node-created", "node-filled"})
 """The named crash points of a client that replaces a node: tests/stores/test_replaced_nodes.py."""
 OF_REPLICAS: Final = OF_REPLACEMENT | {
-    "set-claimed", "set-in-part", "stray", "used-in-part", "parked", "reconciled",
+    "set-claimed", "set-in-part", "stray", "parked", "reconciled",
+    "tails-first", "span-shortened",
 }  # fmt: skip
-"""These, and the crash points that only clients of kinds with replicated objects come by."""
+"""These, and the crash points that only clients of kinds with replicated objects come by, or with
+objects of more than eight blocks, which tests/shm/test_groups.py has."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,7 +86,7 @@ class FaultProfile:
 
 OF_OTHERS: Final = OF_REPLACEMENT | {
     "helped", "evicting", "voided", "reconciling", "levelling", "parked", "reconciled",
-    "tentative-link", "span-shortened", "stray", "taken",
+    "tentative-link", "stray", "taken",
 }  # fmt: skip
 """Named crash points that take another client, a lost node, or objects larger than replicated ones
 are in the matrix's pools: tests/fault/test_fusee_explorer.py, tests/fault/test_fusee_traps.py,

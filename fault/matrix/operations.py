@@ -20,8 +20,8 @@ NEW: Final = b"new value, a little longer"
 SAME: Final = OLD[::-1]
 """As long as OLD: some stores write such a value in place."""
 RIVAL: Final = b"the rival's value"
-LARGE: Final = b"L" * ((16 << 10) + 1)
-"""Takes a span of two blocks of a small node."""
+LARGE: Final = b"L" * 20_000
+"""Takes pages of two blocks of a small node."""
 
 
 class Broken(AssertionError):

@@ -1,7 +1,8 @@
 """The second level of memory management: one client's objects (FUSEE section 4.4).
 
-A client cuts each block that it owns into objects of one size class, and only this client allocates
-from the block (slabs.py); a larger object has blocks of its own (spans.py). The client's notes on
+A client cuts each block that it owns into objects of one size class, or into 64 pages, of which
+larger objects of all sizes are made, and only this client allocates from the block (slabs.py). An
+object of more than eight blocks has blocks of its own (spans.py). The client's notes on
 its blocks are private and lost with it. The used bits (heap.py) are in shared memory, and recovery
 needs only these.
 
@@ -113,6 +114,12 @@ class Allocator:
         if size_class == LARGE_CLASS:
             return self.spans.take(node, self._blocks_for(size), replicas)
         slabs = self.slabs
+        if size_class >= self.heap.paged:
+            reference = slabs.runs_of(node, replicas).pop(size_class)
+            if reference:
+                self.client.log(reference, 0)
+                self.heap.take(reference)
+            return reference
         kind = node << 8 | size_class
         if replicas != 1:
             kind = slabs.kind(node, size_class, replicas)
@@ -151,6 +158,8 @@ class Allocator:
         """
         size_class = self.heap.size_class(size)
         slabs = self.slabs
+        if size_class >= self.heap.paged:
+            return slabs.runs_of(node, replicas).pop(size_class)
         kind = node << 8 | size_class
         if replicas != 1:
             kind = slabs.kind(node, size_class, replicas)
@@ -253,18 +262,18 @@ class Allocator:
             sparing = max(sparing, reserve)
         self.refused = growing
         attempt = hopeless = 0
-        wanted = self._counted(sizes)
+        wanted = self._by_kind(sizes)
         needed = {}
         if len(sizes) > 1:
             needed = {
-                self.slabs.kind(node, self.heap.size_class(each), replicas): count
-                for each, count in wanted
+                self.slabs.kind(node, self._block_class(group[0]), replicas): self._bits(group)
+                for group in wanted
             }
         shortages: dict[int, Shortage] = {}
         while missing := [
-            each
-            for each, count in wanted
-            if not self.make_ready(node, each, replicas, attempt > 0, count, sparing, growing)
+            max(group)
+            for group in wanted
+            if not self.make_all_ready(node, group, replicas, attempt > 0, sparing, growing)
         ]:
             attempt += 1
             first = missing[0]
@@ -280,14 +289,68 @@ class Allocator:
         self.refused = False
         return looks + attempt + 1
 
-    def _counted(self, sizes: list[int]) -> list[tuple[int, int]]:
-        """For each kind of memory that these sizes take, one such size and their number."""
+    def _by_kind(self, sizes: list[int]) -> list[list[int]]:
+        """The sizes of each kind of memory that they take."""
         found: dict[tuple[int, int], list[int]] = {}
         for size in sizes:
-            size_class = self.heap.size_class(size)
+            size_class = self._block_class(size)
             blocks = self._blocks_for(size) if size_class == LARGE_CLASS else 0
             found.setdefault((size_class, blocks), []).append(size)
-        return [(same[0], len(same)) for same in found.values()]
+        return list(found.values())
+
+    def _block_class(self, size: int) -> int:
+        """The class of the blocks that objects of a size lie in."""
+        return int(self.heap.block_class(self.heap.size_class(size)))
+
+    def _bits(self, group: list[int]) -> int:
+        """How many used bits objects of these sizes, of one kind, have; of whole paged blocks."""
+        size_class = self._block_class(group[0])
+        if size_class != self.heap.page_class:
+            return len(group)
+        blocks = sum(self._blocks_for(size) for size in group)
+        return blocks * int(self.heap.object_count(size_class))
+
+    def make_all_ready(
+        self,
+        node: int,
+        group: list[int],
+        replicas: int,
+        thrifty: bool,
+        sparing: int = 0,
+        growing: bool = False,
+    ) -> bool:
+        """Make objects of these sizes, of one kind, ready; as `make_ready`."""
+        if self._block_class(group[0]) != self.heap.page_class:
+            count = len(group)
+            return self.make_ready(node, group[0], replicas, thrifty, count, sparing, growing)
+        counts = [self.heap.runs[self.heap.size_class(size)] for size in group]
+        runs = self.slabs.runs_of(node, replicas)
+        slabs = runs.slabs
+        self._find_freed(slabs)
+        runs.clear_aside()
+        if growing and self._is_reserve_gone(node, replicas):
+            runs.set_aside(max(counts))
+        ready = sum(slab.ready_count for slab in slabs)
+        total = sum(slab.count for slab in slabs)
+        fits = runs.fit(counts)
+        if fits and (thrifty or ready * SLACK_SHARE >= total):
+            return True
+        self._look_for_shortage(node, replicas)
+        most = max(counts)
+        while claims := self.claims.pages(node, most, replicas, sparing, runs.borders(most)):
+            self._sight_laggard(slabs)
+            for block, adopted in claims:
+                slab = Slab(self.heap, node, block, self.heap.page_class, replicas, not adopted)
+                self.slabs.add(slab)
+                if adopted:
+                    self._find_freed([slab])
+            if runs.fit(counts):
+                return True
+        return fits
+
+    def _sight_laggard(self, slabs: list[Slab]) -> None:
+        epochs = [slab.pending_epoch for slab in slabs if slab.pending_count]
+        self.claims.sight_laggard(min(epochs, default=0))
 
     def make_ready(
         self,
@@ -299,7 +362,8 @@ class Allocator:
         sparing: int = 0,
         growing: bool = False,
     ) -> bool:
-        """Make `count` objects of this size ready; False: there is no memory for all of them.
+        """Make `count` objects of this size, which is no run of pages, ready; False: there is no
+        memory for all of them.
 
         `thrifty`: no more than that. `sparing`: leave so many free blocks of the node. `growing`:
         they are for new entries, so leave some memory for updates.
@@ -316,14 +380,10 @@ class Allocator:
             return True
         self._look_for_shortage(node, replicas)
         while claim := self.claims.slab(node, size_class, replicas, sparing):
-            self.claims.sight_laggard(
-                min((s.pending_epoch for s in slabs if s.pending_count), default=0)
-            )
+            self._sight_laggard(slabs)
             block, adopted = claim
-            for old in [slab for slab in slabs if slab.block == block]:
-                self.slabs.drop(old)  # the block was taken from us meanwhile, and came back
             slab = Slab(self.heap, node, block, size_class, replicas, not adopted)
-            slabs.append(slab)
+            self.slabs.add(slab)
             if adopted:
                 self._find_freed([slab])
             ready += slab.ready_count
@@ -339,11 +399,14 @@ class Allocator:
         reserved for updates have gone."""
         for slab in slabs:
             slab.kept = 0
-        if growing and not self.claims.has_free(node, replicas, self.table.reserve // replicas):
+        if growing and self._is_reserve_gone(node, replicas):
             for slab in slabs:
                 if slab.ready_count:
                     slab.kept = 1
                     return
+
+    def _is_reserve_gone(self, node: int, replicas: int) -> bool:
+        return not self.claims.has_free(node, replicas, self.table.reserve // replicas)
 
     def _look_for_shortage(self, node: int, replicas: int) -> None:
         """Whether few blocks are free while most of our own memory is not in use.

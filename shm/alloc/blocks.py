@@ -26,7 +26,7 @@ import numpy as np
 
 from limpet.shm.alloc.heap import Heap
 from limpet.shm.alloc.reclaim import expel
-from limpet.shm.endpoint.layout import EPOCH
+from limpet.shm.endpoint.layout import EPOCH, PAGES
 from limpet.shm.endpoint.words import (
     BACKED,
     FREE,
@@ -202,6 +202,72 @@ class BlockTable:
                 return block, False
         return None
 
+    def claim_pages(
+        self,
+        node: int,
+        pages: int,
+        client: int,
+        horizon: int,
+        replicas: int,
+        *,
+        coherent: bool,
+        borders: list[tuple[int, int]],
+        most: int,
+    ) -> list[tuple[int, bool]]:
+        """Blocks that are cut into pages, for a run of `pages`, and whether each was adopted; []:
+        there are none.
+
+        A block without an owner that has such a run; or free blocks that make one, as one of
+        `borders` says (`Runs.borders`) or by themselves; at most `most`, the first one nearest to
+        the end of the node. When other clients claim some of them meanwhile, the others are the
+        client's all the same, and the run is not complete.
+        """
+        desired = block_word(SLAB, client, self.heap.page_class, replicas)
+        limit = self._limit(coherent, replicas)
+        words = self.words(node)[:limit]
+        for block in np.flatnonzero(words == recast(desired, SLAB, 0)).tolist():
+            if self.has_run(node, block, pages) and self.move(
+                node, block, int(words[block]), desired
+            ):
+                return [(block, True)]
+        self.unbacked = False
+        while True:
+            if replicas > 1:
+                usable = self.groups.usable(node, replicas, horizon)[:limit]
+            else:
+                usable = self.claimable(words, horizon)
+            before = self.unbacked
+            for first, count in _places(usable, words, -(-pages // PAGES), borders, most):
+                claimed = [
+                    (block, False)
+                    for block in range(first, first + count)
+                    if self._claim_paged(node, block, int(words[block]), desired, horizon)
+                ]
+                if claimed:
+                    return claimed
+                if self.unbacked != before:
+                    break  # among those that have pages already
+            else:
+                return []
+
+    def _claim_paged(self, node: int, block: int, word: int, desired: int, horizon: int) -> bool:
+        replicas = replicas_of(desired)
+        if replicas > 1:
+            size_class, client = class_of(desired), desired & OWNER_MASK
+            found = self.groups.claim_slab(
+                node, size_class, replicas, client, horizon, block + 1, [block]
+            )
+            return found is not None
+        # ORDER: pages first, as in `claim_slab`.
+        return self.back(node, block, word) and self.move(node, block, word, desired)
+
+    def has_run(self, node: int, block: int, pages: int) -> bool:
+        """Whether a block that is cut into pages has `pages` adjacent ones that are not in use."""
+        ready = ~self.used_bits(node, block, self.heap.page_class) & (1 << PAGES) - 1
+        for _ in range(min(pages, PAGES) - 1):
+            ready &= ready >> 1
+        return ready > 0
+
     def _limit(self, coherent: bool, replicas: int) -> int:
         """How many of a node's first blocks may be claimed; backups lie behind their primaries."""
         if not coherent:
@@ -222,6 +288,8 @@ class BlockTable:
         if size_class == LARGE_CLASS:
             blocks = -(-size // self.heap.layout.block_size)
             return sum(run // blocks for run in runs)
+        if size_class >= self.heap.paged:
+            return sum(run * PAGES // self.heap.runs[size_class] for run in runs)
         return sum(runs) * self.heap.object_count(size_class)
 
     def claim_run(
@@ -431,3 +499,21 @@ class BlockTable:
             sound = class_of(word) == LARGE_CLASS and self.groups.possible(index, word)
             if sound and self.unused(node, index, LARGE_CLASS):
                 yield index, word
+
+
+def _places(
+    usable: Flags, words: Words, blocks: int, borders: list[tuple[int, int]], most: int
+) -> Iterator[tuple[int, int]]:
+    """The first of some adjacent usable blocks, and their number: those of `borders`, then so many
+    blocks, from the end; single blocks that have pages before those that have none."""
+    for count, first in borders:
+        fits = first >= 0 and first + count <= len(usable) and count <= most
+        if fits and count <= blocks and usable[first : first + count].all():
+            yield first, count
+    if blocks > min(most, len(usable)):
+        return
+    ahead = np.concatenate(([0], np.cumsum(usable)))
+    starts = np.flatnonzero(ahead[blocks:] - ahead[:-blocks] == blocks)[::-1]
+    bare = words[starts] & _BACKED == 0
+    for first in np.concatenate((starts[~bare], starts[bare])).tolist():
+        yield first, blocks

@@ -56,6 +56,23 @@ class Claims:
         )
         return found
 
+    def pages(
+        self, node: int, pages: int, replicas: int, sparing: int, borders: list[tuple[int, int]]
+    ) -> list[tuple[int, bool]]:
+        """Blocks that are cut into pages, for a run of `pages`, as `BlockTable.claim_pages` has it.
+        `sparing`: leave so many free blocks of the node."""
+        most = self.table.count
+        if sparing:
+            most = max(self.free_count(node, replicas) - sparing, 0)
+        horizon = self.grace.horizon()
+        found: list[tuple[int, bool]] = self.client.pinned(
+            lambda: self.table.claim_pages(
+                node, pages, self.client.ident, horizon, replicas,
+                coherent=self.bounded, borders=borders, most=most,
+            )
+        )  # fmt: skip
+        return found
+
     def span(self, node: int, blocks: int, replicas: int, sparing: int) -> int | None:
         """The first of so many adjacent blocks, which are one object; None: there are none."""
         horizon = self.grace.horizon()

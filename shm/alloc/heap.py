@@ -11,6 +11,10 @@ Used bit: 1 from allocation until a client has unlinked the object and freed it.
 clears the bit frees the object. Several clients may repeat it, if each was pinned (epoch.py) before
 the object was unlinked: the owner does not use the object again before all of them have unpinned.
 
+A larger object is a run of pages of one block, or of adjacent ones (slabs.py); a block that is cut
+into pages has a used bit for each page. All used bits of a run are set, and cleared, one word after
+the other; a step that changes some of one word changes all that the run has there.
+
 An object with replicas (replica_layout.py) has a used bit beside each replica. The owner reads the
 bit of the primary; the bits of the backups remain if the primary's node is lost. A client sets them
 after the primary's bit, and a client that clears that bit clears them, too; it skips a replica on a
@@ -26,15 +30,21 @@ from array import array
 from bisect import bisect_left
 from typing import Any, Final
 
+import numpy as np
+
 from limpet.shm.contents import Contents
 from limpet.shm.endpoint.fabric import bit
 from limpet.shm.endpoint.layout import (
     HOLDS,
     NODE_SHIFT,
     OFFSET_MASK,
+    PAGES,
     SLOTS_USED,
     NodeLayout,
     object_sizes,
+    page_offset,
+    run_lengths,
+    slab_sizes,
     slot_address,
 )
 from limpet.shm.endpoint.slots import RECORDS, RECORDS_COUNT
@@ -57,6 +67,7 @@ from limpet.shm.replicas.replica_layout import ReplicaLayout
 MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
 WORD_BITS: Final = (1 << 48) - 1
 NODE_BITS: Final = WORD_BITS & ~OFFSET_MASK
+MULTIPLES: Final = 0xFFFF_FFFF_FFFF_FFF0
 SMALL_SIZE: Final = 4096
 """Sizes up to this one find their size class in a table."""
 
@@ -72,8 +83,16 @@ class Heap:
         self.class_count = len(sizes)
         # 256 entries, so that a damaged reference finds a size, even if an impossible one
         self.sizes = array("Q", [*sizes, *[1] * (256 - len(sizes))])
-        small = [bisect_left(sizes, size, 1) for size in range(0, SMALL_SIZE + 1, 16)]
-        self.small = memoryview(bytearray(found % self.class_count for found in small))
+        self.page_class = len(sizes) - 1
+        """The class of a block that is cut into pages, and of a reference to one page."""
+        self.paged = len(slab_sizes(layout.block_size))
+        """The first class of which an object is a run of pages."""
+        runs = [*[0] * self.paged, *run_lengths(layout.block_size)]
+        self.runs = array("Q", [*runs, *[1] * (256 - len(runs))])
+        """Pages of an object, by its class."""
+        top = self.page_class
+        small = [bisect_left(sizes, size, 1, top) for size in range(0, SMALL_SIZE + 1, 16)]
+        self.small = memoryview(bytearray(found % top for found in small))
         """Size classes of small objects, by their number of 16 bytes, rounded up."""
         self.blocks = layout.blocks
         self.block_size = layout.block_size
@@ -111,22 +130,29 @@ class Heap:
         """The smallest class whose objects hold `size` bytes; LARGE_CLASS when only a span does."""
         if size <= SMALL_SIZE:
             return self.small[size + 15 >> 4]
-        low, high = 1, self.class_count
+        low, high = 1, self.page_class
         while low < high:
             middle = (low + high) // 2
             if self.sizes[middle] < size:
                 low = middle + 1
             else:
                 high = middle
-        return low if low < self.class_count else LARGE_CLASS
+        return low if low < self.page_class else LARGE_CLASS
+
+    def block_class(self, size_class: int) -> int:
+        """The class in the word of a block that has objects of this class."""
+        return self.page_class if size_class >= self.paged else size_class
 
     def object_count(self, size_class: int) -> int:
-        """Objects in a block of `size_class`. Raises PoolCorrupt if there is no such class."""
+        """Objects, or pages, in a block of `size_class`. Raises PoolCorrupt if there is no such
+        class."""
         if size_class >= self.class_count:
             raise PoolCorrupt(
                 f"a block is said to hold objects of size class {size_class}, of "
                 f"{self.class_count} classes; destroy the pool"
             )
+        if size_class >= self.paged:
+            return PAGES
         return 1 if size_class == LARGE_CLASS else self.block_size // self.sizes[size_class]
 
     def table_word(self, node: int, block: int) -> int:
@@ -138,21 +164,54 @@ class Heap:
         return node << NODE_SHIFT | self.bitmaps + block * self.bitmap_size
 
     def reference(self, node: int, block: int, size_class: int, index: int) -> int:
-        """Reference to object `index` of a block, without replicas (words.py: `replica_bits`)."""
-        offset = self.blocks + block * self.block_size + index * self.sizes[size_class]
+        """Reference to object `index` of a block, or from that page on, without replicas (words.py:
+        `replica_bits`)."""
+        within = index * self.sizes[size_class]
+        if size_class >= self.paged:
+            within = index * self.block_size // PAGES & MULTIPLES
+        offset = self.blocks + block * self.block_size + within
         return size_class << 48 | node << NODE_SHIFT | offset
 
     def block_of(self, reference: int) -> int:
-        """Index, on its node, of the block that holds the object."""
+        """Index, on its node, of the block that holds the object, or its beginning."""
         return ((reference & OFFSET_MASK) - self.blocks) // self.block_size
 
+    def last_block_of(self, reference: int) -> int:
+        """Index of the block that has the end of the object; of a span, its first block."""
+        pages = self.runs[reference >> 48 & 0xFF]
+        past = self.index_of(reference) + (pages if pages else 1)
+        return self.block_of(reference) + ((past - 1) // PAGES if pages else 0)
+
     def index_of(self, reference: int) -> int:
-        """Index of the object in its block."""
+        """Index of the object, or of its first page, in its block."""
         size_class = reference >> 48 & 0xFF
         if size_class == LARGE_CLASS:
             return 0
         within = ((reference & OFFSET_MASK) - self.blocks) % self.block_size
+        if size_class >= self.paged:
+            return (within + 15) * PAGES // self.block_size
         return within // self.sizes[size_class]
+
+    def in_pages(self, references: Any) -> Any:
+        """The array of references, with those of runs replaced by one for each of their pages;
+        sorted."""
+        classes = references >> np.uint64(48) & np.uint64(0xFF)
+        runs = references[(classes >= self.paged) & (classes < self.class_count)]
+        if not len(runs):
+            return references
+        counts = np.frombuffer(self.runs, dtype=np.uint64)[runs >> np.uint64(48) & np.uint64(0xFF)]
+        begins = np.repeat(np.cumsum(counts) - counts, counts.astype(np.int64))
+        offsets = runs & np.uint64(OFFSET_MASK & ~REPLICAS_BITS)
+        first = (
+            (offsets - np.uint64(self.blocks - 15)) * np.uint64(PAGES) // np.uint64(self.block_size)
+        )
+        pages = np.repeat(first, counts.astype(np.int64))
+        pages += np.arange(len(pages), dtype=np.uint64) - begins
+        within = page_offset(self.block_size, pages)
+        rest = runs & np.uint64(NODE_BITS | REPLICAS_BITS) | np.uint64(self.page_class << 48)
+        each = np.repeat(rest, counts.astype(np.int64)) + np.uint64(self.blocks) + within
+        others = references[(classes < self.paged) | (classes >= self.class_count)]
+        return np.unique(np.concatenate((others, each)))
 
     def replicas(self, reference: int) -> int:
         """How many replicas the object has."""
@@ -179,13 +238,15 @@ class Heap:
         return REPLICAS_MAX * node
 
     def _used_bits(self, reference: int) -> int:
-        """Address of the word that has the used bit of the primary; in bits 48-53, which of its
-        bits that is."""
+        """Address of the word that has the used bit of the primary, or of its first page; in bits
+        48-53, which of its bits that is."""
         offset = (reference & OFFSET_MASK) - self.blocks
         block = offset // self.block_size
         size_class = reference >> 48 & 0xFF
         index = 0
-        if size_class != LARGE_CLASS:
+        if size_class >= self.paged:
+            index = (offset - block * self.block_size + 15) * PAGES // self.block_size
+        elif size_class != LARGE_CLASS:
             index = (offset - block * self.block_size) // self.sizes[size_class]
         word = self.bitmaps + block * self.bitmap_size + 8 * (index >> 6)
         return (index & 63) << 48 | (reference & NODE_BITS) + word
@@ -210,10 +271,18 @@ class Heap:
         if size_class == LARGE_CLASS:
             return within == 0
         size = self.sizes[size_class]
-        return within % size == 0 and within + size <= self.block_size
+        if size_class < self.paged:
+            return within % size == 0 and within + size <= self.block_size
+        last = self.last_block_of(reference)
+        page = self.index_of(reference)
+        return (
+            within == page * self.block_size // PAGES & MULTIPLES
+            and last < self.block_count
+            and (replicas == 1 or self.placement.same_region(block, last))
+        )
 
     def used_at(self, reference: int, k: int) -> bool:
-        """Whether the used bit of replica `k` is set."""
+        """Whether the used bit of replica `k` is set; that of its first page."""
         found = self._used_bits(reference)
         at = found & WORD_BITS
         if k:
@@ -243,12 +312,15 @@ class Heap:
         mask = bit(found >> 48)
         scope = self.endpoint.background(True)
         try:
-            # ORDER: the primary first; when it is lost, no client allocates here any more.
-            self.endpoint.fetch_or(primary, mask)
-            if reference & REPLICAS_BITS:
-                # CRASH(used-in-part): in use on some replicas, and in the client journal; recovery
-                # frees these.
-                self._take_backups(reference, primary, mask)
+            if reference >> 48 & 0xFF >= self.paged:
+                self._change_run(reference, found, True)
+            else:
+                # ORDER: the primary first; when it is lost, no client allocates here any more.
+                self.endpoint.fetch_or(primary, mask)
+                if reference & REPLICAS_BITS:
+                    # CRASH(used-in-part): in use on some replicas, and in the client journal;
+                    # recovery frees these.
+                    self._take_backups(reference, primary, mask)
         finally:
             self.endpoint.background(scope)
 
@@ -260,6 +332,9 @@ class Heap:
             at = mask = before = 0
             for index in range(count):
                 found = self._used_bits(references[index])
+                if references[index] >> 48 & 0xFF >= self.paged:
+                    self._change_run(references[index], found, True)
+                    continue
                 if found & WORD_BITS != at:
                     if mask:
                         self._take_word(before, at, mask)
@@ -278,6 +353,24 @@ class Heap:
         self.endpoint.fetch_or(primary, mask)
         if reference & REPLICAS_BITS:
             self._take_backups(reference, primary, mask)
+
+    def _change_run(self, reference: int, found: int, take: bool) -> None:
+        """Set or clear the used bits of all pages of an object; `found`: where the first bit is."""
+        at = found & WORD_BITS
+        first = found >> 48
+        left = self.runs[reference >> 48 & 0xFF]
+        while left:
+            count = min(PAGES - first, left)
+            mask = MASK >> PAGES - count << first
+            # CRASH(used-in-part): some of its pages are in use, and the object is in the client
+            # journal; recovery frees these.
+            if take:
+                self._take_word(reference, at, mask)
+            else:
+                self._clear_word(reference, at, mask)
+            left -= count
+            first = 0
+            at += self.bitmap_size
 
     def _take_backups(self, reference: int, primary: int, mask: int) -> None:
         row = self.row(reference)
@@ -305,13 +398,12 @@ class Heap:
         mask = bit(found >> 48)
         scope = self.endpoint.background(True)
         try:
-            self._clear_at(primary, mask)
-            if reference & REPLICAS_BITS:
+            if reference >> 48 & 0xFF >= self.paged:
+                self._change_run(reference, found, False)
+            else:
                 # CRASH(used-in-part): free on some replicas, in the client journal; recovery frees
                 # the others.
-                row = self.row(reference)
-                for k in range(1, self.replicas(reference)):
-                    self._clear_at(primary + self.bit_steps[row + k] & MASK, mask)
+                self._clear_word(reference, primary, mask)
         finally:
             self.endpoint.background(scope)
 
@@ -326,6 +418,9 @@ class Heap:
                 if held and self._held(references[index]):
                     continue
                 found = self._used_bits(references[index])
+                if references[index] >> 48 & 0xFF >= self.paged:
+                    self._change_run(references[index], found, False)
+                    continue
                 if found & WORD_BITS != at:
                     if mask:
                         self._clear_word(before, at, mask)

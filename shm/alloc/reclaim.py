@@ -85,7 +85,8 @@ class Shortage:
         self.grace = grace
         self.client = client
         self.node = node
-        self.size_class = size_class
+        self.size_class = table.heap.block_class(size_class)
+        self.pages = table.heap.runs[size_class]
         self.replicas = replicas
         self.waited = False
         """Whether this client waited for other clients' operations: they may free enough memory."""
@@ -124,6 +125,12 @@ class Shortage:
         # CRASH(taken): the owner may not know yet; recovery sends the block to limbo.
         return self.table.move(node, block, word, recast(word, TAKEN, self.client))
 
+    def _has_room(self, node: int, block: int, used: int) -> bool:
+        """Whether the object has room in a block of its class, with so many bits that are set."""
+        if self.pages:
+            return self.table.has_run(node, block, self.pages)
+        return used < int(self.table.heap.object_count(self.size_class))
+
     def _hoarded(self, node: int) -> tuple[dict[tuple[int, int], int], dict[tuple[int, int], int]]:
         """Words of other clients' blocks, by place: empty ones; those with room, roomiest first."""
         table = self.table
@@ -142,7 +149,7 @@ class Shortage:
             elif (
                 size_class == self.size_class
                 and replicas_of(word) == self.replicas
-                and used < table.heap.object_count(size_class)
+                and self._has_room(node, block, used)
             ):
                 room[node, block] = (used, word)
         roomy = sorted(room, key=lambda place: room[place][0])

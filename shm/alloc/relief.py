@@ -75,7 +75,7 @@ class Relief:
                 for slab in list(slabs):
                     self.slabs.drop(slab)  # the slab is gone with its node
                 continue  # there may be room on other nodes
-            for slab in _not_needed(slabs, needed.get(kind, 0)):
+            for slab in _not_needed(slabs, needed.get(kind, 0), self.claims.heap.page_class):
                 # ORDER: we forget the block before it is free: an exception in between costs a
                 # block until we leave; in the other order we would use a block that is not ours.
                 self.slabs.drop(slab)
@@ -164,12 +164,13 @@ class Relief:
         return text
 
 
-def _not_needed(slabs: list[Slab], least: int) -> list[Slab]:
-    """Empty slabs of a kind, but for those that the caller needs for `least` objects: the last in
-    memory."""
+def _not_needed(slabs: list[Slab], least: int, page_class: int) -> list[Slab]:
+    """Empty slabs of a kind, but for those that the caller needs for `least` objects, or pages: the
+    last in memory."""
     empty = [slab for slab in slabs if slab.ready_count == slab.count]
-    if least:
-        least -= sum(slab.ready_count for slab in slabs if slab.ready_count < slab.count)
+    if least and empty:
+        if empty[0].size_class != page_class:  # pages that are left need not be a run
+            least -= sum(slab.ready_count for slab in slabs if slab.ready_count < slab.count)
         empty.sort(key=lambda slab: slab.block)
         while least > 0 and empty:
             least -= empty.pop().count

@@ -8,6 +8,7 @@ cdef u64 ADDRESS_MASK
 cdef u64 EXPECTED_SIZE
 cdef u64 MASK
 cdef u64 NEVER
+cdef u64 PAGES
 
 cdef class Slab:
     cdef readonly Heap heap
@@ -28,11 +29,13 @@ cdef class Slab:
     cdef readonly u64 ready_count
     cdef u64 cursor
     cdef public u64 kept
+    cdef public u64 aside
 
     @cython.locals(rest=u64)
     cpdef u64 valid(self, u64 index)
     @cython.locals(word=u64, bit=int)
     cpdef u64 pop(self) except? 0
+    cpdef int take_pages(self, u64 mask, u64 count) except -1
     @cython.locals(word=u64, following=u64, size=u64, k=u64, there=u64)
     cpdef int expect(self) except -1
     @cython.locals(endpoint=Endpoint, bitmap=u64, index=u64, found=u64)
@@ -40,15 +43,34 @@ cdef class Slab:
     @cython.locals(index=u64)
     cpdef int ripen(self, u64 horizon) except -1
 
+cdef class Runs:
+    cdef readonly Heap heap
+    cdef readonly list slabs
+    cdef readonly Py_ssize_t cursor
+
+    @cython.locals(count=u64, page=int, slab=Slab, reference=u64)
+    cpdef u64 pop(self, u64 size_class) except? 0
+    @cython.locals(slab=Slab, count=u64)
+    cdef int _take(self, Py_ssize_t index, u64 page, u64 left) except -1
+    @cython.locals(last=Py_ssize_t, page=int)
+    cpdef int _find(self, u64 count) except? -1
+    @cython.locals(slab=Slab, length=u64, above=u64, word=u64, page=int)
+    cdef int _find_below(self, Py_ssize_t index, u64 count) except? -1
+    @cython.locals(slab=Slab, ready=u64, word=u64, page=u64)
+    cpdef u64 _ready_from(self, Py_ssize_t index, int step) except? 0
+
 @cython.final
 cdef class Slabs:
     cdef readonly ReplicaLayout placement
     cdef readonly u64 nodes
     cdef readonly dict kinds
     cdef readonly list current
+    cdef readonly Heap heap
+    cdef readonly dict runs
 
     cpdef u64 kind(self, u64 node, u64 size_class, u64 replicas) except? 0
     cpdef list of(self, u64 kind)
+    cpdef Runs runs_of(self, u64 node, u64 replicas)
     cpdef list all(self)
     @cython.locals(slab=Slab)
     cpdef Slab next_ready(self, u64 kind)

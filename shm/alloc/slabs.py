@@ -1,5 +1,7 @@
 """Blocks that a client cuts into objects of one size class: `Slab`, and all it has, `Slabs`.
 
+A block that is cut into pages is a slab, too, of the class of pages; `Runs` takes its pages.
+
 Private to the client, for each block: `ready`, a bitmap of objects that are free and that no client
 can still be reading; and `pending`, those that were seen free when period `pending_epoch` was
 closed. An object whose used bit any client has cleared becomes pending, and then ready when the
@@ -14,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from limpet.shm.clients.epoch import NEVER
 from limpet.shm.endpoint.fabric import bit, lowest_bit
+from limpet.shm.endpoint.layout import PAGES
 from limpet.shm.endpoint.words import ADDRESS_MASK, replica_bits
 
 if TYPE_CHECKING:
@@ -51,6 +54,8 @@ class Slab:
         self.cursor = 0
         self.kept = 0
         """How many ready objects are for updates only: `pop` does not give them."""
+        self.aside = 0
+        """Pages that are for updates only, or promised: `Runs` does not give them."""
         if fresh:
             for index in range(self.words):
                 self.ready[index] = self.valid(index)
@@ -74,6 +79,11 @@ class Slab:
             if self.cursor == self.words:
                 self.cursor = 0
         return 0
+
+    def take_pages(self, mask: int, count: int) -> None:
+        """Take `count` ready pages, these."""
+        self.ready[0] &= ~mask
+        self.ready_count -= count
 
     def expect(self) -> None:
         """Prefetch the memory of the object that `pop` may give next."""
@@ -119,6 +129,9 @@ class Slabs:
         self.kinds: dict[int, list[Slab]] = {}
         self.current: list[Slab | None] = [None] * (self.placement.replicas_max * self.nodes * 256)
         """For each kind, the slab from which an object was taken last."""
+        self.heap = heap
+        self.runs: dict[int, Runs] = {}
+        """Of the paged blocks, by kind."""
 
     def kind(self, node: int, size_class: int, replicas: int) -> int:
         """The kind of objects with this many replicas. ParameterError: there cannot be so many."""
@@ -128,6 +141,24 @@ class Slabs:
     def of(self, kind: int) -> list[Slab]:
         """The slabs of a kind."""
         return self.kinds.setdefault(kind, [])
+
+    def runs_of(self, node: int, replicas: int) -> Runs:
+        """The paged blocks of a node, for objects with this many replicas."""
+        kind = self.kind(node, self.heap.page_class, replicas)
+        found = self.runs.get(kind)
+        if found is None:
+            found = self.runs[kind] = Runs(self.heap, self.of(kind))
+        return found
+
+    def add(self, slab: Slab) -> None:
+        """Note a block as the client's, in place of earlier notes on it; paged blocks in order."""
+        slabs = self.of(self.kind(slab.node, slab.size_class, slab.replicas))
+        for old in [each for each in slabs if each.block == slab.block]:
+            self.drop(old)  # the block was taken from us meanwhile, and came back
+        after = len(slabs)
+        if slab.size_class == self.heap.page_class:
+            after = sum(each.block < slab.block for each in slabs)
+        slabs.insert(after, slab)
 
     def all(self) -> list[Slab]:
         """Every slab of the client."""
@@ -147,6 +178,147 @@ class Slabs:
         self.kinds[kind].remove(slab)
         if self.current[kind] is slab:
             self.current[kind] = None
+
+
+class Runs:
+    """The paged blocks of a client of one kind: runs of ready pages in them (FUSEE has one object
+    size a block).
+
+    A large object is a run of 8 to 512 pages of 1/64 block (`run_lengths` in endpoint/layout.py),
+    in one block or in adjacent ones; the block in which it begins is that of its reference. So
+    objects of all these sizes share blocks, and those of one size leave no rest at the end of each
+    block. Every page has its own used bit, in the word of its block, so each block may have another
+    owner, be taken, adopted, or free when none of its own bits is set, like any block.
+
+    Bits of one word change together; those of an object in several blocks word by word. The object
+    is in the client journal meanwhile, as it is while some of its replicas have the bit and others
+    have not: a kill leaves pages in use of an object that nothing links, and recovery clears all of
+    them. Pages that are clear already are not used again before: the dead client is pinned until
+    then.
+
+    A run is taken from the top of ready pages, since blocks are claimed from the end of the node
+    on: the next block that is claimed is, if it is free, the one below pages that are left.
+    """
+
+    def __init__(self, heap: Any, slabs: list[Slab]) -> None:
+        self.heap = heap
+        self.slabs = slabs
+        """In the order of their blocks."""
+        self.cursor = 0
+        """Index of the slab with the first page of the last run that was found."""
+
+    def pop(self, size_class: int) -> int:
+        """Take a ready run of pages; the reference to the object, or 0 when there is none."""
+        count = self.heap.runs[size_class]
+        page = self._find(count)
+        if page < 0:
+            return 0
+        slab = self.slabs[self.cursor]
+        reference = self.heap.reference(slab.node, slab.block, size_class, page)
+        self._take(self.cursor, page, count)
+        return reference | slab.bits
+
+    def _take(self, index: int, page: int, left: int) -> None:
+        while left:
+            slab = self.slabs[index]
+            count = min(PAGES - page, left)
+            slab.take_pages(MASK >> PAGES - count << page, count)
+            left -= count
+            page = 0
+            index += 1
+
+    def _find(self, count: int) -> int:
+        """The first page of a run of ready ones, in the slab that `cursor` says; -1: none."""
+        last = len(self.slabs) - 1
+        if self.cursor < last:
+            page = self._find_below(self.cursor, count)
+            if page >= 0:
+                return page
+        return self._find_below(last, count)
+
+    def _find_below(self, index: int, count: int) -> int:
+        """`_find` in the slab with this index and those before it."""
+        length = above = 0
+        while index >= 0:
+            slab = self.slabs[index]
+            if slab.block + 1 != above:
+                length = 0
+            above = slab.block
+            word = slab.ready[0] & ~slab.aside
+            if word == MASK and length + PAGES < count:
+                length += PAGES
+            elif not word:
+                length = 0
+            else:
+                page = PAGES
+                while page > 0:
+                    page -= 1
+                    length = length + 1 if word >> page & 1 else 0
+                    if length == count:
+                        self.cursor = index
+                        return page
+            index -= 1
+        return -1
+
+    # ---- between operations ---------------------------------------------------------------------
+
+    def clear_aside(self) -> None:
+        """Give all ready pages to any request."""
+        for slab in self.slabs:
+            slab.aside = 0
+
+    def set_aside(self, count: int) -> bool:
+        """Set a run of ready pages aside; False: there is none."""
+        page = self._find(count)
+        found = page >= 0
+        index, left = self.cursor, count if found else 0
+        while left:
+            part = min(PAGES - page, left)
+            self.slabs[index].aside |= MASK >> PAGES - part << page
+            left -= part
+            page = 0
+            index += 1
+        return found
+
+    def fit(self, counts: list[int]) -> bool:
+        """Whether runs of these lengths are ready, all at once."""
+        cursor, before = self.cursor, [slab.aside for slab in self.slabs]
+        try:
+            return all(self.set_aside(count) for count in counts)
+        finally:
+            self.cursor = cursor
+            for slab, aside in zip(self.slabs, before, strict=True):
+                slab.aside = aside
+
+    def borders(self, count: int) -> list[tuple[int, int]]:
+        """Runs of blocks that are not ours and make a run of `count` pages together with ready ones
+        of ours: the number of blocks, and the first of them. The shortest first."""
+        found = []
+        for index, slab in enumerate(self.slabs):
+            for step in (-1, 1):
+                inside = 0 <= index + step < len(self.slabs)
+                if inside and self.slabs[index + step].block == slab.block + step:
+                    continue
+                ready = self._ready_from(index, step)
+                if ready:
+                    blocks = max(-(-(count - ready) // PAGES), 1)
+                    found.append((blocks, slab.block - blocks if step < 0 else slab.block + 1))
+        return sorted(found)
+
+    def _ready_from(self, index: int, step: int) -> int:
+        """How many ready pages adjoin the lower (step -1) or upper border of our slab there."""
+        ready = 0
+        while True:
+            slab = self.slabs[index]
+            word = slab.ready[0] & ~slab.aside & MASK
+            for page in range(PAGES):
+                if not word >> (page if step < 0 else PAGES - 1 - page) & 1:
+                    return ready
+                ready += 1
+            index -= step
+            within = 0 <= index < len(self.slabs)
+            if not within or self.slabs[index].block != slab.block - step:
+                return ready
 
 
 def find_freed(slabs: list[Slab], grace: Grace) -> None:

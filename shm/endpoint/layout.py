@@ -8,7 +8,8 @@ Memory node, offsets in bytes
     4096         region directory: an entry of 256 bytes for each 64 KiB of the node, at least 64
                  and at most 4096 (directory.py)
     then         block table: one word a block (heap.py)
-    then         used bitmaps: a bit for each 32 bytes of a block, in whole words
+    then         used bitmaps: a bit for each 32 bytes of a block, in whole words; the first word of
+                 a block that is cut into pages has a bit for each of them
     then         blocks, the first at a multiple of 4096; each has 33/32 of the block_size of the
                  pool's parameters, a power of two, so that a value of half of that or a quarter
                  fits into half a block or a quarter, with its header and key
@@ -37,7 +38,7 @@ Control segment, offsets in bytes
 from __future__ import annotations
 
 import dataclasses
-from typing import Final
+from typing import Any, Final
 
 from limpet.shm.parameters import PoolParameters
 
@@ -67,6 +68,12 @@ FINE: Final = (33, 37, 42, 48, 54, 60)
 """Size classes of a doubling, in 32nds of a power of two; the next one is twice the first."""
 FINE_FROM: Final = 1 << 12
 FINE_TO: Final = 1 << 16
+PAGES: Final = 64
+"""Pages of a block that has objects of many sizes (alloc/slabs.py): the bits of one word."""
+RUN_MAX: Final = 8 * PAGES
+"""Pages of the largest object that is a run of pages; larger ones are spans of whole blocks."""
+COARSE_RUNS: Final = (8, 11, 16, 22, 32, 46, 64)
+"""Lengths of runs in blocks so large that most numbers of classes are of smaller objects."""
 CLASSES_MAX: Final = 127
 """Size classes: stores keep a flag in the eighth bit of a class, and 127 with it is no class."""
 
@@ -165,20 +172,17 @@ class NodeLayout:
             count -= 1
 
 
-def object_sizes(block_size: int) -> tuple[int, ...]:
-    """Bytes of an object of each size class, in blocks of `NodeLayout.block_size`; class 0 stands
-    for spans of whole blocks.
+def slab_sizes(block_size: int) -> tuple[int, ...]:
+    """Bytes of an object of each size class of which a block has objects of one size (slabs.py), in
+    blocks of `NodeLayout.block_size`; class 0 stands for spans of whole blocks.
 
     All are multiples of 16, so that the low four bits of an object's address are free:
         up to 128     every multiple of 16 from 32 on
         up to 4 KiB   each class is as large as it can be while it wastes at most an eighth
         then          six classes a doubling, FINE / 32 of a power of two: the first of them is a
                       power of two with room for a header and a key
-        from 64 KiB   each class as large as it can be again; there are numbers for 126 classes
-    up to an eighth of a block; then a seventh, a sixth ... one whole block.
-
-    So an object of 65 bytes to an eighth of a block takes at most 8/7 of its size, but for the 15
-    bytes of rounding. Of larger objects, those fit well that have the size of a part of a block.
+        from 64 KiB   each class as large as it can be again
+    to less than an eighth of a block. Larger objects are runs of pages.
     """
     top = block_size // 8
     sizes = [0, *range(OBJECT_SIZE_MIN, 129, 16)]
@@ -190,11 +194,44 @@ def object_sizes(block_size: int) -> tuple[int, ...]:
         power *= 2
     while sizes[-1] < top:
         sizes.append(_next_size(sizes[-1]))
-    sizes = [size for size in sizes if size < top]
-    sizes += [block_size // parts // 16 * 16 for parts in range(8, 0, -1)]
-    assert len(sizes) <= CLASSES_MAX
+    return tuple(size for size in sizes if size < top)
+
+
+def run_lengths(block_size: int) -> tuple[int, ...]:
+    """Pages of an object of each size class that follows those of `slab_sizes` (alloc/slabs.py).
+
+    From an eighth of a block to eight blocks, each class is as long as it can be while it wastes at
+    most an eighth; half a block, a block, two, four and eight are among them. In blocks of more
+    than 16 MiB there are fewer, as there are numbers for 126 classes; the last is for one page.
+    """
+    lengths = [PAGES // 8]
+    while lengths[-1] < RUN_MAX:
+        doubled = 1 << lengths[-1].bit_length()
+        lengths.append(min(max(lengths[-1] * 8 // 7, lengths[-1] + 1), doubled))
+    room = CLASSES_MAX - len(slab_sizes(block_size)) - 1
+    if lengths.index(PAGES) >= room:
+        return COARSE_RUNS[:room]
+    return tuple(lengths[:room])
+
+
+def object_sizes(block_size: int) -> tuple[int, ...]:
+    """Bytes of an object of each size class: those of `slab_sizes`, of `run_lengths`, and at the
+    end one page, the class of a paged block.
+
+    So an object of 65 bytes to eight blocks takes at most 8/7 of its size, but for the 15 bytes of
+    rounding; a span of more blocks, too.
+    """
+    runs = [page_offset(block_size, length) for length in run_lengths(block_size)]
+    sizes = [*slab_sizes(block_size), *runs]
     assert sizes == sorted(set(sizes))
-    return tuple(sizes)
+    assert len(sizes) < CLASSES_MAX
+    return (*sizes, page_offset(block_size, 1))
+
+
+def page_offset(block_size: int, page: Any) -> Any:
+    """Bytes from the beginning of a block to a page of it, or of the blocks that follow; of an
+    array of pages, too."""
+    return page * block_size // PAGES // 16 * 16
 
 
 def _next_size(size: int) -> int:

@@ -15,7 +15,7 @@ Block word
     FREE     no owner; may be claimed once the epoch in it lies behind every pinned client. With
              BACKED, bit 48, it has been claimed before, so that its pages are allocated
              (backing.py), as those of all other kinds are
-    SLAB     cut into objects of its class
+    SLAB     cut into objects of its class; of the last class, into pages (alloc/slabs.py)
     PENDING  claimed by a client that is making it a slab, span or region, or giving it back
     LARGE    first block of a span that holds one object
     TAIL     further block of a span or, for a moment, of a span being made

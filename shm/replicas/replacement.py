@@ -301,9 +301,12 @@ class Filling:
             if state == IN_SERVICE
         }
         self.in_journals = {
-            (reference >> NODE_SHIFT & 0xFF, self.heap.block_of(reference))
+            (reference >> NODE_SHIFT & 0xFF, block)
             for pair in memory.view.journals()
             for reference in pair
+            for block in range(
+                self.heap.block_of(reference), self.heap.last_block_of(reference) + 1
+            )
         }
         """Node and block of the primaries of all objects in client journals, and of the objects
         that have the links."""

@@ -18,5 +18,6 @@ cdef class ReplicaLayout:
     cpdef int check(self, u64 replicas) except -1
     @cython.locals(region=u64)
     cpdef long long part(self, u64 block, u64 replicas) noexcept
+    cpdef bint same_region(self, u64 block, u64 other) noexcept
     @cython.locals(region=u64, there=u64, known=bint)
     cpdef u64 node_of(self, u64 node, u64 block, u64 replicas, u64 steps) except? 255

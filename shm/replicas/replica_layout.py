@@ -75,6 +75,10 @@ class ReplicaLayout:
             return -1
         return region % replicas
 
+    def same_region(self, block: int, other: int) -> bool:
+        """Whether two blocks of a node, both in regions, are in the same one."""
+        return not (block - self.first ^ other - self.first) >> self.region_shift
+
     def node_of(self, node: int, block: int, replicas: int, steps: int) -> int:
         """The node `steps` places after this one on the ring.
 

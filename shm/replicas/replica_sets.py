@@ -174,10 +174,19 @@ class ReplicaSets:
             return None
 
     def claim_slab(
-        self, node: int, size_class: int, replicas: int, client: int, horizon: int, limit: int
+        self,
+        node: int,
+        size_class: int,
+        replicas: int,
+        client: int,
+        horizon: int,
+        limit: int,
+        usable: list[int] | None = None,
     ) -> int | None:
-        """Claim a free replica set for objects of `size_class`; its primary, below `limit`."""
-        usable = np.flatnonzero(self.usable(node, replicas, horizon)[:limit])[::-1].tolist()
+        """Claim a free replica set for objects of `size_class`; its primary, below `limit`, or
+        among the blocks that were seen `usable`."""
+        if usable is None:
+            usable = np.flatnonzero(self.usable(node, replicas, horizon)[:limit])[::-1].tolist()
         if not usable:
             return None
         mark = stamp(self.grace.close_period())

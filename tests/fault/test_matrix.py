@@ -16,7 +16,7 @@ from limpet.fault.inject.stopping import StoppingEndpoint
 from limpet.fault.matrix import crash_points, testbed
 from limpet.fault.matrix.crash_matrix import DIMENSIONS, Matrix, uncovered
 from limpet.fault.matrix.matrix_result import MatrixResult
-from limpet.fault.matrix.operations import NEW, OLD, OPERATIONS, Operation, operations_of
+from limpet.fault.matrix.operations import KEY, NEW, OLD, OPERATIONS, Operation, operations_of
 from limpet.fault.matrix.testbed import StoreTestbed
 from limpet.shm import pool as pool_module
 from limpet.shm.alloc.blocks import BlockTable
@@ -330,15 +330,18 @@ def recover_blocks_only(
     return recover_client(client, blocks, regions, grace, slot, word)
 
 
+SPAN = b"S" * (9 << 14)
+"""Takes a span of whole blocks."""
+PUT_SPAN = Operation("put span", lambda pool, kv: kv.put(KEY, SPAN), OLD, SPAN)
 MUTANTS = [
     Mutant("journal-not-shared", "Client", ForgetsWhatItHolds, "insert"),
     Mutant("old-object-not-held", "Client", ForgetsTheOldObject, "update"),
     Mutant("recovery-frees-linked", "Heap", FreesTheLinked, "insert", says="in use"),
     Mutant("tentative-taken-for-linked", "Heap", TakesTentativeForLinked, "insert"),
-    Mutant("pending-overlooked", "BlockTable", OverlooksPending, "put large"),
+    Mutant("pending-overlooked", "BlockTable", OverlooksPending, "put span"),
     Mutant("slot-freed-first", "recover_client", recover_slot_first, "update", "killed twice"),
     Mutant("journal-not-recovered", "recover_client", recover_blocks_only, "delete"),
-    Mutant("span-front-first", "BlockTable", GivesSpansBackFrontFirst, "put large", "killed twice"),
+    Mutant("span-front-first", "BlockTable", GivesSpansBackFrontFirst, "put span", "killed twice"),
 ]
 
 
@@ -348,7 +351,7 @@ MUTANTS = [
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_mutant_is_caught(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool_module, mutant.replaced, mutant.by)
-    operation = OPERATIONS[mutant.operation]
+    operation = {**OPERATIONS, PUT_SPAN.name: PUT_SPAN}[mutant.operation]
     limit = 300 if BUILD == "compiled" else 100
     result = run_of(Matrix("race", limit), operation, mutant.dimension)
     assert result.verdict == "FAILED"

@@ -25,7 +25,7 @@ LINKS = 256
 SIZE = 3000
 WHOLE = 12_000
 """Of this size, a block holds one."""
-SPAN = 3
+SPAN = 9
 """Blocks of a large object."""
 STEPS_MAX = 2000
 SETTLED = (SLAB, LARGE, TAIL, TAKEN, LIMBO)

@@ -19,7 +19,7 @@ from limpet.shm.endpoint.slots import INCARNATION_BITS
 from limpet.shm.endpoint.words import SLAB, block_word
 
 BUSY_S = 2.0
-SIZE = 3000
+SIZE = 2000
 
 
 class ConfirmsAll(Audit):

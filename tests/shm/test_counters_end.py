@@ -217,7 +217,7 @@ def test_spans_are_made_and_recovered_where_the_makers_bits_wrap(pools: Any, kil
         def makes() -> None:
             late = limpet.open(keeper.url)
             assert late.client_id >> 36 == 0
-            late.store("race", name="work").put(b"key", b"v" * 100_000)
+            late.store("race", name="work").put(b"key", b"v" * 200_000)
             if killed:
                 os.kill(os.getpid(), signal.SIGKILL)
             late.close()
@@ -232,7 +232,7 @@ def test_spans_are_made_and_recovered_where_the_makers_bits_wrap(pools: Any, kil
         maker = tails.pop()
         assert maker == tail_word(maker & TAIL_FIRST_MASK, incarnation + 1)
         words.add(maker >> 26 & (1 << 22) - 1)
-        assert keeper.store("race", name="work").get(b"key") == b"v" * 100_000
+        assert keeper.store("race", name="work").get(b"key") == b"v" * 200_000
         keeper.store("race", name="work").delete(b"key")
         keeper.exclusively(lambda: keeper.allocator.relief.make_room(1, 0, {}))
     assert len(words) == 2

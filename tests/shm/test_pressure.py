@@ -134,13 +134,14 @@ def test_owner_notices_at_its_next_operation(pools: Any) -> None:
     owner = pools.again(pool)
     store, of_owner = stores(pool, owner)
     hoard(of_owner)
-    assert owner.allocator.slabs.kinds[owner.heap.size_class(3000)]
+    size_class = owner.heap.block_class(owner.heap.size_class(3000))
+    assert owner.allocator.slabs.kinds[size_class]
     take(pool)
     keys = put_many(store, 3000)
     with pytest.raises(limpet.StoreFull):
         of_owner.put(b"one more", bytes(3000))
     assert owner.allocator.pressure == owner.endpoint.load(PRESSURE) > 0
-    mine = block_word(SLAB, owner.client_id, owner.heap.size_class(3000))
+    mine = block_word(SLAB, owner.client_id, size_class)
     assert mine not in pool.blocks.words(0).tolist()
     assert all(store.get(key) == bytes(3000) for key in keys)
     checked(store)

@@ -166,7 +166,7 @@ def test_late_recoverer_frees_no_tails_of_another_span(pools: Any) -> None:
     pool = pools()
     slow, quick = pools.again(pool), pools.again(pool)
     (store,) = stores(pool)
-    size = 3 * pool.layout.block_size
+    size = 9 * pool.layout.block_size
 
     def make_and_delete(dying: Any) -> None:
         (of_dying,) = stores(dying)
@@ -180,13 +180,13 @@ def test_late_recoverer_frees_no_tails_of_another_span(pools: Any) -> None:
     stamp = quick.grace.close_period()
 
     def overtaken() -> None:
-        assert quick.blocks.release_span(0, first, words[first], stamp) == 4
+        assert quick.blocks.release_span(0, first, words[first], stamp) == 10
         store.put(b"live", b"L" * size)
 
     meanwhile(slow.blocks, "tails", overtaken, first=False)
     slow.recover()
-    now = pool.blocks.words(0).tolist()[first : first + 4]
-    assert [word >> 60 for word in now] == [LARGE, TAIL, TAIL, TAIL]
+    now = pool.blocks.words(0).tolist()[first : first + 10]
+    assert [word >> 60 for word in now] == [LARGE, *[TAIL] * 9]
     assert now[0] == block_word(LARGE, pool.client_id)
     assert store.get(b"live") == b"L" * size
     assert pool.audit()["leaked"] == 0

@@ -1,0 +1,220 @@
+"""Objects that are runs of pages: they share blocks, cross them, and survive kills at each step."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+import pytest
+from kit.processes import children
+from kit.stores import checked
+
+import limpet
+from limpet.shm.alloc.heap import Heap
+from limpet.shm.alloc.slabs import Runs
+from limpet.shm.endpoint.fabric import BUILD
+from limpet.shm.endpoint.words import SLAB, class_of
+
+KEY = b"key"
+BLOCK = 16 << 10
+SIZES = [BLOCK * part // 8 for part in (2, 3, 5, 7, 9, 12, 19, 26)]
+"""Bytes of values from a quarter of a block to more than three blocks."""
+FUSE = 1 << 30
+uncompiled_only = pytest.mark.skipif(
+    BUILD == "compiled", reason="replaces a method, which is called directly if it is compiled"
+)
+
+
+def value(number: int, size: int) -> bytes:
+    """A value that no other number has, in no page of it."""
+    return b"%08d" % number * (size // 8)
+
+
+def paged(pool: limpet.Pool, node: int = 0) -> list[int]:
+    """The blocks of a node that are cut into pages."""
+    words = pool.blocks.words(node).tolist()
+    return [
+        block
+        for block, word in enumerate(words)
+        if word >> 60 == SLAB and class_of(word) == pool.heap.page_class
+    ]
+
+
+def used_pages(pool: limpet.Pool, node: int = 0) -> int:
+    return sum(
+        pool.blocks.used_count(node, block, pool.heap.page_class) for block in paged(pool, node)
+    )
+
+
+def fill_and_churn(store: Any, turns: int) -> None:
+    """Put values of many sizes over others, and look whether any has changed another."""
+    expected: dict[bytes, bytes] = {}
+    for turn in range(turns):
+        key = b"%d" % (turn * 7 % 11)
+        expected[key] = value(turn, SIZES[turn % len(SIZES)])
+        store.put(key, expected[key])
+        if turn % 3 == 2:
+            gone = b"%d" % (turn % 11)
+            if expected.pop(gone, None) is not None:
+                store.delete(gone)
+        for each, wanted in expected.items():
+            assert store.get(each) == wanted
+
+
+@pytest.mark.parametrize("kind", ["race", "fusee"])
+def test_objects_of_many_sizes_share_blocks_and_overlap_nowhere(pools: Any, kind: str) -> None:
+    pool = pools(nodes=2, node_size="4MiB", block_size=BLOCK)
+    store = pool.store(kind, capacity=64)
+    fill_and_churn(store, 66)
+    checked(store)
+    for node in range(2):
+        assert used_pages(pool, node) <= 64 * len(paged(pool, node))
+
+
+def test_one_block_serves_all_sizes_that_have_room_in_it(pools: Any) -> None:
+    pool = pools(nodes=1, block_size=256 << 10)
+    store = pool.store("race", capacity=64)
+    for number, parts in enumerate((8, 7, 6, 5, 5)):
+        store.put(b"%d" % number, bytes((256 << 10) // parts))
+    assert len(paged(pool)) == 1
+    checked(store)
+
+
+@pytest.mark.parametrize("kind", ["race", "fusee"])
+def test_a_kill_at_each_step_leaves_all_pages_of_an_object_or_none(pools: Any, kind: str) -> None:
+    pool = pools(nodes=2, node_size="2MiB", block_size=BLOCK)
+    store = pool.store(kind, capacity=64)
+    values = [value(number, BLOCK * 3 // 2) for number in range(2)]
+    store.put(KEY, values[0])
+    in_use = [used_pages(pool, node) for node in range(2)]
+    pool.endpoint.fuse = FUSE
+    store.put(KEY, values[1])
+    count = FUSE - pool.endpoint.fuse
+    pool.endpoint.fuse = 0
+    # few of the steps that write the value
+    for step in (*range(1, 12), *range(12, count - 30, 83), *range(count - 30, count + 9)):
+        before = values.index(store.get(KEY))
+        after = values[1 - before]
+
+        def put(after: bytes = after, step: int = step) -> None:
+            with limpet.open(pool.url) as mine:
+                victim = mine.store(kind)
+                victim.put(b"other", bytes(BLOCK // 3))
+                mine.endpoint.fuse = step
+                victim.put(KEY, after)
+                mine.endpoint.fuse = 0
+
+        with children([put]) as running:
+            code = os.waitstatus_to_exitcode(os.waitpid(running[0][0], 0)[1])
+        assert code in (0, -signal.SIGKILL)
+        pool.recover()
+        assert pool.audit()["leaked"] == 0, step
+        assert store.get(KEY) in values
+        store.delete(b"other")
+        assert [used_pages(pool, node) for node in range(2)] == in_use, step
+    assert code == 0
+    checked(store)
+
+
+def test_pages_come_with_a_replaced_node(pools: Any) -> None:
+    pool = pools(nodes=3, node_size="4MiB", block_size=BLOCK)
+    store = pool.store("fusee", capacity=64, replicas=2)
+    for number, size in enumerate(SIZES):
+        store.put(b"%d" % number, value(number, size))
+    for node in range(3):
+        pool.fail_node(node)
+        for number, size in enumerate(SIZES):
+            assert store.get(b"%d" % number) == value(number, size)
+        pool.replace_node(node)
+    for number, size in enumerate(SIZES):
+        assert store.get(b"%d" % number) == value(number, size)
+        store.put(b"%d" % number, value(number + 1, size))
+    checked(store)
+    assert pool.audit()["leaked"] == 0
+
+
+def test_a_page_that_nothing_links_is_found_and_freed(pools: Any) -> None:
+    """One page of a run stays behind, and a whole run: the audit counts their bytes."""
+    pool = pools(nodes=1, block_size=BLOCK)
+    store = pool.store("race", capacity=64)
+    store.put(KEY, value(0, BLOCK * 5 // 4))
+    size = BLOCK * 9 // 8
+    size_class = pool.heap.size_class(size)
+    pool.allocator.replenish(0, size)
+    reference = pool.allocator.next_object(0, size, 1)
+    pool.heap.take(reference)
+    leaked = pool.audit()["leaked"]
+    assert abs(leaked - pool.heap.sizes[size_class]) <= 8 * pool.heap.runs[size_class]
+    pool.heap.free(reference)
+    assert pool.audit()["leaked"] == 0
+    assert store.get(KEY) == value(0, BLOCK * 5 // 4)
+
+
+def test_runs_of_pages_have_places_of_their_own(pools: Any) -> None:
+    pool = pools(nodes=1, block_size=BLOCK)
+    heap = pool.heap
+    for size_class in range(heap.paged, heap.page_class):
+        size = heap.sizes[size_class]
+        pages = heap.runs[size_class]
+        for page in range(0, 64, 9):
+            reference = heap.reference(0, 2, size_class, page)
+            assert heap.plausible(reference)
+            assert heap.index_of(reference) == page
+            assert heap.last_block_of(reference) == 2 + (page + pages - 1) // 64
+            after = heap.reference(
+                0, 2 + (page + pages) // 64, heap.page_class, (page + pages) % 64
+            )
+            assert (after & ~(0xFF << 48)) - (reference & ~(0xFF << 48)) >= size
+        last = heap.reference(0, heap.block_count - 1, size_class, 57)
+        assert heap.plausible(last) == (pages <= 7)
+
+
+# ---- known-bad variants -----------------------------------------------------------------------
+
+
+@uncompiled_only
+def test_a_run_whose_bits_are_set_in_one_block_only_is_seen(
+    pools: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def first_word(self: Any, reference: int, found: int, take: bool) -> None:
+        at, first = found & (1 << 48) - 1, found >> 48
+        count = min(64 - first, self.runs[reference >> 48 & 0xFF])
+        step = self._take_word if take else self._clear_word
+        step(reference, at, (1 << count) - 1 << first)
+
+    monkeypatch.setattr(Heap, "_change_run", first_word)
+    with pytest.raises((AssertionError, limpet.LimpetError)):
+        test_objects_of_many_sizes_share_blocks_and_overlap_nowhere(pools, "race")
+
+
+@uncompiled_only
+def test_a_run_whose_bits_are_cleared_in_one_block_only_is_seen(
+    pools: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change = Heap._change_run
+
+    def first_word(self: Any, reference: int, found: int, take: bool) -> None:
+        if take:
+            change(self, reference, found, True)
+        else:
+            first = found >> 48
+            count = min(64 - first, self.runs[reference >> 48 & 0xFF])
+            self._clear_word(reference, found & (1 << 48) - 1, (1 << count) - 1 << first)
+
+    monkeypatch.setattr(Heap, "_change_run", first_word)
+    with pytest.raises(AssertionError):
+        test_a_kill_at_each_step_leaves_all_pages_of_an_object_or_none(pools, "race")
+
+
+@uncompiled_only
+def test_a_run_that_overlaps_another_is_seen(pools: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    take = Runs._take
+
+    def all_but_one(self: Any, index: int, page: int, left: int) -> None:
+        if page < 63:
+            take(self, index, page + 1, left - 1)
+
+    monkeypatch.setattr(Runs, "_take", all_but_one)
+    with pytest.raises((AssertionError, limpet.LimpetError)):
+        test_objects_of_many_sizes_share_blocks_and_overlap_nowhere(pools, "race")
