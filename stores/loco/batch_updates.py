@@ -213,7 +213,7 @@ class BatchUpdates:
                     entries.post(self.found[row])
         except NodeFailed as error:
             lost = 1 << error.node
-        # CRASH(locked): no change was begun; waiting clients pass the locks over.
+        # A kill here leaves locks under which no change was begun; waiting clients pass them over.
         lost = self._wait(lost)
         for row in range(self.count):
             if self.states[row] == READY:
@@ -271,7 +271,7 @@ class BatchUpdates:
         journal.resume(self.journals[row], self.intents[row])
         journal.keep(entries, count)
         journal.declare(UPDATING, entry, state)
-        # CRASH(committed): the entry is whole, and stays as it is.
+        # A kill from here on is as one in `Writer._update`.
         entries.write(entry, count, 0)
         # ORDER: the whole entry before the journal, and that before the lock.
         journal.end()
