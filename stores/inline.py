@@ -162,12 +162,13 @@ class InlineStore(Store):
 
     def delete(self, key: Any) -> None:
         """Delete; KeyError if the key is not there."""
-        if self._change(as_bytes("key", key), b"", 0, DELETE) == MISSING:
+        data = key if type(key) is bytes else as_bytes("key", key)
+        if self._change(data, b"", 0, DELETE) == MISSING:
             raise KeyError(key)
 
     def delete_many(self, keys: Any) -> int:
         count = 0
-        for data in [as_bytes("key", key) for key in keys]:
+        for data in [key if type(key) is bytes else as_bytes("key", key) for key in keys]:
             count += self._change(data, b"", 0, DELETE) == DONE
         return count
 

@@ -49,6 +49,7 @@ cdef class RtxSherman(InlineStore):
     cdef bint opt1
     cdef bint opt2
 
+    cdef WriteSet _kept(self)
     cdef bint _is_early(self, u64 size, int mode, Attempt way)
     @cython.locals(outcome=int)
     cpdef int _change_once(self, bytes key, bytes value, u64 size, int mode, u64 attempt, Attempt way, bytes expected=*) except -1

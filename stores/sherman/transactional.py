@@ -128,7 +128,7 @@ class RtxSherman(InlineStore):
         self.repair = Repair(self, self.locks)
         self.tx_keys = TreeKeys(self, self.trees, self.scans)
         self.splits: WriteSet | None = None
-        """For writes that split a leaf; used within an operation only."""
+        """For writes that split a leaf, and for merges; used within an operation only."""
         self.opt1 = parameters.opt1
         self.opt2 = parameters.opt1 and parameters.opt2 and not self.client.remotely_fenced
 
@@ -177,13 +177,16 @@ class RtxSherman(InlineStore):
         outcome = self.writer.change(key, value, size, mode)
         return self._split_leaf(key, value, mode) if outcome == LOGGED_WRITE else outcome
 
+    def _kept(self) -> WriteSet:
+        """A write set that is used again and again; within operations only."""
+        if self.splits is None:
+            self.splits = self.staging(self.commit())
+        return self.splits
+
     def _split_leaf(self, key: bytes, value: bytes, mode: int) -> int:
         """Go on, in the same operation, with a write that found no room in its leaf, which was
         read: DONE; AGAIN; LOGGED_WRITE: it takes an operation of its own, with memory ready."""
-        staging = self.splits
-        if staging is None:
-            staging = self.splits = self.staging(self.commit())
-        leaf = self.leaf
+        staging, leaf = self._kept(), self.leaf
         cursor = self.trees.cursor
         outcome = commit_staged(self, staging, lambda: staging.stage_read(leaf, key, value, mode))
         if outcome == DONE:
@@ -319,7 +322,7 @@ class RtxSherman(InlineStore):
             found.commit = self.commit()
         else:  # SPARSE or UNTIDY
             if outcome == SPARSE:
-                shrink(self, key)
+                shrink(self, key, self._kept())
             else:
                 self.tx_keys.tidy(key)
             return found.ended(DONE)

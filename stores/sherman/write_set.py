@@ -34,6 +34,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from limpet.shm.endpoint.fabric import hash64, words_bytes
@@ -119,26 +120,30 @@ def commit_staged(store: Any, staging: WriteSet, stage: Callable[[], int]) -> in
         commit.give_back()
 
 
-def shrink(store: Any, key: bytes) -> None:
+def shrink(store: Any, key: bytes, kept: WriteSet | None = None) -> None:
     """Merge the leaf with a neighbour, and go on as long as there is likely more to merge.
 
     If every try meets a conflict, or memory is full, the leaf stays; a later merge takes it in.
+    `kept`: a write set to use as long as there is memory ready: within operations only.
     """
     scope = store.endpoint.background(True)
     try:
-        commit = store.commit()
-        staging = store.staging(commit)
+        staging: Any = store.staging(store.commit()) if kept is None else kept
         attempt = 0
         while attempt < SHRINKS_MAX:
             with store.client:
                 store.require_there()
-                outcome = commit_staged(store, staging, lambda: staging.shrink(key))
-            if outcome == DONE:
-                staging.show_merged(store.trees.routes[staging.tree])
-            if outcome == MISSING or (outcome == DONE and not staging.sparse):
+                outcome = commit_staged(store, staging, partial(staging.shrink, key))
+                if outcome == DONE:
+                    staging.show_merged(store.trees.routes[staging.tree])
+                is_over = outcome == MISSING or (outcome == DONE and not staging.sparse)
+            if is_over:
                 break
             if outcome == NO_MEMORY:
-                commit.replenish(0, True)
+                if staging is kept:
+                    staging = store.staging(store.commit())
+                    continue
+                staging.commit.replenish(0, True)
             if outcome != DONE:
                 attempt += 1
                 store.endpoint.pause(attempt)
