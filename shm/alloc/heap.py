@@ -403,7 +403,10 @@ class Heap:
             else:
                 # CRASH(used-in-part): free on some replicas, in the client journal; recovery frees
                 # the others.
-                self._clear_word(reference, primary, mask)
+                if reference & REPLICAS_BITS:
+                    self._clear_word(reference, primary, mask)
+                else:
+                    self._clear_at(primary, mask)
         finally:
             self.endpoint.background(scope)
 
