@@ -324,7 +324,7 @@ class World:
         self.known.append(number)
 
     def _scan(self, client: TimedClient, low: bytes, length: int) -> None:
-        for _ in itertools.islice(client.store.scan(low), length):
+        for _ in client.store.scan(low, limit=length):
             pass
 
     def _timed(self, client: TimedClient, kind: str, operation: Any) -> None:

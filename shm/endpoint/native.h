@@ -96,6 +96,15 @@ typedef long long limpet_loose_pair __attribute__((vector_size(16), aligned(1), 
 
 /* Whole aligned words out of memory that others write. */
 static inline void limpet_words_out(void *to, const void *from, size_t words) {
+    if (words == 2) {
+        /* ORDER: two words are read one after the other: a lock before the pointer beside it. A load
+         * of a pair says nothing of the order of its words. */
+        limpet_word first = limpet_load(from);
+        limpet_word second = limpet_load((const limpet_word *)from + 1);
+        ((limpet_loose *)to)[0] = first;
+        ((limpet_loose *)to)[1] = second;
+        return;
+    }
     const char *end = (const char *)from + 8 * (words & ~(size_t)1);
 #pragma GCC unroll 4
     for (; (const char *)from != end; from = (const char *)from + 16, to = (char *)to + 16)

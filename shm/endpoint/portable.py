@@ -444,7 +444,9 @@ class Endpoint:
         return 0
 
     def read_words(self, addr: int, words: Any, count: int, start: int = 0) -> int:
-        """Fill `count` of `words`, from `start` on."""
+        """Fill `count` of `words`, from `start` on.
+
+        Two aligned words are read in their order: the second one no earlier than the first."""
         addr, raw, count, start = u64(addr), raw_words(words), ssize(count), ssize(start)
         if count < 1 or start < 0 or count > (len(raw) >> 3) - start:
             raise AddressError(

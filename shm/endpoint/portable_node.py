@@ -86,6 +86,7 @@ class Node:
         if size > WORDWISE or offset & 7:
             return bytes(self.raw[offset : offset + size])
         end = offset + (size & ~7)
+        # ORDER: one word after the other, as verbs.pyx promises of two.
         words = self.words[offset >> 3 : end >> 3].tolist()
         head = b"".join([word.to_bytes(8, "little") for word in words])
         return head + bytes(self.raw[end : offset + size])

@@ -375,7 +375,12 @@ cdef class Endpoint:
     cpdef int read_words(
         self, u64 addr, u64[::1] words, Py_ssize_t count, Py_ssize_t start=0
     ) except -1:
-        """Fill `count` of `words`, from `start` on: `read_into` without the buffer protocol."""
+        """Fill `count` of `words`, from `start` on: `read_into` without the buffer protocol.
+
+        Two aligned words are read in their order, in one verb: the second one no earlier than the
+        first. They may be of two moments. So a lock and the pointer beside it are two words, the
+        lock first: the pointer that was read is no older than the lock. More words are read in any
+        order."""
         return do_read_words(self, addr, &words[0], words.shape[0], count, start, True)
 
     cpdef u64 read_tagged(

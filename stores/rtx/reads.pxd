@@ -9,7 +9,6 @@ from limpet.stores.rtx.changes cimport changes
 cdef u64 EPOCH
 cdef u64 LOCKED
 cdef u64 LOGGED
-cdef u64 POINTER
 cdef u64 UNKNOWN
 cdef int SAME
 cdef int RENEWED
@@ -113,6 +112,7 @@ cdef class Reads:
     cdef public object missing
     cdef readonly ObjectRead renewed
     cdef public object changed
+    cdef u64[::1] pair
 
     @cython.locals(index=Py_ssize_t, read=KeyRead, noted=ObjectRead)
     cpdef int clear(self) except -1

@@ -25,12 +25,13 @@ while no client writes to the stores of transactions, and beside writers n * n /
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable
 from typing import Any, Final
 
 from limpet.shm.endpoint.layout import EPOCH
 from limpet.stores.rtx.changes import changes
-from limpet.stores.rtx.layout import KEPT, LOCKED, LOGGED, POINTER, UNKNOWN
+from limpet.stores.rtx.layout import KEPT, LOCKED, LOGGED, UNKNOWN
 
 FIRST_MAX: Final = 4
 """Changes of so many clients are added up before the first look-up."""
@@ -280,6 +281,8 @@ class Reads:
         """The last object that was read again in a look at all."""
         self.changed: Any = None
         """The place where something was found to have changed."""
+        self.pair = array("Q", bytes(16))
+        """Lock and pointer of an object that is looked at again."""
 
     def clear(self) -> None:
         """Forget all: be the read set of another transaction."""
@@ -371,9 +374,8 @@ class Reads:
         read = self.object_at(at)
         assert read is not None
         # ORDER: the lock before the pointer.
-        if self.endpoint.load(at) != lock:
-            return False
-        return self._renew(read, lock, self.endpoint.load(at + POINTER))
+        self.endpoint.read_words(at, self.pair, 2)
+        return self.pair[0] == lock and self._renew(read, lock, self.pair[1])
 
     def _renew(self, read: ObjectRead, lock: int, pointer: int) -> bool:
         """Have the read set say that an object has this lock and pointer, if what was read there is
@@ -557,8 +559,8 @@ class Reads:
             if read.held:
                 continue
             # ORDER: the lock before the pointer.
-            lock = endpoint.load(read.at)
-            pointer = endpoint.load(read.at + POINTER)
+            endpoint.read_words(read.at, self.pair, 2)
+            lock, pointer = self.pair[0], self.pair[1]
             if lock != read.lock or pointer != read.pointer:
                 if not self._renew(read, lock, pointer):
                     self.changed = ReadPlace(read.store, read.key, read.at)

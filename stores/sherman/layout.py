@@ -40,6 +40,9 @@ PLACE_SHIFT: Final = 42
 PLACE_MASK: Final = 0x3F
 TAG_SHIFT: Final = 48
 
+LEAVES_MAX: Final = 8
+"""So many leaves are read in one operation of a scan."""
+
 RUN_MAX: Final = 128
 """A client notes fewer leaves than these in one run (fences.py)."""
 

@@ -52,7 +52,11 @@ cdef class LeafWriter:
     cpdef int change_run(self, list keys, list values, Py_ssize_t first) except -1
     @cython.locals(page=Page)
     cdef bint _set(self, int index, bytes key, bytes value, u64 flags) except -1
+    @cython.locals(done=int)
     cdef int _commit(self, u64 new, int news, u64 dropped) except -1
+    @cython.final
+    @cython.locals(leaf=Leaf, routes=Routes)
+    cdef int _note(self, u64 new) except -1
     @cython.locals(state=u64, done=bint)
     cdef int _put_there(self, Page page, u64 new, int news, u64 dropped) except -1
     @cython.locals(leaf=Leaf, new=u64)

@@ -139,7 +139,16 @@ class LeafWriter:
         `new`: memory for it. The first `news` entries of the client journal are linked then;
         `dropped`, an extent, is no longer linked.
         """
-        return self._put_there(self.leaf.page, new, news, dropped)
+        done = self._put_there(self.leaf.page, new, news, dropped)
+        if done == DONE:
+            self._note(new)
+        return done
+
+    def _note(self, new: int) -> None:
+        """The leaf's object has this pointer now."""
+        leaf = self.leaf
+        routes: Routes = self.trees.routes[leaf.tree]
+        routes.note_seen(leaf.at, new, leaf.page.count)
 
     def _put_there(self, page: Page, new: int, news: int, dropped: int) -> int:
         """The same, of this page."""
@@ -214,9 +223,9 @@ class LeafWriter:
             return ELSEWHERE
         at = routes.hinted_leaf(hint)
         # ORDER: the lock before the pointer.
-        lock = self.endpoint.load(at)
-        pointer = self.endpoint.load(at + POINTER)
+        self.endpoint.post_read(at, self.trees.words, 2)
         self.endpoint.wait()
+        lock, pointer = self.trees.words[0], self.trees.words[1]
         if lock & LOCKED or is_vacant(pointer):
             return ELSEWHERE
         self.endpoint.prefetch(pointer & ADDRESS_MASK, page.size)
@@ -269,6 +278,8 @@ class LeafWriter:
         page.write(new & ADDRESS_MASK, state)
         # LINEARIZES: as in `_commit`
         done = self._settle_hand(1, self._install(new, state))
+        if done == DONE:
+            self._note(new)
         if outcome == DONE:
             outcome = done
         return SPARSE if outcome == DONE and mode == DELETE and is_sparse(page) else outcome

@@ -42,6 +42,7 @@ cdef class Page:
     cdef public list spares
 
     cpdef int read(self, u64 at) except -1
+    cpdef int post(self, u64 at) except -1
     @cython.locals(shape=u64, fences=u64)
     cpdef int parse(self, u64 at) except -1
     cdef int begin(self, u64 at, u64 state) except -1

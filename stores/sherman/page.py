@@ -86,6 +86,10 @@ class Page:
         self.image.read(at, self.size >> 3)
         self.parse(at)
 
+    def post(self, at: int) -> None:
+        """Post a read of the node at this address; `parse` comes after the `wait`."""
+        self.image.post(at, self.size >> 3)
+
     def parse(self, at: int) -> None:
         """Take in the bytes read at this address. Raises StoreCorrupt, as `read`."""
         shape = self.image.word(SHAPE)

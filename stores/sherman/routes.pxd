@@ -15,6 +15,7 @@ cdef int OBJECT_SHIFT
 cdef u64 PLACE_MASK
 cdef int PLACE_SHIFT
 cdef Py_ssize_t RUN_MAX
+cdef int SEEN_WORDS
 cdef u64 SIGN
 cdef int TAG_SHIFT
 
@@ -27,6 +28,7 @@ cdef class Routes:
     cdef bint changing
     cdef u64[::1] hints
     cdef u64[::1] siblings
+    cdef u64[::1] seen
 
     cpdef bint is_empty(self) noexcept
     cpdef u64 find(self, bytes key) except? 0
@@ -62,6 +64,16 @@ cdef class Routes:
     cdef int _make_room(self) except -1
     cpdef int follow(self, u64 leaf, u64 sibling) except -1
     cpdef u64 sibling_of(self, u64 leaf) noexcept
+    @cython.locals(place=Py_ssize_t)
+    cpdef int note_seen(self, u64 leaf, u64 pointer, u64 count) except -1
+    cpdef u64 pointer_seen(self, u64 leaf) noexcept
+    cpdef u64 count_seen(self, u64 leaf) noexcept
+    @cython.locals(
+        spot=Py_ssize_t, number=Py_ssize_t, index=Py_ssize_t, used=Py_ssize_t, run=Run, low=bytes
+    )
+    cpdef Py_ssize_t leaves_after(
+        self, bytes key, bytes high, u64[::1] leaves, Py_ssize_t count
+    ) except -1
     @cython.locals(word=u64)
     cpdef u64 hinted(self, u64 hashed) noexcept
     cpdef bint is_new(self, u64 hashed) noexcept

@@ -22,6 +22,10 @@ between two stores to `changing`; a client that finds it set forgets all leaves.
 
 A scan notes which leaf follows which, so that the next scan can prefetch the leaves ahead.
 
+Of each leaf whose nodes are data of TXObjs, the client remembers the pointer that it saw last, and
+how many entries the node had. The pointer is a guess: the node there may be read beside its object,
+and counts if the object still has that pointer (tx_trees.py).
+
 Hint
     bits 0-31   1 + number of the leaf's object in its region; 0: no hint
     bits 32-41  offset of the entry in the node, in cache lines (to prefetch it)
@@ -31,7 +35,7 @@ Hint
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from limpet.shm.private_memory import zeroed_words
 from limpet.stores.rtx.layout import OBJECT_SHIFT
@@ -52,6 +56,8 @@ HINTS_MAX: Final = 1 << 22
 HINTS_PER_LEAF: Final = 16
 HINTS_PER_SIBLING: Final = 8
 """Hints for each noted sibling: there is room for as many siblings as leaves, or twice as many."""
+SEEN_WORDS: Final = 2
+"""Words for what was seen of a leaf; there is room for as many leaves as for siblings."""
 NUMBERS: Final = (1 << 60) - 1
 
 
@@ -160,6 +166,7 @@ class Routes:
         self.tops.insert(0, b"")
         self.runs = [Run()]
         self.siblings = zeroed_words(HINTS_MIN)
+        self.seen = zeroed_words(SEEN_WORDS * HINTS_MIN)
         self.hints = zeroed_words(HINTS_MIN)
         self.changing = False
 
@@ -226,6 +233,8 @@ class Routes:
             size *= 4
         if size > len(self.hints):
             # ORDER: the hints last, whose number says whether there is room.
+            # and `seen` first, whose places go by the number of siblings.
+            self.seen = zeroed_words(SEEN_WORDS * (size // HINTS_PER_SIBLING))
             self.siblings = zeroed_words(size // HINTS_PER_SIBLING)
             self.hints = zeroed_words(size)
 
@@ -236,6 +245,39 @@ class Routes:
     def sibling_of(self, leaf: int) -> int:
         """The leaf that may follow that one, or may follow another one; 0: nothing is known."""
         return self.siblings[leaf >> OBJECT_SHIFT & len(self.siblings) - 1]
+
+    def note_seen(self, leaf: int, pointer: int, count: int) -> None:
+        """Note the pointer that a leaf's object has, and the number of entries in the node."""
+        place = (leaf >> OBJECT_SHIFT & len(self.siblings) - 1) * SEEN_WORDS
+        self.seen[place] = pointer
+        self.seen[place + 1] = count
+
+    def pointer_seen(self, leaf: int) -> int:
+        """The pointer that a leaf's object had, or another one's; 0: nothing is known."""
+        return self.seen[(leaf >> OBJECT_SHIFT & len(self.siblings) - 1) * SEEN_WORDS]
+
+    def count_seen(self, leaf: int) -> int:
+        """How many entries a leaf had, or another one; 0: nothing is known."""
+        return self.seen[(leaf >> OBJECT_SHIFT & len(self.siblings) - 1) * SEEN_WORDS + 1]
+
+    def leaves_after(self, key: bytes, high: bytes | None, leaves: Any, count: int) -> int:
+        """Put the leaves after the one that `find` gives, below `high`, into `leaves`, from place 1
+        on, up to place `count`; how many places of it are in use then."""
+        spot = self._before(key, True)
+        number, index = spot // RUN_MAX, spot % RUN_MAX
+        used = 1
+        while used < count and number < len(self.runs):
+            run: Run = self.runs[number]
+            if index == len(run.lows):
+                number += 1
+                index = 0
+            elif high is not None and run.lows[index] >= high:
+                break
+            else:
+                leaves[used] = run.leaves[index]
+                used += 1
+                index += 1
+        return used
 
     def hinted(self, hashed: int) -> int:
         """The hint for the key with this hash; 0: there is none."""

@@ -1,13 +1,12 @@
 cimport cython
 
-from limpet.shm.endpoint.verbs cimport Endpoint, hash64, u64
+from limpet.shm.endpoint.verbs cimport hash64, u64
 from limpet.stores.base cimport as_bytes
 from limpet.stores.inline cimport InlineStore, Step
 from limpet.stores.sherman.page cimport Page
 from limpet.stores.sherman.routes cimport Routes
 from limpet.stores.sherman.trees cimport Leaf, Trees
 
-cdef u64 ADDRESS_MASK
 cdef int AHEAD
 cdef int LEAVES_MAX
 cdef int SLOTS
@@ -37,16 +36,20 @@ cdef class Range(Part):
     cdef Py_ssize_t count
     cdef Py_ssize_t wanted
 
-    @cython.locals(start=bytes, hashed=u64, found=list, count=Py_ssize_t, each=Py_ssize_t)
+    @cython.locals(
+        start=bytes, hashed=u64, found=list, count=Py_ssize_t, most=Py_ssize_t, trees=Trees,
+        leaf=Leaf,
+    )
     cpdef int once(self) except -1
+    @cython.locals(leaf=Leaf, page=Page, routes=Routes)
+    cdef bint _is_first(self, bytes start) except -1
     @cython.locals(routes=Routes, hint=u64, _=int)
     cdef int _look_ahead(self, u64 hashed) except -1
     cdef int _fetch(self, Routes routes) except -1
     @cython.locals(
-        trees=Trees, leaf=Leaf, page=Page, endpoint=Endpoint, routes=Routes, found=list, at=u64,
-        count=Py_ssize_t, following=u64, pointer=u64,
+        trees=Trees, leaf=Leaf, page=Page, routes=Routes, found=list, row=Py_ssize_t, following=u64
     )
-    cdef list _read_on(self)
+    cdef list _take(self, Py_ssize_t count)
 
 cdef class RangeBelow(Part):
     cdef bytes low

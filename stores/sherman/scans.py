@@ -1,12 +1,16 @@
 """Scans of a tree store: the pairs of a range, leaf by leaf, merged from all trees.
 
-An operation reads a leaf and then, by the sibling pointers, leaves that follow. Their reads
-overlap. The first operation reads one leaf, the next one two, and so on; if the scan has a limit,
-each reads as many as are likely to be needed. An operation begins where the last leaf ended. If
-nodes were split or merged meanwhile, the fences show that, and the scan searches for the leaf by
-its key. Where an earlier scan has noted the leaves that follow (routes.py), they are prefetched
-some way ahead. A scan in descending order reads one leaf in an operation, and searches for the one
-before it.
+An operation reads a leaf and, at the same time, leaves that follow as far as the client knows them
+(routes.py). If the scan has a limit, each operation reads as many as are likely to be needed: the
+client remembers how many entries the leaves had, and where in its leaf the first key was. If it has
+an end, it reads those that begin before it. Otherwise the first operation reads one leaf, the next
+one two, and so on. An operation begins where the last leaf ended. A leaf counts only if it begins
+where the one before it ends: if nodes were split or merged meanwhile, the fences show that, and the
+scan goes on by the sibling, or searches for the leaf by its key. In trees that are changed in place
+an operation reads one leaf.
+
+Where an earlier scan has noted the leaves that follow, they are prefetched some way ahead. A scan
+in descending order reads one leaf in an operation, and searches for the one before it.
 """
 
 from __future__ import annotations
@@ -17,16 +21,13 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from limpet.shm.endpoint.fabric import hash64
-from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.stores.base import as_bytes
 from limpet.stores.inline import InlineStore, Step
-from limpet.stores.sherman.layout import SLOTS
+from limpet.stores.sherman.layout import LEAVES_MAX, SLOTS
 from limpet.stores.sherman.routes import Routes
 from limpet.stores.sherman.trees import Leaf, Trees
 from limpet.stores.status import AGAIN, DONE
 
-LEAVES_MAX: Final = 4
-"""A scan reads one leaf, then two, and so on up to this many in one operation."""
 AHEAD: Final = 4
 """A scan prefetches this many leaves ahead."""
 Pairs = list[tuple[bytes, bytes]]
@@ -85,20 +86,33 @@ class Range(Part):
     def once(self) -> int:
         start: Any = self.start
         hashed = hash64(start)
+        trees, leaf = self.trees, self.leaf
         if not self.ahead:
             self._look_ahead(hashed)
-        if self.trees.look(self.leaf, self.tree, hashed, start, self.known) != DONE:
-            return AGAIN
-        count = self.count
-        found = self._read_on()
+        most = self.count if self.high is None and not self.wanted else LEAVES_MAX
+        count = trees.read_run(self.tree, self.known, hashed, start, self.high, self.wanted, most)
+        if not count or not self._is_first(start):
+            if trees.look(leaf, self.tree, hashed, start, self.known) != DONE:
+                return AGAIN
+            count = 1
+        found = self._take(count)
         self.result = found
-        self.count = min(2 * count, LEAVES_MAX)
+        self.count = min(2 * self.count, LEAVES_MAX)
         if self.wanted:
             self.wanted = max(self.wanted - len(found), 1)
-            each = len(found) // count + 1
-            self.count = min((self.wanted + each - 1) // each, LEAVES_MAX)
         self.ended = self.start is None or (self.high is not None and self.start >= self.high)
         return DONE
+
+    def _is_first(self, start: bytes) -> bool:
+        """Whether the leaf that was read first has `start` in its range; find it there then."""
+        leaf, page = self.leaf, self.leaf.page
+        if page.level or not page.has(start):
+            return False
+        leaf.index = page.find(start)
+        routes: Routes = self.trees.routes[self.tree]
+        if routes.find(start) != leaf.at:
+            routes.learn(page.low(), leaf.at)
+        return True
 
     def _look_ahead(self, hashed: int) -> None:
         """Prefetch the leaf of a key and those after it, as far as is known."""
@@ -114,34 +128,32 @@ class Range(Part):
             self.trees.foresee(self.ahead)
             self.ahead = routes.sibling_of(self.ahead)
 
-    def _read_on(self) -> Pairs:
-        """The pairs in this leaf, from the entry found on, and in the leaves that follow."""
-        trees, leaf, page = self.trees, self.leaf, self.leaf.page
-        endpoint = trees.endpoint
+    def _take(self, count: int) -> Pairs:
+        """The pairs in the first leaf, from the entry found on, and in those of the others that
+        follow, each where the one before it ends."""
+        trees = self.trees
         routes: Routes = trees.routes[self.tree]
         found: Pairs = []
-        at = leaf.at
-        count = self.count
+        row = 0
         while True:
+            leaf: Leaf = trees.run[row]
+            page = leaf.page
             following = page.sibling()
             if following:
-                routes.follow(at, following)
-                at = following
-            pointer = trees.pointer_at(following) if count > 1 and following else 0
+                routes.follow(leaf.at, following)
             if self.ahead:
                 self._fetch(routes)
-            elif pointer:
-                endpoint.prefetch(pointer & ADDRESS_MASK, page.size)
             self.start = append_range(trees, leaf, self.high, found)
-            if self.start is not None and pointer:
-                endpoint.wait()
-                page.read(pointer & ADDRESS_MASK)
-                endpoint.wait()
-            if self.start is None or not pointer or page.level or not page.begins_at(self.start):
-                self.known = following if trees.reads_ahead else 0
-                return found
+            row += 1
+            if self.start is None or row == count:
+                break
+            leaf = trees.run[row]
+            page = leaf.page
+            if page.level or not page.begins_at(self.start):
+                break
             leaf.index = 0
-            count -= 1
+        self.known = following if trees.reads_ahead else 0
+        return found
 
 
 class RangeBelow(Part):
@@ -207,7 +219,7 @@ class Scans:
             return iter(())
         parts: list[Part] = []
         count = len(self.trees.roots)
-        wanted = 0 if limit is None else limit // count + 1
+        wanted = 0 if limit is None else max(1, (limit + count - 1) // count)
         for tree in range(count):
             if reverse:
                 parts.append(RangeBelow(self.trees, self.leaf, tree, first, last))

@@ -54,7 +54,8 @@ puts keys on trees; a client that meets a lock waits for the lease, as in the pa
 lock's owner is known to be dead. Limits: keys have at most `key_size` bytes; nothing is replicated.
 
 Round trips without conflict: get 2, update and delete 3, insert 4; with a leaf that is not locked
-early, 4.
+early, 4. A pointer that the client guesses right (tx_trees.py) saves one of those that read a node
+without a lock: get 1, insert 3.
 """
 
 from __future__ import annotations

@@ -44,11 +44,14 @@ cdef class Trees(InlineIndex):
     cdef readonly list parents
     cdef bint reads_ahead
     cdef readonly Leaf leaf
+    cdef readonly list run
 
     cpdef Leaf reader(self)
     cpdef Leaf blank(self)
     cpdef bint read(self, Leaf leaf, u64 at, u64 near) except -1
-    cpdef u64 pointer_at(self, u64 at) except? 0
+    cpdef Py_ssize_t read_run(
+        self, u64 tree, u64 known, u64 hashed, bytes start, bytes high, u64 wanted, Py_ssize_t most
+    ) except -1
     cdef int foresee(self, u64 at) except -1
     @cython.locals(hashed=u64)
     cpdef int find_once(self, bytes key, u64 attempt) except -1

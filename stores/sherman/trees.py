@@ -88,6 +88,8 @@ class Trees(InlineIndex):
         self.reads_ahead = False
         """Whether leaves have pointers by which they are prefetched."""
         self.leaf = self.reader()
+        self.run = [self.leaf]
+        """The leaves that an operation of a scan reads to, the first of them `leaf`."""
 
     def reader(self) -> Leaf:
         """The leaf that a handle's own operations read to."""
@@ -105,8 +107,12 @@ class Trees(InlineIndex):
         """
         raise NotImplementedError
 
-    def pointer_at(self, at: int) -> int:
-        """The pointer of an object; 0: it leads nowhere, or not yet."""
+    def read_run(
+        self, tree: int, known: int, hashed: int, start: bytes, high: bytes | None, wanted: int,
+        most: int,
+    ) -> int:  # fmt: skip
+        """Read the leaf with `start` and those after it into `run`, if that can be done at once;
+        how many, from the first on. They are the right ones only if their fences say so."""
         return 0
 
     def foresee(self, at: int) -> None:

@@ -1,8 +1,26 @@
 """Trees whose nodes are the data of TXObjs, as transactions have them (rTX section 5, figure 6).
 
-A get reads the lock and the pointer of the leaf's TXObj, and then the node. It needs no validation:
-a node is whole, and its pointer is that of a committed transaction. It waits only for a transaction
-with a log that holds the leaf (stores/rtx/lllock.py says why).
+A get reads the lock and the pointer of the leaf's TXObj by one verb of 16 bytes, and then the node.
+It needs no validation: a node is whole, and its pointer is that of a committed transaction. It
+waits only for a transaction with a log that holds the leaf (stores/rtx/lllock.py says why). Lock
+and pointer may be of two moments, the lock of the earlier one. That is enough: a pointer that a log
+has installed is met under the log's lock, or after it.
+
+That makes two round trips, as in the paper (section 4.3: "two READs"). A client remembers the
+pointers that it has met (routes.py), so it can have one: it guesses the pointer, and reads object
+and node in one phase. The node counts only if the object has the pointer that was guessed; else it
+is read again. The object is read first. Then a node whose pointer was guessed is linked when its
+object is read, and nothing is written to it from then on, as this client is pinned. A node that is
+read before its object may be old memory that is written and linked in between.
+
+A wrong guess reads a node in vain, and other clients' writes make guesses wrong. So a client
+guesses only while nearly all of its guesses are right, or would be: `sure` goes up by one for a
+right one, and down by DOUBT for a wrong one, and must be SURE.
+
+    guess is            the client has read       it goes on with
+    right               object, node              the node
+    wrong, or none      object (and a node)       the node that the pointer leads to, a phase later
+    locked by a log     object (and a node)       AGAIN
 
 Clients look at nodes in place (`Image`): a node is not changed while it is linked, and its memory
 is not used again while a client is pinned. So a node that was read is valid only in the operation
@@ -12,20 +30,30 @@ that read it.
 from __future__ import annotations
 
 from array import array
-from typing import Any
+from typing import Any, Final
 
 from limpet.shm.endpoint.fabric import hash64
 from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.shm.errors import StoreFull
 from limpet.stores.records import Objects
 from limpet.stores.rtx.layout import LOCKED, LOGGED, POINTER
-from limpet.stores.sherman.layout import ENTRY_SIZE, GONE, PLACE_MASK, PLACE_SHIFT
+from limpet.stores.sherman.layout import ENTRY_SIZE, GONE, LEAVES_MAX, PLACE_MASK, PLACE_SHIFT
 from limpet.stores.sherman.page import Page
 from limpet.stores.sherman.parameters import TreeParameters
 from limpet.stores.sherman.routes import Routes
 from limpet.stores.sherman.trees import Leaf, Trees, leaf_of
 from limpet.stores.status import BATCH
 from limpet.stores.vacant import is_vacant
+
+DOUBT: Final = 16
+"""A wrong guess of a pointer weighs as much as so many right ones."""
+SURE: Final = 32
+SURE_MAX: Final = 63
+"""From when on a client guesses pointers, where it begins, and how sure it gets."""
+EACH: Final = 16
+"""About so many entries a leaf has, before any scan has met one."""
+SMOOTHING: Final = 8
+"""A leaf that is met counts for so small a part of the average."""
 
 
 class TxTrees(Trees):
@@ -43,9 +71,17 @@ class TxTrees(Trees):
         """Pages that transactions have used, for the next ones: within operations."""
         self.parents = [Routes(root, parameters.cache_size) for root in self.roots]
         self.reads_ahead = True
+        self.words = array("Q", bytes(8 * 2 * BATCH))
+        """Locks and pointers that were read, of one object after the other."""
+        self.sure = SURE
+        """How often guesses of pointers were right of late."""
+        self.entries = EACH * SMOOTHING
+        """The average number of entries of the leaves that scans have met, by SMOOTHING."""
         self.hints = array("Q", bytes(8 * BATCH))
-        self.pointers = array("Q", bytes(8 * BATCH))
-        """Of each key of a batch: the leaf it may be in, and the node there; 0: not known."""
+        self.ats = array("Q", bytes(8 * BATCH))
+        """Of each key of a batch: its hint, and the leaf it may be in; 0: not known."""
+        self.guesses = array("Q", bytes(8 * LEAVES_MAX))
+        """Of each leaf that is read in one operation of a scan: the pointer that was guessed."""
 
     def reader(self) -> Leaf:
         return Leaf(Page(self.endpoint, self.node_size, in_place=True))
@@ -58,36 +94,137 @@ class TxTrees(Trees):
         return leaf_of(page)
 
     def read(self, leaf: Leaf, at: int, near: int) -> bool:
-        """Read an object and its node; False: it is locked, and its transaction may be decided."""
+        """Read an object and its node; False: it is locked, and its transaction may be decided.
+
+        Round trips: 1 if the pointer was guessed right, else 2.
+        """
         endpoint = self.endpoint
         page = leaf.page
-        # ORDER: the lock before the pointer.
-        leaf.lock = endpoint.load(at)
-        leaf.at = at
-        leaf.pointer = endpoint.load(at + POINTER)
+        routes: Routes = self.routes[leaf.tree]
+        guess = routes.pointer_seen(at)
+        guessed = guess != 0 and self.sure >= SURE
+        # ORDER: the object before the node, and its lock before its pointer.
+        endpoint.post_read(at, self.words, 2)
+        if guessed:
+            self._prefetch(page, guess & ADDRESS_MASK, near)
+            page.post(guess & ADDRESS_MASK)
         endpoint.wait()
+        leaf.at = at
+        leaf.lock = self.words[0]
+        pointer = leaf.pointer = self.words[1]
         if leaf.lock & LOCKED and leaf.lock & LOGGED:
             return False
-        if not is_vacant(leaf.pointer):
-            if near:
-                endpoint.prefetch((leaf.pointer & ADDRESS_MASK) + near, ENTRY_SIZE)
-            else:
-                endpoint.prefetch(leaf.pointer & ADDRESS_MASK, page.size)
-            page.read(leaf.pointer & ADDRESS_MASK)
-            endpoint.wait()
-        else:
+        if guess:
+            self._learn(guess == pointer)
+        if guessed and guess == pointer:
+            page.parse(pointer & ADDRESS_MASK)
+            return True
+        if is_vacant(pointer):
             page.reset(0 if at == self.roots[leaf.tree] else GONE, b"", None, 0)
+            return True
+        self._prefetch(page, pointer & ADDRESS_MASK, near)
+        page.read(pointer & ADDRESS_MASK)
+        endpoint.wait()
+        routes.note_seen(at, pointer, page.count)
         return True
 
-    def pointer_at(self, at: int) -> int:
-        """The pointer of an object; 0: it is vacant, or locked and may be decided."""
-        endpoint = self.endpoint
-        # ORDER: the lock before the pointer.
-        lock = endpoint.load(at)
-        pointer = endpoint.load(at + POINTER)
-        if is_vacant(pointer) or (lock & LOCKED and lock & LOGGED):
+    def _prefetch(self, page: Page, node: int, near: int) -> None:
+        """Prefetch what is looked at first in a node, `near` that offset if that is known."""
+        if near:
+            self.endpoint.prefetch(node + near, ENTRY_SIZE)
+        else:
+            self.endpoint.prefetch(node, page.size)
+
+    def _learn(self, right: bool) -> None:
+        """A pointer was as it was remembered, or was not."""
+        if right:
+            if self.sure < SURE_MAX:
+                self.sure += 1
+        else:
+            self.sure = self.sure - DOUBT if self.sure > DOUBT else 0
+
+    def read_run(
+        self, tree: int, known: int, hashed: int, start: bytes, high: bytes | None, wanted: int,
+        most: int,
+    ) -> int:  # fmt: skip
+        """Read the leaf with `start`, as far as is known, and leaves after it; into `run`.
+
+        As many as are likely to have `wanted` pairs (0: no number is known) and begin below `high`,
+        by what is remembered of them; at most `most`. How many were read, from the first on: 0 if
+        the first cannot be read now, or none is known. Round trips: 1 if all pointers were guessed
+        right, else 2.
+        """
+        routes: Routes = self.routes[tree]
+        hint = 0 if known else routes.hinted(hashed)
+        first = known
+        before = 0
+        if hint:
+            first = routes.hinted_leaf(hint)
+            before = hint >> PLACE_SHIFT & PLACE_MASK
+        elif not known:
+            first = routes.find(start)
+            before = self.entries // (2 * SMOOTHING)
+        if first == routes.root:
             return 0
-        return pointer
+        self.ats[0] = first
+        count = routes.leaves_after(start, high, self.ats, min(most, LEAVES_MAX))
+        if wanted:
+            count = self._enough(routes, count, before + wanted)
+        while len(self.run) < count:
+            self.run.append(self.reader())
+        return self._read_all(tree, routes, count)
+
+    def _enough(self, routes: Routes, count: int, wanted: int) -> int:
+        """How many of the leaves in `ats` are likely to have so many pairs."""
+        found = 0
+        for row in range(count):
+            entries = routes.count_seen(self.ats[row])
+            found += entries if entries else self.entries // SMOOTHING
+            if found >= wanted:
+                return row + 1
+        return count
+
+    def _read_all(self, tree: int, routes: Routes, count: int) -> int:
+        """Read the leaves in `ats` into `run`; how many could be read, from the first on."""
+        endpoint = self.endpoint
+        sure = self.sure >= SURE
+        for row in range(count):
+            leaf: Leaf = self.run[row]
+            guess = routes.pointer_seen(self.ats[row])
+            # ORDER: as in `read`
+            endpoint.post_read(self.ats[row], self.words, 2, 2 * row)
+            self.guesses[row] = guess
+            if guess and sure:
+                self._prefetch(leaf.page, guess & ADDRESS_MASK, 0)
+                leaf.page.post(guess & ADDRESS_MASK)
+        endpoint.wait()
+        waits = False
+        for row in range(count):
+            leaf = self.run[row]
+            leaf.tree = tree
+            leaf.at = self.ats[row]
+            leaf.lock = self.words[2 * row]
+            pointer = leaf.pointer = self.words[2 * row + 1]
+            if is_vacant(pointer) or (leaf.lock & LOCKED and leaf.lock & LOGGED):
+                count = row
+                break
+            guess = self.guesses[row]
+            if guess:
+                self._learn(guess == pointer)
+            if not sure or guess != pointer:
+                self._prefetch(leaf.page, pointer & ADDRESS_MASK, 0)
+                leaf.page.post(pointer & ADDRESS_MASK)
+                waits = True
+        if waits:
+            endpoint.wait()
+        for row in range(count):
+            leaf = self.run[row]
+            page = leaf.page
+            page.parse(leaf.pointer & ADDRESS_MASK)
+            routes.note_seen(leaf.at, leaf.pointer, page.count)
+            if page.level == 0:
+                self.entries += page.count - self.entries // SMOOTHING
+        return count
 
     def forget(self) -> None:
         super().forget()
@@ -137,12 +274,17 @@ class TxTrees(Trees):
         for row in range(len(keys)):
             self._foresee(row, keys[row])
         for row in range(len(keys)):
-            self.pointers[row] = self._approach(row)
+            if self.ats[row]:
+                # ORDER: the lock before the pointer.
+                self.endpoint.post_read(self.ats[row], self.words, 2, 2 * row)
         self.endpoint.wait()
         for row in range(len(keys)):
+            if self.ats[row]:
+                self._approach(row)
+        for row in range(len(keys)):
             place = self.hints[row] >> PLACE_SHIFT & PLACE_MASK
-            if self.pointers[row]:
-                page.read(self.pointers[row] & ADDRESS_MASK)
+            if self.ats[row]:
+                page.read(self.words[2 * row + 1] & ADDRESS_MASK)
                 if page.level == 0 and page.is_at(place, keys[row]):
                     found.append(self.value(page, page.slot))
                     continue
@@ -157,17 +299,20 @@ class TxTrees(Trees):
         routes: Routes = self.routes[self.number_of(hashed)]
         hint = routes.hinted(hashed)
         self.hints[row] = hint
-        self.pointers[row] = routes.hinted_leaf(hint) if hint else 0
-        self.endpoint.prefetch(self.pointers[row], POINTER + 8)
+        self.ats[row] = routes.hinted_leaf(hint) if hint else 0
+        self.endpoint.prefetch(self.ats[row], POINTER + 8)
 
-    def _approach(self, row: int) -> int:
-        """The pointer to the node in which a key of a batch may be; 0: it is not known."""
-        pointer = self.pointer_at(self.pointers[row]) if self.pointers[row] else 0
-        if pointer:
-            node = pointer & ADDRESS_MASK
+    def _approach(self, row: int) -> None:
+        """Prefetch the node in which a key of a batch may be. If its object, which was read, is
+        vacant, or locked and may be decided, the leaf is not known."""
+        lock = self.words[2 * row]
+        pointer = self.words[2 * row + 1]
+        node = pointer & ADDRESS_MASK
+        if is_vacant(pointer) or (lock & LOCKED and lock & LOGGED):
+            self.ats[row] = 0
+        else:
             self.endpoint.prefetch(node, ENTRY_SIZE)
             self.endpoint.prefetch(node + self.near(self.hints[row]), ENTRY_SIZE)
-        return pointer
 
     # ---- copies ---------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import pytest
 from kit.mutants.rtx import (
+    ANY_GUESS,
     ANYBODYS,
     COPIED_TWICE,
     GONE_IS_EMPTY,
@@ -16,6 +17,7 @@ from kit.mutants.rtx import (
     MILLISECOND,
     NO_FENCES,
     NO_GRACE,
+    NODE_FIRST,
     NOT_MOVED,
     NOT_PERSISTED,
     NOT_VALIDATED,
@@ -90,6 +92,48 @@ def _writer_is_restarted(pools: Any) -> None:
         clients, lambda value: slots.add(clients.put_by_another_process(clients.kx, value))
     )
     assert len(slots) == 1
+
+
+# ---- guesses of pointers -------------------------------------------------------------------------
+
+
+def _leaf_is_written_behind_a_guess(pools: Any) -> None:
+    """A reader remembers the pointer of a leaf; then another client writes the leaf."""
+    clients = Clients(pools, 1)
+    (reader,) = clients.puppets
+    reader.begin(lambda: reader.store.get(clients.kx))
+    clients.store.put(clients.kx, NEW)
+    reader.begin(lambda: reader.store.get(clients.kx))
+    assert reader.result == NEW
+    clients.sound()
+
+
+def _leaf_comes_back_to_where_it_was_guessed(pools: Any) -> None:
+    """The memory at a pointer that a reader guesses is vacant when it begins, and is linked again
+    before it reads the object."""
+    clients = Clients(pools, 1)
+    (reader,) = clients.puppets
+    reader.begin(lambda: reader.store.get(clients.kx))
+    pointer = clients.load(clients.x + POINTER)
+
+    def put_until_back() -> int:
+        """Put until the memory is in use again; how many puts it took."""
+        for number in range(1, 1000):
+            clients.store.put(clients.kx, b"%d" % number)
+            if clients.load(clients.x + POINTER) == pointer:
+                return number
+        raise AssertionError("the memory was never used again")
+
+    put_until_back()
+    for _ in range(put_until_back() - 1):
+        clients.store.put(clients.kx, NEW)
+    assert not reader.begin(
+        lambda: reader.store.get(clients.kx), verb_on_address("load", clients.x)
+    )
+    last = b"%d" % put_until_back()
+    assert reader.go()
+    assert reader.result == last
+    clients.sound()
 
 
 # ---- R2: no lock stands for ever -----------------------------------------------------------------
@@ -450,6 +494,8 @@ BY_PUPPETS: Final = (
     (NOTHING_TO_CHANGE, _owner_has_nothing_to_change),
     (NO_GRACE, _pointer_is_used_again),
     (READS_DECIDED, _reader_meets_half_a_transaction),
+    (ANY_GUESS, _leaf_is_written_behind_a_guess),
+    (NODE_FIRST, _leaf_comes_back_to_where_it_was_guessed),
     (NO_FENCES, _leaf_is_split_behind_a_route),
     (GONE_IS_EMPTY, _leaf_is_vacated_behind_a_route),
     (SIBLINGS_ONLY, _next_leaf_is_another_one),

@@ -14,19 +14,24 @@ class Interrupted(Exception):
 
 
 class WatchedEndpoint(HookedEndpoint, verbs=("load", "cas", "mcas", "read", "read_words")):
-    """Calls `before(verb, address)` before, and `after(verb, address)` after, these verbs."""
+    """Calls `before(verb, address)` before, and `after(verb, address)` after, these verbs.
+
+    A read of two words is met as two loads, as others may change them in between.
+    """
 
     before: Callable[[str, int], None] | None = None
     after: Callable[[str, int], None] | None = None
 
     def on_verb(self, verb: str, addr: int, words: int) -> int:
+        if verb == "read_words" and words <= 2:
+            verb, words = "load", 1
         if self.before is not None:
             self.before(verb, addr)
         return words
 
     def on_done(self, verb: str, addr: int, words: int, value: int) -> None:
         if self.after is not None:
-            self.after(verb, addr)
+            self.after("load" if verb == "read_words" and words == 1 else verb, addr)
 
 
 class WatchedPool(limpet.Pool):

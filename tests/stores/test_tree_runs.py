@@ -77,7 +77,9 @@ def test_pairs_of_one_leaf_cost_what_one_insert_costs(pools: Any) -> None:
     store.put_many([(b"k%d" % number, VALUE) for number in range(8)])
     after = store.stats()
     assert after["ops"] - before["ops"] == 8
-    assert after["round_trips"] - before["round_trips"] == 4
+    assert (
+        after["round_trips"] - before["round_trips"] == 3
+    )  # it knows the pointer: it put it there
     assert after["cas"] - before["cas"] == 3
     assert 1024 <= after["bytes_written"] - before["bytes_written"] < 1200
 

@@ -298,6 +298,39 @@ def reads_what_is_gone_as_empty(read: Any) -> Any:
     return run
 
 
+def takes_any_guess(read: Any) -> Any:
+    """The node whose pointer was guessed counts, whatever pointer its object has."""
+
+    def run(self: Any, leaf: Any, at: int, near: int) -> bool:
+        guess = self.routes[leaf.tree].pointer_seen(at)
+        there = bool(read(self, leaf, at, near))
+        if there and guess:
+            leaf.page.read(guess & ADDRESS_MASK)
+        return there
+
+    return run
+
+
+def reads_the_node_first(read: Any) -> Any:
+    """The node whose pointer was guessed is read before its object."""
+
+    def run(self: Any, leaf: Any, at: int, near: int) -> bool:
+        guess = self.routes[leaf.tree].pointer_seen(at)
+        early = self.blank().page
+        if guess:
+            early.read(guess & ADDRESS_MASK)
+            early.image.own()
+        there = bool(read(self, leaf, at, near))
+        if there and guess and leaf.pointer == guess:
+            page = leaf.page
+            page.image.own()
+            page.words[:] = early.words
+            page.parse(guess & ADDRESS_MASK)
+        return there
+
+    return run
+
+
 def moves_nothing_empty(remove: Any) -> Any:
     """Entries that begin where the removed one does stay there."""
 
@@ -377,6 +410,14 @@ POINTER_AFTER_LOCK: Final = Mutant(
 READS_DECIDED: Final = Mutant(
     "r8-reader-takes-what-may-be-decided",
     (replaced("sherman/tx_trees", "TxTrees.read", reads_what_may_be_decided),),
+)
+ANY_GUESS: Final = Mutant(
+    "node-counts-though-its-object-has-another-pointer",
+    (Change("sherman/tx_trees", "TxTrees.read", takes_any_guess),),
+)
+NODE_FIRST: Final = Mutant(
+    "node-is-read-before-its-object",
+    (Change("sherman/tx_trees", "TxTrees.read", reads_the_node_first),),
 )
 NO_FENCES: Final = Mutant(
     "r8-fences-are-not-looked-at",
