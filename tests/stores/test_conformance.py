@@ -529,8 +529,10 @@ def test_memory_moves_from_one_size_to_another(tight_store: Any) -> None:
             for key in keys:
                 store.delete(key)
     slack = SLACK.get(tight_store.kind, 0)
-    for found in counts.values():
-        assert max(found) - min(found) <= slack * max(found) + (slack > 0), counts
+    for size, found in counts.items():
+        # An object of several blocks needs adjacent ones: one more has room, or has not.
+        one = slack > 0 or size > WHOLE
+        assert max(found) - min(found) <= slack * max(found) + one, counts
     assert linked(store) == 0
 
 
