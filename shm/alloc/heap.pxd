@@ -15,6 +15,8 @@ cdef u64 OWES
 cdef u64 MASK
 cdef u64 NODE_BITS
 cdef u64 SMALL_SIZE
+cdef int LOOKS
+cdef int GATHERED
 cdef u64 WORD_BITS
 cdef u64 REPLICAS_BITS
 cdef int REPLICAS_MAX
@@ -42,6 +44,9 @@ cdef class Heap:
     cdef u64[::1] ends
     cdef readonly u64[::1] steps
     cdef readonly u64[::1] bit_steps
+    cdef u64[::1] gathered
+    cdef u64[::1] gathered_words
+    cdef u64[::1] gathered_masks
     cdef public object contents
 
     @cython.locals(blocks=u64)
@@ -70,20 +75,21 @@ cdef class Heap:
     cpdef bint used(self, u64 reference) except -1
     @cython.locals(found=u64, primary=u64, mask=u64, scope=bint)
     cpdef int take(self, u64 reference) except -1
-    @cython.locals(found=u64, at=u64, mask=u64, before=u64, index=int, scope=bint)
+    @cython.locals(start=int, words=int, index=int, reference=u64, primary=u64, scope=bint)
     cpdef int take_all(self, u64[::1] references, int count) except -1
     @cython.final
-    cdef int _take_word(self, u64 reference, u64 primary, u64 mask) except -1
+    @cython.locals(words=int, stop=int, index=int, row=int, end=int, reference=u64, found=u64, at=u64)
+    cdef int _gather(self, u64[::1] references, int start, int count) except -1
     @cython.locals(row=u64, k=u64, at=u64)
     cdef int _take_backups(self, u64 reference, u64 primary, u64 mask) except -1
     cpdef int free(self, u64 reference) except -1
-    @cython.locals(found=u64, primary=u64, mask=u64, row=u64, k=u64, scope=bint)
+    @cython.locals(found=u64, scope=bint)
     cdef int _clear(self, u64 reference) except -1
-    @cython.locals(found=u64, at=u64, mask=u64, before=u64, index=int, scope=bint, held=bint)
+    @cython.locals(start=int, words=int, index=int, scope=bint)
     cpdef int free_all(self, u64[::1] references, int count) except -1
     @cython.final
     @cython.locals(row=u64, k=u64)
-    cdef int _clear_word(self, u64 reference, u64 primary, u64 mask) except -1
+    cdef int _clear_bits(self, u64 reference, u64 primary, u64 mask) except -1
     @cython.final
     cdef bint _clear_at(self, u64 at, u64 mask) except -1
     @cython.locals(bits=u64, slot=u64, first=u64, record=u64, word=u64, seen=u64)
