@@ -17,6 +17,8 @@ cdef u64 MULTIPLES
 cdef u64 PAGES
 cdef u64 NODE_BITS
 cdef u64 SMALL_SIZE
+cdef int LOOKS
+cdef int GATHERED
 cdef u64 WORD_BITS
 cdef u64 REPLICAS_BITS
 cdef int REPLICAS_MAX
@@ -47,6 +49,9 @@ cdef class Heap:
     cdef u64[::1] ends
     cdef readonly u64[::1] steps
     cdef readonly u64[::1] bit_steps
+    cdef u64[::1] gathered
+    cdef u64[::1] gathered_words
+    cdef u64[::1] gathered_masks
     cdef public object contents
 
     @cython.locals(blocks=u64)
@@ -81,8 +86,11 @@ cdef class Heap:
     cpdef bint used(self, u64 reference) except -1
     @cython.locals(found=u64, primary=u64, mask=u64, scope=bint)
     cpdef int take(self, u64 reference) except -1
-    @cython.locals(found=u64, at=u64, mask=u64, before=u64, index=int, scope=bint)
+    @cython.locals(start=int, words=int, index=int, scope=bint)
     cpdef int take_all(self, u64[::1] references, int count) except -1
+    @cython.final
+    @cython.locals(words=int, stop=int, index=int, row=int, end=int, reference=u64, found=u64, at=u64)
+    cdef int _gather(self, u64[::1] references, int start, int count, bint take) except -1
     @cython.final
     cdef int _take_word(self, u64 reference, u64 primary, u64 mask) except -1
     @cython.final
@@ -93,7 +101,7 @@ cdef class Heap:
     cpdef int free(self, u64 reference) except -1
     @cython.locals(found=u64, primary=u64, mask=u64, scope=bint)
     cdef int _clear(self, u64 reference) except -1
-    @cython.locals(found=u64, at=u64, mask=u64, before=u64, index=int, scope=bint, held=bint)
+    @cython.locals(start=int, words=int, index=int, scope=bint)
     cpdef int free_all(self, u64[::1] references, int count) except -1
     @cython.final
     @cython.locals(row=u64, k=u64)

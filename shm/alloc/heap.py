@@ -68,6 +68,9 @@ MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
 WORD_BITS: Final = (1 << 48) - 1
 NODE_BITS: Final = WORD_BITS & ~OFFSET_MASK
 MULTIPLES: Final = 0xFFFF_FFFF_FFFF_FFF0
+GATHERED: Final = 32
+LOOKS: Final = 8
+"""Words of used bits among which an object's is looked for, so that it is changed with others."""
 SMALL_SIZE: Final = 4096
 """Sizes up to this one find their size class in a table."""
 
@@ -118,6 +121,10 @@ class Heap:
                 row = REPLICAS_MAX * node
                 self.steps[row + k] = ring + blocks * self.block_size & MASK
                 self.bit_steps[row + k] = ring + blocks * self.bitmap_size & MASK
+        self.gathered = array("Q", bytes(8 * GATHERED))
+        self.gathered_words = array("Q", bytes(8 * GATHERED))
+        self.gathered_masks = array("Q", bytes(8 * GATHERED))
+        """Words of used bits that are changed together: an object of the block, address, bits."""
         self.contents: Contents = Contents()
         """Judges links whose address does not name a word (words.py)."""
 
@@ -325,27 +332,47 @@ class Heap:
             self.endpoint.background(scope)
 
     def take_all(self, references: Any, count: int) -> None:
-        """`take` for `count` objects, all of which are in the client journal; neighbours in one
-        block together."""
+        """`take` for `count` objects, all of which are in the client journal; those with their bits
+        in one word together."""
         scope = self.endpoint.background(True)
         try:
-            at = mask = before = 0
-            for index in range(count):
-                found = self._used_bits(references[index])
-                if references[index] >> 48 & 0xFF >= self.paged:
-                    self._change_run(references[index], found, True)
-                    continue
-                if found & WORD_BITS != at:
-                    if mask:
-                        self._take_word(before, at, mask)
-                    at = found & WORD_BITS
-                    mask = 0
-                mask |= bit(found >> 48)
-                before = references[index]
-            if mask:
-                self._take_word(before, at, mask)
+            start = 0
+            while start < count:
+                words = self._gather(references, start, count, True)
+                for index in range(words):
+                    self._take_word(
+                        self.gathered[index], self.gathered_words[index], self.gathered_masks[index]
+                    )
+                start += GATHERED
         finally:
             self.endpoint.background(scope)
+
+    def _gather(self, references: Any, start: int, count: int, take: bool) -> int:
+        """Gather the used bits of the objects from `start` on, at most GATHERED, by words, in
+        `gathered` and beside it; how many words. Those of runs of pages are changed at once."""
+        words = 0
+        stop = min(count, start + GATHERED)
+        for index in range(start, stop):
+            reference = references[index]
+            if not reference:
+                continue
+            found = self._used_bits(reference)
+            if reference >> 48 & 0xFF >= self.paged:
+                self._change_run(reference, found, take)
+                continue
+            at = found & WORD_BITS
+            row = words - 1
+            end = words - LOOKS
+            while row >= 0 and row > end and self.gathered_words[row] != at:
+                row -= 1
+            if row >= 0 and self.gathered_words[row] == at:
+                self.gathered_masks[row] |= bit(found >> 48)
+                continue
+            self.gathered[words] = reference
+            self.gathered_words[words] = at
+            self.gathered_masks[words] = bit(found >> 48)
+            words += 1
+        return words
 
     def _take_word(self, reference: int, primary: int, mask: int) -> None:
         """Set these used bits, of objects in the block of this one."""
@@ -411,28 +438,23 @@ class Heap:
             self.endpoint.background(scope)
 
     def free_all(self, references: Any, count: int) -> None:
-        """`free` for `count` objects; neighbours in one block together."""
+        """`free` for `count` objects; those with their bits in one word together. Objects that
+        clients hold are 0 afterwards."""
         # ORDER: as in `free`
-        held = self.endpoint.load(HOLDS) != 0
+        if self.endpoint.load(HOLDS):
+            for index in range(count):
+                if self._held(references[index]):
+                    references[index] = 0
         scope = self.endpoint.background(True)
         try:
-            at = mask = before = 0
-            for index in range(count):
-                if held and self._held(references[index]):
-                    continue
-                found = self._used_bits(references[index])
-                if references[index] >> 48 & 0xFF >= self.paged:
-                    self._change_run(references[index], found, False)
-                    continue
-                if found & WORD_BITS != at:
-                    if mask:
-                        self._clear_word(before, at, mask)
-                    at = found & WORD_BITS
-                    mask = 0
-                mask |= bit(found >> 48)
-                before = references[index]
-            if mask:
-                self._clear_word(before, at, mask)
+            start = 0
+            while start < count:
+                words = self._gather(references, start, count, False)
+                for index in range(words):
+                    self._clear_word(
+                        self.gathered[index], self.gathered_words[index], self.gathered_masks[index]
+                    )
+                start += GATHERED
         finally:
             self.endpoint.background(scope)
 

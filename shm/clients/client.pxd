@@ -28,6 +28,7 @@ cdef class Client:
     cdef readonly bint remotely_fenced
     cdef u64[::1] references
     cdef u64[::1] link_addresses
+    cdef u64[::1] pairs
     cdef readonly u64 ident
     cdef readonly u64 slot
     cdef readonly u64 word
@@ -74,10 +75,13 @@ cdef class Client:
     cpdef int quit(self, bint complete) except -1
     @cython.locals(index=int, pair=u64)
     cpdef int log(self, u64 reference, u64 link_address) except -1
-    @cython.locals(index=int, pair=u64)
-    cpdef int log_two(self, u64 new, u64 link, u64 old, u64 old_link) except -1
-    @cython.locals(journal=u64)
-    cpdef int drop_two(self, int index) except -1
+    @cython.locals(first=int, index=int)
+    cpdef int log_all(self, u64[::1] references, u64[::1] links, int count) except -1
+    @cython.locals(index=int)
+    cpdef int drop_all(self, int first, int count) except -1
+    @cython.final
+    @cython.locals(index=int)
+    cdef int _write_addresses(self, int first, int count) except -1
     cpdef int retarget(self, int index, u64 link_address) except -1
     cpdef int drop(self, int index) except -1
     @cython.locals(last=int)

@@ -67,6 +67,8 @@ class Client:
         self.remotely_fenced = remotely_fenced
         self.references = array("Q", [0] * CLIENT_JOURNAL_SIZE)
         self.link_addresses = array("Q", [0] * CLIENT_JOURNAL_SIZE)
+        self.pairs = array("Q", [0] * 2 * CLIENT_JOURNAL_SIZE)
+        """What is written to several places at once."""
         self.holds = Holds(self)
         """The objects that it keeps between its operations."""
         self.ident = 0
@@ -341,31 +343,41 @@ class Client:
         # it.
         return index
 
-    def log_two(self, new: int, link: int, old: int, old_link: int) -> int:
-        """`log` twice: an object that is about to be linked at `link`, and the one that it
-        replaces, under the name `old_link`; the place of the first, the second is in the next."""
-        index = self.held
-        if index > CLIENT_JOURNAL_SIZE - 2:
+    def log_all(self, references: Any, links: Any, count: int) -> None:
+        """`log` for `count` objects, in adjacent places from `held` on: two writes in all."""
+        first = self.held
+        if count > CLIENT_JOURNAL_SIZE - first:
             raise ClientError(f"an operation cannot hold more than {CLIENT_JOURNAL_SIZE} objects")
-        pair = self.slot + CLIENT_JOURNAL + 16 * index
-        # ORDER: as in `log`
-        self.endpoint.store_two(pair + 8, link, pair, new)
-        self.references[index] = new
-        self.link_addresses[index] = link
-        self.endpoint.store_two(pair + 24, old_link, pair + 16, old)
-        self.references[index + 1] = old
-        self.link_addresses[index + 1] = old_link
-        self.held = index + 2
-        return index
+        if count:
+            for index in range(count):
+                self.link_addresses[first + index] = links[index]
+            # ORDER: all addresses of links are there before the references that make pairs count.
+            self._write_addresses(first, count)
+            for index in range(count):
+                self.pairs[2 * index] = self.references[first + index] = references[index]
+            self.held = first + count
+            self.endpoint.write_words(
+                self.slot + CLIENT_JOURNAL + 16 * first, self.pairs, 2 * count
+            )
+            # CRASH(held): some of the objects are in the client journal, perhaps none in use;
+            # recovery frees them.
 
-    def drop_two(self, index: int) -> None:
-        """Take out of the client journal what `log_two` put there: the first object is linked, the
-        second is free."""
-        journal = self.slot + CLIENT_JOURNAL + 16 * index
-        self.endpoint.store_two(journal, 0, journal + 16, 0)
-        self.references[index] = self.references[index + 1] = 0
-        while self.held and not self.references[self.held - 1]:
-            self.held -= 1
+    def drop_all(self, first: int, count: int) -> None:
+        """`drop` for the objects at `count` places from `first` on: one write."""
+        if count:
+            # The addresses stay: a kill may leave any of the references.
+            self._write_addresses(first, count)
+            for index in range(count):
+                self.references[first + index] = 0
+            while self.held and not self.references[self.held - 1]:
+                self.held -= 1
+
+    def _write_addresses(self, first: int, count: int) -> None:
+        """Write these places of the client journal, without references."""
+        for index in range(count):
+            self.pairs[2 * index] = 0
+            self.pairs[2 * index + 1] = self.link_addresses[first + index]
+        self.endpoint.write_words(self.slot + CLIENT_JOURNAL + 16 * first, self.pairs, 2 * count)
 
     def retarget(self, index: int, link_address: int) -> None:
         """Note that the object at this place of the client journal is about to be linked at

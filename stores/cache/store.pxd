@@ -11,6 +11,7 @@ from limpet.stores.cache.objects cimport CacheObjects
 from limpet.stores.cache.room cimport Room
 from limpet.stores.cache.terms cimport Terms
 from limpet.stores.cache.validity cimport Validity
+from limpet.stores.race.batch_search cimport BatchSearch
 from limpet.stores.race.check cimport Check
 from limpet.stores.race.hash_store cimport HashStore
 from limpet.stores.race.index cimport Holds, Index, Place
@@ -49,7 +50,7 @@ cdef class CacheStore(HashStore):
 
     cpdef int hold_ledger(self, Ledger ledger) except -1
     cdef object search_once(self, Place place, bytes key)
-    @cython.locals(row=int, key=bytes, index=Index)
+    @cython.locals(row=int, key=bytes, search=BatchSearch, at=Place)
     cdef bint search_batch(self, Place place, list keys, list found) except -1
     cpdef int _write(self, key, value, int mode) except -1
     @cython.locals(place=Place, size=u64, attempt=u64, misses=u64, outcome=int)

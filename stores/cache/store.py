@@ -122,19 +122,11 @@ class CacheStore(HashStore):
         return self.entries.read(self.index.find(place, key) != 0)
 
     def search_batch(self, place: Place, keys: list[bytes], found: list[bytes | None]) -> bool:
-        index = self.index
+        search = self.search
+        search.locate_to_read(keys, len(keys))
         for row, key in enumerate(keys):
-            index.choose_to_read(place, key)
-            index.keep(place, row)
-        index.end_choosing(place)
-        for row in range(len(keys)):
-            index.select(place, row)
-            index.read_row(place, row)
-            index.prefetch_objects(row)
-        self.endpoint.wait()
-        for row, key in enumerate(keys):
-            index.select(place, row)
-            found.append(self.entries.read(index.match(place, key, row, False) != 0))
+            at = search.places[row]
+            found.append(self.entries.read(self.index.match(at, key, row, False) != 0))
         self.endpoint.wait()
         return True
 

@@ -223,5 +223,4 @@ class ReplicatedSplitter(Splitter):
                     "made: memory was damaged. Save what is left, and make the store again"
                 )
             self.index.locate(place, place.hash)
-        self.index.end_choosing(place)
         return place.base + offset

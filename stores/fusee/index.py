@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from limpet.shm.endpoint.fabric import hash64
 from limpet.stores.fusee.tables import ReplicatedTables
 from limpet.stores.race.index import Holds, Index, Place
 
@@ -32,26 +31,20 @@ class ReplicatedIndex(Index):
     def replaced(self, node: int) -> None:
         self.replicated.replaced(node)
 
+    def agree(self) -> None:
+        self.replicated.agree()
+
+    def agree_to_read(self) -> None:
+        self.replicated.agree_to_read()
+
     def locate(self, place: Place, hashed: int) -> None:
         self.replicated.agree()
         Index.locate(self, place, hashed)
         self.replicated.select(place)
 
-    def choose_to_read(self, place: Place, key: bytes) -> None:
-        self.replicated.agree_to_read()
-        Index.locate(self, place, hash64(key))
-
     def post_locate(self, place: Place, hashed: int) -> None:
-        self.replicated.agree()
         Index.post_locate(self, place, hashed)
         self.replicated.select(place)
-
-    def post_choose_to_read(self, place: Place, key: bytes) -> None:
-        self.replicated.agree_to_read()
-        Index.post_locate(self, place, hash64(key))
-
-    def viewed(self) -> int:
-        return self.replicated.viewed
 
     def post_unpinned(self, place: Place, hashed: int) -> bool:
         """Only where the last operation with a pin left off: with its view, if that was settled,

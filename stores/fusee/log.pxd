@@ -21,9 +21,9 @@ cdef class LoggedObjects(Objects):
     @cython.locals(sizes=u64, seed=u64)
     cpdef int write_hashed(self, u64 reference, bytes key, bytes value, u64 hashed) except -1
     cdef int _begin(self, u64 sizes) except -1
-    @cython.locals(k=u64, address=u64)
+    @cython.locals(replicas=u64, row=u64, k=u64, address=u64)
     cdef int _write_backups(self, u64 reference, bytes key, bytes value) except -1
-    @cython.locals(k=u64, address=u64)
+    @cython.locals(replicas=u64, row=u64, k=u64, address=u64)
     cpdef int mark(self, u64 reference, u64 offset, u64 word) except -1
     @cython.locals(k=u64)
     cpdef u64 marked(self, u64 reference, u64 offset) except? 0

@@ -43,8 +43,11 @@ MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
 class LoggedObjects(Objects):
     """Objects with `replicas` replicas and a log entry; with a stamp, if there are `stamps`."""
 
-    def __init__(self, heap: Any, replicas: int, stamps: Stamps | None = None) -> None:
-        super().__init__(heap, replicas)
+    def __init__(
+        self, heap: Any, replicas: int, stamps: Stamps | None = None, in_place: bool = False
+    ) -> None:
+        """`in_place`: as of `Objects`. What follows the entry never changes."""
+        super().__init__(heap, replicas, in_place)
         self.stamps = stamps
         self.stamp = 0
         """Of the object that was written last."""
@@ -55,7 +58,8 @@ class LoggedObjects(Objects):
         self.birth = 0
 
     def reader(self) -> Objects:
-        return LoggedObjects(self.heap, 1)
+        """Of objects that are linked, in operations with a pin."""
+        return LoggedObjects(self.heap, 1, None, True)
 
     def write_hashed(self, reference: int, key: bytes, value: bytes, hashed: int) -> None:
         """Write entry and pair to every replica in service; one phase, not waited for."""
@@ -77,9 +81,11 @@ class LoggedObjects(Objects):
 
     def _write_backups(self, reference: int, key: bytes, value: bytes) -> None:
         """Write what the first replica has been given to the others that are in service."""
-        for k in range(1, self.heap.replicas(reference)):
+        replicas = self.heap.replicas(reference)
+        row = self.heap.row(reference) if replicas > 1 else 0
+        for k in range(1, replicas):
+            address = (reference & ADDRESS_MASK) + self.heap.steps[row + k] & MASK
             try:
-                address = self.heap.replica(reference, k)
                 if not self.endpoint.failed(address):
                     self.endpoint.post_gather(address, self.header, 4, key, value)
             except NodeFailed:
@@ -92,8 +98,10 @@ class LoggedObjects(Objects):
         A plain write: objects need not be hardware-coherent.
         """
         self.entry_word[0] = self.stamp | word if offset == BIRTH else word
-        for k in range(self.heap.replicas(reference)):
-            address = self.heap.replica(reference, k) + offset
+        replicas = self.heap.replicas(reference)
+        row = self.heap.row(reference) if replicas > 1 else 0
+        for k in range(replicas):
+            address = (reference & ADDRESS_MASK) + self.heap.steps[row + k] + offset & MASK
             if not self.endpoint.failed(address):
                 try:
                     self.endpoint.post_write(address, self.entry_word, 1)

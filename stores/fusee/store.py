@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from limpet.shm.endpoint.fabric import hash64
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.shm.errors import NodeFailed
@@ -111,7 +112,8 @@ class Fusee(HashStore):
                     raise
 
     def _search(self, place: Place, key: bytes) -> Any:
-        self.index.post_choose_to_read(place, key)
+        self.index.agree_to_read()
+        self.index.post_locate(place, hash64(key))
         if self._guess(place, key):
             return self.objects.value()
         slot = self.index.find(place, key)

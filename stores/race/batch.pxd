@@ -1,6 +1,6 @@
 cimport cython
 
-from limpet.shm.endpoint.verbs cimport hash64, u64
+from limpet.shm.endpoint.verbs cimport bit, hash64, u64
 
 cdef int BATCH
 cdef int CLIENT_JOURNAL_SIZE
@@ -26,16 +26,22 @@ cdef class Batch:
     cdef readonly u64[::1] updates
     cdef readonly u64[::1] desired
     cdef readonly u64[::1] places
+    cdef public int first
+    cdef readonly int logged
+    cdef readonly u64[::1] objects
+    cdef readonly u64[::1] links
     cdef readonly u64[::1] tickets
     cdef readonly u64[::1] references
     cdef readonly int width
 
     @cython.locals(
-        count=int, end=Py_ssize_t, size=Py_ssize_t, pair=tuple, key=bytes, value=bytes
+        count=int, end=Py_ssize_t, size=Py_ssize_t, pair=tuple, key=bytes, value=bytes, seen=u64,
+        hashed=u64, keys=list, values=list,
     )
     cdef int take_in(self, pairs, Py_ssize_t start, Py_ssize_t prefix) except -1
-    @cython.locals(count=int, end=Py_ssize_t, key=bytes)
+    @cython.locals(count=int, end=Py_ssize_t)
     cdef int take_keys(self, list keys, Py_ssize_t start) except -1
+    cdef int begin(self, list keys, list values) except -1
     @cython.locals(hashed=u64, other=int, same=int)
     cpdef bint repeats(self, int row) except -1
     cdef int end(self, int row) except -1
@@ -47,3 +53,4 @@ cdef class Batch:
     cpdef int leave_ready(self) except -1
     @cython.locals(row=int)
     cdef int leave_out(self, Py_ssize_t start, list left) except -1
+    cdef int log(self, u64 reference, u64 link) except -1

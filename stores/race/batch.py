@@ -5,13 +5,15 @@ all nodes concerned (batch_puts.py):
 
     1. all entries of directories and all buckets; then all objects with a matching fingerprint
        (batch_search.py)
-    2. memory for all new objects; their pairs in the client journal, with the slot that will link
-       them and the object that they replace; all used bits
+    2. memory for all new objects; the pairs of all in the client journal, with the slot that will
+       link an object, and the object that it replaces: two writes (client.py); all used bits, those
+       of one word at once
     3. all objects, and all slots, by one CAS each; and for inserts, which are tentative then, all
        buckets again. An object, its slot and its buckets are on one node, which does them in this
        order
     4. for inserts one more CAS each (slots.py)
-    5. all replaced objects are freed; their pairs leave the client journal
+    5. all replaced objects are freed; all pairs leave the client journal by one write, if each row
+       has succeeded
 
 Each key is in one row. Equal keys never share a batch: it ends before the second of them. So the
 keys of a batch are independent of each other, and the last value of a key that is there twice is
@@ -39,7 +41,7 @@ from __future__ import annotations
 from array import array
 from typing import Any, Final
 
-from limpet.shm.endpoint.fabric import hash64
+from limpet.shm.endpoint.fabric import bit, hash64
 from limpet.shm.endpoint.slots import CLIENT_JOURNAL_SIZE
 from limpet.stores.object_layout import HEADER
 from limpet.stores.status import BATCH, LEFT, MADE, READY
@@ -58,8 +60,8 @@ class Batch:
         """`most`: places of the client journal that it may take."""
         self.most = most
         self.count = 0
-        self.keys: list[Any] = [None] * ROWS_MAX
-        self.values: list[Any] = [None] * ROWS_MAX
+        self.keys: list[bytes] = []
+        self.values: list[bytes] = []
         self.states = array("Q", bytes(8 * ROWS_MAX))
         self.sizes = array("Q", bytes(8 * ROWS_MAX))
         """Bytes of the objects."""
@@ -77,7 +79,14 @@ class Batch:
         self.desired = array("Q", bytes(8 * ROWS_MAX))
         """The word of the slot afterwards."""
         self.places = array("Q", bytes(8 * ROWS_MAX))
-        """The place of the new object in the client journal; the next one is the old object's."""
+        """The place of the new object in the client journal; the next one is the old object's. Of
+        a row that is deleted, the place of the old one."""
+        self.first = 0
+        self.logged = 0
+        """The first place of the client journal that the rows have taken, and how many."""
+        self.objects = array("Q", bytes(8 * CLIENT_JOURNAL_SIZE))
+        self.links = array("Q", bytes(8 * CLIENT_JOURNAL_SIZE))
+        """What they name: objects, and slots."""
         self.tickets = array("Q", bytes(8 * ROWS_MAX))
         """The result of the CAS of the slot, after `wait`."""
         self.references = array("Q", bytes(8 * ROWS_MAX))
@@ -88,6 +97,9 @@ class Batch:
         """Take pairs in from `start` on; how many there are. `prefix`: bytes of an object before
         its header."""
         count = 0
+        seen = 0
+        keys: list[bytes] = []
+        values: list[bytes] = []
         end = min(len(pairs), start + self.width)
         while start < end:
             each = pairs[start]
@@ -100,32 +112,38 @@ class Batch:
             size = prefix + HEADER + (len(key) + 7 & ~7) + len(value)
             if size > SIZE_MAX:
                 break
-            self.hashes[count] = hash64(key)
-            if self.repeats(count):
+            hashed = self.hashes[count] = hash64(key)
+            if seen >> (hashed & 63) & 1 and self.repeats(count):
                 break
-            self.keys[count] = key
-            self.values[count] = value
+            seen |= bit(hashed & 63)
+            keys.append(key)
+            values.append(value)
             self.sizes[count] = size
             self.states[count] = READY
             count += 1
             start += 1
-        self.count = count
+        self.begin(keys, values)
         return count
 
     def take_keys(self, keys: list[bytes], start: int) -> int:
         """As `take_in`, of keys that are to be deleted."""
         count = 0
         end = min(len(keys), start + self.most)
-        while start < end:
-            self.hashes[count] = hash64(keys[start])
+        while start + count < end:
+            self.hashes[count] = hash64(keys[start + count])
             if self.repeats(count):
                 break
-            self.keys[count] = keys[start]
             self.states[count] = READY
             count += 1
-            start += 1
-        self.count = count
+        self.begin(keys[start : start + count], [])
         return count
+
+    def begin(self, keys: list[bytes], values: list[bytes]) -> None:
+        """Begin with these rows."""
+        self.keys = keys
+        self.values = values
+        self.count = len(keys)
+        self.logged = 0
 
     def repeats(self, row: int) -> bool:
         """Whether the key of this row may be in an earlier row, too."""
@@ -173,4 +191,12 @@ class Batch:
         for row in range(self.count):
             if self.states[row] != MADE:
                 left.append(start + row)
-            self.keys[row] = self.values[row] = None
+        self.keys = []
+        self.values = []
+
+    def log(self, reference: int, link: int) -> int:
+        """Note an object for the client journal, with the slot that links it; its place there."""
+        self.objects[self.logged] = reference
+        self.links[self.logged] = link
+        self.logged += 1
+        return self.first + self.logged - 1

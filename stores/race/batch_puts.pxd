@@ -29,23 +29,24 @@ cdef class BatchPuts:
     cdef readonly Endpoint endpoint
     cdef readonly int replicas
     cdef public Batch batch
-    cdef readonly int deleted
 
     @cython.locals(batch=Batch, end=Py_ssize_t, ready=bint)
     cdef Py_ssize_t put(self, pairs, Py_ssize_t start, list left) except -1
     @cython.locals(batch=Batch, end=Py_ssize_t, ready=bint)
-    cdef Py_ssize_t delete(self, list keys, Py_ssize_t start, list left) except -1
+    cdef Py_ssize_t delete(
+        self, list keys, Py_ssize_t start, list left, list missing
+    ) except -1
     @cython.locals(row=int, place=Place, others=bint)
-    cpdef bint pass_over_missing(self, Batch batch) except -1
+    cpdef bint pass_over_missing(self, Batch batch, Py_ssize_t start, list missing) except -1
     @cython.locals(index=Index, search=BatchSearch, row=int, place=Place, slot=u64, word=u64)
     cpdef int find_all(self, Batch batch) except -1
     @cython.locals(index=Index, room=int)
     cdef int _find_room(self, Place place, Batch batch, int row) except -1
     @cython.locals(
-        client=Client, allocator=Allocator, slots=Slots, row=int, count=int, reference=u64,
-        link=u64, old=u64,
+        allocator=Allocator, slots=Slots, row=int, count=int, reference=u64, link=u64,
     )
     cpdef int make_all(self, Batch batch) except -1
+    cpdef int log_all(self, Batch batch) except -1
     @cython.locals(row=int)
     cpdef int write_all(self, Batch batch) except -1
     cpdef int change_all(self, Batch batch) except -1

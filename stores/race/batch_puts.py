@@ -29,7 +29,6 @@ class BatchPuts:
         self.endpoint = self.index.endpoint
         self.replicas = replicas
         self.batch = Batch()
-        self.deleted = 0
 
     def put(self, pairs: Any, start: int, left: list[int]) -> int:
         """In an operation: put the pairs from `start` on that make a batch; which pair comes next.
@@ -53,27 +52,27 @@ class BatchPuts:
         batch.leave_out(start, left)
         return end
 
-    def delete(self, keys: list[bytes], start: int, left: list[int]) -> int:
+    def delete(self, keys: list[bytes], start: int, left: list[int], missing: list[int]) -> int:
         """In an operation: delete the keys from `start` on that make a batch; which key comes next.
-        Those to be deleted one by one are appended to `left`; `deleted` says how many were."""
+        Those to be deleted one by one are appended to `left`, those that are not there to
+        `missing`."""
         batch = self.batch
         batch.take_keys(keys, start)
         ready = False
-        self.deleted = 0
         try:
             self.find_all(batch)
             ready = True
         except LimpetError:
             pass  # as in `put`
-        if ready and self.pass_over_missing(batch):
-            self.deleted = self.slots.remove_all(batch)
+        if ready and self.pass_over_missing(batch, start, missing):
+            self.slots.remove_all(batch)
         end = start + batch.count
         batch.leave_out(start, left)
         return end
 
-    def pass_over_missing(self, batch: Batch) -> bool:
-        """Have the rows be MADE whose keys are missing; LEFT, if that is not certain. Whether there
-        are others."""
+    def pass_over_missing(self, batch: Batch, start: int, missing: list[int]) -> bool:
+        """Have the rows be MADE whose keys are missing, and append their places, from `start` on;
+        LEFT, if that is not certain. Whether there are others."""
         others = False
         for row in range(batch.count):
             others = others or batch.updates[row] != 0
@@ -83,6 +82,7 @@ class BatchPuts:
                     batch.states[row] = LEFT
                 else:
                     batch.states[row] = MADE
+                    missing.append(start + row)
                     if self.endpoint.durable:
                         self.index.depend(place, 0)
         return others
@@ -92,7 +92,7 @@ class BatchPuts:
         no room, is LEFT."""
         index, search = self.index, self.search
         search.locate_to_write(batch.hashes, batch.count)
-        search.match_all(batch.keys, batch.count)
+        search.match(batch.keys, batch.count)
         for row in range(batch.count):
             place = search.places[row]
             batch.nodes[row] = index.node_of(place.table)
@@ -125,8 +125,9 @@ class BatchPuts:
     def make_all(self, batch: Batch) -> int:
         """Make the new objects of all rows, with their pairs in the client journal; how many. The
         batch ends at a row for which no memory is ready; such a row is LEFT if it is the first."""
-        client, allocator, slots = self.client, self.allocator, self.slots
+        allocator, slots = self.allocator, self.slots
         allocator.begin_batch()
+        batch.first = self.client.held
         count = 0
         for row in range(batch.count):
             if batch.states[row] != READY:
@@ -140,19 +141,22 @@ class BatchPuts:
                 continue
             self.endpoint.prefetch(reference & ADDRESS_MASK, batch.sizes[row], True)
             link = slots.link_of(batch.slots[row], batch.heads[row])
+            batch.places[row] = batch.log(reference, link)
             if batch.updates[row]:
-                old = batch.words[row] & REFERENCE_MASK
-                batch.places[row] = client.log_two(reference, link, old, slots.old_link_of(link))
-            else:
-                batch.places[row] = client.log(reference, link)
+                batch.log(batch.words[row] & REFERENCE_MASK, slots.old_link_of(link))
             batch.desired[row] = (batch.hashes[row] & 0xFF) << 56 | reference
             batch.references[count] = reference
             count += 1
         if count:
+            self.log_all(batch)
             # ORDER: used after they are in the client journal.
-            self.allocator.heap.take_all(batch.references, count)
+            allocator.heap.take_all(batch.references, count)
             self.write_all(batch)
         return count
+
+    def log_all(self, batch: Batch) -> None:
+        """Write the pairs of all rows to the client journal."""
+        self.client.log_all(batch.objects, batch.links, batch.logged)
 
     def write_all(self, batch: Batch) -> None:
         """Write the new objects of all rows."""

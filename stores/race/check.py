@@ -258,7 +258,6 @@ class Check:
         key = self.objects.key()
         place = self.place
         self.index.choose(place, key)
-        self.index.end_choosing(place)
         if word >> 56 != place.hash & 0xFF:
             return f"the fingerprint is not that of {key!r}"
         if slot not in [self.index.address(place, index) for index in range(32)]:

@@ -52,10 +52,10 @@ cdef class HashStore(Store):
     cdef object glanced(self, Place place, bytes key)
     cpdef int batches_puts(self) except -1
     cpdef int glances(self, Glance glance) except -1
-    @cython.locals(left=list, end=Py_ssize_t)
-    cdef Py_ssize_t _put_some(self, pairs, Py_ssize_t start) except -1
     @cython.locals(end=Py_ssize_t)
-    cdef _delete_some(self, list keys, Py_ssize_t start, list left)
+    cdef Py_ssize_t _batch(
+        self, items, Py_ssize_t start, list left, list missing
+    ) except -1
     @cython.locals(slot=u64)
     cdef object search_once(self, Place place, bytes key)
     @cython.locals(place=Place, attempt=u64, busy=u64, table=u64)
@@ -77,8 +77,7 @@ cdef class HashStore(Store):
     cpdef let_go_of(self, u64 record)
     cdef u64 seal(self, bytes key, bytes value) except? 0
     @cython.locals(
-        row=int, count=int, index=Index, search=BatchSearch, decided=bint, slot=u64,
-        found_at=Place, reader=Objects,
+        row=int, count=int, first=Py_ssize_t, search=BatchSearch, decided=bint, slot=u64, at=Place
     )
     cdef bint search_batch(self, Place place, list keys, list found) except -1
     @cython.locals(slot=u64)

@@ -313,22 +313,20 @@ class HashStore(Store):
 
         False: some of the Nones are undecided, as `place.busy` was set.
         """
-        index, search = self.index, self.search
+        search = self.search
         count = len(keys)
+        first = len(found)
+        found += [None] * count
         search.locate_to_read(keys, count)
-        search.match_all(keys, count)
+        search.match(keys, count, found, first)
         decided = True
         for row in range(count):
-            found_at = search.places[row]
             slot = search.slots[row]
-            if self.endpoint.durable:
-                index.depend(found_at, slot)
-            if slot:
-                reader = search.readers[row]
-                found.append(reader.value())
-            else:
-                found.append(None)
-                decided = decided and not found_at.busy
+            if not slot or self.endpoint.durable:
+                at = search.places[row]
+                decided = decided and (slot != 0 or not at.busy)
+                if self.endpoint.durable:
+                    self.index.depend(at, slot)
         return decided
 
     def delete(self, key: Any) -> None:
@@ -464,23 +462,11 @@ class HashStore(Store):
             return
         start = 0
         while start < len(pairs):
-            start = self._put_some(pairs, start)
-
-    def _put_some(self, pairs: Any, start: int) -> int:
-        """Put the pairs from `start` on that make a batch; which pair comes next."""
-        left: list[int] = []
-        self.client.enter()
-        try:
-            if self.client.drops != self.drops:
-                self.require_there()
-            end = self.puts.put(pairs, start, left)  # type: ignore[union-attr]
-            self.operations += end - start - len(left)
-        finally:
-            self.client.leave()
-        for at in left:
-            key, value = pairs[at]
-            self.put(key, value)
-        return end
+            left: list[int] = []
+            start = self._batch(pairs, start, left, None)
+            for at in left:
+                key, value = pairs[at]
+                self.put(key, value)
 
     def delete_many(self, keys: Any) -> int:
         """Delete each of `keys` that is there; how many were. Not atomic as a whole. If one of them
@@ -494,20 +480,26 @@ class HashStore(Store):
         start = count = 0
         while start < len(wanted):
             left: list[int] = []
-            start, deleted = self._delete_some(wanted, start, left)
-            count += deleted + int(Store.delete_many(self, [wanted[at] for at in left]))
+            missing: list[int] = []
+            end = self._batch(wanted, start, left, missing)
+            count += end - start - len(left) - len(missing)
+            count += int(Store.delete_many(self, [wanted[at] for at in left]))
+            start = end
         return count
 
-    def _delete_some(self, keys: list[bytes], start: int, left: list[int]) -> tuple[int, int]:
-        """Delete the keys from `start` on that make a batch; which key comes next, and how many
-        were there."""
+    def _batch(self, items: Any, start: int, left: list[int], missing: list[int] | None) -> int:
+        """Put the pairs from `start` on that make a batch, or, with `missing`, delete such keys;
+        which of them comes next. `left`, `missing`: as of BatchPuts."""
         self.client.enter()
         try:
             if self.client.drops != self.drops:
                 self.require_there()
-            end = self.puts.delete(keys, start, left)  # type: ignore[union-attr]
+            if missing is None:
+                end = self.puts.put(items, start, left)  # type: ignore[union-attr]
+            else:
+                end = self.puts.delete(items, start, left, missing)  # type: ignore[union-attr]
             self.operations += end - start - len(left)
-            return end, self.puts.deleted  # type: ignore[union-attr]
+            return end
         finally:
             self.client.leave()
 

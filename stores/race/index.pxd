@@ -1,7 +1,7 @@
 cimport cython
 
 from limpet.shm.alloc.heap cimport Heap
-from limpet.shm.endpoint.verbs cimport Endpoint, bit, hash64, lowest_bit, u64
+from limpet.shm.endpoint.verbs cimport Endpoint, hash64, lowest_bit, u64
 from limpet.stores.records cimport Objects
 
 cdef u64 ADDRESS_MASK
@@ -40,7 +40,6 @@ cdef class Place:
     cdef public u64 base
     cdef public u64 first
     cdef public u64 second
-    cdef public bint surprised
     cdef public bint posted
     cdef public u64 ticket
     cdef public u64 word
@@ -71,20 +70,18 @@ cdef class Index:
     cdef readonly u64[::1] tables
     cdef readonly u64[::1] words
     cdef u64[::1] tagged
-    cdef u64[::1] batch
     cdef readonly u64 deepest
     cdef unsigned char[::1] depths
     cdef u64[::1] known
 
     cdef int choose(self, Place place, bytes key) except -1
-    cdef int choose_to_read(self, Place place, bytes key) except -1
     cdef int post_choose(self, Place place, bytes key) except -1
-    cdef int post_choose_to_read(self, Place place, bytes key) except -1
     @cython.locals(pointer=u64)
     cdef int locate(self, Place place, u64 hashed) except -1
     @cython.locals(pointer=u64)
     cdef int post_locate(self, Place place, u64 hashed) except -1
-    cpdef u64 viewed(self) noexcept
+    cdef int agree(self) except -1
+    cdef int agree_to_read(self) except -1
     cdef bint post_unpinned(self, Place place, u64 hashed) except -1
     cdef bint read_unpinned(self, Place place) except -1
     @cython.final
@@ -100,8 +97,8 @@ cdef class Index:
     @cython.locals(prefix=u64)
     cdef int _descend(self, Place place) except -1
     @cython.final
-    @cython.locals(index=u64)
-    cdef int _follow(self, Place place, u64 pointer) except -1
+    @cython.locals(index=u64, other=bint)
+    cdef bint _follow(self, Place place, u64 pointer) except -1
     @cython.final
     @cython.locals(combined=u64, first=u64, second=u64)
     cdef int _locate_in(self, Place place, u64 base) except -1
@@ -116,8 +113,6 @@ cdef class Index:
     @cython.final
     cdef u64 entry(self, u64 table, u64 number) noexcept
     cpdef u64 below(self, u64 number) except 0
-    @cython.final
-    cdef int end_choosing(self, Place place) except -1
     @cython.final
     cdef int read_buckets(self, Place place) except -1
     @cython.final
@@ -137,9 +132,7 @@ cdef class Index:
     @cython.locals(left=u64, index=int, word=u64, reference=u64, found=bint)
     cdef u64 match(self, Place place, bytes key, int row, bint phases) except? 0
     @cython.final
-    cdef u64 tagged_in(self, int row) noexcept
-    @cython.final
-    @cython.locals(left=u64, found=u64, index=int)
+    @cython.locals(left=u64, found=u64, word=u64, size=u64)
     cdef u64 candidates(self, int row) except? 0
     @cython.final
     cdef u64 address(self, Place place, int index) noexcept
@@ -153,8 +146,4 @@ cdef class Index:
     cdef int room_in(self, Place place, int row) except -2
     @cython.locals(index=int, frozen=int)
     cpdef bint any_frozen(self) except -1
-    cpdef int keep(self, Place place, int row) except -1
-    cpdef int select(self, Place place, int row) except -1
-    @cython.locals(left=u64, found=u64, word=u64, size=u64)
-    cpdef bint prefetch_objects(self, int row) except -1
     cpdef int depend(self, Place place, u64 slot) except -1

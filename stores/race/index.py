@@ -79,7 +79,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from limpet.shm.endpoint.fabric import bit, hash64, lowest_bit
+from limpet.shm.endpoint.fabric import hash64, lowest_bit
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.states import former
 from limpet.shm.endpoint.words import ADDRESS_MASK, HELD, HELD_MASK, LINK_MASK, TENTATIVE
@@ -144,8 +144,6 @@ class Place:
         self.first = 0
         self.second = 0
         """Addresses of the two combined buckets."""
-        self.surprised = False
-        """The handle remembered another entry: the buckets can be read only in the next phase."""
         self.posted = False
         """The entry is as the handle remembers it; its read is posted, and `ticket` its result."""
         self.ticket = 0
@@ -201,8 +199,6 @@ class Index:
         """The buckets that were read: for each key of a batch a row of 32 words."""
         self.tagged = array("Q", bytes(8 * BATCH))
         """For each row, which of its words have the fingerprint of the row's key."""
-        self.batch = array("Q", bytes(32 * BATCH))
-        """For each key of a batch: hash, subtable, and the addresses of its combined buckets."""
         self.deepest = 0
         """The greatest depth that this handle has seen: `depths` is indexed by so many bits of the
         hash, and `known`, the subtables, by the number of the entry."""
@@ -229,17 +225,10 @@ class Index:
         """Work out a key's hash, subtable and the addresses of its two combined buckets."""
         self.locate(place, hash64(key))
 
-    def choose_to_read(self, place: Place, key: bytes) -> None:
-        """As `choose`, in an operation that only reads."""
-        self.locate(place, hash64(key))
-
     def post_choose(self, place: Place, key: bytes) -> None:
         """As `choose`, by what this handle remembers: the read of the entry is posted, and
         `read_buckets` looks at it."""
-        self.post_locate(place, hash64(key))
-
-    def post_choose_to_read(self, place: Place, key: bytes) -> None:
-        """As `post_choose`, in an operation that only reads."""
+        self.agree()
         self.post_locate(place, hash64(key))
 
     def locate(self, place: Place, hashed: int) -> None:
@@ -250,14 +239,15 @@ class Index:
         while is_split(pointer):
             self._descend(place)
             pointer = self.endpoint.load(place.entry)
-        self._follow(place, pointer)
+        if self._follow(place, pointer):
+            # The buckets are elsewhere than this handle remembered: it reads them in another phase.
+            self.endpoint.wait()
 
     def post_locate(self, place: Place, hashed: int) -> None:
-        """As `post_choose`, by the key's hash."""
+        """As `post_choose`, by the key's hash, after `agree` or `agree_to_read`."""
         self._aim(place, hashed)
         place.ticket = self.endpoint.post_load(place.entry)
         place.posted = True
-        place.surprised = False
         pointer = self.known[(place.table << self.deepest + 1) + place.number]
         place.pointer = pointer
         if pointer:
@@ -265,9 +255,11 @@ class Index:
         else:
             place.base = 0
 
-    def viewed(self) -> int:
-        """The view of the nodes by which places are worked out; 0: there are no views."""
-        return 0
+    def agree(self) -> None:
+        """Go by the view of the nodes that all operations have, until this one ends."""
+
+    def agree_to_read(self) -> None:
+        """As `agree`, in an operation that only reads."""
 
     def post_unpinned(self, place: Place, hashed: int) -> bool:
         """As `post_locate`, in a get without a pin (glance.py). False: it needs one."""
@@ -309,7 +301,6 @@ class Index:
             place.ticket = self.endpoint.post_load(place.entry)
             return False
         self._follow(place, pointer)
-        place.surprised = False
         return True
 
     def _aim(self, place: Place, hashed: int) -> None:
@@ -337,12 +328,13 @@ class Index:
         place.number = 1 << place.depth | prefix >> self.depth_max - place.depth
         place.entry = self.entry(place.table, place.number)
 
-    def _follow(self, place: Place, pointer: int) -> None:
-        """Go on from an entry to the subtable that it points to, if any, and remember that."""
+    def _follow(self, place: Place, pointer: int) -> bool:
+        """Go on from an entry to the subtable that it points to, if any, and remember that. Whether
+        this handle remembered another one."""
         index = (place.table << self.deepest + 1) + place.number
-        if pointer != self.known[index]:
+        other = pointer != self.known[index]
+        if other:
             self.known[index] = pointer
-            place.surprised = True
             if self.endpoint.durable:
                 self.endpoint.dirty(place.entry, 8)
         place.pointer = pointer
@@ -350,6 +342,7 @@ class Index:
             self._locate_in(place, self.base_of(pointer))
         else:
             place.base = 0
+        return other
 
     def _locate_in(self, place: Place, base: int) -> None:
         """Work out the addresses of the key's combined buckets in the subtable at this address."""
@@ -430,16 +423,9 @@ class Index:
 
     # ---- finding ----------------------------------------------------------------------------
 
-    def end_choosing(self, place: Place) -> None:
-        """End the phase that read the entry, if it took one of its own."""
-        if place.surprised:
-            place.surprised = False
-            self.endpoint.wait()
-
     def read_buckets(self, place: Place) -> None:
         """Read both combined buckets into row 0 of `words`; one phase, with what was posted before.
         One more if the entry is not as we remembered it."""
-        self.end_choosing(place)
         self.read_phase(place)
         while not self.confirm(place):
             self.read_phase(place)
@@ -524,19 +510,21 @@ class Index:
                 return self.address(place, index)
         return 0
 
-    def tagged_in(self, row: int) -> int:
-        """Of the words of a row, those that have the key's fingerprint, as bits."""
-        return self.tagged[row]
-
     def candidates(self, row: int) -> int:
-        """Of the slots in a row, those that are valid and have the key's fingerprint, as bits."""
+        """Of the slots in a row, those that are valid and have the key's fingerprint, as bits.
+        Their objects are prefetched."""
         left = self.tagged[row] & SLOTS
         found = left
         while left:
-            index = lowest_bit(left)
+            word = self.words[32 * row + lowest_bit(left)]
+            if is_valid(word):
+                size = self.heap.sizes[word >> 48 & 0x7F]
+                if not 0 < size < PREFETCH_SIZE:
+                    size = PREFETCH_SIZE
+                self.endpoint.prefetch(word & LINK_MASK, size)
+            else:
+                found ^= left & ~(left - 1)
             left &= left - 1
-            if not is_valid(self.words[32 * row + index]):
-                found &= ~bit(index)
         return found
 
     def address(self, place: Place, index: int) -> int:
@@ -586,36 +574,6 @@ class Index:
         for index in range(32):
             frozen += index & 7 != 0 and is_frozen(self.words[index])
         return frozen != 0
-
-    # ---- batches ----------------------------------------------------------------------------
-
-    def keep(self, place: Place, row: int) -> None:
-        """Store the place of a key of a batch, for `select`; its buckets are read next."""
-        self.batch[4 * row] = place.hash
-        self.batch[4 * row + 1] = place.base
-        self.batch[4 * row + 2] = place.first
-        self.batch[4 * row + 3] = place.second
-        self.endpoint.prefetch(place.first, 128)
-        self.endpoint.prefetch(place.second, 128)
-
-    def select(self, place: Place, row: int) -> None:
-        """Load the place of a key of a batch, as far as searches need it."""
-        place.hash = self.batch[4 * row]
-        place.base = self.batch[4 * row + 1]
-        place.first = self.batch[4 * row + 2]
-        place.second = self.batch[4 * row + 3]
-
-    def prefetch_objects(self, row: int) -> bool:
-        """Prefetch the objects that `match` reads for this row; whether there are any."""
-        left = found = self.candidates(row)
-        while left:
-            word = self.words[32 * row + lowest_bit(left)]
-            left &= left - 1
-            size = self.heap.sizes[word >> 48 & 0x7F]
-            if not 0 < size < PREFETCH_SIZE:
-                size = PREFETCH_SIZE
-            self.endpoint.prefetch(word & LINK_MASK, size)
-        return found != 0
 
 
 assert ADDRESS_MASK >> NODE_SHIFT == 0xFF

@@ -45,12 +45,12 @@ cdef class Slots:
     cpdef int _decide_all(self, BatchSearch search, Batch batch) except -1
     @cython.locals(desired=u64)
     cdef int _post_decision(self, Batch batch, int row) except -1
-    @cython.locals(endpoint=Endpoint, client=Client, row=int, count=int, slot=u64, word=u64)
+    @cython.locals(endpoint=Endpoint, client=Client, row=int, count=int, whole=bint)
     cpdef int remove_all(self, Batch batch) except -1
     cdef int _post_removal(self, Batch batch, int row, u64 vacant) except -1
     @cython.locals(left=u64, at=int, word=u64)
     cpdef bint _has_rival(self, Place place, int row, u64 slot) except -1
-    @cython.locals(row=int, count=int)
+    @cython.locals(row=int, count=int, made=int)
     cpdef int _free_replaced(self, Batch batch) except -1
     @cython.locals(index=int, slot=u64, vacant=u64, tentative=u64, ticket=u64)
     cpdef int insert(self, Place place, bytes key, u64 desired, u64 attempt) except -1

@@ -194,15 +194,19 @@ class Slots:
         except NodeFailed:
             batch.states[row] = LEFT
 
-    def remove_all(self, batch: Batch) -> int:
-        """Do for the READY rows of a batch what `remove` does for one slot; how many are MADE."""
+    def remove_all(self, batch: Batch) -> None:
+        """Do for the READY rows of a batch what `remove` does for one slot. Those that succeed are
+        MADE."""
         endpoint, client = self.endpoint, self.client
+        batch.first = client.held
+        for row in range(batch.count):
+            if batch.states[row] == READY:
+                batch.places[row] = batch.log(batch.words[row] & REFERENCE_MASK, batch.slots[row])
+        client.log_all(batch.objects, batch.links, batch.logged)
         self.begin_changes()
         for row in range(batch.count):
             if batch.states[row] == READY:
-                slot, word = batch.slots[row], batch.words[row]
-                batch.places[row] = client.log(word & REFERENCE_MASK, slot)
-                self._post_removal(batch, row, self.vacated(word))
+                self._post_removal(batch, row, self.vacated(batch.words[row]))
         self.end_phase(batch)
         self.end_changes()
         count = 0
@@ -217,12 +221,14 @@ class Slots:
         if count and not endpoint.durable:
             # A kill leaves all of them in the client journal, and some of them free already.
             self.objects.heap.free_all(batch.references, count)
+        whole = count == batch.logged
         for row in range(batch.count):
             if batch.states[row] == READY:
                 batch.states[row] = MADE
-                if not endpoint.durable:
+                if not whole and not endpoint.durable:
                     client.drop(batch.places[row])
-        return count
+        if whole and not endpoint.durable:
+            client.drop_all(batch.first, count)
 
     def _post_removal(self, batch: Batch, row: int, vacant: int) -> None:
         """Post the CAS that makes the slot of a row vacant."""
@@ -247,20 +253,24 @@ class Slots:
     def _free_replaced(self, batch: Batch) -> None:
         """Free the objects that the MADE rows have replaced; the client journal has them no
         more."""
-        count = 0
+        count = made = 0
         for row in range(batch.count):
-            if batch.states[row] == MADE and batch.updates[row]:
-                batch.references[count] = batch.words[row] & REFERENCE_MASK
-                count += 1
+            if batch.states[row] == MADE:
+                made += 1
+                if batch.updates[row]:
+                    batch.references[count] = batch.words[row] & REFERENCE_MASK
+                    count += 1
         if count:
             # A kill leaves all of them in the client journal, and some of them free already.
             self.objects.heap.free_all(batch.references, count)
-        for row in range(batch.count):
-            if batch.states[row] == MADE:
-                if batch.updates[row]:
-                    self.client.drop_two(batch.places[row])
-                else:
+        if made + count == batch.logged:
+            self.client.drop_all(batch.first, batch.logged)
+        else:
+            for row in range(batch.count):
+                if batch.states[row] == MADE:
                     self.client.drop(batch.places[row])
+                    if batch.updates[row]:
+                        self.client.drop(batch.places[row] + 1)
 
     def insert(self, place: Place, key: bytes, desired: int, attempt: int) -> int:
         """Put `desired`, at place 0 of the client journal, into a vacant slot of the key, unless

@@ -81,7 +81,6 @@ class Splitter:
         """
         index = self.index
         index.choose(place, key)
-        index.end_choosing(place)
         index.read_row(place, 0)
         place.busy = 0
         if not place.pointer:

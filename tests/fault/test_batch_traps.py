@@ -17,6 +17,7 @@ from limpet.fault.explore.explorer import Exploration, explore
 from limpet.fault.explore.sim_shrink import kind_of
 from limpet.shm.backends.location import SHM_DIR
 from limpet.shm.endpoint.fabric import BUILD
+from limpet.shm.endpoint.slots import CLIENT_JOURNAL
 from limpet.shm.endpoint.words import REFERENCE_MASK, TENTATIVE
 from limpet.stores.race.batch import Batch
 from limpet.stores.race.batch_puts import BatchPuts
@@ -117,7 +118,7 @@ ROUNDS = (
     FuseeMutant(
         "goes-on-though-others-have-proposed", ("history", "check"),
         (replaced(BATCHED_ROUNDS, "BatchedSlots._all_ours", always),),
-        exploration={"program": "pa mab|pb mba gb|ga gb"},
+        exploration={"program": "pa mab|pb mba gb|ga gb", "seed": 5},
     ),
 )  # fmt: skip
 
@@ -203,6 +204,24 @@ class DecidesAtOnce(Slots):  # type: ignore[misc]
         return 0
 
 
+def log_all(self: Any, batch: Any) -> int:
+    """The references of pairs are in the client journal before the addresses of their links."""
+    journal = self.client.slot + CLIENT_JOURNAL + 16 * batch.first
+    for index in range(batch.logged):
+        self.endpoint.store(journal + 16 * index, batch.objects[index])
+    return int(BatchPuts.log_all(self, batch))
+
+
+class DropsAddressesFirst(Slots):  # type: ignore[misc]
+    """The addresses of links leave the client journal before the references."""
+
+    def _free_replaced(self, batch: Any) -> int:
+        journal = self.client.slot + CLIENT_JOURNAL + 16 * batch.first
+        for index in range(batch.logged):
+            self.endpoint.store(journal + 16 * index + 8, 0)
+        return int(Slots._free_replaced(self, batch))
+
+
 MUTANTS = (
     Mutant("equal-keys", ("batch",), EqualKeys, program="pa mcc gc|pb pc|ga"),
     Mutant(
@@ -214,7 +233,15 @@ MUTANTS = (
         "decides-at-once", ("history", "check"), race_with(DecidesAtOnce),
         program="pa mcd|pb mdc|ub gc da",
     ),
-)  # fmt: skip
+    Mutant(
+        "references-before-addresses", ("check",),
+        race_with(batches_puts=batches_with(log_all=log_all)), program="pa pb mab|ga gb|gc",
+    ),
+    Mutant(
+        "addresses-leave-first", ("check",), race_with(DropsAddressesFirst),
+        program="pa pb mab|ga gb|gc",
+    ),
+)  # fmt: skip  # fmt: skip
 
 
 @pytest.mark.skipif(not COMPILED, reason="caught by many runs")

@@ -301,8 +301,7 @@ def searches(look: Any) -> Any:
 
     def run(self: Any, place: Any, key: bytes) -> Any:
         index = self.index
-        index.choose_to_read(place, key)
-        index.end_choosing(place)
+        index.choose(place, key)
         index.post_row(place, 0)
         look(index, place)
         self.endpoint.wait()
