@@ -32,7 +32,13 @@ from limpet.shm.endpoint.layout import (
     control_size,
 )
 from limpet.shm.endpoint.states import FAILED, IN_SERVICE, generation_of, node_word, state_of
-from limpet.shm.errors import ParameterError, PoolCorrupt, PoolIncomplete, PoolNotFound
+from limpet.shm.errors import (
+    ParameterError,
+    PoolCorrupt,
+    PoolIncomplete,
+    PoolNotFound,
+    PoolTruncated,
+)
 from limpet.shm.parameters import NODE_SIZE_MAX, PoolParameters, parse_size
 from limpet.shm.uninterrupted import uninterrupted
 
@@ -173,10 +179,10 @@ def open_segments(
                 )
             except PoolNotFound as error:
                 raise PoolIncomplete(
-                    f"{url}: {error}. If it is lost, `limpet fail-node {url} {index}` marks it as "
-                    "failed; then the pool opens without it, and stores with replicas go on. "
-                    "Otherwise destroy the pool"
+                    f"{url}: {error}. {_if_lost(url, index)}. Otherwise destroy the pool"
                 ) from error
+            except (PoolIncomplete, PoolTruncated, PoolCorrupt) as error:
+                raise type(error)(f"{error}. {_if_lost(url, index)}") from error
             opened.append(segment)
             if found.parameters != parameters:
                 raise PoolCorrupt(f"{segment.name}: other parameters than the control segment's")
@@ -185,6 +191,13 @@ def open_segments(
             segment.close()
         raise
     return [*opened[1:], control], parameters, block.uuid
+
+
+def _if_lost(url: str, node: int) -> str:
+    return (
+        f"If the memory node is lost, `limpet fail-node {url} {node}` marks it as failed; then the "
+        "pool opens without it, and stores with replicas go on"
+    )
 
 
 def _state_at(node: int) -> int:

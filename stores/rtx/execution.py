@@ -43,7 +43,7 @@ import functools
 from typing import TYPE_CHECKING, Any, Final
 
 from limpet.shm.errors import KeyExists, ParameterError, StoreError
-from limpet.stores.base import as_bytes
+from limpet.stores.base import Store, as_bytes
 from limpet.stores.rtx.commit import Commit
 from limpet.stores.rtx.cut import Item, Look, Recalled
 from limpet.stores.rtx.participant import go_on
@@ -169,12 +169,22 @@ class Transaction:
 
     def read(self, obj: Any) -> bytes:
         """The value of an object (user_objects.py)."""
+        if not hasattr(obj, "read_by"):
+            self._refuse_object(obj)
         value: bytes = obj.read_by(self)
         return value
 
     def write(self, obj: Any, value: Any) -> None:
         """Write an object. Raises ValueTooLarge."""
+        if not hasattr(obj, "write_by"):
+            self._refuse_object(obj)
         obj.write_by(self, value)
+
+    def _refuse_object(self, obj: Any) -> None:
+        raise TypeError(
+            f"{self._pool.url}: a transaction reads and writes what pool.object(name) and "
+            f"pool.objects(name, count) make, not {type(obj).__name__}"
+        )
 
     # ---- named objects --------------------------------------------------------------------------
 
@@ -249,9 +259,10 @@ class Transaction:
     def _first_use(self, store: Any) -> Used:
         known: Any = getattr(store, "tx_keys", None)
         if not isinstance(known, TxKeys):
+            named = repr(store) if isinstance(store, Store) else f"a {type(store).__name__}"
             raise ParameterError(
-                f"{store!r} takes part in no transactions; stores of the kinds rtx-sherman and "
-                "rtx-race do"
+                f"{self._pool.url}: {named} takes part in no transactions; stores of the kinds "
+                "rtx-sherman and rtx-race do: pool.store(kind, name=name) opens them"
             )
         keys = known
         if keys.store.pool is not self._pool:

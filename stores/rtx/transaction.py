@@ -10,6 +10,7 @@ A kill leaves behind what commit.py and cut.py say.
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any, Final, TypeVar
 
 from limpet.shm.errors import ParameterError, StoreFull, TransactionConflict
@@ -20,6 +21,7 @@ from limpet.stores.status import AGAIN, NO_MEMORY
 
 Result = TypeVar("Result")
 ATTEMPTS: Final = 1000
+UNSTARTED: Final = (CoroutineType, GeneratorType, AsyncGeneratorType)
 OPTIMISTIC: Final = 4
 """After so many conflicts, what was read is read before the function is called again."""
 
@@ -42,6 +44,8 @@ def run(pool: Any, work: Callable[[Transaction], Result], attempts: int = ATTEMP
         transaction = Transaction(pool, recalled)
         try:
             result = work(transaction)
+            if isinstance(result, UNSTARTED):
+                _refuse_unstarted(pool, result)
             if transaction.commit():
                 return result
         except Conflict as conflict:
@@ -62,6 +66,17 @@ def run(pool: Any, work: Callable[[Transaction], Result], attempts: int = ATTEMP
     raise TransactionConflict(
         f"{pool.url}: a transaction met conflicts in all of its {attempts} attempts, the last one "
         f"over {transaction.conflict()}; make it smaller, or allow more attempts"
+    )
+
+
+def _refuse_unstarted(pool: Any, result: Any) -> None:
+    """Raise TypeError for what the call of an `async def` or generator function returns: it has not
+    begun."""
+    if not isinstance(result, AsyncGeneratorType):
+        result.close()  # so Python does not warn that nobody has awaited it
+    raise TypeError(
+        f"{pool.url}: the function of a transaction returned a {type(result).__name__}, which "
+        "would run after the transaction; pass a plain function"
     )
 
 

@@ -77,6 +77,10 @@ class TxObjects:
         return self.count
 
     def __getitem__(self, number: int) -> TxObject:
+        if not isinstance(number, int):
+            raise TypeError(
+                f"objects of {self.store!r} go by whole numbers, not by a {type(number).__name__}"
+            )
         if not -self.count <= number < self.count:
             raise IndexError(f"{self.store!r} has {self.count} objects, and no number {number}")
         return TxObject(self.store, _NUMBER.pack(number % self.count), self.initial)

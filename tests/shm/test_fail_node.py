@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -83,3 +84,20 @@ def test_node_that_is_not_there_is_refused(url: str) -> None:
         fail_node(url, 3)
     with pytest.raises(limpet.PoolNotFound):
         fail_node(url + "2", 0)
+
+
+@pytest.mark.parametrize(
+    ("size", "error"), [(0, limpet.PoolIncomplete), (819_200, limpet.PoolTruncated)]
+)
+def test_pool_whose_node_was_cut_off_opens_without_it(
+    url: str, tmp_path: Path, size: int, error: type[limpet.LimpetError]
+) -> None:
+    """The error said to destroy the pool, all of whose keys another node had."""
+    cut = tmp_path / "pool" / "node.1"
+    (tmp_path / "away").rename(cut)
+    os.truncate(cut, size)
+    with pytest.raises(error, match=f"limpet fail-node {url} 1"):
+        limpet.open(url, timeout_s=0)
+    assert fail_node(url, 1)
+    with limpet.open(url) as pool:
+        assert pool.store("fusee", name="s").get(b"k") == b"v"

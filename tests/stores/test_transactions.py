@@ -890,3 +890,32 @@ def test_a_signal_handler_may_end_one_at_any_moment(pool: limpet.Pool, store: An
     assert min(done, ended) > 100
     assert 2 + done <= int(store.get(b"a")) <= 2 + done + ended
     sound(store)
+
+
+def test_what_would_run_after_the_transaction_is_refused(pool: limpet.Pool) -> None:
+    """The call of an `async def` or a generator returned, and nothing was committed."""
+    store = pool.store(HASH, name="s")
+
+    async def begun(tx: limpet.Transaction) -> None:
+        tx.put(store, b"k", b"v")
+
+    def stepped(tx: limpet.Transaction) -> Any:
+        tx.put(store, b"k", b"v")
+        yield
+
+    for work, name in ((begun, "coroutine"), (stepped, "generator")):
+        with pytest.raises(TypeError, match=f"returned a {name}"):
+            pool.transaction(work)
+    assert b"k" not in store
+
+
+def test_what_takes_part_in_no_transaction_is_named_in_short(pool: limpet.Pool) -> None:
+    mapping = pool.dict("d")
+    mapping["k"] = "v" * 1000
+    with pytest.raises(limpet.ParameterError, match="a SharedDict takes part in no") as caught:
+        pool.transaction(lambda tx: tx.get(mapping, b"k"))
+    assert len(str(caught.value)) < 300
+    with pytest.raises(TypeError, match="make, not int"):
+        pool.transaction(lambda tx: tx.read(5))
+    with pytest.raises(TypeError, match="go by whole numbers, not by a str"):
+        pool.objects("cells", 3)["a"]
