@@ -135,8 +135,8 @@ class Allocator:
         return reference
 
     def has_ready(self, node: int, size: int, count: int) -> bool:
-        """Whether so many objects of `size` bytes, at most SMALL_SIZE, without replicas, are ready
-        on `node`, as far as is known."""
+        """Whether so many objects of `size` bytes, without replicas, are ready on `node`, as far as
+        is known; of objects in runs of pages or in blocks of their own nothing is known."""
         slabs = self.slabs
         for slab in reversed(slabs.of(slabs.kind(node, self.heap.size_class(size), 1))):
             count -= slab.ready_count - slab.kept

@@ -165,8 +165,9 @@ class Routes:
         self.tops = Fences(RUN_MAX)
         self.tops.insert(0, b"")
         self.runs = [Run()]
-        self.siblings = zeroed_words(HINTS_MIN)
-        self.seen = zeroed_words(SEEN_WORDS * HINTS_MIN)
+        # ORDER: `seen` has room for all places that go by the number of siblings.
+        self.siblings = zeroed_words(HINTS_MIN // HINTS_PER_SIBLING)
+        self.seen = zeroed_words(SEEN_WORDS * (HINTS_MIN // HINTS_PER_SIBLING))
         self.hints = zeroed_words(HINTS_MIN)
         self.changing = False
 

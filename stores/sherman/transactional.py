@@ -103,7 +103,7 @@ class Run:
     def sort(self) -> None:
         """Sort the pairs by their keys. If a key is there twice, only its last value stays."""
         if not self.ascends:
-            found = dict(zip(self.keys, self.values, strict=True))
+            found = dict(zip(self.keys, self.values, strict=False))
             self.keys = sorted(found)
             self.values = [found[key] for key in self.keys]
 
@@ -242,8 +242,9 @@ class RtxSherman(InlineStore):
             if last is not None and put <= last:
                 run.ascends = False
             last = put
-            keys.append(put)
+            # ORDER: the value first: an interrupt leaves no key without one.
             values.append(stored)
+            keys.append(put)
         return 0
 
     def _put_run(self, keys: list[bytes], values: list[bytes]) -> int:

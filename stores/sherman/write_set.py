@@ -241,9 +241,11 @@ class WriteSet(Staging):
         count = len(keys) if high is None else bisect_left(keys, high, first)
         room = min(leaves * page.size, (count - first) * (8 + store.key_size + store.value_size))
         likely = (count - first) * (8 + len(keys[first]) + len(values[first])) // page.size
-        self.wanted = 0
-        if likely > LEAVES_LEAST:
-            wanted = min(likely, leaves) + NODES_BESIDE
+        likely = min(likely, leaves)
+        # It is asked for once, as the allocator may know only when it is taken what is ready.
+        wanted, self.wanted = self.wanted, 0
+        if likely > LEAVES_LEAST and not wanted:
+            wanted = likely + NODES_BESIDE
             if not self.commit.allocator.has_ready(leaf.at >> NODE_SHIFT & 0xFF, page.size, wanted):
                 self.wanted = wanted
                 return NO_MEMORY

@@ -282,3 +282,32 @@ def test_processes_put_runs_of_the_same_keys(pools: Any) -> None:
     assert [key for key, _ in found] == keys
     assert all(value[1:] == key and value[:1] in b"123" for key, value in found)
     sound(store)
+
+
+@pytest.mark.parametrize("size", ["2MiB", "4MiB"])
+@pytest.mark.parametrize("node_size", [1024, 2048, 4096, 8192, 32768])
+def test_a_run_ends_whatever_blocks_the_nodes_are_in(pools: Any, size: str, node_size: int) -> None:
+    store = pools(node_size=size).store(
+        KIND, name="test", node_size=node_size, key_size=16, value_size=32
+    )
+    pairs = [(b"%06d" % number, VALUE) for number in range(6000)]
+    store.put_many(pairs[:10])
+    store.put_many(pairs)
+    assert list(store.scan()) == pairs
+    sound(store)
+
+
+def test_a_run_uses_the_last_memory(pools: Any) -> None:
+    store = pools(node_size="2MiB").store(KIND, name="test", **SMALL)
+    pairs = [(b"%06d" % number, VALUE) for number in range(60_000)]
+    with pytest.raises(limpet.StoreFull):
+        store.put_many(pairs)
+    put = list(store.scan())
+    assert put == pairs[: len(put)]
+    more = 0
+    with contextlib.suppress(limpet.StoreFull):
+        for key, value in pairs[len(put) :]:
+            store.put(key, value)
+            more += 1
+    assert more < 64, "several leaves had room"
+    sound(store)
