@@ -229,6 +229,8 @@ class TxTrees(Trees):
     def forget(self) -> None:
         super().forget()
         self.cursor = self.client.ident
+        self.sure = SURE
+        self.entries = EACH * SMOOTHING
 
     def next_vacant(self) -> int:
         """Number of the next object that may be vacant."""
