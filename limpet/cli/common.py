@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import sys
 from importlib import import_module
-from typing import Any
+from typing import Any, Final
 
 import click
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+import limpet
 from limpet.shm.errors import LimpetError, ParameterError
 
 
@@ -40,7 +41,25 @@ class PoolUrl(click.ParamType):
         return value if "://" in value else f"shm://{value}"
 
 
+_ANY_OWNER: Final = "limpet.any_owner"
+
 url_argument = click.argument("url", type=PoolUrl(), metavar="POOL")
+_any_owner_option = click.option(
+    "--any-owner", is_flag=True, expose_value=False, help="Even if another user owns the pool.",
+    callback=lambda ctx, param, value: ctx.meta.update({_ANY_OWNER: value}),
+)  # fmt: skip
+
+
+def pool_argument(command: Any) -> Any:
+    """`url_argument` of a command that opens its pool by `pool_of`, and `--any-owner`."""
+    return url_argument(_any_owner_option(command))
+
+
+def pool_of(url: str) -> limpet.Pool:
+    """The pool that the running command opens."""
+    return limpet.open(url, any_owner=click.get_current_context().meta.get(_ANY_OWNER, False))
+
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Report as JSON on stdout.")
 hex_option = click.option("--hex", "as_hex", is_flag=True, help="Keys and values are hexadecimal.")
 

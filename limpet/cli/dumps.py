@@ -29,7 +29,7 @@ from typing import IO, Any, Final
 import click
 
 import limpet
-from limpet.cli.common import json_option, print_json, print_line, url_argument
+from limpet.cli.common import json_option, pool_argument, pool_of, print_json, print_line
 from limpet.cli.forms import key_bytes, key_form, text_of, value_bytes, value_form
 from limpet.cli.values import RAW, existing, key_named, read, shown, store_option
 from limpet.shm.errors import ParameterError
@@ -49,7 +49,7 @@ DEADLINE_MAX_MS: Final = 1 << 50
 
 
 @click.command()
-@url_argument
+@pool_argument
 @store_option
 @json_option
 def keys(url: str, name: str, as_json: bool) -> None:
@@ -78,7 +78,7 @@ def _counted(store: Any) -> Iterator[bytes]:
 
 
 @click.command()
-@url_argument
+@pool_argument
 @store_option
 @click.option("--decoded", is_flag=True,
               help="Keys and values decoded by the store's codec, as JSON.")  # fmt: skip
@@ -125,7 +125,7 @@ def _fields(store: Any, key: bytes) -> dict[str, Any] | None:
 
 
 @click.command()
-@url_argument
+@pool_argument
 @click.argument("file", type=click.File("r"), default="-")
 @click.option("--store", "name", help="Name of the store.  [default: that of the dump]")
 @click.option("--kind", help="Kind, if the store is to be made.  [default: that of the dump]")
@@ -150,7 +150,7 @@ def load(
     If there are none, the store that was made for them is dropped again.
     """
     lines = enumerate(file, 1)
-    with limpet.open(url) as pool:
+    with pool_of(url) as pool:
         head = _head(lines)
         name = name or head["store"]
         there = {entry["name"]: entry for entry in pool.stores()}.get(name)
@@ -278,7 +278,7 @@ def _terms(entry: dict[str, Any]) -> Terms | None:
 
 
 @click.group("cache")
-@url_argument
+@pool_argument
 @click.argument("name")
 @click.pass_context
 def cache(context: click.Context, url: str, name: str) -> None:
@@ -297,7 +297,7 @@ def _opened(pool: limpet.Pool, url: str, name: str) -> limpet.Cache[Any, Any]:
 @click.pass_obj
 def cache_stats(where: tuple[str, str], as_json: bool) -> None:
     """Show the counts of all processes, living and dead, and the size."""
-    with limpet.open(where[0]) as pool:
+    with pool_of(where[0]) as pool:
         stats = _opened(pool, *where).stats()
     if as_json:
         print_json(stats)
@@ -310,7 +310,7 @@ def cache_stats(where: tuple[str, str], as_json: bool) -> None:
 @click.pass_obj
 def cache_clear(where: tuple[str, str]) -> None:
     """Invalidate all entries, and free their memory."""
-    with limpet.open(where[0]) as pool:
+    with pool_of(where[0]) as pool:
         opened = _opened(pool, *where)
         opened.clear()
         click.echo(f"freed {opened.expire()} entries")
@@ -324,7 +324,7 @@ def cache_get(where: tuple[str, str], key: str) -> None:
 
     Bytes are written as text. Reading a pickle runs the code that its writer put there.
     """
-    with limpet.open(where[0]) as pool:
+    with pool_of(where[0]) as pool:
         opened = _opened(pool, *where)
         data = opened.store.get(key_named(key, opened.codec))
     if data is None:
@@ -341,7 +341,7 @@ def cache_get(where: tuple[str, str], key: str) -> None:
 @click.pass_obj
 def cache_set(where: tuple[str, str], key: str, value: str, ttl: int | None) -> None:
     """Set KEY to VALUE: JSON, or text when it is not; in a cache of bytes, text."""
-    with limpet.open(where[0]) as pool:
+    with pool_of(where[0]) as pool:
         opened = _opened(pool, *where)
         data = value_bytes(read(value, opened.codec.base, False), opened.codec)
         terms = opened.terms(ttl, False, 0, ())

@@ -16,6 +16,8 @@ from limpet.cli.common import (
     console,
     json_option,
     plain,
+    pool_argument,
+    pool_of,
     print_json,
     print_line,
     size_text,
@@ -134,7 +136,7 @@ def ls(url: str | None, as_json: bool) -> None:
 
 
 @click.command()
-@url_argument
+@pool_argument
 @json_option
 def inspect(url: str, as_json: bool) -> None:
     """Show a pool: parameters, nodes, stores, channels, clients, hosts, every byte, last events.
@@ -142,7 +144,7 @@ def inspect(url: str, as_json: bool) -> None:
     The command names a part that cannot be read, because a node is lost or damaged; then the exit
     status is 1.
     """
-    with limpet.open(url) as pool:
+    with pool_of(url) as pool:
         report: dict[str, Any] = {
             "url": pool.url,
             "uuid": pool.uuid.hex(),
@@ -258,7 +260,7 @@ def _clock(time_ns: int) -> str:
 
 
 @click.command()
-@url_argument
+@pool_argument
 @click.option("--interval-ms", type=click.FloatRange(0, min_open=True), default=5.0,
               show_default=True, help="How often to look.")  # fmt: skip
 @click.option("--fence-command", metavar="COMMAND", default="",
@@ -270,7 +272,7 @@ def watch(url: str, interval_ms: float, fence_command: str, as_json: bool) -> No
 
     Clients recover dead clients without it, too; no client depends on this process.
     """
-    with limpet.open(url) as pool:
+    with pool_of(url) as pool:
         click.echo(f"watching {pool.url}; Ctrl-C ends it", err=True)
         try:
             for found in pool.watch(interval_ms / 1000, shlex.split(fence_command)):
@@ -287,7 +289,7 @@ def watch(url: str, interval_ms: float, fence_command: str, as_json: bool) -> No
 
 
 @click.command()
-@url_argument
+@pool_argument
 @json_option
 def hosts(url: str, as_json: bool) -> None:
     """Show which hosts use a pool: their clients, leases and clocks, and the pool's memory.
@@ -298,7 +300,7 @@ def hosts(url: str, as_json: bool) -> None:
     In a pool of several hosts the command takes half a lease, to see which clients renew theirs. A
     clock is shown as its lead over this host's clock.
     """
-    with limpet.open(url) as pool:
+    with pool_of(url) as pool:
         parameters = dataclasses.asdict(pool.parameters)
         report: dict[str, Any] = {
             "url": pool.url, "terms": {name: parameters[name] for name in TERMS},
@@ -348,7 +350,7 @@ def fail_node(url: str, node: int, any_owner: bool, as_json: bool) -> None:
 
 
 @click.command("replace-node")
-@url_argument
+@pool_argument
 @click.argument("node", type=click.IntRange(0))
 @json_option
 def replace_node(url: str, node: int, as_json: bool) -> None:
@@ -357,7 +359,7 @@ def replace_node(url: str, node: int, as_json: bool) -> None:
     Clients go on; those of replicated stores wait until the node is filled. Keys that only this
     node had are gone, and stay an error.
     """
-    with limpet.open(url) as pool:
+    with pool_of(url) as pool:
         done = pool.replace_node(node)
     if as_json:
         print_json(done)

@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 import limpet
-from limpet.cli.common import hex_option, json_or_text, octets, url_argument
+from limpet.cli.common import hex_option, json_or_text, octets, pool_argument, pool_of
 from limpet.cli.forms import form_of, key_bytes, text_of, value_bytes
 from limpet.stores.codecs import Codec
 from limpet.stores.registry import CACHES
@@ -32,7 +32,7 @@ TEXT = "str"
 @contextlib.contextmanager
 def existing(url: str, name: str) -> Iterator[Any]:
     """The store of this name as a mapping, which must be there; also a cache."""
-    with limpet.open(url) as pool:
+    with pool_of(url) as pool:
         kinds = {entry["name"]: entry["kind"] for entry in pool.stores()}
         if name not in kinds:
             raise limpet.StoreError(
@@ -69,7 +69,7 @@ def shown(value: Any) -> str:
 
 
 @click.command()
-@url_argument
+@pool_argument
 @click.argument("key")
 @store_option
 @hex_option
@@ -95,7 +95,7 @@ def get(url: str, key: str, name: str, as_hex: bool) -> None:
 
 
 @click.command()
-@url_argument
+@pool_argument
 @click.argument("key")
 @click.argument("value", default="-")
 @store_option
@@ -106,7 +106,7 @@ def put(
     url: str, key: str, value: str, name: str, kind: str, codec: str | None, as_hex: bool
 ) -> None:
     """Set KEY to VALUE, or to stdin if VALUE is - or missing. Makes the store if needed."""
-    with limpet.open(url) as pool:
+    with pool_of(url) as pool:
         there = {entry["name"]: entry for entry in pool.stores()}.get(name)
         if there is None:
             codec = codec or RAW
@@ -124,7 +124,7 @@ def put(
 
 
 @click.command()
-@url_argument
+@pool_argument
 @click.argument("key")
 @store_option
 @hex_option
@@ -138,19 +138,19 @@ def delete(url: str, key: str, name: str, as_hex: bool) -> None:
 
 
 @click.command()
-@url_argument
+@pool_argument
 @click.argument("old")
 @click.argument("new")
 def rename(url: str, old: str, new: str) -> None:
     """Give the store OLD of POOL the name NEW, in one step, also while other clients use it."""
-    with limpet.open(url) as pool:
+    with pool_of(url) as pool:
         pool.rename(old, new)
 
 
 @click.command()
-@url_argument
+@pool_argument
 @click.argument("name")
 def drop(url: str, name: str) -> None:
     """Give back the store NAME of POOL, with all its memory, also while other clients use it."""
-    with limpet.open(url) as pool:
+    with pool_of(url) as pool:
         pool.drop(name)
