@@ -614,7 +614,7 @@ def test_another_user_of_the_group_opens_a_pool_that_was_made_for_it(pools: Any,
     else:
         assert gather(lambda: other(True)) == ["root's"]
         assert pool.dict("d")["k"] == "theirs"
-        assert gather(command) == ["refused", "found"]
+        assert gather(command) == [["refused", "found"]]
 
 
 def test_open_with_create_makes_a_pool_once(make_url: Any) -> None:
