@@ -88,7 +88,7 @@ def test_one_client_pays_for_what_a_design_adds() -> None:
     assert trees["C", 1].paper.share == 0.92
     assert trees["A", 1].paper == overhead.Paper(0.87)
     assert trees["A", 1].paper_latency == "1.6-2"
-    assert 1.2 < trees["A", 1].times["rTX"] < 2.2
+    assert 1.05 < trees["A", 1].times["rTX"] < 1.3
     (hashed,) = rows("hash", "A", 1, 20, 200).values()
     assert hashed.share["rTX"] == pytest.approx(1, abs=0.005)
     assert hashed.share["DTX"] < 1
