@@ -225,7 +225,8 @@ class BlockTable:
         desired = block_word(SLAB, client, self.heap.page_class, replicas)
         limit = self._limit(coherent, replicas)
         words = self.words(node)[:limit]
-        for block in np.flatnonzero(words == recast(desired, SLAB, 0)).tolist():
+        # From the end of the node on: pages that are left in a block adjoin those of the next one.
+        for block in np.flatnonzero(words == recast(desired, SLAB, 0))[::-1].tolist():
             if self.has_run(node, block, pages) and self.move(
                 node, block, int(words[block]), desired
             ):
