@@ -52,6 +52,8 @@ LEASE_US: Final = 1_000
 RUN_S: Final = 16.0
 """From the start of a run to that of the next: exact in binary, so that all runs are alike."""
 INITIAL: Final = b"initial"
+HOARDED: Final = 5
+"""Values of `VALUE_SIZE` that take more than the block with the values that are there."""
 PAUSES_MAX: Final = 10_000
 """In a run, the survivor pauses no more often than this: for some 600 leases."""
 
@@ -277,9 +279,10 @@ class SimulatedCluster:
     def _use_up(self) -> None:
         """Give the first client an empty block, and take all free blocks for regions."""
         hoarder = self.clients[0].store
-        for name in (b"hoard 0", b"hoard 1"):
+        names = [b"hoard %d" % number for number in range(HOARDED)]
+        for name in names:
             hoarder.put(name, self.value_of(INITIAL))
-        for name in (b"hoard 0", b"hoard 1"):
+        for name in names:
             hoarder.delete(name)
         setup_client = self.setup_client
 
