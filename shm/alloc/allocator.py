@@ -280,7 +280,7 @@ class Allocator:
             if first not in shortages:
                 shortages[first] = Shortage(
                     self.table, self.grace, self.client.ident, node,
-                    self.heap.size_class(first), replicas,
+                    self.heap.size_class(first), replicas, sparing,
                 )  # fmt: skip
             hopeless = 0 if self.reclaim(attempt, shortages[first], needed) else hopeless + 1
             # Twice, since a block may have been on its way from one client to another.
@@ -337,7 +337,7 @@ class Allocator:
             return True
         self._look_for_shortage(node, replicas)
         most = max(counts)
-        while claims := self.claims.pages(node, most, replicas, sparing, runs.borders(most)):
+        while claims := self.claims.pages(node, most, replicas, sparing, runs):
             self._sight_laggard(slabs)
             for block, adopted in claims:
                 slab = Slab(self.heap, node, block, self.heap.page_class, replicas, not adopted)

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from limpet.shm.alloc.heap import Heap
+from limpet.shm.alloc.pages import ALL_PAGES, run_with_more
 from limpet.shm.alloc.reclaim import expel
 from limpet.shm.endpoint.layout import EPOCH, PAGES
 from limpet.shm.endpoint.words import (
@@ -212,31 +213,38 @@ class BlockTable:
         *,
         coherent: bool,
         borders: list[tuple[int, int]],
+        own: dict[int, int],
         most: int,
     ) -> list[tuple[int, bool]]:
         """Blocks that are cut into pages, for a run of `pages`, and whether each was adopted; []:
         there are none.
 
-        A block without an owner that has such a run; or free blocks that make one, as one of
-        `borders` says (`Runs.borders`) or by themselves; at most `most`, the first one nearest to
-        the end of the node. When other clients claim some of them meanwhile, the others are the
+        Blocks without an owner that have such a run, alone or with pages of ours (`own`: ready
+        pages, by block); or free blocks that make one, as one of `borders` says (`Runs.borders`) or
+        by themselves; or all of these together. At most `most` are free ones, the first one nearest
+        to the end of the node. When other clients claim some of them meanwhile, the others are the
         client's all the same, and the run is not complete.
         """
         desired = block_word(SLAB, client, self.heap.page_class, replicas)
         limit = self._limit(coherent, replicas)
         words = self.words(node)[:limit]
-        # From the end of the node on: pages that are left in a block adjoin those of the next one.
-        for block in np.flatnonzero(words == recast(desired, SLAB, 0))[::-1].tolist():
-            if self.has_run(node, block, pages) and self.move(
-                node, block, int(words[block]), desired
-            ):
-                return [(block, True)]
+        orphans = np.flatnonzero(words == recast(desired, SLAB, 0)).tolist()
+        mine = np.zeros(limit, dtype=np.uint64)
+        for block, ready in own.items():
+            mine[block] = ready
+        clear = mine.copy()
+        for block in orphans:
+            clear[block] = self.clear_pages(node, block)
+        adopted = [
+            (block, True)
+            for block in run_with_more(clear, mine, pages)
+            if block not in own and self.move(node, block, int(words[block]), desired)
+        ]
+        if adopted:
+            return adopted
         self.unbacked = False
         while True:
-            if replicas > 1:
-                usable = self.groups.usable(node, replicas, horizon)[:limit]
-            else:
-                usable = self.claimable(words, horizon)
+            usable = self.usable(node, words, horizon, replicas)
             before = self.unbacked
             for first, count in _places(usable, words, -(-pages // PAGES), borders, most):
                 claimed = [
@@ -248,12 +256,30 @@ class BlockTable:
                     return claimed
                 if self.unbacked != before:
                     break  # among those that have pages already
-            else:
-                return []
+            if self.unbacked == before:
+                break
+        if not orphans:
+            return []
+        clear[usable] = ALL_PAGES
+        blocks = [block for block in run_with_more(clear, mine, pages) if block not in own]
+        if sum(usable[block] for block in blocks) > most:
+            return []
+        return [
+            (block, not usable[block])
+            for block in blocks
+            if self._claim_paged(node, block, int(words[block]), desired, horizon)
+        ]
+
+    def usable(self, node: int, words: Words, horizon: int, replicas: int) -> Flags:
+        """Which of the node's first blocks, with these words, are free for objects with so many
+        replicas."""
+        if replicas > 1:
+            return self.groups.usable(node, replicas, horizon)[: len(words)]
+        return self.claimable(words, horizon)
 
     def _claim_paged(self, node: int, block: int, word: int, desired: int, horizon: int) -> bool:
         replicas = replicas_of(desired)
-        if replicas > 1:
+        if replicas > 1 and word >> 60 == FREE:
             size_class, client = class_of(desired), desired & OWNER_MASK
             found = self.groups.claim_slab(
                 node, size_class, replicas, client, horizon, block + 1, [block]
@@ -262,12 +288,9 @@ class BlockTable:
         # ORDER: pages first, as in `claim_slab`.
         return self.back(node, block, word) and self.move(node, block, word, desired)
 
-    def has_run(self, node: int, block: int, pages: int) -> bool:
-        """Whether a block that is cut into pages has `pages` adjacent ones that are not in use."""
-        ready = ~self.used_bits(node, block, self.heap.page_class) & (1 << PAGES) - 1
-        for _ in range(min(pages, PAGES) - 1):
-            ready &= ready >> 1
-        return ready > 0
+    def clear_pages(self, node: int, block: int) -> int:
+        """The pages of a block that are not in use, as one number."""
+        return ~self.used_bits(node, block, self.heap.page_class) & ALL_PAGES
 
     def _limit(self, coherent: bool, replicas: int) -> int:
         """How many of a node's first blocks may be claimed; backups lie behind their primaries."""

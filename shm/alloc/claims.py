@@ -10,6 +10,7 @@ from limpet.shm.errors import NodeFailed
 
 if TYPE_CHECKING:
     from limpet.shm.alloc.blocks import BlockTable
+    from limpet.shm.alloc.slabs import Runs
     from limpet.shm.clients.epoch import Grace
     from limpet.shm.clients.membership import Membership
 
@@ -58,17 +59,18 @@ class Claims:
         return found
 
     def pages(
-        self, node: int, pages: int, replicas: int, sparing: int, borders: list[tuple[int, int]]
+        self, node: int, pages: int, replicas: int, sparing: int, runs: Runs
     ) -> list[tuple[int, bool]]:
-        """Blocks that are cut into pages, for a run of `pages`, as `BlockTable.claim_pages` has it.
-        `sparing`: leave so many free blocks of the node."""
+        """Blocks that are cut into pages, for a run of `pages` with those of `runs`, as
+        `BlockTable.claim_pages` has it. `sparing`: leave so many free blocks of the node."""
         most = self.table.count
         if sparing:
             most = max(self.free_count(node, replicas) - sparing, 0)
-        wanted = (node, pages, self.client.ident, self.grace.horizon(), replicas)
         claim = functools.partial(
-            self.table.claim_pages, *wanted, coherent=self.bounded, borders=borders, most=most
-        )
+            self.table.claim_pages,
+            node, pages, self.client.ident, self.grace.horizon(), replicas,
+            coherent=self.bounded, borders=runs.borders(pages), own=runs.ready_pages(), most=most,
+        )  # fmt: skip
         if replicas == 1:
             return claim()  # also for the client that fills a new node, which is pinned
         found: list[tuple[int, bool]] = self.client.pinned(claim)

@@ -43,6 +43,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from limpet.shm.alloc.pages import ALL_PAGES, run_with_more
 from limpet.shm.endpoint.layout import PRESSURE
 from limpet.shm.endpoint.words import (
     LARGE,
@@ -61,6 +62,7 @@ from limpet.shm.errors import NodeFailed
 
 if TYPE_CHECKING:
     from limpet.shm.alloc.table import Table
+    from limpet.shm.arrays import Words
     from limpet.shm.clients.epoch import Grace
 
 _KIND_AND_OWNER: Final = np.uint64(0xF << 60 | OWNER_MASK)
@@ -80,6 +82,7 @@ class Shortage:
         node: int,
         size_class: int,
         replicas: int = 1,
+        sparing: int = 0,
     ) -> None:
         self.table = table
         self.grace = grace
@@ -88,6 +91,7 @@ class Shortage:
         self.size_class = table.heap.block_class(size_class)
         self.pages = table.heap.runs[size_class]
         self.replicas = replicas
+        self.sparing = sparing
         self.waited = False
         """Whether this client waited for other clients' operations: they may free enough memory."""
         self._seen: dict[tuple[int, int], int] = {}
@@ -101,7 +105,7 @@ class Shortage:
         wanted = empty or roomy
         for (node, block), word in wanted.items():
             unchanged = self._seen.get((node, block)) == word
-            if unchanged and self._take(node, block, word) and not empty:
+            if unchanged and self._take(node, block, word) and not empty and not self.pages:
                 break
         self._seen = wanted
         for node in nodes:
@@ -125,14 +129,9 @@ class Shortage:
         # CRASH(taken): the owner may not know yet; recovery sends the block to limbo.
         return self.table.move(node, block, word, recast(word, TAKEN, self.client))
 
-    def _has_room(self, node: int, block: int, used: int) -> bool:
-        """Whether the object has room in a block of its class, with so many bits that are set."""
-        if self.pages:
-            return self.table.has_run(node, block, self.pages)
-        return used < int(self.table.heap.object_count(self.size_class))
-
     def _hoarded(self, node: int) -> tuple[dict[tuple[int, int], int], dict[tuple[int, int], int]]:
-        """Words of other clients' blocks, by place: empty ones; those with room, roomiest first."""
+        """Words of other clients' blocks, by place: empty ones; those with room, roomiest first, or
+        those of one run of pages."""
         table = self.table
         words = table.words(node)
         kinds, owners = words >> np.uint64(60), words & np.uint64(OWNER_MASK)
@@ -149,11 +148,31 @@ class Shortage:
             elif (
                 size_class == self.size_class
                 and replicas_of(word) == self.replicas
-                and self._has_room(node, block, used)
+                and (self.pages or used < table.heap.object_count(size_class))
             ):
                 room[node, block] = (used, word)
+        if self.pages and room and not empty:
+            run = self._find_run(node, words, [block for _, block in room])
+            room = {place: room[place] for place in room if place[1] in run}
         roomy = sorted(room, key=lambda place: room[place][0])
         return empty, {place: room[place][1] for place in roomy}
+
+    def _find_run(self, node: int, words: Words, others: list[int]) -> range:
+        """The blocks of a run of pages of which some are in those of other clients; the rest in
+        free blocks, and in those that are ours, or on their way to us."""
+        table, heap = self.table, self.table.heap
+        clear = np.zeros(len(words), dtype=np.uint64)
+        kinds = words >> np.uint64(60)
+        for block in np.flatnonzero(np.isin(kinds, (SLAB, TAKEN, LIMBO))).tolist():
+            word = int(words[block])
+            if class_of(word) == heap.page_class and replicas_of(word) == self.replicas:
+                clear[block] = table.clear_pages(node, block)
+        free = table.usable(node, words, self.grace.horizon(), self.replicas)
+        if free.sum() > self.sparing:
+            clear[free] = ALL_PAGES
+        known = clear.copy()
+        known[others] = 0
+        return run_with_more(clear, known, self.pages)
 
 
 def expel(table: Table, node: int, client: int, grace: Grace) -> int:

@@ -158,7 +158,7 @@ class Slabs:
         after = len(slabs)
         if slab.size_class == self.heap.page_class:
             after = sum(each.block < slab.block for each in slabs)
-            self.runs_of(slab.node, slab.replicas).inserted(after)
+            self.runs_of(slab.node, slab.replicas).shift(after, 1)
         slabs.insert(after, slab)
 
     def all(self) -> list[Slab]:
@@ -176,7 +176,10 @@ class Slabs:
     def drop(self, slab: Slab) -> None:
         """Forget a slab, which is not the client's any more."""
         kind = self.kind(slab.node, slab.size_class, slab.replicas)
-        self.kinds[kind].remove(slab)
+        index = self.kinds[kind].index(slab)
+        del self.kinds[kind][index]
+        if slab.size_class == self.heap.page_class:
+            self.runs_of(slab.node, slab.replicas).shift(index, -1)
         if self.current[kind] is slab:
             self.current[kind] = None
 
@@ -261,13 +264,12 @@ class Runs:
             index -= 1
         return -1
 
-    # ---- between operations ---------------------------------------------------------------------
+    def shift(self, index: int, step: int) -> None:
+        """Stay at the same slab when one comes to, or goes from, this index."""
+        if index < self.cursor or (index == self.cursor and step > 0):
+            self.cursor += step
 
-    def inserted(self, index: int) -> None:
-        """A slab comes to this index. Pages that are left in the slab of the cursor are looked at
-        with those of the slab below, which may be the new one."""
-        if index <= self.cursor:
-            self.cursor += 1
+    # ---- between operations ---------------------------------------------------------------------
 
     def clear_aside(self) -> None:
         """Give all ready pages to any request."""
@@ -296,6 +298,13 @@ class Runs:
             self.cursor = cursor
             for slab, aside in zip(self.slabs, before, strict=True):
                 slab.aside = aside
+
+    def ready_pages(self) -> dict[int, int]:
+        """The ready pages of each block."""
+        found = {}
+        for slab in self.slabs:
+            found[slab.block] = slab.ready[0] & ~slab.aside & MASK
+        return found
 
     def borders(self, count: int) -> list[tuple[int, int]]:
         """Runs of blocks that are not ours and make a run of `count` pages together with ready ones

@@ -353,7 +353,7 @@ def test_a_client_stands_still_while_it_claims(pools: Any, replicas: int) -> Non
     pool = roomy(pools, lease_us=20_000)
     objects = put_some(pool, 2)
     seen = set()
-    for step in range(1, 40):
+    for step in range(1, 60):
         pool.fail_node(0)
 
         def live(step: int = step) -> None:

@@ -42,12 +42,17 @@ def paged(pool: limpet.Pool, node: int = 0) -> list[int]:
     ]
 
 
+def size_of(pages: int) -> int:
+    """Bytes of a value that is a run of so many pages, with its key and header."""
+    return BLOCK * pages // 64 - 200
+
+
 def fill(store: Any, size: int) -> list[bytes]:
     """Insert values of that size until there is no memory; their keys."""
     keys: list[bytes] = []
     with contextlib.suppress(limpet.StoreFull):
         while True:
-            store.insert(b"%d" % len(keys), bytes(size))
+            store.insert(b"%d" % len(keys), value(len(keys), size))
             keys.append(b"%d" % len(keys))
     return keys
 
@@ -155,6 +160,37 @@ def test_pages_come_with_a_replaced_node(pools: Any) -> None:
         store.put(b"%d" % number, value(number + 1, size))
     checked(store)
     assert pool.audit()["leaked"] == 0
+
+
+@pytest.mark.parametrize("pages", [22, 46])
+def test_runs_that_are_no_part_of_a_block_leave_no_rest_in_each(pools: Any, pages: int) -> None:
+    pool = pools(nodes=1, node_size="4MiB", block_size=BLOCK)
+    store = pool.store("race", capacity=1024)
+    count = len(fill(store, size_of(pages)))
+    assert count * pages >= 0.9 * 64 * len(paged(pool))
+    checked(store)
+
+
+@pytest.mark.parametrize("pages", [22, 46, 91, 300])
+def test_gaps_that_cross_blocks_of_a_client_that_left_are_used(pools: Any, pages: int) -> None:
+    pool = pools(nodes=1, node_size="4MiB", block_size=BLOCK)
+    store = pool.store("race", capacity=1024)
+    size = size_of(pages)
+
+    def leaver() -> None:
+        with limpet.open(pool.url) as mine:
+            fill(mine.store("race"), size)
+
+    with children([leaver]) as running:
+        assert os.waitstatus_to_exitcode(os.waitpid(running[0][0], 0)[1]) == 0
+    count = len(store)
+    for number in range(0, count, 2):
+        store.delete(b"%d" % number)
+    for number in range(0, count, 2):
+        store.put(b"%d" % number, value(number, size))
+    for number in range(count):
+        assert store.get(b"%d" % number) == value(number, size)
+    checked(store)
 
 
 def test_a_page_that_nothing_links_is_found_and_freed(pools: Any) -> None:
