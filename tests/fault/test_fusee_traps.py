@@ -31,6 +31,7 @@ from kit.mutants.fusee import (
     in_force,
     room_of,
 )
+from kit.mutants.steps import require_caught
 from kit.puppets import Puppet, after, verb_on, verb_on_address
 
 import limpet
@@ -381,7 +382,4 @@ BY_PUPPETS: Final = (
 def test_fusee_mutant_is_caught_step_by_step(
     mutant: Mutant, scenario: Callable[[Any], None], pools: Any
 ) -> None:
-    with in_force(UNCHANGED):
-        scenario(pools)
-    with in_force(mutant), pytest.raises((AssertionError, limpet.StoreCorrupt)):
-        scenario(pools)
+    require_caught(in_force, UNCHANGED, mutant, scenario, pools)

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import pytest
 from kit.mutants.loco import in_force
+from kit.mutants.steps import require_caught
 from kit.mutants.uncompiled import UNCHANGED, Mutant, never, replaced
 
-import limpet
 from limpet.fault.explore.explorer import Exploration, explore
 from limpet.shm.backends.location import SHM_DIR
 from limpet.shm.endpoint.fabric import BUILD
@@ -132,7 +132,4 @@ STEPS: Final = (
 def test_known_bad_updates_of_batches_are_caught(
     mutant: Mutant, scenario: Callable[[Any], None], pools: Any
 ) -> None:
-    with in_force(UNCHANGED):
-        scenario(pools)
-    with in_force(mutant), pytest.raises((AssertionError, limpet.StoreCorrupt)):
-        scenario(pools)
+    require_caught(in_force, UNCHANGED, mutant, scenario, pools)

@@ -25,6 +25,7 @@ from kit.mutants.loco import (
     VALID_IN_CHECKSUM,
     in_force,
 )
+from kit.mutants.steps import require_caught
 from kit.mutants.uncompiled import UNCHANGED, Mutant
 from kit.puppets import Puppet, PuppetEndpoint, PuppetPool, Testbed, verb_on, verb_on_address
 
@@ -269,10 +270,7 @@ Scenario = Callable[[Any], None]
 
 @by_puppets
 def test_loco_mutant_is_caught_step_by_step(mutant: Mutant, scenario: Scenario, pools: Any) -> None:
-    with in_force(UNCHANGED):
-        scenario(pools)
-    with in_force(mutant), pytest.raises((AssertionError, limpet.StoreCorrupt)):
-        scenario(pools)
+    require_caught(in_force, UNCHANGED, mutant, scenario, pools)
 
 
 @by_puppets

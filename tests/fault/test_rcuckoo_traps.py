@@ -33,6 +33,7 @@ from kit.mutants.rcuckoo import (
     in_force,
     places_of_variant,
 )
+from kit.mutants.steps import require_caught
 from kit.mutants.uncompiled import UNCHANGED, Mutant
 from kit.puppets import Where, verb_on, verb_on_address
 
@@ -475,10 +476,7 @@ Scenario = Callable[[Any], None]
 def test_rcuckoo_mutant_is_caught_step_by_step(
     mutant: Mutant, scenario: Scenario, pools: Any
 ) -> None:
-    with in_force(UNCHANGED):
-        scenario(pools)
-    with in_force(mutant), pytest.raises((AssertionError, limpet.StoreCorrupt)):
-        scenario(pools)
+    require_caught(in_force, UNCHANGED, mutant, scenario, pools)
 
 
 @by_puppets

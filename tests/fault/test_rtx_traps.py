@@ -33,6 +33,7 @@ from kit.mutants.rtx import (
     Mutant,
     in_force,
 )
+from kit.mutants.steps import require_caught
 from kit.puppets import after, verb_on_address
 from kit.transactions import LATER, NEW, OLD, Actor, Clients, look_after, put_all
 
@@ -511,10 +512,7 @@ by_puppets = pytest.mark.parametrize(
 
 @by_puppets
 def test_rtx_mutant_is_caught_step_by_step(mutant: Mutant, scenario: Scenario, pools: Any) -> None:
-    with in_force(UNCHANGED):
-        scenario(pools)
-    with in_force(mutant), pytest.raises((AssertionError, limpet.StoreCorrupt)):
-        scenario(pools)
+    require_caught(in_force, UNCHANGED, mutant, scenario, pools)
 
 
 @by_puppets

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import pytest
+from kit.mutants.steps import require_caught
 from kit.mutants.swarm import UNCHANGED, Mutant, in_force
 from kit.mutants.uncompiled import Change, replaced
 from kit.puppets import ShiftedPool, verb_on
 from kit.registers import Scene
 
-import limpet
 from limpet.fault.explore.explorer import Exploration, explore
 from limpet.fault.explore.sim_shrink import kind_of
 from limpet.shm.backends.location import SHM_DIR
@@ -186,10 +186,7 @@ STEPS: Final = (
 def test_known_bad_batches_are_caught_step_by_step(
     mutant: Mutant, scenario: Callable[[Any], None], pools: Any
 ) -> None:
-    with in_force(UNCHANGED):
-        scenario(pools)
-    with in_force(mutant), pytest.raises((AssertionError, limpet.StoreCorrupt)):
-        scenario(pools)
+    require_caught(in_force, UNCHANGED, mutant, scenario, pools)
 
 
 def ends_at_the_first(post_all: Any) -> Any:

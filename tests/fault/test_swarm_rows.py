@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
+from kit.mutants.steps import require_caught
 from kit.mutants.swarm import (
     COPY_IS_REMEMBERED,
     NUMBER_IS_EMPTY,
@@ -231,10 +232,7 @@ SCENES: Final = (
 def test_swarm_mutant_is_caught_step_by_step(
     mutant: Mutant, scenario: Callable[[Any], None], pools: Any
 ) -> None:
-    with in_force(UNCHANGED):
-        scenario(pools)
-    with in_force(mutant), pytest.raises((AssertionError, limpet.StoreCorrupt)):
-        scenario(pools)
+    require_caught(in_force, UNCHANGED, mutant, scenario, pools)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
+from kit.mutants.steps import require_caught
 from kit.mutants.swarm import (
     CLOCK_STARTS_ANEW,
     EXPLORED,
@@ -371,10 +372,7 @@ BY_PUPPETS: Final = (
 def test_swarm_mutant_is_caught_step_by_step(
     mutant: Mutant, scenario: Callable[[Any], None], pools: Any
 ) -> None:
-    with in_force(UNCHANGED):
-        scenario(pools)
-    with in_force(mutant), pytest.raises((AssertionError, limpet.StoreCorrupt)):
-        scenario(pools)
+    require_caught(in_force, UNCHANGED, mutant, scenario, pools)
 
 
 def test_a_get_of_a_value_that_is_nowhere_ends(pools: Any) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import pytest
 from kit.mutants.rtx import UNCHANGED, Mutant, in_force
+from kit.mutants.steps import require_caught
 from kit.mutants.uncompiled import replaced
 from kit.processes import gather
 from kit.stores import sound
@@ -156,10 +157,7 @@ def _put_runs(pools: Any) -> None:
 
 
 def test_a_run_ends_where_its_leaf_ends(pools: Any) -> None:
-    with in_force(UNCHANGED):
-        _put_runs(pools)
-    with in_force(BEYOND_ITS_LEAF), pytest.raises((AssertionError, limpet.StoreCorrupt)):
-        _put_runs(pools)
+    require_caught(in_force, UNCHANGED, BEYOND_ITS_LEAF, _put_runs, pools)
 
 
 # ---- kills ---------------------------------------------------------------------------------------
