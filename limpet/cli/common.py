@@ -51,13 +51,18 @@ _any_owner_option = click.option(
 
 
 def pool_argument(command: Any) -> Any:
-    """`url_argument` of a command that opens its pool by `pool_of`, and `--any-owner`."""
+    """`url_argument` of a command for a pool that is there, and `--any-owner`."""
     return url_argument(_any_owner_option(command))
+
+
+def any_owner() -> bool:
+    """Whether the running command may use a pool of another user."""
+    return bool(click.get_current_context().meta.get(_ANY_OWNER, False))
 
 
 def pool_of(url: str) -> limpet.Pool:
     """The pool that the running command opens."""
-    return limpet.open(url, any_owner=click.get_current_context().meta.get(_ANY_OWNER, False))
+    return limpet.open(url, any_owner=any_owner())
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Report as JSON on stdout.")

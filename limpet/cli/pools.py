@@ -13,6 +13,7 @@ import click
 import limpet
 from limpet.cli.common import (
     PoolUrl,
+    any_owner,
     console,
     json_option,
     plain,
@@ -333,16 +334,15 @@ def _host_rows(hosts: list[dict[str, Any]]) -> Any:
 
 
 @click.command("fail-node")
-@url_argument
+@pool_argument
 @click.argument("node", type=click.IntRange(0))
-@click.option("--any-owner", is_flag=True, help="Even if another user owns the pool.")
 @json_option
-def fail_node(url: str, node: int, any_owner: bool, as_json: bool) -> None:
+def fail_node(url: str, node: int, as_json: bool) -> None:
     """Mark memory node NODE as failed: its device is lost, so the pool cannot be opened with it.
 
     Only the control segment is opened for that. Clients go on without the node.
     """
-    marked = segments.fail_node(url, node, any_owner=any_owner)
+    marked = segments.fail_node(url, node, any_owner=any_owner())
     if as_json:
         print_json({"node": node, "marked": marked})
     else:
@@ -372,15 +372,14 @@ def replace_node(url: str, node: int, as_json: bool) -> None:
 
 
 @click.command()
-@url_argument
-@click.option("--any-owner", is_flag=True, help="Even if another user owns it.")
+@pool_argument
 @json_option
-def destroy(url: str, any_owner: bool, as_json: bool) -> None:
+def destroy(url: str, as_json: bool) -> None:
     """Remove a pool, also a half-created or damaged one.
 
     Processes that have it open go on with the memory that they have mapped.
     """
-    removed = limpet.destroy(url, any_owner=any_owner)
+    removed = limpet.destroy(url, any_owner=any_owner())
     if as_json:
         print_json({"removed": removed})
     else:

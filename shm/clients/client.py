@@ -68,7 +68,7 @@ class Client:
         self.references = array("Q", [0] * CLIENT_JOURNAL_SIZE)
         self.link_addresses = array("Q", [0] * CLIENT_JOURNAL_SIZE)
         self.pairs = array("Q", [0] * 2 * CLIENT_JOURNAL_SIZE)
-        """What is written to several places at once."""
+        """Words that are written to several places at once."""
         self.holds = Holds(self)
         """The objects that it keeps between its operations."""
         self.ident = 0

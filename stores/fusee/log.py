@@ -46,7 +46,7 @@ class LoggedObjects(Objects):
     def __init__(
         self, heap: Any, replicas: int, stamps: Stamps | None = None, in_place: bool = False
     ) -> None:
-        """`in_place`: as of `Objects`. What follows the entry never changes."""
+        """`in_place`: as of `Objects`. The bytes that follow the entry never change."""
         super().__init__(heap, replicas, in_place)
         self.stamps = stamps
         self.stamp = 0

@@ -86,7 +86,7 @@ class Batch:
         """The first place of the client journal that the rows have taken, and how many."""
         self.objects = array("Q", bytes(8 * CLIENT_JOURNAL_SIZE))
         self.links = array("Q", bytes(8 * CLIENT_JOURNAL_SIZE))
-        """What they name: objects, and slots."""
+        """The objects and the slots that they name."""
         self.tickets = array("Q", bytes(8 * ROWS_MAX))
         """The result of the CAS of the slot, after `wait`."""
         self.references = array("Q", bytes(8 * ROWS_MAX))

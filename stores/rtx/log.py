@@ -183,7 +183,7 @@ class Log(EntryLog):
         self.named_late()
 
     def named_late(self) -> None:
-        """What is in the client journal behind the log is named by it."""
+        """The log names the objects that are in the client journal behind it."""
         # CRASH(noted): all is in the log, and in the client journal; recovery frees it.
         self.client.drop_from(1)
         self.late = True
@@ -265,7 +265,7 @@ class Log(EntryLog):
         return self.decided
 
     def give_up(self) -> None:
-        """What `use` has collected is not taken into use: the transaction is aborted."""
+        """The transaction is aborted: the objects that were collected for `use` stay free."""
         self.left = 0
 
     def free(self, reference: int) -> None:

@@ -51,7 +51,7 @@ MODULE: Final = "loco/batch_updates"
 
 
 def intent_is_not_looked_at(self: Any, row: int) -> bool:
-    """What the last holder of a lock has left is written over."""
+    """An update writes over the intent that the last holder of the lock has left."""
     entries = self.entries[row]
     self.intents[row] = self.endpoint.result(self.intents[row])
     return bool(
