@@ -467,6 +467,7 @@ class PoolCore:
     ) -> Iterator[dict[str, Any]]:
         """Notice dead clients within `interval_s` and recover them; yields each recovery.
 
+        Goes on until the pool is destroyed; that raises PoolNotFound within a second.
         `fence_command`: how to switch off a host whose lease is over, in a pool with
         `fence="command"`; it is called with name, machine and boot of the host (docs/hosts.md).
         """

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
@@ -41,6 +42,16 @@ class PoolUrl(click.ParamType):
 
 
 url_argument = click.argument("url", type=PoolUrl(), metavar="POOL")
+
+
+def pool_argument(command: Callable[..., Any]) -> Callable[..., Any]:
+    """`url` and `any_owner`: the argument and the option of each command that uses a pool."""
+    any_owner = click.option(
+        "--any-owner", is_flag=True, help="Even if another user owns the pool."
+    )
+    return url_argument(any_owner(command))
+
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Report as JSON on stdout.")
 hex_option = click.option("--hex", "as_hex", is_flag=True, help="Keys and values are hexadecimal.")
 

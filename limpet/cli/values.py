@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 import limpet
-from limpet.cli.common import hex_option, json_or_text, octets, url_argument
+from limpet.cli.common import hex_option, json_or_text, octets, pool_argument
 from limpet.cli.forms import form_of, key_bytes, text_of, value_bytes
 from limpet.stores.codecs import Codec
 from limpet.stores.registry import CACHES
@@ -25,14 +25,16 @@ store_option = click.option("--store", "name", default="default", show_default=T
                             help="Name of the store.")  # fmt: skip
 RAW = "bytes"
 """The codec of a store of bytes."""
+KIND = "race"
+"""The kind of a store that `put` makes, unless another one is asked for."""
 TEXT = "str"
 """The codec of a store of text."""
 
 
 @contextlib.contextmanager
-def existing(url: str, name: str) -> Iterator[Any]:
+def existing(url: str, name: str, any_owner: bool) -> Iterator[Any]:
     """The store of this name as a mapping, which must be there; also a cache."""
-    with limpet.open(url) as pool:
+    with limpet.open(url, any_owner=any_owner) as pool:
         kinds = {entry["name"]: entry["kind"] for entry in pool.stores()}
         if name not in kinds:
             raise limpet.StoreError(
@@ -42,6 +44,17 @@ def existing(url: str, name: str) -> Iterator[Any]:
             yield pool.cache(name)
         else:
             yield pool.dict(name, store=kinds[name])
+
+
+@contextlib.contextmanager
+def dropped_if_empty(pool: limpet.Pool, name: str, store: Any, is_new: bool) -> Iterator[Any]:
+    """A store, which is dropped after an error if it was made for this and nothing is in it."""
+    try:
+        yield store
+    except BaseException:
+        if is_new and next(iter(store), None) is None:
+            pool.drop(name)
+        raise
 
 
 def read(text: str, codec: str, as_hex: bool) -> Any:
@@ -69,18 +82,18 @@ def shown(value: Any) -> str:
 
 
 @click.command()
-@url_argument
+@pool_argument
 @click.argument("key")
 @store_option
 @hex_option
-def get(url: str, key: str, name: str, as_hex: bool) -> None:
+def get(url: str, any_owner: bool, key: str, name: str, as_hex: bool) -> None:
     """Write the value of KEY to stdout. Exit status 1 without one.
 
     Bytes are written as they are, or in hexadecimal; decoded values as JSON, or as Python shows
     them. Reading a pickle runs the code that its writer put there. KEY is as `limpet keys` shows
     it; after -- if it begins with -.
     """
-    with existing(url, name) as mapping:
+    with existing(url, name, any_owner) as mapping:
         codec = mapping.codec
         data = mapping.store.get(key_named(key, codec, as_hex))
     if data is None:
@@ -95,23 +108,37 @@ def get(url: str, key: str, name: str, as_hex: bool) -> None:
 
 
 @click.command()
-@url_argument
+@pool_argument
 @click.argument("key")
 @click.argument("value", default="-")
 @store_option
-@click.option("--kind", default="race", show_default=True, help="Kind, if the store is to be made.")
+@click.option("--kind", help="Kind, if the store is to be made.  [default: race]")
 @click.option("--codec", help="Codec, if the store is to be made.  [default: bytes]")
 @hex_option
 def put(
-    url: str, key: str, value: str, name: str, kind: str, codec: str | None, as_hex: bool
+    url: str,
+    any_owner: bool,
+    key: str,
+    value: str,
+    name: str,
+    kind: str | None,
+    codec: str | None,
+    as_hex: bool,
 ) -> None:
-    """Set KEY to VALUE, or to stdin if VALUE is - or missing. Makes the store if needed."""
-    with limpet.open(url) as pool:
+    """Set KEY to VALUE, or to stdin if VALUE is - or missing. Makes the store if needed.
+
+    A store that is there has to be of the --kind and --codec that are given. No store is made for
+    a key or a value that it cannot take.
+    """
+    with limpet.open(url, any_owner=any_owner) as pool:
         there = {entry["name"]: entry for entry in pool.stores()}.get(name)
-        if there is None:
-            codec = codec or RAW
-        mapping = pool.dict(name, store=there["kind"] if there else kind, codec=codec)
-        base = mapping.codec.base
+
+        def opened(codec: str | None) -> Any:
+            return pool.dict(name, store=kind or (there["kind"] if there else KIND), codec=codec)
+
+        mapping = opened(codec) if there else None
+        used = Codec.named(codec or RAW) if mapping is None else mapping.codec
+        base = used.base
         given: Any
         if value != "-":
             given = read(value, base, as_hex)
@@ -119,18 +146,22 @@ def put(
             given = sys.stdin.buffer.read()
         else:
             given = read(sys.stdin.buffer.read().decode(errors="replace"), base, as_hex)
-        data = value_bytes(given, mapping.codec)
-        mapping.store.put(key_named(key, mapping.codec, as_hex), data)
+        pair = key_named(key, used, as_hex), value_bytes(given, used)
+        is_new = mapping is None
+        if mapping is None:
+            mapping = opened(used.name)
+        with dropped_if_empty(pool, name, mapping.store, is_new) as store:
+            store.put(*pair)
 
 
 @click.command()
-@url_argument
+@pool_argument
 @click.argument("key")
 @store_option
 @hex_option
-def delete(url: str, key: str, name: str, as_hex: bool) -> None:
+def delete(url: str, any_owner: bool, key: str, name: str, as_hex: bool) -> None:
     """Delete KEY; exit status 1 if it is not there."""
-    with existing(url, name) as mapping:
+    with existing(url, name, any_owner) as mapping:
         try:
             mapping.store.delete(key_named(key, mapping.codec, as_hex))
         except KeyError as error:
@@ -138,19 +169,19 @@ def delete(url: str, key: str, name: str, as_hex: bool) -> None:
 
 
 @click.command()
-@url_argument
+@pool_argument
 @click.argument("old")
 @click.argument("new")
-def rename(url: str, old: str, new: str) -> None:
+def rename(url: str, any_owner: bool, old: str, new: str) -> None:
     """Give the store OLD of POOL the name NEW, in one step, also while other clients use it."""
-    with limpet.open(url) as pool:
+    with limpet.open(url, any_owner=any_owner) as pool:
         pool.rename(old, new)
 
 
 @click.command()
-@url_argument
+@pool_argument
 @click.argument("name")
-def drop(url: str, name: str) -> None:
+def drop(url: str, any_owner: bool, name: str) -> None:
     """Give back the store NAME of POOL, with all its memory, also while other clients use it."""
-    with limpet.open(url) as pool:
+    with limpet.open(url, any_owner=any_owner) as pool:
         pool.drop(name)
