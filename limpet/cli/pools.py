@@ -38,7 +38,7 @@ TERMS = ("multi_host", "lease_us", "fence", "coherent", "coherent_bytes", "durab
 @click.option("--node-size", help="Size of a node.  [default: 64MiB, on dax all of a device]")
 @click.option("--block-size", help="Size of a coarse block.  [default: 1/256 of a node]")
 @click.option("--clients", type=int, default=PoolParameters.clients, show_default=True,
-              help="Processes that can be clients at one time.")  # fmt: skip
+              help="Slots for clients, of which one is kept for recovery.")  # fmt: skip
 @click.option("--lease-ms", type=float, default=PoolParameters.lease_us / 1000, show_default=True,
               help="How long a client that others wait for may stand still.")  # fmt: skip
 @click.option("--fence", type=click.Choice(FENCE_POLICIES), default=PoolParameters.fence,

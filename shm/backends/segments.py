@@ -76,8 +76,6 @@ def create_segments(
 ) -> tuple[list[nodes.MemoryNode], bytes, PoolParameters]:
     """Make the segments of a pool, those of its memory nodes first; its uuid and parameters."""
     location = nodes.parse_url(nodes.full_url(url))
-    if warning := location.warning():
-        log.warning("%s: %s", location, warning)
     known = set(PoolParameters.__dataclass_fields__) - {"nodes", "node_size"}
     if unknown := set(given) - known:
         raise ParameterError(
@@ -106,8 +104,8 @@ def create_segments(
     uuid = uuids.uuid4().bytes
     layout = NodeLayout.of(parameters)
     whole = plan.control_size + plan.nodes * plan.node_size
-    if warning := nodes.warn_if_larger(location, whole):
-        log.warning("%s: %s", location, warning)
+    # Room is looked at before the pool takes some.
+    warnings = nodes.warn_if_larger(location, whole), location.warning()
     made: list[nodes.MemoryNode] = []
     try:
         options = dataclasses.replace(options, durable=parameters.durable)
@@ -121,6 +119,8 @@ def create_segments(
         for segment in reversed(made):
             nodes.discard(segment)
         raise
+    for warning in filter(None, warnings):
+        log.warning("%s: %s", location, warning)
     return [*made[1:], control], uuid, parameters
 
 
