@@ -45,7 +45,7 @@ def latency_ns(latency: str | int) -> int:
 _UNITS: Final = {
     "": 1, "b": 1,
     "k": 10**3, "kb": 10**3, "m": 10**6, "mb": 10**6, "g": 10**9, "gb": 10**9,
-    "kib": KIB, "mib": MIB, "gib": GIB,
+    "t": 10**12, "tb": 10**12, "kib": KIB, "mib": MIB, "gib": GIB, "tib": 1 << 40,
 }  # fmt: skip
 
 

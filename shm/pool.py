@@ -53,6 +53,7 @@ from limpet.shm.errors import (
     ClientError,
     CoherenceError,
     ParameterError,
+    PoolClosed,
     PoolCorrupt,
     PoolExists,
     PoolIncomplete,
@@ -330,7 +331,10 @@ class PoolCore:
             self.membership.join()
 
     def _rejoin(self) -> None:
-        """Join as a new client; called in a forked child before its first operation."""
+        """Join as a new client; called in a forked child before its first operation, and of a
+        handle that has no client. PoolClosed: it was closed."""
+        if self.closed and self._adopted == os.getpid():
+            raise PoolClosed(f"{self.url}: this handle was closed; open the pool again")
         with descriptors_needed(self.url):
             uninterrupted(self._rejoin_once)
 

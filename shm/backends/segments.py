@@ -83,7 +83,7 @@ def create_segments(
             f"it has {', '.join(sorted(known))}"
         )
     size = None if node_size is None else parse_size(node_size)
-    if size is not None and isinstance(node_size, str):
+    if size is not None and size > PAGE and isinstance(node_size, str):
         size -= size % PAGE  # "1GB" is not a whole number of pages
     for name in ("block_size", "coherent_bytes"):
         if name in given:
