@@ -1,4 +1,7 @@
-"""Every error that limpet raises on purpose descends from `LimpetError`.
+"""limpet's own errors, which descend from `LimpetError`.
+
+Calls with an interface of Python's raise Python's errors, too: KeyError, TypeError, ValueError,
+IndexError, RuntimeError, queue.Empty and queue.Full (docs/operations.md).
 
 A lost race inside a protocol is a return value, never one of these.
 """

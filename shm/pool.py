@@ -458,8 +458,9 @@ class PoolCore:
     def recover(self) -> dict[str, Any]:
         """Recover every dead client now, and clean up after dead creators of regions.
 
-        Returns `clients`, the ids of those recovered, how many `objects` and `blocks` were given
-        back, and how many `stores` were dropped that a dead client was dropping.
+        Returns `clients`, the ids of those recovered by this call (other clients may have recovered
+        some before: `events` has all), how many `objects` and `blocks` were given back, and how
+        many `stores` were dropped that a dead client was dropping.
         """
         return self.exclusively(self._recover)  # type: ignore[no-any-return]
 
