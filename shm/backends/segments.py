@@ -178,11 +178,16 @@ def open_segments(
                     generation=generation_of(word),
                 )
             except PoolNotFound as error:
-                raise PoolIncomplete(
-                    f"{url}: {error}. {_if_lost(url, index)}. Otherwise destroy the pool"
-                ) from error
-            except (PoolIncomplete, PoolTruncated, PoolCorrupt) as error:
-                raise type(error)(f"{error}. {_if_lost(url, index)}") from error
+                raise PoolIncomplete(_if_lost(url, index, f"{url}: {error}")) from error
+            except PoolIncomplete as error:
+                why = (
+                    f"{location.segment(index)} has no superblock, though its pool was complete: "
+                    "it was cut off, or the pool is being destroyed"
+                )
+                raise PoolIncomplete(_if_lost(url, index, why)) from error
+            except (PoolTruncated, PoolCorrupt) as error:
+                why = str(error).removesuffix("; destroy the pool")
+                raise type(error)(_if_lost(url, index, why)) from error
             opened.append(segment)
             if found.parameters != parameters:
                 raise PoolCorrupt(f"{segment.name}: other parameters than the control segment's")
@@ -193,10 +198,11 @@ def open_segments(
     return [*opened[1:], control], parameters, block.uuid
 
 
-def _if_lost(url: str, node: int) -> str:
+def _if_lost(url: str, node: int, why: str) -> str:
+    """The message for a pool of which a memory node cannot be used."""
     return (
-        f"If the memory node is lost, `limpet fail-node {url} {node}` marks it as failed; then the "
-        "pool opens without it, and stores with replicas go on"
+        f"{why}. If the memory node is lost, `limpet fail-node {url} {node}` marks it as failed; "
+        "then the pool opens without it, and stores with replicas go on. Otherwise destroy the pool"
     )
 
 
