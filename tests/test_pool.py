@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from kit.processes import children, gather
 
 import limpet
+from limpet.__main__ import main
 from limpet.shm.backends.posix import PosixShm
 
 PURE = limpet.build == "pure"
@@ -597,12 +599,23 @@ def test_another_user_of_the_group_opens_a_pool_that_was_made_for_it(pools: Any,
         except limpet.PoolPermission:
             return "refused"
 
+    def command() -> list[str]:
+        os.setgroups([])
+        os.setgid(group)
+        os.setuid(theirs)
+        runs = [
+            CliRunner().invoke(main, ["inspect", pool.url, *more]) for more in ([], ["--any-owner"])
+        ]
+        assert "--any-owner" in runs[0].output
+        return ["refused" if run.exit_code == 1 else "found" for run in runs]
+
     assert gather(lambda: other(False)) == ["refused"]
     if mode == 0o600:
         assert gather(lambda: other(True)) == ["refused"]
     else:
         assert gather(lambda: other(True)) == ["root's"]
         assert pool.dict("d")["k"] == "theirs"
+        assert gather(command) == [["refused", "found"]]
 
 
 def test_the_creator_of_a_pool_is_warned_once_it_is_made(

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
 from importlib import import_module
-from typing import Any
+from typing import Any, Final
 
 import click
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+import limpet
 from limpet.shm.errors import LimpetError, ParameterError
 
 
@@ -41,15 +41,28 @@ class PoolUrl(click.ParamType):
         return value if "://" in value else f"shm://{value}"
 
 
+_ANY_OWNER: Final = "limpet.any_owner"
+
 url_argument = click.argument("url", type=PoolUrl(), metavar="POOL")
+_any_owner_option = click.option(
+    "--any-owner", is_flag=True, expose_value=False, help="Even if another user owns the pool.",
+    callback=lambda ctx, param, value: ctx.meta.update({_ANY_OWNER: value}),
+)  # fmt: skip
 
 
-def pool_argument(command: Callable[..., Any]) -> Callable[..., Any]:
-    """`url` and `any_owner`: the argument and the option of each command that uses a pool."""
-    any_owner = click.option(
-        "--any-owner", is_flag=True, help="Even if another user owns the pool."
-    )
-    return url_argument(any_owner(command))
+def pool_argument(command: Any) -> Any:
+    """`url_argument` of a command that uses a pool, by `pool_of`, and `--any-owner`."""
+    return url_argument(_any_owner_option(command))
+
+
+def any_owner() -> bool:
+    """Whether the running command may use a pool that another user owns."""
+    return bool(click.get_current_context().meta.get(_ANY_OWNER))
+
+
+def pool_of(url: str) -> limpet.Pool:
+    """The pool that the running command opens."""
+    return limpet.open(url, any_owner=any_owner())
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Report as JSON on stdout.")

@@ -30,7 +30,7 @@ from typing import IO, Any, Final, NamedTuple
 import click
 
 import limpet
-from limpet.cli.common import json_option, pool_argument, print_json, print_line
+from limpet.cli.common import json_option, pool_argument, pool_of, print_json, print_line
 from limpet.cli.forms import key_bytes, key_form, text_of, value_bytes, value_form
 from limpet.cli.values import RAW, dropped_if_empty, existing, key_named, read, shown, store_option
 from limpet.shm.errors import ParameterError
@@ -53,13 +53,13 @@ DEADLINE_MAX_MS: Final = 1 << 50
 @pool_argument
 @store_option
 @json_option
-def keys(url: str, any_owner: bool, name: str, as_json: bool) -> None:
+def keys(url: str, name: str, as_json: bool) -> None:
     """Write the keys of a store to stdout, one a line, as `limpet get` takes them.
 
     Keys of a store of bytes are in hexadecimal, for `get --hex`. Of a mapping they are text, or
     JSON where text would be read as something else, or is not printable. With --json all are JSON.
     """
-    with existing(url, name, any_owner) as mapping:
+    with existing(url, name) as mapping:
         for key in _counted(mapping.store):
             if mapping.codec.base == RAW:
                 click.echo(json.dumps(key.hex()) if as_json else key.hex())
@@ -83,13 +83,13 @@ def _counted(store: Any) -> Iterator[bytes]:
 @store_option
 @click.option("--decoded", is_flag=True,
               help="Keys and values decoded by the store's codec, as JSON.")  # fmt: skip
-def dump(url: str, any_owner: bool, name: str, decoded: bool) -> None:
+def dump(url: str, name: str, decoded: bool) -> None:
     """Write all entries of a store to stdout, as JSON Lines that `limpet load` reads.
 
     The pool may be in use: each entry is read at one moment, but not all at the same one. Of a
     cache, the entries that count are written, with their deadlines and tags.
     """
-    with existing(url, name, any_owner) as mapping:
+    with existing(url, name) as mapping:
         store, codec = mapping.store, mapping.codec
         head = {"limpet": FORMAT, "store": name, "kind": store.kind, "codec": codec.name}
         if store.kind in CACHES:
@@ -136,7 +136,6 @@ def _fields(store: Any, key: bytes) -> dict[str, Any] | None:
 @json_option
 def load(
     url: str,
-    any_owner: bool,
     file: IO[str],
     name: str | None,
     kind: str | None,
@@ -152,7 +151,7 @@ def load(
     If there are none, the store that was made for them is dropped again.
     """
     lines = enumerate(file, 1)
-    with limpet.open(url, any_owner=any_owner) as pool:
+    with pool_of(url) as pool:
         head = _head(lines)
         name = name or head["store"]
         there = {entry["name"]: entry for entry in pool.stores()}.get(name)
@@ -279,23 +278,22 @@ def _terms(entry: dict[str, Any]) -> Terms | None:
 @pool_argument
 @click.argument("name")
 @click.pass_context
-def cache(context: click.Context, url: str, any_owner: bool, name: str) -> None:
+def cache(context: click.Context, url: str, name: str) -> None:
     """Look at the cache NAME of POOL: its counts, and single entries."""
-    context.obj = Where(url, any_owner, name)
+    context.obj = Where(url, name)
 
 
 class Where(NamedTuple):
     """The cache that a command is about."""
 
     url: str
-    any_owner: bool
     name: str
 
 
 @contextlib.contextmanager
 def _opened(where: Where) -> Iterator[limpet.Cache[Any, Any]]:
-    url, any_owner, name = where
-    with limpet.open(url, any_owner=any_owner) as pool:
+    url, name = where
+    with pool_of(url) as pool:
         if not any(one["name"] == name and one["kind"] in CACHES for one in pool.stores()):
             raise limpet.StoreError(
                 f"{url} has no cache {name!r}; `limpet inspect` lists the stores"

@@ -13,10 +13,12 @@ import click
 import limpet
 from limpet.cli.common import (
     PoolUrl,
+    any_owner,
     console,
     json_option,
     plain,
     pool_argument,
+    pool_of,
     print_json,
     print_line,
     size_text,
@@ -141,13 +143,13 @@ def ls(url: str | None, as_json: bool) -> None:
 @click.command()
 @pool_argument
 @json_option
-def inspect(url: str, any_owner: bool, as_json: bool) -> None:
+def inspect(url: str, as_json: bool) -> None:
     """Show a pool: parameters, nodes, stores, channels, clients, hosts, every byte, last events.
 
     The command names a part that cannot be read, because a node is lost or damaged; then the exit
     status is 1.
     """
-    with limpet.open(url, any_owner=any_owner) as pool:
+    with pool_of(url) as pool:
         report: dict[str, Any] = {
             "url": pool.url,
             "uuid": pool.uuid.hex(),
@@ -270,13 +272,13 @@ def _clock(time_ns: int) -> str:
               help="Switches off a host whose lease is over; called with name, machine and boot of "
               "the host. Its exit status 0 says that the host is off.")  # fmt: skip
 @json_option
-def watch(url: str, any_owner: bool, interval_ms: float, fence_command: str, as_json: bool) -> None:
+def watch(url: str, interval_ms: float, fence_command: str, as_json: bool) -> None:
     """Recover dead clients promptly, and print a line each time. Ctrl-C ends it.
 
     When the pool is destroyed, the command says so and ends with exit status 1.
     Clients recover dead clients without it, too; no client depends on this process.
     """
-    with limpet.open(url, any_owner=any_owner) as pool:
+    with pool_of(url) as pool:
         click.echo(f"watching {pool.url}; Ctrl-C ends it", err=True)
         try:
             for found in pool.watch(interval_ms / 1000, shlex.split(fence_command)):
@@ -295,7 +297,7 @@ def watch(url: str, any_owner: bool, interval_ms: float, fence_command: str, as_
 @click.command()
 @pool_argument
 @json_option
-def hosts(url: str, any_owner: bool, as_json: bool) -> None:
+def hosts(url: str, as_json: bool) -> None:
     """Show which hosts use a pool: their clients, leases and clocks, and the pool's memory.
 
     Before them, what the hosts have agreed on (lease, fence, coherence, durability), and since when
@@ -304,7 +306,7 @@ def hosts(url: str, any_owner: bool, as_json: bool) -> None:
     In a pool of several hosts the command takes half a lease, to see which clients renew theirs. A
     clock is shown as its lead over this host's clock.
     """
-    with limpet.open(url, any_owner=any_owner) as pool:
+    with pool_of(url) as pool:
         parameters = dataclasses.asdict(pool.parameters)
         report: dict[str, Any] = {
             "url": pool.url, "terms": {name: parameters[name] for name in TERMS},
@@ -340,12 +342,12 @@ def _host_rows(hosts: list[dict[str, Any]]) -> Any:
 @pool_argument
 @click.argument("node", type=click.IntRange(0))
 @json_option
-def fail_node(url: str, any_owner: bool, node: int, as_json: bool) -> None:
+def fail_node(url: str, node: int, as_json: bool) -> None:
     """Mark memory node NODE as failed: its device is lost, so the pool cannot be opened with it.
 
     Only the control segment is opened for that. Clients go on without the node.
     """
-    marked = segments.fail_node(url, node, any_owner=any_owner)
+    marked = segments.fail_node(url, node, any_owner=any_owner())
     if as_json:
         print_json({"node": node, "marked": marked})
     else:
@@ -356,13 +358,13 @@ def fail_node(url: str, any_owner: bool, node: int, as_json: bool) -> None:
 @pool_argument
 @click.argument("node", type=click.IntRange(0))
 @json_option
-def replace_node(url: str, any_owner: bool, node: int, as_json: bool) -> None:
+def replace_node(url: str, node: int, as_json: bool) -> None:
     """Give memory node NODE, which is lost, new memory, and fill it from the nodes that are left.
 
     Clients go on; those of replicated stores wait until the node is filled. Keys that only this
     node had are gone, and stay an error.
     """
-    with limpet.open(url, any_owner=any_owner) as pool:
+    with pool_of(url) as pool:
         done = pool.replace_node(node)
     if as_json:
         print_json(done)
@@ -377,12 +379,12 @@ def replace_node(url: str, any_owner: bool, node: int, as_json: bool) -> None:
 @click.command()
 @pool_argument
 @json_option
-def destroy(url: str, any_owner: bool, as_json: bool) -> None:
+def destroy(url: str, as_json: bool) -> None:
     """Remove a pool, also a half-created or damaged one.
 
     Processes that have it open go on with the memory that they have mapped.
     """
-    removed = limpet.destroy(url, any_owner=any_owner)
+    removed = limpet.destroy(url, any_owner=any_owner())
     if as_json:
         print_json({"removed": removed})
     else:

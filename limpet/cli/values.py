@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 import limpet
-from limpet.cli.common import hex_option, json_or_text, octets, pool_argument
+from limpet.cli.common import hex_option, json_or_text, octets, pool_argument, pool_of
 from limpet.cli.forms import form_of, key_bytes, text_of, value_bytes
 from limpet.stores.codecs import Codec
 from limpet.stores.registry import CACHES
@@ -32,9 +32,9 @@ TEXT = "str"
 
 
 @contextlib.contextmanager
-def existing(url: str, name: str, any_owner: bool) -> Iterator[Any]:
+def existing(url: str, name: str) -> Iterator[Any]:
     """The store of this name as a mapping, which must be there; also a cache."""
-    with limpet.open(url, any_owner=any_owner) as pool:
+    with pool_of(url) as pool:
         kinds = {entry["name"]: entry["kind"] for entry in pool.stores()}
         if name not in kinds:
             raise limpet.StoreError(
@@ -86,14 +86,14 @@ def shown(value: Any) -> str:
 @click.argument("key")
 @store_option
 @hex_option
-def get(url: str, any_owner: bool, key: str, name: str, as_hex: bool) -> None:
+def get(url: str, key: str, name: str, as_hex: bool) -> None:
     """Write the value of KEY to stdout. Exit status 1 without one.
 
     Bytes are written as they are, or in hexadecimal; decoded values as JSON, or as Python shows
     them. Reading a pickle runs the code that its writer put there. KEY is as `limpet keys` shows
     it; after -- if it begins with -.
     """
-    with existing(url, name, any_owner) as mapping:
+    with existing(url, name) as mapping:
         codec = mapping.codec
         data = mapping.store.get(key_named(key, codec, as_hex))
     if data is None:
@@ -117,7 +117,6 @@ def get(url: str, any_owner: bool, key: str, name: str, as_hex: bool) -> None:
 @hex_option
 def put(
     url: str,
-    any_owner: bool,
     key: str,
     value: str,
     name: str,
@@ -130,7 +129,7 @@ def put(
     A store that is there has to be of the --kind and --codec that are given. No store is made for
     a key or a value that it cannot take.
     """
-    with limpet.open(url, any_owner=any_owner) as pool:
+    with pool_of(url) as pool:
         there = {entry["name"]: entry for entry in pool.stores()}.get(name)
 
         def opened(codec: str | None) -> Any:
@@ -159,9 +158,9 @@ def put(
 @click.argument("key")
 @store_option
 @hex_option
-def delete(url: str, any_owner: bool, key: str, name: str, as_hex: bool) -> None:
+def delete(url: str, key: str, name: str, as_hex: bool) -> None:
     """Delete KEY; exit status 1 if it is not there."""
-    with existing(url, name, any_owner) as mapping:
+    with existing(url, name) as mapping:
         try:
             mapping.store.delete(key_named(key, mapping.codec, as_hex))
         except KeyError as error:
@@ -172,16 +171,16 @@ def delete(url: str, any_owner: bool, key: str, name: str, as_hex: bool) -> None
 @pool_argument
 @click.argument("old")
 @click.argument("new")
-def rename(url: str, any_owner: bool, old: str, new: str) -> None:
+def rename(url: str, old: str, new: str) -> None:
     """Give the store OLD of POOL the name NEW, in one step, also while other clients use it."""
-    with limpet.open(url, any_owner=any_owner) as pool:
+    with pool_of(url) as pool:
         pool.rename(old, new)
 
 
 @click.command()
 @pool_argument
 @click.argument("name")
-def drop(url: str, any_owner: bool, name: str) -> None:
+def drop(url: str, name: str) -> None:
     """Give back the store NAME of POOL, with all its memory, also while other clients use it."""
-    with limpet.open(url, any_owner=any_owner) as pool:
+    with pool_of(url) as pool:
         pool.drop(name)

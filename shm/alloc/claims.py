@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 from limpet.shm.endpoint.words import LARGE, LARGE_CLASS, SLAB, block_word
@@ -64,13 +65,13 @@ class Claims:
         most = self.table.count
         if sparing:
             most = max(self.free_count(node, replicas) - sparing, 0)
-        horizon = self.grace.horizon()
-        found: list[tuple[int, bool]] = self.client.pinned(
-            lambda: self.table.claim_pages(
-                node, pages, self.client.ident, horizon, replicas,
-                coherent=self.bounded, borders=borders, most=most,
-            )
-        )  # fmt: skip
+        wanted = (node, pages, self.client.ident, self.grace.horizon(), replicas)
+        claim = functools.partial(
+            self.table.claim_pages, *wanted, coherent=self.bounded, borders=borders, most=most
+        )
+        if replicas == 1:
+            return claim()  # also for the client that fills a new node, which is pinned
+        found: list[tuple[int, bool]] = self.client.pinned(claim)
         return found
 
     def span(self, node: int, blocks: int, replicas: int, sparing: int) -> int | None:

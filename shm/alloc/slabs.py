@@ -158,6 +158,7 @@ class Slabs:
         after = len(slabs)
         if slab.size_class == self.heap.page_class:
             after = sum(each.block < slab.block for each in slabs)
+            self.runs_of(slab.node, slab.replicas).inserted(after)
         slabs.insert(after, slab)
 
     def all(self) -> list[Slab]:
@@ -261,6 +262,12 @@ class Runs:
         return -1
 
     # ---- between operations ---------------------------------------------------------------------
+
+    def inserted(self, index: int) -> None:
+        """A slab comes to this index. Pages that are left in the slab of the cursor are looked at
+        with those of the slab below, which may be the new one."""
+        if index <= self.cursor:
+            self.cursor += 1
 
     def clear_aside(self) -> None:
         """Give all ready pages to any request."""

@@ -235,7 +235,7 @@ def check_owner(where: str, uid: int, any_owner: bool) -> None:
     if uid != os.geteuid() and not any_owner:
         raise PoolPermission(
             f"{where} is owned by uid {uid}, and this process runs as {os.geteuid()}; "
-            "any_owner=True, or --any-owner on the command line, says that this is meant"
+            "pass any_owner=True, or --any-owner to a command, if that is meant"
         )
 
 

@@ -209,7 +209,7 @@ class Regions:
                     self.client.unpin()
             if not pinned:
                 allocator.replenish_within(node, [room], update=internal)
-            elif not allocator.make_ready(node, room, 1, True):
+            elif not allocator.make_all_ready(node, [room], 1, True):
                 raise StoreFull(allocator.relief.why_full(node, room))
 
     def _unlink(self, node: int, index: int, pinned: bool = False) -> None:

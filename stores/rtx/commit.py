@@ -608,12 +608,24 @@ class Commit(Staged):
         """Have memory ready for all of it, as `have_ready` does."""
         size, coherent = self._join(), self.allocator.coherent()
         wanted = [(coherent, self._log_node(), size)]
+        late: list[tuple[Any, int, int]] = []
+        # ORDER: as `_prepare` takes them: runs of pages that fit in one order may not in another.
         for participant in self.participants:
-            if participant.at == PART and participant.node() != self._log_node():
-                wanted.append((coherent, participant.node(), size))
-        for participant in self.participants:
-            wanted += [(self.allocator, participant.node(), each) for each in participant.sizes()]
+            node = participant.node()
+            comes_late = type(participant) is Extent
+            if participant.at == PART and node != self._log_node():
+                comes_late = size > LATE_SIZE
+                (late if comes_late else wanted).append((coherent, node, size))
+            for each in sorted(participant.sizes(), key=is_late):
+                place = late if comes_late or is_late(each) else wanted
+                place.append((self.allocator, node, each))
+        wanted += late
         self.have_ready(wanted, sparing, update)
+
+
+def is_late(size: int) -> bool:
+    """Whether an object of this size comes late (log.py)."""
+    return size > LATE_SIZE
 
 
 def address_of(participant: Participant) -> int:

@@ -465,13 +465,13 @@ class Noted:
         self._calls = calls
 
     def __getattr__(self, name: str) -> Any:
-        def call(key: bytes, *more: Any) -> Any:
+        def call(key: bytes, *more: Any, **named: Any) -> Any:
             if name == "insert":
                 self._store.insert(key, *more)
                 self._calls.append((name, key))
                 return None
             self._calls.append((name, key))
-            found = getattr(self._store, name)(key, *more)
+            found = getattr(self._store, name)(key, *more, **named)
             assert name != "get" or found is not None
             return found
 

@@ -86,7 +86,7 @@ STAGE: Final = HashStaging.stage
 
 @pytest.mark.exhaustive("many runs", quick=["txcpa*"])
 @compiled_only
-@pytest.mark.parametrize("program", ["", "txcpa|ic ga"])
+@pytest.mark.parametrize("program", ["txcpa|ic ga|txcpa", "txcpa|ic ga"])
 def test_absence_that_is_not_validated_is_caught_in_trees(program: str) -> None:
     with in_force(BLIND_DELETE):
         report = explored("rtx-sherman", 6000, program=program)

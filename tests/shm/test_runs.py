@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from typing import Any
@@ -41,6 +42,16 @@ def paged(pool: limpet.Pool, node: int = 0) -> list[int]:
     ]
 
 
+def fill(store: Any, size: int) -> list[bytes]:
+    """Insert values of that size until there is no memory; their keys."""
+    keys: list[bytes] = []
+    with contextlib.suppress(limpet.StoreFull):
+        while True:
+            store.insert(b"%d" % len(keys), bytes(size))
+            keys.append(b"%d" % len(keys))
+    return keys
+
+
 def used_pages(pool: limpet.Pool, node: int = 0) -> int:
     return sum(
         pool.blocks.used_count(node, block, pool.heap.page_class) for block in paged(pool, node)
@@ -70,6 +81,18 @@ def test_objects_of_many_sizes_share_blocks_and_overlap_nowhere(pools: Any, kind
     checked(store)
     for node in range(2):
         assert used_pages(pool, node) <= 64 * len(paged(pool, node))
+
+
+def test_runs_use_what_is_left_in_the_block_above_a_new_one(pools: Any) -> None:
+    """Each block had one run, since a new block was taken for that of the run before."""
+    pool = pools(nodes=1, node_size="512KiB", clients=16)
+    store = pool.store("race", name="s", capacity=3000)
+    for key in fill(store, 40_000):
+        store.delete(key)
+    fill(store, 9000)
+    blocks = paged(pool)
+    assert len(blocks) >= 20
+    assert used_pages(pool) > 0.85 * 64 * len(blocks)
 
 
 def test_one_block_serves_all_sizes_that_have_room_in_it(pools: Any) -> None:

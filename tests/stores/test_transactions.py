@@ -919,3 +919,38 @@ def test_what_takes_part_in_no_transaction_is_named_in_short(pool: limpet.Pool) 
         pool.transaction(lambda tx: tx.read(5))
     with pytest.raises(TypeError, match="go by whole numbers, not by a str"):
         pool.objects("cells", 3)["a"]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_large_values_beside_small_ones_find_memory_that_was_made_ready(
+    pools: Any, seed: int
+) -> None:
+    # runs of pages that fit in one order may not fit in another, and then nothing ends the search
+    pool = pools(nodes=3)
+    stores = [pool.store(kind, name=kind) for kind in KINDS]
+    draw = random.Random(seed)
+    model: dict[tuple[int, bytes], bytes] = {}
+    for _ in range(500):
+        changes: dict[tuple[int, bytes], bytes | None] = {}
+        for _ in range(draw.choice((2, 9, 17, 64))):
+            number = draw.randrange(2)
+            size = draw.choice((8, 40, 300, 3000, 5000 if number else 40))
+            value = None if draw.random() < 0.4 else bytes(size)
+            changes[number, b"%d" % draw.randrange(300)] = value
+
+        def run(tx: limpet.Transaction, changes: Any = changes) -> None:
+            for (number, key), value in changes.items():
+                if value is not None:
+                    tx.put(stores[number], key, value)
+                elif (number, key) in model:
+                    tx.delete(stores[number], key)
+
+        pool.transaction(run)
+        for at, value in changes.items():
+            if value is None:
+                model.pop(at, None)
+            else:
+                model[at] = value
+    for number, store in enumerate(stores):
+        assert dict(store.items()) == {key: v for (n, key), v in model.items() if n == number}
+        store.check()
