@@ -181,19 +181,28 @@ class Audit:
         return sorted(found - in_journals)
 
     def _tell(self, leaks: set[Suspect]) -> None:
-        """Log where the first leaks are: block words and objects, with what they hold."""
+        """Log where the first leaks are, in one line: blocks with their words, and objects; and
+        that dead clients have to be recovered, if there are some."""
+        places = []
         for at, size, k in sorted(leaks)[:TOLD_MAX]:
-            node, block, index = at >> NODE_SHIFT & 0xFF, self.heap.block_of(at), -1
-            if self._is_block(at):
-                block = self._block_of(at)
-            else:
-                index = self.heap.index_of(at)
+            node, is_block = at >> NODE_SHIFT & 0xFF, self._is_block(at)
+            block = self._block_of(at) if is_block else self.heap.block_of(at)
+            object_ = "" if is_block else f", object {self.heap.index_of(at)}, replica {k}"
             with contextlib.suppress(NodeFailed):
                 word = self.endpoint.load(self.heap.table_word(node, block))
-                log.warning(
-                    "%s: %d bytes leaked: node %d, block %d (%#018x), object %d, replica %d",
-                    self.membership.pool, size, node, block, word, index, k,
-                )  # fmt: skip
+                places.append(f"{size} at node {node}, block {block} ({word:#018x}){object_}")
+        if len(leaks) > TOLD_MAX:
+            places.append(f"and {len(leaks) - TOLD_MAX} more")
+        dead = sum(self.membership.dead(*place) for place in self.membership.occupied())
+        hint = (
+            f". Until dead clients ({dead} here) are recovered, by pool.recover() or `limpet "
+            "watch`, their memory counts as leaked"
+        )
+        log.warning(
+            "%s: %d bytes leaked: %s%s",
+            self.membership.pool, sum(size for _, size, _ in leaks), "; ".join(places),
+            hint if dead else "",
+        )  # fmt: skip
 
     def _is_block(self, at: int) -> bool:
         """Whether it is the address of a block's word, not a reference.

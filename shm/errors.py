@@ -1,4 +1,7 @@
-"""Every error that limpet raises on purpose descends from `LimpetError`.
+"""limpet's own errors, which descend from `LimpetError`.
+
+Calls with an interface of Python's raise Python's errors, too: KeyError, TypeError, ValueError,
+IndexError, RuntimeError, queue.Empty and queue.Full (docs/operations.md).
 
 A lost race inside a protocol is a return value, never one of these.
 """
@@ -7,7 +10,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
+
+CONTROL: Final = 255
+"""The number of the control segment among the nodes (endpoint/layout.py)."""
 
 
 class LimpetError(Exception):
@@ -70,11 +76,13 @@ class PoolClosed(PoolError):
 class NodeFailed(LimpetError):
     """A memory node is lost: SIGBUS on access, or marked failed in the control segment.
 
-    `node` is its index. Its contents cannot be served; the other nodes are not concerned.
+    `node` is its index; 255 is the control segment, without which the pool is lost. Its contents
+    cannot be served; the other nodes are not concerned.
     """
 
     def __init__(self, node: int, reason: str = "") -> None:
-        super().__init__(f"memory node {node} has failed{': ' + reason if reason else ''}")
+        what = "the control segment" if node == CONTROL else f"memory node {node}"
+        super().__init__(f"{what} has failed{': ' + reason if reason else ''}")
         self.node = node
 
     def __reduce__(self) -> tuple[object, ...]:

@@ -6,14 +6,20 @@ import contextlib
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+from limpet.shm.backends.location import parse_url
+from limpet.shm.backends.probe import probe
 from limpet.shm.clients import hosts
+from limpet.shm.endpoint.layout import CONTROL_NODE
 from limpet.shm.endpoint.slots import client_id
-from limpet.shm.errors import NodeFailed, ParameterError
+from limpet.shm.errors import LimpetError, NodeFailed, ParameterError, PoolIncomplete, PoolNotFound
+from limpet.shm.uninterrupted import uninterrupted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 WATCH_INTERVAL_S: Final = 0.005
+LOOK_INTERVAL_S: Final = 0.5
+"""How often `watch` looks whether the pool is still there."""
 
 
 def recover(pool: Any) -> dict[str, Any]:
@@ -40,6 +46,20 @@ def _sweep_backups(pool: Any) -> int:
     return released
 
 
+def require_there(pool: Any) -> None:
+    """Raise PoolNotFound if the pool was destroyed: then only its mapped memory is left."""
+    try:
+        found = uninterrupted(
+            lambda: probe(parse_url(pool.url), CONTROL_NODE, options=pool.options).uuid
+        )
+    except (PoolNotFound, PoolIncomplete):  # another one may be being made in its place
+        found = b""
+    except LimpetError:
+        return  # it is not known now, as without a descriptor that is left
+    if found != pool.uuid:
+        raise PoolNotFound(f"{pool.url} was destroyed while it was watched")
+
+
 def watch(pool: Any, interval_s: float, fence_command: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Recover dead clients all the time: what `PoolCore.watch` says."""
     if fence_command and pool.parameters.fence != "command":
@@ -48,7 +68,11 @@ def watch(pool: Any, interval_s: float, fence_command: Sequence[str]) -> Iterato
             'when they give a host up; create the pool with fence="command"'
         )
     pool.membership.remote.fencer = hosts.fencer_of(fence_command) if fence_command else None
+    due = time.monotonic()
     while True:
+        if time.monotonic() >= due:
+            require_there(pool)
+            due = time.monotonic() + LOOK_INTERVAL_S
         found = pool.recover()
         if found["clients"] or found["blocks"]:
             found["time_ns"] = time.time_ns()

@@ -45,7 +45,7 @@ def latency_ns(latency: str | int) -> int:
 _UNITS: Final = {
     "": 1, "b": 1,
     "k": 10**3, "kb": 10**3, "m": 10**6, "mb": 10**6, "g": 10**9, "gb": 10**9,
-    "kib": KIB, "mib": MIB, "gib": GIB,
+    "t": 10**12, "tb": 10**12, "kib": KIB, "mib": MIB, "gib": GIB, "tib": 1 << 40,
 }  # fmt: skip
 
 
@@ -122,14 +122,15 @@ class PoolParameters:
     """The parameters of a pool. Every field has the same value in every superblock of the pool.
 
     `nodes`: memory nodes, 1 to 255. `node_size`: bytes each. `block_size`: bytes of a coarse block,
-    a power of two. `clients`: slots for processes at one time. `lease_us`: for so long a client
-    that others wait for may stand still before it is suspected. `fence`: `kill` ends a suspect,
-    `wait` names it and waits; `command` is `kill`, but clients of another host are taken for dead
-    only when the command of `limpet watch` has switched that host off. `multi_host`: clients of
-    other hosts (or containers) may join, and every client renews a lease. `coherent`: plain loads
-    and stores of all clients see each other; if not, only the first `coherent_bytes` of a node are
-    hardware-coherent. `durable`: what an operation has returned survives a power cut, where the
-    memory itself does (docs/durable.md).
+    a power of two. `clients`: slots for processes; one fewer can have the pool open at one time, as
+    the last is kept for a newcomer that recovers dead clients when all others are taken.
+    `lease_us`: for so long a client that others wait for may stand still before it is suspected.
+    `fence`: `kill` ends a suspect, `wait` names it and waits; `command` is `kill`, but clients of
+    another host are taken for dead only when the command of `limpet watch` has switched that host
+    off. `multi_host`: clients of other hosts (or containers) may join, and every client renews a
+    lease. `coherent`: plain loads and stores of all clients see each other; if not, only the first
+    `coherent_bytes` of a node are hardware-coherent. `durable`: what an operation has returned
+    survives a power cut, where the memory itself does (docs/durable.md).
     """
 
     nodes: int = 1

@@ -53,6 +53,7 @@ from limpet.shm.errors import (
     ClientError,
     CoherenceError,
     ParameterError,
+    PoolClosed,
     PoolCorrupt,
     PoolExists,
     PoolIncomplete,
@@ -330,7 +331,10 @@ class PoolCore:
             self.membership.join()
 
     def _rejoin(self) -> None:
-        """Join as a new client; called in a forked child before its first operation."""
+        """Join as a new client; called in a forked child before its first operation, and of a
+        handle that has no client. PoolClosed: it was closed."""
+        if self.closed and self._adopted == os.getpid():
+            raise PoolClosed(f"{self.url}: this handle was closed; open the pool again")
         with descriptors_needed(self.url):
             uninterrupted(self._rejoin_once)
 
@@ -454,8 +458,9 @@ class PoolCore:
     def recover(self) -> dict[str, Any]:
         """Recover every dead client now, and clean up after dead creators of regions.
 
-        Returns `clients`, the ids of those recovered, how many `objects` and `blocks` were given
-        back, and how many `stores` were dropped that a dead client was dropping.
+        Returns `clients`, the ids of those recovered by this call (other clients may have recovered
+        some before: `events` has all), how many `objects` and `blocks` were given back, and how
+        many `stores` were dropped that a dead client was dropping.
         """
         return self.exclusively(self._recover)  # type: ignore[no-any-return]
 
@@ -467,6 +472,7 @@ class PoolCore:
     ) -> Iterator[dict[str, Any]]:
         """Notice dead clients within `interval_s` and recover them; yields each recovery.
 
+        Goes on until the pool is destroyed; that raises PoolNotFound within a second.
         `fence_command`: how to switch off a host whose lease is over, in a pool with
         `fence="command"`; it is called with name, machine and boot of the host (docs/hosts.md).
         """

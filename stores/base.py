@@ -118,8 +118,8 @@ class Store:
         if not self.pool.catalogue.is_ready(self.entry_number, self.entry_word):
             self.let_go()
             raise StoreDropped(
-                f"{self.pool.url}: the store {self.name!r} was dropped; pool.store() or "
-                "pool.dict() makes a new one of that name"
+                f"{self.pool.url}: the store {self.name!r} was dropped; pool.store(), "
+                "pool.dict() or pool.cache() makes a new one of that name"
             )
         self.drops = self.client.drops
 

@@ -68,9 +68,9 @@ class Codec(NamedTuple):
         if base in _registered:
             codec = _registered[base]
         elif kind == "msgspec" and argument:
-            codec = _with_json_keys("msgspec", *of_msgspec(argument))
+            codec = _with_json_keys(name, *of_msgspec(argument))
         elif base in _MAKERS:
-            codec = _MAKERS[base]()
+            codec = _MAKERS[base](name)
         else:
             known = ", ".join([*_MAKERS, "msgspec:MODULE:TYPE", *_registered])
             raise ParameterError(
@@ -162,7 +162,7 @@ def canonical(key: Any, atoms: tuple[type, ...], codec: str, integers: range | N
         simple = plain(key)
         if simple is not key:
             return canonical(simple, atoms, codec, integers)
-        if codec == "pickle":
+        if codec.partition("+")[0] == "pickle":
             found = written(key, lambda part: canonical(part, atoms, codec), pickled_key)
             if found is not None:
                 return found
@@ -205,7 +205,7 @@ def pickled_whole(key: int) -> bytes:
     return pickled_key(key)
 
 
-def _pickled() -> Codec:
+def _pickled(name: str) -> Codec:
     atoms = (str, bytes, int, float, tuple, type(None))
 
     def encode_key(key: Any) -> bytes:
@@ -214,36 +214,36 @@ def _pickled() -> Codec:
             return pickled_text(key)
         if kind is int:
             return pickled_whole(key)
-        return pickled_key(canonical(key, atoms, "pickle"))
+        return pickled_key(canonical(key, atoms, name))
 
     dumps, protocol = pickle.dumps, pickle.HIGHEST_PROTOCOL
 
     def encode(value: Any) -> bytes:
         return dumps(value, protocol)
 
-    return Codec("pickle", encode_key, pickle.loads, encode, pickle.loads)
+    return Codec(name, encode_key, pickle.loads, encode, pickle.loads)
 
 
-def _json() -> Codec:
+def _json(name: str) -> Codec:
     atoms = (str, int, float, type(None))
 
     def encode_key(key: Any) -> bytes:
-        return json.dumps(canonical(key, atoms, "json")).encode()
+        return json.dumps(canonical(key, atoms, name)).encode()
 
     def encode(value: Any) -> bytes:
         return json.dumps(value, separators=(",", ":")).encode()
 
-    return Codec("json", encode_key, json.loads, encode, json.loads)
+    return Codec(name, encode_key, json.loads, encode, json.loads)
 
 
-def _msgpack() -> Codec:
+def _msgpack(name: str) -> Codec:
     msgpack = needed("msgpack", "msgpack")
     atoms = (str, bytes, int, float, tuple, type(None))
 
     integers = range(-(1 << 63), 1 << 64)
 
     def encode_key(key: Any) -> bytes:
-        return bytes(msgpack.packb(canonical(key, atoms, "msgpack", integers)))
+        return bytes(msgpack.packb(canonical(key, atoms, name, integers)))
 
     def decode_key(data: bytes) -> Any:
         return msgpack.unpackb(data, use_list=False)
@@ -251,31 +251,31 @@ def _msgpack() -> Codec:
     def decode(data: bytes) -> Any:
         return msgpack.unpackb(data, strict_map_key=False)
 
-    return Codec("msgpack", encode_key, decode_key, msgpack.packb, decode)
+    return Codec(name, encode_key, decode_key, msgpack.packb, decode)
 
 
-def _bytes() -> Codec:
+def _bytes(name: str) -> Codec:
     def encode_key(key: Any) -> bytes:
         return as_bytes("key", key)
 
     def encode(value: Any) -> bytes:
         return as_bytes("value", value)
 
-    return Codec("bytes", encode_key, bytes, encode, bytes)
+    return Codec(name, encode_key, bytes, encode, bytes)
 
 
 def _with_json_keys(
     name: str, encode: Callable[[Any], bytes], decode: Callable[[bytes], Any]
 ) -> Codec:
-    return _json()._replace(name=name, encode=encode, decode=decode)
+    return _json(name)._replace(encode=encode, decode=decode)
 
 
-_MAKERS: dict[str, Callable[[], Codec]] = {
+_MAKERS: dict[str, Callable[[str], Codec]] = {
     "pickle": _pickled,
     "msgpack": _msgpack,
     "json": _json,
     "bytes": _bytes,
-    "str": lambda: Codec("str", encode_str, bytes.decode, encode_str, bytes.decode),
-    "int": lambda: _with_json_keys("int", encode_int, decode_int),
-    "numpy": lambda: _with_json_keys("numpy", encode_array, decode_array),
+    "str": lambda name: Codec(name, encode_str, bytes.decode, encode_str, bytes.decode),
+    "int": lambda name: _with_json_keys(name, encode_int, decode_int),
+    "numpy": lambda name: _with_json_keys(name, encode_array, decode_array),
 }

@@ -12,6 +12,7 @@ from typing import Any
 
 from limpet.shm.errors import KeyTooLarge
 from limpet.stores.base import Store, as_bytes
+from limpet.stores.names import shown
 from limpet.stores.records import Objects
 from limpet.stores.status import (
     AGAIN,
@@ -193,7 +194,7 @@ class InlineStore(Store):
         """Bytes of the object for a value; 0: it is in the table. KeyTooLarge, ValueTooLarge."""
         if len(key) > self.key_size:
             raise KeyTooLarge(
-                f"{self.name}: the key has {len(key)} bytes; the store was made with "
+                f"{self.name}: the key {shown(key)} has {len(key)} bytes; the store was made with "
                 f"key_size={self.key_size}"
             )
         return 0 if len(value) <= self.value_size else self.objects.size_of(key, value)

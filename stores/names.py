@@ -1,8 +1,10 @@
-"""Names of stores and channels."""
+"""Names of stores and channels; and of keys, in messages."""
 
 from typing import Final
 
 NAME_SIZE_MAX: Final = 100
+SHOWN_MAX: Final = 24
+"""Bytes of a key that a message shows."""
 
 
 def is_name(name: object, without: str = "") -> bool:
@@ -13,3 +15,8 @@ def is_name(name: object, without: str = "") -> bool:
         return len(name.encode()) <= NAME_SIZE_MAX
     except UnicodeEncodeError:
         return False
+
+
+def shown(key: bytes) -> str:
+    """A key in a message: its first bytes."""
+    return f"{key[:SHOWN_MAX]!r}{'...' if len(key) > SHOWN_MAX else ''}"

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from limpet.shm.endpoint.fabric import checksum, hash64, post_summed, write_summed
 from limpet.shm.endpoint.words import ADDRESS_MASK, LARGE_CLASS
 from limpet.shm.errors import KeyTooLarge, ValueTooLarge
+from limpet.stores.names import shown
 from limpet.stores.object_layout import HEADER, IMAGE_SIZE, KEY_MAX
 
 if TYPE_CHECKING:
@@ -67,11 +68,14 @@ class Objects:
     def size_of(self, key: bytes, value: bytes) -> int:
         """Bytes of the object for this pair. Raises KeyTooLarge, ValueTooLarge."""
         if len(key) > KEY_MAX:
-            raise KeyTooLarge(f"the key has {len(key)} bytes; a key has at most {KEY_MAX}")
+            raise KeyTooLarge(
+                f"the key {shown(key)} has {len(key)} bytes; a key has at most {KEY_MAX}"
+            )
         size = self.prefix + HEADER + (len(key) + 7 & ~7) + len(value)
         if size > self.value_max:
             raise ValueTooLarge(
-                f"key and value take {size} bytes; an object has room for {self.value_max} here"
+                f"key and value take {size} bytes, with the key {shown(key)}; an object has room "
+                f"for {self.value_max} here"
             )
         return size
 
@@ -80,7 +84,8 @@ class Objects:
         whole = self.size_of(key, b"") + size
         if whole > self.value_max:
             raise ValueTooLarge(
-                f"key and value take {whole} bytes; an object has room for {self.value_max} here"
+                f"key and value take {whole} bytes, with the key {shown(key)}; an object has room "
+                f"for {self.value_max} here"
             )
         return whole
 

@@ -19,6 +19,7 @@ import limpet
 from limpet.__main__ import main
 from limpet.cli.common import size_text, time_text
 from limpet.fault.inject.workers import Workers
+from limpet.shm.backends import posix
 from limpet.stores.channels.sst import SST
 
 pytestmark = pytest.mark.either_build("commands are not compiled")
@@ -207,10 +208,11 @@ def test_ls_lists_sound_and_damaged_pools(pool: str) -> None:
     assert row()["status"] == "PoolTruncated"
 
 
-def test_ls_without_pools_says_so(tmp_path: Path) -> None:
-    result = run("ls", f"file://{tmp_path}")
+def test_ls_without_pools_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(posix, "SHM_DIR", tmp_path)
+    result = run("ls")
     assert (result.exit_code, result.stdout) == (0, "no pools\n")
-    assert report("ls", f"file://{tmp_path}") == []
+    assert report("ls") == []
 
 
 def test_inspect_shows_everything(pool: str) -> None:

@@ -21,6 +21,7 @@ from kit.processes import children, gather
 
 import limpet
 from limpet.__main__ import main
+from limpet.shm.backends.posix import PosixShm
 
 PURE = limpet.build == "pure"
 METHODS = ("fork", "spawn", "forkserver")
@@ -470,7 +471,7 @@ def test_client_slots_run_out_and_are_used_again(pools: Any) -> None:
         others.append(pools.again(pool))
         assert others[-1].client_id not in seen
         seen.add(others[-1].client_id)
-    with pytest.raises(limpet.ClientError):
+    with pytest.raises(limpet.ClientError, match=r"made with clients=4, of which one is kept"):
         limpet.open(pool.url)
     assert len(pool.clients()) == 3
 
@@ -615,6 +616,23 @@ def test_another_user_of_the_group_opens_a_pool_that_was_made_for_it(pools: Any,
         assert gather(lambda: other(True)) == ["root's"]
         assert pool.dict("d")["k"] == "theirs"
         assert gather(command) == [["refused", "found"]]
+
+
+def test_the_creator_of_a_pool_is_warned_once_it_is_made(
+    make_url: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(PosixShm, "warning", lambda self: "it will go away")
+    url = make_url()
+    try:
+        limpet.create(url, node_size="1MiB").close()
+        assert [one.getMessage() for one in caplog.records] == [f"{url}: it will go away"]
+        caplog.clear()
+        for arguments in ({}, {"clients": 1}):
+            with pytest.raises((limpet.PoolExists, limpet.ParameterError)):
+                limpet.create(url, **arguments)
+        assert not caplog.records
+    finally:
+        limpet.destroy(url)
 
 
 def test_open_with_create_makes_a_pool_once(make_url: Any) -> None:

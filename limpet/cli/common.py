@@ -51,13 +51,13 @@ _any_owner_option = click.option(
 
 
 def pool_argument(command: Any) -> Any:
-    """`url_argument` of a command for a pool that is there, and `--any-owner`."""
+    """`url_argument` of a command that uses a pool, by `pool_of`, and `--any-owner`."""
     return url_argument(_any_owner_option(command))
 
 
 def any_owner() -> bool:
-    """Whether the running command may use a pool of another user."""
-    return bool(click.get_current_context().meta.get(_ANY_OWNER, False))
+    """Whether the running command may use a pool that another user owns."""
+    return bool(click.get_current_context().meta.get(_ANY_OWNER))
 
 
 def pool_of(url: str) -> limpet.Pool:

@@ -21,17 +21,18 @@ absolute, so that a dump that is loaded later brings nothing back that has expir
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Iterator
-from typing import IO, Any, Final
+from typing import IO, Any, Final, NamedTuple
 
 import click
 
 import limpet
 from limpet.cli.common import json_option, pool_argument, pool_of, print_json, print_line
 from limpet.cli.forms import key_bytes, key_form, text_of, value_bytes, value_form
-from limpet.cli.values import RAW, existing, key_named, read, shown, store_option
+from limpet.cli.values import RAW, dropped_if_empty, existing, key_named, read, shown, store_option
 from limpet.shm.errors import ParameterError
 from limpet.shm.parameters import check_whole, parse_size
 from limpet.stores.cache.cache import tag_numbers, tags_of_numbers
@@ -154,7 +155,7 @@ def load(
         head = _head(lines)
         name = name or head["store"]
         there = {entry["name"]: entry for entry in pool.stores()}.get(name)
-        kind = there["kind"] if there else kind or head["kind"]
+        kind = kind or (there["kind"] if there else head["kind"])
         if there and there["codec"] != head["codec"]:
             raise click.ClickException(
                 f"{url}: store {name!r} has the codec {there['codec']!r}, and the dump "
@@ -166,12 +167,8 @@ def load(
         }
         given = {field: bound for field, bound in bounds.items() if bound is not None}
         opened = _target(pool, name, kind, head, there is not None, given)
-        try:
+        with dropped_if_empty(pool, name, opened.store, there is None):
             count, expired = _load(opened, lines, head["decoded"])
-        except BaseException:
-            if not there and next(iter(opened.store), None) is None:
-                pool.drop(name)
-            raise
     if as_json:
         counts = {"entries": count, "expired": expired}
         print_json({"store": name, "kind": kind, "codec": head["codec"], **counts})
@@ -283,22 +280,34 @@ def _terms(entry: dict[str, Any]) -> Terms | None:
 @click.pass_context
 def cache(context: click.Context, url: str, name: str) -> None:
     """Look at the cache NAME of POOL: its counts, and single entries."""
-    context.obj = (url, name)
+    context.obj = Where(url, name)
 
 
-def _opened(pool: limpet.Pool, url: str, name: str) -> limpet.Cache[Any, Any]:
-    if not any(one["name"] == name and one["kind"] in CACHES for one in pool.stores()):
-        raise limpet.StoreError(f"{url} has no cache {name!r}; `limpet inspect` lists the stores")
-    return pool.cache(name)
+class Where(NamedTuple):
+    """The cache that a command is about."""
+
+    url: str
+    name: str
+
+
+@contextlib.contextmanager
+def _opened(where: Where) -> Iterator[limpet.Cache[Any, Any]]:
+    url, name = where
+    with pool_of(url) as pool:
+        if not any(one["name"] == name and one["kind"] in CACHES for one in pool.stores()):
+            raise limpet.StoreError(
+                f"{url} has no cache {name!r}; `limpet inspect` lists the stores"
+            )
+        yield pool.cache(name)
 
 
 @cache.command("stats")
 @json_option
 @click.pass_obj
-def cache_stats(where: tuple[str, str], as_json: bool) -> None:
+def cache_stats(where: Where, as_json: bool) -> None:
     """Show the counts of all processes, living and dead, and the size."""
-    with pool_of(where[0]) as pool:
-        stats = _opened(pool, *where).stats()
+    with _opened(where) as opened:
+        stats = opened.stats()
     if as_json:
         print_json(stats)
         return
@@ -308,10 +317,9 @@ def cache_stats(where: tuple[str, str], as_json: bool) -> None:
 
 @cache.command("clear")
 @click.pass_obj
-def cache_clear(where: tuple[str, str]) -> None:
+def cache_clear(where: Where) -> None:
     """Invalidate all entries, and free their memory."""
-    with pool_of(where[0]) as pool:
-        opened = _opened(pool, *where)
+    with _opened(where) as opened:
         opened.clear()
         click.echo(f"freed {opened.expire()} entries")
 
@@ -319,16 +327,15 @@ def cache_clear(where: tuple[str, str]) -> None:
 @cache.command("get")
 @click.argument("key")
 @click.pass_obj
-def cache_get(where: tuple[str, str], key: str) -> None:
+def cache_get(where: Where, key: str) -> None:
     """Write the value of KEY to stdout, as JSON or as Python shows it. Exit status 1 without one.
 
     Bytes are written as text. Reading a pickle runs the code that its writer put there.
     """
-    with pool_of(where[0]) as pool:
-        opened = _opened(pool, *where)
+    with _opened(where) as opened:
         data = opened.store.get(key_named(key, opened.codec))
     if data is None:
-        raise click.ClickException(f"{where[0]}: cache {where[1]!r} has no key {key!r}")
+        raise click.ClickException(f"{where.url}: cache {where.name!r} has no key {key!r}")
     value = opened.codec.decode(data)
     text = value.decode(errors="backslashreplace") if isinstance(value, bytes) else shown(value)
     click.echo(text)
@@ -339,10 +346,9 @@ def cache_get(where: tuple[str, str], key: str) -> None:
 @click.argument("value")
 @click.option("--ttl", type=click.IntRange(0), help="Ms that it lives.  [default: the cache's]")
 @click.pass_obj
-def cache_set(where: tuple[str, str], key: str, value: str, ttl: int | None) -> None:
+def cache_set(where: Where, key: str, value: str, ttl: int | None) -> None:
     """Set KEY to VALUE: JSON, or text when it is not; in a cache of bytes, text."""
-    with pool_of(where[0]) as pool:
-        opened = _opened(pool, *where)
+    with _opened(where) as opened:
         data = value_bytes(read(value, opened.codec.base, False), opened.codec)
         terms = opened.terms(ttl, False, 0, ())
         opened.store.write(key_named(key, opened.codec), data, PUT, terms)

@@ -40,7 +40,7 @@ TERMS = ("multi_host", "lease_us", "fence", "coherent", "coherent_bytes", "durab
 @click.option("--node-size", help="Size of a node.  [default: 64MiB, on dax all of a device]")
 @click.option("--block-size", help="Size of a coarse block.  [default: 1/256 of a node]")
 @click.option("--clients", type=int, default=PoolParameters.clients, show_default=True,
-              help="Processes that can be clients at one time.")  # fmt: skip
+              help="Slots for clients, of which one is kept for recovery.")  # fmt: skip
 @click.option("--lease-ms", type=float, default=PoolParameters.lease_us / 1000, show_default=True,
               help="How long a client that others wait for may stand still.")  # fmt: skip
 @click.option("--fence", type=click.Choice(FENCE_POLICIES), default=PoolParameters.fence,
@@ -121,6 +121,10 @@ def _store(text: str) -> tuple[str, str, dict[str, int]]:
 def ls(url: str | None, as_json: bool) -> None:
     """List the pools in shared memory, or the one at POOL, sound or not."""
     pools = list_pools(url or "")
+    if url and not pools:
+        raise limpet.PoolNotFound(
+            f"{url}: there is no such pool; `limpet ls` lists those there are"
+        )
     if as_json:
         print_json(pools)
         return
@@ -271,6 +275,7 @@ def _clock(time_ns: int) -> str:
 def watch(url: str, interval_ms: float, fence_command: str, as_json: bool) -> None:
     """Recover dead clients promptly, and print a line each time. Ctrl-C ends it.
 
+    When the pool is destroyed, the command says so and ends with exit status 1.
     Clients recover dead clients without it, too; no client depends on this process.
     """
     with pool_of(url) as pool:

@@ -25,6 +25,8 @@ store_option = click.option("--store", "name", default="default", show_default=T
                             help="Name of the store.")  # fmt: skip
 RAW = "bytes"
 """The codec of a store of bytes."""
+KIND = "race"
+"""The kind of a store that `put` makes, unless another one is asked for."""
 TEXT = "str"
 """The codec of a store of text."""
 
@@ -42,6 +44,17 @@ def existing(url: str, name: str) -> Iterator[Any]:
             yield pool.cache(name)
         else:
             yield pool.dict(name, store=kinds[name])
+
+
+@contextlib.contextmanager
+def dropped_if_empty(pool: limpet.Pool, name: str, store: Any, is_new: bool) -> Iterator[Any]:
+    """A store, which is dropped after an error if it was made for this and nothing is in it."""
+    try:
+        yield store
+    except BaseException:
+        if is_new and next(iter(store), None) is None:
+            pool.drop(name)
+        raise
 
 
 def read(text: str, codec: str, as_hex: bool) -> Any:
@@ -99,19 +112,32 @@ def get(url: str, key: str, name: str, as_hex: bool) -> None:
 @click.argument("key")
 @click.argument("value", default="-")
 @store_option
-@click.option("--kind", default="race", show_default=True, help="Kind, if the store is to be made.")
+@click.option("--kind", help="Kind, if the store is to be made.  [default: race]")
 @click.option("--codec", help="Codec, if the store is to be made.  [default: bytes]")
 @hex_option
 def put(
-    url: str, key: str, value: str, name: str, kind: str, codec: str | None, as_hex: bool
+    url: str,
+    key: str,
+    value: str,
+    name: str,
+    kind: str | None,
+    codec: str | None,
+    as_hex: bool,
 ) -> None:
-    """Set KEY to VALUE, or to stdin if VALUE is - or missing. Makes the store if needed."""
+    """Set KEY to VALUE, or to stdin if VALUE is - or missing. Makes the store if needed.
+
+    A store that is there has to be of the --kind and --codec that are given. No store is made for
+    a key or a value that it cannot take.
+    """
     with pool_of(url) as pool:
         there = {entry["name"]: entry for entry in pool.stores()}.get(name)
-        if there is None:
-            codec = codec or RAW
-        mapping = pool.dict(name, store=there["kind"] if there else kind, codec=codec)
-        base = mapping.codec.base
+
+        def opened(codec: str | None) -> Any:
+            return pool.dict(name, store=kind or (there["kind"] if there else KIND), codec=codec)
+
+        mapping = opened(codec) if there else None
+        used = Codec.named(codec or RAW) if mapping is None else mapping.codec
+        base = used.base
         given: Any
         if value != "-":
             given = read(value, base, as_hex)
@@ -119,8 +145,12 @@ def put(
             given = sys.stdin.buffer.read()
         else:
             given = read(sys.stdin.buffer.read().decode(errors="replace"), base, as_hex)
-        data = value_bytes(given, mapping.codec)
-        mapping.store.put(key_named(key, mapping.codec, as_hex), data)
+        pair = key_named(key, used, as_hex), value_bytes(given, used)
+        is_new = mapping is None
+        if mapping is None:
+            mapping = opened(used.name)
+        with dropped_if_empty(pool, name, mapping.store, is_new) as store:
+            store.put(*pair)
 
 
 @click.command()

@@ -23,8 +23,8 @@ _ERRORS: Final[dict[int, tuple[type[LimpetError], str]]] = {
     errno.ENOENT: (PoolNotFound, "is not there"),
     errno.ENOTDIR: (PoolNotFound, "is not there: its path leads through a file"),
     errno.EEXIST: (PoolExists, "is there already; open the pool, or destroy it first"),
-    errno.EACCES: (PoolPermission, "may not be opened by this user"),
-    errno.EPERM: (PoolPermission, "may not be opened by this user"),
+    errno.EACCES: (PoolPermission, "may not be {deed} by this user"),
+    errno.EPERM: (PoolPermission, "may not be {deed} by this user"),
     errno.EROFS: (PoolPermission, "is on a read-only file system"),
     errno.ELOOP: (PoolForeign, "is a symbolic link, and limpet does not follow those"),
     errno.ENXIO: (PoolForeign, "is not a plain file"),
@@ -39,10 +39,10 @@ _ERRORS: Final[dict[int, tuple[type[LimpetError], str]]] = {
 
 
 @contextlib.contextmanager
-def explained(where: str) -> Iterator[None]:
-    """Turn an OSError into the LimpetError for the segment `where`."""
+def explained(where: str, deed: str = "opened") -> Iterator[None]:
+    """Turn an OSError into the LimpetError for the segment `where`. `deed`: why it is used."""
     try:
         yield
     except OSError as error:
         kind, text = _ERRORS.get(error.errno or 0, (PoolError, "cannot be used"))
-        raise kind(f"{where} {text} ({error})") from error
+        raise kind(f"{where} {text.format(deed=deed)} ({error})") from error

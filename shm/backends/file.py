@@ -151,7 +151,10 @@ class Files(Location):
     ) -> tuple[SegmentPlace, int]:
         where = self.segment(index)
         check_size(size, self.page_size(), f"{where}: its size")
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except FileNotFoundError as error:  # its parents are there: /proc, for example
+            raise ParameterError(f"{self}: no folder can be made there ({error})") from error
         self.check_folder(options.any_owner)
         whole = backing.capacity(self.folder)
         if whole is not None and size > whole:

@@ -31,14 +31,14 @@ def unlink_all(location: Location, *, any_owner: bool = False) -> list[str]:
     """
     found = location.removable(any_owner)
     for index, generation in found:
-        with explained(location.segment(index)):
+        with explained(location.segment(index), "removed"):
             location.place(index, generation).remove()
     return list(dict.fromkeys(location.segment(index) for index, _ in found))
 
 
 def unlink_generations(location: Location, index: int) -> None:
     """Remove the segments of a node that memory of another generation replaces."""
-    with explained(location.segment(index)):
+    with explained(location.segment(index), "removed"):
         for generation in location.generations(index):
             location.place(index, generation).remove()
 

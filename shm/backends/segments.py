@@ -76,8 +76,6 @@ def create_segments(
 ) -> tuple[list[nodes.MemoryNode], bytes, PoolParameters]:
     """Make the segments of a pool, those of its memory nodes first; its uuid and parameters."""
     location = nodes.parse_url(nodes.full_url(url))
-    if warning := location.warning():
-        log.warning("%s: %s", location, warning)
     known = set(PoolParameters.__dataclass_fields__) - {"nodes", "node_size"}
     if unknown := set(given) - known:
         raise ParameterError(
@@ -85,7 +83,7 @@ def create_segments(
             f"it has {', '.join(sorted(known))}"
         )
     size = None if node_size is None else parse_size(node_size)
-    if size is not None and isinstance(node_size, str):
+    if size is not None and size > PAGE and isinstance(node_size, str):
         size -= size % PAGE  # "1GB" is not a whole number of pages
     for name in ("block_size", "coherent_bytes"):
         if name in given:
@@ -106,8 +104,8 @@ def create_segments(
     uuid = uuids.uuid4().bytes
     layout = NodeLayout.of(parameters)
     whole = plan.control_size + plan.nodes * plan.node_size
-    if warning := nodes.warn_if_larger(location, whole):
-        log.warning("%s: %s", location, warning)
+    # Room is looked at before the pool takes some.
+    warnings = nodes.warn_if_larger(location, whole), location.warning()
     made: list[nodes.MemoryNode] = []
     try:
         options = dataclasses.replace(options, durable=parameters.durable)
@@ -121,6 +119,8 @@ def create_segments(
         for segment in reversed(made):
             nodes.discard(segment)
         raise
+    for warning in filter(None, warnings):
+        log.warning("%s: %s", location, warning)
     return [*made[1:], control], uuid, parameters
 
 
@@ -178,11 +178,16 @@ def open_segments(
                     generation=generation_of(word),
                 )
             except PoolNotFound as error:
-                raise PoolIncomplete(
-                    f"{url}: {error}. {_if_lost(url, index)}. Otherwise destroy the pool"
-                ) from error
-            except (PoolIncomplete, PoolTruncated, PoolCorrupt) as error:
-                raise type(error)(f"{error}. {_if_lost(url, index)}") from error
+                raise PoolIncomplete(_if_lost(url, index, f"{url}: {error}")) from error
+            except PoolIncomplete as error:
+                why = (
+                    f"{location.segment(index)} has no superblock, though its pool was complete: "
+                    "it was cut off, or the pool is being destroyed"
+                )
+                raise PoolIncomplete(_if_lost(url, index, why)) from error
+            except (PoolTruncated, PoolCorrupt) as error:
+                why = str(error).removesuffix("; destroy the pool")
+                raise type(error)(_if_lost(url, index, why)) from error
             opened.append(segment)
             if found.parameters != parameters:
                 raise PoolCorrupt(f"{segment.name}: other parameters than the control segment's")
@@ -193,10 +198,11 @@ def open_segments(
     return [*opened[1:], control], parameters, block.uuid
 
 
-def _if_lost(url: str, node: int) -> str:
+def _if_lost(url: str, node: int, why: str) -> str:
+    """The message for a pool of which a memory node cannot be used."""
     return (
-        f"If the memory node is lost, `limpet fail-node {url} {node}` marks it as failed; then the "
-        "pool opens without it, and stores with replicas go on"
+        f"{why}. If the memory node is lost, `limpet fail-node {url} {node}` marks it as failed; "
+        "then the pool opens without it, and stores with replicas go on. Otherwise destroy the pool"
     )
 
 

@@ -194,7 +194,8 @@ class Client:
 
     def disown(self) -> None:
         if not self.ident:
-            raise PoolClosed("the pool was closed, or this process has no place in it")
+            self.rejoin()  # PoolClosed with the pool's name, if its handle was closed
+            raise PoolClosed("this process has no place in the pool: it has not joined it")
         raise ClientError(DISOWNED)
 
     def unpin(self) -> None:

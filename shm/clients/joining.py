@@ -49,8 +49,9 @@ def join(membership: Any) -> None:
             or membership.overdue("last slot", word)
         ):
             raise ClientError(
-                f"{membership.pool}: all {capacity} client slots are taken by living processes; "
-                "end some, or create the pool with more clients"
+                f"{membership.pool}: all {capacity} client slots are taken by living processes (it "
+                f"was made with clients={capacity + 1}, of which one is kept for recovery); end "
+                "some, or create the pool with more clients"
             )
         if swept:
             break

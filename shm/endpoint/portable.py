@@ -64,7 +64,7 @@ from limpet.shm.endpoint.portable_words import (
     u64,
     words_tagged,
 )
-from limpet.shm.endpoint.states import DISOWNED, FORMER, FORMERLY, why_failed
+from limpet.shm.endpoint.states import DISOWNED, FORMER, FORMERLY, why_failed, why_gone
 from limpet.shm.errors import (
     AddressError,
     ClientError,
@@ -283,7 +283,7 @@ class Endpoint:
             raise AddressError(f"{size} bytes at {addr:#x} reach beyond the end of the memory node")
         self._settled(node)
         if node.gone():
-            raise NodeFailed(node.index, "its memory is gone (a truncated segment)")
+            raise NodeFailed(node.index, why_gone(node.index, "a truncated segment"))
         return node, offset
 
     def _aligned(self, addr: int, size: int) -> tuple[Node, int]:

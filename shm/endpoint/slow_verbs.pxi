@@ -222,7 +222,7 @@ cdef int do_mourn(Endpoint endpoint, u64 node) except -1:
             f"node {node}: its file system has no memory left for a page of it; make room there"
         )
     if endpoint._map[node].lost[0]:
-        raise NodeFailed(node, "its memory is gone (SIGBUS: a truncated or poisoned segment)")
+        raise NodeFailed(node, why_gone(node, "SIGBUS: a truncated or poisoned segment"))
     raise NodeFailed(node, why_failed(endpoint._states[node], endpoint._map[node].state))
 
 

@@ -21,6 +21,8 @@ from __future__ import annotations
 from typing import Final
 
 from limpet.shm.endpoint.field_ends import A_SECOND_MAX, LASTS, Field
+from limpet.shm.endpoint.layout import CONTROL_NODE
+from limpet.shm.errors import CONTROL
 
 IN_SERVICE: Final = 0
 FAILED: Final = 1
@@ -32,6 +34,7 @@ FIELDS: Final = (
     Field("node state: generation", 1 << 56, A_SECOND_MAX, LASTS, "no node is replaced so often"),
 )
 
+assert CONTROL_NODE == CONTROL
 FORMER: Final = 1 << 62
 DISOWNED: Final = (
     "this process is no longer a client of the pool: its lease was over (its host stood still, or "
@@ -39,6 +42,7 @@ DISOWNED: Final = (
     "had; the operation that it was in may have happened or not; open the pool again"
 )
 """The error of a client that another client has declared dead."""
+REPLACE: Final = "pool.replace_node (`limpet replace-node`) gives it new memory"
 FORMERLY: Final = "what was there is gone: the node was replaced, and no other had a replica of it"
 
 
@@ -75,5 +79,11 @@ def why_failed(word: int, expected: int) -> str:
     if state_of(word) == RESTORING:
         return "it is being replaced"
     if expected < 0:
-        return "it was marked failed before this process opened the pool"
-    return "it is marked failed in the control segment"
+        return f"it was marked failed before this process opened the pool; {REPLACE}"
+    return f"it is marked failed in the control segment; {REPLACE}"
+
+
+def why_gone(node: int, how: str) -> str:
+    """The reason why a segment cannot be used of which pages are gone."""
+    way = "destroy the pool" if node == CONTROL_NODE else f"`limpet fail-node`, then {REPLACE}"
+    return f"its memory is gone ({how}); {way}"

@@ -132,7 +132,7 @@ from limpet.shm.errors import (
     StoreFull,
 )
 from limpet.shm.clients.inside import is_over
-from limpet.shm.endpoint.states import DISOWNED, FORMERLY, why_failed
+from limpet.shm.endpoint.states import DISOWNED, FORMERLY, why_failed, why_gone
 
 
 include "native.pxi"

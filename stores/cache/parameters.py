@@ -44,7 +44,7 @@ class CacheParameters(GrowingParameters):
         super().__post_init__()
         check_whole("max_items", self.max_items, 1, ITEMS_MAX)
         check_whole("max_bytes", self.max_bytes, 2 * LEAST, UNITS_MASK * UNIT)
-        check_whole("ttl_ms", self.ttl_ms, 0, LIFE_MAX_MS)
+        check_whole("ttl", self.ttl_ms, 0, LIFE_MAX_MS)
         check_whole("clients", self.clients, 1, 1 << 20)
         check_whole("groups", self.groups, 2, GROUP_MASK)
         if self.policy not in POLICIES:

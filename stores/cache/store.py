@@ -45,6 +45,7 @@ from limpet.stores.cache.room import Room
 from limpet.stores.cache.status import FINISH, MINE, OVER
 from limpet.stores.cache.terms import Terms
 from limpet.stores.cache.validity import Validity
+from limpet.stores.names import shown
 from limpet.stores.race.check import Check
 from limpet.stores.race.hash_store import HashStore
 from limpet.stores.race.index import Holds, Index, Place
@@ -155,8 +156,8 @@ class CacheStore(HashStore):
         size = self.objects.size_of(key, value)
         if size > self.parameters.max_bytes:
             raise ValueTooLarge(
-                f"{self.name}: the entry takes {size} bytes, and the cache was made with "
-                f"max_bytes={self.parameters.max_bytes}"
+                f"{self.name}: the entry of {shown(key)} takes {size} bytes, and the cache was "
+                f"made with max_bytes={self.parameters.max_bytes}"
             )
         self.operations += 1
         place = self.place

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 import time
 from typing import Any
@@ -13,6 +14,7 @@ from kit.clients import pair_references, pinned
 from kit.processes import children
 
 import limpet
+from limpet.fault.inject.workers import Workers
 from limpet.shm import pool as pool_module
 from limpet.shm.audit import Audit
 from limpet.shm.endpoint.slots import INCARNATION_BITS
@@ -113,10 +115,37 @@ def test_where_a_leak_is_is_logged(pools: Any, caplog: pytest.LogCaptureFixture)
     word = block_word(SLAB, 4 << INCARNATION_BITS | 1, 3)  # no client has that id
     pool.endpoint.store(pool.heap.table_word(0, 5), word)
     assert pool.audit()["leaked"] == size + pool.layout.block_size
-    told = sorted(record.getMessage() for record in caplog.records)
-    assert len(told) == 2
-    assert f"{size} bytes leaked: node 0, block" in told[1]
-    assert f"{pool.layout.block_size} bytes leaked: node 0, block 5 ({word:#018x})" in told[0]
+    (told,) = (record.getMessage() for record in caplog.records)
+    assert f"{size + pool.layout.block_size} bytes leaked: " in told
+    assert re.search(rf"\b{size} at node 0, block \d+ \(0x[0-9a-f]+\), object \d+, replica 0", told)
+    assert f"{pool.layout.block_size} at node 0, block 5 ({word:#018x})" in told
+    assert "dead" not in told
+
+
+def test_leaks_of_dead_clients_are_one_line_that_says_how_to_recover_them(
+    pools: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    pool = pools()
+
+    def dies(slot: int, incarnation: int) -> None:
+        with limpet.open(pool.url) as opened:
+            for size in (8, 800, 8000):
+                opened.store("race", capacity=64).put(b"k", bytes(size))
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    with Workers(dies) as workers:
+        workers.reap(workers.start(0))
+    leaked = pool.audit()["leaked"]
+    assert leaked > 0
+    (told,) = (record.getMessage() for record in caplog.records)
+    assert f"{leaked} bytes leaked: " in told
+    assert "pool.recover()" in told
+    assert "`limpet watch`" in told
+    assert "dead clients (1 here)" in told
+    pool.recover()
+    caplog.clear()
+    assert pool.audit()["leaked"] == 0
+    assert not caplog.records
 
 
 def leak(pool: limpet.Pool) -> int:

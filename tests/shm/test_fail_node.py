@@ -96,8 +96,11 @@ def test_pool_whose_node_was_cut_off_opens_without_it(
     cut = tmp_path / "pool" / "node.1"
     (tmp_path / "away").rename(cut)
     os.truncate(cut, size)
-    with pytest.raises(error, match=f"limpet fail-node {url} 1"):
+    with pytest.raises(error, match=f"limpet fail-node {url} 1") as raised:
         limpet.open(url, timeout_s=0)
+    said = str(raised.value)
+    assert said.count("destroy the pool") == 1  # in the end, if it is not lost
+    assert "creator" not in said
     assert fail_node(url, 1)
     with limpet.open(url) as pool:
         assert pool.store("fusee", name="s").get(b"k") == b"v"

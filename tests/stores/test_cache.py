@@ -376,7 +376,7 @@ def test_value_larger_than_the_cache_is_refused(pools: Any) -> None:
         ({"max_items": 0}, "max_items"),
         ({"max_bytes": 10}, "max_bytes"),
         ({"max_bytes": "1GiB"}, "more than the pool's memory"),
-        ({"ttl": -1}, "ttl_ms"),
+        ({"ttl": -1}, "ttl must be a whole number"),
         ({"policy": "best"}, "clock, fifo"),
     ],
 )

@@ -15,6 +15,7 @@ from typing import Any
 from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.shm.errors import ValueTooLarge
 from limpet.stores.baselines.raw.layout import DELETED, SIZES_MASK
+from limpet.stores.names import shown
 from limpet.stores.records import Objects
 
 
@@ -30,7 +31,8 @@ class RawObjects(Objects):
         """Bytes of the object for this key. Raises KeyTooLarge, ValueTooLarge."""
         if len(value) > self.room:
             raise ValueTooLarge(
-                f"the value has {len(value)} bytes; the store was made with room={self.room}"
+                f"the value of {shown(key)} has {len(value)} bytes; the store was made with "
+                f"room={self.room}"
             )
         return Objects.size_of(self, key, self.empty)
 
