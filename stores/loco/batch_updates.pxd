@@ -1,13 +1,14 @@
 cimport cython
 
 from limpet.shm.clients.client cimport Client
-from limpet.shm.endpoint.verbs cimport Endpoint, hash64, u64
+from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.stores.channels.lock.ticket_lock cimport TicketLock
 from limpet.stores.loco.data_array cimport DataArray
 from limpet.stores.loco.journal cimport Journal
 from limpet.stores.loco.local_index cimport LocalIndex
 from limpet.stores.loco.locking cimport Locking
 from limpet.stores.loco.lookup cimport Lookup
+from limpet.stores.race.batch cimport Batch
 
 cdef int BATCH
 cdef int DEFERRED
@@ -28,10 +29,8 @@ cdef class BatchUpdates:
     cdef readonly Py_ssize_t value_size
     cdef readonly Journal journal
     cdef readonly list entries
-    cdef readonly list keys
-    cdef readonly list values
+    cdef readonly Batch batch
     cdef readonly list locks
-    cdef readonly u64[::1] hashes
     cdef readonly u64[::1] tables
     cdef readonly u64[::1] states
     cdef readonly u64[::1] found
@@ -41,12 +40,8 @@ cdef class BatchUpdates:
     cdef readonly u64[::1] held
     cdef readonly int count
 
-    @cython.locals(end=Py_ssize_t, row=int, ready=int)
+    @cython.locals(batch=Batch, ready=int)
     cpdef Py_ssize_t put(self, pairs, Py_ssize_t start, list left) except -1
-    @cython.locals(end=Py_ssize_t, count=int, pair=tuple, key=bytes, value=bytes)
-    cdef int _take_in(self, pairs, Py_ssize_t start) except -1
-    @cython.locals(hashed=u64, other=int, same=int)
-    cpdef bint repeats(self, int row) except -1
     @cython.locals(
         lookup=Lookup, row=int, key=bytes, value=bytes, hashed=u64, table=u64,
         fits=bint, index=LocalIndex, ready=int,

@@ -33,7 +33,6 @@ import contextlib
 from array import array
 from typing import Any, Final
 
-from limpet.shm.endpoint.fabric import hash64
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.errors import LimpetError, NodeFailed
 from limpet.stores.loco.data_array import DataArray
@@ -43,6 +42,7 @@ from limpet.stores.loco.local_index import LocalIndex
 from limpet.stores.loco.locking import Locking
 from limpet.stores.loco.lookup import Lookup
 from limpet.stores.loco.parameters import LocoParameters
+from limpet.stores.race.batch import Batch
 from limpet.stores.status import BATCH, LEFT, MADE, READY
 
 DEFERRED: Final = 4
@@ -66,16 +66,15 @@ class BatchUpdates:
         self.entries: list[DataArray] = []
         """Of each row: the data array of its table, with the words that were read for it. Made for
         the first batch."""
-        self.keys: list[Any] = [None] * BATCH
-        self.values: list[Any] = [None] * BATCH
+        self.batch = Batch(BATCH)
+        self.batch.width = BATCH
+        self.states = self.batch.states
         self.locks: list[Any] = [None] * BATCH
-        self.hashes = array("Q", bytes(8 * BATCH))
         self.tables = array("Q", bytes(8 * BATCH))
-        self.states = array("Q", bytes(8 * BATCH))
         self.found = array("Q", bytes(8 * BATCH))
         """Of each row: the entry that our index has."""
         self.journals = array("Q", bytes(8 * BATCH))
-        self.tickets = array("Q", bytes(8 * BATCH))
+        self.tickets = self.batch.tickets
         """Of each row: that of its lock, or of its end."""
         self.intents = array("Q", bytes(8 * BATCH))
         self.held = array("Q", bytes(8 * BATCH))
@@ -85,7 +84,8 @@ class BatchUpdates:
     def put(self, pairs: Any, start: int, left: list[int]) -> int:
         """Put the pairs from `start` on that make a batch; which pair comes next. Those to be put
         one by one are appended to `left`."""
-        self._take_in(pairs, start)
+        batch = self.batch
+        self.count = batch.take_in(pairs, start, 0)
         if not self.count:
             left.append(start)
             return start + 1
@@ -97,43 +97,8 @@ class BatchUpdates:
             finally:
                 self._unlock_all()
             ready = self._choose_deferred()
-        end = start + self.count
-        for row in range(self.count):
-            if self.states[row] != MADE:
-                left.append(start + row)
-            self.keys[row] = self.values[row] = None
-        return end
-
-    def _take_in(self, pairs: Any, start: int) -> None:
-        """Take pairs in from `start` on, as far as they are tuples of two bytes, and the key is not
-        in an earlier one."""
-        end = min(len(pairs), start + BATCH)
-        count = 0
-        while start < end:
-            each = pairs[start]
-            if type(each) is not tuple or len(each) != 2:
-                break
-            pair = each
-            if type(pair[0]) is not bytes or type(pair[1]) is not bytes:
-                break
-            key, value = pair
-            self.hashes[count] = hash64(key)
-            if self.repeats(count):
-                break
-            self.keys[count] = key
-            self.values[count] = value
-            self.held[count] = 0
-            count += 1
-            start += 1
-        self.count = count
-
-    def repeats(self, row: int) -> bool:
-        """Whether the key of this row may be in an earlier row, too."""
-        hashed = self.hashes[row]
-        same = 0
-        for other in range(row):
-            same += self.hashes[other] == hashed
-        return same != 0
+        batch.leave_out(start, left)
+        return start + self.count
 
     def _select(self) -> int:
         """Find the entries of the rows in our indexes, and their locks; how many may be updated."""
@@ -141,9 +106,10 @@ class BatchUpdates:
         while len(self.entries) < BATCH:
             self.entries.append(DataArray(self.endpoint, 0, self.parameters))
         for row in range(self.count):
-            key, value = self.keys[row], self.values[row]
-            hashed = self.hashes[row]
+            key, value = self.batch.keys[row], self.batch.values[row]
+            hashed = self.batch.hashes[row]
             table = self.tables[row] = (hashed >> 32) * lookup.table_count >> 32
+            self.held[row] = 0
             fits = len(key) <= self.key_size and len(value) <= self.value_size
             self.states[row] = READY if fits else LEFT
             index: LocalIndex = lookup.indexes[table]
@@ -168,7 +134,7 @@ class BatchUpdates:
 
     def _choose(self, row: int) -> bool:
         """Find the entry and the lock of a row; False: it is LEFT, or DEFERRED."""
-        table, hashed = self.tables[row], self.hashes[row]
+        table, hashed = self.tables[row], self.batch.hashes[row]
         index: LocalIndex = self.lookup.indexes[table]
         entry = index.find(hashed)
         if entry < 0:
@@ -243,7 +209,7 @@ class BatchUpdates:
         return (
             not self.journal.resume(self.journals[row], self.intents[row])
             and entries.is_valid()
-            and entries.key_is(self.keys[row])
+            and entries.key_is(self.batch.keys[row])
             and entries.is_whole()
             and not entries.link()
         )
@@ -267,7 +233,7 @@ class BatchUpdates:
         """As `Writer._update`, of a value in the entry itself."""
         entries, journal, entry = self.entries[row], self.journal, self.found[row]
         state = entries.state()
-        count = entries.compose(state, self.keys[row], self.values[row], 0)
+        count = entries.compose(state, self.batch.keys[row], self.batch.values[row], 0)
         journal.resume(self.journals[row], self.intents[row])
         journal.keep(entries, count)
         journal.declare(UPDATING, entry, state)

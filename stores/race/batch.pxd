@@ -32,7 +32,7 @@ cdef class Batch:
     cdef readonly u64[::1] links
     cdef readonly u64[::1] tickets
     cdef readonly u64[::1] references
-    cdef readonly int width
+    cdef public int width
 
     @cython.locals(
         count=int, end=Py_ssize_t, size=Py_ssize_t, pair=tuple, key=bytes, value=bytes, seen=u64,

@@ -57,28 +57,29 @@ class Batch:
     """The rows of a batch. A store has one, and uses it again; only within an operation."""
 
     def __init__(self, most: int = ROWS_MAX) -> None:
-        """`most`: places of the client journal that it may take."""
+        """`most`: places of the client journal that it may take; or, of batches that take none,
+        how many rows."""
         self.most = most
         self.count = 0
         self.keys: list[bytes] = []
         self.values: list[bytes] = []
-        self.states = array("Q", bytes(8 * ROWS_MAX))
-        self.sizes = array("Q", bytes(8 * ROWS_MAX))
+        self.states = array("Q", bytes(8 * BATCH))
+        self.sizes = array("Q", bytes(8 * BATCH))
         """Bytes of the objects."""
-        self.hashes = array("Q", bytes(8 * ROWS_MAX))
-        self.nodes = array("Q", bytes(8 * ROWS_MAX))
+        self.hashes = array("Q", bytes(8 * BATCH))
+        self.nodes = array("Q", bytes(8 * BATCH))
         """The memory node of each new object."""
-        self.heads = array("Q", bytes(8 * ROWS_MAX))
+        self.heads = array("Q", bytes(8 * BATCH))
         """Of replicated subtables: the node of replica 0."""
-        self.slots = array("Q", bytes(8 * ROWS_MAX))
+        self.slots = array("Q", bytes(8 * BATCH))
         """The slot that has the key, or a vacant one."""
-        self.words = array("Q", bytes(8 * ROWS_MAX))
+        self.words = array("Q", bytes(8 * BATCH))
         """The word of the slot before."""
-        self.updates = array("Q", bytes(8 * ROWS_MAX))
+        self.updates = array("Q", bytes(8 * BATCH))
         """1: the slot has the key; 0: it is vacant."""
-        self.desired = array("Q", bytes(8 * ROWS_MAX))
+        self.desired = array("Q", bytes(8 * BATCH))
         """The word of the slot afterwards."""
-        self.places = array("Q", bytes(8 * ROWS_MAX))
+        self.places = array("Q", bytes(8 * BATCH))
         """The place of the new object in the client journal; the next one is the old object's. Of
         a row that is deleted, the place of the old one."""
         self.first = 0
@@ -87,9 +88,9 @@ class Batch:
         self.objects = array("Q", bytes(8 * CLIENT_JOURNAL_SIZE))
         self.links = array("Q", bytes(8 * CLIENT_JOURNAL_SIZE))
         """The objects and the slots that they name."""
-        self.tickets = array("Q", bytes(8 * ROWS_MAX))
+        self.tickets = array("Q", bytes(8 * BATCH))
         """The result of the CAS of the slot, after `wait`."""
-        self.references = array("Q", bytes(8 * ROWS_MAX))
+        self.references = array("Q", bytes(8 * BATCH))
         """The objects of a step, as `Heap` takes them."""
         self.width = most // 2
 

@@ -56,7 +56,7 @@ def intent_is_not_looked_at(self: Any, row: int) -> bool:
     self.intents[row] = self.endpoint.result(self.intents[row])
     return bool(
         entries.is_valid()
-        and entries.key_is(self.keys[row])
+        and entries.key_is(self.batch.keys[row])
         and entries.is_whole()
         and not entries.link()
     )
@@ -103,13 +103,13 @@ def _key_comes_again(pools: Any) -> None:
     """Its first value is too long for a batch, its second one is not."""
     store = pools(nodes=1).store("loco", name="test", capacity=100)
     store.put_many([(key, OLD) for key in KEYS])
-    store.put_many([(KEYS[0], bytes(5000)), (KEYS[1], NEW), (KEYS[2], NEW), (KEYS[0], NEW)])
+    store.put_many([(KEYS[0], bytes(500)), (KEYS[1], NEW), (KEYS[2], NEW), (KEYS[0], NEW)])
     assert store.get_many(KEYS[:3]) == [NEW] * 3
 
 
 STEPS: Final = (
     (
-        Mutant("equal-keys-share-a-batch", (replaced(MODULE, "BatchUpdates.repeats", never),)),
+        Mutant("equal-keys-share-a-batch", (replaced("race/batch", "Batch.repeats", never),)),
         _key_comes_again,
     ),
     (

@@ -36,6 +36,7 @@ def _in(folder: str, names: str) -> tuple[str, ...]:
 INLINE: Final = ("stores/records", "stores/inline")
 LOCO: Final = (
     *INLINE,
+    "stores/race/batch",
     *_in(
         "stores/loco",
         "parameters tracker data_array local_index journal lookup writer repair check locking "
