@@ -21,11 +21,13 @@ SOURCES := setup.py pyproject.toml $(COMPILED) \
 # What the pure build is made of.
 TREE := $(SOURCES) MANIFEST.in README.md $(shell find -L limpet -name '*.py')
 
-# The tests run by folder and build, two runs at a time; those come first that take longest.
-FOLDERS := stores fault others
+# The tests run by folder and build, two runs at a time; those come first that take longest. Those of
+# fault/ are two runs, so that one core does not wait for the other at the end.
+FOLDERS := stores fault-a-l fault-m-z others
 RUNS := $(foreach folder,$(FOLDERS),compiled-$(folder) pure-$(folder))
 ONLY_stores := stores
-ONLY_fault := fault
+ONLY_fault-a-l := fault/test_[a-l]*.py
+ONLY_fault-m-z := fault/test_[m-z]*.py
 ONLY_others := . --ignore=stores --ignore=fault
 PART ?= all
 PYTEST := -c ../pyproject.toml --rootdir=..
