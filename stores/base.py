@@ -18,8 +18,24 @@ from typing import Any
 
 from limpet.shm.catalogue.regions import INTERNAL
 from limpet.shm.endpoint.layout import ENTRIES_MAX
-from limpet.shm.errors import KeyExists, ParameterError, StoreDropped, StoreError, StoreFull
-from limpet.stores.status import BATCH, DELETE, EXISTS, INSERT, MISSING, PUT, UPDATE
+from limpet.shm.errors import (
+    KeyExists,
+    LimpetError,
+    ParameterError,
+    StoreDropped,
+    StoreError,
+    StoreFull,
+)
+from limpet.stores.status import (
+    BATCH,
+    DELETE,
+    EXISTS,
+    INSERT,
+    MISSING,
+    PUT,
+    UNPROVEN,
+    UPDATE,
+)
 from limpet.stores.views import Reservation, View, require_coherence
 
 
@@ -99,6 +115,29 @@ class Store:
         """Raise StoreDropped if the store was dropped. In an operation, before any other step."""
         if self.client.drops != self.drops:
             self._after_a_drop()
+
+    def glanced(self, key: bytes) -> Any:
+        """The value of a key without a pin (race/glance.py, inline.py), None: it is missing, or
+        UNPROVEN. Not in an operation."""
+        client = self.client
+        while self.endpoint.begin():
+            client.rejoin()
+        try:
+            if client.ident:
+                found = self.glance_at(key)
+                # ORDER: after all reads, as in `unpin`: a client that was declared dead may have
+                # read another pool.
+                if not client.remotely_fenced or self.endpoint.load(client.slot) == client.word:
+                    return found
+        except LimpetError:
+            pass  # perhaps of memory that was used again: the search with a pin says
+        finally:
+            self.endpoint.end()
+        return UNPROVEN
+
+    def glance_at(self, key: bytes) -> Any:
+        """As `glanced`, while the other threads are kept out. A LimpetError means UNPROVEN, too."""
+        return UNPROVEN
 
     def look_whether_there(self) -> None:
         """Raise StoreDropped if the store was dropped. Outside of operations, `exclusively`."""

@@ -4,6 +4,8 @@ from limpet.shm.endpoint.verbs cimport u64
 from limpet.stores.base cimport Store, as_bytes
 from limpet.stores.records cimport Objects
 
+cdef u64 DROPS
+cdef object UNPROVEN
 cdef int AGAIN
 cdef int AT_ONCE
 cdef int BATCH
@@ -24,6 +26,8 @@ cdef class Step:
 
 cdef class InlineIndex:
     cpdef int find_once(self, bytes key, u64 attempt) except -1
+    cdef int glance(self, bytes key) except -1
+    cdef bint is_object(self) except -1
     cpdef bytes value_found(self)
     cpdef list get_batch(self, list keys, list found)
     cpdef int node_of(self, bytes key) except -1
@@ -34,7 +38,10 @@ cdef class InlineStore(Store):
     cdef readonly Objects objects
     cdef public InlineIndex index
     cdef public bint locks_first
+    cdef public bint glances
+    cdef readonly bint met_object
 
+    cdef object glance_at(self, bytes key)
     cpdef int _write(self, key, value, int mode) except -1
     cpdef u64 object_size(self, bytes key, bytes value) except? 0
     @cython.locals(attempt=u64)

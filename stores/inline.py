@@ -4,12 +4,25 @@
 loops of their operations: enter, attempt, leave; then get memory, or wait, and try again. A store
 gives the steps. `key_size` and `value_size`, of the parameters, are the bytes of the longest key,
 and of the longest value that is in the table itself.
+
+A get without a pin, of a kind that `glances`. Its table proves what was read of it: an entry by its
+checksum, a missing key by words that are read again. A pin adds that the table is still one, and
+that objects stay. So a get reads the table without a pin, and then looks at the word DROPS: if it
+is as when this handle last found its store, the store was not dropped until then, and all that was
+read was of its table. If anything else was seen (a torn entry, a change of the index that is to be
+applied first, an object, an error), the get begins again with a pin. A handle that has met an
+object last begins with a pin: the value that it gets next is probably long, too.
+
+So a stopped reader keeps no memory from anybody, unless it reads a long value. Words that are read
+of memory which has become something else may be anything; they are only compared, and copied as far
+as an entry goes. Pools whose memory is not hardware-coherent have pins (race/glance.py).
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from limpet.shm.endpoint.layout import DROPS
 from limpet.shm.errors import KeyTooLarge
 from limpet.stores.base import Store, as_bytes
 from limpet.stores.names import shown
@@ -23,6 +36,7 @@ from limpet.stores.status import (
     EXISTS,
     MISSING,
     NO_MEMORY,
+    UNPROVEN,
     UPDATE,
 )
 
@@ -56,9 +70,18 @@ class InlineIndex:
         """Look a key up: DONE, MISSING, or AGAIN."""
         raise NotImplementedError
 
+    def glance(self, key: bytes) -> int:
+        """`find_once` without a pin, of a value that is in the table itself: DONE, MISSING; or
+        AGAIN, it needs a pin."""
+        return AGAIN
+
     def value_found(self) -> bytes:
         """After DONE, in the same operation: the value."""
         raise NotImplementedError
+
+    def is_object(self) -> bool:
+        """After DONE, in the same operation: whether the value is in an object."""
+        return False
 
     def get_batch(self, keys: list[bytes], found: list[bytes | None]) -> list[int]:
         """Append the values of at most BATCH keys; the places in `found` of those to be looked
@@ -95,6 +118,10 @@ class InlineStore(Store):
         """Set by the class of the kind."""
         self.locks_first = False
         """Whether writes, and later attempts of gets, begin with `_enter`, which takes locks."""
+        self.glances = False
+        """Whether gets have no pin: the index has `glance`, and memory is hardware-coherent."""
+        self.met_object = False
+        """Whether the value that a get has found last is in an object."""
 
     # ---- reading --------------------------------------------------------------------------------
 
@@ -103,6 +130,10 @@ class InlineStore(Store):
         if type(key) is not bytes:
             key = as_bytes("key", key)
         self.operations += 1
+        if self.glances and not self.met_object:
+            found = self.glanced(key)
+            if found is not UNPROVEN:
+                return default if found is None else found
         attempt = 0
         while True:
             held: Any = None
@@ -115,6 +146,7 @@ class InlineStore(Store):
                     self.require_there()
                 outcome = self.index.find_once(key, attempt)
                 if outcome == DONE:
+                    self.met_object = self.index.is_object()
                     return self.index.value_found()
             finally:
                 if held is None:
@@ -125,6 +157,17 @@ class InlineStore(Store):
                 return default
             attempt += 1
             self.stay(attempt, False)
+
+    def glance_at(self, key: bytes) -> Any:
+        outcome = self.index.glance(key)
+        if outcome == AGAIN:
+            return UNPROVEN
+        found = self.index.value_found() if outcome == DONE else None
+        drops = self.drops
+        # ORDER: after all reads.
+        if self.endpoint.stands(DROPS, drops, DROPS, drops, DROPS, drops, DROPS, drops):
+            return found
+        return UNPROVEN
 
     def get_many(self, keys: Any) -> list[bytes | None]:
         """The values of `keys`, in their order; None for each that is missing. The reads of 32 keys

@@ -1,4 +1,4 @@
-"""Results of an attempt at an operation on a store, and its modes. Plain constants."""
+"""Results of an attempt at an operation on a store, and its modes. Constants."""
 
 from typing import Final
 
@@ -18,6 +18,9 @@ FULL: Final = 5
 """None of the key's slots is vacant."""
 AT_ONCE: Final = 6
 """Start the operation again, without a pause."""
+
+UNPROVEN: Final = object()
+"""The result of a get without a pin that proved nothing."""
 
 BATCH: Final = 32
 """Keys whose reads `get_many` overlaps, in two round trips."""

@@ -140,6 +140,10 @@ class LocalIndex:
         if not self.reached[self.home_of(hashed)]:
             self._learn_home(self.home_of(hashed))
 
+    def is_current(self, hashed: int) -> bool:
+        """Whether `refresh` has nothing to do; one load."""
+        return self.tracker.position() == self.applied and self.is_ready(hashed)
+
     def refresh_all(self) -> None:
         """The same for all keys."""
         home = 0

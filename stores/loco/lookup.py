@@ -106,6 +106,21 @@ class Lookup(InlineIndex):
             return AGAIN
         return outcome
 
+    def glance(self, key: bytes) -> int:
+        found = self.found
+        self.choose(found, key)
+        # ORDER: as in `find_once`.
+        if not found.index.is_current(found.hash):
+            return AGAIN
+        outcome = self.look_up(found, key)
+        self.endpoint.wait()
+        if outcome == TORN or (outcome == DONE and self.is_object()):
+            return AGAIN
+        return outcome
+
+    def is_object(self) -> bool:
+        return self.found.entries.link() != 0
+
     def value_found(self) -> bytes:
         entries = self.found.entries
         if entries.link():

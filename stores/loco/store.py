@@ -6,10 +6,10 @@ each memory node, chosen by the key's hash; its layout is in layout.py. A table 
 (tracker.py), whose messages name the entries that have changed. Every process has its own index of
 the table (local_index.py), key -> entry, which the tracker keeps up to date.
 
-Get takes no lock: bring the index up to date, which costs one load if nothing has changed; look the
-key up; read the entry. If the entry is valid and whole, and of the life in the index, it has the
-value. If it is torn, the get begins again, after some tries with the lock (so gets end). Else the
-key is missing.
+Get takes no lock, and no pin if the value is in the entry (inline.py): bring the index up to date,
+which costs one load if nothing has changed; look the key up; read the entry. If the entry is valid
+and whole, and of the life in the index, it has the value. If it is torn, the get begins again,
+after some tries with the lock (so gets end). Else the key is missing.
 
 Insert, update and delete hold the lock of the key, hash mod number of locks. Bring the index up to
 date; note the intent in the journal; then
@@ -80,6 +80,7 @@ class Kvstore(InlineStore):
         super().__init__(pool, kind, name, parameters)
         self.prefetches = True
         self.locks_first = True
+        self.glances = pool.parameters.coherent
         self.index = self.lookup = Lookup(pool, name, parameters, self.objects)
         self.found = self.lookup.found
         self.writer = Writer(pool, self.lookup, parameters.locks)

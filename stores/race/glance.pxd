@@ -10,7 +10,7 @@ cdef u64 HELD_MASK
 cdef u64 LEAST
 cdef u64 OBJECT_MASK
 cdef u64 SLOTS
-# UNPROVEN is for others to import.
+cdef object UNPROVEN
 
 cdef class Glance:
     cdef readonly Index index

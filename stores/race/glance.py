@@ -56,7 +56,7 @@ and a cache do.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from limpet.shm.endpoint.fabric import hash64, lowest_bit
 from limpet.shm.endpoint.layout import DROPS
@@ -64,13 +64,11 @@ from limpet.shm.endpoint.words import HELD, HELD_MASK
 from limpet.stores.race.index import is_valid
 from limpet.stores.race.layout import OBJECT_MASK, SLOTS
 from limpet.stores.stamps import LEAST
+from limpet.stores.status import UNPROVEN
 
 if TYPE_CHECKING:
     from limpet.stores.race.index import Index, Place
     from limpet.stores.records import Objects
-
-UNPROVEN: Final = object()
-"""The result of a glance that proved nothing."""
 
 
 class Glance:

@@ -20,13 +20,13 @@ from limpet.shm.endpoint.words import (
     OWES,
     VIEWED,
 )
-from limpet.shm.errors import LimpetError, StoreFull
+from limpet.shm.errors import StoreFull
 from limpet.stores.base import Store, as_bytes
 from limpet.stores.object_layout import HEADER
 from limpet.stores.race.batch_puts import BatchPuts
 from limpet.stores.race.batch_search import BatchSearch
 from limpet.stores.race.check import Check
-from limpet.stores.race.glance import UNPROVEN, Glance
+from limpet.stores.race.glance import Glance
 from limpet.stores.race.index import Index, Place, is_valid
 from limpet.stores.race.layout import OBJECT_MASK
 from limpet.stores.race.progress import progress_of
@@ -42,6 +42,7 @@ from limpet.stores.status import (
     MISSING,
     NO_MEMORY,
     PUT,
+    UNPROVEN,
     UPDATE,
 )
 
@@ -104,7 +105,7 @@ class HashStore(Store):
         place = self.place
         attempt = 0
         if self.glance is not None and not self.endpoint.durable:
-            found = self.glanced(place, key)
+            found = self.glanced(key)
             if found is not UNPROVEN:
                 return default if found is None else found
         while True:
@@ -125,23 +126,8 @@ class HashStore(Store):
             self.retries += 1
             self.give_way(busy, table, attempt)
 
-    def glanced(self, place: Place, key: bytes) -> Any:
-        """The value of a key by a glance, None: it is missing, or UNPROVEN."""
-        client = self.client
-        while self.endpoint.begin():
-            client.rejoin()
-        try:
-            if client.ident:
-                found = self.glance.value(place, key, self.drops)  # type: ignore[union-attr]
-                # ORDER: after all reads, as in `unpin`: a client that was declared dead may have
-                # read another pool.
-                if not client.remotely_fenced or self.endpoint.load(client.slot) == client.word:
-                    return found
-        except LimpetError:
-            pass  # perhaps of memory that was used again: the search with a pin says
-        finally:
-            self.endpoint.end()
-        return UNPROVEN
+    def glance_at(self, key: bytes) -> Any:
+        return self.glance.value(self.place, key, self.drops)  # type: ignore[union-attr]
 
     def search_once(self, place: Place, key: bytes) -> Any:
         """The value of a key, or None: then it is missing, unless `place.busy` is set."""

@@ -101,6 +101,21 @@ class Lookup(InlineIndex):
             raise self.damaged(found)
         return AGAIN
 
+    def glance(self, key: bytes) -> int:
+        found = self.found
+        self.choose(found, key)
+        self.read(found)
+        self.endpoint.wait()
+        if self.find(found, key):
+            proven = self.rows.is_whole(found.place) and not self.is_object()
+            return DONE if proven else AGAIN
+        settled = self.are_settled(found)
+        self.endpoint.wait()
+        return MISSING if settled else AGAIN
+
+    def is_object(self) -> bool:
+        return not self.header(self.found) & INLINE
+
     def value_found(self) -> bytes:
         found, rows = self.found, self.rows
         header = rows.header(found.place, found.slot)

@@ -5,10 +5,11 @@ each memory node, chosen by the key's hash; the layout of a table is in layout.p
 in one of two rows (dependent_hash.py) of 8 entries (rows.py), under locks (locks.py) whose owners
 are in journals (journal.py).
 
-Get (section 3.2.1): read both rows, by one covering read if they are adjacent. An entry is valid if
-its row is whole. Before a key counts as missing, the versions of both rows are read again: between
-the two reads it may have been moved from the row that was read later to the one that was read first
-(C3). A long value is read from its extent.
+Get (section 3.2.1), without a pin if the value is in its row (inline.py): read both rows, by one
+covering read if they are adjacent. An entry is valid if its row is whole. Before a key counts as
+missing, the versions of both rows are read again: between the two reads it may have been moved from
+the row that was read later to the one that was read first (C3). A long value is read from its
+extent.
 
 Update, delete (3.2.2): take the locks of both rows and read them; write the entry, version and CRC;
 give the locks back. A long value is written to a new extent before.
@@ -79,6 +80,7 @@ class Rcuckoo(InlineStore):
         self.link = pool.entry_of(name)[0] << 48 | REPLICATED
         self.index = self.lookup = Lookup(pool, name, parameters, self.objects)
         self.found = self.lookup.found
+        self.glances = pool.parameters.coherent
         self.writer = Writer(pool, self.lookup, parameters, self.link)
         self._take_patience()
 

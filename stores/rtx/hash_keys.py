@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from limpet.shm.endpoint.words import HELD, HELD_MASK
 from limpet.shm.errors import LimpetError
-from limpet.stores.race.glance import UNPROVEN, Glance
+from limpet.stores.race.glance import Glance
 from limpet.stores.race.index import Place
 from limpet.stores.race.layout import FROZEN
 from limpet.stores.rtx.layout import SLOT
 from limpet.stores.rtx.reads import CHANGED, KeyRead, Reads, TxKeys
+from limpet.stores.status import UNPROVEN
 
 if TYPE_CHECKING:
     from limpet.stores.race.index import Index

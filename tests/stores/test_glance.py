@@ -10,11 +10,12 @@ from typing import Any, Final
 
 import pytest
 from kit.processes import child
+from kit.reading import DropsAreNotRead, ReadingEndpoint
 
 import limpet
 from limpet.fault.inject.stopping import StoppingEndpoint, StoppingPool
 from limpet.shm.endpoint.fabric import BUILD
-from limpet.shm.endpoint.hooked import MUTATING, READS, HookedEndpoint
+from limpet.shm.endpoint.hooked import MUTATING
 from limpet.shm.endpoint.layout import DROPS, NODE_SHIFT, VIEW
 from limpet.shm.endpoint.slots import INCARNATION_BITS, PIN
 from limpet.shm.endpoint.words import ADDRESS_MASK
@@ -25,8 +26,6 @@ greenlet = pytest.importorskip("greenlet").greenlet
 KEY: Final = b"k"
 SIZE: Final = 900
 """Bytes of a value: the key's object is read in several steps."""
-PIECE: Final = 40
-"""Words of a read that are one step."""
 ROUNDS_MAX: Final = 2000
 LARGE: Final = 9000
 """Bytes of a value that takes two reads."""
@@ -67,23 +66,6 @@ class WritingPool(StoppingPool):
     endpoint: WritingEndpoint
 
 
-class ReadingEndpoint(HookedEndpoint, verbs=READS):
-    """Calls `visit` before each step of a get."""
-
-    def __init__(self) -> None:
-        self.visit: Callable[[int], object] | None = None
-        self.steps = 0
-        self.looks = 0
-
-    def on_verb(self, verb: str, addr: int, words: int) -> int:
-        if self.visit is not None:
-            visit, self.visit = self.visit, None
-            self.steps += 1
-            visit(addr)
-            self.visit = visit
-        return min(words, PIECE)
-
-
 class SlotIsNotReadBefore(ReadingEndpoint):
     """Known-bad: the slot is not read again between the stamp and the object."""
 
@@ -121,13 +103,6 @@ class RestIsNotProven(ReadingEndpoint):
     def stands(self, *rest: int) -> bool:
         self.looks += 1
         return self.looks == 2 or super().stands(*rest)
-
-
-class DropsAreNotRead(ReadingEndpoint):
-    """Known-bad: nobody looks whether the store was dropped."""
-
-    def stands(self, *rest: int) -> bool:
-        return super().stands(*rest[:6], *rest[4:6])
 
 
 class ViewIsNotReadAfter(ReadingEndpoint):

@@ -1,0 +1,279 @@
+"""Gets without a pin of stores with pairs in their own table (stores/inline.py)."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from typing import Any, Final
+
+import pytest
+from kit.processes import child
+from kit.reading import ReadingEndpoint
+
+import limpet
+from limpet.shm.endpoint.fabric import BUILD
+from limpet.shm.endpoint.layout import DROPS
+from limpet.shm.endpoint.slots import INCARNATION_BITS, PIN
+from limpet.shm.errors import StoreDropped, StoreFull
+
+KEY: Final = b"k"
+KINDS: Final = ("rcuckoo", "loco")
+LONG: Final = bytes(900)
+"""A value that is in an object."""
+CAPACITY: Final = 16
+STEPS_MAX: Final = 30
+ROUNDS: Final = 2000
+"""More long values than a node has room for."""
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+class NothingIsReadAfter(ReadingEndpoint):
+    """Known-bad: the word DROPS is not looked at."""
+
+    def stands(self, *rest: int) -> bool:
+        return True
+
+
+class Table:
+    """A store with a key, a reader, and a writer that is another client."""
+
+    def __init__(
+        self, pools: Any, kind: str, endpoint: type[ReadingEndpoint] = ReadingEndpoint
+    ) -> None:
+        self.writing = pools(nodes=1, node_size="512KiB")
+        self.pool_class: Any = type("ReadingPool", (limpet.Pool,), {"endpoint_class": endpoint})
+        self.reading = pools.keep(self.pool_class.open(self.writing.url))
+        self.writer = self.writing.store(kind, name="s", capacity=CAPACITY)
+        self.reader = self.reading.store(kind, name="s")
+        self.number = 0
+        self.had: set[bytes | None] = set()
+        """The values of the key since the get began."""
+        self.put()
+        for _ in range(2):
+            assert self.reader.get(KEY) == self.value()
+
+    def value(self) -> bytes:
+        return b"%08d" % self.number * 5
+
+    def put(self) -> None:
+        self.number += 1
+        self.writer.put(KEY, self.value())
+        self.had.add(self.value())
+
+    def get(self, key: bytes = KEY) -> Any:
+        return self.reader.get(key)
+
+    # ---- disturbances ---------------------------------------------------------------------------
+
+    def delete(self) -> None:
+        self.writer.delete(KEY)
+        self.had.add(None)
+
+    def insert_anew(self) -> None:
+        self.delete()
+        self.put()
+
+    def crowd(self) -> None:
+        """Delete; then other keys have the entry, and all entries around it."""
+        self.delete()
+        others = []
+        for number in range(1000):
+            try:
+                self.writer.insert(b"other%d" % number, b"\xff" * len(self.value()))
+            except StoreFull:
+                break
+            others.append(b"other%d" % number)
+        assert len(others) >= CAPACITY
+        for key in others:
+            self.writer.delete(key)
+
+    def lengthen(self) -> None:
+        """Have the value be in an object, and not be there any more."""
+        self.writer.put(KEY, LONG)
+        self.had.add(LONG)
+        self.put()
+
+    def drop(self, filling: bytes = b"\0") -> None:
+        """Drop the store, and have something else in its table's memory."""
+        tables = list(self.writer.lookup.tables)
+        size = self.writer.parameters.table_size
+        if callable(size):
+            size = size(self.writing.parameters.clients)
+        self.writing.drop("s")
+        for base in tables:
+            self.writing.endpoint.write(base, filling * size)
+
+    # ---- a get ----------------------------------------------------------------------------------
+
+    def disturbed(self, step: int, disturb: Callable[[], object]) -> Any:
+        """The result of a get that is disturbed before this step."""
+        endpoint = self.reading.endpoint
+        endpoint.steps = 0
+        self.had = {self.value()}
+
+        def visit(addr: int) -> None:
+            if endpoint.steps == step:
+                disturb()
+
+        endpoint.visit = visit
+        try:
+            return self.get()
+        finally:
+            endpoint.visit = None
+
+    def steps(self) -> int:
+        """The steps of a get that nothing disturbs."""
+        self.disturbed(0, lambda: None)
+        assert 5 < self.reading.endpoint.steps < STEPS_MAX
+        return int(self.reading.endpoint.steps)
+
+    def pins(self, key: bytes = KEY) -> int:
+        """The pins of a get."""
+        endpoint = self.reading.endpoint
+        before = endpoint.counters("background")["atomics"]
+        self.get(key)
+        return int(endpoint.counters("background")["atomics"] - before)
+
+
+DISTURBANCES: Final = {
+    "put": Table.put,
+    "delete": Table.delete,
+    "insert anew": Table.insert_anew,
+    "crowd": Table.crowd,
+    "lengthen": Table.lengthen,
+}
+
+
+def gets_after_a_drop(
+    pools: Any, kind: str, endpoint: type[ReadingEndpoint], filling: bytes = b"\0"
+) -> list[tuple[int, Any]]:
+    """The results, but for StoreDropped, of gets in whose steps the store is dropped, and its
+    memory filled."""
+    found: list[tuple[int, Any]] = []
+    for step in range(1, Table(pools, kind).steps() + 1):
+        table = Table(pools, kind, endpoint)
+        try:
+            found.append((step, table.disturbed(step, lambda table=table: table.drop(filling))))
+        except StoreDropped:
+            continue
+    return found
+
+
+def test_a_get_has_no_pin(pools: Any, kind: str) -> None:
+    table = Table(pools, kind)
+    endpoint = table.reading.endpoint
+    pin = table.reading.client.slot + PIN
+    seen: list[int] = []
+    pins: list[int] = []
+
+    def visit(addr: int) -> None:
+        seen.append(addr)
+        pins.append(endpoint.load(pin))
+
+    for key, there in ((KEY, True), (b"none", False)):
+        table.get(key)  # with `loco`, the first one learns the entries of the key's home
+        endpoint.visit = visit
+        try:
+            assert (table.get(key) is not None) == there
+        finally:
+            endpoint.visit = None
+        assert seen[-4:] == [DROPS] * 4
+        assert table.pins(key) == 0
+    assert set(pins) == {0}
+
+
+def test_a_get_is_one_round_trip(pools: Any, kind: str) -> None:
+    table = Table(pools, kind)
+    before = table.reader.stats()["round_trips"]
+    table.get()
+    assert table.reader.stats()["round_trips"] - before == 1
+
+
+def test_a_long_value_is_read_with_a_pin(pools: Any, kind: str) -> None:
+    """The first one after a short value takes one round trip more."""
+    table = Table(pools, kind)
+    table.writer.put(KEY, LONG)
+    trips, pins = [], []
+    for _ in range(3):
+        before = table.reader.stats()["round_trips"]
+        pins.append(table.pins())
+        trips.append(table.reader.stats()["round_trips"] - before)
+    assert table.get() == LONG
+    assert all(pins)
+    assert trips == [3, 2, 2]
+    table.put()
+    assert [table.pins() > 0 for _ in range(3)] == [True, False, False]
+
+
+@pytest.mark.parametrize("how", DISTURBANCES)
+def test_a_disturbed_get_has_a_value_that_the_key_had(pools: Any, kind: str, how: str) -> None:
+    table = Table(pools, kind)
+    for step in range(1, table.steps() + 1):
+        found = table.disturbed(step, lambda: DISTURBANCES[how](table))
+        assert found in table.had, step
+        table.put()
+        for _ in range(2):
+            table.get()
+        assert table.pins() == 0
+
+
+@pytest.mark.parametrize("filling", [b"\0", b"\xff", b"\x02"])
+def test_a_store_is_dropped_in_a_get(pools: Any, kind: str, filling: bytes) -> None:
+    assert gets_after_a_drop(pools, kind, ReadingEndpoint, filling) == []
+
+
+def test_known_bad_variant_reads_a_store_that_is_no_more(pools: Any, kind: str) -> None:
+    assert gets_after_a_drop(pools, kind, NothingIsReadAfter)
+
+
+def test_a_client_that_was_declared_dead_is_told_so(pools: Any, kind: str) -> None:
+    pool = pools(multi_host=True)
+    other = pools.again(pool)
+    store = other.store(kind, name="s", capacity=CAPACITY)
+    store.put(KEY, b"v")
+    assert store.get(KEY) == b"v"
+    pool.membership.recover(other.client_id >> INCARNATION_BITS, other.client.word)
+    for key in (KEY, b"none"):
+        with pytest.raises(limpet.ClientError):
+            store.get(key)
+
+
+@pytest.mark.skipif(BUILD != "compiled", reason="the pure build opens only memory that is coherent")
+def test_gets_have_pins_where_memory_is_not_coherent(pools: Any) -> None:
+    store = pools(coherent=False, coherent_bytes=1 << 20).store("rcuckoo", name="s", capacity=16)
+    store.put(KEY, b"v")
+    before = store.endpoint.counters("background")["atomics"]
+    assert store.get(KEY) == b"v"
+    assert store.endpoint.counters("background")["atomics"] > before
+
+
+def test_a_reader_that_is_stopped_keeps_no_memory(pools: Any, kind: str) -> None:
+    """In a get of a short value, at any of its steps; and the reader goes on where it was."""
+    table = Table(pools, kind)
+    for step in range(1, table.steps() + 1, 3):
+
+        def read(step: int = step) -> bytes:
+            pool = table.pool_class.open(table.writing.url)
+            store = pool.store(kind, name="s")
+            endpoint = pool.endpoint
+            store.get(KEY)
+            endpoint.visit = lambda addr: (
+                endpoint.steps == step and os.kill(os.getpid(), signal.SIGSTOP)
+            )
+            found = bytes(store.get(KEY))
+            endpoint.visit = None
+            pool.close()
+            return found
+
+        with child(read=read) as reader:
+            reader.send("read")
+            assert os.WIFSTOPPED(os.waitpid(reader.pid, os.WUNTRACED)[1])
+            for _ in range(ROUNDS):
+                table.writer.put(b"long", LONG)
+            os.kill(reader.pid, signal.SIGCONT)
+            assert reader.answer() == table.value()
