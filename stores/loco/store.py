@@ -48,8 +48,8 @@ has a fixed size; when a client stands still while it holds a lock, writers of i
 lease, and then kill it (docs/operations.md), or go on waiting, as the pool's `fence` says; nothing
 is replicated.
 
-Round trips without conflict: get 1 (and 1 or 2 for an object), insert 5, update 2, delete 4; 32
-updates in one `put_many` 2 (batch_updates.py).
+Round trips without conflict: get 1 (and 1 or 2 for an object, and 1 if the last one that was found
+was in its entry), insert 5, update 2, delete 4; 32 updates in one `put_many` 2 (batch_updates.py).
 """
 
 from __future__ import annotations

@@ -36,8 +36,9 @@ lease when a client stands still while it holds a lock; nothing is replicated.
 Deviations, besides: an insert reads all rows under its locks only when it needs a path (the paper
 always does); the table is checked for a path from both of the key's rows.
 
-Round trips without conflict: get 1 (2 for a miss, and for an extent that is read at once), update,
-delete and insert 2, one more for each group of locks after the first, and for a path.
+Round trips without conflict: get 1 (2 for a miss, and for an extent that is read at once, and one
+more if the last value that was found was in its row), update, delete and insert 2, one more for
+each group of locks after the first, and for a path.
 """
 
 from __future__ import annotations

