@@ -60,7 +60,9 @@ def require_there(pool: Any) -> None:
         raise PoolNotFound(f"{pool.url} was destroyed while it was watched")
 
 
-def watch(pool: Any, interval_s: float, fence_command: Sequence[str]) -> Iterator[dict[str, Any]]:
+def watch(
+    pool: Any, interval_s: float, fence_command: Sequence[str], until_destroyed: bool
+) -> Iterator[dict[str, Any]]:
     """Recover dead clients all the time: what `PoolCore.watch` says."""
     if fence_command and pool.parameters.fence != "command":
         raise ParameterError(
@@ -70,7 +72,7 @@ def watch(pool: Any, interval_s: float, fence_command: Sequence[str]) -> Iterato
     pool.membership.remote.fencer = hosts.fencer_of(fence_command) if fence_command else None
     due = time.monotonic()
     while True:
-        if time.monotonic() >= due:
+        if until_destroyed and time.monotonic() >= due:
             require_there(pool)
             due = time.monotonic() + LOOK_INTERVAL_S
         found = pool.recover()

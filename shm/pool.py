@@ -468,15 +468,20 @@ class PoolCore:
         return housekeeping.recover(self)
 
     def watch(
-        self, interval_s: float = housekeeping.WATCH_INTERVAL_S, fence_command: Sequence[str] = ()
+        self,
+        interval_s: float = housekeeping.WATCH_INTERVAL_S,
+        fence_command: Sequence[str] = (),
+        *,
+        until_destroyed: bool = True,
     ) -> Iterator[dict[str, Any]]:
         """Notice dead clients within `interval_s` and recover them; yields each recovery.
 
-        Goes on until the pool is destroyed; that raises PoolNotFound within a second.
+        Goes on until the pool is destroyed; that raises PoolNotFound within a second. Without
+        `until_destroyed` it goes on then, too, for the processes that have the pool mapped.
         `fence_command`: how to switch off a host whose lease is over, in a pool with
         `fence="command"`; it is called with name, machine and boot of the host (docs/hosts.md).
         """
-        return housekeeping.watch(self, interval_s, fence_command)
+        return housekeeping.watch(self, interval_s, fence_command, until_destroyed)
 
     def clients(self) -> list[dict[str, Any]]:
         """The clients of the pool: id, slot, pid, host, state, pinned, blocks, ours."""

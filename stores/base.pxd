@@ -34,8 +34,8 @@ cdef class Store:
     cdef object __weakref__
 
     cpdef int require_there(self) except -1
-    cdef object glanced(self, bytes key)
-    cdef object glance_at(self, bytes key)
+    cpdef object glanced(self, bytes key)
+    cpdef object glance_at(self, bytes key)
     cpdef int show_progress(self, int count) except -1
     cdef int _after_a_drop(self) except -1
     cpdef int _write(self, key, value, int mode) except -1

@@ -123,6 +123,9 @@ class InlineStore(Store):
         self.met_object = False
         """Whether the value that a get has found last is in an object."""
 
+    def forget(self) -> None:
+        self.met_object = False
+
     # ---- reading --------------------------------------------------------------------------------
 
     def get(self, key: Any, default: Any = None) -> Any:

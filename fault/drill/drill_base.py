@@ -165,7 +165,7 @@ class DrillBase(Generic[Parameters]):
 
         def target(slot: int, incarnation: int) -> None:
             if slot == parameters.clients:
-                for _ in self.pool.watch():
+                for _ in self.pool.watch(until_destroyed=False):
                     pass
             client(slot, incarnation)
             self.pool.close()

@@ -101,6 +101,7 @@ class Kvstore(InlineStore):
         self.locking.replaced(node)
 
     def forget(self) -> None:
+        super().forget()
         self.lookup.forget()
         self.locking.forget()
 

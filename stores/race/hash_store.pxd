@@ -49,7 +49,7 @@ cdef class HashStore(Store):
     cdef public u64 reserved_digest
 
     cpdef int hold_parts(self, Index index, Slots slots, Splitter splitter, Check check) except -1
-    cdef object glance_at(self, bytes key)
+    cpdef object glance_at(self, bytes key)
     cpdef int batches_puts(self) except -1
     cpdef int glances(self, Glance glance) except -1
     @cython.locals(end=Py_ssize_t)

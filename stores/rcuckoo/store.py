@@ -100,6 +100,7 @@ class Rcuckoo(InlineStore):
         self.forget()
 
     def forget(self) -> None:
+        super().forget()
         self.writer.forget()
 
     # ---- steps of operations --------------------------------------------------------------------

@@ -26,6 +26,7 @@ cdef class Transaction:
     cdef dict _recalled
     cdef dict _cut
     cdef bint _at_cut
+    cdef public bint returned
     cdef readonly int reach
     cdef list _read_in_trees
     cdef object _handle

@@ -79,6 +79,8 @@ class Transaction:
         self._cut = {each.at: each.read for each in recalled.values()} if recalled else None
         self._at_cut = bool(recalled)
         """Whether all that was read until now was true at the moment of the cut."""
+        self.returned = False
+        """Whether the function has returned."""
         self.reach = 0
         """How many reads it has come to."""
         self._read_in_trees: list[Any] | None = None
@@ -364,7 +366,13 @@ class Transaction:
     # ---- the end --------------------------------------------------------------------------------
 
     def commit(self) -> bool:
-        """Commit what was written; False: there was a conflict, and nothing has happened."""
+        """Commit what was written; False: there was a conflict, and nothing has happened. For
+        `run`: the function itself cannot commit."""
+        if not self.returned:
+            raise TypeError(
+                f"{self._pool.url}: a transaction is committed when its function returns; it cannot "
+                "call commit() itself"
+            )
         self._committing = self._doomed is None
         if self._doomed is not None:
             return False

@@ -46,6 +46,7 @@ def run(pool: Any, work: Callable[[Transaction], Result], attempts: int = ATTEMP
             result = work(transaction)
             if isinstance(result, UNSTARTED):
                 _refuse_unstarted(pool, result)
+            transaction.returned = True
             if transaction.commit():
                 return result
         except Conflict as conflict:

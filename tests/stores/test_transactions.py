@@ -111,6 +111,18 @@ def test_nothing_happens_when_the_function_raises(pool: limpet.Pool, store: Any)
     sound(store)
 
 
+def test_a_function_cannot_commit(pool: limpet.Pool, store: Any) -> None:
+    """What it wrote before stayed, whatever became of the rest."""
+
+    def work(tx: Any) -> None:
+        tx.put(store, b"a", b"other")
+        tx.commit()
+
+    with pytest.raises(TypeError, match="committed when its function returns"):
+        pool.transaction(work)
+    assert dict(store.items()) == START
+
+
 def test_it_reads_its_own_writes(pool: limpet.Pool, store: Any) -> None:
     def work(tx: limpet.Transaction) -> list[Any]:
         tx.put(store, b"a", b"one")
