@@ -26,8 +26,8 @@ cdef class Step:
 
 cdef class InlineIndex:
     cpdef int find_once(self, bytes key, u64 attempt) except -1
-    cpdef int glance(self, bytes key) except -1
-    cpdef bint is_object(self) except -1
+    cdef int glance(self, bytes key) except -1
+    cdef bint is_object(self) except -1
     cpdef bytes value_found(self)
     cpdef list get_batch(self, list keys, list found)
     cpdef int node_of(self, bytes key) except -1

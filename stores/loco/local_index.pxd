@@ -43,7 +43,7 @@ cdef class LocalIndex:
     cpdef int forget(self) except -1
     @cython.locals(position=u64)
     cpdef int refresh(self, u64 hashed) except -1
-    cpdef bint is_current(self, u64 hashed) except -1
+    cdef bint is_current(self, u64 hashed) except -1
     @cython.locals(home=u64)
     cpdef int refresh_all(self) except -1
     cdef u64 _hash_of(self, u64 home) noexcept

@@ -38,8 +38,8 @@ cdef class Lookup(InlineIndex):
     @cython.locals(found=KeyEntry, late=bint, outcome=int)
     cpdef int find_once(self, bytes key, u64 attempt) except -1
     @cython.locals(found=KeyEntry, outcome=int)
-    cpdef int glance(self, bytes key) except -1
-    cpdef bint is_object(self) except -1
+    cdef int glance(self, bytes key) except -1
+    cdef bint is_object(self) except -1
     @cython.locals(entries=DataArray)
     cpdef bytes value_found(self)
     @cython.locals(link=u64)

@@ -45,8 +45,8 @@ cdef class Lookup(InlineIndex):
     @cython.locals(found=KeyRows, settled=bint)
     cpdef int find_once(self, bytes key, u64 attempt) except -1
     @cython.locals(found=KeyRows, proven=bint, settled=bint)
-    cpdef int glance(self, bytes key) except -1
-    cpdef bint is_object(self) except -1
+    cdef int glance(self, bytes key) except -1
+    cdef bint is_object(self) except -1
     @cython.locals(found=KeyRows, rows=Rows, header=u64)
     cpdef bytes value_found(self)
     @cython.locals(at=KeyRows, again=bint, key=bytes, value=bytes, header=u64)
