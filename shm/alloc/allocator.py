@@ -124,11 +124,12 @@ class Allocator:
         if replicas != 1:
             kind = slabs.kind(node, size_class, replicas)
         slab = slabs.current[kind]
-        if slab is None or slab.ready_count <= slab.kept:
+        reference = 0 if slab is None else slab.pop()
+        while not reference:
             slab = slabs.next_ready(kind)
             if slab is None:
                 return 0
-        reference = slab.pop()
+            reference = slab.pop()
         slab.expect()
         self.client.log(reference, 0)
         self.heap.take(reference)
@@ -164,11 +165,13 @@ class Allocator:
         if replicas != 1:
             kind = slabs.kind(node, size_class, replicas)
         slab = slabs.current[kind]
-        if slab is None or slab.ready_count <= slab.kept:
+        reference = 0 if slab is None else slab.pop()
+        while not reference:
             slab = slabs.next_ready(kind)
             if slab is None:
                 return 0
-        return slab.pop()
+            reference = slab.pop()
+        return reference
 
     def coarsened(self, size: int) -> int:
         """Bytes to ask for in place of `size`, so that objects of many sizes share few blocks."""
@@ -373,6 +376,7 @@ class Allocator:
             return self.spans.make_ready(node, self._blocks_for(size), replicas, count, sparing)
         slabs = self.slabs.of(self.slabs.kind(node, size_class, replicas))
         self._find_freed(slabs)
+        self._reach(slabs, count + growing)
         self._keep(node, slabs, replicas, growing)
         ready = sum(slab.ready_count - slab.kept for slab in slabs)
         total = sum(slab.count for slab in slabs)
@@ -381,28 +385,37 @@ class Allocator:
         self._look_for_shortage(node, replicas)
         while claim := self.claims.slab(node, size_class, replicas, sparing):
             self._sight_laggard(slabs)
-            block, adopted = claim
-            slab = Slab(self.heap, node, block, size_class, replicas, not adopted)
+            block, adopted, backed = claim
+            slab = Slab(
+                self.heap, node, block, size_class, replicas, not adopted, self.table, backed
+            )
             self.slabs.add(slab)
             if adopted:
                 self._find_freed([slab])
-            ready += slab.ready_count
-            if ready >= count:
+            slab.reach(max(count - ready, 0))
+            ready += slab.ready_count - slab.kept
+            if ready >= count or slab.barred:
                 break
         return sum(slab.ready_count - slab.kept for slab in slabs) >= count
 
     def _find_freed(self, slabs: list[Slab]) -> None:
         find_freed(slabs, self.grace)
 
+    def _reach(self, slabs: list[Slab], count: int) -> None:
+        """Have pages behind so many ready objects, as far as there is room for pages."""
+        for slab in slabs:
+            usable = slab.reach(count)
+            count = count - usable if usable < count else 0
+
     def _keep(self, node: int, slabs: list[Slab], replicas: int, growing: bool) -> None:
         """Reserve one of the objects for updates, if this is for a new entry and some of the blocks
         reserved for updates have gone."""
         for slab in slabs:
-            slab.kept = 0
+            slab.kept = slab.barred
         if growing and self._is_reserve_gone(node, replicas):
             for slab in slabs:
-                if slab.ready_count:
-                    slab.kept = 1
+                if slab.ready_count > slab.barred:
+                    slab.kept += 1
                     return
 
     def _is_reserve_gone(self, node: int, replicas: int) -> bool:

@@ -10,9 +10,19 @@ A span (LARGE) or a region is made in steps, and each intermediate state names t
 A kill in between leaves PENDING blocks of a dead client, and TAILs behind one; `recover` gives them
 back. A span is given back last block first, so a LARGE with fewer TAILs is a span being given back.
 
-A client allocates the pages of a block before it claims the block (backing.py), so its owner never
-meets a file system without room in the middle of an operation. Blocks that were claimed before have
-pages.
+Pages (backing.py) are allocated before memory is handed out, so that a client never meets a file
+system without room while it writes an object. A block that is not cut into objects has all of its
+pages before it is claimed. A block that is cut into objects of a class gets them in parts of
+PART_SIZE, with its backups, as the owner hands out its objects in order (`Slab.pop`): a whole
+block, for each replica, would be a pause of milliseconds within one operation. So, for a slab,
+    - the first part has pages before the claim
+    - on each replica, all pages from the beginning to the last object in use are allocated
+How far the owner has come is its private knowledge. A client that adopts a slab goes by the last
+used bit, and asks again for the pages behind it; the file system keeps pages that are there. A kill
+between pages and claim, or pages and object, leaves pages that nothing needs yet.
+
+A slab that is given back is FREE with BEGUN, and any other block with BACKED (words.py). A client
+that was refused pages goes on among the blocks that have those that it needs.
 
 The owner gives a block back, or a client in need takes it from the owner: reclaim.py. A block with
 backups is claimed and given back with them: replica_sets.py.
@@ -30,6 +40,7 @@ from limpet.shm.alloc.reclaim import expel
 from limpet.shm.endpoint.layout import EPOCH, PAGES
 from limpet.shm.endpoint.words import (
     BACKED,
+    BEGUN,
     FREE,
     LARGE,
     LARGE_CLASS,
@@ -62,6 +73,9 @@ if TYPE_CHECKING:
 
 _KIND_AND_OWNER = np.uint64(0xF << 60 | OWNER_MASK)
 _BACKED = np.uint64(BACKED)
+_USED_BEFORE = np.uint64(BACKED | BEGUN)
+PART_SIZE = 64 << 10
+"""Bytes of a slab, on each replica, whose pages are allocated at once."""
 RESERVE_SHARE = 20
 """One of this many blocks is left for updates and channels."""
 
@@ -83,8 +97,11 @@ class BlockTable:
         self.vanished: Callable[[int], bool] = lambda node: True
         """Whether the memory of a lost node is gone for all processes, not only for this one; set
         by the pool."""
+        self.part_size = PART_SIZE
         self.unbacked = False
         """Whether the last claim has met blocks for which the file system has no pages."""
+        self.part_refused = False
+        """Whether the file system had no pages for the last part of a slab."""
         self._seen_free: dict[int, list[int]] = {}
         """Addresses of words of blocks that `has_free` saw without an owner, by node."""
         self.groups = ReplicaSets(self)
@@ -122,23 +139,58 @@ class BlockTable:
         """CAS a block's word."""
         return self.endpoint.cas(self.heap.table_word(node, block), expected, desired) == expected
 
-    def back(self, node: int, block: int, word: int) -> bool:
-        """Allocate the pages of a block that has this word; False: there is no room for them.
+    def back(self, node: int, block: int, word: int, size_class: int = LARGE_CLASS) -> bool:
+        """Allocate the pages that a block with this word needs before it is claimed for this class;
+        False: there is no room for them.
 
         After the first False, the rest of a claim gets False for every block without pages.
         """
-        if word >> 60 != FREE or word & BACKED:
+        whole = self.is_backed_whole(size_class)
+        if word >> 60 != FREE or word & (BACKED if whole else BACKED | BEGUN):
             return True
         if not self.unbacked:
-            size = self.heap.layout.block_size
-            self.unbacked = not self.backing(node, self.heap.blocks + block * size, size)
+            size = self.heap.block_size
+            first = self.heap.blocks + block * size
+            self.unbacked = not self.backing(node, first, size if whole else self.first_part())
         return not self.unbacked
 
-    def claimable(self, words: Words, horizon: int) -> Flags:
-        """Which words are of free blocks whose epoch has passed, and that can have pages."""
+    def is_backed_whole(self, size_class: int) -> bool:
+        """Whether blocks of the class have all of their pages from the claim on."""
+        cut = LARGE_CLASS < size_class < self.heap.paged
+        return not (cut and self.heap.block_size > self.part_size)
+
+    def first_part(self) -> int:
+        """Bytes of a slab that have pages before the claim."""
+        return int(min(self.part_size, self.heap.block_size))
+
+    def backed_size(self, words: list[int]) -> int:
+        """How many of the first bytes of free blocks that had these words, and were claimed for a
+        slab and its backups, are known to have pages. (Of those with BEGUN some do: ask again.)"""
+        if any(word & BEGUN for word in words):
+            return 0
+        whole = all(word & BACKED for word in words)
+        return int(self.heap.block_size) if whole else self.first_part()
+
+    def back_part(self, node: int, block: int, replicas: int, begin: int, end: int) -> int:
+        """Allocate the next part of a slab's pages, on all replicas: from the byte `begin` of the
+        block on, and at least up to `end`. The byte up to which there are pages now; 0: there is no
+        room for them."""
+        size = self.heap.block_size
+        stop = int(min(max(end, begin + self.part_size), size))
+        places = [(node, block), *self.groups.backups(node, block, replicas)]
+        for there, at in places:
+            if not self.backing(there, self.heap.blocks + at * size + begin, stop - begin):
+                self.part_refused = True
+                return 0
+        self.part_refused = False
+        return stop
+
+    def claimable(self, words: Words, horizon: int, whole: bool = False) -> Flags:
+        """Which words are of free blocks whose epoch has passed, and that can have pages; `whole`:
+        all of them."""
         unclaimed: Flags = words >> np.uint64(60) == FREE
         if self.unbacked:
-            unclaimed &= words & _BACKED != 0
+            unclaimed &= words & (_BACKED if whole else _USED_BEFORE) != 0
         return unclaimed & self.passed(words, horizon)
 
     def passed(self, words: Words, horizon: int) -> Flags:
@@ -166,8 +218,9 @@ class BlockTable:
         *,
         coherent: bool = False,
         fresh: bool = True,
-    ) -> tuple[int, bool] | None:
-        """A block for objects of `size_class`, and whether it was adopted; None: there is none.
+    ) -> tuple[int, bool, int] | None:
+        """A block for objects of `size_class`, whether it was adopted, and how many of its first
+        bytes have pages; None: there is none.
 
         `fresh`: also a free block, and not only one without an owner that has objects in use.
 
@@ -183,24 +236,24 @@ class BlockTable:
         words = self.words(node)[:limit]
         orphans = np.flatnonzero(words == recast(desired, SLAB, 0))
         for block in orphans.tolist():
-            if self.has_room(node, block, size_class) and self.move(
-                node, block, int(words[block]), desired
-            ):
-                return block, True
+            used = self.used_bits(node, block, size_class)
+            roomy = used.bit_count() < self.heap.object_count(size_class)
+            if roomy and self.move(node, block, int(words[block]), desired):
+                return block, True, used.bit_length() * self.heap.sizes[size_class]
         if not fresh:
             return None
         if replicas > 1:
-            primary = self.groups.claim_slab(node, size_class, replicas, client, horizon, limit)
-            return None if primary is None else (primary, False)
+            found = self.groups.claim_slab(node, size_class, replicas, client, horizon, limit)
+            return None if found is None else (found[0], False, self.backed_size(found[1]))
         free = np.flatnonzero(self.claimable(words, horizon))[::-1]
-        bare = words[free] & _BACKED == 0
+        bare = words[free] & _USED_BEFORE == 0
         for block in np.concatenate((free[~bare], free[bare])).tolist():
             word = int(words[block])
-            # ORDER: pages first: then every block with an owner has pages, also after a kill.
-            if not self.back(node, block, word):
+            # ORDER: pages first: then every block with an owner has some, also after a kill.
+            if not self.back(node, block, word, size_class):
                 return None
             if self.move(node, block, word, desired):
-                return block, False
+                return block, False, self.backed_size([word])
         return None
 
     def claim_pages(
@@ -271,11 +324,11 @@ class BlockTable:
         ]
 
     def usable(self, node: int, words: Words, horizon: int, replicas: int) -> Flags:
-        """Which of the node's first blocks, with these words, are free for objects with so many
-        replicas."""
+        """Which of the node's first blocks, with these words, are free to be cut into pages, for
+        objects with so many replicas."""
         if replicas > 1:
-            return self.groups.usable(node, replicas, horizon)[: len(words)]
-        return self.claimable(words, horizon)
+            return self.groups.usable(node, replicas, horizon, True)[: len(words)]
+        return self.claimable(words, horizon, True)
 
     def _claim_paged(self, node: int, block: int, word: int, desired: int, horizon: int) -> bool:
         replicas = replicas_of(desired)
@@ -337,7 +390,9 @@ class BlockTable:
         limit = self._limit(coherent, 1)
         while True:
             words = self.words(node)[:limit]
-            usable = np.concatenate(([0], self.claimable(words, horizon).astype(np.int8), [0]))
+            usable = np.concatenate(
+                ([0], self.claimable(words, horizon, True).astype(np.int8), [0])
+            )
             edges = np.diff(usable)
             starts, ends = np.flatnonzero(edges == 1), np.flatnonzero(edges == -1)
             fits = np.flatnonzero(ends - starts >= blocks)
@@ -401,7 +456,8 @@ class BlockTable:
             return self.groups.release(node, first, word, epoch, client)
         if class_of(word) == LARGE_CLASS:
             return self.release_span(node, first, word, epoch)
-        return int(self.move(node, first, word, free_word(epoch)))
+        whole = self.is_backed_whole(class_of(word))
+        return int(self.move(node, first, word, free_word(epoch, whole)))
 
     def release_span(self, node: int, first: int, word: int, epoch: int) -> int:
         """Give back a span, or the rest of it, last block first; blocks given back."""
@@ -443,10 +499,6 @@ class BlockTable:
             now = self.endpoint.load(EPOCH)
             found += [now - age(word, now) for word in waiting.tolist()]
         return found
-
-    def has_room(self, node: int, block: int, size_class: int) -> bool:
-        """Whether some object of the block is not in use."""
-        return self.used_count(node, block, size_class) < self.heap.object_count(size_class)
 
     # ---- recovery -----------------------------------------------------------------------------
 
@@ -538,6 +590,6 @@ def _places(
         return
     ahead = np.concatenate(([0], np.cumsum(usable)))
     starts = np.flatnonzero(ahead[blocks:] - ahead[:-blocks] == blocks)[::-1]
-    bare = words[starts] & _BACKED == 0
+    bare = words[starts] & _USED_BEFORE == 0
     for first in np.concatenate((starts[~bare], starts[bare])).tolist():
         yield first, blocks

@@ -45,15 +45,16 @@ class Claims:
 
     def slab(
         self, node: int, size_class: int, replicas: int, sparing: int
-    ) -> tuple[int, bool] | None:
-        """A block for objects of a class, and whether it was adopted and has objects in use; None:
-        there is none. `sparing`: leave so many free blocks of the node."""
+    ) -> tuple[int, bool, int] | None:
+        """A block for objects of a class, whether it was adopted and has objects in use, and how
+        many of its first bytes have pages; None: there is none. `sparing`: leave so many free
+        blocks of the node."""
         wanted = (node, size_class, self.client.ident, self.grace.horizon(), replicas)
         bounded = self.bounded
         fresh = not sparing or self.free_count(node, replicas) > sparing
         if replicas == 1:
             return self.table.claim_slab(*wanted, coherent=bounded, fresh=fresh)
-        found: tuple[int, bool] | None = self.client.pinned(
+        found: tuple[int, bool, int] | None = self.client.pinned(
             lambda: self.table.claim_slab(*wanted, coherent=bounded, fresh=fresh)
         )
         return found

@@ -145,7 +145,7 @@ class Relief:
 
     def why_full(self, node: int, size: int) -> str:
         """The message of StoreFull, when there is no memory for an object of this size."""
-        if self.table.unbacked:
+        if self.table.unbacked or self.table.part_refused:
             why = "its file system is full; make room there, or delete entries"
         else:
             why = "delete entries, or create the pool with larger nodes"

@@ -12,6 +12,7 @@ cdef u64 PAGES
 
 cdef class Slab:
     cdef readonly Heap heap
+    cdef readonly object table
     cdef readonly u64 node
     cdef readonly u64 block
     cdef readonly int size_class
@@ -22,6 +23,7 @@ cdef class Slab:
     cdef u64 row
     cdef readonly u64 count
     cdef readonly u64 words
+    cdef readonly u64 backed
     cdef u64[::1] ready
     cdef u64[::1] pending
     cdef public u64 pending_epoch
@@ -29,12 +31,23 @@ cdef class Slab:
     cdef readonly u64 ready_count
     cdef u64 cursor
     cdef public u64 kept
+    cdef readonly u64 barred
     cdef public u64 aside
 
     @cython.locals(rest=u64)
     cpdef u64 valid(self, u64 index)
-    @cython.locals(word=u64, bit=int)
+    @cython.locals(word=u64, index=u64)
     cpdef u64 pop(self) except? 0
+    @cython.locals(usable=u64)
+    cpdef u64 reach(self, u64 count) except? 0
+    @cython.locals(begin=u64, end=u64)
+    cdef bint _back_more(self, u64 index) except -1
+    cdef int _note_backed(self, u64 size) except -1
+    cdef int _bar(self) except -1
+    @cython.locals(found=u64, index=u64, word=u64)
+    cdef u64 _usable(self, u64 most) except? 0
+    @cython.locals(index=u64, word=u64)
+    cdef u64 _first_bare(self) except? 0
     cpdef int take_pages(self, u64 mask, u64 count) except -1
     @cython.locals(word=u64, following=u64, size=u64, k=u64, there=u64)
     cpdef int expect(self) except -1

@@ -7,6 +7,10 @@ can still be reading; and `pending`, those that were seen free when period `pend
 closed. An object whose used bit any client has cleared becomes pending, and then ready when the
 grace period (clients/epoch.py) is over. These bitmaps are lost with the client; the used bits
 (heap.py) are in shared memory, and recovery needs only these.
+
+The pages of a block are allocated in parts, as its objects are taken (blocks.py): `backed` is the
+number of its first objects that have pages. When the file system has none for the next part, the
+ready objects behind it count as `kept` until the client looks for memory again.
 """
 
 from __future__ import annotations
@@ -31,9 +35,20 @@ class Slab:
     """A block of this client's, cut into objects of one class."""
 
     def __init__(
-        self, heap: Any, node: int, block: int, size_class: int, replicas: int, fresh: bool
+        self,
+        heap: Any,
+        node: int,
+        block: int,
+        size_class: int,
+        replicas: int,
+        fresh: bool,
+        table: Any = None,
+        backed_size: int = 0,
     ) -> None:
+        """`fresh`: no client has used it. `backed_size`: how many of its bytes have pages; all, if
+        there is no `table`."""
         self.heap = heap
+        self.table = table
         self.node = node
         self.block = block
         self.size_class = size_class
@@ -45,6 +60,8 @@ class Slab:
         self.size = heap.sizes[size_class]
         self.row = heap.row(first) if replicas > 1 else 0
         self.count = heap.object_count(size_class)
+        self.backed = 0
+        self._note_backed(heap.block_size if table is None else backed_size)
         self.words = (self.count + 63) // 64
         self.ready = array("Q", bytes(8 * self.words))
         self.pending = array("Q", bytes(8 * self.words))
@@ -53,7 +70,9 @@ class Slab:
         self.ready_count = 0
         self.cursor = 0
         self.kept = 0
-        """How many ready objects are for updates only: `pop` does not give them."""
+        """How many ready objects `pop` does not give: those for updates only, and `barred`."""
+        self.barred = 0
+        """How many ready objects have no pages, when there was no room for these."""
         self.aside = 0
         """Pages that are for updates only, or promised: `Runs` does not give them."""
         if fresh:
@@ -67,18 +86,78 @@ class Slab:
         return 0xFFFF_FFFF_FFFF_FFFF if rest >= 64 else bit(rest) - 1
 
     def pop(self) -> int:
-        """Take a ready object; its reference, or 0 when there is none."""
+        """Take a ready object, which has pages; its reference, or 0 when there is none."""
         while self.ready_count > self.kept:
             word = self.ready[self.cursor]
             if word:
-                bit = lowest_bit(word)
+                index = 64 * self.cursor + lowest_bit(word)
+                if index >= self.backed and not self._back_more(index):
+                    self._bar()
+                    continue
                 self.ready[self.cursor] = word & (word - 1)
                 self.ready_count -= 1
-                return self.first + (64 * self.cursor + bit) * self.size
+                return self.first + index * self.size
             self.cursor += 1
             if self.cursor == self.words:
                 self.cursor = 0
         return 0
+
+    def reach(self, count: int) -> int:
+        """Allocate pages for `count` ready objects, as far as there is room, and keep no object for
+        want of pages if there is; how many ready objects have pages, at least up to `count`."""
+        self.kept -= self.barred
+        self.barred = 0
+        usable = self._usable(count)
+        while usable < count and usable < self.ready_count:
+            if not self._back_more(self._first_bare()):
+                self._bar()
+                break
+            usable = self._usable(count)
+        return usable
+
+    def _back_more(self, index: int) -> bool:
+        """Allocate pages up to this object at least; False: there is no room."""
+        begin, end = self.backed * self.size, (index + 1) * self.size
+        self._note_backed(self.table.back_part(self.node, self.block, self.replicas, begin, end))
+        return self.backed > index
+
+    def _note_backed(self, size: int) -> None:
+        if size >= self.heap.block_size or self.size_class >= self.heap.paged:
+            self.backed = self.count
+        elif size:
+            self.backed = size // self.size
+
+    def _bar(self) -> None:
+        """Keep the ready objects without pages; look for others from the first one on."""
+        self.kept -= self.barred
+        self.barred = self.ready_count - self._usable(self.count)
+        self.kept += self.barred
+        self.cursor = 0
+
+    def _usable(self, most: int) -> int:
+        """How many ready objects have pages; only as far as needed if there are `most` or more."""
+        if self.backed == self.count:
+            return self.ready_count
+        found = 0
+        for index in range(self.words):
+            if found >= most or self.backed <= 64 * index:
+                break
+            word = self.ready[index]
+            if self.backed < 64 * index + 64:
+                word &= bit(self.backed - 64 * index) - 1
+            while word:
+                word &= word - 1
+                found += 1
+        return found
+
+    def _first_bare(self) -> int:
+        """The first ready object without pages; there is one."""
+        index = self.backed >> 6
+        word = self.ready[index] >> (self.backed & 63) << (self.backed & 63)
+        while not word:
+            index += 1
+            word = self.ready[index]
+        return 64 * index + lowest_bit(word)
 
     def take_pages(self, mask: int, count: int) -> None:
         """Take `count` ready pages, these."""

@@ -1,9 +1,9 @@
-"""Pages of a pool's memory: allocated when a block is claimed, not when it is first touched.
+"""Pages of a pool's memory: allocated before memory is handed out, not when it is first touched.
 
 A tmpfs allocates the pages of a file when they are touched, and sends SIGBUS when it has none left.
 So limpet allocates them beforehand, with fallocate(2), whose error can be reported: those of tables
 and the control segment when they are made, those of a block by the client that claims it, before
-the claim. The pages stay until the segment is removed.
+the claim or part by part (alloc/blocks.py). The pages stay until the segment is removed.
 
 Only `back` does this, for the backends whose segments are files. Other memory is used as it is:
 device DAX has all of its memory, and a file system without fallocate may report a lack of room at

@@ -13,8 +13,8 @@ Block word
                 from its owner (LIMBO), or seen to have lost its primary (STRAY): a stamp
 
     FREE     no owner; may be claimed once the epoch in it lies behind every pinned client. With
-             BACKED, bit 48, it has been claimed before, so that its pages are allocated
-             (backing.py), as those of all other kinds are
+             BACKED, bit 48, all of its pages are allocated (backing.py); with BEGUN, bit 49, it has
+             been cut into objects, so that some are (alloc/blocks.py)
     SLAB     cut into objects of its class; of the last class, into pages (alloc/slabs.py)
     PENDING  claimed by a client that is making it a slab, span or region, or giving it back
     LARGE    first block of a span that holds one object
@@ -73,6 +73,7 @@ KINDS: Final = (
 
 OWNER_MASK: Final = (1 << 48) - 1
 BACKED: Final = 1 << 48
+BEGUN: Final = 1 << 49
 SHAPE_MASK: Final = 0xFFF << 48
 """Class and number of replicas of a block word."""
 ADDRESS_MASK: Final = (1 << 48) - 16
@@ -137,9 +138,10 @@ def age(word: int, now: int) -> int:
     return now - word & OWNER_MASK
 
 
-def free_word(epoch: int) -> int:
-    """The word of a block that is given back, and may be claimed again after that epoch."""
-    return FREE << 60 | BACKED | stamp(epoch)
+def free_word(epoch: int, whole: bool = True) -> int:
+    """The word of a block that is given back, and may be claimed again after that epoch. `whole`:
+    all of its pages are allocated."""
+    return FREE << 60 | (BACKED if whole else BEGUN) | stamp(epoch)
 
 
 def recast(word: int, kind: int, owner: int) -> int:

@@ -141,13 +141,13 @@ class ReplicaSets:
 
     # ---- claiming -------------------------------------------------------------------------------
 
-    def usable(self, node: int, replicas: int, horizon: int) -> Flags:
-        """Which blocks of the node are primaries that may be claimed with their backups; a look, no
-        promise."""
-        found = self.table.claimable(self.table.words(node), horizon)
+    def usable(self, node: int, replicas: int, horizon: int, whole: bool = False) -> Flags:
+        """Which blocks of the node are primaries that may be claimed with their backups, as
+        `Table.claimable` has it; a look, no promise."""
+        found = self.table.claimable(self.table.words(node), horizon, whole)
         found &= self._primaries(replicas, len(found))
         for k in range(1, replicas):
-            there = self._claimable_of((node + k) % self.placement.nodes, horizon)
+            there = self._claimable_of((node + k) % self.placement.nodes, horizon, whole)
             if there is not None:
                 ahead = k * self.placement.region_blocks
                 found[:-ahead] &= there[ahead:]
@@ -162,12 +162,12 @@ class ReplicaSets:
             self._places[replicas] = places
         return self._places[replicas]
 
-    def _claimable_of(self, node: int, horizon: int) -> Flags | None:
+    def _claimable_of(self, node: int, horizon: int, whole: bool) -> Flags | None:
         """Which blocks of another node may be claimed; None: it is lost, and left out."""
         if self.failed(node):
             return None
         try:
-            return self.table.claimable(self.table.words(node), horizon)
+            return self.table.claimable(self.table.words(node), horizon, whole)
         except NodeFailed:
             if not self.failed(node):
                 raise
@@ -182,9 +182,9 @@ class ReplicaSets:
         horizon: int,
         limit: int,
         usable: list[int] | None = None,
-    ) -> int | None:
-        """Claim a free replica set for objects of `size_class`; its primary, below `limit`, or
-        among the blocks that were seen `usable`."""
+    ) -> tuple[int, list[int]] | None:
+        """Claim a free replica set for objects of `size_class`: its primary, below `limit`, or
+        among the blocks that were seen `usable`, and the words that its blocks had."""
         if usable is None:
             usable = np.flatnonzero(self.usable(node, replicas, horizon)[:limit])[::-1].tolist()
         if not usable:
@@ -193,10 +193,11 @@ class ReplicaSets:
         pending = block_word(PENDING, client, size_class, replicas)
         backup = block_word(BACKUP, mark, size_class, replicas)
         for block in usable:
-            if self._claim(node, block, pending, backup, horizon, []):
+            done: Moves = []
+            if self._claim(node, block, pending, backup, horizon, done):
                 # CRASH(set-claimed): PENDING with all of its backups; recovery gives them back.
                 self.table.move(node, block, pending, recast(pending, SLAB, client))
-                return int(block)
+                return int(block), [before for _, _, before, _ in done]
         return None
 
     def claim_run(
@@ -220,7 +221,7 @@ class ReplicaSets:
     def _find_run(
         self, node: int, blocks: int, replicas: int, horizon: int, limit: int
     ) -> int | None:
-        usable = self.usable(node, replicas, horizon)
+        usable = self.usable(node, replicas, horizon, True)
         length = self.placement.region_blocks
         for start in reversed(self.placement.starts(replicas)):
             for first in range(start, min(start + length, limit) - blocks + 1):
@@ -286,7 +287,7 @@ class ReplicaSets:
         word = self.endpoint.load(self.table.heap.table_word(node, block))
         free = word >> 60 == FREE and self.table.has_passed(word, horizon)
         # ORDER: pages first; then every block with an owner has them, also after a kill.
-        if not (free and self.table.back(node, block, word)):
+        if not (free and self.table.back(node, block, word, class_of(desired))):
             return False
         if not self.table.move(node, block, word, desired):
             return False
@@ -320,13 +321,14 @@ class ReplicaSets:
         if self.endpoint.load(self.table.heap.table_word(node, first)) != pending:
             return 0
         tails = self.table.tails(words, first) if class_of(word) == LARGE_CLASS else 0
+        free = free_word(epoch, self.table.is_backed_whole(class_of(word)))
         released = 0
         for block in range(first + tails, first - 1, -1):
-            self._release_backups(node, block, epoch, first, pending)
-            released += self.table.move(node, block, int(words[block]), free_word(epoch))
+            self._release_backups(node, block, free, first, pending)
+            released += self.table.move(node, block, int(words[block]), free)
         return released
 
-    def _release_backups(self, node: int, block: int, epoch: int, first: int, pending: int) -> None:
+    def _release_backups(self, node: int, block: int, free: int, first: int, pending: int) -> None:
         for there, at in self.backups(node, block, replicas_of(pending)):
             try:
                 word = self.endpoint.load(self.table.heap.table_word(there, at))
@@ -337,7 +339,7 @@ class ReplicaSets:
                 return
             if word >> 60 == BACKUP and replicas_of(word) == replicas_of(pending):
                 with contextlib.suppress(NodeFailed):
-                    self.table.move(there, at, word, free_word(epoch))
+                    self.table.move(there, at, word, free)
 
     # ---- without a primary ----------------------------------------------------------------------
 
@@ -410,7 +412,8 @@ class ReplicaSets:
 
     def _release_run(self, node: int, first: int, words: Words) -> int:
         # ORDER: the period is closed after the last object was seen free.
-        free = free_word(self.grace.close_period())
+        whole = self.table.is_backed_whole(class_of(int(words[first])))
+        free = free_word(self.grace.close_period(), whole)
         released = 0
         for block in range(first + self.tails(words, first), first - 1, -1):
             released += self.table.move(node, block, int(words[block]), free)

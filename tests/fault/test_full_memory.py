@@ -167,8 +167,8 @@ def test_trap_g13_a_claim_that_goes_on_without_pages_is_caught(
 ) -> None:
     shipped = BlockTable.back
 
-    def regardless(self: BlockTable, node: int, block: int, word: int) -> bool:
-        shipped(self, node, block, word)
+    def regardless(self: BlockTable, *given: int) -> bool:
+        shipped(self, *given)
         return True
 
     monkeypatch.setattr(BlockTable, "back", regardless)
