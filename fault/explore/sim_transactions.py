@@ -7,6 +7,9 @@ a different one, in each attempt.
 Two things are noted. The reads of each attempt whose function came to its end: they must be true at
 one moment. And the reads and writes of each transaction's last attempt: they must happen at one
 moment. All of these, and the operations on single keys, must have an order (transaction_model.py).
+
+A transaction that ends by TransactionConflict, or where memory is scarce by StoreFull, changed
+nothing: its last attempt has no writes and no reads.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from limpet.fault.check.transaction_model import (
     wrong_order,
 )
 from limpet.fault.explore.sim_steps import steps_of
-from limpet.shm.errors import KeyExists, TransactionConflict
+from limpet.shm.errors import KeyExists, StoreFull, TransactionConflict
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -136,7 +139,9 @@ class TransactionHistory:
 
         try:
             client.pool.transaction(work, attempts=ATTEMPTS)
-        except TransactionConflict:
+        except (TransactionConflict, StoreFull) as error:
+            if isinstance(error, StoreFull) and not self.cluster.scarce:
+                raise
             self.done[number] = called, self.tick(), step_of({}, {})
         else:
             self.done[number] = called, self.tick(), self.done[number][2]

@@ -339,8 +339,9 @@ class Allocator:
         if fits and (thrifty or ready * SLACK_SHARE >= total):
             return True
         self._look_for_shortage(node, replicas)
-        most = max(counts)
-        while claims := self.claims.pages(node, most, replicas, sparing, runs):
+        # More blocks without an owner are of no use while those that we have are pending.
+        adopt = fits or not runs.fit(counts, pending=True)
+        while claims := self.claims.pages(node, counts, replicas, sparing, runs, adopt):
             self._sight_laggard(slabs)
             for block, adopted in claims:
                 slab = Slab(self.heap, node, block, self.heap.page_class, replicas, not adopted)
@@ -349,6 +350,7 @@ class Allocator:
                     self._find_freed([slab])
             if runs.fit(counts):
                 return True
+            adopt = adopt and not runs.fit(counts, pending=True)
         return fits
 
     def _sight_laggard(self, slabs: list[Slab]) -> None:
@@ -383,7 +385,11 @@ class Allocator:
         if ready >= count and (thrifty or ready * SLACK_SHARE >= total):
             return True
         self._look_for_shortage(node, replicas)
-        while claim := self.claims.slab(node, size_class, replicas, sparing):
+        pending = sum(slab.pending_count for slab in slabs)
+        while claim := self.claims.slab(
+            # As in `make_all_ready`.
+            node, size_class, replicas, sparing, ready >= count or ready + pending < count
+        ):  # fmt: skip
             self._sight_laggard(slabs)
             block, adopted, backed = claim
             slab = Slab(
@@ -394,6 +400,7 @@ class Allocator:
                 self._find_freed([slab])
             slab.reach(max(count - ready, 0))
             ready += slab.ready_count - slab.kept
+            pending += slab.pending_count
             if ready >= count or slab.barred:
                 break
         return sum(slab.ready_count - slab.kept for slab in slabs) >= count

@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from limpet.shm.alloc.heap import Heap
-from limpet.shm.alloc.pages import ALL_PAGES, run_with_more
+from limpet.shm.alloc.pages import ALL_PAGES, best_run
 from limpet.shm.alloc.reclaim import expel
 from limpet.shm.endpoint.layout import EPOCH, PAGES
 from limpet.shm.endpoint.words import (
@@ -218,11 +218,12 @@ class BlockTable:
         *,
         coherent: bool = False,
         fresh: bool = True,
+        adopt: bool = True,
     ) -> tuple[int, bool, int] | None:
         """A block for objects of `size_class`, whether it was adopted, and how many of its first
         bytes have pages; None: there is none.
 
-        `fresh`: also a free block, and not only one without an owner that has objects in use.
+        `fresh`: a free block. `adopt`: one without an owner that has objects in use.
 
         A block is adopted if not all of its objects are in use. With `replicas` it is the primary
         of a replica set. `coherent`: in the hardware-coherent range, as are all backups.
@@ -234,8 +235,8 @@ class BlockTable:
         desired = block_word(SLAB, client, size_class, replicas)
         limit = self._limit(coherent, replicas)
         words = self.words(node)[:limit]
-        orphans = np.flatnonzero(words == recast(desired, SLAB, 0))
-        for block in orphans.tolist():
+        orphans = np.flatnonzero(words == recast(desired, SLAB, 0)).tolist()
+        for block in orphans if adopt else ():
             used = self.used_bits(node, block, size_class)
             roomy = used.bit_count() < self.heap.object_count(size_class)
             if roomy and self.move(node, block, int(words[block]), desired):
@@ -265,63 +266,45 @@ class BlockTable:
         replicas: int,
         *,
         coherent: bool,
-        borders: list[tuple[int, int]],
         own: dict[int, int],
         most: int,
+        adopt: bool = True,
     ) -> list[tuple[int, bool]]:
         """Blocks that are cut into pages, for a run of `pages`, and whether each was adopted; []:
         there are none.
 
-        Blocks without an owner that have such a run, alone or with pages of ours (`own`: ready
-        pages, by block); or free blocks that make one, as one of `borders` says (`Runs.borders`) or
-        by themselves; or all of these together. At most `most` are free ones, the first one nearest
-        to the end of the node. When other clients claim some of them meanwhile, the others are the
-        client's all the same, and the run is not complete.
+        The run may have pages of blocks without an owner (`adopt`), of free blocks, at most `most`,
+        and of ours (`own`: ready pages, by block), as `best_run` has it. When other clients claim
+        some of the blocks meanwhile, the others are the client's all the same, and the run is not
+        complete.
         """
+        self.unbacked = False
         desired = block_word(SLAB, client, self.heap.page_class, replicas)
         limit = self._limit(coherent, replicas)
-        words = self.words(node)[:limit]
-        orphans = np.flatnonzero(words == recast(desired, SLAB, 0)).tolist()
         mine = np.zeros(limit, dtype=np.uint64)
         for block, ready in own.items():
             mine[block] = ready
-        clear = mine.copy()
-        for block in orphans:
-            clear[block] = self.clear_pages(node, block)
-        adopted = [
-            (block, True)
-            for block in run_with_more(clear, mine, pages)
-            if block not in own and self.move(node, block, int(words[block]), desired)
-        ]
-        if adopted:
-            return adopted
-        self.unbacked = False
+        refused: list[int] = []
         while True:
-            usable = self.usable(node, words, horizon, replicas)
-            before = self.unbacked
-            for first, count in _places(usable, words, -(-pages // PAGES), borders, most):
-                claimed = [
-                    (block, False)
-                    for block in range(first, first + count)
-                    if self._claim_paged(node, block, int(words[block]), desired, horizon)
-                ]
-                if claimed:
-                    return claimed
-                if self.unbacked != before:
-                    break  # among those that have pages already
-            if self.unbacked == before:
-                break
-        if not orphans:
-            return []
-        clear[usable] = ALL_PAGES
-        blocks = [block for block in run_with_more(clear, mine, pages) if block not in own]
-        if sum(usable[block] for block in blocks) > most:
-            return []
-        return [
-            (block, not usable[block])
-            for block in blocks
-            if self._claim_paged(node, block, int(words[block]), desired, horizon)
-        ]
+            words = self.words(node)[:limit]
+            clear = mine.copy()
+            if adopt:
+                for block in np.flatnonzero(words == recast(desired, SLAB, 0)).tolist():
+                    clear[block] = self.clear_pages(node, block)
+            free = self.usable(node, words, horizon, replicas)
+            if most:
+                clear[free] = ALL_PAGES
+            clear[refused] = 0
+            run = best_run(clear, mine, pages, free, words & _BACKED == 0, most)
+            wanted = [block for block in run if block not in own]
+            claimed = [
+                (block, not free[block])
+                for block in wanted
+                if self._claim_paged(node, block, int(words[block]), desired, horizon)
+            ]
+            if claimed or not wanted:
+                return claimed
+            refused += wanted  # other clients have them, or there is no room for their pages
 
     def usable(self, node: int, words: Words, horizon: int, replicas: int) -> Flags:
         """Which of the node's first blocks, with these words, are free to be cut into pages, for
@@ -575,21 +558,3 @@ class BlockTable:
             sound = class_of(word) == LARGE_CLASS and self.groups.possible(index, word)
             if sound and self.unused(node, index, LARGE_CLASS):
                 yield index, word
-
-
-def _places(
-    usable: Flags, words: Words, blocks: int, borders: list[tuple[int, int]], most: int
-) -> Iterator[tuple[int, int]]:
-    """The first of some adjacent usable blocks, and their number: those of `borders`, then so many
-    blocks, from the end; single blocks that have pages before those that have none."""
-    for count, first in borders:
-        fits = first >= 0 and first + count <= len(usable) and count <= most
-        if fits and count <= blocks and usable[first : first + count].all():
-            yield first, count
-    if blocks > min(most, len(usable)):
-        return
-    ahead = np.concatenate(([0], np.cumsum(usable)))
-    starts = np.flatnonzero(ahead[blocks:] - ahead[:-blocks] == blocks)[::-1]
-    bare = words[starts] & _USED_BEFORE == 0
-    for first in np.concatenate((starts[~bare], starts[bare])).tolist():
-        yield first, blocks

@@ -44,33 +44,34 @@ class Claims:
         return self.free_count(node, replicas) >= count
 
     def slab(
-        self, node: int, size_class: int, replicas: int, sparing: int
+        self, node: int, size_class: int, replicas: int, sparing: int, adopt: bool
     ) -> tuple[int, bool, int] | None:
         """A block for objects of a class, whether it was adopted and has objects in use, and how
         many of its first bytes have pages; None: there is none. `sparing`: leave so many free
-        blocks of the node."""
+        blocks of the node. `adopt`: also a block without an owner."""
         wanted = (node, size_class, self.client.ident, self.grace.horizon(), replicas)
         bounded = self.bounded
         fresh = not sparing or self.free_count(node, replicas) > sparing
         if replicas == 1:
-            return self.table.claim_slab(*wanted, coherent=bounded, fresh=fresh)
+            return self.table.claim_slab(*wanted, coherent=bounded, fresh=fresh, adopt=adopt)
         found: tuple[int, bool, int] | None = self.client.pinned(
-            lambda: self.table.claim_slab(*wanted, coherent=bounded, fresh=fresh)
+            lambda: self.table.claim_slab(*wanted, coherent=bounded, fresh=fresh, adopt=adopt)
         )
         return found
 
     def pages(
-        self, node: int, pages: int, replicas: int, sparing: int, runs: Runs
+        self, node: int, counts: list[int], replicas: int, sparing: int, runs: Runs, adopt: bool
     ) -> list[tuple[int, bool]]:
-        """Blocks that are cut into pages, for a run of `pages` with those of `runs`, as
-        `BlockTable.claim_pages` has it. `sparing`: leave so many free blocks of the node."""
+        """Blocks that are cut into pages, for the longest of runs of so many pages, as
+        `BlockTable.claim_pages` has it: with pages of `runs` that are left by those that fit there.
+        `sparing`: leave so many free blocks of the node. `adopt`: also blocks without an owner."""
         most = self.table.count
         if sparing:
             most = max(self.free_count(node, replicas) - sparing, 0)
         claim = functools.partial(
             self.table.claim_pages,
-            node, pages, self.client.ident, self.grace.horizon(), replicas,
-            coherent=self.bounded, borders=runs.borders(pages), own=runs.ready_pages(), most=most,
+            node, max(counts), self.client.ident, self.grace.horizon(), replicas,
+            coherent=self.bounded, own=runs.ready_beside(counts), most=most, adopt=adopt,
         )  # fmt: skip
         if replicas == 1:
             return claim()  # also for the client that fills a new node, which is pinned

@@ -6,6 +6,10 @@ finds no memory does not ask. It takes blocks whose objects are all free, or, if
 block with room of the size class that it needs. It does not wait for the owner, which loses no
 data: objects in use stay where they are, whichever client owns the block.
 
+A run of pages may lie in blocks of several clients (pages.py), so the client takes all of them.
+With an empty block it takes the blocks in which the gap around it ends: a run in the empty block
+alone would split the gap, and what is left on both sides may be too short for a run of its length.
+
 Steps, each a CAS of the block's word from the whole word that was read:
     SLAB(owner, class) or LARGE(owner) -> TAKEN(taker, class)  by the taker
     pressure += 1, then the period E is closed (epoch.py)      by the taker, or its recoverer
@@ -43,7 +47,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from limpet.shm.alloc.pages import ALL_PAGES, run_with_more
+from limpet.shm.alloc.pages import ALL_PAGES, around, best_run
 from limpet.shm.endpoint.layout import PRESSURE
 from limpet.shm.endpoint.words import (
     LARGE,
@@ -130,8 +134,9 @@ class Shortage:
         return self.table.move(node, block, word, recast(word, TAKEN, self.client))
 
     def _hoarded(self, node: int) -> tuple[dict[tuple[int, int], int], dict[tuple[int, int], int]]:
-        """Words of other clients' blocks, by place: empty ones; those with room, roomiest first, or
-        those of one run of pages."""
+        """Words of other clients' blocks, by place: empty ones, and those where the runs of clear
+        pages end that go through them; and those with room, roomiest first, or of one run of pages.
+        """
         table = self.table
         words = table.words(node)
         kinds, owners = words >> np.uint64(60), words & np.uint64(OWNER_MASK)
@@ -151,15 +156,21 @@ class Shortage:
                 and (self.pages or used < table.heap.object_count(size_class))
             ):
                 room[node, block] = (used, word)
-        if self.pages and room and not empty:
-            run = self._find_run(node, words, [block for _, block in room])
-            room = {place: room[place] for place in room if place[1] in run}
+        if self.pages and room:
+            clear = self._clear_pages(node, words)
+            if empty:
+                # All of a run: if only the empty blocks in it are taken, what adjoins them is lost.
+                clear[[block for _, block in empty]] = ALL_PAGES
+                chosen = around(clear, {block for _, block in empty})
+                empty |= {(at, b): word for (at, b), (_, word) in room.items() if b in chosen}
+            else:
+                run = self._find_run(node, words, clear, [block for _, block in room])
+                room = {place: room[place] for place in room if place[1] in run}
         roomy = sorted(room, key=lambda place: room[place][0])
         return empty, {place: room[place][1] for place in roomy}
 
-    def _find_run(self, node: int, words: Words, others: list[int]) -> range:
-        """The blocks of a run of pages of which some are in those of other clients; the rest in
-        free blocks, and in those that are ours, or on their way to us."""
+    def _clear_pages(self, node: int, words: Words) -> Words:
+        """The clear pages of the blocks of runs, a word a block."""
         table, heap = self.table, self.table.heap
         clear = np.zeros(len(words), dtype=np.uint64)
         kinds = words >> np.uint64(60)
@@ -167,12 +178,18 @@ class Shortage:
             word = int(words[block])
             if class_of(word) == heap.page_class and replicas_of(word) == self.replicas:
                 clear[block] = table.clear_pages(node, block)
-        free = table.usable(node, words, self.grace.horizon(), self.replicas)
-        if free.sum() > self.sparing:
-            clear[free] = ALL_PAGES
+        return clear
+
+    def _find_run(self, node: int, words: Words, clear: Words, others: list[int]) -> range:
+        """The blocks of a run of pages of which some are in those of other clients; the rest in
+        free blocks, and in those that are ours, or on their way to us."""
+        free = self.table.usable(node, words, self.grace.horizon(), self.replicas)
+        most = max(int(free.sum()) - self.sparing, 0)
         known = clear.copy()
         known[others] = 0
-        return run_with_more(clear, known, self.pages)
+        if most:
+            clear[free] = known[free] = ALL_PAGES
+        return best_run(clear, known, self.pages, free, free, most)
 
 
 def expel(table: Table, node: int, client: int, grace: Grace) -> int:

@@ -67,13 +67,15 @@ cdef class Runs:
     cdef int _take(self, Py_ssize_t index, u64 page, u64 left) except -1
     @cython.locals(last=Py_ssize_t, page=int)
     cpdef int _find(self, u64 count) except? -1
+    @cython.locals(end=Py_ssize_t, slab=Slab, above=Slab)
+    cdef Py_ssize_t _gap_end(self, Py_ssize_t index) except -1
     @cython.locals(slab=Slab, length=u64, above=u64, word=u64, page=int)
     cdef int _find_below(self, Py_ssize_t index, u64 count) except? -1
     cpdef int shift(self, Py_ssize_t index, int step) except -1
     @cython.locals(slab=Slab)
+    cpdef int _swap_pending(self) except -1
+    @cython.locals(slab=Slab)
     cpdef dict ready_pages(self)
-    @cython.locals(slab=Slab, ready=u64, word=u64, page=u64)
-    cpdef u64 _ready_from(self, Py_ssize_t index, int step) except? 0
 
 @cython.final
 cdef class Slabs:

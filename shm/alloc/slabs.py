@@ -314,10 +314,28 @@ class Runs:
         """The first page of a run of ready ones, in the slab that `cursor` says; -1: none."""
         last = len(self.slabs) - 1
         if self.cursor < last:
-            page = self._find_below(self.cursor, count)
+            page = self._find_below(self._gap_end(self.cursor), count)
             if page >= 0:
                 return page
         return self._find_below(last, count)
+
+    def _gap_end(self, index: int) -> int:
+        """Index of the slab where the ready pages end that reach the end of this one: a run from
+        their middle would leave too little of them on both sides."""
+        end = len(self.slabs) - 1
+        slab = self.slabs[index]
+        while index < end:
+            above = self.slabs[index + 1]
+            if above.block != slab.block + 1:
+                break
+            if (
+                not (slab.ready[0] & ~slab.aside) >> PAGES - 1
+                or not above.ready[0] & ~above.aside & 1
+            ):
+                break
+            slab = above
+            index += 1
+        return index
 
     def _find_below(self, index: int, count: int) -> int:
         """`_find` in the slab with this index and those before it."""
@@ -368,15 +386,37 @@ class Runs:
             index += 1
         return found
 
-    def fit(self, counts: list[int]) -> bool:
-        """Whether runs of these lengths are ready, all at once."""
+    def fit(self, counts: list[int], pending: bool = False) -> bool:
+        """Whether runs of these lengths are ready, all at once; or will be with what is pending."""
         cursor, before = self.cursor, [slab.aside for slab in self.slabs]
+        if pending:
+            self._swap_pending()
         try:
             return all(self.set_aside(count) for count in counts)
         finally:
-            self.cursor = cursor
-            for slab, aside in zip(self.slabs, before, strict=True):
-                slab.aside = aside
+            if pending:
+                self._swap_pending()
+            self._restore(cursor, before)
+
+    def ready_beside(self, counts: list[int]) -> dict[int, int]:
+        """The ready pages of each block, but for those of runs of these lengths, as far as they are
+        ready."""
+        cursor, before = self.cursor, [slab.aside for slab in self.slabs]
+        for count in counts:
+            self.set_aside(count)
+        found = self.ready_pages()
+        self._restore(cursor, before)
+        return found
+
+    def _restore(self, cursor: int, asides: list[int]) -> None:
+        self.cursor = cursor
+        for slab, aside in zip(self.slabs, asides, strict=True):
+            slab.aside = aside
+
+    def _swap_pending(self) -> None:
+        """Take pending pages for ready ones, and back."""
+        for slab in self.slabs:
+            slab.ready[0] ^= slab.pending[0]
 
     def ready_pages(self) -> dict[int, int]:
         """The ready pages of each block."""
@@ -384,36 +424,6 @@ class Runs:
         for slab in self.slabs:
             found[slab.block] = slab.ready[0] & ~slab.aside & MASK
         return found
-
-    def borders(self, count: int) -> list[tuple[int, int]]:
-        """Runs of blocks that are not ours and make a run of `count` pages together with ready ones
-        of ours: the number of blocks, and the first of them. The shortest first."""
-        found = []
-        for index, slab in enumerate(self.slabs):
-            for step in (-1, 1):
-                inside = 0 <= index + step < len(self.slabs)
-                if inside and self.slabs[index + step].block == slab.block + step:
-                    continue
-                ready = self._ready_from(index, step)
-                if ready:
-                    blocks = max(-(-(count - ready) // PAGES), 1)
-                    found.append((blocks, slab.block - blocks if step < 0 else slab.block + 1))
-        return sorted(found)
-
-    def _ready_from(self, index: int, step: int) -> int:
-        """How many ready pages adjoin the lower (step -1) or upper border of our slab there."""
-        ready = 0
-        while True:
-            slab = self.slabs[index]
-            word = slab.ready[0] & ~slab.aside & MASK
-            for page in range(PAGES):
-                if not word >> (page if step < 0 else PAGES - 1 - page) & 1:
-                    return ready
-                ready += 1
-            index -= step
-            within = 0 <= index < len(self.slabs)
-            if not within or self.slabs[index].block != slab.block - step:
-                return ready
 
 
 def find_freed(slabs: list[Slab], grace: Grace) -> None:

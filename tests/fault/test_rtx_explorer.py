@@ -32,7 +32,9 @@ from kit.variants import vary
 
 from limpet.fault.explore.explorer import Exploration, ExplorerReport, explore
 from limpet.fault.explore.schedule import CRASH, STALL, Replay
+from limpet.fault.explore.sim_pools import SimulatedPool
 from limpet.shm.endpoint.fabric import BUILD
+from limpet.shm.errors import StoreFull
 from limpet.stores.rtx import transaction
 from limpet.stores.rtx.cut import Cut
 from limpet.stores.rtx.reads import Reads
@@ -118,6 +120,49 @@ def test_what_is_read_under_locks_holds_while_clients_die_and_stand_still(
     assert found.failure == ""
     assert found.runs == runs
     assert cuts[0] > runs / 10
+
+
+def refuse_some(patch: pytest.MonkeyPatch, *, done_first: bool) -> dict[str, int]:
+    """Count the transactions that find memory, and those that do not. `done_first`: every fourth
+    one that does is refused after it has happened."""
+    counts = {"done": 0, "full": 0}
+    usual = SimulatedPool.transaction
+
+    def run(pool: Any, work: Any, attempts: int) -> Any:
+        try:
+            result = usual(pool, work, attempts)
+        except StoreFull:
+            counts["full"] += 1
+            raise
+        counts["done"] += 1
+        if done_first and not counts["done"] % 4:
+            raise StoreFull("too late")
+        return result
+
+    patch.setattr(SimulatedPool, "transaction", run)
+    return counts
+
+
+@pytest.mark.parametrize("kind", ["rtx-race", "rtx-sherman"])
+def test_a_transaction_that_finds_no_memory_is_refused_and_changes_nothing(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = refuse_some(monkeypatch, done_first=False)
+    runs = 200 if COMPILED else 10
+    chosen = Exploration(store=kind, schedules=runs, seed=2, transactions=True, scarce=True)
+    assert explore(chosen).failures == ()
+    assert counts["done"] > runs / 2
+    assert counts["full"] > 0 or not COMPILED
+
+
+def test_a_transaction_that_is_refused_and_has_happened_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    refuse_some(monkeypatch, done_first=True)
+    (found,) = explore(
+        Exploration(store="rtx-race", schedules=100, seed=1, transactions=True, scarce=True)
+    ).failures
+    assert found.what.startswith("history"), found
 
 
 @pytest.fixture(scope="module")

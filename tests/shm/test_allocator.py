@@ -12,7 +12,7 @@ from kit.stores import checked
 
 import limpet
 from limpet.shm.endpoint.fabric import BUILD
-from limpet.shm.endpoint.layout import PAGES, ROOM_SHARE, object_sizes
+from limpet.shm.endpoint.layout import PAGES, ROOM_SHARE, object_sizes, slab_sizes
 from limpet.shm.endpoint.words import ADDRESS_MASK, FREE, LARGE, SLAB, TAIL
 
 CHURN = 400 if BUILD == "compiled" else 60
@@ -57,6 +57,16 @@ def test_a_size_class_wastes_at_most_an_eighth(power: int) -> None:
         size = (1 << power) // parts
         assert block // parts // 16 * 16 in sizes
         assert block // parts - size >= 16 << power - 14 + 2 >> parts.bit_length()
+
+
+@pytest.mark.parametrize("power", range(14, 31))
+def test_waste_with_the_rest_at_the_end_of_a_block_is_as_documented(power: int) -> None:
+    """docs/memory.md; of the least that needs a class, for each number of objects in a block."""
+    block = (1 << power) + (1 << power) // ROOM_SHARE
+    for below, size in itertools.pairwise(slab_sizes(block)[1:]):
+        count = block // size
+        most = 0.211 if count < 16 else 0.17 if count < 32 else 0.15 if count < 64 else 0.14
+        assert size <= 128 or count * (below + 1) >= (1 - most) * block, (below, size)
 
 
 @pytest.mark.parametrize("block_size", [16 << 10, 64 << 10, 256 << 10])

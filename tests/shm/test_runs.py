@@ -7,15 +7,18 @@ import os
 import signal
 from typing import Any
 
+import numpy as np
 import pytest
-from kit.processes import children
+from kit.processes import child, children
 from kit.stores import checked
 
 import limpet
+from limpet.shm.alloc import reclaim
+from limpet.shm.alloc.blocks import BlockTable
 from limpet.shm.alloc.heap import Heap
 from limpet.shm.alloc.slabs import Runs
 from limpet.shm.endpoint.fabric import BUILD
-from limpet.shm.endpoint.words import SLAB, class_of
+from limpet.shm.endpoint.words import OWNER_MASK, SLAB, class_of
 
 KEY = b"key"
 BLOCK = 16 << 10
@@ -193,6 +196,74 @@ def test_gaps_that_cross_blocks_of_a_client_that_left_are_used(pools: Any, pages
     checked(store)
 
 
+def put_again(pools: Any, pages: int, share: str, owner: str) -> tuple[int, int]:
+    """An idle client has filled the memory; another one deletes this share of the values, and puts
+    as many of their size: how many it deletes, and how many there is room for."""
+    pool = pools(nodes=1, node_size="2MiB", block_size=BLOCK)
+    store = pool.store("race", capacity=1024)
+    size = size_of(pages)
+    with contextlib.ExitStack() as until:
+        if owner == "handle":
+            count = len(fill(pools.again(pool).store("race"), size))
+        else:
+            idle = until.enter_context(child(fill=lambda: len(fill(store, size))))
+            count = idle.do("fill")
+        gone = [n for n in range(count) if (n % 2 == 0 if share == "a half" else n % 3)]
+        for number in gone:
+            store.delete(b"%d" % number)
+        again: list[int] = []
+        with contextlib.suppress(limpet.StoreFull):
+            for number in gone:
+                store.put(b"%d" % number, value(number, size))
+                again.append(number)
+        for number in {*range(count)} - {*gone} | {*again}:
+            assert store.get(b"%d" % number) == value(number, size)
+        checked(store)
+    return len(gone), len(again)
+
+
+@pytest.mark.parametrize("owner", ["handle", "process"])
+@pytest.mark.parametrize("pages", [22, 39, 46, 80])
+@pytest.mark.parametrize("share", ["a half", "two thirds"])
+def test_gaps_in_blocks_of_an_idle_client_are_used(
+    pools: Any, pages: int, share: str, owner: str
+) -> None:
+    """A run was put into the middle of a gap when only the block there was empty. Gaps of several
+    runs may still be split, as they lie in blocks of two clients."""
+    gone, again = put_again(pools, pages, share, owner)
+    assert again >= gone - (share == "two thirds")
+
+
+@pytest.mark.parametrize("pages", [0, 22], ids=["objects", "runs"])
+def test_no_more_blocks_are_adopted_while_those_that_were_are_pending(
+    pools: Any, pages: int
+) -> None:
+    """A client took all blocks without an owner for one value, as none had an object yet."""
+    pool = pools(nodes=1, node_size="2MiB", block_size=BLOCK, fence="wait")
+    store = pool.store("race", capacity=1024)
+    size = size_of(pages) if pages else 1000
+    leaver, reader = pools.again(pool), pools.again(pool)
+    for number in range(200 if pages else 600):
+        leaver.store("race").put(b"%d" % number, value(number, size))
+    leaver.close()
+    for number in range(0, 200 if pages else 600, 2):
+        store.delete(b"%d" % number)
+
+    def mine() -> int:
+        owners = pool.blocks.words(0) & np.uint64(OWNER_MASK)
+        return int((owners == pool.client_id).sum())
+
+    before = mine()
+    reader.client.enter()
+    try:
+        for number in range(4):
+            store.put(b"more %d" % number, value(number, size))
+        assert mine() - before <= 4
+    finally:
+        reader.client.leave()
+    checked(store)
+
+
 def test_a_page_that_nothing_links_is_found_and_freed(pools: Any) -> None:
     """One page of a run stays behind, and a whole run: the audit counts their bytes."""
     pool = pools(nodes=1, block_size=BLOCK)
@@ -277,3 +348,83 @@ def test_a_run_that_overlaps_another_is_seen(pools: Any, monkeypatch: pytest.Mon
     monkeypatch.setattr(Runs, "_take", all_but_one)
     with pytest.raises((AssertionError, limpet.LimpetError)):
         test_objects_of_many_sizes_share_blocks_and_overlap_nowhere(pools, "race")
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("around", lambda clear, blocks: set()),
+        ("best_run", lambda *_: range(0)),
+    ],
+    ids=["empty-blocks-only", "empty-or-none"],
+)
+def test_a_client_that_looks_at_parts_of_a_gap_finds_no_memory(
+    name: str, wrong: Any, pools: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pages = 46 if name == "around" else 22
+    gone, again = put_again(pools, pages, "a half", "handle")
+    assert again == gone
+    monkeypatch.setattr(reclaim, name, wrong)
+    gone, again = put_again(pools, pages, "a half", "handle")
+    assert again < gone
+
+
+def claim_at_once(pools: Any, claim: Any, patch: pytest.MonkeyPatch) -> None:
+    """Two clients choose the same blocks; one claims them between the other's look and its step."""
+    pool = pools(nodes=1, node_size="2MiB", block_size=BLOCK)
+    other = pools.again(pool)
+    store, others = pool.store("race", capacity=64), other.store("race")
+    met = []
+
+    def meet(block: int) -> None:
+        if not met:
+            met.append(block)
+            others.put(b"theirs", value(1, size_of(90)))
+
+    def claim_paged(self: Any, node: int, block: int, *rest: Any) -> bool:
+        if self is pool.blocks:
+            meet(block)
+        return bool(claim(self, node, block, *rest))
+
+    with patch.context() as patched:
+        patched.setattr(BlockTable, "_claim_paged", claim_paged)
+        store.put(b"ours", value(2, size_of(90)))
+    assert met
+    assert store.get(b"theirs") == value(1, size_of(90))
+    assert store.get(b"ours") == value(2, size_of(90))
+    checked(store)
+
+
+def test_blocks_that_another_client_claims_meanwhile_are_its_own(
+    pools: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = BlockTable._claim_paged
+    claim_at_once(pools, usual, monkeypatch)
+
+    def claim(*wanted: Any) -> bool:
+        usual(*wanted)
+        return True
+
+    with pytest.raises((AssertionError, limpet.StoreCorrupt)):
+        claim_at_once(pools, claim, monkeypatch)
+
+
+def test_a_claim_of_blocks_that_are_to_stay_free_is_seen(
+    pools: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """New entries leave a reserve for updates."""
+
+    def left() -> bool:
+        pool = pools(nodes=1, node_size="2MiB", block_size=BLOCK)
+        store = pool.store("race", capacity=1024)
+        fill(store, size_of(46))
+        return bool(pool.blocks.free_count(0) >= pool.blocks.reserve > 0)
+
+    assert left()
+    usual = BlockTable.claim_pages
+
+    def claim(self: Any, *wanted: Any, most: int, **more: Any) -> list[tuple[int, bool]]:
+        return usual(self, *wanted, most=self.count, **more)
+
+    monkeypatch.setattr(BlockTable, "claim_pages", claim)
+    assert not left()
