@@ -5,6 +5,7 @@ from limpet.shm.alloc.heap cimport Heap
 from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.stores.sherman.page cimport Page
+from limpet.stores.sherman.trees cimport Leaf
 
 cdef Py_ssize_t FEW
 cdef Py_ssize_t KEPT
@@ -41,7 +42,7 @@ cdef class Staged:
 
     @cython.locals(index=Py_ssize_t, node=StagedNode)
     cpdef begin(self, u64 link)
-    @cython.locals(page=Page)
+    @cython.locals(leaf=Leaf)
     cpdef int give_back(self) except -1
     @cython.locals(index=Py_ssize_t, node=StagedNode)
     cpdef StagedNode node_at(self, u64 at)

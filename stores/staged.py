@@ -68,7 +68,7 @@ class Staged:
         self.dropped: dict[int, int] = {}
         """Extents that are not linked any more, with their stores as link addresses."""
         self.lent: list[Any] = []
-        """Pages that nodes were copied to."""
+        """Leaves that nodes were copied to."""
         self.begin(0)
 
     def begin(self, link: int) -> None:
@@ -90,10 +90,10 @@ class Staged:
         self.give_back()
 
     def give_back(self) -> None:
-        """What is staged is not looked at any more: its pages may be used for other nodes."""
+        """What is staged is not looked at any more: its leaves may be used for other nodes."""
         if self.lent:
-            for page in self.lent:
-                page.give_back()
+            for leaf in self.lent:
+                leaf.give_back()
             self.lent = []
 
     def abandon(self) -> None:

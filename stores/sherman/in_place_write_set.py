@@ -118,6 +118,7 @@ class InPlaceStaging(WriteSet):
         node: Any = leaf.page
         if self.trees.read(leaf, at, 0) and node.level == level and node.has(key):
             commit.expect(at, node.version)
+            leaf.index = node.find(key)
             return True
         commit.unlock_all()
         return False

@@ -22,7 +22,6 @@ cdef u64 LEVEL_MASK
 cdef int SHAPE
 cdef int SIBLING
 cdef int SLOTS
-cdef int SPARES_MAX
 cdef int VALUE_SHIFT
 
 cpdef u64 link_of(bytes value) except? 0
@@ -39,7 +38,6 @@ cdef class Page:
     cdef public u64 count
     cdef public u64 heap
     cdef readonly u64 end
-    cdef public list spares
 
     cpdef int read(self, u64 at) except -1
     cpdef int post(self, u64 at) except -1
@@ -49,7 +47,6 @@ cdef class Page:
     cpdef int write(self, u64 at, u64 state) except -1
     cpdef int seal(self) except -1
     cpdef bint is_whole(self) except -1
-    cpdef int give_back(self) except -1
     @cython.locals(end=u64)
     cpdef int reset(self, u64 level, bytes low, bytes high, u64 sibling) except -1
     @cython.locals(length=u64)

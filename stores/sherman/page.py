@@ -24,7 +24,7 @@ the values their objects, and the first key is its own low fence.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from limpet.shm.endpoint.fabric import crc_pair, words_put
 from limpet.shm.errors import StoreCorrupt
@@ -45,8 +45,6 @@ from limpet.stores.sherman.layout import (
     SLOTS,
     VALUE_SHIFT,
 )
-
-SPARES_MAX: Final = 64
 
 
 def link_of(value: bytes) -> int:
@@ -76,8 +74,6 @@ class Page:
         self.heap = size
         self.end = size
         """Where the fences begin, and the entries end."""
-        self.spares: list[Page] | None = None
-        """Pages that are not in use, to which `give_back` adds this one."""
 
     # ---- memory ---------------------------------------------------------------------------------
 
@@ -130,11 +126,6 @@ class Page:
         self.image.own()
         words = self.words
         return words[CHECKSUM] == crc_pair(words, SHAPE, (self.size >> 3) - SHAPE)
-
-    def give_back(self) -> None:
-        """It is not used any more, and may be taken again by `TxTrees.blank`."""
-        if self.spares is not None and len(self.spares) < SPARES_MAX:
-            self.spares.append(self)
 
     # ---- fences ---------------------------------------------------------------------------------
 
@@ -342,7 +333,9 @@ class Page:
         """The low fence of a node that begins with this entry, when the entry before it ends
         another one: of a leaf, as few bytes of the key as sort after the key before it."""
         key = self.key(index)
-        return key[: self._told_apart(index, key)] if self.level == 0 else key
+        if self.level:
+            return key
+        return self.image.cut(self.offset(index), self._told_apart(index, key))
 
     def border_size(self, index: int) -> int:
         """Bytes of the same; 0: there is no such entry."""

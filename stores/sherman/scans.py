@@ -278,8 +278,11 @@ class Merge:
         found: Pairs = []
         second: Source = sources[1]
         while first.take(second.key, self.reverse, found):
-            self._sink(0)
-            first, second = sources[0], sources[1]
+            # Its next key comes after that of the second, which is first now.
+            sources[0], sources[1] = second, first
+            if len(sources) > 2:
+                self._sink(1)
+            first, second = second, sources[1]
         return found
 
     def _order(self, sources: list[Source]) -> int:

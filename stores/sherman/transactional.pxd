@@ -8,7 +8,7 @@ from limpet.stores.sherman.leaf_writer cimport LeafWriter
 from limpet.stores.sherman.scans cimport Scans
 from limpet.stores.sherman.trees cimport Leaf
 from limpet.stores.sherman.tx_trees cimport TxTrees
-from limpet.stores.sherman.write_set cimport WriteSet, commit_staged
+from limpet.stores.sherman.write_set cimport WriteSet, commit_staged, shrink
 
 cdef int NODE_SHIFT
 cdef u64 REPLICATED

@@ -7,6 +7,7 @@ from limpet.stores.sherman.page cimport Page, link_of
 from limpet.stores.sherman.routes cimport Routes
 
 cdef int HOPS_MAX
+cdef Py_ssize_t SPARES_MAX
 cdef u64 EXTENT
 cdef u64 GONE
 cdef int OBJECT_SIZE
@@ -26,8 +27,10 @@ cdef class Leaf:
     cdef public u64 lock
     cdef public u64 pointer
     cdef public int index
+    cdef public list spares
 
     cpdef int be(self, Page page) except -1
+    cpdef int give_back(self) except -1
 
 @cython.locals(made=Leaf)
 cpdef Leaf leaf_of(Page page)

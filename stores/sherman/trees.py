@@ -37,6 +37,7 @@ from limpet.stores.sherman.routes import Routes
 from limpet.stores.status import AGAIN, DONE, MISSING
 
 HOPS_MAX: Final = 1 << 20
+SPARES_MAX: Final = 64
 
 
 class Leaf:
@@ -59,6 +60,13 @@ class Leaf:
         self.lock = 0
         self.pointer = 0
         self.index = 0
+        self.spares: list[Leaf] | None = None
+        """Leaves that are not in use, to which `give_back` adds this one."""
+
+    def give_back(self) -> None:
+        """It is not used any more, nor its page, and may be taken again by `TxTrees.blank`."""
+        if self.spares is not None and len(self.spares) < SPARES_MAX:
+            self.spares.append(self)
 
 
 def leaf_of(page: Page) -> Leaf:

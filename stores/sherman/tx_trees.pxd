@@ -5,7 +5,7 @@ from limpet.shm.endpoint.verbs cimport Endpoint, hash64, u64
 from limpet.stores.vacant cimport is_vacant
 from limpet.stores.sherman.page cimport Page
 from limpet.stores.sherman.routes cimport Routes
-from limpet.stores.sherman.trees cimport Leaf, Trees, leaf_of
+from limpet.stores.sherman.trees cimport Leaf, Trees
 
 cdef u64 ADDRESS_MASK
 cdef u64 ENTRY_SIZE
@@ -39,7 +39,7 @@ cdef class TxTrees(Trees):
     cdef u64[::1] hints
 
     cpdef Leaf reader(self)
-    @cython.locals(page=Page)
+    @cython.locals(leaf=Leaf)
     cpdef Leaf blank(self)
     cpdef u64 next_vacant(self) noexcept
     @cython.locals(

@@ -41,7 +41,7 @@ from limpet.stores.sherman.layout import ENTRY_SIZE, GONE, LEAVES_MAX, PLACE_MAS
 from limpet.stores.sherman.page import Page
 from limpet.stores.sherman.parameters import TreeParameters
 from limpet.stores.sherman.routes import Routes
-from limpet.stores.sherman.trees import Leaf, Trees, leaf_of
+from limpet.stores.sherman.trees import Leaf, Trees
 from limpet.stores.status import BATCH
 from limpet.stores.vacant import is_vacant
 
@@ -67,8 +67,8 @@ class TxTrees(Trees):
         self.capacity = parameters.capacity
         self.cursor = self.client.ident
         """Where to look for the next vacant object; clients begin at different ones."""
-        self.spares: list[Page] = []
-        """Pages that transactions have used, for the next ones: within operations."""
+        self.spares: list[Leaf] = []
+        """Leaves that transactions have used, for the next ones: within operations."""
         self.parents = [Routes(root, parameters.cache_size) for root in self.roots]
         self.reads_ahead = True
         self.words = array("Q", bytes(8 * 2 * BATCH))
@@ -88,10 +88,11 @@ class TxTrees(Trees):
 
     def blank(self) -> Leaf:
         if self.spares:
-            return leaf_of(self.spares.pop())
-        page = Page(self.endpoint, self.node_size)
-        page.spares = self.spares
-        return leaf_of(page)
+            leaf: Leaf = self.spares.pop()
+            return leaf
+        leaf = Leaf(Page(self.endpoint, self.node_size))
+        leaf.spares = self.spares
+        return leaf
 
     def read(self, leaf: Leaf, at: int, near: int) -> bool:
         """Read an object and its node; False: it is locked, and its transaction may be decided.

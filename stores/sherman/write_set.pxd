@@ -1,5 +1,6 @@
 cimport cython
 
+from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.verbs cimport Endpoint, hash64, u64, words_bytes
 from limpet.stores.inline cimport Attempt, InlineStore
 from limpet.stores.records cimport Objects
@@ -44,6 +45,11 @@ cdef class TreeWay(Attempt):
 
 @cython.locals(commit=Staged, outcome=int)
 cpdef int commit_staged(store, WriteSet staging, stage) except -1
+
+@cython.locals(
+    client=Client, endpoint=Endpoint, scope=bint, staging=WriteSet, attempt=int, outcome=int
+)
+cpdef shrink(store, bytes key, WriteSet kept=*)
 
 cdef class WriteSet(Staging):
     cdef readonly InlineStore store
@@ -109,6 +115,8 @@ cdef class WriteSet(Staging):
     cpdef int show_made(self) except -1
     @cython.locals(node=StagedNode, page=Page)
     cpdef int show_merged(self, Routes routes) except -1
+    @cython.locals(commit=Staged, outcome=int)
+    cpdef int run_shrink(self, bytes key) except -1
     cpdef int shrink(self, bytes key) except -1
     @cython.locals(
         at=u64, page=Page, above=Page, first=Page, second=Page, root=u64, inner=Leaf, parent=u64,
@@ -122,7 +130,7 @@ cdef class WriteSet(Staging):
     cpdef Leaf _leaf(self, bytes key)
     @cython.locals(trees=Trees, root=u64, parents=Routes, known=u64, leaf=Leaf)
     cpdef Leaf _inner(self, bytes key, u64 level)
-    @cython.locals(root=u64, rounds=int, aside=int, descended=bint, leaf=Leaf)
+    @cython.locals(root=u64, rounds=int, aside=int, descended=bint, leaf=Leaf, page=Page)
     cpdef Leaf _walk(self, bytes key, u64 level, u64 at)
     @cython.locals(page=Page, leaf=Leaf)
     cpdef Leaf _read(self, u64 at)

@@ -34,7 +34,6 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from limpet.shm.endpoint.fabric import hash64, words_bytes
@@ -126,31 +125,33 @@ def shrink(store: Any, key: bytes, kept: WriteSet | None = None) -> None:
     If every try meets a conflict, or memory is full, the leaf stays; a later merge takes it in.
     `kept`: a write set to use as long as there is memory ready: within operations only.
     """
-    scope = store.endpoint.background(True)
+    client, endpoint = store.client, store.endpoint
+    scope = endpoint.background(True)
     try:
-        staging: Any = store.staging(store.commit()) if kept is None else kept
+        staging: WriteSet = store.staging(store.commit()) if kept is None else kept
         attempt = 0
         while attempt < SHRINKS_MAX:
-            with store.client:
+            client.enter()
+            try:
                 store.require_there()
-                outcome = commit_staged(store, staging, partial(staging.shrink, key))
-                if outcome == DONE:
-                    staging.show_merged(store.trees.routes[staging.tree])
-                is_over = outcome == MISSING or (outcome == DONE and not staging.sparse)
-            if is_over:
+                outcome = staging.run_shrink(key)
+            finally:
+                client.leave()
+            if outcome == MISSING or (outcome == DONE and not staging.sparse):
                 break
             if outcome == NO_MEMORY:
                 if staging is kept:
                     staging = store.staging(store.commit())
                     continue
-                staging.commit.replenish(0, True)
+                commit: Any = staging.commit
+                commit.replenish(0, True)
             if outcome != DONE:
                 attempt += 1
-                store.endpoint.pause(attempt)
+                endpoint.pause(attempt)
     except (StoreFull, NodeFailed):
         pass  # the key is deleted; the rest can wait
     finally:
-        store.endpoint.background(scope)
+        endpoint.background(scope)
 
 
 class WriteSet(Staging):
@@ -190,7 +191,8 @@ class WriteSet(Staging):
         return self._change(leaf, key, value, mode)
 
     def stage_read(self, leaf: Leaf, key: bytes, value: bytes, mode: int) -> int:
-        """The same, in the key's leaf, which was read in this operation."""
+        """The same, in the key's leaf, which was read in this operation, and where the key was
+        looked for last."""
         self.key = key
         self._begin_at(leaf)
         return self._change(leaf, key, value, mode)
@@ -205,8 +207,7 @@ class WriteSet(Staging):
 
     def _change(self, leaf: Leaf, key: bytes, value: bytes | None, mode: int) -> int:
         store = self.store
-        at, page = leaf.at, leaf.page
-        index = page.find(key)
+        at, page, index = leaf.at, leaf.page, leaf.index
         if not page.exact and (mode == UPDATE or value is None):
             return MISSING if self._read_as_absent(leaf, key) else AGAIN
         if page.exact and mode == INSERT:
@@ -474,6 +475,23 @@ class WriteSet(Staging):
 
     # ---- merges ---------------------------------------------------------------------------------
 
+    def run_shrink(self, key: bytes) -> int:
+        """`shrink`, and commit that: DONE, or the outcome of the step that failed."""
+        commit: Any = self.commit
+        try:
+            commit.begin(self.store.link)
+            outcome: int = self.shrink(key)
+            if outcome == DONE:
+                outcome = commit.run()
+        except BaseException:
+            commit.abandon()
+            raise
+        finally:
+            commit.give_back()
+        if outcome == DONE:
+            self.show_merged(self.trees.routes[self.tree])
+        return outcome
+
     def shrink(self, key: bytes) -> int:
         """Merge the leaf in whose range the key is, or a node above it, with a neighbour.
 
@@ -533,7 +551,8 @@ class WriteSet(Staging):
     # ---- finding --------------------------------------------------------------------------------
 
     def _leaf(self, key: bytes) -> Leaf:
-        """The leaf in whose range the key is, with its page as it is staged."""
+        """The leaf in whose range the key is, and the key's place in it, with its page as it is
+        staged."""
         trees = self.trees
         hashed = hash64(key)
         self.tree = trees.number_of(hashed)
@@ -563,16 +582,20 @@ class WriteSet(Staging):
         return leaf
 
     def _walk(self, key: bytes, level: int, at: int) -> Leaf:
-        """The node of that level in whose range the key is, by way of the node at `at`."""
+        """The node of that level in whose range the key is, and the key's place in it, by way of
+        the node at `at`."""
         root = self.trees.roots[self.tree]
         rounds = aside = 0
         descended = at == root
         while rounds < ROUNDS_MAX:
             leaf = self._read(at)
-            if leaf.page.level == level and leaf.page.has(key):
-                return leaf
+            page = leaf.page
+            if page.level == level:
+                leaf.index = page.find(key)
+                if page.has_looked_for(key):
+                    return leaf
             at = self.trees.next_hop(leaf, key, level)
-            if leaf.page.level == level and not descended:
+            if page.level == level and not descended:
                 aside += 1
                 if aside == ASIDE_MAX:
                     at = root
@@ -591,9 +614,9 @@ class WriteSet(Staging):
         return leaf
 
     def _blank(self) -> Leaf:
-        """A leaf that nodes are copied to, whose page is given back when this is over."""
+        """A leaf that nodes are copied to, which is given back when this is over."""
         leaf = self.trees.blank()
-        self.commit.lent.append(leaf.page)
+        self.commit.lent.append(leaf)
         return leaf
 
     def _read_copy(self, at: int) -> Leaf:
