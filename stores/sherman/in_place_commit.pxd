@@ -23,7 +23,7 @@ cdef class InPlaceCommit(Staged):
     cdef readonly InPlaceTrees trees
     cdef Leaf leaf
     cdef readonly NodeLocks node_locks
-    cdef readonly Py_ssize_t wanted
+    cdef public Py_ssize_t wanted
     cdef public u64 tree
     cdef u64[::1] meta
     cdef readonly list held

@@ -60,6 +60,7 @@ class InPlaceWriter:
             if way.own.above:
                 return UNTIDY
         if outcome in (DONE, EXISTS, MISSING) and way.outcome == AT_ONCE:
+            way.own.wanted = 0
             self.spares.append(way)
         return outcome
 
