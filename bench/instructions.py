@@ -27,7 +27,7 @@ from typing import Any, Final, NamedTuple
 
 import limpet
 from limpet.shm.errors import LimpetError, ParameterError, PoolNotFound
-from limpet.stores.registry import CACHES, KINDS, store_class
+from limpet.stores.registry import CACHES, KINDS, UNRECOVERED, store_class
 
 KEYS: Final = 1000
 VALUE: Final = b"v" * 64
@@ -66,7 +66,7 @@ def operations(subject: str) -> tuple[str, ...]:
     """The operations of a kind of store, or of a channel; ParameterError: it is neither."""
     if subject in CHANNELS:
         return CHANNELS[subject]
-    if subject not in {*KINDS, *CACHES} or subject in UNCOUNTED:
+    if subject not in {*KINDS, *UNRECOVERED, *CACHES} or subject in UNCOUNTED:
         raise ParameterError(f"{subject!r} is not counted; {', '.join(subjects())} are")
     found = ["get", "update", "insert", "delete"]
     cls = store_class(subject)
@@ -83,7 +83,8 @@ def operations(subject: str) -> tuple[str, ...]:
 
 def subjects() -> tuple[str, ...]:
     """All of them."""
-    return (*(kind for kind in KINDS if kind not in UNCOUNTED), *CACHES, *CHANNELS)
+    kinds = (kind for kind in (*KINDS, *UNRECOVERED) if kind not in UNCOUNTED)
+    return (*kinds, *CACHES, *CHANNELS)
 
 
 def missing() -> str:

@@ -192,7 +192,7 @@ class Staged:
 
 def size_of(page: Any) -> int:
     """Bytes of the new data of an object; 0: it is to be vacated."""
-    if type(page) is Page:
+    if isinstance(page, Page):
         node = page
         return node.size
     return 0 if page is None else int(page.size)

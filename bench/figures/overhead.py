@@ -16,7 +16,8 @@ has 1 to 100 keys, each number as often.
 
 The shipped code runs in virtual time (limpet/fault/explore/sim_time.py), so equal arguments give
 equal figures on any machine. Before anything is counted each client has met the leaves, or
-subtables, as the paper has all inner nodes cached, and has claimed blocks.
+subtables, as the paper has all inner nodes cached, and has claimed blocks, which last for all that
+is counted: a claim reads the table of blocks.
 """
 
 from __future__ import annotations
@@ -40,6 +41,10 @@ WARM_UP: Final = 50
 WARM_UP_WRITES: Final = 25
 """Each client does so many operations before it is counted, of which so many, on average, are
 writes, if there are any in the mix: by then it has cut its blocks of memory."""
+NODE_SIZE: Final = 128 << 20
+BLOCK_SIZE: Final = 128 << 10
+"""512 clients can have blocks of their own, each of which has 126 nodes of a tree. If no size is
+given, the blocks of such a pool are four times as large."""
 SKEWED: Final = 0.99
 CURVE: Final = (1, 4, 16, 64, 256)
 """Clients of figure 13, as far as there are so many."""
@@ -173,7 +178,8 @@ def run(
             workload = Workload(
                 kind, count, ops * clients // count, keys, KEY_SIZE, VALUE_SIZE, warm_up=warm_up,
                 theta=theta, scattered=True, met_share=INDEXES[index].met_share, seed=seed,
-                parameters=INDEXES[index].parameters, **MIXES[mix],
+                node_size=NODE_SIZE, block_size=BLOCK_SIZE, parameters=INDEXES[index].parameters,
+                **MIXES[mix],
             )  # fmt: skip
             reports[design] = run_timed(workload, PRESETS[profile])
             advance(f"{kind}, {mix}, theta {theta:g}, {count}")

@@ -46,6 +46,7 @@ from limpet.shm.errors import LimpetError, ParameterError, StoreFull
 
 NODE_SIZE: Final = 32 << 20
 BLOCK_SIZE: Final = 16 << 10
+"""Of the pool, if the workload gives no others: 512 clients can have blocks of their own."""
 PAUSE_SHIFT_MAX: Final = 7
 PREFIX: Final = b"key-"
 SCATTER: Final = 61_803_399
@@ -68,8 +69,8 @@ class Workload:
     new key; inserts for which the store has no room are counted apart, as `full`. `latest`: Zipf
     draws the number of keys inserted after the key to get, so the last key is the hottest.
     `scan_max`: if it is not 0, a get is a scan from that key on, of 1 to `scan_max` keys, evenly
-    drawn. `scattered`: keys with adjacent numbers are far apart in the order of keys. `parameters`
-    of the store, besides those that suit the kind.
+    drawn. `scattered`: keys with adjacent numbers are far apart in the order of keys. `node_size`,
+    `block_size`: of the pool. `parameters` of the store, besides those that suit the kind.
     """
 
     store: str = "race"
@@ -88,6 +89,8 @@ class Workload:
     met_share: float = 1.0
     latest: bool = False
     scan_max: int = 0
+    node_size: int = NODE_SIZE
+    block_size: int = BLOCK_SIZE
     parameters: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -371,7 +374,8 @@ def peopled(world: World) -> Iterator[None]:
     pools: list[RestorablePool] = []
     try:
         setup_client = RestorablePool.create(
-            url, nodes=workload.nodes, node_size=NODE_SIZE, block_size=BLOCK_SIZE,
+            url, nodes=workload.nodes, node_size=workload.node_size,
+            block_size=workload.block_size,
             clients=workload.clients + 2,
         )  # fmt: skip
         pools.append(setup_client)

@@ -21,22 +21,21 @@ them.
 from __future__ import annotations
 
 import contextlib
+from array import array
 from typing import TYPE_CHECKING, Any
 
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.shm.errors import NodeFailed
 from limpet.stores.rtx.layout import EXTENT_PAIR
-from limpet.stores.sherman.in_place_layout import META_SIZE, NODE_PAIR, VERSION
+from limpet.stores.sherman.in_place_layout import META_WORDS, NODE_PAIR, VERSION
+from limpet.stores.sherman.in_place_node import Node
 from limpet.stores.sherman.layout import GONE
 from limpet.stores.staged import Staged
 from limpet.stores.status import AGAIN, DONE, NO_MEMORY
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from limpet.stores.sherman.in_place_locks import NodeLocks
-    from limpet.stores.sherman.in_place_node import Node
     from limpet.stores.sherman.in_place_trees import InPlaceTrees
 
 
@@ -50,16 +49,19 @@ class InPlaceCommit(Staged):
     def __init__(self, store: Any) -> None:
         self.store = store
         self.trees: InPlaceTrees = store.trees
+        self.leaf = store.leaf
         self.wanted = 0
         """The number of new nodes that it takes, as far as is known."""
         self.tree = 0
         """Number of the tree that is changed."""
         self.node_locks: NodeLocks = store.node_locks
-        super().__init__(store.pool)
+        self.meta = array("Q", bytes(8 * META_WORDS))
+        """Lock and version of a node that is validated."""
+        Staged.__init__(self, store.pool)
 
     def begin(self, link: int) -> None:
         """Forget the staged changes."""
-        super().begin(link)
+        Staged.begin(self, link)
         self.held: list[int] = []
         """Nodes that are locked."""
         self.read_under_lock: set[int] = set()
@@ -72,27 +74,31 @@ class InPlaceCommit(Staged):
 
     def memory_node(self) -> int:
         """The memory node of the tree that is changed."""
-        return int(self.trees.roots[self.tree] >> NODE_SHIFT & 0xFF)
+        return self.trees.roots[self.tree] >> NODE_SHIFT & 0xFF
 
     def new_node(self) -> int:
         """Memory for a new node, in the client journal; its address. Raises Starved."""
-        reference = self.allocator.allocate(self.memory_node(), self.trees.node_size, 1)
+        reference: int = self.allocator.allocate(self.memory_node(), self.trees.node_size, 1)
         self.wanted = max(self.wanted, len(self.fresh) + 1)
         if not reference:
             raise Starved
-        self.fresh[reference & ADDRESS_MASK] = reference
+        at = reference & ADDRESS_MASK
+        self.fresh[at] = reference
         self.pairs.append(NODE_PAIR)
-        return int(reference & ADDRESS_MASK)
+        return at
 
     def new_extents(self) -> list[int]:
         """Write the extents, in the client journal; 0 for one for which no memory is ready."""
-        return [staging.new_extent(self.allocator, *pair) for staging, *pair in self.extents]
+        found = []
+        for staging, at, key, value in self.extents:
+            found.append(staging.new_extent(self.allocator, at, key, value))
+        return found
 
     # ---- locks ----------------------------------------------------------------------------------
 
     def lock(self, at: int) -> bool:
         """Lock a node before it is read; False: another client has locked it."""
-        locked = bool(self.node_locks.acquire(at))
+        locked: bool = self.node_locks.acquire(at)
         self.endpoint.wait()
         if locked:
             # CRASH(node-locked): a client that wants the lock finds its holder dead, and says so.
@@ -141,56 +147,69 @@ class InPlaceCommit(Staged):
         self._finish()
         return DONE
 
-    def _sizes(self) -> Iterator[tuple[int, int]]:
-        """Node and size of all memory that is needed."""
-        for _ in range(self.wanted):
-            yield self.memory_node(), self.trees.node_size
+    def _sizes(self) -> list[int]:
+        """The size of each object that is needed, of the memory node of the tree."""
+        found = [self.trees.node_size] * self.wanted
         for staging, _, key, value in self.extents:
-            yield self.memory_node(), staging.store.objects.size_of(key, value)
+            found.append(staging.store.objects.size_of(key, value))
+        return found
 
     def replenish(self, sparing: int = 0, update: bool = False) -> None:
         """Have memory ready for all of it, as `have_ready` does."""
-        self.have_ready([(self.allocator, *each) for each in self._sizes()], sparing, update)
+        node = self.memory_node()
+        self.have_ready([(self.allocator, node, size) for size in self._sizes()], sparing, update)
 
     def _prepare(self) -> bool:
         """Have all memory in the client journal; False: it is not ready."""
-        if not all(self.new_extents()):
-            return False
-        self.pairs += [EXTENT_PAIR] * len(self.extents)
-        for index, pair in enumerate(self.pairs):
+        if self.extents:
+            if 0 in self.new_extents():
+                return False
+            self.pairs += [EXTENT_PAIR] * len(self.extents)
+        for index in range(len(self.pairs)):
+            pair: int = self.pairs[index]
             self.client.retarget(index, self.link | pair)
         return True
 
     def _lock_rest(self) -> bool:
         """Lock and validate the nodes that are not locked yet; False: there is a conflict."""
-        changed = {node.at for node in self.all_written()}
-        rest = sorted(changed - self.fresh.keys() - self.read_under_lock)
+        rest: list[int] = []
+        for node in self.all_written():
+            if node.at not in self.fresh and node.at not in self.read_under_lock:
+                rest.append(node.at)
+        if not rest:
+            return True
+        rest.sort()
         for at in rest:
             if not self.node_locks.acquire(at):
-                self.busy = self.store.leaf.at = at
+                self.busy = self.leaf.at = at
                 self.endpoint.wait()
                 return False
             self.held.append(at)
-        valid = all(self._is_valid(at) for at in rest)
-        if rest:
-            self.endpoint.wait()
+        valid = True
+        for at in rest:
+            if not self._is_valid(at):
+                valid = False
+                break
+        self.endpoint.wait()
         return valid
 
     def _is_valid(self, at: int) -> bool:
         """Whether a node that we have locked is as it was read."""
-        meta = self.endpoint.read(at, META_SIZE)
-        return int.from_bytes(meta[8 * VERSION :], "little") == self.version_of(at)
+        self.endpoint.read_words(at, self.meta, META_WORDS)
+        return self.meta[VERSION] == self.version_of(at)
 
     def _decide(self) -> list[tuple[int, Node]]:
         """Begin to take effect. The nodes, in the order in which they are to be written."""
-        for reference in self.dropped:
-            self.client.log(reference, self.link | EXTENT_PAIR)
+        if self.dropped:
+            for reference in self.dropped:
+                self.client.log(reference, self.link | EXTENT_PAIR)
         for at in self._going():
             self.client.log(self.trees.reference(at), self.link | NODE_PAIR)
         return self._in_order()
 
     def _write_back(self, nodes: list[tuple[int, Node]]) -> None:
         """Write nodes in place."""
+        node: Node
         for at, node in nodes:
             # LINEARIZES: put, insert, update and delete, by the last word of the leaf
             node.put(at)
@@ -198,22 +217,36 @@ class InPlaceCommit(Staged):
 
     def _going(self) -> list[int]:
         """The nodes that are given up."""
-        return [node.at for node in self.all_written() if node.page is None]
+        found: list[int] = []
+        for node in self.all_written():
+            if node.page is None:
+                found.append(node.at)
+        return found
 
     def _in_order(self) -> list[tuple[int, Node]]:
         """All nodes with their new contents, in the order in which they are to be written."""
-        staying = [(node.at, node.page) for node in self.all_written() if node.page is not None]
-        staying.sort(key=lambda pair: (pair[0] not in self.fresh, pair[1].level))
-        nodes: list[tuple[int, Any]] = [*staying]
+        nodes: list[tuple[int, Any]] = []
+        for written in self.all_written():
+            if written.page is not None:
+                nodes.append((written.at, written.page))
+        if len(nodes) > 1:
+            nodes.sort(key=self._place)
         for at in self._going():
-            node: Any = self.trees.blank().page
-            node.reset(GONE, b"", None, 0)
-            nodes.append((at, node))
+            blank: Any = self.trees.blank().page
+            blank.reset(GONE, b"", None, 0)
+            nodes.append((at, blank))
+        node: Node
         for at, node in nodes:
-            node.words[VERSION] = self.version_of(at)
+            words: Any = node.words
+            words[VERSION] = self.version_of(at)
             locked = self.node_locks.in_nodes and at not in self.fresh
             node.advance(at, self.client.ident if locked else 0)
         return nodes
+
+    def _place(self, pair: tuple[int, Node]) -> tuple[bool, int]:
+        """Where the node comes among those that stay."""
+        at, node = pair
+        return at not in self.fresh, node.level
 
     def _finish(self) -> None:
         """Take linked memory out of the client journal, and free unlinked memory."""

@@ -11,8 +11,8 @@ from typing import Final
 LOCK: Final = 0
 VERSION: Final = 1
 """Words of a node, at its front."""
-META_SIZE: Final = 16
-"""Bytes of both, which validation reads."""
+META_WORDS: Final = 2
+"""Both, which validation reads."""
 TRAILER: Final = 16
 """Bytes at its rear: checksum, and the version again."""
 NODE_PAIR: Final = 4

@@ -25,7 +25,7 @@ class NodeLocks(ObjectLocks):
     """The locks of a store's trees, for one client."""
 
     def __init__(self, store: Any) -> None:
-        super().__init__(store)
+        ObjectLocks.__init__(self, store)
         self.roots = store.trees.roots
         self.blocks = store.heap.blocks
         self.node_size = store.parameters.node_size
@@ -36,7 +36,7 @@ class NodeLocks(ObjectLocks):
     def word(self, at: int) -> int:
         if self.in_nodes:
             return at
-        root = int(self.roots[at >> NODE_SHIFT & 0xFF])
+        root = self.roots[at >> NODE_SHIFT & 0xFF]
         first = root + self.node_size
         if at == root:
             return first
@@ -55,4 +55,4 @@ class NodeLocks(ObjectLocks):
         if self.idempotent:
             self.endpoint.cas(self.word(at), self.client.ident, 0)
         else:
-            super().release(at)
+            ObjectLocks.release(self, at)

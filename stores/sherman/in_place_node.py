@@ -45,7 +45,7 @@ class Node(Page):
     def __init__(
         self, endpoint: Any, size: int, seed: int, roots: Sequence[int], idempotent: bool
     ) -> None:
-        super().__init__(endpoint, size - TRAILER, more=TRAILER)
+        Page.__init__(self, endpoint, size - TRAILER, more=TRAILER)
         self.seed = seed
         self.roots = roots
         self.idempotent = idempotent
@@ -70,16 +70,14 @@ class Node(Page):
         words = self.words
         count = (self.size + TRAILER) >> 3
         self.image.read(image, count)
-        unwritten = (
-            not (words[VERSION] or words[count - 1] or words[count - 2]) and at in self.roots
-        )
-        self.whole = unwritten or (
-            words[VERSION] == words[count - 1] and words[count - 2] == self._checksum(at)
-        )
-        if unwritten:
+        if words[VERSION] == words[count - 1] == words[count - 2] == 0 and self._is_root(at):
+            self.whole = True
             self.reset(0, b"", None, 0)
-        elif self.whole:
-            self.parse(at)
+        else:
+            rear, sum_read = words[count - 1], words[count - 2]
+            self.whole = words[VERSION] == rear and sum_read == self._checksum(at)
+            if self.whole:
+                self.parse(at)
 
     def advance(self, at: int, state: int) -> None:
         """Become the next version of the node there, with this lock word."""
@@ -102,11 +100,11 @@ class Node(Page):
         version = words[VERSION]
         if not self.idempotent or version == 1:
             self.put_image(at)
-            return
-        words[VERSION] = version - 1
-        self.put_image(at)
-        words[VERSION] = version
-        self.endpoint.cas(at + 8 * VERSION, version - 1, version)
+        else:
+            words[VERSION] = version - 1
+            self.put_image(at)
+            words[VERSION] = version
+            self.endpoint.cas(at + 8 * VERSION, version - 1, version)
 
     def put_image(self, at: int) -> None:
         """Write all its words to this address, which need not be its own."""
@@ -116,7 +114,13 @@ class Node(Page):
         """Whether the copy is a node, and all of one version."""
         return self.whole
 
+    def _is_root(self, at: int) -> bool:
+        found = False
+        for index in range(len(self.roots)):
+            found = found or self.roots[index] == at
+        return found
+
     def _checksum(self, at: int) -> int:
-        return int(crc_pair(self.words, VERSION, (self.size >> 3) - VERSION)) ^ (
-            (at ^ self.seed) * MIX & MASK
-        )
+        mixed: int = (at ^ self.seed) * MIX & MASK
+        mixed ^= crc_pair(self.words, VERSION, (self.size >> 3) - VERSION)
+        return mixed

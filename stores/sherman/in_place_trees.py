@@ -11,9 +11,11 @@ from typing import Any
 from limpet.shm.endpoint.fabric import hash64
 from limpet.shm.errors import StoreCorrupt
 from limpet.stores.records import Objects
+from limpet.stores.sherman.in_place_layout import LOCK
 from limpet.stores.sherman.in_place_node import Node
 from limpet.stores.sherman.in_place_parameters import InPlaceParameters
-from limpet.stores.sherman.trees import Leaf, Trees
+from limpet.stores.sherman.routes import Routes
+from limpet.stores.sherman.trees import Leaf, Trees, leaf_of
 from limpet.stores.status import AGAIN
 
 
@@ -33,15 +35,15 @@ class InPlaceTrees(Trees):
         link: int,
         stops: bool = False,
     ) -> None:
-        self.heap = pool.heap
         self.link = link
         self.node_size = parameters.node_size
+        self.size_class: int = pool.heap.size_class(parameters.node_size)
         self.idempotent = parameters.idempotent
         self.stops = stops
-        super().__init__(pool, name, parameters, objects)
+        Trees.__init__(self, pool, name, parameters, objects)
 
     def blank(self) -> Leaf:
-        return Leaf(Node(self.endpoint, self.node_size, self.link, self.roots, self.idempotent))
+        return leaf_of(Node(self.endpoint, self.node_size, self.link, self.roots, self.idempotent))
 
     def read(self, leaf: Leaf, at: int, near: int) -> bool:
         """Read a node; False: it is torn, or is not a node; or is locked, in trees that stop."""
@@ -49,7 +51,7 @@ class InPlaceTrees(Trees):
         node: Any = leaf.page
         node.read(at)
         self.endpoint.wait()
-        leaf.lock = node.lock
+        leaf.lock = node.words[LOCK]
         return bool(node.whole and not (self.stops and leaf.lock))
 
     def look(self, leaf: Leaf, tree: int, hashed: int, key: bytes, known: int) -> int:
@@ -59,7 +61,7 @@ class InPlaceTrees(Trees):
             leaf.tree = tree
             leaf.at = self.roots[tree]
             return AGAIN
-        outcome = int(super().look(leaf, tree, hashed, key, known))
+        outcome = Trees.look(self, leaf, tree, hashed, key, known)
         if outcome == AGAIN and not leaf.page.is_whole():
             # ORDER: the next attempt goes by links, which lead to nodes only.
             self.forget_route(tree, key)
@@ -71,7 +73,7 @@ class InPlaceTrees(Trees):
             leaf.tree = tree
             leaf.at = self.roots[tree]
             return AGAIN
-        outcome = int(super().look_below(leaf, tree, end))
+        outcome = Trees.look_below(self, leaf, tree, end)
         if outcome == AGAIN and not leaf.page.is_whole():
             # ORDER: as in `look`
             self.routes[tree].drop_below(end)
@@ -79,31 +81,32 @@ class InPlaceTrees(Trees):
 
     def stop_word(self, tree: int) -> int:
         """Address of the word by which a tree is stopped (stores/baselines/dtx/stop.py)."""
-        return int(self.roots[tree]) + self.node_size
+        return self.roots[tree] + self.node_size
 
     def _is_stopped(self, tree: int) -> bool:
         scope = self.endpoint.background(True)
         try:
-            return bool(self.endpoint.load(self.stop_word(tree)))
+            return bool(self.endpoint.load(self.stop_word(tree)) != 0)
         finally:
             self.endpoint.background(scope)
 
     def remembered(self, tree: int, key: bytes) -> int:
         """The remembered leaf of the key; 0: none is remembered."""
-        routes = self.routes[tree]
+        routes: Routes = self.routes[tree]
         hint = routes.hinted(hash64(key))
         if hint:
-            return int(routes.hinted_leaf(hint))
-        return 0 if routes.is_empty() else int(routes.find(key))
+            return routes.hinted_leaf(hint)
+        return 0 if routes.is_empty() else routes.find(key)
 
     def forget_route(self, tree: int, key: bytes) -> None:
         """Forget the leaf that `remembered` gives."""
-        self.routes[tree].unhint(hash64(key))
-        self.routes[tree].drop(key)
+        routes: Routes = self.routes[tree]
+        routes.unhint(hash64(key))
+        routes.drop(key)
 
     def reference(self, at: int) -> int:
         """The reference to the memory of a node at this address, which is not a root."""
-        return int(self.heap.size_class(self.node_size)) << 48 | at
+        return self.size_class << 48 | at
 
 
 def look_after_torn(store: Any, at: int) -> None:

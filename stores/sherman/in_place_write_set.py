@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from limpet.stores.sherman.in_place_commit import Starved
+from limpet.shm.endpoint.fabric import hash64
+from limpet.stores.sherman.in_place_commit import InPlaceCommit, Starved
+from limpet.stores.sherman.in_place_layout import VERSION
+from limpet.stores.sherman.in_place_trees import InPlaceTrees
 from limpet.stores.sherman.trees import Leaf
 from limpet.stores.sherman.write_set import Busy, WriteSet, as_staged
 from limpet.stores.status import AGAIN, DONE, MISSING, NO_MEMORY, PUT
 
 if TYPE_CHECKING:
-    from limpet.stores.sherman.in_place_commit import InPlaceCommit
-    from limpet.stores.sherman.in_place_trees import InPlaceTrees
     from limpet.stores.sherman.page import Page
 
 LEAF_ATTEMPTS: Final = 64
@@ -26,49 +27,53 @@ LEAF_ATTEMPTS: Final = 64
 class InPlaceStaging(WriteSet):
     """The changes of one operation to one store."""
 
-    shrinks = False
-    """Whether it merges nodes: then it reads before it locks."""
-
-    commit: InPlaceCommit
-    trees: InPlaceTrees
+    def __init__(self, store: Any, commit: InPlaceCommit) -> None:
+        WriteSet.__init__(self, store, commit)
+        self.own = commit
+        self.in_place: InPlaceTrees = store.trees
+        """`commit` and `trees` by their own types."""
+        self.leaf = store.leaf
+        self.optimistic: bool = store.parameters.optimistic
+        self.shrinks = False
+        """Whether it merges nodes: then it reads before it locks."""
 
     def stage(self, key: bytes, value: bytes | None, mode: int = PUT) -> int:
         """As for transactions; NO_MEMORY, too."""
         try:
-            outcome = super().stage(key, value, mode)
+            outcome = WriteSet.stage(self, key, value, mode)
         except Starved:
             outcome = NO_MEMORY
         if outcome != DONE:
-            self.commit.give_up()
+            self.own.give_up()
         return outcome
 
-    def change(self, tree: int, level: int, entry: tuple[bytes, bytes, int]) -> int:
+    def change(self, tree: int, level: int, key: bytes, value: bytes) -> int:
         """Set an entry of the inner node of that level: DONE, AGAIN or NO_MEMORY."""
-        self.tree = self.commit.tree = tree
+        self.tree = self.own.tree = tree
         try:
-            leaf = self._locked(entry[0], level)
-            return self._put(leaf.at, leaf.page, leaf.page.find(entry[0]), *entry)
+            leaf = self._locked(key, level)
+            return self._put(leaf.at, leaf.page, leaf.page.find(key), key, value, 0)
         except Busy:
             outcome = AGAIN
         except Starved:
             outcome = NO_MEMORY
-        self.commit.give_up()
+        self.own.give_up()
         return outcome
 
     def shrink(self, key: bytes) -> int:
         self.shrinks = True
-        return super().shrink(key)
+        return WriteSet.shrink(self, key)
 
     def link_above(self, level: int, lows: list[bytes], nodes: list[int]) -> int:
         """Link to new nodes: at once, or, if not optimistic, later (a B-link tree's way)."""
-        if self.store.parameters.optimistic:
-            return super().link_above(level, lows, nodes)
+        if self.optimistic:
+            return WriteSet.link_above(self, level, lows, nodes)
         for index in range(1, len(nodes)):
-            self.commit.above.append((level, lows[index], nodes[index]))
+            self.own.above.append((level, lows[index], nodes[index]))
         return DONE
 
     def _vacant(self) -> int:
-        return self.commit.new_node()
+        return self.own.new_node()
 
     def _vacate_root(self, page: Page) -> int:
         return MISSING
@@ -76,18 +81,20 @@ class InPlaceStaging(WriteSet):
     # ---- finding --------------------------------------------------------------------------------
 
     def _leaf(self, key: bytes) -> Leaf:
-        store, leaf = self.store, self.store.leaf
-        self.tree = self.commit.tree = self.trees.tree_of(key)
-        if not store.parameters.optimistic and not self.shrinks:
+        leaf: Leaf = self.leaf
+        hashed = hash64(key)
+        self.tree = self.own.tree = self.in_place.number_of(hashed)
+        if not self.optimistic and not self.shrinks:
             return self._locked_leaf(key)
-        if self.trees.find_in(leaf, self.tree, key) != DONE or leaf.lock:
+        if self.in_place.look(leaf, self.tree, hashed, key, 0) != DONE or leaf.lock:
             raise Busy
-        self.commit.expect(leaf.at, leaf.page.version)
+        words: Any = leaf.page.words
+        self.own.expect(leaf.at, words[VERSION])
         return leaf
 
     def _locked_leaf(self, key: bytes) -> Leaf:
         """Lock and read the leaf where the key was last; search only if that leaf is wrong."""
-        trees, leaf = self.trees, self.store.leaf
+        trees, leaf = self.in_place, self.leaf
         at = trees.remembered(self.tree, key)
         for _ in range(LEAF_ATTEMPTS):
             if not at:
@@ -110,26 +117,27 @@ class InPlaceStaging(WriteSet):
 
     def _lock(self, leaf: Leaf, at: int, key: bytes, level: int) -> bool:
         """Lock a node and read it; False: it is not the one of that level with the key."""
-        commit = self.commit
+        commit = self.own
         leaf.tree = self.tree
-        self.store.leaf.at = at  # after a conflict, the client waits for this node
+        self.leaf.at = at  # after a conflict, the client waits for this node
         if not commit.lock(at):
             raise Busy
-        node: Any = leaf.page
-        if self.trees.read(leaf, at, 0) and node.level == level and node.has(key):
-            commit.expect(at, node.version)
-            leaf.index = node.find(key)
+        page = leaf.page
+        if self.in_place.read(leaf, at, 0) and page.level == level and page.has(key):
+            words: Any = page.words
+            commit.expect(at, words[VERSION])
+            leaf.index = page.find(key)
             return True
         commit.unlock_all()
         return False
 
     def _read(self, at: int) -> Leaf:
-        page = self.commit.page_at(at)
+        page = self.own.page_at(at)
         if page is not None:
             return as_staged(page, self.tree, at)
         leaf: Leaf = self._read_copy(at)
         if leaf.lock:
             raise Busy
-        node: Any = leaf.page
-        self.commit.expect(at, node.version)
+        words: Any = leaf.page.words
+        self.own.expect(at, words[VERSION])
         return leaf

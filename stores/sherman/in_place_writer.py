@@ -9,14 +9,26 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from limpet.shm.errors import NodeFailed, StoreFull
+from limpet.stores.rtx.repair import PATIENCE
 from limpet.stores.sherman.in_place_commit import InPlaceCommit
+from limpet.stores.sherman.in_place_write_set import InPlaceStaging
 from limpet.stores.sherman.layout import SPARED_BLOCKS, SPARSE, UNTIDY
 from limpet.stores.sherman.leaf_writer import is_sparse
 from limpet.stores.sherman.write_set import TreeWay, commit_staged, shrink
-from limpet.stores.status import DELETE, DONE, NO_MEMORY
+from limpet.stores.status import AT_ONCE, DELETE, DONE, EXISTS, MISSING, NO_MEMORY
+
+
+class InPlaceWay(TreeWay):
+    """The state of a write, with its write set."""
+
+    def __init__(self, staging: InPlaceStaging) -> None:
+        TreeWay.__init__(self, staging.own)
+        self.staging: Any = staging
+        self.own = staging.own
 
 
 class InPlaceWriter:
@@ -26,21 +38,33 @@ class InPlaceWriter:
         self.store = store
         self.leaf = store.leaf
         self.commit = commit
+        self.spares: list[InPlaceWay] = []
+        """Ways of writes that are over, for the next ones."""
 
-    def first_way(self) -> TreeWay:
+    def first_way(self) -> InPlaceWay:
         """The state in which a write begins."""
-        return TreeWay(self.commit(self.store))
+        try:
+            # ORDER: one step, as another thread may begin a write, too.
+            return self.spares.pop()
+        except IndexError:
+            return InPlaceWay(InPlaceStaging(self.store, self.commit(self.store)))
 
-    def change_once(self, way: TreeWay, key: bytes, value: bytes, mode: int) -> int:
+    def change_once(self, way: InPlaceWay, key: bytes, value: bytes, mode: int) -> int:
         """Attempt a write: DONE, EXISTS, MISSING, AGAIN, or an outcome for `go_on`. Pinned."""
         stored = None if mode == DELETE else value
-        staging = self.store.staging(way.commit)
-        outcome = commit_staged(self.store, staging, lambda: staging.stage(key, stored, mode))
-        if outcome == DONE and mode == DELETE and is_sparse(self.leaf.page):
-            return SPARSE
-        return UNTIDY if outcome == DONE and way.commit.above else outcome
+        stage = partial(way.staging.stage, key, stored, mode)
+        outcome = commit_staged(self.store, way.staging, stage)
+        if outcome == DONE:
+            if mode == DELETE and is_sparse(self.leaf.page):
+                return SPARSE
+            if way.own.above:
+                return UNTIDY
+        if outcome in (DONE, EXISTS, MISSING) and way.outcome == AT_ONCE:
+            way.own.wanted = 0
+            self.spares.append(way)
+        return outcome
 
-    def go_on(self, outcome: int, way: TreeWay, key: bytes, mode: int) -> TreeWay:
+    def go_on(self, outcome: int, way: InPlaceWay, key: bytes, mode: int) -> TreeWay:
         """Get the memory that an attempt lacked; or tidy up after one, which ends the write."""
         if outcome == NO_MEMORY:
             self.store.have_memory(key, mode, way.commit, mode)
@@ -50,6 +74,14 @@ class InPlaceWriter:
         else:
             self._link_all_above(way.commit)
         return way.ended(DONE)
+
+    def stay(self, attempt: int) -> int:
+        """Wait a little for the node that was met last; check its lock's holder now and then."""
+        self.store.endpoint.pause(attempt)
+        if attempt % PATIENCE == 0:
+            look_for = partial(self.store.look_for, self.leaf.tree, self.leaf.at)
+            self.store.pool.exclusively(look_for)
+        return 0
 
     def find_memory(self, update: bool, *wanted: Any) -> Any:
         """`wanted`: the write set to have memory for, and the mode of the write."""
@@ -65,7 +97,7 @@ class InPlaceWriter:
 
     def _link_above(self, tree: int, level: int, fence: bytes, right: int) -> InPlaceCommit:
         commit = InPlaceCommit(self.store)
-        entry = (fence, right.to_bytes(8, "little"), 0)
+        entry = (fence, right.to_bytes(8, "little"))
         attempt = 0
         while (outcome := self._link_once(commit, tree, level, entry)) != DONE:
             if outcome == NO_MEMORY:
@@ -76,9 +108,9 @@ class InPlaceWriter:
         return commit
 
     def _link_once(
-        self, commit: InPlaceCommit, tree: int, level: int, entry: tuple[bytes, bytes, int]
+        self, commit: InPlaceCommit, tree: int, level: int, entry: tuple[bytes, bytes]
     ) -> int:
-        staging = self.store.staging(commit)
+        staging: Any = self.store.staging(commit)
         with self.store.client:
             self.store.require_there()
-            return commit_staged(self.store, staging, lambda: staging.change(tree, level, entry))
+            return commit_staged(self.store, staging, partial(staging.change, tree, level, *entry))

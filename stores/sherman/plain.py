@@ -39,18 +39,20 @@ from typing import Any
 from limpet.shm.endpoint.words import REPLICATED
 from limpet.shm.errors import AddressError, NodeFailed, StoreCorrupt, StoreStuck
 from limpet.stores import regions
-from limpet.stores.inline import InlineStore
+from limpet.stores.base import Store
+from limpet.stores.inline import Attempt, InlineStore
+from limpet.stores.sherman.in_place_check import InPlaceCheck
 from limpet.stores.sherman.in_place_commit import InPlaceCommit
 from limpet.stores.sherman.in_place_layout import NODE_PAIR
 from limpet.stores.sherman.in_place_locks import NodeLocks
-from limpet.stores.sherman.in_place_operations import InPlaceOperations
 from limpet.stores.sherman.in_place_parameters import InPlaceParameters
 from limpet.stores.sherman.in_place_trees import InPlaceTrees, look_after_torn
+from limpet.stores.sherman.in_place_write_set import InPlaceStaging
 from limpet.stores.sherman.in_place_writer import InPlaceWriter
 from limpet.stores.sherman.scans import Scans
 
 
-class Sherman(InPlaceOperations, InlineStore):
+class Sherman(InlineStore):
     """The `sherman` store. `InPlaceParameters`."""
 
     Parameters = InPlaceParameters
@@ -72,12 +74,87 @@ class Sherman(InPlaceOperations, InlineStore):
         """Make the regions of the trees: roots and locks. Zeros are empty trees."""
         regions.make(pool, name, parameters.trees, parameters.table_size)
 
-    # ---- waiting --------------------------------------------------------------------------------
+    @staticmethod
+    def unmake(pool: Any, name: str, parameters: InPlaceParameters) -> None:
+        regions.unmake(pool, name, parameters.trees)
+
+    def replaced(self, node: int) -> None:
+        self.trees.replaced(node)
+
+    def forget(self) -> None:
+        self.trees.forget()
+
+    # ---- steps of operations --------------------------------------------------------------------
+
+    def get_many(self, keys: Any) -> list[bytes | None]:
+        return Store.get_many(self, keys)
+
+    def _first_way(self) -> Attempt | None:
+        return self.writer.first_way()
+
+    def _change_once(
+        self,
+        key: bytes,
+        value: bytes,
+        size: int,
+        mode: int,
+        attempt: int,
+        way: Any,
+        expected: bytes | None = None,
+    ) -> int:
+        return self.writer.change_once(way, key, value, mode)
+
+    def _go_on(
+        self, outcome: int, way: Any, key: bytes, value: bytes, size: int, mode: int
+    ) -> Attempt | None:
+        return self.writer.go_on(outcome, way, key, mode)
+
+    def find_memory(self, update: bool, *wanted: Any) -> Any:
+        return self.writer.find_memory(update, *wanted)
+
+    def stay(self, attempt: int, writes: bool) -> None:
+        self.retries += 1
+        self.writer.stay(attempt)
+
+    def commit(self) -> InPlaceCommit:
+        """The write set of a change."""
+        made: InPlaceCommit = self.writer.commit(self)
+        return made
+
+    def staging(self, commit: InPlaceCommit) -> InPlaceStaging:
+        """The part of this write set that changes this store."""
+        return InPlaceStaging(self, commit)
 
     def look_for(self, tree: int, at: int) -> None:
+        """Check the client that we wait for, at this node of a tree. Outside of operations."""
         self.look_whether_there()
         self.pool.membership.sweep_sometimes()
         self._look(at)
+
+    # ---- in order -------------------------------------------------------------------------------
+
+    def scan(
+        self,
+        low: Any = None,
+        high: Any = None,
+        *,
+        prefix: Any = None,
+        reverse: bool = False,
+        limit: int | None = None,
+    ) -> Any:
+        return self.scans.scan(low, high, prefix, reverse, limit)
+
+    def keys(self) -> Any:
+        """Every key, in order; as weakly consistent as `scan`."""
+        return self.scans.keys()
+
+    def items(self) -> Any:
+        return self.scan()
+
+    def checker(self) -> InPlaceCheck:
+        return InPlaceCheck(self)
+
+    # ---- waiting --------------------------------------------------------------------------------
 
     def _look(self, at: int) -> None:
         scope = self.endpoint.background(True)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from kit.endpoints import Interrupted, WatchedPool
+from kit.mutants.uncompiled import IN_PLACE, Change, always, nothing, replaced, store_in_force
 from kit.processes import children
 from kit.stores import sound
 from kit.trees import LeafSplit, Merge
@@ -23,13 +25,7 @@ from limpet.fault.matrix.testbed import StoreTestbed
 from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.endpoint.slots import PIN
 from limpet.shm.errors import StoreStuck
-from limpet.stores.baselines.dtx.log import ValueLog
-from limpet.stores.baselines.dtx.sherman_commit import LoggedCommit
 from limpet.stores.rtx.layout import DOING
-from limpet.stores.sherman import in_place_commit as commit
-from limpet.stores.sherman.in_place_node import Node
-from limpet.stores.sherman.in_place_writer import InPlaceWriter
-from limpet.stores.sherman.plain import Sherman
 
 COMPILED = BUILD == "compiled"
 OLD8, NEW8 = b"12345678", b"87654321"
@@ -47,6 +43,32 @@ def grown(pools: Any, kind: str, keys: int, **parameters: Any) -> Any:
     for number in reversed(range(keys)):
         store.put(b"%04d" % number, OLD8)
     return store
+
+
+@contextlib.contextmanager
+def varied(store: Any, step: str, wrong: Callable[..., Any]) -> Iterator[None]:
+    """Have the changes by this handle take this step otherwise."""
+    before = store.writer.commit
+    store.writer.commit = type("Varied", (before,), {step: wrong})
+    store.writer.spares.clear()
+    try:
+        yield
+    finally:
+        store.writer.commit = before
+        store.writer.spares.clear()
+
+
+@contextlib.contextmanager
+def in_force(kind: str, *changes: Change) -> Iterator[None]:
+    """Have stores of this kind, made meanwhile, be of uncompiled modules with these changes."""
+    with store_in_force(IN_PLACE, STORES[kind], changes):
+        yield
+
+
+STORES = {
+    "sherman": ("sherman/plain", "Sherman"),
+    "dtx-sherman": ("baselines/dtx/sherman", "DtxSherman"),
+}
 
 
 def test_an_error_gives_the_locks_back_within_the_operation(pools: Any) -> None:
@@ -86,7 +108,7 @@ def test_an_error_gives_the_locks_back_within_the_operation(pools: Any) -> None:
     ("step", "value"), [("_decide", b"1"), ("_write_back", b"2"), ("_unlock", b"2")]
 )
 def test_an_error_after_the_decision_leaves_nothing_undone(
-    pools: Any, monkeypatch: pytest.MonkeyPatch, step: str, value: bytes, size: int
+    pools: Any, step: str, value: bytes, size: int
 ) -> None:
     """The log is carried out under the locks, before they are given back."""
     store = grown(pools, "dtx-sherman", 3)
@@ -95,10 +117,8 @@ def test_an_error_after_the_decision_leaves_nothing_undone(
     def interrupted(*arguments: Any) -> None:
         raise Interrupted
 
-    with monkeypatch.context() as patched:
-        patched.setattr(LoggedCommit, step, interrupted)
-        with pytest.raises(Interrupted):
-            store.put(b"k", b"2" * size)
+    with varied(store, step, interrupted), pytest.raises(Interrupted):
+        store.put(b"k", b"2" * size)
     other = pools.keep(limpet.Pool.open(store.pool.url)).store("dtx-sherman", name="test")
     assert other.get(b"k") == value * size
     other.put(b"k", b"3" * size)
@@ -145,12 +165,9 @@ def test_sherman_holds_under_the_explorer() -> None:
 
 
 @pytest.mark.parametrize("end", [16, 40, 200, 1008])
-def test_a_torn_node_is_read_again(pools: Any, monkeypatch: pytest.MonkeyPatch, end: int) -> None:
+def test_a_torn_node_is_read_again(pools: Any, end: int) -> None:
     """R8. A key in it is not reported missing, nor given an old value."""
-    store = grown(pools, "sherman", 3)
-    root = int(store.trees.roots[0])
-    whole = store.endpoint.read(root, 1024)
-    waits = []
+    waits: list[int] = []
 
     def stay(store: Any, attempt: int, writes: bool) -> int:
         waits.append(attempt)
@@ -158,7 +175,10 @@ def test_a_torn_node_is_read_again(pools: Any, monkeypatch: pytest.MonkeyPatch, 
             store.endpoint.write(root, whole)
         return 0
 
-    monkeypatch.setattr(Sherman, "stay", stay)
+    with in_force("sherman", replaced("sherman/plain", "Sherman.stay", stay)):
+        store = grown(pools, "sherman", 3)
+    root = int(store.trees.roots[0])
+    whole = store.endpoint.read(root, 1024)
     works: list[Callable[[], object]] = [
         lambda: store.get(b"0002"),
         lambda: list(store.scan())[2][1],
@@ -191,18 +211,16 @@ def test_versions_do_not_tell_what_a_reader_who_is_overtaken_has_read(pools: Any
     sound(store)
 
 
-def test_a_new_node_that_nothing_above_links_to_is_found(
-    pools: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_new_node_that_nothing_above_links_to_is_found(pools: Any) -> None:
     """A client that splits a leaf and then comes no further."""
-    monkeypatch.setattr(InPlaceWriter, "_link_all_above", lambda writer, commit: None)
-    store = grown(pools, "sherman", 100, **SMALL)
+    left_out = replaced("sherman/in_place_writer", "InPlaceWriter._link_all_above", nothing)
+    with in_force("sherman", left_out):
+        store = grown(pools, "sherman", 100, **SMALL)
     other = pools.again(store.pool).store("sherman", name="test")
     keys = [b"%04d" % number for number in range(100)]
     assert other.get_many(keys) == [OLD8] * 100
     assert [key for key, _ in other.scan()] == keys
     sound(store)
-    monkeypatch.undo()
     for key in keys:
         other.delete(key)
     assert len(store) == 0
@@ -250,25 +268,21 @@ def test_scan_in_reverse_order_leaves_a_remembered_leaf_that_is_none_now(
 # ---- locks of the dead ---------------------------------------------------------------------------
 
 
-def kill_at(store: Any, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
-    """Have another client die there when it updates the key 0000."""
+def kill_at(store: Any, where: str, die: Callable[..., Any] | None = None) -> None:
+    """Have another client die there when it updates the key 0000; `die`: instead of that step."""
 
     def work() -> None:
-        made = type(store.commit())
-        monkeypatch.setattr(made, where, lambda self, *_: os.kill(os.getpid(), signal.SIGKILL))
-        store.update(b"0000", NEW8)
+        with varied(store, where, die or (lambda *_: os.kill(os.getpid(), signal.SIGKILL))):
+            store.update(b"0000", NEW8)
 
     with children([work]) as running:
         assert os.waitstatus_to_exitcode(os.waitpid(running[0][0], 0)[1]) == -signal.SIGKILL
-    monkeypatch.undo()
 
 
 @pytest.mark.parametrize("recovers_first", [False, True])
-def test_who_waits_for_a_dead_client_is_told(
-    pools: Any, monkeypatch: pytest.MonkeyPatch, recovers_first: bool
-) -> None:
+def test_who_waits_for_a_dead_client_is_told(pools: Any, recovers_first: bool) -> None:
     store = grown(pools, "sherman", 60)
-    kill_at(store, monkeypatch, "_write_back")
+    kill_at(store, "_write_back")
     if recovers_first:
         assert len(store.recover()["clients"]) == 1
     says = rf"client 0x\w+ died .* 0x\w+ in {store.pool.url}; .* and dtx-sherman stores do"
@@ -284,21 +298,16 @@ def test_who_waits_for_a_dead_client_is_told(
     assert isinstance(StoreStuck(""), limpet.StoreError)
 
 
-def test_a_reader_of_a_node_that_a_dead_client_has_torn_is_told(
-    pools: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reader_of_a_node_that_a_dead_client_has_torn_is_told(pools: Any) -> None:
     store = grown(pools, "sherman", 60)
 
-    def cut(node: Any, at: int) -> None:
-        put(node, at)
-        node.endpoint.write(at, bytes(512))
-        os.kill(os.getpid(), signal.SIGKILL)
+    def cut(commit: Any, nodes: list[tuple[int, Any]]) -> None:
+        for at, node in nodes:
+            node.put(at)
+            node.endpoint.write(at, bytes(512))
+            os.kill(os.getpid(), signal.SIGKILL)
 
-    put: Callable[[Any, int], None] = Node.put
-    monkeypatch.setattr(Node, "put", cut)
-    with children([lambda: store.update(b"0000", NEW8)]) as running:
-        assert os.waitstatus_to_exitcode(os.waitpid(running[0][0], 0)[1]) == -signal.SIGKILL
-    monkeypatch.undo()
+    kill_at(store, "_write_back", cut)
     for work in (
         lambda: store.get(b"0000"),
         lambda: store.update(b"0000", b"v"),
@@ -310,12 +319,10 @@ def test_a_reader_of_a_node_that_a_dead_client_has_torn_is_told(
 
 
 @pytest.mark.parametrize(("where", "value"), [("_decide", OLD8), ("_write_back", NEW8)])
-def test_a_reader_waits_for_what_is_decided(
-    pools: Any, monkeypatch: pytest.MonkeyPatch, where: str, value: bytes
-) -> None:
+def test_a_reader_waits_for_what_is_decided(pools: Any, where: str, value: bytes) -> None:
     """Else it would read an old value, and recovery bring a new one."""
     store = grown(pools, "dtx-sherman", 60)
-    kill_at(store, monkeypatch, where)
+    kill_at(store, where)
     assert store.get(b"0000") == value
     assert [client["ours"] for client in store.pool.clients()] == [True]
     assert store.get(b"0000") == value
@@ -369,19 +376,22 @@ def test_dtx_holds_under_the_explorer() -> None:
 
 
 @compiled_only
-def test_without_validation_updates_are_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commit.InPlaceCommit, "_is_valid", lambda self, at: True)
-    assert len(explored("dtx-sherman", 1000, parameters={"value_size": 64}).failures) == 1
+def test_without_validation_updates_are_lost() -> None:
+    with in_force("dtx-sherman"):  # the shipped source, run as the variant is
+        assert explored("dtx-sherman", 100, parameters={"value_size": 64}).failures == ()
+    unchecked = replaced("sherman/in_place_commit", "InPlaceCommit._is_valid", always)
+    with in_force("dtx-sherman", unchecked):
+        assert len(explored("dtx-sherman", 1000, parameters={"value_size": 64}).failures) == 1
 
 
 @pytest.mark.exhaustive("many runs")
 @compiled_only
 @pytest.mark.usefixtures("small")
-def test_what_is_decided_and_not_carried_out_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_decided_and_not_carried_out_is_noticed() -> None:
     """A recovery that only unlocks leaves half of a split."""
-    monkeypatch.setattr(ValueLog, "settle", unlock_only)
     scene, operation = CASES["split"]
-    result = Matrix("dtx-sherman", 60, scene).killed(dataclasses.replace(operation, fresh=True))
+    with in_force("dtx-sherman", replaced("baselines/dtx/log", "ValueLog.settle", unlock_only)):
+        result = Matrix("dtx-sherman", 60, scene).killed(dataclasses.replace(operation, fresh=True))
     assert result.failures
 
 

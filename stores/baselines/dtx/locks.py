@@ -22,11 +22,12 @@ class ObjectLocks:
 
     def holder(self, at: int) -> int:
         """The id of the client that holds the lock of the object there; 0: no client."""
-        return int(self.endpoint.load(self.word(at)))
+        held: int = self.endpoint.load(self.word(at))
+        return held
 
     def acquire(self, at: int) -> bool:
         """Lock the object there; False: another client has locked it."""
-        return not self.endpoint.cas(self.word(at), 0, self.client.ident)
+        return bool(self.endpoint.cas(self.word(at), 0, self.client.ident) == 0)
 
     def release(self, at: int) -> None:
         """Unlock the object there, which this client has locked."""

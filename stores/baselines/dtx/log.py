@@ -28,7 +28,7 @@ class ValueLog(EntryLog):
     """A log, for its owner or a client that recovers it. `locks`: of the store's objects."""
 
     def __init__(self, locks: Any, reference: int) -> None:
-        super().__init__(locks.client, reference)
+        EntryLog.__init__(self, locks.client, reference)
         self.locks = locks
         self.place = 0
         """The log's place in its owner's journal."""

@@ -38,16 +38,19 @@ from limpet.shm.endpoint.slots import INCARNATION_BITS
 from limpet.shm.endpoint.words import ADDRESS_MASK, REPLICATED
 from limpet.shm.errors import NodeFailed, StoreFull
 from limpet.stores import regions
+from limpet.stores.base import Store
 from limpet.stores.baselines.dtx.recovery import Recovery
 from limpet.stores.baselines.dtx.sherman_commit import LoggedCommit
 from limpet.stores.baselines.dtx.sherman_log import NodeLog
 from limpet.stores.baselines.dtx.sherman_parameters import DtxParameters
-from limpet.stores.inline import InlineStore
+from limpet.stores.inline import Attempt, InlineStore
 from limpet.stores.rtx.layout import DOING, EXTENT_PAIR
+from limpet.stores.sherman.in_place_check import InPlaceCheck
+from limpet.stores.sherman.in_place_commit import InPlaceCommit
 from limpet.stores.sherman.in_place_layout import NODE_PAIR
 from limpet.stores.sherman.in_place_locks import NodeLocks
-from limpet.stores.sherman.in_place_operations import InPlaceOperations
 from limpet.stores.sherman.in_place_trees import InPlaceTrees, look_after_torn
+from limpet.stores.sherman.in_place_write_set import InPlaceStaging
 from limpet.stores.sherman.in_place_writer import InPlaceWriter
 from limpet.stores.sherman.scans import Scans
 
@@ -59,7 +62,7 @@ KEY_ROOM: Final = 8
 """Bytes that a key takes at least, in a node."""
 
 
-class DtxSherman(InPlaceOperations, InlineStore):
+class DtxSherman(InlineStore):
     """The `dtx-sherman` store. `DtxParameters`."""
 
     Parameters = DtxParameters
@@ -90,11 +93,84 @@ class DtxSherman(InPlaceOperations, InlineStore):
             if pool.blocks.free_count(node) * room < keys * KEY_ROOM:
                 raise StoreFull(f"node {node} has no room for its {keys} keys")
 
+    @staticmethod
+    def unmake(pool: Any, name: str, parameters: DtxParameters) -> None:
+        regions.unmake(pool, name, parameters.trees)
+
+    def replaced(self, node: int) -> None:
+        self.trees.replaced(node)
+
+    def forget(self) -> None:
+        self.trees.forget()
+
     # ---- steps of operations --------------------------------------------------------------------
 
+    def get_many(self, keys: Any) -> list[bytes | None]:
+        return Store.get_many(self, keys)
+
+    def _first_way(self) -> Attempt | None:
+        return self.writer.first_way()
+
+    def _change_once(
+        self,
+        key: bytes,
+        value: bytes,
+        size: int,
+        mode: int,
+        attempt: int,
+        way: Any,
+        expected: bytes | None = None,
+    ) -> int:
+        return self.writer.change_once(way, key, value, mode)
+
+    def _go_on(
+        self, outcome: int, way: Any, key: bytes, value: bytes, size: int, mode: int
+    ) -> Attempt | None:
+        return self.writer.go_on(outcome, way, key, mode)
+
+    def find_memory(self, update: bool, *wanted: Any) -> Any:
+        return self.writer.find_memory(update, *wanted)
+
+    def stay(self, attempt: int, writes: bool) -> None:
+        self.retries += 1
+        self.writer.stay(attempt)
+
+    def commit(self) -> InPlaceCommit:
+        """The write set of a change."""
+        made: InPlaceCommit = self.writer.commit(self)
+        return made
+
+    def staging(self, commit: InPlaceCommit) -> InPlaceStaging:
+        """The part of this write set that changes this store."""
+        return InPlaceStaging(self, commit)
+
     def look_for(self, tree: int, at: int) -> None:
+        """Check the client that we wait for, at this node of a tree. Outside of operations."""
         if not self.recovery.look_for(tree, at):
             look_after_torn(self, at)
+
+    # ---- in order -------------------------------------------------------------------------------
+
+    def scan(
+        self,
+        low: Any = None,
+        high: Any = None,
+        *,
+        prefix: Any = None,
+        reverse: bool = False,
+        limit: int | None = None,
+    ) -> Any:
+        return self.scans.scan(low, high, prefix, reverse, limit)
+
+    def keys(self) -> Any:
+        """Every key, in order; as weakly consistent as `scan`."""
+        return self.scans.keys()
+
+    def items(self) -> Any:
+        return self.scan()
+
+    def checker(self) -> InPlaceCheck:
+        return InPlaceCheck(self)
 
     # ---- recovery -------------------------------------------------------------------------------
 
@@ -150,10 +226,10 @@ class DtxSherman(InPlaceOperations, InlineStore):
             return {"node-locked"} if any(locked) else set()
         if not any(locked):
             return {"unlocked"}
-        read, size = self.endpoint.read, self.parameters.node_size
-        written = [
-            read(entry.at, size) == read(entry.new & ADDRESS_MASK, size)
-            for entry in entries
-            if entry.at
-        ]
-        return {"node-written"} if any(written) else {"decided"}
+        size = self.parameters.node_size
+        for entry in entries:
+            if entry.at:
+                node = self.endpoint.read(entry.at, size)
+                if node == self.endpoint.read(entry.new & ADDRESS_MASK, size):
+                    return {"node-written"}
+        return {"decided"}

@@ -18,7 +18,7 @@ class NodeLog(ValueLog):
     """A log of this store."""
 
     def __init__(self, store: Any, reference: int) -> None:
-        super().__init__(store.node_locks, reference)
+        ValueLog.__init__(self, store.node_locks, reference)
         self.node_size = store.parameters.node_size
 
     def carry_out(self, locked: list[Entry]) -> None:

@@ -64,6 +64,19 @@ TRANSACTIONS: Final = (
     *_in("stores/sherman", "tree_keys transactional"),
     *_in("stores/rtx", "cut pending uses execution transaction"),
 )
+IN_PLACE: Final = (
+    *INLINE,
+    "stores/entry_log",
+    *_in("stores/baselines/dtx", "locks log"),
+    *_in("stores/sherman", "fences page"),
+    "stores/staged",
+    *_in(
+        "stores/sherman",
+        "routes check trees tx_trees scans leaf_writer write_set in_place_node in_place_trees "
+        "in_place_locks in_place_commit in_place_write_set in_place_writer in_place_check plain",
+    ),
+    *_in("stores/baselines/dtx", "sherman_log sherman_commit sherman"),
+)
 REPLICATED: Final = (
     "shm/clients/unique_ids",
     "stores/stamps",

@@ -1,0 +1,15 @@
+from limpet.shm.endpoint.verbs cimport u64
+from limpet.stores.baselines.dtx.locks cimport ObjectLocks
+from limpet.stores.entry_log cimport Entry, EntryLog, free_entries
+
+cdef u64 DOING
+cdef u64 STATE
+
+cdef class ValueLog(EntryLog):
+    cdef readonly ObjectLocks locks
+    cdef readonly int place
+
+    cpdef int take_up(self, int place, u64 link) except -1
+    cpdef int add(self, Entry entry, int index=*) except -1
+    cpdef int decide(self) except -1
+    cpdef int close(self, bint committed) except -1

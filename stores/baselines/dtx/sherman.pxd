@@ -1,0 +1,35 @@
+from limpet.shm.endpoint.verbs cimport u64
+from limpet.stores.base cimport Store
+from limpet.stores.inline cimport Attempt, InlineStore
+from limpet.stores.sherman.in_place_locks cimport NodeLocks
+from limpet.stores.sherman.in_place_trees cimport InPlaceTrees
+from limpet.stores.sherman.in_place_writer cimport InPlaceWriter
+from limpet.stores.sherman.scans cimport Scans
+from limpet.stores.sherman.trees cimport Leaf
+
+cdef u64 ADDRESS_MASK
+cdef u64 DOING
+cdef u64 EXTENT_PAIR
+cdef int INCARNATION_BITS
+cdef u64 KEY_ROOM
+cdef u64 NODE_PAIR
+cdef u64 REPLICATED
+
+cdef class DtxSherman(InlineStore):
+    cdef readonly u64 link
+    cdef readonly InPlaceTrees trees
+    cdef readonly Leaf leaf
+    cdef readonly Scans scans
+    cdef readonly NodeLocks node_locks
+    cdef readonly InPlaceWriter writer
+    cdef readonly object recovery
+
+    cpdef Attempt _first_way(self)
+    cpdef int _change_once(
+        self, bytes key, bytes value, u64 size, int mode, u64 attempt, Attempt way,
+        bytes expected=*
+    ) except -1
+    cpdef Attempt _go_on(
+        self, int outcome, Attempt way, bytes key, bytes value, u64 size, int mode
+    )
+    cpdef int stay(self, u64 attempt, bint writes) except -1

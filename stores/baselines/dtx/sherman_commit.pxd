@@ -1,0 +1,31 @@
+cimport cython
+
+from limpet.shm.endpoint.verbs cimport u64
+from limpet.stores.baselines.dtx.sherman_log cimport NodeLog
+from limpet.stores.entry_log cimport Entry, log_size
+from limpet.stores.sherman.in_place_commit cimport InPlaceCommit
+from limpet.stores.sherman.in_place_node cimport Node
+from limpet.stores.staged cimport StagedNode
+
+cdef u64 ADDRESS_MASK
+
+cdef class LoggedCommit(InPlaceCommit):
+    cdef readonly NodeLog log
+    cdef list changes
+
+    cpdef begin(self, u64 link)
+    cpdef list _sizes(self)
+    @cython.locals(node=StagedNode, count=Py_ssize_t)
+    cdef Py_ssize_t _changed(self) except -1
+    cdef u64 _log_size(self) except? 0
+    @cython.locals(
+        news=list, node=u64, reference=u64, place=int, images=list, _=Py_ssize_t, log=NodeLog,
+        index=int, going=list, changes=list, at=u64, changed=Node, image=u64, old=u64,
+    )
+    cpdef bint _prepare(self) except -1
+    @cython.locals(locked=bint)
+    cpdef bint _lock_rest(self) except -1
+    @cython.locals(at=u64, node=Node, changed=Node, image=u64, nodes=list)
+    cpdef list _decide(self)
+    cpdef int _finish(self) except -1
+    cpdef int give_up(self) except -1

@@ -1,0 +1,64 @@
+cimport cython
+
+from limpet.shm.endpoint.verbs cimport u64
+from limpet.stores.sherman.in_place_locks cimport NodeLocks
+from limpet.stores.sherman.in_place_node cimport Node
+from limpet.stores.sherman.in_place_trees cimport InPlaceTrees
+from limpet.stores.sherman.trees cimport Leaf
+from limpet.stores.staged cimport Staged, StagedNode
+
+cdef u64 ADDRESS_MASK
+cdef int AGAIN
+cdef int DONE
+cdef u64 EXTENT_PAIR
+cdef u64 GONE
+cdef Py_ssize_t META_WORDS
+cdef u64 NODE_PAIR
+cdef int NODE_SHIFT
+cdef int NO_MEMORY
+cdef int VERSION
+
+cdef class InPlaceCommit(Staged):
+    cdef readonly object store
+    cdef readonly InPlaceTrees trees
+    cdef Leaf leaf
+    cdef readonly NodeLocks node_locks
+    cdef public Py_ssize_t wanted
+    cdef public u64 tree
+    cdef u64[::1] meta
+    cdef readonly list held
+    cdef readonly set read_under_lock
+    cdef readonly dict fresh
+    cdef readonly list pairs
+    cdef readonly list above
+
+    cpdef begin(self, u64 link)
+    cdef int memory_node(self) except -1
+    @cython.locals(reference=u64, at=u64)
+    cpdef u64 new_node(self) except? 0
+    cdef list new_extents(self)
+    @cython.locals(locked=bint)
+    cpdef bint lock(self, u64 at) except -1
+    cpdef int unlock_all(self) except -1
+    @cython.locals(at=u64)
+    cpdef int _unlock(self) except -1
+    @cython.locals(index=int)
+    cpdef int give_up(self) except -1
+    cpdef int run(self) except -1
+    cpdef list _sizes(self)
+    @cython.locals(index=int, pair=u64)
+    cpdef bint _prepare(self) except -1
+    @cython.locals(rest=list, node=StagedNode, at=u64, valid=bint)
+    cpdef bint _lock_rest(self) except -1
+    cpdef bint _is_valid(self, u64 at) except -1
+    cpdef list _decide(self)
+    @cython.locals(at=u64, node=Node)
+    cpdef int _write_back(self, list nodes) except -1
+    @cython.locals(node=StagedNode, found=list)
+    cdef list _going(self)
+    @cython.locals(
+        nodes=list, written=StagedNode, node=Node, blank=Node, at=u64, words=u64[::1], locked=bint
+    )
+    cdef list _in_order(self)
+    @cython.locals(index=int)
+    cpdef int _finish(self) except -1
