@@ -44,14 +44,16 @@ from limpet.shm.endpoint.layout import (
     NODE_STATES,
     SLOTS_USED,
     NodeLayout,
+    address,
     catalogue_address,
     catalogue_entries,
 )
-from limpet.shm.endpoint.states import generation_of
+from limpet.shm.endpoint.states import generation_of, is_last, why_last
 from limpet.shm.endpoint.words import REPLICAS_BITS
 from limpet.shm.errors import (
     ClientError,
     CoherenceError,
+    NodeFailed,
     ParameterError,
     PoolClosed,
     PoolCorrupt,
@@ -505,13 +507,26 @@ class PoolCore:
     def fail_node(self, node: int) -> None:
         """Mark a memory node failed: every verb of every client on it raises NodeFailed.
 
-        Until it is replaced: `replace_node`.
+        Until it is replaced: `replace_node`. Raises ParameterError, and marks nothing, for the last
+        node in service, unless its memory is lost: a node is filled from those that are left.
         """
         self._check_node(node)
         # Not through our own `exclusively`: it must work for memory that we cannot map, too.
-        self.client.exclusively(
-            lambda: self.membership.fail_node(node, generation_of(self.view.word(node)))
-        )
+        self.client.exclusively(lambda: self._fail_node(node))
+
+    def _fail_node(self, node: int) -> None:
+        states = self.view.states()
+        if is_last(node, states) and self._has(node):
+            raise ParameterError(why_last(self.url, node, states))
+        self.membership.fail_node(node, generation_of(self.view.word(node)))
+
+    def _has(self, node: int) -> bool:
+        """Whether the memory of a node is there."""
+        try:
+            self.endpoint.load(address(node, 0))
+        except NodeFailed:
+            return False
+        return True
 
     def _check_node(self, node: int) -> None:
         if isinstance(node, bool) or not isinstance(node, int):

@@ -34,7 +34,7 @@ from limpet.stores.codec_kinds import (
     needed,
     of_msgspec,
 )
-from limpet.stores.keys import plain, written
+from limpet.stores.keys import FURTHER, plain, written
 
 PROTOCOL = 4
 """The protocol of pickled keys: fixed, so that every Python version writes a key alike."""
@@ -166,7 +166,10 @@ def canonical(key: Any, atoms: tuple[type, ...], codec: str, integers: range | N
             found = written(key, lambda part: canonical(part, atoms, codec), pickled_key)
             if found is not None:
                 return found
-        names = ", ".join(sorted(atom.__name__ for atom in atoms if atom is not type(None)))
+        known = {atom.__name__ for atom in atoms if atom is not type(None)} | {"bool"}
+        if codec.partition("+")[0] == "pickle":
+            known |= FURTHER
+        names = ", ".join(sorted(known, key=str.lower))
         raise TypeError(
             f"a shared mapping with codec {codec!r} takes keys of type {names} or None, not "
             f"{kind.__name__}: equal keys must have equal bytes"

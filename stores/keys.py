@@ -29,6 +29,10 @@ DIGITS_MAX: Final = 200_000
 NUMPY: Final = (np.integer, np.bool_, np.str_, np.bytes_, np.float16, np.float32, np.float64)
 
 
+FURTHER: Final = frozenset({"date", "datetime", "Decimal", "Enum", "frozenset", "UUID"})
+"""The names of the further types that the codec "pickle" takes."""
+
+
 class Written:
     """An object that is pickled as a call, with arguments that are in their one form."""
 

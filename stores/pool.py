@@ -18,6 +18,7 @@ from limpet.shm.catalogue.directory import DROPPING, READY, Entry
 from limpet.shm.contents import Contents
 from limpet.shm.errors import (
     ClientError,
+    NodeFailed,
     ParameterError,
     PoolCorrupt,
     StoreDropped,
@@ -252,7 +253,8 @@ class Pool(PoolCore, ChannelCalls):
 
         With `count` also `keys`, and the `bytes` of all keys and values, which takes a look at each
         key, and is no snapshot while others write; of a cache, what it counts towards its bounds,
-        which takes none. Then also raises NodeFailed.
+        which takes none. Of a store that is lost with a node, also in part, both are None, and
+        `lost` says why.
         """
         listed = self._stores()
         if not count:
@@ -260,9 +262,11 @@ class Pool(PoolCore, ChannelCalls):
         counted = []
         for home, found in listed:
             with contextlib.suppress(StoreDropped):  # since it was listed
-                store = self.attached(found["kind"], home)[0]
-                keys, size = store.sizes()
-                counted.append({**found, "keys": keys, "bytes": size})
+                try:
+                    keys, size = self.attached(found["kind"], home)[0].sizes()
+                    counted.append({**found, "keys": keys, "bytes": size})
+                except NodeFailed as error:
+                    counted.append({**found, "keys": None, "bytes": None, "lost": str(error)})
         return counted
 
     def growth(self) -> list[dict[str, Any]]:
@@ -271,14 +275,18 @@ class Pool(PoolCore, ChannelCalls):
         greatest number of splits behind one), `slots`, `pairs`, and `splits`, those under way.
 
         It reads all their subtables, each at a moment of its own. Trees have no row: a split of
-        theirs is one transaction. Raises NodeFailed.
+        theirs is one transaction. A store that is lost with a node, also in part, has `name`,
+        `kind`, and `lost`, which says why.
         """
         found = []
         for home, listed in self._stores():
             kind = listed["kind"]
             if store_class(kind).grows:
                 with contextlib.suppress(StoreDropped):  # since it was listed
-                    grown = self.attached(kind, home)[0].growth()
+                    try:
+                        grown = self.attached(kind, home)[0].growth()
+                    except NodeFailed as error:
+                        grown = {"lost": str(error)}
                     if grown:
                         found.append({"name": listed["name"], "kind": kind, **grown})
         return found

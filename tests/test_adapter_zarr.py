@@ -152,3 +152,18 @@ def test_killed_processes_leave_whole_chunks(store: LimpetStore, location: str) 
     store.get_sync("opened")
     with_kills(work)
     assert_sound(location)
+
+
+def test_a_store_that_is_read_only_makes_nothing(location: str) -> None:
+    """It made a pool of 64 MiB for a location that was misspelt."""
+    reading = LimpetStore(f"{location}/arrays", read_only=True)
+    with pytest.raises(limpet.PoolNotFound):
+        zarr.open_group(reading, mode="r")
+    with pytest.raises(limpet.PoolNotFound):
+        limpet.open(location)
+    with limpet.create(location, **OPTIONS) as pool:
+        with pytest.raises(limpet.StoreError, match="no store 'arrays'"):
+            zarr.open_group(reading, mode="r")
+        assert pool.stores() == []
+        zarr.create_group(LimpetStore(f"{location}/arrays"), attributes={"one": 1})
+        assert zarr.open_group(reading, mode="r").attrs["one"] == 1

@@ -38,7 +38,8 @@ def footprint_command(
 ) -> None:
     """Insert keys one by one; report the memory that each takes, and how long inserts take.
 
-    Stores that grow begin with room for a thousand keys.
+    Stores that grow begin with room for a thousand keys. A peer that is not installed is named as
+    missing, with how to get it.
     """
     unknown = [name for name in peers if name not in footprint.PEERS]
     if unknown:
@@ -52,3 +53,5 @@ def footprint_command(
         print_json([dataclasses.asdict(one) for one in found])
     else:
         console().print(footprint.results_table(found))
+    for name, reason in footprint.missing(peers).items():
+        click.echo(f"missing: {name}: {reason}", err=as_json)

@@ -53,12 +53,20 @@ class Footprint:
 def run(
     stores: tuple[str, ...], peers: tuple[str, ...], keys: int, key_bytes: int, value_bytes: int
 ) -> Iterator[Footprint]:
-    """Insert `keys` pairs into each of them."""
+    """Insert `keys` pairs into each of them, but for peers that are missing."""
     workload = Workload(keys, key_bytes, value_bytes)
     for store in stores:
         yield _of_store(store, workload)
+    absent = missing(peers)
     for name in peers:
-        yield PEERS[name](workload)
+        if name not in absent:
+            yield PEERS[name](workload)
+
+
+def missing(peers: tuple[str, ...]) -> dict[str, str]:
+    """Of these peers, those that are not installed: why, and how to get them."""
+    reasons = {name: driver().missing() for name, driver in DRIVERS.items() if name in peers}
+    return {name: reason for name, reason in reasons.items() if reason is not None}
 
 
 def inserted(put: Callable[[bytes, bytes], object], workload: Workload) -> np.ndarray[Any, Any]:
@@ -158,6 +166,8 @@ def _of_redis(workload: Workload) -> Footprint:
     return _driven(driver, workload, driver.used_memory)
 
 
+DRIVERS: Final[dict[str, type[Driver]]] = {"lmdb": LmdbDriver, "redis": RedisDriver}
+"""Peers that may have to be installed."""
 PEERS: Final[dict[str, Callable[[Workload], Footprint]]] = {
     "lmdb": _of_lmdb,
     "redis": _of_redis,

@@ -51,7 +51,7 @@ CRASH_POINTS: Final[dict[str, frozenset[str]]] = {
         {"closed", "done", "emptied", "lost", "named", "swapped"}
     ),
     "stores/channels/queue/tasks.py": frozenset({"folding"}),
-    "stores/channels/regions/catalogue.py": frozenset({"unmarked"}),
+    "stores/channels/regions/catalogue.py": frozenset({"given-up-channel", "unmarked"}),
     "stores/channels/regions/directories.py": frozenset({"renewed"}),
     "stores/channels/regions/links.py": frozenset({"unlinking"}),
     "stores/channels/ring/writer.py": frozenset({"sending", "writer"}),

@@ -39,11 +39,13 @@ def _renew_lock() -> None:
 os.register_at_fork(after_in_child=_renew_lock)
 
 
-def pool_at(url: str, options: Mapping[str, Any]) -> limpet.Pool:
-    """The pool, opened once in this process; made, with `options`, if it is not there."""
+def pool_at(url: str, options: Mapping[str, Any], create: bool = True) -> limpet.Pool:
+    """The pool, opened once in this process; made, with `options`, if it is not there and `create`
+    is true."""
     with _lock:
         if url not in _pools or _pools[url].closed:
-            _pools[url] = limpet.open(url, create=True, **options)
+            given = options if create else {}
+            _pools[url] = limpet.open(url, create=create, **given)
         return _pools[url]
 
 
@@ -76,8 +78,11 @@ class Shared(Generic[T]):
         name: str,
         options: Mapping[str, Any],
         known: tuple[str, ...] = (),
+        create: bool = True,
     ) -> None:
-        """`options` of the pool, and those of the `known` names. ParameterError: another one."""
+        """`options` of the pool, and those of the `known` names. ParameterError: another one.
+        Without `create`, a pool or store that is not there is an error (PoolNotFound, StoreError).
+        """
         if unknown := sorted(set(options) - set(POOL_OPTIONS) - set(known)):
             raise limpet.ParameterError(
                 f"{location}: there is no option {', '.join(unknown)}; there is "
@@ -87,13 +92,18 @@ class Shared(Generic[T]):
         self.url, self.name = divided(location, name)
         self.pool_options = {key: options[key] for key in POOL_OPTIONS if key in options}
         self.options = {key: options[key] for key in known if key in options}
+        self.create = create
         self._made: tuple[limpet.Pool, T] | None = None
 
     def __call__(self) -> T:
         """It, made if it is not there."""
         made = self._made
         if made is None or made[0].closed:
-            pool = pool_at(self.url, self.pool_options)
+            pool = pool_at(self.url, self.pool_options, self.create)
+            if not self.create and all(one["name"] != self.name for one in pool.stores()):
+                raise limpet.StoreError(
+                    f"{self.url} has no store {self.name!r}, and it is opened to be read only"
+                )
             made = self._made = (pool, self.kind(pool, self.name, self.options))
         return made[1]
 

@@ -33,7 +33,8 @@ from limpet.adapters.pools import Shared
 
 class LimpetStore(Store):
     """`location`: of the store (pools.py). `options`: `capacity`, the number of chunks that surely
-    fit, and those of a new pool."""
+    fit, and those of a new pool. One that is `read_only` makes nothing: it raises PoolNotFound, or
+    StoreError, where there is no pool, or no store."""
 
     supports_writes: bool = True
     supports_deletes: bool = True
@@ -43,7 +44,7 @@ class LimpetStore(Store):
         super().__init__(read_only=read_only)
         self.location = location
         self.options = options
-        self.shared = Shared(open_paths, location, "zarr", options, ("capacity",))
+        self.shared = Shared(open_paths, location, "zarr", options, ("capacity",), not read_only)
 
     def with_read_only(self, read_only: bool = False) -> LimpetStore:
         return type(self)(self.location, read_only=read_only, **self.options)

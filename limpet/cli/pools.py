@@ -171,6 +171,9 @@ def inspect(url: str, as_json: bool) -> None:
             except limpet.LimpetError as error:
                 report[title] = None
                 errors[title] = f"{type(error).__name__}: {error}"
+    for one in report["growth"] or []:
+        if "lost" in one:
+            errors[f"store {one['name']}"] = f"NodeFailed: {one['lost']}"
     report["errors"] = errors
     if as_json:
         print_json(report)
@@ -196,12 +199,18 @@ def _print_pool(report: dict[str, Any]) -> None:
             out.print(_pairs(title, report[title]))
         else:
             out.print(_rows(title, report[title]))
+    for title, error in report["errors"].items():
+        if title not in report:
+            click.echo(f"{title}: {error}", err=True)
 
 
 def _print_growth(stores: list[dict[str, Any]]) -> None:
     """A row for each hash table, and one for each split under way."""
+    lost = dict.fromkeys(("depth", "slots", "filled", "splits under way"), "")
     rows = [
-        {
+        {"name": one["name"], "kind": one["kind"], "subtables": "lost", **lost}
+        if "lost" in one
+        else {
             "name": one["name"],
             "kind": one["kind"],
             "subtables": one["subtables"],
@@ -223,7 +232,7 @@ def _print_growth(stores: list[dict[str, Any]]) -> None:
             "since": "?" if split["since_ns"] is None else _clock(split["since_ns"]),
         }
         for one in stores
-        for split in one["splits"]
+        for split in one.get("splits", ())
     ]
     if rows:
         console().print(_rows("growth", rows))

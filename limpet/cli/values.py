@@ -91,7 +91,7 @@ def get(url: str, key: str, name: str, as_hex: bool) -> None:
 
     Bytes are written as they are, or in hexadecimal; decoded values as JSON, or as Python shows
     them. Reading a pickle runs the code that its writer put there. KEY is as `limpet keys` shows
-    it; after -- if it begins with -.
+    it, of a store of bytes with --hex; after -- if it begins with -.
     """
     with existing(url, name) as mapping:
         codec = mapping.codec
@@ -159,7 +159,7 @@ def put(
 @store_option
 @hex_option
 def delete(url: str, key: str, name: str, as_hex: bool) -> None:
-    """Delete KEY; exit status 1 if it is not there."""
+    """Delete KEY, written as for `limpet get`; exit status 1 if it is not there."""
     with existing(url, name) as mapping:
         try:
             mapping.store.delete(key_named(key, mapping.codec, as_hex))

@@ -221,6 +221,10 @@ class Location(abc.ABC):
     def check_folder(self, any_owner: bool) -> None:  # noqa: B027
         """PoolPermission if another user could put other segments in the place of these."""
 
+    def missing_folders(self) -> list[Path]:
+        """The folders that `create` would make, the innermost first."""
+        return []
+
     def warning(self) -> str | None:
         """A warning for the creator of a pool on this host, if there is one."""
         return None

@@ -172,6 +172,10 @@ class Files(Location):
             undo.pop_all()
         return FilePlace(path), fd
 
+    def missing_folders(self) -> list[Path]:
+        folders = [self.folder, *self.folder.parents]
+        return [folder for folder in folders if not folder.exists()]
+
     def create_exclusive(self, path: Path, where: str) -> int:
         return os.open(path, _CREATE, 0o600)
 

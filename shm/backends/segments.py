@@ -11,12 +11,13 @@ import contextlib
 import dataclasses
 import functools
 import uuid as uuids
-from typing import Any
+from typing import Any, Final
 
 import atomics
 
 from limpet.shm.backends import node as nodes
 from limpet.shm.backends.numa import NumaNode
+from limpet.shm.backends.superblock import Superblock
 from limpet.shm.clients.hosts import given_name
 from limpet.shm.clients.liveness import this_host
 from limpet.shm.clients.membership import log
@@ -31,16 +32,33 @@ from limpet.shm.endpoint.layout import (
     address,
     control_size,
 )
-from limpet.shm.endpoint.states import FAILED, IN_SERVICE, generation_of, node_word, state_of
+from limpet.shm.endpoint.states import (
+    FAILED,
+    IN_SERVICE,
+    generation_of,
+    is_last,
+    node_word,
+    state_of,
+    why_last,
+)
 from limpet.shm.errors import (
+    LimpetError,
     ParameterError,
     PoolCorrupt,
+    PoolExists,
+    PoolForeign,
     PoolIncomplete,
     PoolNotFound,
+    PoolPermission,
     PoolTruncated,
 )
 from limpet.shm.parameters import NODE_SIZE_MAX, PoolParameters, parse_size
 from limpet.shm.uninterrupted import uninterrupted
+
+OPTIONS: Final = (
+    "latency", "numa_node", "prefault", "huge_pages", "mode", "group", "overwrite",
+)  # fmt: skip
+"""What `limpet.create` takes besides the fields of PoolParameters."""
 
 
 def canonical(url: str) -> str:
@@ -76,11 +94,11 @@ def create_segments(
 ) -> tuple[list[nodes.MemoryNode], bytes, PoolParameters]:
     """Make the segments of a pool, those of its memory nodes first; its uuid and parameters."""
     location = nodes.parse_url(nodes.full_url(url))
-    known = set(PoolParameters.__dataclass_fields__) - {"nodes", "node_size"}
+    known = set(PoolParameters.__dataclass_fields__)
     if unknown := set(given) - known:
         raise ParameterError(
             f"a pool has no parameter {', '.join(sorted(unknown))}; "
-            f"it has {', '.join(sorted(known))}"
+            f"it has {', '.join(sorted(known | set(OPTIONS)))}"
         )
     size = None if node_size is None else parse_size(node_size)
     if size is not None and size > PAGE and isinstance(node_size, str):
@@ -107,21 +125,46 @@ def create_segments(
     # Room is looked at before the pool takes some.
     warnings = nodes.warn_if_larger(location, whole), location.warning()
     made: list[nodes.MemoryNode] = []
+    folders = location.missing_folders()
     try:
         options = dataclasses.replace(options, durable=parameters.durable)
-        control = nodes.create(location, CONTROL_NODE, plan.control_size, options=options)
+        control = _create(location, CONTROL_NODE, plan.control_size, options)
         made.append(control)
         for index in range(parameters.nodes):
-            made.append(nodes.create(location, index, parameters.node_size, options=options))
+            made.append(_create(location, index, parameters.node_size, options))
         for segment in (*made[1:], control):
             _format(segment, layout, parameters, uuid)
     except BaseException:
         for segment in reversed(made):
             nodes.discard(segment)
+        for folder in folders:
+            with contextlib.suppress(OSError):  # it was not made, or another process uses it
+                folder.rmdir()
         raise
     for warning in filter(None, warnings):
         log.warning("%s: %s", location, warning)
     return [*made[1:], control], uuid, parameters
+
+
+def _create(
+    location: nodes.Location, index: int, size: int, options: nodes.NodeOptions
+) -> nodes.MemoryNode:
+    """A new segment. PoolExists says whether what is there already is a segment of limpet's."""
+    try:
+        return nodes.create(location, index, size, options=options)
+    except PoolExists as error:
+        try:
+            nodes.open_(location, index, options=options)[0].close()
+        except PoolPermission:
+            raise error from None
+        except PoolForeign as foreign:
+            raise PoolExists(
+                f"{foreign}: it is not a pool's, so limpet neither opens nor destroys it; remove "
+                "it yourself, or take another name for the pool"
+            ) from error
+        except LimpetError:
+            raise error from None
+        raise
 
 
 def _format(
@@ -157,15 +200,14 @@ def open_segments(
 ) -> tuple[list[nodes.MemoryNode], PoolParameters, bytes]:
     """The segments of a pool that is there, without those of nodes out of service."""
     location = nodes.parse_url(nodes.full_url(url))
-    control, block = nodes.open_(location, CONTROL_NODE, options=options)
+    control, block = _open_control(location, options)
     opened = [control]
     try:
         parameters = block.parameters
         if control.size < control_size(parameters.clients, parameters.memory):
             raise PoolCorrupt(f"{control.name}: too small for {parameters.clients} clients")
         for index in range(parameters.nodes):
-            at = _state_at(index)
-            word = int.from_bytes(control.map[at : at + 8], "little")
+            word = _word(control, index)
             if state_of(word) != IN_SERVICE:
                 continue  # marked failed: its present memory does not matter
             try:
@@ -198,6 +240,18 @@ def open_segments(
     return [*opened[1:], control], parameters, block.uuid
 
 
+def _open_control(
+    location: nodes.Location, options: nodes.NodeOptions
+) -> tuple[nodes.MemoryNode, Superblock]:
+    try:
+        return nodes.open_(location, CONTROL_NODE, options=options)
+    except PoolNotFound as error:
+        raise PoolNotFound(
+            f"{location}: there is no such pool ({error}); `limpet ls` lists the pools in shared "
+            "memory, and limpet.create makes one"
+        ) from error
+
+
 def _if_lost(url: str, node: int, why: str) -> str:
     """The message for a pool of which a memory node cannot be used."""
     return (
@@ -211,18 +265,51 @@ def _state_at(node: int) -> int:
     return NODE_STATES - address(CONTROL_NODE, 0) + 8 * node
 
 
+def _word(control: nodes.MemoryNode, node: int) -> int:
+    """A node's state word."""
+    at = _state_at(node)
+    return int.from_bytes(control.map[at : at + 8], "little")
+
+
+def _is_there(
+    location: nodes.Location,
+    node: int,
+    control: nodes.MemoryNode,
+    block: Superblock,
+    options: nodes.NodeOptions,
+) -> bool:
+    """Whether the memory of a node can be opened."""
+    try:
+        segment, _ = nodes.open_(
+            location,
+            node,
+            uuid=block.uuid,
+            size=block.parameters.node_size,
+            options=options,
+            generation=generation_of(_word(control, node)),
+        )
+    except (PoolNotFound, PoolIncomplete, PoolTruncated, PoolCorrupt):
+        return False
+    segment.close()
+    return True
+
+
 def fail_node(url: str, node: int, *, any_owner: bool = False) -> bool:
     """Mark a memory node as failed through the control segment alone; False if it was already.
 
     For a pool that cannot be opened any more because the node is missing. Clients that have it open
-    go on without the node, too. Raises as `open_segments`; ParameterError: there is no such node.
+    go on without the node, too. Raises as `open_segments`; ParameterError: there is no such node,
+    or it is the last one in service, and its memory is there.
     """
     location = nodes.parse_url(nodes.full_url(url))
     options = nodes.NodeOptions(any_owner=any_owner)
-    control, block = nodes.open_(location, CONTROL_NODE, options=options)
+    control, block = _open_control(location, options)
     try:
         if not 0 <= node < block.parameters.nodes:
             raise ParameterError(f"{url} has {block.parameters.nodes} nodes, and no node {node}")
+        states = [state_of(_word(control, other)) for other in range(block.parameters.nodes)]
+        if is_last(node, states) and _is_there(location, node, control, block, options):
+            raise ParameterError(why_last(url, node, states))
         at = _state_at(node)
         with (
             memoryview(control.map)[at : at + 8] as view,

@@ -66,6 +66,26 @@ def settled(states: list[int]) -> bool:
     return FAILED not in states and RESTORING not in states
 
 
+def is_last(node: int, states: list[int]) -> bool:
+    """Whether no other node is in service."""
+    return [other for other, state in enumerate(states) if state == IN_SERVICE] == [node]
+
+
+def why_last(url: str, node: int, states: list[int]) -> str:
+    """The reason why the last node in service, whose memory is there, is not marked as failed."""
+    others = [other for other in range(len(states)) if other != node]
+    if not others:
+        return (
+            f"{url}: node {node} is the only one, and its memory is there: without it the pool has "
+            f"nothing; `limpet destroy {url}` removes the pool"
+        )
+    return (
+        f"{url}: node {node} is the last one in service, and its memory is there: without it the "
+        f"pool has nothing, and no node could be filled again; replace node {others[0]} first: "
+        f"pool.replace_node({others[0]}), or `limpet replace-node {url} {others[0]}`"
+    )
+
+
 def former(address: int, node: int) -> int:
     """The address after the memory of `node` was replaced: FORMER if it was on that node."""
     return address | FORMER if address >> 40 == node else address

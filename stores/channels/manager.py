@@ -27,7 +27,14 @@ import weakref
 from collections.abc import Iterator
 from typing import Any, Final
 
-from limpet.shm.errors import NodeFailed, ParameterError, StoreCorrupt, StoreMismatch
+from limpet.shm.errors import (
+    NodeFailed,
+    ParameterError,
+    StoreCorrupt,
+    StoreFull,
+    StoreMismatch,
+    ValueTooLarge,
+)
 from limpet.shm.replicas.view import IN_SERVICE
 from limpet.stores.channels.ack_key import AckKey
 from limpet.stores.channels.regions.region import Links, Region
@@ -118,7 +125,7 @@ class Manager:
                         f"'/', '.' and '@', not {name!r}"
                     )
                 with self._naming(name):
-                    found = cls(self, name, **parameters)
+                    found = self._made(cls, name, parameters)
                 found.parameters = parameters
                 self.handles[cls, name] = found
         if found.parameters != parameters:
@@ -127,6 +134,24 @@ class Manager:
                 f"with {parameters}"
             )
         return found
+
+    def _made(self, cls: Any, name: str, parameters: dict[str, Any]) -> Any:
+        """A new endpoint. If the channel cannot be made, nothing of it is left (catalogue.py)."""
+        again = False
+        while True:
+            try:
+                found = cls(self, name, **parameters)
+            except (StoreFull, ValueTooLarge, NodeFailed):
+                there = False
+                if self._has_memory():
+                    with contextlib.suppress(StoreFull, NodeFailed):
+                        there = self.catalogue.give_up(name)
+                if again or not there:
+                    raise
+                again = True  # another client had room for it
+                continue
+            if self.catalogue.confirm(found):
+                return found
 
     def attach(self, cls: Any, name: str, given: dict[str, Any], usual: dict[str, Any]) -> Any:
         """As `open`. A parameter that is None in `given` is that of the channel that is there, or,

@@ -102,16 +102,16 @@ class Transaction:
     def get(self, store: Any, key: Any, default: Any = None) -> Any:
         """The value of a key, or `default`."""
         if type(key) is not bytes:
-            key = as_bytes("key", key)
+            key = self._bytes_for(store, "key", key)
         value = self._get(store, key)
         return default if value is None else value
 
     def put(self, store: Any, key: Any, value: Any) -> None:
         """Insert or update. Raises KeyTooLarge, ValueTooLarge."""
         if type(key) is not bytes:
-            key = as_bytes("key", key)
+            key = self._bytes_for(store, "key", key)
         if type(value) is not bytes:
-            value = as_bytes("value", value)
+            value = self._bytes_for(store, "value", value)
         used = self._last
         if used is None or self._handle is not store:
             used = self._use(store)
@@ -258,13 +258,26 @@ class Transaction:
             used = used.following
         return self._first_use(store)
 
+    def _bytes_for(self, store: Any, what: str, data: Any) -> bytes:
+        """A key or a value for a store as bytes. Raises ParameterError first if the store takes
+        part in no transactions."""
+        if not isinstance(getattr(store, "tx_keys", None), TxKeys):
+            self._first_use(store)
+        return bytes(as_bytes(what, data))
+
     def _first_use(self, store: Any) -> Used:
         known: Any = getattr(store, "tx_keys", None)
         if not isinstance(known, TxKeys):
             named = repr(store) if isinstance(store, Store) else f"a {type(store).__name__}"
+            more = ""
+            if isinstance(getattr(getattr(store, "store", None), "tx_keys", None), TxKeys):
+                more = (
+                    "; the store of a mapping d is d.store, its keys are "
+                    "d.codec.encode_key(key), and its values d.codec.encode(value)"
+                )
             raise ParameterError(
                 f"{self._pool.url}: {named} takes part in no transactions; stores of the kinds "
-                "rtx-sherman and rtx-race do: pool.store(kind, name=name) opens them"
+                f"rtx-sherman and rtx-race do: pool.store(kind, name=name) opens them{more}"
             )
         keys = known
         if keys.store.pool is not self._pool:

@@ -123,9 +123,12 @@ def object_array(pool: Any, name: str, count: int | None, initial: bytes | None)
         raise StoreMismatch(f"{pool.url}: {name!r} is a store, and no array of objects")
     (number,) = _NUMBER.unpack_from(there)
     stored = there[_NUMBER.size :]
-    if count not in (None, number) or begins not in (None, stored):
+    differs = [] if count in (None, number) else [f"are {number}, not {count}"]
+    if begins not in (None, stored):
+        differs.append(f"begin as {stored!r}, not as {begins!r}")
+    if differs:
         raise StoreMismatch(
-            f"{pool.url}: the objects {name!r} are {number}, and begin as {stored!r}; they are not "
-            f"{count} that begin as {initial!r}"
+            f"{pool.url}: the objects {name!r} {', and '.join(differs)}; their name alone opens "
+            "them"
         )
     return TxObjects(store, number, stored)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from click.testing import CliRunner
 
 from limpet.bench.cli import bench
-from limpet.bench.peers import sizes
+from limpet.bench.peers import footprint, sizes
 from limpet.bench.peers.drivers import DictDriver, LimpetDriver
 
 
@@ -40,3 +41,17 @@ def test_footprints_count_the_memory_of_each_key() -> None:
     for one in found.values():
         assert one["bytes_a_key"] > 88
         assert one["longest_ns"] >= one["p999_ns"] >= one["median_ns"] > 0
+
+
+def test_a_peer_that_is_not_installed_is_named_and_the_others_are_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(footprint.LmdbDriver, "missing", lambda self: "lmdb is not installed")
+    arguments = ["footprint", "--store", "race", "--peers", "lmdb,dict", "--keys", "300"]
+    result = CliRunner().invoke(bench, arguments)
+    assert result.exit_code == 0, result.output
+    assert "missing: lmdb: lmdb is not installed" in result.output
+    assert "dict" in result.output
+    result = CliRunner().invoke(bench, [*arguments, "--json"])
+    assert {one["store"] for one in json.loads(result.stdout)} == {"race", "dict"}
+    assert "missing: lmdb" in result.stderr

@@ -12,6 +12,7 @@ import os
 import threading
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -20,7 +21,7 @@ from kit.segments import SCHEMES, location_on, make_device, packed
 from toy_backend import MemfdPlace, Memfds, _pools
 
 import limpet
-from limpet.shm.backends import dax, node
+from limpet.shm.backends import dax, node, segments
 from limpet.shm.backends.backend import Location
 from limpet.shm.backends.location import parse_url, register, unregister
 from limpet.shm.backends.superblock import ABSENT, CREATING, MAGIC
@@ -385,3 +386,20 @@ def test_trap_backend_that_breaks_a_promise_is_caught(
         pytest.raises((AssertionError, pytest.fail.Exception, limpet.LimpetError)),
     ):
         check(place)
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_pool_that_is_refused_leaves_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: bool
+) -> None:
+    """As a durable pool where memory does not survive a power cut. Folders of others stay."""
+
+    def refused(*arguments: Any) -> None:
+        raise limpet.ParameterError("refused")
+
+    monkeypatch.setattr(segments, "_format", refused)
+    if kept:
+        (tmp_path / "outer").mkdir()
+    with pytest.raises(limpet.ParameterError, match="refused"):
+        limpet.create(f"file://{tmp_path}/outer/inner/pool", node_size="2MiB")
+    assert [path.name for path in tmp_path.rglob("*")] == (["outer"] if kept else [])

@@ -104,3 +104,42 @@ def test_pool_whose_node_was_cut_off_opens_without_it(
     assert fail_node(url, 1)
     with limpet.open(url) as pool:
         assert pool.store("fusee", name="s").get(b"k") == b"v"
+
+
+def test_last_node_in_service_is_not_marked(tmp_path: Path) -> None:
+    """It was marked; then no node could be replaced, though nothing was lost."""
+    url = f"file://{tmp_path}/pool"
+    with limpet.create(url, nodes=2, node_size=4 << 20, clients=8) as pool:
+        store = pool.store("fusee", name="s", replicas=2, capacity=100)
+        store.put(b"k", b"v")
+        pool.fail_node(1)
+        with pytest.raises(limpet.ParameterError, match="replace node 1 first"):
+            pool.fail_node(0)
+        with pytest.raises(limpet.ParameterError, match="replace node 1 first"):
+            fail_node(url, 0)
+        pool.fail_node(1)  # once more: nothing happens
+        refused = run("fail-node", url, "0")
+        assert refused.exit_code == 2
+        assert f"limpet replace-node {url} 1" in " ".join(refused.output.split())
+        assert store.get(b"k") == b"v"
+        pool.replace_node(1)
+        pool.fail_node(0)
+        assert store.get(b"k") == b"v"
+    limpet.destroy(url)
+
+
+def test_the_only_node_is_marked_when_its_memory_is_gone(tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/pool"
+    with limpet.create(url, node_size=4 << 20, clients=8) as pool:
+        with pytest.raises(limpet.ParameterError, match="is the only one"):
+            pool.fail_node(0)
+        os.truncate(tmp_path / "pool" / "node.0", 0)
+        pool.fail_node(0)
+        assert pool.nodes()[0]["state"] == "failed"
+    limpet.destroy(url)
+    limpet.create(url, node_size=4 << 20, clients=8).close()
+    with pytest.raises(limpet.ParameterError, match="is the only one"):
+        fail_node(url, 0)
+    (tmp_path / "pool" / "node.0").unlink()
+    assert fail_node(url, 0)
+    limpet.destroy(url)

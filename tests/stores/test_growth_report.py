@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import time
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from kit.endpoints import WatchedPool
+
+from limpet.__main__ import main
 
 KINDS = ("race", "rtx-race", "fusee", "swarm")
 
@@ -68,3 +72,32 @@ def test_growth_shows_the_split_of_another_client(pools: Any, kind: str) -> None
         assert all(split["since_ns"] is None for split in seen)
         assert any(split["pids"] == [os.getpid()] for split in seen)
     assert pool.growth()[0]["splits"] == []
+
+
+@pytest.mark.parametrize("kind", ["race", "rtx-race"])
+def test_a_lost_store_does_not_hide_the_others(pools: Any, kind: str) -> None:
+    """The whole report was an error that named no store."""
+    pool = pools(nodes=2)
+    for number in range(4):
+        pool.store(kind, name=f"s{number}", capacity=8).put(b"k", b"v")
+    pool.store("fusee", name="whole", replicas=2, capacity=8).put(b"k", b"v")
+    pool.fail_node(1)
+    pool.replace_node(1)
+    rows = {row["name"]: row for row in pool.growth()}
+    assert set(rows) == {"s0", "s1", "s2", "s3", "whole"}
+    assert rows["whole"]["pairs"] == 1
+    lost = {name for name, row in rows.items() if "lost" in row}
+    assert lost
+    assert all("memory node 1" in rows[name]["lost"] for name in lost)
+    counted = {row["name"]: row for row in pool.stores(count=True)}
+    assert counted["whole"]["keys"] == 1
+    for name in lost:
+        assert counted[name]["keys"] is None
+        assert "memory node 1" in counted[name]["lost"]
+    shown = CliRunner().invoke(main, ["inspect", pool.url])
+    assert shown.exit_code == 1
+    assert "whole" in shown.output
+    for name in lost:
+        assert f"store {name}: NodeFailed: memory node 1" in shown.output
+    report = json.loads(CliRunner().invoke(main, ["inspect", pool.url, "--json"]).stdout)
+    assert {row["name"] for row in report["growth"]} == set(rows)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import pickle
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -121,3 +123,82 @@ def test_a_pool_that_cannot_be_removed_says_so(
                 limpet.destroy(url)
     finally:
         limpet.destroy(url)
+
+
+def test_a_missing_pool_is_named_with_what_makes_one(tmp_path: Path) -> None:
+    for url in (f"shm://nothing-{os.getpid()}", f"file://{tmp_path}/nothing"):
+        with pytest.raises(limpet.PoolNotFound) as raised:
+            limpet.open(url)
+        said = str(raised.value)
+        assert said.startswith(f"{url}: there is no such pool")
+        assert "`limpet ls`" in said
+        assert "limpet.create" in said
+
+
+def test_a_segment_that_is_not_of_limpet_is_to_be_removed_by_hand(tmp_path: Path) -> None:
+    (tmp_path / "pool").mkdir()
+    for name in ("control", "node.0"):
+        other = tmp_path / "pool" / name
+        other.write_bytes(b"of another program" * 1000)
+        with pytest.raises(limpet.PoolExists, match="remove it yourself, or take another name"):
+            limpet.create(f"file://{tmp_path}/pool")
+        assert other.read_bytes().startswith(b"of another program")
+        other.unlink()
+
+
+def test_parameters_of_a_pool_are_all_listed() -> None:
+    with pytest.raises(limpet.ParameterError, match="no parameter size; it has") as raised:
+        limpet.create("never-made", size="1GiB")  # type: ignore[call-arg]
+    words = str(raised.value).rpartition("it has ")[2].split(", ")
+    taken = set(inspect.signature(limpet.create).parameters) - {"url", "parameters"}
+    assert set(words) >= taken | {"clients", "durable", "node_size", "mode"}
+
+
+def test_key_types_are_all_listed() -> None:
+    for codec, more in (("json", {"bool"}), ("pickle", {"bool", "Enum", "frozenset", "UUID"})):
+        with pytest.raises(TypeError, match="takes keys of type") as raised:
+            Codec.named(codec).encode_key([])
+        words = str(raised.value).partition("of type ")[2].partition(" or None")[0].split(", ")
+        assert set(words) >= more | {"str", "int"}
+        assert ("UUID" in words) == (codec == "pickle")
+
+
+def test_objects_of_another_number_say_only_that(pools: Any) -> None:
+    pool = pools()
+    pool.objects("idx", 65)
+    with pytest.raises(limpet.StoreMismatch, match="'idx' are 65, not 66; their name") as raised:
+        pool.objects("idx", 66)
+    assert "None" not in str(raised.value)
+
+
+def test_a_channel_of_another_form_is_described_in_words(pools: Any) -> None:
+    pool = pools()
+    pool.queue("q", maxsize=16)
+    other = pools.again(pool)
+    with pytest.raises(
+        limpet.StoreMismatch, match=r"is there as a queue with .*maxsize 16"
+    ) as found:
+        other.queue("q", maxsize=17)
+    assert "maxsize 17" in str(found.value)
+    with pytest.raises(limpet.StoreMismatch, match="was asked for as a lock with") as kind:
+        other.lock("q")
+    assert "{" not in str(found.value) + str(kind.value)
+
+
+def test_a_mapping_in_a_transaction_says_what_to_use(pools: Any) -> None:
+    pool = pools()
+    mapping = pool.dict("d", store="rtx-race")
+    for use in (
+        lambda tx: tx.put(mapping, "k", 5),
+        lambda tx: tx.put(mapping, b"k", 5),
+        lambda tx: tx.get(mapping, "k"),
+        lambda tx: tx.delete(mapping, "k"),
+    ):
+        with pytest.raises(limpet.ParameterError, match="SharedDict takes part in no") as raised:
+            pool.transaction(use)
+        assert "d.store" in str(raised.value)
+    key, value = mapping.codec.encode_key("k"), mapping.codec.encode(5)
+    pool.transaction(lambda tx: tx.put(mapping.store, key, value))
+    assert mapping["k"] == 5
+    with pytest.raises(TypeError, match="a key is bytes"):
+        pool.transaction(lambda tx: tx.put(mapping.store, "k", b"v"))

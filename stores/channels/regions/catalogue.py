@@ -8,6 +8,19 @@ Mark
     bits 1-39   a random number
     bit 0       1
 
+Sizes (the word after the mark)
+    bits 62-63  of a channel's own region, the state: 0 made, or MAKING, or GIVEN_UP
+    bits 32-47  1 + the node of the part that is the memory, or 0
+    bits 0-31   bytes of the description
+
+    MAKING -> made        by CAS, by each client that has found or made all parts (`confirm`)
+    MAKING -> GIVEN_UP    by CAS, by a client that had no room for one, or whose node is lost; it
+                          removes the channel (`give_up`)
+
+The CAS decides between two clients of which one has found room and the other has not: no client
+uses a channel that is then removed, and where a client has told its caller that the channel cannot
+be made, nothing is left.
+
 Invariant: a region lies on the node of its key's directory. A part for a certain node has `~` and a
 number before its mark: the first number with which the key belongs to that node. A channel's own
 region keeps its name; if the key belongs to another node than its memory shall be on, the memory is
@@ -24,7 +37,8 @@ process that makes it.
 A client that uses a region is pinned and has seen its mark since: then the region is not removed
 and used again before the client is unpinned.
 
-A kill leaves behind: the same as in `race`; a channel whose mark is 0, with some of its parts and
+A kill leaves behind: the same as in `race`; a channel in MAKING with some of its parts, which the
+next client that opens it completes; one in GIVEN_UP, or whose mark is 0, with some of its parts and
 links, which the next client that asks for its name removes; and a part that was made when its
 channel was removed already, which the next removal of that name takes with it.
 """
@@ -60,12 +74,30 @@ from limpet.stores.race.store import Race
 CAPACITY: Final = 64
 DEPTH_MAX: Final = 10
 NODE_OF_MEMORY: Final = 32
+NODE_MASK: Final = 0xFFFF
+MAKING: Final = 1 << 62
+GIVEN_UP: Final = 2 << 62
+STATES: Final = 3 << 62
 RANDOM_BITS: Final = 39
 REPLACEMENTS: Final = 40
 
 _given_up: weakref.WeakKeyDictionary[Any, dict[str, int]] = weakref.WeakKeyDictionary()
 """For each pool handle: names of channels that were removed where no client can tell whether they
 were lost, and the number of the directory for which this counts."""
+
+
+def _words(description: bytes) -> str:
+    """A region's description in words."""
+    try:
+        found = json.loads(description)
+        kind, size, given = found.get("kind"), found["size"], found.get("parameters") or {}
+        text = ", ".join(f"{name} {value!r}" for name, value in given.items())
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return f"{description!r}, which is damaged"
+    if not kind:
+        return f"a part of {size} bytes"
+    article = "an" if kind[0] in "aeiou" else "a"
+    return f"{article} {kind}{' with ' + text if text else ''}"
 
 
 class ChannelParameters(GrowingParameters):
@@ -212,10 +244,11 @@ class ChannelCatalogue:
                 self.directories.renew_all()
             apart = 0 if node is None or node == own else 1 + node
             with contextlib.suppress(KeyExists):
-                self.table.insert(key, self._value_of(described, apart, 0 if apart else size))
+                value = self._value_of(described, 0 if of else MAKING, apart, 0 if apart else size)
+                self.table.insert(key, value)
         at, mark, sizes = found
-        if sizes >> NODE_OF_MEMORY:
-            memory = self.region(f"{name}..memory", size, {}, mark, (sizes >> NODE_OF_MEMORY) - 1)
+        if beside := sizes >> NODE_OF_MEMORY & NODE_MASK:
+            memory = self.region(f"{name}..memory", size, {}, mark, beside - 1)
             return Region(memory.address, size, at, mark)
         return Region(memory_of(at, sizes & SIZE_MASK), size, at, mark)
 
@@ -230,12 +263,12 @@ class ChannelCatalogue:
         if node is not None and not 0 <= node < self.directories.count:
             raise ParameterError(f"{name!r} cannot lie on node {node} of {self.directories.count}")
 
-    def _value_of(self, described: bytes, apart: int, size: int) -> bytes:
+    def _value_of(self, described: bytes, state: int, apart: int, size: int) -> bytes:
         """The value of a new region, with `size` bytes of memory."""
         # ORDER: the number before the region: a part on a node that is replaced then is lost.
         number = self.pool.exclusively(self.directories.replacements)
         mark = number << REPLACEMENTS | secrets.randbits(RANDOM_BITS) << 1 | 1
-        sizes = apart << NODE_OF_MEMORY | len(described)
+        sizes = state | apart << NODE_OF_MEMORY | len(described)
         words = mark.to_bytes(8, "little") + sizes.to_bytes(8, "little")
         return words + described + bytes(LINE + size)
 
@@ -246,6 +279,10 @@ class ChannelCatalogue:
             mark = self.endpoint.load(value) if value else 0
             if mark:
                 sizes = self.endpoint.load(value + DESCRIPTION_SIZE)
+                if sizes & STATES == GIVEN_UP:
+                    self.endpoint.store(value, 0)
+                    mark = 0
+            if mark:
                 there = self.endpoint.read(value + DESCRIPTION, sizes & SIZE_MASK)
         if not mark:
             if value:
@@ -253,8 +290,8 @@ class ChannelCatalogue:
             return None
         if there != described:
             raise StoreMismatch(
-                f"{self.pool.url}: {key.decode()!r} is there as {there.decode(errors='replace')}, "
-                f"not as {described.decode()}"
+                f"{self.pool.url}: {key.decode()!r} is there as {_words(there)}, and was asked for "
+                f"as {_words(described)}; a channel of another name can be so"
             )
         return value, mark, sizes
 
@@ -267,10 +304,12 @@ class ChannelCatalogue:
                 if not value or not self.endpoint.load(value):
                     return {}
                 sizes = self.endpoint.load(value + DESCRIPTION_SIZE)
+                if sizes & STATES == GIVEN_UP:
+                    return {}
                 found = json.loads(self.endpoint.read(value + DESCRIPTION, sizes & SIZE_MASK))
                 if not isinstance(found, dict) or type(found.get("size")) is not int:
                     raise ValueError("it is no description")
-                if sizes >> NODE_OF_MEMORY:
+                if sizes >> NODE_OF_MEMORY & NODE_MASK:
                     found["size"] = 0
                 return found
         except (ValueError, RecursionError) as error:
@@ -286,6 +325,51 @@ class ChannelCatalogue:
         with self.client:
             value = self.table.locate(name.encode())
             return self.endpoint.load(value) if value else 0
+
+    # ---- what is made of several regions ------------------------------------------------------
+
+    def confirm(self, channel: Any) -> bool:
+        """Say that all parts of a channel are there; False: another client had no room for it, and
+        nothing is left. Raises ChannelRemoved."""
+        channel.enter()
+        try:
+            # LINEARIZES: the channel is there, or another client had no room for it.
+            if self._decide(channel.mark_address, 0) != GIVEN_UP:
+                return True
+            self.endpoint.store(channel.mark_address, 0)
+        finally:
+            channel.leave()
+        self.clear(channel.name)
+        return False
+
+    def give_up(self, name: str) -> bool:
+        """Remove a channel for which this client has no room, if no client can use it yet.
+
+        Whether there is one that clients can use.
+        """
+        key = name.encode()
+        if self.directories.is_away(self.node_of(key)):
+            return False
+        with self.client:
+            value = self.table.locate(key)
+            if not value or not self.endpoint.load(value):
+                return False  # what is left of a lost channel stays, and shows that there was one
+            # LINEARIZES: the channel will not be there, or another client had room for it.
+            if self._decide(value, GIVEN_UP) == 0:
+                return True
+            # CRASH(given-up-channel): the next client that asks for the name removes it.
+            # ORDER: in one operation, or another client's channel may lie at this address.
+            self.endpoint.store(value, 0)
+        self.clear(name)
+        return False
+
+    def _decide(self, value: int, state: int) -> int:
+        """Change the state of a channel from MAKING to `state`; the old one. In an operation."""
+        at = value + DESCRIPTION_SIZE
+        sizes = self.endpoint.load(at)
+        if sizes & STATES == MAKING:
+            sizes = self.endpoint.cas(at, sizes, sizes & ~STATES | state)
+        return sizes & STATES
 
     # ---- removal --------------------------------------------------------------------------------
 

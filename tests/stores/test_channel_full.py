@@ -1,0 +1,201 @@
+"""A channel that cannot be made, as memory is full: nothing is left of it, under its users least
+of all."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from kit.stores import nothing_leaked
+
+import limpet
+from limpet.shm.endpoint.layout import NODE_SHIFT
+from limpet.stores.channels.counter import Counter
+from limpet.stores.channels.layout import DESCRIPTION_SIZE
+from limpet.stores.channels.regions.catalogue import GIVEN_UP, MAKING, STATES, ChannelCatalogue
+
+MAKERS: dict[str, Callable[[Any], Any]] = {
+    "array": lambda pool: pool.array("c", 8, stripes=2),
+    "barrier": lambda pool: pool.barrier("c", 2),
+    "condition": lambda pool: pool.condition("c"),
+    "counter": lambda pool: pool.counter("c"),
+    "event": lambda pool: pool.event("c"),
+    "lock": lambda pool: pool.lock("c"),
+    "queue": lambda pool: pool.queue("c", maxsize=16),
+    "ring": lambda pool: pool.ring("c", size=4096),
+}
+
+
+def full_at(catalogue: ChannelCatalogue, number: int) -> Callable[..., Any]:
+    """Its `region`; from call `number` on there is no room for a region that is not there."""
+    calls = itertools.count()
+
+    def region(name: str, size: int, *args: Any, **options: Any) -> Any:
+        if next(calls) >= number:
+            raise limpet.StoreFull(f"no room for {name!r}")
+        return ChannelCatalogue.region(catalogue, name, size, *args, **options)
+
+    return region
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_nothing_is_left_of_a_channel_that_cannot_be_made(
+    pools: Any, kind: str, nodes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = pools(nodes=nodes)
+    channels = pool.channels
+    catalogue = channels.catalogue
+    for number in range(30):
+        with monkeypatch.context() as patch:
+            patch.setattr(catalogue, "region", full_at(catalogue, number))
+            try:
+                made = MAKERS[kind](pool)
+            except limpet.StoreFull:
+                made = None
+        if made is not None:
+            break
+        assert channels.list() == []
+        assert list(catalogue) == []
+        pool.event("c").set()  # another one of its name can be made
+        channels.remove("c")
+    assert 0 < number < 30
+    assert [one["name"] for one in pool.channels.list()] == ["c"]
+    nothing_leaked(pool)
+
+
+def test_memory_is_given_back_when_a_queue_has_no_room(pools: Any) -> None:
+    pool = pools(node_size="4MiB")
+    store = pool.store("race")
+    pool.counter("first")
+    filler = 0
+    with contextlib.suppress(limpet.StoreFull):
+        for filler in itertools.count():
+            store.insert(b"%d" % filler, bytes(1000))
+    refused = []
+    for number in range(2000):
+        try:
+            pool.queue(f"q{number}")
+        except limpet.StoreFull:
+            refused.append(f"q{number}")
+            if len(refused) == 3:
+                break
+    assert len(refused) == 3
+    assert not set(refused) & set(pool.channels.names())
+    for key in range(filler):
+        store.delete(b"%d" % key)
+    assert pool.queue(refused[0], maxsize=100).maxsize == 100
+    assert pool.lock(refused[1]).acquire()
+    nothing_leaked(pool)
+
+
+def race_for_room(pools: Any, monkeypatch: pytest.MonkeyPatch, steals: bool) -> tuple[Any, Any]:
+    """Have a client that has no room meet one that has: the endpoints of both."""
+    pool = pools()
+    other = pools.again(pool)
+    channels = pool.channels
+    catalogue = channels.catalogue
+    theirs = []
+    calls = itertools.count()
+
+    def region(name: str, size: int, *args: Any, **options: Any) -> Any:
+        if next(calls) == 1:
+            theirs.append(other.counter("c"))
+            theirs[0].add(5)
+            raise limpet.StoreFull("no room")
+        return ChannelCatalogue.region(catalogue, name, size, *args, **options)
+
+    def blind(value: int, state: int) -> int:
+        return GIVEN_UP
+
+    monkeypatch.setattr(catalogue, "region", region)
+    if steals:
+        monkeypatch.setattr(catalogue, "_decide", blind)
+    try:
+        mine: Any = pool.counter("c")
+    except limpet.StoreFull as error:
+        mine = error
+    return mine, theirs[0]
+
+
+def test_a_channel_that_another_client_had_room_for_stays(
+    pools: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, theirs = race_for_room(pools, monkeypatch, False)
+    assert mine.value == theirs.value == 5
+
+
+def test_without_the_state_it_is_removed_under_its_users(
+    pools: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, theirs = race_for_room(pools, monkeypatch, True)
+    assert isinstance(mine, limpet.StoreFull)
+    with pytest.raises(limpet.ChannelRemoved):
+        theirs.add(1)
+
+
+def word_of(counter: Counter) -> int:
+    """Address of the word with the state of a channel."""
+    return counter.mark_address + DESCRIPTION_SIZE
+
+
+def test_a_channel_that_was_given_up_is_begun_anew(pools: Any) -> None:
+    """A client that is killed after it has given up, and before it has removed the channel."""
+    pool = pools()
+    counter = pool.counter("c")
+    counter.add(7)
+    word = pool.endpoint.load(word_of(counter))
+    assert word & STATES == 0
+    pool.endpoint.store(word_of(counter), word | GIVEN_UP)
+    other = pools.again(pool)
+    assert other.channels.list() == []
+    assert other.counter("c").value == 0
+    with pytest.raises(limpet.ChannelRemoved):
+        counter.add(1)
+    nothing_leaked(pool)
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_client_that_is_overtaken_by_one_that_gives_up_does_not_use_the_channel(
+    pools: Any, monkeypatch: pytest.MonkeyPatch, killed: bool
+) -> None:
+    """`killed`: before it has removed the channel; then the other client makes it anew."""
+    pool = pools()
+    other = pools.again(pool)
+    channels = pool.channels
+    catalogue = channels.catalogue
+    confirm, overtaken = catalogue.confirm, []
+
+    def late(channel: Any) -> bool:
+        if not overtaken:
+            overtaken.append(channel.mark)
+            if killed:
+                word = pool.endpoint.load(word_of(channel))
+                pool.endpoint.store(word_of(channel), word ^ MAKING | GIVEN_UP)
+            else:
+                assert not other.channels.catalogue.give_up("c")
+        return bool(confirm(channel))
+
+    monkeypatch.setattr(catalogue, "confirm", late)
+    if killed:
+        assert pool.counter("c").mark not in overtaken
+        channels.remove("c")
+    else:
+        with pytest.raises(limpet.ChannelRemoved):
+            pool.counter("c")
+    assert channels.list() == []
+    assert pool.counter("c").add(3) == 3
+
+
+def test_a_channel_whose_maker_was_killed_is_completed(pools: Any) -> None:
+    pool = pools(nodes=2)
+    counter = pool.counter("c")
+    word = pool.endpoint.load(word_of(counter))
+    pool.endpoint.store(word_of(counter), word | MAKING)
+    other = pools.again(pool).counter("c")
+    assert pool.endpoint.load(word_of(counter)) == word
+    assert other.mark_address >> NODE_SHIFT == counter.mark_address >> NODE_SHIFT
+    assert counter.add(1) == other.value == 1
