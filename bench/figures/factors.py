@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from rich.table import Table
 
+from limpet.bench.figures.overhead import BLOCK_SIZE, NODE_SIZE
 from limpet.cli.common import table, time_text
 from limpet.fault.explore.sim_latency import PRESETS
 from limpet.fault.explore.sim_time import KindResult, Workload, run_timed
@@ -76,7 +77,7 @@ def _inserts(
 ) -> tuple[KindResult, float]:
     workload = Workload(
         step.kind, clients, ops, keys, KEY_SIZE, VALUE_SIZE, warm_up=1, theta=0, write_share=1,
-        fresh=True, scattered=True, seed=seed,
+        fresh=True, scattered=True, seed=seed, node_size=NODE_SIZE, block_size=BLOCK_SIZE,
         parameters={"value_size": VALUE_SIZE, **step.parameters},
     )  # fmt: skip
     report = run_timed(workload, PRESETS[profile])
