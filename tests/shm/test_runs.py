@@ -234,6 +234,20 @@ def test_gaps_in_blocks_of_an_idle_client_are_used(
     assert again >= gone - (share == "two thirds")
 
 
+def test_all_gaps_in_blocks_of_our_own_are_used(pools: Any) -> None:
+    """The search began in the middle of a gap, and left parts of it that were too short."""
+    pool = pools(nodes=1, node_size="2MiB", block_size=BLOCK)
+    store = pool.store("race", capacity=1024)
+    size = pool.heap.block_size * 22 // 64 - 200
+    count = len(fill(store, size))
+    later = range(count // 2 + 1, count)
+    for number in later:
+        store.delete(b"%d" % number)
+    for number in later:
+        store.put(b"%d" % number, value(number, size))
+    checked(store)
+
+
 @pytest.mark.parametrize("pages", [0, 22], ids=["objects", "runs"])
 def test_no_more_blocks_are_adopted_while_those_that_were_are_pending(
     pools: Any, pages: int
