@@ -102,8 +102,8 @@ class BlockTable:
         """Whether the last claim has met blocks for which the file system has no pages."""
         self.part_refused = False
         """Whether the file system had no pages for the last part of a slab."""
-        self._seen_free: dict[int, list[int]] = {}
-        """Addresses of words of blocks that `has_free` saw without an owner, by node."""
+        self._seen_free: dict[tuple[int, int], list[int]] = {}
+        """Blocks that `has_free` saw free, by node and number of replicas."""
         self.groups = ReplicaSets(self)
 
     def words(self, node: int) -> Words:
@@ -116,17 +116,32 @@ class BlockTable:
         """How many blocks of the node have no owner."""
         return int((self.words(node) >> 60 == FREE).sum())
 
-    def has_free(self, node: int, count: int) -> bool:
-        """Whether at least so many blocks of the node have no owner; looks first at those that had
-        none at the last look."""
-        known = self._seen_free.get(node, [])
-        if len(known) >= count and all(self.endpoint.load(at) >> 60 == FREE for at in known):
+    def has_free(self, node: int, count: int, replicas: int, horizon: int) -> bool:
+        """Whether at least so many blocks of the node have no owner, and with replicas no backups;
+        looks first at those that had none at the last look."""
+        known = self._seen_free.get((node, replicas), [])
+        if len(known) >= count and self._all_free(node, known[:count], replicas):
             return True
-        free = np.flatnonzero(self.words(node) >> 60 == FREE)
-        # the last ones: blocks are claimed from the first one on
-        last = free[len(free) - min(count, len(free)) :]
-        self._seen_free[node] = [self.heap.table_word(node, int(block)) for block in last]
+        if replicas == 1:
+            free = np.flatnonzero(self.words(node) >> 60 == FREE)
+        else:
+            free = np.flatnonzero(self.groups.usable(node, replicas, horizon))
+        # The first ones (slabs are claimed from the last one on), and one for the next question.
+        self._seen_free[node, replicas] = free[: count + 1].tolist()
         return len(free) >= count
+
+    def _all_free(self, node: int, blocks: list[int], replicas: int) -> bool:
+        load, word_of = self.endpoint.load, self.heap.table_word
+        try:
+            for block in blocks:
+                if load(word_of(node, block)) >> 60 != FREE:
+                    return False
+                for there, at in self.groups.backups(node, block, replicas):
+                    if load(word_of(there, at)) >> 60 != FREE:
+                        return False
+        except NodeFailed:
+            return False  # a full look leaves lost backups out
+        return True
 
     def bitmap(self, node: int, block: int, size_class: int) -> Words:
         """A copy of the words of a block's used bitmap that its class uses."""

@@ -40,8 +40,10 @@ class Claims:
     def has_free(self, node: int, replicas: int, count: int) -> bool:
         """Whether at least so many blocks of a node are free, as `free_count` has it."""
         if replicas == 1:
-            return bool(self.table.has_free(node, count))
-        return self.free_count(node, replicas) >= count
+            return bool(self.table.has_free(node, count, 1, 0))
+        self.table.unbacked = False  # as in `free_count`
+        look = self.table.has_free
+        return bool(self.client.pinned(lambda: look(node, count, replicas, self.grace.horizon())))
 
     def slab(
         self, node: int, size_class: int, replicas: int, sparing: int, adopt: bool
@@ -51,7 +53,7 @@ class Claims:
         blocks of the node. `adopt`: also a block without an owner."""
         wanted = (node, size_class, self.client.ident, self.grace.horizon(), replicas)
         bounded = self.bounded
-        fresh = not sparing or self.free_count(node, replicas) > sparing
+        fresh = not sparing or self.has_free(node, replicas, sparing + 1)
         if replicas == 1:
             return self.table.claim_slab(*wanted, coherent=bounded, fresh=fresh, adopt=adopt)
         found: tuple[int, bool, int] | None = self.client.pinned(
