@@ -512,13 +512,20 @@ class PoolCore:
         """
         self._check_node(node)
         # Not through our own `exclusively`: it must work for memory that we cannot map, too.
-        self.client.exclusively(lambda: self._fail_node(node))
+        self.client.exclusively(lambda: self._require_others(node))
+        self.mark_failed(node)
 
-    def _fail_node(self, node: int) -> None:
+    def mark_failed(self, node: int) -> None:
+        """`fail_node` for a node that counts as lost, also the last one: for fault injection."""
+        self.client.exclusively(
+            lambda: self.membership.fail_node(node, generation_of(self.view.word(node)))
+        )
+
+    def _require_others(self, node: int) -> None:
+        """Raise ParameterError if a node is the last one in service, and its memory is there."""
         states = self.view.states()
         if is_last(node, states) and self._has(node):
             raise ParameterError(why_last(self.url, node, states))
-        self.membership.fail_node(node, generation_of(self.view.word(node)))
 
     def _has(self, node: int) -> bool:
         """Whether the memory of a node is there."""

@@ -223,7 +223,7 @@ class _Drill(DrillBase[DrillParameters]):
     def _planned(self) -> list[tuple[float, Callable[[], None]]]:
         def lose(node: int) -> None:
             self.losses.append((time.monotonic_ns() - self.supervisor.start_ns, node))
-            self.pool.fail_node(node)
+            self.pool.mark_failed(node)
 
         return [(at, lambda node=node: lose(node)) for at, node in self.parameters.losses]  # type: ignore[misc]
 

@@ -247,7 +247,7 @@ class Run:
         if gone:
             self._gone.add(node)
         elif view.states()[node] == IN_SERVICE:
-            self.cluster.setup_client.fail_node(node)
+            self.cluster.setup_client.mark_failed(node)
         else:
             return False
         self.failed.add(node)
@@ -316,7 +316,7 @@ class Run:
     def _replace(self, pool: SimulatedPool, node: int) -> None:
         """Mark the node failed and give it memory, as an operator does after the loss of a node."""
         if node in self._gone:
-            pool.fail_node(node)
+            pool.mark_failed(node)
         if pool.view.states()[node] == IN_SERVICE:
             return
         try:
@@ -470,7 +470,7 @@ class Run:
     def _inspect(self) -> str:
         setup_client, store = self.cluster.setup_client, self.cluster.store
         for node in self._gone:
-            setup_client.fail_node(node)  # it reads the memory directly, which is still there
+            setup_client.mark_failed(node)  # it reads the memory directly, which is still there
         keys = sorted({record.key for record in self.history})
         if self.transactions.done:
             keys = [*PRESENT, *ABSENT]
@@ -513,7 +513,7 @@ class Run:
         left = 0 if self._too_many else store.losses_survived - lost
         others = [node for node in range(self.cluster.nodes) if node not in self.failed][:left]
         for node in others:
-            setup_client.fail_node(node)
+            setup_client.mark_failed(node)
         self.failed.update(others)
         for key in keys if others else ():
             self.perform(store, len(self.clients), "get", key, None)

@@ -265,7 +265,7 @@ class EncounterTestbed(StoreTestbed):
         for node in nodes:
             if gone:
                 os.truncate(parse_url(self.url).path(node), 0)
-            self.pool.fail_node(node)
+            self.pool.mark_failed(node)
 
     def did(self, number: int, store: Any, *ops: str) -> list[Record]:
         """Run these operations on the key, by the survivor or the successor."""

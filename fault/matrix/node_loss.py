@@ -99,7 +99,7 @@ def _lose(testbed: StoreTestbed, node: int, gone: bool) -> None:
     if gone:
         os.truncate(parse_url(testbed.url).path(node), 0)
     else:
-        testbed.pool.fail_node(node)
+        testbed.pool.mark_failed(node)
 
 
 def _victim(

@@ -460,7 +460,7 @@ class LossyRun(TxRun):
             return super()._inspect()
         setup_client = self.cluster.setup_client
         for node in self._gone:
-            setup_client.fail_node(node)
+            setup_client.mark_failed(node)
         died = any(action.kind == CRASH for taken in self.schedule.values() for action in taken)
         try:
             setup_client.recover()

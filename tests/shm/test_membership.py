@@ -479,7 +479,7 @@ def test_events_are_noted_however_many_there_were(pools: Any) -> None:
     pool = pools()
     for count in (2**64 - 2, 2**64 - 1):
         pool.endpoint.store(EVENT_COUNT, count)
-        pool.fail_node(0)
+        pool.mark_failed(0)
         assert pool.endpoint.load(EVENT_COUNT) == count + 1 & 2**64 - 1
         pool.replace_node(0)
         assert all(event["kind"] != "?" for event in pool.events())

@@ -142,7 +142,7 @@ def test_several_nodes_at_once_and_one_after_another(pool: Any) -> None:
     pool.fail_node(2)
     settle(pool)
     settled(pool, 0, 2)
-    pool.fail_node(1)
+    pool.mark_failed(1)
     settle(pool)
     settled(pool, 0, 1, 2)
     assert asked == [[0, 2], [1]]

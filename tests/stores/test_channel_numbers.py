@@ -229,7 +229,7 @@ def test_a_kill_at_any_step_leaves_each_element_whole(pools: Any) -> None:
 def test_an_array_on_a_lost_node_says_so(pools: Any) -> None:
     pool = pools()
     array = pool.array("a", 4)
-    pool.fail_node(0)
+    pool.mark_failed(0)
     for use in (lambda: array[0], array.numpy, lambda: array.add(1)):
         with pytest.raises(limpet.NodeFailed):
             use()

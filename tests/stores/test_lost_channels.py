@@ -91,7 +91,7 @@ def no_leaks(pool: Any) -> None:
 
 
 def lose(pool: Any, node: int) -> None:
-    pool.fail_node(node)
+    pool.mark_failed(node)
     pool.replace_node(node)
 
 

@@ -36,7 +36,7 @@ def test_a_lost_node_says_how_it_is_replaced(pools: Any, cut: bool) -> None:
     if cut:
         os.truncate(f"/dev/shm/limpet.{pool.url.removeprefix('shm://')}.0", 0)
     else:
-        pool.fail_node(0)
+        pool.mark_failed(0)
     with pytest.raises(limpet.NodeFailed, match="`limpet replace-node`") as raised:
         store.get(b"k")
     assert ("limpet fail-node" in str(raised.value)) == cut

@@ -252,7 +252,7 @@ def test_more_are_lost_than_the_store_survives(make_store: Callable[..., Any], k
         store = make_store(pool_nodes=3, capacity=300, replicas=replicas)
         store.put_many((key, value(key, 0)) for key in KEYS)
         for node in lost:
-            store.pool.fail_node(node)
+            store.pool.mark_failed(node)
 
         before = served_or_lost(store)
         assert any(isinstance(found, int) for found in before)
