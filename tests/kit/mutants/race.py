@@ -272,7 +272,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "no-limbo", ("history", "check", "leaked"),
-        replaced="Allocator", by=EndsLimboAtOnce, scarce=True, program="ua ua|ic id|",
+        replaced="Allocator", by=EndsLimboAtOnce, scarce=True, program="ic id|ua ua|ua",
     ),
 )  # fmt: skip
 
