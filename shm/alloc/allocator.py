@@ -75,6 +75,7 @@ class Allocator:
 
     def forget(self) -> None:
         """Start anew, without blocks: after a fork, and when the client has left."""
+        self.table.forget()
         self.slabs = Slabs(self.heap)
         self.spans = Spans(self.claims)
         self.relief = Relief(self.claims, self.slabs, self.spans)

@@ -98,13 +98,17 @@ class BlockTable:
         """Whether the memory of a lost node is gone for all processes, not only for this one; set
         by the pool."""
         self.part_size = PART_SIZE
+        self.groups = ReplicaSets(self)
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget what was seen in the tables."""
         self.unbacked = False
         """Whether the last claim has met blocks for which the file system has no pages."""
         self.part_refused = False
         """Whether the file system had no pages for the last part of a slab."""
         self._seen_free: dict[tuple[int, int], list[int]] = {}
         """Blocks that `has_free` saw free, by node and number of replicas."""
-        self.groups = ReplicaSets(self)
 
     def words(self, node: int) -> Words:
         """A copy of the node's block table."""
