@@ -528,7 +528,9 @@ class PoolCore:
             raise ParameterError(why_last(self.url, node, states))
 
     def _has(self, node: int) -> bool:
-        """Whether the memory of a node is there."""
+        """Whether the memory of a node is there. It may be newer than what is mapped."""
+        with contextlib.suppress(NodeFailed):  # perhaps of another node: the load says
+            self._remap()
         try:
             self.endpoint.load(address(node, 0))
         except NodeFailed:

@@ -13,9 +13,10 @@ read was of its table. If anything else was seen (a torn entry, a change of the 
 applied first, an object, an error), the get begins again with a pin. A handle that has met an
 object last begins with a pin: the value that it gets next is probably long, too.
 
-So a stopped reader keeps no memory from anybody, unless it reads a long value. Words that are read
-of memory which has become something else may be anything; they are only compared, and copied as far
-as an entry goes. Pools whose memory is not hardware-coherent have pins (race/glance.py).
+So a stopped reader keeps no memory from anybody, unless it has a pin: its handle has met an object
+last, or it is in a `get_many`. Words that are read of memory which has become something else may be
+anything; they are only compared, and copied as far as an entry goes. Pools whose memory is not
+hardware-coherent have pins (race/glance.py), and none of these kinds is for durable pools.
 """
 
 from __future__ import annotations

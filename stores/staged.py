@@ -90,7 +90,7 @@ class Staged:
         self.give_back()
 
     def give_back(self) -> None:
-        """What is staged is not looked at any more: its leaves may be used for other nodes."""
+        """Nothing looks at what was staged: its leaves may be used for other nodes."""
         if self.lent:
             for leaf in self.lent:
                 leaf.give_back()

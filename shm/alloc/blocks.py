@@ -141,7 +141,8 @@ class BlockTable:
                 if load(word_of(node, block)) >> 60 != FREE:
                     return False
                 for there, at in self.groups.backups(node, block, replicas):
-                    if load(word_of(there, at)) >> 60 != FREE:
+                    # A replica set is claimed without its backups on failed nodes.
+                    if not self.groups.failed(there) and load(word_of(there, at)) >> 60 != FREE:
                         return False
         except NodeFailed:
             return False  # a full look leaves lost backups out
@@ -198,7 +199,10 @@ class BlockTable:
         stop = int(min(max(end, begin + self.part_size), size))
         places = [(node, block), *self.groups.backups(node, block, replicas)]
         for there, at in places:
-            if not self.backing(there, self.heap.blocks + at * size + begin, stop - begin):
+            # A node that is filled has all pages of its blocks.
+            if not self.groups.failed(there) and not self.backing(
+                there, self.heap.blocks + at * size + begin, stop - begin
+            ):
                 self.part_refused = True
                 return 0
         self.part_refused = False

@@ -58,7 +58,7 @@ from limpet.shm.uninterrupted import uninterrupted
 OPTIONS: Final = (
     "latency", "numa_node", "prefault", "huge_pages", "mode", "group", "overwrite",
 )  # fmt: skip
-"""What `limpet.create` takes besides the fields of PoolParameters."""
+"""`limpet.create` takes these besides the fields of PoolParameters."""
 
 
 def canonical(url: str) -> str:

@@ -383,8 +383,8 @@ class Transaction:
         `run`: the function itself cannot commit."""
         if not self.returned:
             raise TypeError(
-                f"{self._pool.url}: a transaction is committed when its function returns; it "
-                "cannot call commit() itself"
+                f"{self._pool.url}: a transaction is committed when its function returns; the "
+                "function cannot call commit() itself"
             )
         self._committing = self._doomed is None
         if self._doomed is not None:

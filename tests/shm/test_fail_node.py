@@ -128,6 +128,24 @@ def test_last_node_in_service_is_not_marked(tmp_path: Path) -> None:
     limpet.destroy(url)
 
 
+def test_last_node_is_not_marked_by_a_client_that_has_not_mapped_it_yet(tmp_path: Path) -> None:
+    """It took memory that was newer than its own for lost memory."""
+    url = f"file://{tmp_path}/pool"
+    with (
+        limpet.create(url, nodes=2, node_size=4 << 20, clients=8) as pool,
+        limpet.open(url) as idle,
+    ):
+        store = pool.store("fusee", name="s", replicas=2, capacity=100)
+        store.put(b"k", b"v")
+        pool.fail_node(1)
+        pool.replace_node(1)
+        pool.fail_node(0)
+        with pytest.raises(limpet.ParameterError, match="replace node 0 first"):
+            idle.fail_node(1)
+        assert store.get(b"k") == b"v"
+    limpet.destroy(url)
+
+
 def test_the_only_node_is_marked_when_its_memory_is_gone(tmp_path: Path) -> None:
     url = f"file://{tmp_path}/pool"
     with limpet.create(url, node_size=4 << 20, clients=8) as pool:
