@@ -524,19 +524,22 @@ def test_full_memory_takes_updates(tight_store: Any) -> None:
 )
 def test_memory_moves_from_one_size_to_another(tight_store: Any) -> None:
     store = tight_store
-    counts: dict[int, set[int]] = {}
+    counts: dict[int, list[int]] = {}
     for _ in range(2 if PURE else 4):
         for size in (40_000, 9000) if PURE else (1000, 40_000, 200, 9000):
             keys = _fill(store, bytes(size))
-            counts.setdefault(size, set()).add(len(keys))
+            counts.setdefault(size, []).append(len(keys))
             for key in keys:
                 store.delete(key)
     slack = SLACK.get(tight_store.kind, 0)
-    for size, found in counts.items():
+    for size, (first, *later) in counts.items():
         # A run of pages needs adjacent blocks: blocks of small objects between them, which are
-        # elsewhere each time, cost a run or two.
+        # elsewhere each time, cost a run or two. (The first ones cut blocks that are whole, so
+        # there may be more room later.)
         few = 2 if size > BLOCK // ROOM_SHARE else int(slack > 0)
-        assert max(found) - min(found) <= slack * max(found) + few, counts
+        most = max(first, *later)
+        assert first - min(later) <= slack * most + few, counts
+        assert max(later) - min(later) <= slack * most + few, counts
     assert linked(store) == 0
 
 
