@@ -34,7 +34,7 @@ def pool(make_url: Callable[[], str]) -> Iterator[str]:
     """The name of a pool with a store `s` that has a key, and a cache `c`."""
     url = make_url()
     try:
-        with limpet.create(url, node_size="4MiB") as made:
+        with limpet.create(url, nodes=2, node_size="4MiB") as made:
             made.store("race", name="s", capacity=100).put(b"k", b"v")
             made.cache("c", codec="json")["k"] = 1
         yield url.removeprefix("shm://")

@@ -331,14 +331,11 @@ class ChannelCatalogue:
     def confirm(self, channel: Any) -> bool:
         """Say that all parts of a channel are there; False: another client had no room for it, and
         nothing is left. Raises ChannelRemoved."""
-        channel.enter()
-        try:
+        with channel.operation():
             # LINEARIZES: the channel is there, or another client had no room for it.
             if self._decide(channel.mark_address, 0) != GIVEN_UP:
                 return True
             self.endpoint.store(channel.mark_address, 0)
-        finally:
-            channel.leave()
         self.clear(channel.name)
         return False
 
