@@ -64,15 +64,16 @@ class Claims:
     def pages(
         self, node: int, counts: list[int], replicas: int, sparing: int, runs: Runs, adopt: bool
     ) -> list[tuple[int, bool]]:
-        """Blocks that are cut into pages, for the longest of runs of so many pages, as
-        `BlockTable.claim_pages` has it: with pages of `runs` that are left by those that fit there.
+        """Blocks that are cut into pages, for the longest of runs of so many pages that is not
+        ready, as `BlockTable.claim_pages` has it: with pages of `runs` that are left by those that
+        fit there.
         `sparing`: leave so many free blocks of the node. `adopt`: also blocks without an owner."""
         most = self.table.count
         if sparing:
             most = max(self.free_count(node, replicas) - sparing, 0)
         claim = functools.partial(
             self.table.claim_pages,
-            node, max(counts), self.client.ident, self.grace.horizon(), replicas,
+            node, runs.missing(counts), self.client.ident, self.grace.horizon(), replicas,
             coherent=self.bounded, own=runs.ready_beside(counts), most=most, adopt=adopt,
         )  # fmt: skip
         if replicas == 1:

@@ -408,6 +408,14 @@ class Runs:
         self._restore(cursor, before)
         return found
 
+    def missing(self, counts: list[int]) -> int:
+        """The longest of runs of these lengths that is not ready beside the others; the longest of
+        all, if all are ready."""
+        cursor, before = self.cursor, [slab.aside for slab in self.slabs]
+        refused = [count for count in counts if not self.set_aside(count)]
+        self._restore(cursor, before)
+        return max(refused or counts)
+
     def _restore(self, cursor: int, asides: list[int]) -> None:
         self.cursor = cursor
         for slab, aside in zip(self.slabs, asides, strict=True):

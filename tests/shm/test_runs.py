@@ -248,6 +248,19 @@ def test_all_gaps_in_blocks_of_our_own_are_used(pools: Any) -> None:
     checked(store)
 
 
+def test_no_more_is_claimed_for_a_run_that_is_ready(pools: Any) -> None:
+    """The longest run was asked for again, until all were ready, and there was no room for it."""
+    pool = pools(nodes=1, node_size="2MiB", block_size=BLOCK)
+    allocator, sizes = pool.allocator, [size_of(128), size_of(9)]
+    free = pool.blocks.free_count(0)
+
+    def make_ready(group: list[int]) -> bool:
+        return bool(allocator.make_all_ready(0, group, 1, True, free - 3))
+
+    assert pool.client.exclusively(lambda: make_ready(sizes))
+    assert pool.blocks.free_count(0) == free - 3
+
+
 @pytest.mark.parametrize("pages", [0, 22], ids=["objects", "runs"])
 def test_no_more_blocks_are_adopted_while_those_that_were_are_pending(
     pools: Any, pages: int
