@@ -270,7 +270,8 @@ class BlockTable:
             found = self.groups.claim_slab(node, size_class, replicas, client, horizon, limit)
             return None if found is None else (found[0], False, self.backed_size(found[1]))
         free = np.flatnonzero(self.claimable(words, horizon))[::-1]
-        bare = words[free] & _USED_BEFORE == 0
+        # When pages were refused, a block that has only some would be given back and claimed again.
+        bare = words[free] & (_BACKED if self.part_refused else _USED_BEFORE) == 0
         for block in np.concatenate((free[~bare], free[bare])).tolist():
             word = int(words[block])
             # ORDER: pages first: then every block with an owner has some, also after a kill.

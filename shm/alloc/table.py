@@ -15,6 +15,7 @@ class Table(Protocol):
     endpoint: Endpoint
     heap: Any
     groups: Any
+    part_refused: bool
 
     def words(self, node: int) -> Words: ...
     def move(self, node: int, block: int, expected: int, desired: int) -> bool: ...

@@ -54,6 +54,7 @@ from limpet.shm.clients.epoch import Grace
 from limpet.shm.endpoint.layout import NODE_STATES
 from limpet.shm.endpoint.states import IN_SERVICE, state_of
 from limpet.shm.endpoint.words import (
+    BACKED,
     BACKUP,
     FREE,
     LARGE,
@@ -187,6 +188,9 @@ class ReplicaSets:
         among the blocks that were seen `usable`, and the words that its blocks had."""
         if usable is None:
             usable = np.flatnonzero(self.usable(node, replicas, horizon)[:limit])[::-1].tolist()
+        if self.table.part_refused:  # as in `BlockTable.claim_slab`
+            words = self.table.words(node).tolist()
+            usable = sorted(usable, key=lambda block: not words[block] & BACKED)
         if not usable:
             return None
         mark = stamp(self.grace.close_period())

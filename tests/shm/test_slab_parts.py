@@ -216,6 +216,32 @@ def test_full_file_system_is_store_full(pools: Any, kind: str) -> None:
     assert at > 3
 
 
+@pytest.mark.parametrize("kind", ["race", "fusee"])
+def test_blocks_that_have_all_pages_are_used_when_others_are_refused(pools: Any, kind: str) -> None:
+    """A block of which only the first part has pages was claimed, given back and claimed again."""
+    nodes = parameters(kind).get("replicas", 1)
+    pool = pools(nodes=nodes, node_size="4MiB", block_size="64KiB", clients=4)
+    pool.blocks.part_size = 4096
+    store = pool.store(kind, name="store", capacity=200, **parameters(kind))
+    for sizes in ([30_000] * 24, [200] * 8):  # each takes the last blocks that are free
+        with limpet.open(pool.url) as other:
+            other.blocks.part_size = 4096
+            theirs = other.store(kind, name="store")
+            for number, size in enumerate(sizes):
+                theirs.put(b"%d" % number, bytes(size))
+            for number in range(len(sizes)):
+                theirs.delete(b"%d" % number)
+    words = pool.blocks.words(0).tolist()
+    begun = [at for at, word in enumerate(words) if word >> 60 == FREE and word & BEGUN]
+    backed = [at for at, word in enumerate(words) if word >> 60 == FREE and word & BACKED]
+    assert max(begun) > max(backed)
+    assert len(backed) > 4
+    pages = Pages(pool)
+    pages.refuse = lambda node: True
+    for number in range(100):
+        store.put(b"next %d" % number, bytes(3000))
+
+
 def test_refused_backup_is_no_object(pools: Any) -> None:
     """An object whose backup cannot have pages is not used."""
     pool = pools(nodes=3, node_size="4MiB", block_size="64KiB", clients=4)
