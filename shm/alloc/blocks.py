@@ -320,7 +320,8 @@ class BlockTable:
                 clear[free] = ALL_PAGES
             clear[refused] = 0
             run = best_run(clear, mine, pages, free, words & _BACKED == 0, most)
-            wanted = [block for block in run if block not in own]
+            # While a node is filled, `own` still has blocks of its former memory.
+            wanted = [block for block in run if free[block] or block not in own]
             claimed = [
                 (block, not free[block])
                 for block in wanted

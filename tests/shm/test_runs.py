@@ -148,6 +148,16 @@ def test_a_kill_at_each_step_leaves_all_pages_of_an_object_or_none(pools: Any, k
     checked(store)
 
 
+def test_a_client_that_had_blocks_on_a_lost_node_fills_it(pools: Any) -> None:
+    """It took them for its own in the new memory, too, and found no room for a directory."""
+    pool = pools(nodes=2, node_size="1MiB", clients=16)
+    store = pool.store("fusee", name="safe", capacity=16, replicas=2)
+    store.put(b"k", b"v")
+    pool.fail_node(1)
+    pool.replace_node(1)
+    assert store.get(b"k") == b"v"
+
+
 def test_pages_come_with_a_replaced_node(pools: Any) -> None:
     pool = pools(nodes=3, node_size="4MiB", block_size=BLOCK)
     store = pool.store("fusee", capacity=64, replicas=2)
