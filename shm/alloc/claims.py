@@ -71,10 +71,11 @@ class Claims:
         most = self.table.count
         if sparing:
             most = max(self.free_count(node, replicas) - sparing, 0)
+        own, longest = runs.ready_beside(counts)
         claim = functools.partial(
             self.table.claim_pages,
-            node, runs.missing(counts), self.client.ident, self.grace.horizon(), replicas,
-            coherent=self.bounded, own=runs.ready_beside(counts), most=most, adopt=adopt,
+            node, longest, self.client.ident, self.grace.horizon(), replicas,
+            coherent=self.bounded, own=own, most=most, adopt=adopt,
         )  # fmt: skip
         if replicas == 1:
             return claim()  # also for the client that fills a new node, which is pinned

@@ -398,23 +398,14 @@ class Runs:
                 self._swap_pending()
             self._restore(cursor, before)
 
-    def ready_beside(self, counts: list[int]) -> dict[int, int]:
+    def ready_beside(self, counts: list[int]) -> tuple[dict[int, int], int]:
         """The ready pages of each block, but for those of runs of these lengths, as far as they are
-        ready."""
-        cursor, before = self.cursor, [slab.aside for slab in self.slabs]
-        for count in counts:
-            self.set_aside(count)
-        found = self.ready_pages()
-        self._restore(cursor, before)
-        return found
-
-    def missing(self, counts: list[int]) -> int:
-        """The longest of runs of these lengths that is not ready beside the others; the longest of
-        all, if all are ready."""
+        ready; and the longest of these runs that is not ready, or of all, if all are."""
         cursor, before = self.cursor, [slab.aside for slab in self.slabs]
         refused = [count for count in counts if not self.set_aside(count)]
+        found = self.ready_pages()
         self._restore(cursor, before)
-        return max(refused or counts)
+        return found, max(refused or counts)
 
     def _restore(self, cursor: int, asides: list[int]) -> None:
         self.cursor = cursor

@@ -112,7 +112,7 @@ def test_nothing_happens_when_the_function_raises(pool: limpet.Pool, store: Any)
 
 
 def test_a_function_cannot_commit(pool: limpet.Pool, store: Any) -> None:
-    """What it wrote before stayed, whatever became of the rest."""
+    """Its writes until then stayed, whatever became of the rest."""
 
     def work(tx: Any) -> None:
         tx.put(store, b"a", b"other")
