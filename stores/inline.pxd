@@ -1,6 +1,6 @@
 cimport cython
 
-from limpet.shm.endpoint.verbs cimport u64
+from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.stores.base cimport Store, as_bytes
 from limpet.stores.records cimport Objects
 
@@ -28,6 +28,7 @@ cdef class InlineIndex:
     cpdef int find_once(self, bytes key, u64 attempt) except -1
     cdef int glance(self, bytes key) except -1
     cdef bint is_object(self) except -1
+    cdef bint proves(self, Endpoint endpoint, u64 drops) except -1
     cpdef bytes value_found(self)
     cpdef list get_batch(self, list keys, list found)
     cpdef int node_of(self, bytes key) except -1

@@ -6,12 +6,13 @@ gives the steps. `key_size` and `value_size`, of the parameters, are the bytes o
 and of the longest value that is in the table itself.
 
 A get without a pin, of a kind that `glances`. Its table proves what was read of it: an entry by its
-checksum, a missing key by words that are read again. A pin adds that the table is still one, and
-that objects stay. So a get reads the table without a pin, and then looks at the word DROPS: if it
-is as when this handle last found its store, the store was not dropped until then, and all that was
-read was of its table. If anything else was seen (a torn entry, a change of the index that is to be
-applied first, an object, an error), the get begins again with a pin. A handle that has met an
-object last begins with a pin: the value that it gets next is probably long, too.
+checksum, a missing key by words that are read again (a tree has another proof: tx_trees.py). A pin
+adds that the table is still one, and that objects stay. So a get reads the table without a pin, and
+then looks at the word DROPS: if it is as when this handle last found its store, the store was not
+dropped until then, and all that was read was of its table. If anything else was seen (a torn entry,
+a change of the index that is to be applied first, an object, an error), the get begins again with a
+pin. A handle that has met an object last begins with a pin: the value that it gets next is probably
+long, too.
 
 So a stopped reader keeps no memory from anybody, unless it has a pin: its handle has met an object
 last, or it is in a `get_many`. Words that are read of memory which has become something else may be
@@ -75,6 +76,13 @@ class InlineIndex:
         """`find_once` without a pin, of a value that is in the table itself: DONE, MISSING; or
         AGAIN, it needs a pin."""
         return AGAIN
+
+    def proves(self, endpoint: Any, drops: int) -> bool:
+        """After `glance`, and after all reads: whether what was read stood there meanwhile.
+
+        `drops`: the word DROPS when the handle last found its store.
+        """
+        return endpoint.stands(DROPS, drops, DROPS, drops, DROPS, drops, DROPS, drops)
 
     def value_found(self) -> bytes:
         """After DONE, in the same operation: the value."""
@@ -167,11 +175,8 @@ class InlineStore(Store):
         if outcome == AGAIN:
             return UNPROVEN
         found = self.index.value_found() if outcome == DONE else None
-        drops = self.drops
         # ORDER: after all reads.
-        if self.endpoint.stands(DROPS, drops, DROPS, drops, DROPS, drops, DROPS, drops):
-            return found
-        return UNPROVEN
+        return found if self.index.proves(self.endpoint, self.drops) else UNPROVEN
 
     def get_many(self, keys: Any) -> list[bytes | None]:
         """The values of `keys`, in their order; None for each that is missing. The reads of 32 keys

@@ -130,6 +130,7 @@ class RtxSherman(InlineStore):
         self.tx_keys = TreeKeys(self, self.trees, self.scans)
         self.splits: WriteSet | None = None
         """For writes that split a leaf, and for merges; used within an operation only."""
+        self.glances = pool.parameters.coherent
         self.opt1 = parameters.opt1
         self.opt2 = parameters.opt1 and parameters.opt2 and not self.client.remotely_fenced
 
@@ -147,6 +148,7 @@ class RtxSherman(InlineStore):
         self.locks.forget()
 
     def forget(self) -> None:
+        InlineStore.forget(self)
         self.trees.forget()
         self.locks.forget()
 

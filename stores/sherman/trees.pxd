@@ -58,6 +58,7 @@ cdef class Trees(InlineIndex):
     cdef int foresee(self, u64 at) except -1
     @cython.locals(hashed=u64)
     cpdef int find_once(self, bytes key, u64 attempt) except -1
+    cdef bint is_object(self) except -1
     @cython.locals(page=Page)
     cpdef bytes value_found(self)
     cpdef u64 tree_of(self, bytes key) except? 0
@@ -70,6 +71,8 @@ cdef class Trees(InlineIndex):
     @cython.final
     cdef bint _is_its_leaf(self, Page page, bytes key, bint hinted) except -1
     cdef u64 near(self, u64 hint) noexcept
+    @cython.final
+    cdef int note_place(self, Leaf leaf, Routes routes, u64 hashed) except -1
     @cython.locals(page=Page, index=int, hashed=u64)
     cdef int _hint_all(self, Leaf leaf, Routes routes) except -1
     @cython.locals(page=Page, index=int)

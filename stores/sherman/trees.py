@@ -154,6 +154,9 @@ class Trees(InlineIndex):
             return AGAIN
         return DONE if self.leaf.page.exact else MISSING
 
+    def is_object(self) -> bool:
+        return self.leaf.page.slot & EXTENT != 0
+
     def value_found(self) -> bytes:
         page = self.leaf.page
         if page.slot & EXTENT:
@@ -210,9 +213,7 @@ class Trees(InlineIndex):
                 if not hinted and (at != routed or routes.is_empty()):
                     routes.learn(page.low(), at)
                 if page.exact:
-                    if routes.is_new(hashed):
-                        self._hint_all(leaf, routes)
-                    routes.hint(hashed, at, leaf.index, page.offset(leaf.index))
+                    self.note_place(leaf, routes, hashed)
                 return DONE
             if hinted:
                 hinted = False
@@ -239,6 +240,12 @@ class Trees(InlineIndex):
     def near(self, hint: int) -> int:
         """About where in the node an entry is, by a hint."""
         return (hint >> LINE_SHIFT & LINE_MASK) << 6
+
+    def note_place(self, leaf: Leaf, routes: Routes, hashed: int) -> None:
+        """Note where the entry is that was found, of the key with this hash."""
+        if routes.is_new(hashed):
+            self._hint_all(leaf, routes)
+        routes.hint(hashed, leaf.at, leaf.index, leaf.page.offset(leaf.index))
 
     def _hint_all(self, leaf: Leaf, routes: Routes) -> None:
         """Note the places of all keys of a leaf for which no other hint is noted."""

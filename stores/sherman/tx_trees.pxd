@@ -9,13 +9,18 @@ from limpet.stores.sherman.trees cimport Leaf, Trees
 
 cdef u64 ADDRESS_MASK
 cdef u64 ENTRY_SIZE
+cdef u64 DROPS
+cdef u64 EXTENT
 cdef u64 GONE
 cdef u64 LOCKED
 cdef u64 LOGGED
 cdef int POINTER
 cdef u64 PLACE_MASK
 cdef int PLACE_SHIFT
+cdef int AGAIN
 cdef int BATCH
+cdef int DONE
+cdef int MISSING
 
 cdef u64 DOUBT
 cdef u64 EACH
@@ -46,6 +51,10 @@ cdef class TxTrees(Trees):
         endpoint=Endpoint, page=Page, routes=Routes, guess=u64, guessed=bint, pointer=u64
     )
     cpdef bint read(self, Leaf leaf, u64 at, u64 near) except -1
+    @cython.locals(hashed=u64, leaf=Leaf, page=Page, routes=Routes, hint=u64, at=u64)
+    cdef int glance(self, bytes key) except -1
+    @cython.locals(at=u64, lock=u64)
+    cdef bint proves(self, Endpoint endpoint, u64 drops) except -1
     @cython.final
     cdef int _prefetch(self, Page page, u64 node, u64 near) except -1
     @cython.final

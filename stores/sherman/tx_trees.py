@@ -25,6 +25,20 @@ right one, and down by DOUBT for a wrong one, and must be SURE.
 Clients look at nodes in place (`Image`): a node is not changed while it is linked, and its memory
 is not used again while a client is pinned. So a node that was read is valid only in the operation
 that read it.
+
+A get without a pin (inline.py) reads the leaf in which it expects the key, by a hint or a route,
+copies the value, and then reads the object again: lock, pointer, and the word DROPS.
+
+    - DROPS is the same, so the object is one of this tree.
+    - The lock is the same, and no state of a lock comes again (stores/rtx/lllock.py). So in between
+      the object was locked and unlocked by nobody.
+    - The pointer is the same. It changes under a lock only, and under one lock only once: from that
+      node to another one, which has other memory, as the first one's is not free before.
+
+So the object had this pointer from before the node was read until after the copy; and a node is
+written before its object has the pointer, and keeps its memory as long. The values of other words
+that were read are guesses for the next search, and count for nothing. A leaf that is not the key's,
+a lock with a log, an extent or an error make the get begin again with a pin.
 """
 
 from __future__ import annotations
@@ -33,16 +47,24 @@ from array import array
 from typing import Any, Final
 
 from limpet.shm.endpoint.fabric import hash64
+from limpet.shm.endpoint.layout import DROPS
 from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.shm.errors import StoreFull
 from limpet.stores.records import Objects
 from limpet.stores.rtx.layout import LOCKED, LOGGED, POINTER
-from limpet.stores.sherman.layout import ENTRY_SIZE, GONE, LEAVES_MAX, PLACE_MASK, PLACE_SHIFT
+from limpet.stores.sherman.layout import (
+    ENTRY_SIZE,
+    EXTENT,
+    GONE,
+    LEAVES_MAX,
+    PLACE_MASK,
+    PLACE_SHIFT,
+)
 from limpet.stores.sherman.page import Page
 from limpet.stores.sherman.parameters import TreeParameters
 from limpet.stores.sherman.routes import Routes
 from limpet.stores.sherman.trees import Leaf, Trees
-from limpet.stores.status import BATCH
+from limpet.stores.status import AGAIN, BATCH, DONE, MISSING
 from limpet.stores.vacant import is_vacant
 
 DOUBT: Final = 16
@@ -128,6 +150,26 @@ class TxTrees(Trees):
         endpoint.wait()
         routes.note_seen(at, pointer, page.count)
         return True
+
+    def glance(self, key: bytes) -> int:
+        hashed = hash64(key)
+        leaf, page = self.leaf, self.leaf.page
+        leaf.tree = self.number_of(hashed)
+        routes: Routes = self.routes[leaf.tree]
+        hint = routes.hinted(hashed)
+        at = routes.hinted_leaf(hint) if hint else routes.find(key)
+        if not self.read(leaf, at, self.near(hint)) or page.level:
+            return AGAIN
+        if not hint or not page.is_at(hint >> PLACE_SHIFT & PLACE_MASK, key):
+            leaf.index = page.find(key)
+            if not page.exact:
+                return MISSING if page.has_looked_for(key) else AGAIN
+            self.note_place(leaf, routes, hashed)
+        return AGAIN if page.slot & EXTENT else DONE
+
+    def proves(self, endpoint: Any, drops: int) -> bool:
+        at, lock = self.leaf.at, self.leaf.lock
+        return endpoint.stands(at, lock, at + POINTER, self.leaf.pointer, at, lock, DROPS, drops)
 
     def _prefetch(self, page: Page, node: int, near: int) -> None:
         """Prefetch what is looked at first in a node, `near` that offset if that is known."""
