@@ -5,6 +5,9 @@ operations, in turn, round after round, on one pool: so both meet the same state
 time is the median of the rounds; a ratio is the median of each round's ratio, since only these two
 are near each other in time. Instructions of a key are exact (instructions.py). Round trips are
 those of one call, as the store counts them; `-` in place of instructions: not counted.
+
+With more than SOME keys, each way has other ones of them, drawn in each round: most of what it
+meets is then in no cache.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import random
 import statistics
 import time
 from collections.abc import Iterator, Sequence
@@ -24,13 +28,17 @@ from limpet.bench import instructions
 from limpet.bench.instructions import MANY, NODE_SIZE, NODES, SINGLY, VALUE
 from limpet.cli.common import table
 from limpet.shm.errors import ParameterError, PoolNotFound
+from limpet.shm.parameters import parse_size
 from limpet.stores.registry import KINDS, store_class
 
-KEYS: Final = 64 * MANY
+SOME: Final = 64 * MANY
+"""Keys of a round."""
 ROUNDS: Final = 15
 CALLS: Final = 16
 """Calls of which the instructions are counted."""
 NEW: Final = "put_many, new keys"
+EACH_SIZE: Final = 640
+"""Bytes of a node for each key, more than a pair and its entry take."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,16 +58,18 @@ class Batched:
     many_trips: float
 
 
-def run(kinds: Sequence[str], rounds: int, counted: bool) -> Iterator[Batched]:
-    """Measure every operation of these kinds; `counted`: count instructions, too."""
+def run(kinds: Sequence[str], rounds: int, counted: bool, keys: int = SOME) -> Iterator[Batched]:
+    """Measure every operation of these kinds, on stores with so many keys; `counted`: count
+    instructions, too."""
     for kind in kinds:
         if kind not in KINDS:
             raise ParameterError(f"{kind!r} is no kind of store; {', '.join(KINDS)} are")
     for kind in kinds:
         url = f"shm://limpet-batches-{os.getpid()}"
         try:
-            with limpet.create(url, nodes=NODES, node_size=NODE_SIZE) as pool:
-                timed = {name: _timed(pool, kind, name, rounds) for name in SINGLY}
+            size = parse_size(NODE_SIZE) + (keys - SOME) * EACH_SIZE
+            with limpet.create(url, nodes=NODES, node_size=size) as pool:
+                timed = {name: _timed(pool, kind, name, rounds, keys) for name in SINGLY}
         finally:
             with contextlib.suppress(PoolNotFound):
                 limpet.destroy(url)
@@ -76,11 +86,12 @@ def run(kinds: Sequence[str], rounds: int, counted: bool) -> Iterator[Batched]:
             )
 
 
-def _timed(pool: Any, kind: str, name: str, rounds: int) -> tuple[float, ...]:
+def _timed(pool: Any, kind: str, name: str, rounds: int, count: int) -> tuple[float, ...]:
     """us of a key singly and in a call, the ratio, and round trips of MANY keys both ways."""
-    sizes = {} if store_class(kind).grows else {"capacity": 4 * KEYS}
+    sizes = {} if store_class(kind).grows else {"capacity": 3 * SOME + count}
     store = pool.store(kind, name=f"store {name}", **sizes)
-    kept = [b"key %016d" % number for number in range(KEYS)]
+    kept = [b"key %016d" % number for number in range(count)]
+    draw = random.Random(count)
     store.put_many([(key, VALUE) for key in kept])
     store.put_many([(key, VALUE) for key in kept])
     store.get_many(kept)
@@ -88,9 +99,9 @@ def _timed(pool: Any, kind: str, name: str, rounds: int) -> tuple[float, ...]:
     for number in range(rounds + 1):
         took = []
         for way in (0, 1) if number & 1 else (1, 0):
-            keys = kept
+            keys = kept if count == SOME else draw.sample(kept, SOME)
             if name == NEW:
-                keys = [b"new %d %016d" % (way, each) for each in range(KEYS)]
+                keys = [b"new %d %016d" % (way, each) for each in range(SOME)]
             before = store.stats()["round_trips"]
             took.append((way, _once(store, name, keys, way)))
             trips[way] = store.stats()["round_trips"] - before
@@ -103,8 +114,8 @@ def _timed(pool: Any, kind: str, name: str, rounds: int) -> tuple[float, ...]:
             manies.append(by_way[1])
             ratios.append(by_way[0] / by_way[1])
     pool.drop(f"store {name}")
-    each = 1e6 / KEYS
-    calls = KEYS // MANY
+    each = 1e6 / SOME
+    calls = SOME // MANY
     return (
         statistics.median(singles) * each,
         statistics.median(manies) * each,
@@ -136,11 +147,12 @@ def _once(store: Any, name: str, keys: list[bytes], way: int) -> float:
     return time.perf_counter() - began
 
 
-def results_table(found: Sequence[Batched]) -> Table:
-    """The results, as a table to be printed."""
+def results_table(found: Sequence[Batched], keys: int) -> Table:
+    """The results, on stores with so many keys, as a table to be printed."""
     shown = table(
-        f"one key: alone, and in a call of {MANY}", "store", "operation", "us", "in a call",
-        "times as fast", "instructions", "in a call ", f"round trips of {MANY}", "in a call  ",
+        f"one key of {keys:,}: alone, and in a call of {MANY}", "store", "operation", "us",
+        "in a call", "times as fast", "instructions", "in a call ", f"round trips of {MANY}",
+        "in a call  ",
         right=("us", "in a call", "times as fast", "instructions", "in a call ",
                f"round trips of {MANY}", "in a call  "),
     )  # fmt: skip
