@@ -9,7 +9,6 @@ from limpet.stores.race.splitter cimport Splitter
 cdef u64 ADDRESS_MASK
 cdef u64 FROZEN
 cdef u64 FROZEN_VACANT
-cdef int GROUP_WORDS
 cdef int NODE_SHIFT
 cdef u64 OBJECT_MASK
 cdef u64 OLD
@@ -31,7 +30,7 @@ cdef class ReplicatedSplitter(Splitter):
     cpdef int begin(self, Place place) except -1
     cpdef int find_memory(self, bytes key, int objects, bint update) except -1
     @cython.locals(
-        old=u64, first=u64, second=u64, base=u64, link_address=u64, before=int, held=int, now=u64,
+        old=u64, first=u64, second=u64, link_address=u64, before=int, held=int, now=u64,
     )
     cpdef int split(self, Place place) except -1
     @cython.locals(index=int, made=u64)
@@ -41,14 +40,13 @@ cdef class ReplicatedSplitter(Splitter):
     cpdef u64 link(self, u64 new, u64 link_address) except? 0
     @cython.locals(entry=u64, link_address=u64, pointer=u64, new=u64)
     cpdef u64 obtain(self, Place place, u64 number, u64 word) except? 0
-    @cython.locals(base=u64, head=u64, index=int)
+    @cython.locals(base=u64, words=u64[::1], head=u64, index=Py_ssize_t)
     cpdef u64 freeze(self, u64 pointer) except? 0
-    @cython.locals(word=u64)
-    cdef int _freeze_slot(self) except -1
-    @cython.locals(held=int)
-    cdef int _freeze_pair(self, u64 word) except -1
-    @cython.locals(held=int)
-    cdef int _freeze_vacant(self, u64 word) except -1
+    cdef u64 _freeze_slot(self, u64 word) except? 0
+    @cython.locals(held=int, frozen=bint)
+    cdef bint _freeze_pair(self, u64 word) except -1
+    @cython.locals(held=int, frozen=bint)
+    cdef bint _freeze_vacant(self, u64 word) except -1
     @cython.locals(k=int)
     cpdef int fill(self, u64 slot, u64 word) except -1
     cpdef u64 follow(self, Place place, u64 old, u64 offset) except 0

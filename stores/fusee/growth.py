@@ -6,16 +6,16 @@ A client that finds no room, or a frozen slot, takes all of these steps:
        entries from 0 to them (tables.py)
     2. freeze each slot. A slot with a pair: by a round of SNAPSHOT that sets FROZEN. A vacant slot:
        as a round is made void, but by FROZEN_VACANT, on the primary and then on the backups
-    3. CAS each slot of both halves, on every replica, from UNSET to the word of the frozen slot at
-       the same place, if its key belongs there, else to vacant
+    3. for each pair, CAS the slot at the same place of its half, on every replica, from UNSET to
+       the pair's word. The other slots stay UNSET, which is vacant to all who use a half
     4. change the entry from the subtable to SPLIT; free the subtable
 
 Any number of clients may take them at the same time. No client goes on to step 3 before each slot
 is frozen on every replica. So its word is the same for all clients, now and after any loss of
 nodes, and late changes fail: a proposal finds its old value on no backup, an insert does not find
-it on the primary. No other client writes to a half before step 4, and no slot is UNSET after it.
-Memory is taken before anything is frozen, so a client that meets a frozen slot can always go on,
-within its operation.
+it on the primary. No other client writes to a half before step 4; by then no slot that gets a pair
+is UNSET on any replica, and no slot becomes UNSET again. Memory is taken before anything is frozen,
+so a client that meets a frozen slot can always go on, within its operation.
 
 A round that freezes a slot works as one of an update: any of its participants may win, and any
 client may complete it. It leaves no mark in the log entry of the pair, which stays linked. A client
@@ -45,7 +45,6 @@ from limpet.stores.race.layout import (
     SPLIT,
     UNSET,
 )
-from limpet.stores.race.parameters import GROUP_WORDS
 from limpet.stores.race.splitter import Splitter
 from limpet.stores.status import AGAIN, DONE, NO_MEMORY
 
@@ -109,9 +108,7 @@ class ReplicatedSplitter(Splitter):
         # CRASH(freezing): the next client that wants to write here goes on; readers are not
         # concerned.
         self.freeze(old)
-        base = self.index.base_of(old)
-        self.move(place, base, first & ADDRESS_MASK, second & ADDRESS_MASK)
-        self.endpoint.wait()
+        self.fill_pairs(place.depth, first & ADDRESS_MASK, second & ADDRESS_MASK)
         link_address = self.tables.home_of_entry(place.table, place.entry)
         held = self.client.log(old, link_address | OLD)
         now = self.tables.advance(link_address & PLACE_BITS, old, SPLIT)
@@ -167,48 +164,54 @@ class ReplicatedSplitter(Splitter):
         return self.tables.advance(link_address & PLACE_BITS, 0, new)
 
     def freeze(self, pointer: int) -> int:
-        base = self.index.base_of(pointer)
+        base, words = self.index.base_of(pointer), self.words
         head = pointer >> NODE_SHIFT & 0xFF
-        for index in range(self.index.groups * GROUP_WORDS):
+        self.endpoint.read_words(base, words, len(words))
+        for index in range(len(words)):
             if index & 7:
                 self.slot.select(base + 8 * index, head)
-                self._freeze_slot()
+                words[index] = self._freeze_slot(words[index])
         return 0
 
-    def _freeze_slot(self) -> None:
-        """Freeze the current slot, on every replica."""
-        word = self.slot.read()
+    def _freeze_slot(self, word: int) -> int:
+        """Freeze the current slot on every replica. `word`: what its primary had; its word then."""
         self.endpoint.prefetch(word & ADDRESS_MASK, PREFETCH_SIZE)
         while not is_frozen(word):
             if is_valid(word):
-                self._freeze_pair(word)
-            else:
-                self._freeze_vacant(word)
+                if self._freeze_pair(word):
+                    return word | FROZEN
+            elif self._freeze_vacant(word):
+                return FROZEN_VACANT
             word = self.slot.read()
         # ORDER: all backups before any client takes the slot for frozen by the primary.
         self.slot.even_out(word)
+        return word
 
-    def _freeze_pair(self, word: int) -> None:
-        if self.slot.backups:
-            held = self.client.log(word & OBJECT_MASK, self.slot.link_address | OLD)
-            self.slot.write(word, word | FROZEN)
-            # CRASH(slot-frozen): the pair stays linked there, and is in a half, or will be.
-            self.client.drop(held)
-        else:
-            self.endpoint.cas(self.slot.address, word, word | FROZEN)
+    def _freeze_pair(self, word: int) -> bool:
+        """Freeze it if it has this word; whether it is frozen, on every replica."""
+        if not self.slot.backups:
+            return self.endpoint.cas(self.slot.address, word, word | FROZEN) == word
+        held = self.client.log(word & OBJECT_MASK, self.slot.link_address | OLD)
+        frozen = self.slot.write(word, word | FROZEN)
+        # CRASH(slot-frozen): the pair stays linked there, and is in a half, or will be.
+        self.client.drop(held)
+        return frozen
 
-    def _freeze_vacant(self, word: int) -> None:
+    def _freeze_vacant(self, word: int) -> bool:
+        """The same, of a slot without a pair."""
         held = self.client.log(FROZEN_VACANT, self.slot.link_address) if self.slot.backups else -1
-        if self.endpoint.cas(self.slot.address, word, FROZEN_VACANT) == word:
+        frozen = self.endpoint.cas(self.slot.address, word, FROZEN_VACANT) == word
+        if frozen:
             # CRASH(slot-freezing): the backups still have the old word, or a proposal.
             self.slot.even_out(FROZEN_VACANT)
         if held >= 0:
             self.client.drop(held)
+        return frozen
 
     def fill(self, slot: int, word: int) -> None:
-        """Fill a slot of a half, on every replica; `slot`: its address in replica 0."""
+        """As of every splitter, on every replica; `slot`: its address in replica 0."""
         for k in range(self.tables.lives[slot >> NODE_SHIFT]):
-            self.endpoint.cas(self.tables.replica(slot, k), UNSET, word)
+            self.endpoint.post_cas(self.tables.replica(slot, k), UNSET, word)
 
     def follow(self, place: Place, old: int, offset: int) -> int:
         """The slot of a key's half at the place of a frozen slot of the subtable `old`; split that

@@ -18,7 +18,6 @@ cdef class Check:
     cdef readonly Endpoint endpoint
     cdef readonly Heap heap
     cdef readonly Objects objects
-    cdef readonly bint unset_stays
     cdef readonly Place place
 
     @cython.locals(pointer=u64, entry=u64)

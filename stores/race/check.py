@@ -15,7 +15,7 @@ import numpy as np
 from limpet.shm.endpoint.words import HELD, HELD_MASK, TENTATIVE
 from limpet.shm.errors import NodeFailed, StoreCorrupt
 from limpet.stores.race.index import Index, Place, is_split, is_valid
-from limpet.stores.race.layout import OBJECT_MASK, UNSET
+from limpet.stores.race.layout import OBJECT_MASK
 from limpet.stores.race.parameters import GROUP_SIZE, GROUP_WORDS
 from limpet.stores.rtx.layout import POINTER
 from limpet.stores.status import VACANT_CLASS
@@ -25,16 +25,15 @@ Within = Callable[..., Any]
 
 
 class Check:
-    """Checks a whole index. `unset_stays`: slots of a half may be UNSET after its split."""
+    """Checks a whole index."""
 
-    def __init__(self, pool: Any, index: Index, unset_stays: bool = False) -> None:
+    def __init__(self, pool: Any, index: Index) -> None:
         self.pool = pool
         self.index = index
         self.name = index.name
         self.endpoint = index.endpoint
         self.heap = index.heap
         self.objects = index.objects
-        self.unset_stays = unset_stays
         self.place = Place()
 
     def outliving(self, within: Within, look: Callable[[], Any]) -> Any:
@@ -230,11 +229,6 @@ class Check:
                     raise StoreCorrupt(f"{where}: not the bucket's header")
             elif is_valid(self.index.holds.settled(start + 8 * index, word)):
                 self._check_slot(start, start + 8 * index, word, where, seen)
-        if not self.unset_stays and UNSET in words:
-            raise StoreCorrupt(
-                f"{self.name}: subtable {number}, group {group} was not filled by the split that "
-                "made it"
-            )
 
     def _check_slot(
         self, group: int, slot: int, word: int, where: str, seen: dict[bytes, int]

@@ -35,6 +35,7 @@ cdef class Splitter:
     cdef public int objects_needed
     cdef readonly object blank
     cdef readonly object group_numbers
+    cdef readonly u64[::1] words
     cdef public u64 cramped
 
     @cython.locals(index=Index, enough=bint)
@@ -47,13 +48,11 @@ cdef class Splitter:
     cpdef int split(self, Place place) except -1
     @cython.locals(entry=u64, pointer=u64, node=u64, new=u64)
     cpdef u64 obtain(self, Place place, u64 number, u64 word) except? 0
-    @cython.locals(base=u64, index=int, slot=u64, word=u64, frozen=u64)
+    @cython.locals(base=u64, words=u64[::1], index=Py_ssize_t, word=u64, was=u64)
     cpdef u64 freeze(self, u64 pointer) except? 0
     @cython.locals(prefix=u64)
     cpdef u64 half_of(self, u64 word, u64 depth) except? 2
-    @cython.locals(index=int, word=u64, half=u64)
-    cpdef int move(self, Place place, u64 base, u64 first, u64 second) except -1
-    @cython.locals(index=int, word=u64, half=u64)
-    cpdef int fill_pairs(self, u64[::1] words, u64 depth, u64 first, u64 second) except -1
+    @cython.locals(index=Py_ssize_t, word=u64, half=u64)
+    cpdef int fill_pairs(self, u64 depth, u64 first, u64 second) except -1
     cpdef int fill(self, u64 slot, u64 word) except -1
     cpdef int persist_halves(self, Place place, u64 first, u64 second) except -1

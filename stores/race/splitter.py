@@ -6,15 +6,16 @@ steps:
 
     1. make the two halves, all of whose slots are UNSET, and CAS the halves' entries from 0 to them
     2. freeze each slot: by CAS set FROZEN, or a vacant or undecided one to FROZEN_VACANT
-    3. CAS each slot of both halves from UNSET to the word of the frozen slot at the same place, if
-       its key belongs there, else to vacant
+    3. for each pair, CAS the slot at the same place of its half from UNSET to the pair's word
     4. CAS the entry (index.py) from the subtable to SPLIT; free the subtable
 
 Any number of clients may take them at the same time. A frozen slot is never changed, so all clients
 see the same words and write the same, and step 3 fills each slot once: no other client writes to a
-half before step 4, and no slot is UNSET after it. A writer's CAS on a slot of the old subtable
-fails once it is frozen, so no late write is lost (trap R7); an undecided insert starts again in the
-half. Memory is taken before anything is frozen, so no client is ever stuck because memory is full.
+half before step 4; by then no slot that gets a pair is UNSET, and no slot becomes UNSET again. The
+other slots stay UNSET, which is vacant to all who use a half. A writer's CAS on a slot of the old
+subtable fails once it is frozen, so no late write is lost (trap R7); an undecided insert starts
+again in the half. Memory is taken before anything is frozen, so no client is ever stuck because
+memory is full.
 
 The same steps are done under a lock in locked.py, as a transaction in stores/rtx/race.py, with a
 log of values in stores/baselines/dtx/race.py, and on replicas in stores/fusee/growth.py.
@@ -28,6 +29,7 @@ Limits: subtables are not merged again, and their memory is not given back.
 
 from __future__ import annotations
 
+from array import array
 from typing import Any
 
 import numpy as np
@@ -69,6 +71,8 @@ class Splitter:
         self.blank: Any = None
         """The last subtable of `filled`."""
         self.group_numbers: Any = None
+        self.words = array("Q", bytes(index.subtable_size))
+        """Of the subtable that `freeze` has frozen."""
         self.cramped = 0
         """Pointer to a subtable that is to be split though there is room for the key."""
 
@@ -123,7 +127,7 @@ class Splitter:
         # CRASH(freezing): the next client that wants to write here goes on; readers are not
         # concerned.
         self.freeze(old)
-        self.move(place, self.index.base_of(old), first & ADDRESS_MASK, second & ADDRESS_MASK)
+        self.fill_pairs(place.depth, first & ADDRESS_MASK, second & ADDRESS_MASK)
         self.client.log(old & REFERENCE_MASK, place.entry)
         if self.endpoint.durable:
             self.persist_halves(place, first, second)
@@ -176,21 +180,22 @@ class Splitter:
         return self.blank
 
     def freeze(self, pointer: int) -> int:
-        """Freeze all slots of the subtable there; the first one that a transaction holds, or 0."""
-        base = self.index.base_of(pointer)
-        for index in range(self.index.groups * GROUP_WORDS):
-            slot = base + 8 * index
-            while index & 7:
-                word = self.endpoint.load(slot)
-                # `move` reads the keys of all pairs, which may be anywhere
-                self.endpoint.prefetch(word & ADDRESS_MASK, PREFETCH_SIZE)
-                if is_frozen(word):
-                    break
+        """Freeze all slots of the subtable there, and have its words; the first slot that a
+        transaction holds, or 0."""
+        base, words = self.index.base_of(pointer), self.words
+        self.endpoint.read_words(base, words, len(words))
+        for index in range(len(words)):
+            word = words[index]
+            # `fill_pairs` reads the keys of all pairs, which may be anywhere
+            self.endpoint.prefetch(word & ADDRESS_MASK, PREFETCH_SIZE)
+            while index & 7 and not is_frozen(word):
                 if word & HELD_MASK == HELD:
-                    return slot
-                frozen = word | FROZEN if is_valid(word) else FROZEN_VACANT
-                if self.endpoint.cas(slot, word, frozen) == word:
+                    return base + 8 * index
+                words[index] = word | FROZEN if is_valid(word) else FROZEN_VACANT
+                was = self.endpoint.cas(base + 8 * index, word, words[index])
+                if was == word:
                     break
+                word = words[index] = was
         return 0
 
     def half_of(self, word: int, depth: int) -> int:
@@ -199,27 +204,19 @@ class Splitter:
         prefix = self.index.prefix(hash64(self.objects.key()))
         return prefix >> self.index.depth_max - depth - 1 & 1
 
-    def move(self, place: Place, base: int, first: int, second: int) -> None:
-        """Fill both halves from the frozen subtable at `base`."""
-        for index in range(self.index.groups * GROUP_WORDS):
-            if not index & 7:
-                continue
-            word = self.endpoint.load(base + 8 * index)
-            half = self.half_of(word, place.depth) if is_valid(word) else 2
-            self.fill(first + 8 * index, 0 if half else word & ~FROZEN)
-            self.fill(second + 8 * index, word & ~FROZEN if half == 1 else 0)
-
-    def fill_pairs(self, words: Any, depth: int, first: int, second: int) -> None:
-        """Fill the slots of both halves that get a pair of these words of the frozen subtable."""
-        for index in range(self.index.groups * GROUP_WORDS):
-            word = words[index]
+    def fill_pairs(self, depth: int, first: int, second: int) -> None:
+        """Fill the slots of both halves that get a pair of the subtable that is frozen; `depth`: of
+        its entry."""
+        for index in range(len(self.words)):
+            word = self.words[index]
             if index & 7 and is_valid(word):
                 half = second if self.half_of(word, depth) else first
                 self.fill(half + 8 * index, word & ~FROZEN)
+        self.endpoint.wait()
 
     def fill(self, slot: int, word: int) -> None:
-        """Fill a slot of a half, unless another client has."""
-        self.endpoint.cas(slot, UNSET, word)
+        """Fill a slot of a half, unless another client has; not waited for."""
+        self.endpoint.post_cas(slot, UNSET, word)
 
     # ---- traces of dead clients -----------------------------------------------------------------
 

@@ -126,7 +126,7 @@ class RtxRace(HashStore):
         index = Index(pool, name, parameters, objects, attach(pool, name, parameters), self.holds)
         self.writer = TransactionSlots(index, pool.client, self.locks)
         splitter = TransactionSplitter(pool, index, parameters, self)
-        self.hold_parts(index, self.writer, splitter, Check(pool, index, unset_stays=True))
+        self.hold_parts(index, self.writer, splitter, Check(pool, index))
         self.glances(Glance(index))
         self.batches_puts()
         self.tx_keys = HashKeys(self, index, self.writer, self.holds)

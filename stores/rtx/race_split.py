@@ -21,8 +21,7 @@ then. A client that carries a decided split out, its owner or another one, does 
     1. freeze each slot of the old subtable. One that a transaction of a user holds
        (hash_slots.py) is let go of first: that transaction is aborted, or carried out
     2. CAS each slot of the halves that gets a pair from UNSET to what the frozen slot at the same
-       place says. The others stay UNSET, which is vacant to all who use a half, and no client fills
-       them later: by then all that have a pair are filled, and no slot becomes UNSET again
+       place says. The others stay UNSET, which is vacant to all who use a half
     3. swing the pointers, and release the locks, as of every transaction (stores/rtx/log.py)
 
 Any number of clients may be at it, as in race/splitter.py, and none of it takes memory. Before a
@@ -35,7 +34,6 @@ back, if it was not decided; else it carries the split out.
 
 from __future__ import annotations
 
-from array import array
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -114,10 +112,7 @@ class TransactionSplitter(Splitter):
                 attempt += 1
                 self.endpoint.pause(attempt)
                 self.pool.membership.progress()
-        depth = int(number).bit_length() - 1
-        # ORDER: after all is frozen; so one read shows it, and every client the same.
-        words = array("Q", self.endpoint.read(parent.old & ADDRESS_MASK, index.subtable_size))
-        self.fill_pairs(words, depth, first, second)
+        self.fill_pairs(int(number).bit_length() - 1, first, second)
 
     def first_held(self, pointer: int) -> int:
         """The first slot of a subtable that a transaction holds, or 0."""

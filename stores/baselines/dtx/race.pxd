@@ -40,4 +40,4 @@ cdef class LoggedSplitter(Splitter):
     cpdef int wait(self, u64 busy, u64 table, u64 attempt) except -1
     cpdef int split(self, Place place) except -1
     @cython.locals(words=list, depth=int, index=int, word=u64, half=int)
-    cpdef list halves_of(self, u64 old, list numbers)
+    cpdef list halves_of(self, list numbers)

@@ -52,8 +52,6 @@ import dataclasses
 import functools
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-
 from limpet.shm.clients.membership import journal_of
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.slots import INCARNATION_BITS
@@ -69,7 +67,7 @@ from limpet.stores.race.check import Check
 from limpet.stores.race.hash_store import HashStore
 from limpet.stores.race.index import Holds, Index, Place, is_frozen, is_valid
 from limpet.stores.race.layout import FROZEN, FROZEN_VACANT, SPLIT
-from limpet.stores.race.parameters import GROUP_WORDS, GrowingParameters
+from limpet.stores.race.parameters import GrowingParameters
 from limpet.stores.race.slots import Slots
 from limpet.stores.race.splitter import Splitter
 from limpet.stores.race.store import attach, make_directories, unmake_directories
@@ -250,15 +248,12 @@ class LoggedSplitter(Splitter):
         place.busy = split.busy
         return outcome
 
-    def halves_of(self, old: int, numbers: list[int]) -> list[Any]:
-        """The contents of the halves with these numbers, of a frozen subtable."""
+    def halves_of(self, numbers: list[int]) -> list[Any]:
+        """The contents of the halves with these numbers, of the subtable that is frozen."""
         halves = [self.filled(number, 0).flatten() for number in numbers]
-        words = np.frombuffer(
-            self.endpoint.read(old & ADDRESS_MASK, self.index.subtable_size), dtype="<u8"
-        ).tolist()
         depth = numbers[0].bit_length() - 2
-        for index in range(self.index.groups * GROUP_WORDS):
-            word = words[index]
+        for index in range(len(self.words)):
+            word = self.words[index]
             if index & 7 and is_valid(word):
                 half = self.half_of(word, depth)
                 halves[half][index] = word & ~FROZEN
@@ -349,7 +344,7 @@ class LoggedSplit:
         self.store.pool.membership.progress()
         self.splitter.freeze(self.old)
         # CRASH(entry-locked): not decided; recovery thaws and unlocks.
-        values = self.splitter.halves_of(self.old, self.numbers)
+        values = self.splitter.halves_of(self.numbers)
         for image, value in zip(self.images, values, strict=True):
             self.endpoint.write(image & ADDRESS_MASK, value)
         log.decide()
