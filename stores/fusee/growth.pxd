@@ -35,7 +35,7 @@ cdef class ReplicatedSplitter(Splitter):
     cpdef int split(self, Place place) except -1
     @cython.locals(index=int, made=u64)
     cpdef int settle_halves(self, int before, u64 first, u64 second) except -1
-    @cython.locals(tables=ReplicatedTables, node=u64, new=u64, k=int)
+    @cython.locals(tables=ReplicatedTables, node=u64, new=u64, filled=u64[::1], k=int)
     cpdef u64 make(self, Place place, u64 number, u64 word) except? 0
     cpdef u64 link(self, u64 new, u64 link_address) except? 0
     @cython.locals(entry=u64, link_address=u64, pointer=u64, new=u64)

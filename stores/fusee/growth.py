@@ -153,7 +153,7 @@ class ReplicatedSplitter(Splitter):
             return 0
         filled = self.filled(number, word)
         for k in range(tables.lives[node]):
-            self.endpoint.write(tables.replica(new & ADDRESS_MASK, k), filled)
+            self.endpoint.write_words(tables.replica(new & ADDRESS_MASK, k), filled, len(filled))
         self.endpoint.wait()
         return new
 
@@ -164,9 +164,9 @@ class ReplicatedSplitter(Splitter):
         return self.tables.advance(link_address & PLACE_BITS, 0, new)
 
     def freeze(self, pointer: int) -> int:
-        base, words = self.index.base_of(pointer), self.words
-        head = pointer >> NODE_SHIFT & 0xFF
-        self.endpoint.read_words(base, words, len(words))
+        base, head = self.index.base_of(pointer), pointer >> NODE_SHIFT & 0xFF
+        self.read_words(base)
+        words = self.words
         for index in range(len(words)):
             if index & 7:
                 self.slot.select(base + 8 * index, head)

@@ -7,10 +7,11 @@ from limpet.stores.race.index cimport Index, Place, is_frozen, is_split, is_vali
 from limpet.stores.records cimport Objects
 
 cdef u64 ADDRESS_MASK
+cdef Py_ssize_t BUCKETS
+cdef Py_ssize_t BUCKET_WORDS
 cdef u64 DIRECTORY_ENTRY
 cdef u64 FROZEN
 cdef u64 FROZEN_VACANT
-cdef int GROUP_WORDS
 cdef u64 HELD
 cdef u64 HELD_MASK
 cdef int INCARNATION_BITS
@@ -33,8 +34,7 @@ cdef class Splitter:
     cdef readonly Allocator allocator
     cdef readonly Objects objects
     cdef public int objects_needed
-    cdef readonly object blank
-    cdef readonly object group_numbers
+    cdef readonly u64[::1] blank
     cdef readonly u64[::1] words
     cdef public u64 cramped
 
@@ -46,8 +46,11 @@ cdef class Splitter:
     cpdef int wait(self, u64 busy, u64 table, u64 attempt) except -1
     @cython.locals(old=u64, first=u64, second=u64)
     cpdef int split(self, Place place) except -1
-    @cython.locals(entry=u64, pointer=u64, node=u64, new=u64)
+    @cython.locals(entry=u64, pointer=u64, node=u64, new=u64, filled=u64[::1])
     cpdef u64 obtain(self, Place place, u64 number, u64 word) except? 0
+    @cython.locals(blank=u64[::1], index=Py_ssize_t, bucket=Py_ssize_t)
+    cpdef u64[::1] filled(self, u64 number, u64 word)
+    cpdef int read_words(self, u64 base) except -1
     @cython.locals(base=u64, words=u64[::1], index=Py_ssize_t, word=u64, was=u64)
     cpdef u64 freeze(self, u64 pointer) except? 0
     @cython.locals(prefix=u64)

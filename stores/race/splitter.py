@@ -30,9 +30,7 @@ Limits: subtables are not merged again, and their memory is not given back.
 from __future__ import annotations
 
 from array import array
-from typing import Any
-
-import numpy as np
+from typing import Any, Final
 
 from limpet.shm.clients.membership import journal_of
 from limpet.shm.endpoint.fabric import hash64
@@ -49,8 +47,11 @@ from limpet.stores.race.layout import (
     SPLIT,
     UNSET,
 )
-from limpet.stores.race.parameters import GROUP_WORDS
 from limpet.stores.status import DONE, NO_MEMORY
+
+BUCKET_WORDS: Final = 8
+BUCKETS: Final = 3
+"""Words of a bucket, the first of which is its header; buckets of a group."""
 
 
 class Splitter:
@@ -68,11 +69,10 @@ class Splitter:
         self.objects = index.objects
         self.objects_needed = 2
         """Objects of the size of a subtable that a split takes."""
-        self.blank: Any = None
-        """The last subtable of `filled`."""
-        self.group_numbers: Any = None
-        self.words = array("Q", bytes(index.subtable_size))
+        self.words = array("Q")
         """Of the subtable that `freeze` has frozen."""
+        self.blank = array("Q")
+        """The last subtable of `filled`."""
         self.cramped = 0
         """Pointer to a subtable that is to be split though there is room for the key."""
 
@@ -160,7 +160,8 @@ class Splitter:
         new = self.allocator.allocate(node, self.index.subtable_size, 1)
         if not new:
             return 0
-        self.endpoint.write(new & ADDRESS_MASK, self.filled(number, word))
+        filled = self.filled(number, word)
+        self.endpoint.write_words(new & ADDRESS_MASK, filled, len(filled))
         if self.endpoint.durable:
             # ORDER: a subtable persists before an entry points to it.
             self.endpoint.persist()
@@ -172,18 +173,28 @@ class Splitter:
 
     def filled(self, number: int, word: int) -> Any:
         """A subtable of this number with the same word in each slot; valid until the next call."""
-        if self.blank is None or self.blank[0, 0, 1] != word:
-            groups = self.index.groups
-            self.blank = np.full((groups, GROUP_WORDS // 8, 8), word, dtype="<u8")
-            self.group_numbers = np.arange(groups, dtype="<u8")[:, None]
-        self.blank[:, :, 0] = self.group_numbers | np.uint64(number << 32)
-        return self.blank
+        if not len(self.blank):
+            self.blank = array("Q", bytes(self.index.subtable_size))
+        blank = self.blank
+        if blank[1] != word:
+            for index in range(len(blank)):
+                blank[index] = word
+        for bucket in range(len(blank) // BUCKET_WORDS):
+            blank[BUCKET_WORDS * bucket] = number << 32 | bucket // BUCKETS
+        return blank
+
+    def read_words(self, base: int) -> None:
+        """Have the words of the subtable at `base`."""
+        if not len(self.words):
+            self.words = array("Q", bytes(self.index.subtable_size))
+        self.endpoint.read_words(base, self.words, len(self.words))
 
     def freeze(self, pointer: int) -> int:
         """Freeze all slots of the subtable there, and have its words; the first slot that a
         transaction holds, or 0."""
-        base, words = self.index.base_of(pointer), self.words
-        self.endpoint.read_words(base, words, len(words))
+        base = self.index.base_of(pointer)
+        self.read_words(base)
+        words = self.words
         for index in range(len(words)):
             word = words[index]
             # `fill_pairs` reads the keys of all pairs, which may be anywhere

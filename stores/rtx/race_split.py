@@ -133,7 +133,8 @@ class Half:
 
     def write(self, address: int, state: int) -> None:
         """Write it there with nothing in it, to be filled when the split is decided."""
-        self.splitter.endpoint.write(address, self.splitter.filled(self.number, UNSET))
+        filled = self.splitter.filled(self.number, UNSET)
+        self.splitter.endpoint.write_words(address, filled, len(filled))
 
 
 class Split(Commit):

@@ -182,7 +182,7 @@ def test_store_holds_while_subtables_are_split_without_hardware_coherence(kind: 
 
 def only_read(splitter: Any, pointer: int) -> int:
     """Have the words of a subtable as if it was frozen."""
-    splitter.endpoint.read_words(pointer & ADDRESS_MASK, splitter.words, len(splitter.words))
+    splitter.read_words(pointer & ADDRESS_MASK)
     return 0
 
 

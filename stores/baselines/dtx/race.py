@@ -50,6 +50,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+from array import array
 from typing import TYPE_CHECKING, Any, Final
 
 from limpet.shm.clients.membership import journal_of
@@ -250,7 +251,7 @@ class LoggedSplitter(Splitter):
 
     def halves_of(self, numbers: list[int]) -> list[Any]:
         """The contents of the halves with these numbers, of the subtable that is frozen."""
-        halves = [self.filled(number, 0).flatten() for number in numbers]
+        halves = [array("Q", self.filled(number, 0)) for number in numbers]
         depth = numbers[0].bit_length() - 2
         for index in range(len(self.words)):
             word = self.words[index]
