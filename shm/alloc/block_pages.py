@@ -22,7 +22,7 @@ A full file system
     - for whole blocks, all of them in one pass, which notes BACKED where nothing is missing. This
       takes what room is left for the pages that are missing, which is less than a block
     When there is no room for a part, it asks for the pages of the one object that it needs.
-    A block of which nothing is known is not asked for again within the claim.
+    Blocks of which nothing is known are not asked for again within the claim.
 
 A kill between pages and claim leaves a block with pages of which nothing is known. It is used as
 soon as there is room for one block.

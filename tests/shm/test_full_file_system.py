@@ -386,3 +386,25 @@ def test_known_bad_page_that_was_not_asked_for_is_seen(pools: Any) -> None:
 def kinds_free(pool: Any) -> list[int]:
     words = pool.blocks.words(0).tolist()
     return [block for block, word in enumerate(words) if word >> 60 == FREE and not word & BACKED]
+
+
+@pytest.mark.parametrize("kind", ["fusee", "swarm"])
+def test_what_a_handle_remembers_of_a_lost_node_is_not_read_in_its_new_memory(
+    pools: Any, kind: str
+) -> None:
+    """Objects that are free by then have no pages there."""
+    pool, disk = make(pools, nodes=3, node_size="16MiB")
+    store = pool.store(kind, name="store", capacity=256, **parameters(kind))
+    other = again(pools, pool, disk)
+    theirs = other.store(kind, name="store")
+    for number in range(60):
+        store.put(b"%d" % number, bytes((100, 900, 2500, 7000)[number % 4]))
+    for _ in range(2):
+        assert all(theirs.get(b"%d" % number) is not None for number in range(60))
+    for number in range(60):
+        store.delete(b"%d" % number)
+    for node in range(3):
+        pool.fail_node(node)
+        pool.replace_node(node)
+    assert [theirs.get(b"%d" % number) for number in range(60)] == [None] * 60
+    assert disk.touched(other) == []
