@@ -16,7 +16,7 @@ from limpet.shm.endpoint.states import IN_SERVICE, generation_of, node_word, sta
 from limpet.shm.errors import ClientError, LimpetError, NodeFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from limpet.shm.endpoint.fabric import Endpoint
     from limpet.shm.parameters import PoolParameters
@@ -46,6 +46,8 @@ class MappedNodes:
         self.endpoint = endpoint
         self.segments = segments
         self.handles = handles
+        self.replaced: Callable[[int], None] = lambda node: None
+        """Called when a node has new memory, before the handles are told; set by the pool."""
 
     def attach_all(self) -> None:
         """Have the endpoint use all of them."""
@@ -117,6 +119,7 @@ class MappedNodes:
         self.unmap(segment.index)
         self.segments.insert(0, segment)
         self.attach(segment, state)
+        self.replaced(segment.index)
         for handle in list(self.handles):
             handle.replaced(segment.index)
 

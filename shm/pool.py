@@ -198,7 +198,8 @@ class PoolCore:
         self.membership.restore = restore
         is_stable = self.view.is_stable
         self.membership.release = lambda: release_client(*inside, is_stable)
-        self.blocks.backing = functools.partial(back, self.mapped.segments)
+        self.blocks.pages.backing = functools.partial(back, self.mapped.segments)
+        self.mapped.replaced = self.allocator.replaced
         self.blocks.vanished = functools.partial(vanished, self.endpoint, self.mapped.segments)
         remap = weakref.WeakMethod(self._remap)
         self.view.remap = lambda: alive(remap)()

@@ -67,8 +67,8 @@ class Gate:
         self.shut = False
         self._at = at
         self._filler = None if folder is None else folder / "filler"
-        self._backing = pool.blocks.backing
-        pool.blocks.backing = self
+        self._backing = pool.blocks.pages.backing
+        pool.blocks.pages.backing = self
 
     def __call__(self, node: int, offset: int, size: int) -> bool:
         self.requests += 1

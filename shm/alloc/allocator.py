@@ -181,6 +181,13 @@ class Allocator:
             wide *= 2
         return wide if wide <= self.heap.layout.block_size // 8 else size
 
+    def replaced(self, node: int) -> None:
+        """From now on, `node` has new memory: what belongs there was filled in as far as it was in
+        use, so pages behind that are asked for again."""
+        for slab in self.slabs.all():
+            if slab.replicas > 1:
+                slab.forget_pages()
+
     def _forget_taken(self) -> None:
         """Forget the blocks that other clients have taken from us."""
         scope = self.heap.endpoint.background(True)
@@ -274,13 +281,9 @@ class Allocator:
                 for group in wanted
             }
         shortages: dict[int, Shortage] = {}
-        while missing := [
-            max(group)
-            for group in wanted
-            if not self.make_all_ready(node, group, replicas, attempt > 0, sparing, growing)
-        ]:
+        while missing := self._find_missing(node, wanted, replicas, attempt > 0, sparing, growing):
             attempt += 1
-            first = missing[0]
+            first, refused = missing[0]
             if first not in shortages:
                 shortages[first] = Shortage(
                     self.table, self.grace, self.client.ident, node,
@@ -289,9 +292,28 @@ class Allocator:
             hopeless = 0 if self.reclaim(attempt, shortages[first], needed) else hopeless + 1
             # Twice, since a block may have been on its way from one client to another.
             if looks + attempt > ATTEMPTS_MAX or hopeless > 1:
-                raise StoreFull(self.relief.why_full(node, first))
+                raise StoreFull(self.relief.why_full(node, first, refused))
         self.refused = False
         return looks + attempt + 1
+
+    def _find_missing(
+        self,
+        node: int,
+        wanted: list[list[int]],
+        replicas: int,
+        thrifty: bool,
+        sparing: int,
+        growing: bool,
+    ) -> list[tuple[int, int]]:
+        """Make objects of these sizes ready, as `make_all_ready` does. For each kind without
+        memory: the largest size, and the node whose file system had no room for its pages, or
+        NOWHERE."""
+        missing = []
+        for group in wanted:
+            self.table.pages.begin_search()
+            if not self.make_all_ready(node, group, replicas, thrifty, sparing, growing):
+                missing.append((max(group), self.table.pages.refused))
+        return missing
 
     def _by_kind(self, sizes: list[int]) -> list[list[int]]:
         """The sizes of each kind of memory that they take."""
@@ -394,7 +416,7 @@ class Allocator:
             self._sight_laggard(slabs)
             block, adopted, backed = claim
             slab = Slab(
-                self.heap, node, block, size_class, replicas, not adopted, self.table, backed
+                self.heap, node, block, size_class, replicas, not adopted, self.table.pages, backed
             )
             self.slabs.add(slab)
             if adopted:
@@ -402,7 +424,7 @@ class Allocator:
             slab.reach(max(count - ready, 0))
             ready += slab.ready_count - slab.kept
             pending += slab.pending_count
-            if ready >= count or slab.barred:
+            if ready >= count:
                 break
         return sum(slab.ready_count - slab.kept for slab in slabs) >= count
 

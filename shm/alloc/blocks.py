@@ -10,19 +10,7 @@ A span (LARGE) or a region is made in steps, and each intermediate state names t
 A kill in between leaves PENDING blocks of a dead client, and TAILs behind one; `recover` gives them
 back. A span is given back last block first, so a LARGE with fewer TAILs is a span being given back.
 
-Pages (backing.py) are allocated before memory is handed out, so that a client never meets a file
-system without room while it writes an object. A block that is not cut into objects has all of its
-pages before it is claimed. A block that is cut into objects of a class gets them in parts of
-PART_SIZE, with its backups, as the owner hands out its objects in order (`Slab.pop`): a whole
-block, for each replica, would be a pause of milliseconds within one operation. So, for a slab,
-    - the first part has pages before the claim
-    - on each replica, all pages from the beginning to the last object in use are allocated
-How far the owner has come is its private knowledge. A client that adopts a slab goes by the last
-used bit, and asks again for the pages behind it; the file system keeps pages that are there. A kill
-between pages and claim, or pages and object, leaves pages that nothing needs yet.
-
-A slab that is given back is FREE with BEGUN, and any other block with BACKED (words.py). A client
-that was refused pages goes on among the blocks that have those that it needs.
+The pages of a block are allocated before memory in it is handed out: block_pages.py.
 
 The owner gives a block back, or a client in need takes it from the owner: reclaim.py. A block with
 backups is claimed and given back with them: replica_sets.py.
@@ -34,12 +22,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from limpet.shm.alloc.block_pages import BlockPages
 from limpet.shm.alloc.heap import Heap
 from limpet.shm.alloc.pages import ALL_PAGES, best_run
 from limpet.shm.alloc.reclaim import expel
 from limpet.shm.endpoint.layout import EPOCH, PAGES
 from limpet.shm.endpoint.words import (
-    BACKED,
     BEGUN,
     FREE,
     LARGE,
@@ -72,10 +60,6 @@ if TYPE_CHECKING:
     from limpet.shm.endpoint.fabric import Endpoint
 
 _KIND_AND_OWNER = np.uint64(0xF << 60 | OWNER_MASK)
-_BACKED = np.uint64(BACKED)
-_USED_BEFORE = np.uint64(BACKED | BEGUN)
-PART_SIZE = 64 << 10
-"""Bytes of a slab, on each replica, whose pages are allocated at once."""
 RESERVE_SHARE = 20
 """One of this many blocks is left for updates and channels."""
 
@@ -89,24 +73,19 @@ class BlockTable:
         self.count = heap.layout.block_count
         self.coherent_blocks = coherent_blocks
         """Blocks of each node that lie wholly in its hardware-coherent range."""
-        self.backing: Callable[[int, int, int], bool] = lambda node, offset, size: True
-        """Allocates the pages of some bytes of a node from an offset on; False: there is no room
-        for them. Set by the pool."""
         self.reserve = self.count // RESERVE_SHARE
         """How many blocks of a node new entries leave free: for updates and channels."""
         self.vanished: Callable[[int], bool] = lambda node: True
         """Whether the memory of a lost node is gone for all processes, not only for this one; set
         by the pool."""
-        self.part_size = PART_SIZE
         self.groups = ReplicaSets(self)
+        self.pages = BlockPages(self)
         self.forget()
 
     def forget(self) -> None:
         """Forget what was seen in the tables."""
-        self.unbacked = False
-        """Whether the last claim has met blocks for which the file system has no pages."""
-        self.part_refused = False
-        """Whether the file system had no pages for the last part of a slab."""
+        self.pages.begin_claim()
+        self.pages.begin_search()
         self._seen_free: dict[tuple[int, int], list[int]] = {}
         """Blocks that `has_free` saw free, by node and number of replicas."""
 
@@ -159,61 +138,12 @@ class BlockTable:
         """CAS a block's word."""
         return self.endpoint.cas(self.heap.table_word(node, block), expected, desired) == expected
 
-    def back(self, node: int, block: int, word: int, size_class: int = LARGE_CLASS) -> bool:
-        """Allocate the pages that a block with this word needs before it is claimed for this class;
-        False: there is no room for them.
-
-        After the first False, the rest of a claim gets False for every block without pages.
-        """
-        whole = self.is_backed_whole(size_class)
-        if word >> 60 != FREE or word & (BACKED if whole else BACKED | BEGUN):
-            return True
-        if not self.unbacked:
-            size = self.heap.block_size
-            first = self.heap.blocks + block * size
-            self.unbacked = not self.backing(node, first, size if whole else self.first_part())
-        return not self.unbacked
-
-    def is_backed_whole(self, size_class: int) -> bool:
-        """Whether blocks of the class have all of their pages from the claim on."""
-        cut = LARGE_CLASS < size_class < self.heap.paged
-        return not (cut and self.heap.block_size > self.part_size)
-
-    def first_part(self) -> int:
-        """Bytes of a slab that have pages before the claim."""
-        return int(min(self.part_size, self.heap.block_size))
-
-    def backed_size(self, words: list[int]) -> int:
-        """How many of the first bytes of free blocks that had these words, and were claimed for a
-        slab and its backups, are known to have pages. (Of those with BEGUN some do: ask again.)"""
-        if any(word & BEGUN for word in words):
-            return 0
-        whole = all(word & BACKED for word in words)
-        return int(self.heap.block_size) if whole else self.first_part()
-
-    def back_part(self, node: int, block: int, replicas: int, begin: int, end: int) -> int:
-        """Allocate the next part of a slab's pages, on all replicas: from the byte `begin` of the
-        block on, and at least up to `end`. The byte up to which there are pages now; 0: there is no
-        room for them."""
-        size = self.heap.block_size
-        stop = int(min(max(end, begin + self.part_size), size))
-        places = [(node, block), *self.groups.backups(node, block, replicas)]
-        for there, at in places:
-            # A node that is filled has all pages of its blocks.
-            if not self.groups.failed(there) and not self.backing(
-                there, self.heap.blocks + at * size + begin, stop - begin
-            ):
-                self.part_refused = True
-                return 0
-        self.part_refused = False
-        return stop
-
     def claimable(self, words: Words, horizon: int, whole: bool = False) -> Flags:
         """Which words are of free blocks whose epoch has passed, and that can have pages; `whole`:
         all of them."""
         unclaimed: Flags = words >> np.uint64(60) == FREE
-        if self.unbacked:
-            unclaimed &= words & (_BACKED if whole else _USED_BEFORE) != 0
+        if self.pages.unbacked:
+            unclaimed &= self.pages.possible(words, whole)
         return unclaimed & self.passed(words, horizon)
 
     def passed(self, words: Words, horizon: int) -> Flags:
@@ -248,38 +178,47 @@ class BlockTable:
 
         `fresh`: a free block. `adopt`: one without an owner that has objects in use.
 
-        A block is adopted if not all of its objects are in use. With `replicas` it is the primary
-        of a replica set. `coherent`: in the hardware-coherent range, as are all backups.
+        A block is adopted if there is room in it, with pages. With `replicas` it is the primary of
+        a replica set. `coherent`: in the hardware-coherent range, as are all backups.
 
         It takes blocks from the end of the node, so that its front stays free for regions; first
         those that have pages.
         """
-        self.unbacked = False
+        self.pages.begin_claim()
         desired = block_word(SLAB, client, size_class, replicas)
         limit = self._limit(coherent, replicas)
         words = self.words(node)[:limit]
         orphans = np.flatnonzero(words == recast(desired, SLAB, 0)).tolist()
         for block in orphans if adopt else ():
-            used = self.used_bits(node, block, size_class)
-            roomy = used.bit_count() < self.heap.object_count(size_class)
-            if roomy and self.move(node, block, int(words[block]), desired):
-                return block, True, used.bit_length() * self.heap.sizes[size_class]
+            # ORDER: pages first: a block without room for the client stays for others.
+            backed = self.reach_room(node, block, int(words[block]))
+            if backed and self.move(node, block, int(words[block]), desired):
+                return block, True, backed
         if not fresh:
             return None
         if replicas > 1:
             found = self.groups.claim_slab(node, size_class, replicas, client, horizon, limit)
-            return None if found is None else (found[0], False, self.backed_size(found[1]))
+            if found is None:
+                return None
+            return found[0], False, self.pages.backed_size(found[1], size_class)
         free = np.flatnonzero(self.claimable(words, horizon))[::-1]
-        # When pages were refused, a block that has only some would be given back and claimed again.
-        bare = words[free] & (_BACKED if self.part_refused else _USED_BEFORE) == 0
+        bare = self.pages.bare(words[free])
         for block in np.concatenate((free[~bare], free[bare])).tolist():
             word = int(words[block])
             # ORDER: pages first: then every block with an owner has some, also after a kill.
-            if not self.back(node, block, word, size_class):
-                return None
-            if self.move(node, block, word, desired):
-                return block, False, self.backed_size([word])
+            if self.pages.back(node, block, word, size_class):
+                if self.move(node, block, word, desired):
+                    return block, False, self.pages.backed_size([word], size_class)
+            elif not word & BEGUN:
+                return None  # nor are there pages for the others
         return None
+
+    def reach_room(self, node: int, block: int, word: int) -> int:
+        """Have pages behind the room in a slab with this word. The byte up to which there are
+        pages; 0: it has no room, or none with pages."""
+        size_class = class_of(word)
+        used = self.used_bits(node, block, size_class)
+        return self.pages.back_room(node, block, size_class, replicas_of(word), used)
 
     def claim_pages(
         self,
@@ -302,7 +241,7 @@ class BlockTable:
         some of the blocks meanwhile, the others are the client's all the same, and the run is not
         complete.
         """
-        self.unbacked = False
+        self.pages.begin_claim()
         desired = block_word(SLAB, client, self.heap.page_class, replicas)
         limit = self._limit(coherent, replicas)
         mine = np.zeros(limit, dtype=np.uint64)
@@ -319,9 +258,13 @@ class BlockTable:
             if most:
                 clear[free] = ALL_PAGES
             clear[refused] = 0
-            run = best_run(clear, mine, pages, free, words & _BACKED == 0, most)
+            run = best_run(clear, mine, pages, free, self.pages.incomplete(words), most)
             # While a node is filled, `own` still has blocks of its former memory.
             wanted = [block for block in run if free[block] or block not in own]
+            unbacked = self.pages.unbacked
+            # ORDER: pages first, as in `claim_slab`. (Those of a replica set: `ReplicaSets`.)
+            if replicas == 1 and not self.pages.back_all(node, wanted, words):
+                continue  # among those that have pages already
             claimed = [
                 (block, not free[block])
                 for block in wanted
@@ -329,7 +272,8 @@ class BlockTable:
             ]
             if claimed or not wanted:
                 return claimed
-            refused += wanted  # other clients have them, or there is no room for their pages
+            if self.pages.unbacked == unbacked:
+                refused += wanted  # other clients have them
 
     def usable(self, node: int, words: Words, horizon: int, replicas: int) -> Flags:
         """Which of the node's first blocks, with these words, are free to be cut into pages, for
@@ -346,8 +290,7 @@ class BlockTable:
                 node, size_class, replicas, client, horizon, block + 1, [block]
             )
             return found is not None
-        # ORDER: pages first, as in `claim_slab`.
-        return self.back(node, block, word) and self.move(node, block, word, desired)
+        return self.move(node, block, word, desired)
 
     def clear_pages(self, node: int, block: int) -> int:
         """The pages of a block that are not in use, as one number."""
@@ -391,7 +334,7 @@ class BlockTable:
 
         With `replicas` they are primaries in one region, whose backups are claimed, too.
         """
-        self.unbacked = False
+        self.pages.begin_claim()
         if replicas > 1:
             limit = self._limit(coherent, replicas)
             return self.groups.claim_run(node, blocks, replicas, client, horizon, limit)
@@ -408,14 +351,14 @@ class BlockTable:
                 return None
             first = int(starts[fits[0]])
             pending = block_word(PENDING, client)
-            if not all(
-                self.back(node, block, int(words[block])) for block in range(first, first + blocks)
-            ):
+            if not self.pages.back_all(node, range(first, first + blocks), words):
                 continue  # among those that have pages already
             for block in range(first, first + blocks):
                 if not self.move(node, block, int(words[block]), pending):
                     for back in range(first, block):
-                        self.move(node, back, pending, int(words[back]))
+                        self.move(
+                            node, back, pending, self.pages.noted(int(words[back]), LARGE_CLASS)
+                        )
                     break
             else:
                 # CRASH(pending-run): blocks of a dead client; recovery gives them back.
@@ -464,7 +407,7 @@ class BlockTable:
             return self.groups.release(node, first, word, epoch, client)
         if class_of(word) == LARGE_CLASS:
             return self.release_span(node, first, word, epoch)
-        whole = self.is_backed_whole(class_of(word))
+        whole = self.pages.is_whole(class_of(word))
         return int(self.move(node, first, word, free_word(epoch, whole)))
 
     def release_span(self, node: int, first: int, word: int, epoch: int) -> int:

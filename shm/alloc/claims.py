@@ -33,7 +33,7 @@ class Claims:
         """How many blocks of the node are free; with replicas, those whose backups are, too."""
         if replicas == 1:
             return self.table.free_count(node)
-        self.table.unbacked = False  # count blocks without pages, too: there may be room again
+        self.table.pages.begin_claim()  # count blocks without pages, too
         look = self.table.groups.usable
         return int(self.client.pinned(lambda: look(node, replicas, self.grace.horizon()).sum()))
 
@@ -41,7 +41,7 @@ class Claims:
         """Whether at least so many blocks of a node are free, as `free_count` has it."""
         if replicas == 1:
             return bool(self.table.has_free(node, count, 1, 0))
-        self.table.unbacked = False  # as in `free_count`
+        self.table.pages.begin_claim()  # as in `free_count`
         look = self.table.has_free
         return bool(self.client.pinned(lambda: look(node, count, replicas, self.grace.horizon())))
 

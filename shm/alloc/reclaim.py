@@ -47,6 +47,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from limpet.shm.alloc.block_pages import NOWHERE
 from limpet.shm.alloc.pages import ALL_PAGES, around, best_run
 from limpet.shm.endpoint.layout import PRESSURE
 from limpet.shm.endpoint.words import (
@@ -153,7 +154,7 @@ class Shortage:
             elif (
                 size_class == self.size_class
                 and replicas_of(word) == self.replicas
-                and (self.pages or used < table.heap.object_count(size_class))
+                and (self.pages or self._has_room(node, block, word, used))
             ):
                 room[node, block] = (used, word)
         if self.pages and room:
@@ -168,6 +169,13 @@ class Shortage:
                 room = {place: room[place] for place in room if place[1] in run}
         roomy = sorted(room, key=lambda place: room[place][0])
         return empty, {place: room[place][1] for place in roomy}
+
+    def _has_room(self, node: int, block: int, word: int, used: int) -> bool:
+        """Whether there is room in another client's slab, with this number of objects in use: with
+        pages, when we were refused pages."""
+        if self.table.pages.refused != NOWHERE:
+            return self.table.reach_room(node, block, word) > 0
+        return used < int(self.table.heap.object_count(class_of(word)))
 
     def _clear_pages(self, node: int, words: Words) -> Words:
         """The clear pages of the blocks of runs, a word a block."""

@@ -12,6 +12,7 @@ import contextlib
 import functools
 from typing import TYPE_CHECKING, Final
 
+from limpet.shm.alloc.block_pages import NOWHERE
 from limpet.shm.alloc.reclaim import Shortage, end_limbo
 from limpet.shm.alloc.slabs import Slab, Slabs, find_freed
 from limpet.shm.alloc.spans import Span, Spans
@@ -143,10 +144,16 @@ class Relief:
     def _claimable_count(self, node: int) -> int:
         return int(self.table.claimable(self.table.words(node), self.grace.horizon()).sum())
 
-    def why_full(self, node: int, size: int) -> str:
-        """The message of StoreFull, when there is no memory for an object of this size."""
-        if self.table.unbacked or self.table.part_refused:
+    def why_full(self, node: int, size: int, refused: int) -> str:
+        """The message of StoreFull, when there is no memory for an object of this size. `refused`:
+        the node whose file system had no room for pages, or NOWHERE."""
+        if refused == node:
             why = "its file system is full; make room there, or delete entries"
+        elif refused != NOWHERE:
+            why = (
+                f"the file system of node {refused}, which is to have a replica, is full; make "
+                "room there, or delete entries"
+            )
         else:
             why = "delete entries, or create the pool with larger nodes"
         text = (
@@ -173,5 +180,6 @@ def _not_needed(slabs: list[Slab], least: int, page_class: int) -> list[Slab]:
             least -= sum(slab.ready_count for slab in slabs if slab.ready_count < slab.count)
         empty.sort(key=lambda slab: slab.block)
         while least > 0 and empty:
-            least -= empty.pop().count
+            kept = empty.pop()
+            least -= kept.count - kept.barred
     return empty

@@ -12,7 +12,7 @@ cdef u64 PAGES
 
 cdef class Slab:
     cdef readonly Heap heap
-    cdef readonly object table
+    cdef readonly object pages
     cdef readonly u64 node
     cdef readonly u64 block
     cdef readonly int size_class
@@ -42,6 +42,7 @@ cdef class Slab:
     cpdef u64 reach(self, u64 count) except? 0
     @cython.locals(begin=u64, end=u64)
     cdef bint _back_more(self, u64 index) except -1
+    cpdef int forget_pages(self) except -1
     cdef int _note_backed(self, u64 size) except -1
     cdef int _bar(self) except -1
     @cython.locals(found=u64, index=u64, word=u64)

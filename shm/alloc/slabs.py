@@ -8,9 +8,9 @@ closed. An object whose used bit any client has cleared becomes pending, and the
 grace period (clients/epoch.py) is over. These bitmaps are lost with the client; the used bits
 (heap.py) are in shared memory, and recovery needs only these.
 
-The pages of a block are allocated in parts, as its objects are taken (blocks.py): `backed` is the
-number of its first objects that have pages. When the file system has none for the next part, the
-ready objects behind it count as `kept` until the client looks for memory again.
+The pages of a block are allocated in parts, as its objects are taken (block_pages.py): `backed` is
+the number of its first objects that have pages. When the file system has none for the next part,
+the ready objects behind it count as `kept` until the client looks for memory again.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ class Slab:
         size_class: int,
         replicas: int,
         fresh: bool,
-        table: Any = None,
+        pages: Any = None,
         backed_size: int = 0,
     ) -> None:
         """`fresh`: no client has used it. `backed_size`: how many of its bytes have pages; all, if
-        there is no `table`."""
+        there is no `pages`, the table's."""
         self.heap = heap
-        self.table = table
+        self.pages = pages
         self.node = node
         self.block = block
         self.size_class = size_class
@@ -61,7 +61,7 @@ class Slab:
         self.row = heap.row(first) if replicas > 1 else 0
         self.count = heap.object_count(size_class)
         self.backed = 0
-        self._note_backed(heap.block_size if table is None else backed_size)
+        self._note_backed(heap.block_size if pages is None else backed_size)
         self.words = (self.count + 63) // 64
         self.ready = array("Q", bytes(8 * self.words))
         self.pending = array("Q", bytes(8 * self.words))
@@ -118,8 +118,13 @@ class Slab:
     def _back_more(self, index: int) -> bool:
         """Allocate pages up to this object at least; False: there is no room."""
         begin, end = self.backed * self.size, (index + 1) * self.size
-        self._note_backed(self.table.back_part(self.node, self.block, self.replicas, begin, end))
+        self._note_backed(self.pages.back_part(self.node, self.block, self.replicas, begin, end))
         return self.backed > index
+
+    def forget_pages(self) -> None:
+        """Ask for all pages again, on all replicas: a node of them may have new memory."""
+        if self.pages is not None:
+            self.backed = 0
 
     def _note_backed(self, size: int) -> None:
         if size >= self.heap.block_size or self.size_class >= self.heap.paged:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
+from limpet.shm.alloc.block_pages import NOWHERE
 from limpet.shm.alloc.reclaim import Shortage
 from limpet.shm.catalogue.directory import DROPPING, PLANNED, READY, VOID, Directory
 from limpet.shm.endpoint.layout import REGION_ENTRY_SIZE, address
@@ -114,7 +115,7 @@ class Regions:
             first = self._claim(node, count, spared) if count else 0
             if first is None:
                 mend = "create the pool with larger nodes"
-                if self.blocks.unbacked:
+                if self.blocks.pages.refused != NOWHERE:
                     mend = "its file system is full, make room there"
                 raise StoreFull(
                     f"{self.membership.pool}: node {node} has no {count} adjacent free blocks of "
@@ -168,6 +169,7 @@ class Regions:
         shortage = Shortage(self.blocks, self.grace, client, node, LARGE_CLASS)
         attempt = 0
         while True:
+            self.blocks.pages.begin_search()
             if not spared or self.blocks.free_count(node) >= count + spared:
                 horizon = self.grace.horizon()
                 first = self.blocks.claim_run(node, count, client, horizon, coherent=True)
@@ -209,8 +211,10 @@ class Regions:
                     self.client.unpin()
             if not pinned:
                 allocator.replenish_within(node, [room], update=internal)
-            elif not allocator.make_all_ready(node, [room], 1, True):
-                raise StoreFull(allocator.relief.why_full(node, room))
+                continue
+            self.blocks.pages.begin_search()
+            if not allocator.make_all_ready(node, [room], 1, True):
+                raise StoreFull(allocator.relief.why_full(node, room, self.blocks.pages.refused))
 
     def _unlink(self, node: int, index: int, pinned: bool = False) -> None:
         """Free the object that the entry links to, if there is one. Its region is used no more."""

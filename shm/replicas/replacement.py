@@ -26,10 +26,19 @@ the others.
 A replica set exists if its primary is left, or, if that is lost, all backups that are left (if some
 are missing, the set was being claimed or given back, and has no object). A primary comes back
 without an owner, to be adopted. Bits and contents are copied from the first replica that is left,
-which is the one that readers use. The contents of a block are copied, too, if it has an object that
-is in a client's journal, used or not: the object may be free by now, and its client has yet to read
-there how the round ended. Replica sets that were claimed while the node was lost find their place
-free, since no place was promised to two sets (replica_sets.py).
+which is the one that readers use. An object that is in a client's journal is copied, used or not:
+it may be free by now, and its client has yet to read there how the round ended. Replica sets that
+were claimed while the node was lost find their place free, since no place was promised to two sets
+(replica_sets.py).
+
+The new memory gets the pages that are needed, as in alloc/block_pages.py: of a slab, those up to
+the last object that is copied, and at least the first part; and the whole of other blocks. Clients
+forget, when they map it, how far their slabs have pages (`Allocator.replaced`), and where objects
+were that may be free by now (caches of stores). Of the replica that
+is left only what has pages is read, since reading a page that is missing would allocate it, or end
+in SIGBUS: pages are there up to the last object in use, and up to one in a client journal if the
+kernel grants them. (If not, it was no object's name.) A file system that has no room for all of
+this is StoreFull; then the node stays EXCLUDED, and the new memory is given up.
 
 A process that has the old memory mapped is refused by every verb, as the node's word is another
 (verbs.pyx).
@@ -46,7 +55,13 @@ import numpy as np
 
 from limpet.shm.backends import node as nodes
 from limpet.shm.clients.events import NODE_RESTORED
-from limpet.shm.endpoint.layout import NODE_SHIFT, NODE_STATES, PRESSURE, SUPERBLOCK_SIZE
+from limpet.shm.endpoint.layout import (
+    NODE_SHIFT,
+    NODE_STATES,
+    OFFSET_MASK,
+    PRESSURE,
+    SUPERBLOCK_SIZE,
+)
 from limpet.shm.endpoint.states import (
     EXCLUDED,
     IN_SERVICE,
@@ -57,7 +72,6 @@ from limpet.shm.endpoint.states import (
 )
 from limpet.shm.endpoint.words import (
     BACKUP,
-    FREE,
     LARGE,
     LARGE_CLASS,
     SLAB,
@@ -74,6 +88,7 @@ from limpet.shm.replicas.replica_sets import BACKUP_KINDS, PRIMARY_KINDS
 from limpet.shm.uninterrupted import uninterrupted
 
 if TYPE_CHECKING:
+    from limpet.shm.alloc.allocator import Allocator
     from limpet.shm.alloc.blocks import BlockTable
     from limpet.shm.arrays import Words
     from limpet.shm.catalogue.regions import Regions
@@ -101,6 +116,7 @@ class PoolMemory(Protocol):
     view: View
     heap: Any
     blocks: BlockTable
+    allocator: Allocator
     regions: Regions
     contents: Contents
     mapped: MappedNodes
@@ -243,6 +259,7 @@ class Replacement:
         if endpoint.lost(node) or endpoint.cas(at, restoring, in_service) != restoring:
             raise NodeFailed(node, "its new memory was lost while it was being filled")
         endpoint.expect(node, in_service)
+        memory.allocator.replaced(node)
         took_ns = time.monotonic_ns() - began_ns
         self.membership.note(NODE_RESTORED, node, 0, took_ns)
         done = {name: filled[name] + stores[name] for name in filled}
@@ -300,18 +317,13 @@ class Filling:
             for other, state in enumerate(memory.view.states())
             if state == IN_SERVICE
         }
-        self.in_journals = {
-            (reference >> NODE_SHIFT & 0xFF, block)
-            for pair in memory.view.journals()
-            for reference in pair
-            for block in range(
-                self.heap.block_of(reference), self.heap.last_block_of(reference) + 1
-            )
-        }
-        """Node and block of the primaries of all objects in client journals, and of the objects
-        that have the links."""
+        self.in_journals: dict[tuple[int, int], int] = {}
+        """By node and block of the primaries of all objects in client journals, and of the objects
+        that have the links: how far from the beginning of a block the last of them begins."""
+        for pair in memory.view.journals():
+            for reference in pair:
+                self._note_in_journal(reference)
         self.found = dict.fromkeys(("objects", "blocks", "regions", "bytes"), 0)
-        self.table.unbacked = False
         self.first = -1
         """Block of the primary of the span that the last primary began, or followed; else -1."""
         self.spans_used = False
@@ -325,6 +337,13 @@ class Filling:
                 self.first = -1
             self.memory.membership.progress()
         return self.found
+
+    def _note_in_journal(self, reference: int) -> None:
+        within = ((reference & OFFSET_MASK) - self.heap.blocks) % self.heap.block_size
+        first, last = self.heap.block_of(reference), self.heap.last_block_of(reference)
+        for block in range(first, last + 1):
+            place = reference >> NODE_SHIFT & 0xFF, block
+            self.in_journals[place] = max(self.in_journals.get(place, 0), within)
 
     # ---- what belongs there ---------------------------------------------------------------------
 
@@ -382,11 +401,6 @@ class Filling:
                 return False  # its backups are swept
         else:
             word = block_word(BACKUP, self.mark, replica_set.size_class, replica_set.replicas)
-        if not self.table.back(self.node, block, FREE):
-            raise StoreFull(
-                f"{self.memory.url}: the file system of node {self.node} has no room for what "
-                "belongs there; make room, and replace the node again"
-            )
         self._copy(block, replica_set)
         self.endpoint.store(self.heap.table_word(self.node, block), word)
         self.found["blocks"] += 1
@@ -420,9 +434,36 @@ class Filling:
             used = int(np.unpackbits(bits.view(np.uint8)).sum())
             self.found["objects"] += used
             self.spans_used = bool(used)
-        if self.spans_used or replica_set.primary in self.in_journals:
-            size = self.heap.layout.block_size
+        size = self._size_of(replica_set)
+        self._back(block, replica_set.size_class, size)
+        if size:
             source = self.heap.reference(node, at, LARGE_CLASS, 0)
             target = self.heap.reference(self.node, block, LARGE_CLASS, 0)
             copy(self.memory.membership, source, target, size)
             self.found["bytes"] += size
+
+    def _size_of(self, replica_set: ReplicaSet) -> int:
+        """How many of the first bytes of the block are copied; the source has pages for them."""
+        pages, size_class = self.table.pages, replica_set.size_class
+        in_journal = self.in_journals.get(replica_set.primary)
+        if pages.is_whole(size_class):
+            copied = self.spans_used or in_journal is not None
+            return int(self.heap.block_size) if copied else 0
+        size = self.heap.sizes[size_class]
+        used = self.table.used_bits(*replica_set.source, size_class).bit_length() * size
+        if in_journal is not None:
+            end = min(in_journal // size + 1, self.heap.object_count(size_class)) * size
+            if end > used and pages.ask(*replica_set.source, used, end):
+                return int(end)
+        return int(used)
+
+    def _back(self, block: int, size_class: int, size: int) -> None:
+        """Allocate the pages of a block, of which so many bytes are copied."""
+        pages = self.table.pages
+        whole = pages.is_whole(size_class)
+        least = self.heap.block_size if whole else pages.first_part(size_class)
+        if not pages.ask(self.node, block, 0, max(size, least)):
+            raise StoreFull(
+                f"{self.memory.url}: the file system of node {self.node} has no room for what "
+                "belongs there; make room, and replace the node again"
+            )

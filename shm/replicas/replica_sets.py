@@ -54,7 +54,6 @@ from limpet.shm.clients.epoch import Grace
 from limpet.shm.endpoint.layout import NODE_STATES
 from limpet.shm.endpoint.states import IN_SERVICE, state_of
 from limpet.shm.endpoint.words import (
-    BACKED,
     BACKUP,
     FREE,
     LARGE,
@@ -188,9 +187,6 @@ class ReplicaSets:
         among the blocks that were seen `usable`, and the words that its blocks had."""
         if usable is None:
             usable = np.flatnonzero(self.usable(node, replicas, horizon)[:limit])[::-1].tolist()
-        if self.table.part_refused:  # as in `BlockTable.claim_slab`
-            words = self.table.words(node).tolist()
-            usable = sorted(usable, key=lambda block: not words[block] & BACKED)
         if not usable:
             return None
         mark = stamp(self.grace.close_period())
@@ -291,7 +287,7 @@ class ReplicaSets:
         word = self.endpoint.load(self.table.heap.table_word(node, block))
         free = word >> 60 == FREE and self.table.has_passed(word, horizon)
         # ORDER: pages first; then every block with an owner has them, also after a kill.
-        if not (free and self.table.back(node, block, word, class_of(desired))):
+        if not (free and self.table.pages.back(node, block, word, class_of(desired))):
             return False
         if not self.table.move(node, block, word, desired):
             return False
@@ -302,7 +298,7 @@ class ReplicaSets:
         # ORDER: the backups before their primary, which keeps others from claiming them.
         for node, block, before, after in reversed(done):
             try:
-                self.table.move(node, block, after, before)
+                self.table.move(node, block, after, self.table.pages.noted(before, class_of(after)))
             except NodeFailed:
                 continue  # it is gone with its node
         done.clear()
@@ -325,7 +321,7 @@ class ReplicaSets:
         if self.endpoint.load(self.table.heap.table_word(node, first)) != pending:
             return 0
         tails = self.table.tails(words, first) if class_of(word) == LARGE_CLASS else 0
-        free = free_word(epoch, self.table.is_backed_whole(class_of(word)))
+        free = free_word(epoch, self.table.pages.is_whole(class_of(word)))
         released = 0
         for block in range(first + tails, first - 1, -1):
             self._release_backups(node, block, free, first, pending)
@@ -416,7 +412,7 @@ class ReplicaSets:
 
     def _release_run(self, node: int, first: int, words: Words) -> int:
         # ORDER: the period is closed after the last object was seen free.
-        whole = self.table.is_backed_whole(class_of(int(words[first])))
+        whole = self.table.pages.is_whole(class_of(int(words[first])))
         free = free_word(self.grace.close_period(), whole)
         released = 0
         for block in range(first + self.tails(words, first), first - 1, -1):

@@ -96,6 +96,10 @@ class Fusee(HashStore):
     def unmake(pool: Any, name: str, parameters: Any) -> None:
         unmake_directories(pool, name, parameters)
 
+    def replaced(self, node: int) -> None:
+        HashStore.replaced(self, node)
+        self.cache.forget()  # what is free by now has no pages there
+
     def forget(self) -> None:
         HashStore.forget(self)
         self.cache.forget()

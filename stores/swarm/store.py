@@ -121,6 +121,10 @@ class Swarm(HashStore):
     def unmake(pool: Any, name: str, parameters: Any) -> None:
         unmake_directories(pool, name, parameters)
 
+    def replaced(self, node: int) -> None:
+        HashStore.replaced(self, node)
+        self.finder.cache.forget()  # what is free by now has no pages there
+
     def forget(self) -> None:
         HashStore.forget(self)
         self.finder.forget()

@@ -17,7 +17,7 @@ import limpet
 from limpet.__main__ import main
 from limpet.fault.drill.full_memory import CHANNELS, kinds, require_small, run
 from limpet.fault.matrix.operations import Broken
-from limpet.shm.alloc.blocks import BlockTable
+from limpet.shm.alloc.block_pages import BlockPages
 from limpet.shm.errors import ParameterError
 
 RUNS = 6 if limpet.build == "compiled" else 2
@@ -31,9 +31,9 @@ for kind in sys.argv[3:]:
     print(run(kind, f"file://{folder}/pool", folder=folder, step=int(sys.argv[2])))
 """
 UNBACKED = """
-from limpet.shm.alloc.blocks import BlockTable
-shipped = BlockTable.back
-BlockTable.back = lambda *block: shipped(*block) or True
+from limpet.shm.alloc.block_pages import BlockPages
+shipped = BlockPages.back
+BlockPages.back = lambda *block: shipped(*block) or True
 """
 """Claims that ask for pages, and go on without them."""
 A_VERB = """
@@ -166,13 +166,13 @@ def test_creator_is_told_when_all_segments_together_do_not_fit(
 def test_trap_g13_a_claim_that_goes_on_without_pages_is_caught(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shipped = BlockTable.back
+    shipped = BlockPages.back
 
-    def regardless(self: BlockTable, *given: int) -> bool:
+    def regardless(self: BlockPages, *given: int) -> bool:
         shipped(self, *given)
         return True
 
-    monkeypatch.setattr(BlockTable, "back", regardless)
+    monkeypatch.setattr(BlockPages, "back", regardless)
     with pytest.raises(Broken, match="none has refused"):
         run("race", url, step=8)
 

@@ -47,7 +47,7 @@ def test_who_stood_still_finds_in_new_memory_what_became_of_its_object() -> None
 class Thrifty(replacement.Filling):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self.in_journals = set()
+        self.in_journals = {}
 
 
 def test_replacement_that_copies_only_what_is_used_is_caught(

@@ -12,7 +12,7 @@ import pytest
 from kit.stores import checked
 
 import limpet
-from limpet.shm.alloc.blocks import PART_SIZE
+from limpet.shm.alloc.block_pages import PART_SIZE
 from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.endpoint.words import (
     BACKED,
@@ -42,7 +42,7 @@ class Pages:
 
     def watch(self, pool: limpet.Pool) -> None:
         """Note what this handle asks for."""
-        backing = pool.blocks.backing
+        backing = pool.blocks.pages.backing
 
         def noted(node: int, offset: int, size: int) -> bool:
             if self.refuse(node):
@@ -51,7 +51,7 @@ class Pages:
             self.there[node].update(range(offset // PAGE, -(-(offset + size) // PAGE)))
             return backing(node, offset, size)
 
-        pool.blocks.backing = noted
+        pool.blocks.pages.backing = noted
 
     def taken(self) -> int:
         """Bytes that were asked for since the last call."""
@@ -122,7 +122,7 @@ def test_objects_in_use_have_pages(pools: Any, kind: str) -> None:
         others = [limpet.open(pool.url) for _ in range(2)]
         handles = [pool, *others]
         for handle in handles:
-            handle.blocks.part_size = 4096
+            handle.blocks.pages.part_size = 4096
         for handle in others:
             pages.watch(handle)
         churn([handle.store(kind, name="store") for handle in handles], 250, turn)
@@ -137,9 +137,9 @@ def test_objects_in_use_have_pages(pools: Any, kind: str) -> None:
 
 def test_known_bad_pages_that_are_not_asked_for_are_seen(pools: Any) -> None:
     pool = pools(nodes=1, node_size="4MiB", block_size="64KiB")
-    pool.blocks.part_size = 4096
+    pool.blocks.pages.part_size = 4096
     pages = Pages(pool)
-    pool.blocks.back_part = lambda node, block, replicas, begin, end: end
+    pool.blocks.pages.back_part = lambda node, block, replicas, begin, end: end
     store = pool.store("race", name="store")
     for number in range(100):
         store.put(b"key %d" % number, bytes(200))
@@ -161,10 +161,10 @@ def requests_within(pool: limpet.Pool, pages: Pages, block: int) -> list[int]:
 def test_adopted_block_is_known_to_have_pages_up_to_its_last_object(pools: Any) -> None:
     """Pages behind it are asked for again: the client that left may not have come so far."""
     pool = pools(nodes=1, node_size="4MiB", block_size="64KiB", clients=4)
-    pool.blocks.part_size = 4096
+    pool.blocks.pages.part_size = 4096
     store = pool.store("race", name="store")
     with limpet.open(pool.url) as other:
-        other.blocks.part_size = 4096
+        other.blocks.pages.part_size = 4096
         put_some(other.store("race", name="store"), 30)
         ident = other.client.ident
         words = pool.blocks.words(0).tolist()
@@ -187,7 +187,7 @@ def test_full_file_system_is_store_full(pools: Any, kind: str) -> None:
     at = 0
     while True:
         pool = pools(nodes=3, node_size="4MiB", block_size="64KiB", clients=4)
-        pool.blocks.part_size = 4096
+        pool.blocks.pages.part_size = 4096
         pages = Pages()
         store = pool.store(kind, name="store", **parameters(kind))
         pages.watch(pool)
@@ -221,11 +221,11 @@ def test_blocks_that_have_all_pages_are_used_when_others_are_refused(pools: Any,
     """A block of which only the first part has pages was claimed, given back and claimed again."""
     nodes = parameters(kind).get("replicas", 1)
     pool = pools(nodes=nodes, node_size="4MiB", block_size="64KiB", clients=4)
-    pool.blocks.part_size = 4096
+    pool.blocks.pages.part_size = 4096
     store = pool.store(kind, name="store", capacity=200, **parameters(kind))
     for sizes in ([30_000] * 24, [200] * 8):  # each takes the last blocks that are free
         with limpet.open(pool.url) as other:
-            other.blocks.part_size = 4096
+            other.blocks.pages.part_size = 4096
             theirs = other.store(kind, name="store")
             for number, size in enumerate(sizes):
                 theirs.put(b"%d" % number, bytes(size))
@@ -245,7 +245,7 @@ def test_blocks_that_have_all_pages_are_used_when_others_are_refused(pools: Any,
 def test_refused_backup_is_no_object(pools: Any) -> None:
     """An object whose backup cannot have pages is not used."""
     pool = pools(nodes=3, node_size="4MiB", block_size="64KiB", clients=4)
-    pool.blocks.part_size = 4096
+    pool.blocks.pages.part_size = 4096
     store = pool.store("fusee", name="store", replicas=3)
     store.put(b"first", bytes(200))
     pages = Pages(pool)
@@ -265,7 +265,7 @@ def test_room_that_is_back_is_used(pools: Any) -> None:
     """By the client that was refused: it asks for the same pages again, not for other blocks."""
     same, pool = (pools(nodes=1, node_size="4MiB", block_size="64KiB", clients=4) for _ in "12")
     put_some(same.store("race", name="store"), 400)
-    pool.blocks.part_size = 4096
+    pool.blocks.pages.part_size = 4096
     store = pool.store("race", name="store")
     pages = Pages(pool)
     refused = 0
