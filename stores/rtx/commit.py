@@ -90,6 +90,8 @@ IN_ORDER: Final = 16
 """So many objects are put in order as they come; more are sorted at the end."""
 SLOTS_IN_ORDER: Final = 256
 """Likewise of writes of slots."""
+SHIFTED: Final = 8
+"""So many writes are moved by one to let another one in between them; more are moved at once."""
 
 
 class Commit(Staged):
@@ -194,12 +196,23 @@ class Commit(Staged):
         if self.count < SLOTS_IN_ORDER:
             place = self._place_in_order(write.slot)
             if place < self.count:
-                del self.writes[self.count]
-                self.writes.insert(place, write)
+                self._move_to(place, write)
         self.count += 1
         self.inserts += write.inserts
         if self._taken is not None:
             self._taken.add(write.slot)
+
+    def _move_to(self, place: int, write: SlotWrite) -> None:
+        """Have the write that is to be staged be in this place, before others."""
+        last = self.count
+        if last - place > SHIFTED:
+            del self.writes[last]
+            self.writes.insert(place, write)
+        else:
+            while last > place:
+                self.writes[last] = self.writes[last - 1]
+                last -= 1
+            self.writes[place] = write
 
     def _place_in_order(self, slot: int) -> int:
         """Where a write of this slot belongs among those that are staged."""
@@ -391,13 +404,15 @@ class Commit(Staged):
         allocator = self.allocator
         if not allocator.is_coherent:
             allocator.begin_batch()  # else `_open` has done it
-        for count, participant in enumerate(self.participants, 1):
-            go_on(self.membership, count)
+        for index in range(self.joined):
+            participant = self.participants[index]
+            go_on(self.membership, index + 1)
             if not participant.reserve(log, allocator):
                 return False
         log.write_down(self.changed + self.count + self.effort)
-        for count, participant in enumerate(self.participants, 1):
-            go_on(self.membership, count)
+        for index in range(self.joined):
+            participant = self.participants[index]
+            go_on(self.membership, index + 1)
             if not participant.prepare(log, allocator):
                 log.give_up()
                 return False
@@ -405,8 +420,9 @@ class Commit(Staged):
 
     def _lock_all(self, state: int) -> bool:
         """Lines 3-7: lock all that is written, until one is in the way."""
-        for count, participant in enumerate(self.participants, 1):  # line 3
-            go_on(self.membership, count)
+        for index in range(self.joined):  # line 3
+            participant = self.participants[index]
+            go_on(self.membership, index + 1)
             if not participant.lock(state):  # line 4
                 self.busy = participant.busy
                 break
@@ -482,17 +498,16 @@ class Commit(Staged):
         if self.changed:
             self._join_objects()
         if not self.count:
-            if self.joined < len(self.participants):
-                del self.participants[self.joined :]
+            self._leave_out()
             return self._usual_size(log_size(self.joined))
         if self.count > SLOTS_IN_ORDER:
             self.writes[: self.count] = sorted(self.writes[: self.count], key=slot_of)
         parts = begin = most = inside = 0
         log_node = self._log_node()
         while begin < self.count:
-            end = self._end_of_part(begin)
             write = self.writes[begin]
             node = _node_of(write.slot)
+            end = self._end_of_part(begin, node)
             if node == log_node:
                 inside = end - begin
             else:
@@ -504,8 +519,7 @@ class Commit(Staged):
             self._add(part)
             parts += 1
             begin = end
-        if self.joined < len(self.participants):
-            del self.participants[self.joined :]
+        self._leave_out()
         size = log_size(self.joined)
         offset = size + ALIGNED & ~ALIGNED
         if inside:
@@ -530,6 +544,11 @@ class Commit(Staged):
         else:
             self.participants.append(participant)
         self.joined += 1
+
+    def _leave_out(self) -> None:
+        """Drop the participants of an earlier transaction that are behind those of this one."""
+        while len(self.participants) > self.joined:
+            self.participants.pop()
 
     def _join_objects(self) -> None:
         """Make participants of the objects that are written, in the order of addresses."""
@@ -558,11 +577,9 @@ class Commit(Staged):
             objects = sorted(self.participants[first : self.joined], key=address_of)
             self.participants[first : self.joined] = objects
 
-    def _end_of_part(self, begin: int) -> int:
-        """Where the writes end that are on one memory node with that one; slots in the order of
-        addresses are in that of memory nodes."""
-        write = self.writes[begin]
-        node = _node_of(write.slot)
+    def _end_of_part(self, begin: int, node: int) -> int:
+        """Where the writes end that are on this memory node, as the one at `begin` is; slots in the
+        order of addresses are in that of memory nodes."""
         end = begin + 1
         while end < self.count:
             write = self.writes[end]
