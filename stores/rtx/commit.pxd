@@ -38,6 +38,7 @@ cdef class Commit(Staged):
     cdef readonly list writes
     cdef readonly Py_ssize_t count
     cdef readonly Py_ssize_t inserts
+    cdef readonly Py_ssize_t written_reads
     cdef readonly list parts
     cdef readonly list objects
     cdef readonly ReadPlace met
@@ -60,9 +61,8 @@ cdef class Commit(Staged):
     cpdef ReadPlace place_of(self, u64 busy)
     cpdef int meet(self, store, bytes key, u64 at) except -1
     cpdef int go_on(self, u64 count) except -1
-    cpdef SlotWrite next_write(self)
-    @cython.locals(place=Py_ssize_t)
-    cpdef int write_slot(self, SlotWrite write) except -1
+    @cython.locals(place=Py_ssize_t, write=SlotWrite)
+    cpdef SlotWrite write_slot(self, u64 slot, bint inserts, bint was_read)
     @cython.locals(last=Py_ssize_t)
     @cython.final
     cdef int _move_to(self, Py_ssize_t place, SlotWrite write) except -1
@@ -105,7 +105,7 @@ cdef class Commit(Staged):
     cpdef bint _lock_all(self, u64 state) except -1
     @cython.locals(
         reads=Reads, read=KeyRead, write=SlotWrite, index=Py_ssize_t, node=StagedNode,
-        other=ObjectRead, held=Py_ssize_t,
+        other=ObjectRead, all_held=bint,
     )
     cpdef bint validate(self) except -1
     @cython.locals(participant=Participant)

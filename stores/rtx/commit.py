@@ -107,6 +107,10 @@ class Commit(Staged):
         self.count = 0
         self.inserts = 0
         """How many of them are of keys that were missing."""
+        self.written_reads = 0
+        """How many of them are of keys that were read before."""
+        self.joined = 0
+        """How many `participants` there are, while `run` puts them there."""
         self.parts: list[Part] = []
         self.objects: list[TXObj] = []
         """To be used again, likewise."""
@@ -125,8 +129,6 @@ class Commit(Staged):
         self.participants: list[Participant] = []
         """Extents, TXObjs in the order of addresses, parts in that of memory nodes; or those of an
         earlier transaction, until `run`."""
-        self.joined = 0
-        """How many of them there are, while `run` puts them there."""
         super().__init__(pool)
 
     def begin(self, link: int) -> None:
@@ -136,9 +138,9 @@ class Commit(Staged):
             self._rests = False
             self.link = link
             return
-        if len(self.participants) > KEPT or self.extents or self.dropped:
+        if self.joined > KEPT or self.extents or self.dropped:
             self.participants = []
-        if len(self.objects) > KEPT:
+        if self.changed > KEPT:
             del self.objects[KEPT:]
         self.met = None
         Staged.begin(self, link)
@@ -147,7 +149,7 @@ class Commit(Staged):
             write.forget()
         if self.count > KEPT:
             del self.writes[KEPT:]
-        self.count = self.inserts = 0
+        self.count = self.inserts = self.written_reads = 0
         self._taken = None
         self._epoch_known = self._same_epoch = False
         if self.crowded:
@@ -185,22 +187,23 @@ class Commit(Staged):
         """As `participant.go_on`."""
         go_on(self.membership, count)
 
-    def next_write(self) -> SlotWrite:
-        """One that is to be staged."""
+    def write_slot(self, slot: int, inserts: bool, was_read: bool) -> SlotWrite:
+        """The change of a slot, in its place among the others, for the caller to stage. `inserts`:
+        it is of a key that was missing; `was_read`: of one that the transaction has read."""
         if self.count == len(self.writes):
             self.writes.append(SlotWrite())
-        return self.writes[self.count]
-
-    def write_slot(self, write: SlotWrite) -> None:
-        """Stage what becomes of a slot: `write`, which `next_write` gave."""
-        if self.count < SLOTS_IN_ORDER:
-            place = self._place_in_order(write.slot)
+        write = self.writes[self.count]
+        write.slot = slot
+        if self.count and self.count < SLOTS_IN_ORDER:
+            place = self._place_in_order(slot)
             if place < self.count:
                 self._move_to(place, write)
         self.count += 1
-        self.inserts += write.inserts
+        self.inserts += inserts
+        self.written_reads += was_read
         if self._taken is not None:
-            self._taken.add(write.slot)
+            self._taken.add(slot)
+        return write
 
     def _move_to(self, place: int, write: SlotWrite) -> None:
         """Have the write that is to be staged be in this place, before others."""
@@ -215,12 +218,11 @@ class Commit(Staged):
             self.writes[place] = write
 
     def _place_in_order(self, slot: int) -> int:
-        """Where a write of this slot belongs among those that are staged."""
+        """Where a write of this slot belongs among those that are staged; there are some."""
         first, end = 0, self.count
-        if end:
-            last = self.writes[end - 1]
-            if last.slot < slot:
-                return end
+        last = self.writes[end - 1]
+        if last.slot < slot:
+            return end
         while first < end:
             middle = (first + end) >> 1
             other = self.writes[middle]
@@ -435,11 +437,8 @@ class Commit(Staged):
         if reads is None:
             return True
         if reads.count:
-            held = 0
-            for index in range(self.count):
-                write = self.writes[index]
-                held += write.read is not None
-            if held == reads.count and not reads.objects_count and reads.missing is None:
+            all_held = self.written_reads == reads.count
+            if all_held and not reads.objects_count and reads.missing is None:
                 return True  # it holds the slots of all keys
             for index in range(reads.count):
                 read = reads.keys[index]
