@@ -89,7 +89,13 @@ def _in_journal(pool: Pool, slot: int, dying: bool) -> set[str]:
         if link_address & REPLICATED:  # its store knows the crash point: `left_by`
             if pool.heap.plausible(reference) and len(set(_used_bits(pool, reference))) == 2:
                 found.add("used-in-part")
-            if dying and pool.heap.plausible(reference) and not pool.heap.used(reference):
+            # A pair that stands for others is a log, which is never in use (stores/rtx/log.py).
+            if (
+                dying
+                and pool.heap.plausible(reference)
+                and not pool.heap.used(reference)
+                and not pool.contents.listed(reference, link_address)
+            ):
                 found.add("settled")
             continue
         link = pool.endpoint.load(link_address) if link_address else 0

@@ -156,7 +156,9 @@ class Allocator:
         """A reference to an object of at least `size` bytes, at most SMALL_SIZE, on `node`; 0:
         replenish.
 
-        The caller puts it into the client journal, and then takes it (`Heap.take_all`).
+        The caller puts it into the client journal, and then takes it (`Heap.take_all`). If nothing
+        is to name it when the operation has ended, it need not be taken, nor freed: the owner finds
+        it free at its next look for memory, and other clients wait for the operation (reclaim.py).
         """
         size_class = self.heap.size_class(size)
         slabs = self.slabs

@@ -29,6 +29,7 @@ cdef int NO_MEMORY
 cdef u64 PART
 cdef u64 REFERENCE_MASK
 cdef u64 SLOT
+cdef Py_ssize_t SHIFTED
 cdef Py_ssize_t SLOTS_IN_ORDER
 
 cdef class Commit(Staged):
@@ -37,6 +38,7 @@ cdef class Commit(Staged):
     cdef readonly list writes
     cdef readonly Py_ssize_t count
     cdef readonly Py_ssize_t inserts
+    cdef readonly Py_ssize_t written_reads
     cdef readonly list parts
     cdef readonly list objects
     cdef readonly ReadPlace met
@@ -59,12 +61,15 @@ cdef class Commit(Staged):
     cpdef ReadPlace place_of(self, u64 busy)
     cpdef int meet(self, store, bytes key, u64 at) except -1
     cpdef int go_on(self, u64 count) except -1
-    cpdef SlotWrite next_write(self)
-    @cython.locals(place=Py_ssize_t)
-    cpdef int write_slot(self, SlotWrite write) except -1
+    @cython.locals(place=Py_ssize_t, write=SlotWrite)
+    cpdef SlotWrite write_slot(self, u64 slot, bint inserts, bint was_read)
+    @cython.locals(last=Py_ssize_t)
+    @cython.final
+    cdef int _move_to(self, Py_ssize_t place, SlotWrite write) except -1
     @cython.locals(
         first=Py_ssize_t, end=Py_ssize_t, middle=Py_ssize_t, last=SlotWrite, other=SlotWrite
     )
+    @cython.final
     cdef Py_ssize_t _place_in_order(self, u64 slot) except -1
     @cython.locals(write=SlotWrite)
     cpdef set taken(self)
@@ -78,23 +83,29 @@ cdef class Commit(Staged):
     @cython.locals(reads=Reads, write=SlotWrite, node=StagedNode)
     cpdef bint is_single(self) except -1
     @cython.locals(index=Py_ssize_t, node=StagedNode)
+    @cython.final
     cdef StagedNode _first_changed(self)
     @cython.locals(reads=Reads, read=KeyRead)
+    @cython.final
     cdef bint _has_read_only(self, SlotWrite write) except -1
     @cython.locals(outcome=int, write=SlotWrite, node=StagedNode)
     cpdef int run_alone(self) except -1
     @cython.locals(reads=Reads, index=Py_ssize_t, node=StagedNode, read=ObjectRead)
+    @cython.final
     cdef bint _is_as_read(self) except -1
+    @cython.final
     cdef int _lock_and_validate(self, Log log, u64 state) except -1
     @cython.locals(coherent=Allocator, in_journal=bint, reference=u64)
+    @cython.final
     cdef Log _open(self, u64 state, u64 size)
-    @cython.locals(allocator=Allocator, count=u64, participant=Participant)
+    @cython.locals(allocator=Allocator, index=Py_ssize_t, participant=Participant)
+    @cython.final
     cdef bint _prepare(self, Log log) except -1
-    @cython.locals(count=u64, participant=Participant)
+    @cython.locals(index=Py_ssize_t, participant=Participant)
     cpdef bint _lock_all(self, u64 state) except -1
     @cython.locals(
         reads=Reads, read=KeyRead, write=SlotWrite, index=Py_ssize_t, node=StagedNode,
-        other=ObjectRead, held=Py_ssize_t,
+        other=ObjectRead, all_held=bint,
     )
     cpdef bint validate(self) except -1
     @cython.locals(participant=Participant)
@@ -108,19 +119,27 @@ cdef class Commit(Staged):
     )
     cpdef u64 _join(self) except 0
     @cython.locals(leaf=u64, reference=u64, link_address=u64)
+    @cython.final
     cdef int _join_extents(self) except -1
+    @cython.final
+    cdef int _leave_out(self) except -1
+    @cython.final
     cdef int _add(self, Participant participant) except -1
     @cython.locals(
         used=Py_ssize_t, first=Py_ssize_t, index=Py_ssize_t, place=Py_ssize_t, node=StagedNode,
         made=TXObj, other=Participant, objects=list,
     )
+    @cython.final
     cdef int _join_objects(self) except -1
-    @cython.locals(node=u64, end=Py_ssize_t, write=SlotWrite)
-    cdef Py_ssize_t _end_of_part(self, Py_ssize_t begin) except -1
+    @cython.locals(end=Py_ssize_t, write=SlotWrite)
+    @cython.final
+    cdef Py_ssize_t _end_of_part(self, Py_ssize_t begin, u64 node) except -1
     @cython.locals(best=u64, each=u64, index=Py_ssize_t, write=SlotWrite, node=StagedNode)
+    @cython.final
     cdef u64 _usual_size(self, u64 size) except 0
     cpdef Part new_part(self)
     @cython.locals(first=u64, index=Py_ssize_t, write=SlotWrite, node=StagedNode)
+    @cython.final
     cdef u64 _log_node(self) except? 255
     @cython.locals(size=u64, participant=Participant)
     cpdef replenish(self, u64 sparing=*, bint update=*)

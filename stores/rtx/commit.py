@@ -90,6 +90,8 @@ IN_ORDER: Final = 16
 """So many objects are put in order as they come; more are sorted at the end."""
 SLOTS_IN_ORDER: Final = 256
 """Likewise of writes of slots."""
+SHIFTED: Final = 8
+"""So many writes are moved by one to let another one in between them; more are moved at once."""
 
 
 class Commit(Staged):
@@ -105,6 +107,10 @@ class Commit(Staged):
         self.count = 0
         self.inserts = 0
         """How many of them are of keys that were missing."""
+        self.written_reads = 0
+        """How many of them are of keys that were read before."""
+        self.joined = 0
+        """How many `participants` there are, while `run` puts them there."""
         self.parts: list[Part] = []
         self.objects: list[TXObj] = []
         """To be used again, likewise."""
@@ -123,8 +129,6 @@ class Commit(Staged):
         self.participants: list[Participant] = []
         """Extents, TXObjs in the order of addresses, parts in that of memory nodes; or those of an
         earlier transaction, until `run`."""
-        self.joined = 0
-        """How many of them there are, while `run` puts them there."""
         super().__init__(pool)
 
     def begin(self, link: int) -> None:
@@ -134,9 +138,9 @@ class Commit(Staged):
             self._rests = False
             self.link = link
             return
-        if len(self.participants) > KEPT or self.extents or self.dropped:
+        if self.joined > KEPT or self.extents or self.dropped:
             self.participants = []
-        if len(self.objects) > KEPT:
+        if self.changed > KEPT:
             del self.objects[KEPT:]
         self.met = None
         Staged.begin(self, link)
@@ -145,7 +149,7 @@ class Commit(Staged):
             write.forget()
         if self.count > KEPT:
             del self.writes[KEPT:]
-        self.count = self.inserts = 0
+        self.count = self.inserts = self.written_reads = 0
         self._taken = None
         self._epoch_known = self._same_epoch = False
         if self.crowded:
@@ -183,31 +187,42 @@ class Commit(Staged):
         """As `participant.go_on`."""
         go_on(self.membership, count)
 
-    def next_write(self) -> SlotWrite:
-        """One that is to be staged."""
+    def write_slot(self, slot: int, inserts: bool, was_read: bool) -> SlotWrite:
+        """The change of a slot, in its place among the others, for the caller to stage. `inserts`:
+        it is of a key that was missing; `was_read`: of one that the transaction has read."""
         if self.count == len(self.writes):
             self.writes.append(SlotWrite())
-        return self.writes[self.count]
-
-    def write_slot(self, write: SlotWrite) -> None:
-        """Stage what becomes of a slot: `write`, which `next_write` gave."""
-        if self.count < SLOTS_IN_ORDER:
-            place = self._place_in_order(write.slot)
+        write = self.writes[self.count]
+        write.slot = slot
+        if self.count and self.count < SLOTS_IN_ORDER:
+            place = self._place_in_order(slot)
             if place < self.count:
-                del self.writes[self.count]
-                self.writes.insert(place, write)
+                self._move_to(place, write)
         self.count += 1
-        self.inserts += write.inserts
+        self.inserts += inserts
+        self.written_reads += was_read
         if self._taken is not None:
-            self._taken.add(write.slot)
+            self._taken.add(slot)
+        return write
+
+    def _move_to(self, place: int, write: SlotWrite) -> None:
+        """Have the write that is to be staged be in this place, before others."""
+        last = self.count
+        if last - place > SHIFTED:
+            del self.writes[last]
+            self.writes.insert(place, write)
+        else:
+            while last > place:
+                self.writes[last] = self.writes[last - 1]
+                last -= 1
+            self.writes[place] = write
 
     def _place_in_order(self, slot: int) -> int:
-        """Where a write of this slot belongs among those that are staged."""
+        """Where a write of this slot belongs among those that are staged; there are some."""
         first, end = 0, self.count
-        if end:
-            last = self.writes[end - 1]
-            if last.slot < slot:
-                return end
+        last = self.writes[end - 1]
+        if last.slot < slot:
+            return end
         while first < end:
             middle = (first + end) >> 1
             other = self.writes[middle]
@@ -391,13 +406,15 @@ class Commit(Staged):
         allocator = self.allocator
         if not allocator.is_coherent:
             allocator.begin_batch()  # else `_open` has done it
-        for count, participant in enumerate(self.participants, 1):
-            go_on(self.membership, count)
+        for index in range(self.joined):
+            participant = self.participants[index]
+            go_on(self.membership, index + 1)
             if not participant.reserve(log, allocator):
                 return False
         log.write_down(self.changed + self.count + self.effort)
-        for count, participant in enumerate(self.participants, 1):
-            go_on(self.membership, count)
+        for index in range(self.joined):
+            participant = self.participants[index]
+            go_on(self.membership, index + 1)
             if not participant.prepare(log, allocator):
                 log.give_up()
                 return False
@@ -405,8 +422,9 @@ class Commit(Staged):
 
     def _lock_all(self, state: int) -> bool:
         """Lines 3-7: lock all that is written, until one is in the way."""
-        for count, participant in enumerate(self.participants, 1):  # line 3
-            go_on(self.membership, count)
+        for index in range(self.joined):  # line 3
+            participant = self.participants[index]
+            go_on(self.membership, index + 1)
             if not participant.lock(state):  # line 4
                 self.busy = participant.busy
                 break
@@ -419,11 +437,8 @@ class Commit(Staged):
         if reads is None:
             return True
         if reads.count:
-            held = 0
-            for index in range(self.count):
-                write = self.writes[index]
-                held += write.read is not None
-            if held == reads.count and not reads.objects_count and reads.missing is None:
+            all_held = self.written_reads == reads.count
+            if all_held and not reads.objects_count and reads.missing is None:
                 return True  # it holds the slots of all keys
             for index in range(reads.count):
                 read = reads.keys[index]
@@ -482,17 +497,16 @@ class Commit(Staged):
         if self.changed:
             self._join_objects()
         if not self.count:
-            if self.joined < len(self.participants):
-                del self.participants[self.joined :]
+            self._leave_out()
             return self._usual_size(log_size(self.joined))
         if self.count > SLOTS_IN_ORDER:
             self.writes[: self.count] = sorted(self.writes[: self.count], key=slot_of)
         parts = begin = most = inside = 0
         log_node = self._log_node()
         while begin < self.count:
-            end = self._end_of_part(begin)
             write = self.writes[begin]
             node = _node_of(write.slot)
+            end = self._end_of_part(begin, node)
             if node == log_node:
                 inside = end - begin
             else:
@@ -504,8 +518,7 @@ class Commit(Staged):
             self._add(part)
             parts += 1
             begin = end
-        if self.joined < len(self.participants):
-            del self.participants[self.joined :]
+        self._leave_out()
         size = log_size(self.joined)
         offset = size + ALIGNED & ~ALIGNED
         if inside:
@@ -530,6 +543,11 @@ class Commit(Staged):
         else:
             self.participants.append(participant)
         self.joined += 1
+
+    def _leave_out(self) -> None:
+        """Drop the participants of an earlier transaction that are behind those of this one."""
+        while len(self.participants) > self.joined:
+            self.participants.pop()
 
     def _join_objects(self) -> None:
         """Make participants of the objects that are written, in the order of addresses."""
@@ -558,11 +576,9 @@ class Commit(Staged):
             objects = sorted(self.participants[first : self.joined], key=address_of)
             self.participants[first : self.joined] = objects
 
-    def _end_of_part(self, begin: int) -> int:
-        """Where the writes end that are on one memory node with that one; slots in the order of
-        addresses are in that of memory nodes."""
-        write = self.writes[begin]
-        node = _node_of(write.slot)
+    def _end_of_part(self, begin: int, node: int) -> int:
+        """Where the writes end that are on this memory node, as the one at `begin` is; slots in the
+        order of addresses are in that of memory nodes."""
         end = begin + 1
         while end < self.count:
             write = self.writes[end]

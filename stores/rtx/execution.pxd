@@ -6,7 +6,7 @@ cimport limpet.stores.rtx.reads as read_sets
 from limpet.shm.clients.client cimport Client
 from limpet.stores.base cimport Store, as_bytes
 from limpet.stores.rtx.participant cimport go_on
-from limpet.stores.rtx.pending cimport PendingWrites
+from limpet.stores.rtx.pending cimport PendingWrite, PendingWrites
 from limpet.stores.rtx.reads cimport ReadPlace, Staging, TxKeys
 from limpet.stores.rtx.uses cimport RangeReading, Reading, Used
 
@@ -39,23 +39,25 @@ cdef class Transaction:
 
     @cython.locals(used=Used)
     cdef Used _use(self, store)
-    @cython.locals(found=Used, last=Used, used=Used, keys=TxKeys)
+    @cython.locals(found=Used, last=Used, used=Used, keys=TxKeys, opened=Store)
     cdef Used _first_use(self, store)
-    @cython.locals(used=Used, place=Py_ssize_t, reading=Reading)
+    @cython.locals(used=Used, place=Py_ssize_t, reading=Reading, write=PendingWrite)
     cdef object _get(self, store, bytes key)
     cpdef object _read(self, Reading reading)
     cdef dict _present_cut(self)
     cdef object _recall(self, recalled)
     @cython.locals(
         commit=committing.Commit, outcome=int, used=Used, owner=Used, first=Used, only_deletes=bint,
-        written=PendingWrites, place=Py_ssize_t,
+        written=PendingWrites, place=Py_ssize_t, write=PendingWrite,
     )
     cpdef bint commit(self) except -1
     @cython.locals(used=Used)
     cdef Used _first_written(self)
     @cython.locals(used=Used, outcome=int, client=Client)
     cdef int _commit_once(self, committing.Commit commit, Used first) except -1
-    @cython.locals(place=Py_ssize_t, key=bytes, staging=Staging, written=PendingWrites)
+    @cython.locals(
+        place=Py_ssize_t, staging=Staging, written=PendingWrites, write=PendingWrite
+    )
     cdef int _stage(self, Used used, committing.Commit commit) except -1
     @cython.locals(used=Used, following=Used)
     cpdef int end(self) except -1

@@ -160,7 +160,8 @@ class Transaction:
                 found.update(pairs)
         written = used.written
         for place in range(written.count):
-            key, value = written.keys[place], written.values[place]
+            write = written.writes[place]
+            key, value = write.key, write.value
             if first <= key and (last is None or key < last):
                 found.pop(key, None)
                 if value is not None:
@@ -280,7 +281,8 @@ class Transaction:
                 f"rtx-sherman and rtx-race do: pool.store(kind, name=name) opens them{more}"
             )
         keys = known
-        if keys.store.pool is not self._pool:
+        opened = keys.store
+        if opened.pool is not self._pool:
             raise ParameterError(
                 f"{store!r} was opened by another pool handle than the transaction's"
             )
@@ -322,7 +324,8 @@ class Transaction:
         if used.written.count:
             place = used.written.place_of(key)
             if place >= 0:
-                return used.written.values[place]  # line 1
+                write = used.written.writes[place]
+                return write.value  # line 1
         # lines 2-5
         if used.ordered:
             reading = used.next_reading()
@@ -413,7 +416,7 @@ class Transaction:
             self._doomed = commit.place_of(commit.busy) or self._reads.changed
             if self._doomed is None:
                 # Another client has aborted it, as its lease was over.
-                self._doomed = ReadPlace(first.store, first.written.keys[0], 0)
+                self._doomed = ReadPlace(first.store, first.written.writes[0].key, 0)
         commit.rest()
         owner.commit = commit
         if outcome == AGAIN:
@@ -423,8 +426,9 @@ class Transaction:
             if used.deletes:
                 written = used.written
                 for place in range(written.count):
-                    if written.values[place] is None:
-                        used.keys.tidy(written.keys[place])
+                    write = written.writes[place]
+                    if write.value is None:
+                        used.keys.tidy(write.key)
             used = used.following
         return True
 
@@ -467,9 +471,9 @@ class Transaction:
         if used.ordered and written.count > 1:
             written.sort()
         for place in range(written.count):
-            key = written.keys[place]
-            if staging.stage(key, written.values[place]) == AGAIN:
-                commit.meet(used.store, key, used.keys.busy_at())
+            write = written.writes[place]
+            if staging.stage(write.key, write.value) == AGAIN:
+                commit.meet(used.store, write.key, used.keys.busy_at())
                 return AGAIN
             go_on(commit.membership, place + 1)
         return FULL if commit.crowded else DONE

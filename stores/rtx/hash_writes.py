@@ -65,6 +65,5 @@ class WriteSet(Staging):
         hashed: int,
     ) -> None:
         """Stage the change of a slot that has this word."""
-        write = self.commit.next_write()
+        write = self.commit.write_slot(slot, inserts, read is not None)
         write.stage(self.keys, slot, key, value, word, read, inserts, hashed)
-        self.commit.write_slot(write)

@@ -10,8 +10,21 @@ address (parts.py). With one buffer that word would come again, and the late CAS
 lets go of one hold would end the next hold of the same slot; 8 bits of the word are free for a
 sequence, which is not enough (R6). So logs take turns, in memory that the client has ready
 (alloc/slabs.py): the grace period is the sequence. Nothing is claimed from other clients for that,
-nor given back to them: it takes two atomics on a used bit of the client's own block. The part of
-the log's own memory node is in the log, so most transactions take one object for both.
+nor given back to them. The part of the log's own memory node is in the log, so most transactions
+take one object for both.
+
+The memory of a log, and of a part, has no used bit set, unless it came late (below). A used bit
+keeps memory from being given out while something links it; a log is over when the operation of its
+owner is, and until then its memory is given out to no client:
+
+    by its owner    it was taken from `ready` (alloc/slabs.py). The owner finds it free, and its bit
+                    clear, when it next looks for memory, after the operation. A period is closed
+                    then, and all that met the log in a lock were pinned in it, or before.
+    by others       a block leaves a living owner when the operations have ended that began before
+                    the owner could know (alloc/reclaim.py), and a dead one after recovery, which
+                    settles the log first. If its bits are clear then, a period of its own follows.
+
+So a late client that frees a log once more, as it may any object, changes nothing.
 
     0     owner    lock state of the transaction: LOCKED, LOGGED, slot and time
     8     state    bits 0-1 state; bit 2 COMMITTED; bits 3-63 how often it was taken over
@@ -52,7 +65,7 @@ The log names new objects before they are in use, so the client journal needs on
     2   it writes the log: header, entries, and the part of the log's node, from its own image of
         the first WORDS words, so most logs take one copy
     3   the client journal names the log as a log (`write_down`)
-    4   it sets the used bits, many at once, and writes the new data (`use`)
+    4   it sets the used bits of the new data, many at once, and writes it (`use`)
     5   the log can be found (`publish`)
 
 A kill before 3 leaves nothing: the memory was free, and is. After 3 it leaves the log in the client
@@ -229,7 +242,6 @@ class Log(EntryLog):
         else:
             self.client.log(self.reference, self.link)
             # CRASH(written): the log names memory that is not in use yet; recovery frees that.
-            self.use(self.reference)
         self.is_there = True
 
     def use(self, reference: int) -> None:
@@ -284,7 +296,8 @@ class Log(EntryLog):
 
     def close(self) -> None:
         """Free the log, with all that is left: all is carried out."""
-        self.free(self.reference)
+        if self.in_journal:
+            self.free(self.reference)
         self.free_left()
         # A client that is killed here leaves the log in the client journal, and all is freed again.
         self.client.drop(0)

@@ -23,9 +23,9 @@ Held slot
     bit 0       0
 
 The part is written whole before its first slot is held; the words after of large pairs are written
-last, as these come late (log.py). It is freed with the log, when none is held any more. So whoever
-meets a held slot, and was pinned before, may read both, and no word of a held slot comes again
-meanwhile: CASes that expect it succeed once.
+last, as these come late (log.py). It is over with the log, when none is held any more, and like it
+has no used bit, unless it came late. So a client that meets a held slot, and was pinned before, may
+read both, and no word of a held slot comes again meanwhile: CASes that expect it succeed once.
 
 The meaning of a held slot: while the log is INIT, no client can say: the transaction may have
 validated already, and what it has read be changed since. Once it is DOING or DONE, the word after,
@@ -219,8 +219,6 @@ class Part(Participant):
             if not self.new or not self._name(log, allocator, WORDS):
                 return False
             log.named_late()
-        elif self.old:
-            log.use(self.reference)
         for index in range(self.begin, self.end):
             write = self.writes[index]
             go_on(self.membership, index - self.begin + 1)
@@ -338,7 +336,7 @@ class Part(Participant):
             word = write.old if committed else write.new
             if not is_vacant(word):
                 log.free(word & REFERENCE_MASK)
-        if self.old:
+        if self.old and self.size > LATE_SIZE:
             log.free(self.reference)
 
     def named(self) -> list[tuple[int, int]]:

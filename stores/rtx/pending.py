@@ -1,7 +1,7 @@
 """The writes of a transaction to one store, by key, until its commit stages them (execution.py).
 
-Few keys are compared one by one, and more are found by a dict: most transactions write a few. Keys
-and values are in lists that the next transaction uses again. Private to one client.
+Few keys are compared one by one, and more are found by a dict: most transactions write a few. What
+holds a write is used again by the next transaction. Private to one client.
 """
 
 from __future__ import annotations
@@ -15,24 +15,32 @@ FEW: Final = 8
 NOT_WRITTEN: Final = -1
 
 
+class PendingWrite:
+    """A key, and the value that is written for it; None: it is deleted."""
+
+    def __init__(self) -> None:
+        self.key = b""
+        self.value: bytes | None = None
+
+
 class PendingWrites:
-    """The writes of a transaction to a store: a value for each key, or None to delete it."""
+    """The writes of a transaction to a store."""
 
     def __init__(self) -> None:
         self.count = 0
-        self.keys: list[bytes] = []
-        self.values: list[bytes | None] = []
-        """Of `count` keys; what is behind them is to be used again."""
+        self.writes: list[PendingWrite] = []
+        """The writes; those after the first `count` are of earlier transactions, to be used
+        again."""
         self.places: dict[bytes, int] | None = None
-        """Where keys are in these lists, if they are more than a few."""
+        """Where keys are in the list, if they are more than a few."""
 
     def place_of(self, key: bytes) -> int:
-        """Where a key is in the lists, or NOT_WRITTEN."""
+        """Where the write of a key is in the list, or NOT_WRITTEN."""
         if self.places is not None:
             return self.places.get(key, NOT_WRITTEN)
         for place in range(self.count):
-            other = self.keys[place]
-            if other is key or other == key:
+            other = self.writes[place]
+            if other.key is key or other.key == key:
                 return place
         return NOT_WRITTEN
 
@@ -40,61 +48,74 @@ class PendingWrites:
         """Have this be what is written for a key."""
         place = self.place_of(key) if self.count else NOT_WRITTEN
         if place >= 0:
-            self.values[place] = value
-        elif self.count < len(self.keys) and self.count < len(self.values):
-            self.keys[self.count] = key
-            self.values[self.count] = value
-            self._added(key)
+            write = self.writes[place]
+            write.value = value
         else:
-            # a signal handler may have raised between these two, in an earlier transaction
-            del self.keys[self.count :]
-            del self.values[self.count :]
-            self.keys.append(key)
-            self.values.append(value)
-            self._added(key)
+            if self.count == len(self.writes):
+                self.writes.append(PendingWrite())
+            write = self.writes[self.count]
+            write.key = key
+            write.value = value
+            self.count += 1
+            if self.places is not None:
+                self.places[key] = self.count - 1
+            elif self.count > FEW:
+                self._find_places()
 
-    def _added(self, key: bytes) -> None:
-        if self.places is not None:
-            self.places[key] = self.count
-        self.count += 1
-        if self.count > FEW and self.places is None:
-            self.places = {}
-            for place in range(self.count):
-                self.places[self.keys[place]] = place
+    def _find_places(self) -> None:
+        self.places = {}
+        for place in range(self.count):
+            write = self.writes[place]
+            self.places[write.key] = place
 
     def sort(self) -> None:
         """Put them in the order of keys, when all are written."""
         if self.count > FEW:
-            pairs = sorted(zip(self.keys[: self.count], self.values[: self.count], strict=True))
-            for place, (key, value) in enumerate(pairs):
-                self.keys[place] = key
-                self.values[place] = value
-            self.places = {key: place for place, (key, _) in enumerate(pairs)}
+            self.writes[: self.count] = sorted(self.writes[: self.count], key=key_of)
+            self._find_places()
         else:
             for last in range(1, self.count):
-                place = last
-                while place and self.keys[place] < self.keys[place - 1]:
-                    key, value = self.keys[place], self.values[place]
-                    self.keys[place] = self.keys[place - 1]
-                    self.values[place] = self.values[place - 1]
-                    self.keys[place - 1] = key
-                    self.values[place - 1] = value
-                    place -= 1
+                self._sort_in(last)
+
+    def _sort_in(self, last: int) -> None:
+        """Put the write at `last` among those before it, which are in order.
+
+        Keys and values move, and not what holds them: a signal handler that raises here, in the
+        pure build, must not leave a write in two places of the next transaction's list.
+        """
+        write = self.writes[last]
+        key, value = write.key, write.value
+        while last:
+            other = self.writes[last - 1]
+            if other.key <= key:
+                break
+            write.key = other.key
+            write.value = other.value
+            write = other
+            last -= 1
+        write.key = key
+        write.value = value
 
     def puts(self) -> int:
         """How many keys are written, and not deleted."""
         count = 0
         for place in range(self.count):
-            count += self.values[place] is not None
+            write = self.writes[place]
+            count += write.value is not None
         return count
 
     def clear(self) -> None:
         """Forget all."""
         for place in range(self.count):
-            self.keys[place] = b""
-            self.values[place] = None
+            write = self.writes[place]
+            write.key = b""
+            write.value = None
         if self.count > KEPT:
-            del self.keys[KEPT:]
-            del self.values[KEPT:]
+            del self.writes[KEPT:]
         self.places = None
         self.count = 0
+
+
+def key_of(write: PendingWrite) -> bytes:
+    """The key, by which writes are sorted."""
+    return write.key

@@ -79,15 +79,14 @@ class ObjectRead:
 class KeyRead:
     """A key's value, or None, and the witness of its look-up; `keys`: of which store."""
 
-    def describe(self, keys: TxKeys, key: bytes, value: bytes | None) -> None:
-        """Be the reading of that key."""
-        self.keys = keys
-        self.key = key
-        self.value = value
+    def __init__(self) -> None:
+        self.keys: Any = None
+        self.key = b""
+        self.value: bytes | None = None
         self.held = False
         """Whether the transaction that commits holds the slot of the key."""
         self.hash = 0
-        """Of the key, as `attest` found it."""
+        """Of the key. From here on, all is as `attest` found it."""
         self.entry = 0
         self.pointer = 0
         """Of the directory: the address of the entry's pointer, and that."""
@@ -99,6 +98,13 @@ class KeyRead:
         self.words: bytes | None = None
         """Of a key that is not: the addresses of both combined buckets, and all words there; None:
         there was no subtable."""
+
+    def describe(self, keys: TxKeys, key: bytes, value: bytes | None) -> None:
+        """Be the reading of that key, to be attested."""
+        self.keys = keys
+        self.key = key
+        self.value = value
+        self.held = False
 
     def forget(self) -> None:
         """Keep none of the key, the value and the words, as their transaction is over."""

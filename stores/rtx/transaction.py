@@ -44,7 +44,7 @@ def run(pool: Any, work: Callable[[Transaction], Result], attempts: int = ATTEMP
         transaction = Transaction(pool, recalled)
         try:
             result = work(transaction)
-            if isinstance(result, UNSTARTED):
+            if result is not None and type(result) in UNSTARTED:
                 _refuse_unstarted(pool, result)
             transaction.returned = True
             if transaction.commit():

@@ -10,6 +10,7 @@ cdef u64 DOING
 cdef u64 STATE_MASK
 
 @cython.locals(
-    state=u64, word=u64, commits=bint, participants=list, participant=Participant, done=Py_ssize_t
+    state=u64, word=u64, commits=bint, participants=list, participant=Participant, done=Py_ssize_t,
+    count=Py_ssize_t,
 )
 cpdef bint carry_out(Log log) except -1

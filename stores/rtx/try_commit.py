@@ -43,24 +43,21 @@ def carry_out(log: Log) -> bool:
     word = DOING if log.decided else log.state()
     commits = word & STATE_MASK == DOING or word & COMMITTED != 0
     participants = participants_of(log)
-    done = 0 if word & STATE_MASK == DOING else len(participants)
-    while done < len(participants):  # line 4
+    count = len(participants)
+    # `count` steps of lines 4-5, and then as many of lines 6-7
+    done = 0 if word & STATE_MASK == DOING else count
+    while done < 2 * count:
         try:
-            while done < len(participants):
+            while done < count:  # line 4
                 participant = participants[done]
                 participant.publish()  # line 5
                 done += 1
-        except NodeFailed:
-            done += 1  # it is lost with its memory node
-    done = 0
-    while done < len(participants):  # line 6
-        try:
-            while done < len(participants):
-                participant = participants[done]
+            while done < 2 * count:  # line 6
+                participant = participants[done - count]
                 participant.release(state, commits)  # line 7
                 done += 1
         except NodeFailed:
-            done += 1
+            done += 1  # it is lost with its memory node
     # ORDER: after the locks: else one that is held would have a log that asks for nothing.
     log.finish(commits)  # line 8
     return commits

@@ -30,7 +30,10 @@ cdef double MERGED_SHARE
 cdef int MISSING
 cdef int NODE_SHIFT
 cdef int NO_MEMORY
+cdef int NO_PLACE
 cdef u64 OBJECT_SIZE
+cdef u64 PLACE_MASK
+cdef int PLACE_SHIFT
 cdef u64 POINTER
 cdef int ROUNDS_MAX
 cdef int SHRINKS_MAX
@@ -126,12 +129,14 @@ cdef class WriteSet(Staging):
     cpdef int _merge(self, Leaf leaf, bytes key) except -1
     @cython.locals(root=u64)
     cpdef int _vacate_root(self, Page page) except -1
-    @cython.locals(trees=Trees, hashed=u64, routes=Routes, hint=u64, known=u64, leaf=Leaf)
+    @cython.locals(
+        trees=Trees, hashed=u64, routes=Routes, hint=u64, known=u64, leaf=Leaf, place=int
+    )
     cpdef Leaf _leaf(self, bytes key)
     @cython.locals(trees=Trees, root=u64, parents=Routes, known=u64, leaf=Leaf)
     cpdef Leaf _inner(self, bytes key, u64 level)
     @cython.locals(root=u64, rounds=int, aside=int, descended=bint, leaf=Leaf, page=Page)
-    cpdef Leaf _walk(self, bytes key, u64 level, u64 at)
+    cpdef Leaf _walk(self, bytes key, u64 level, u64 at, int place)
     @cython.locals(page=Page, leaf=Leaf)
     cpdef Leaf _read(self, u64 at)
     @cython.locals(leaf=Leaf)

@@ -42,7 +42,7 @@ from limpet.shm.errors import NodeFailed, StoreCorrupt, StoreFull
 from limpet.stores.inline import Attempt
 from limpet.stores.rtx.layout import EXTENT_PAIR, LOCKED, OBJECT_SIZE, POINTER
 from limpet.stores.rtx.reads import Staging
-from limpet.stores.sherman.layout import EXTENT, SLOTS
+from limpet.stores.sherman.layout import EXTENT, PLACE_MASK, PLACE_SHIFT, SLOTS
 from limpet.stores.sherman.page import Page
 from limpet.stores.sherman.routes import Routes
 from limpet.stores.sherman.trees import Leaf, Trees, leaf_of
@@ -72,6 +72,7 @@ MERGED_SHARE: Final = 0.75
 """Two nodes with entries are merged only if they fill at most this share of the new one."""
 SHRINKS_MAX: Final = 32
 """Tries of a merge that meets conflicts; a later merge takes in a leaf that one left."""
+NO_PLACE: Final = -1
 ROUNDS_MAX: Final = 4
 """How often the way to a node may lead back to the root: staged nodes may be out of date."""
 LEAVES_LEAST: Final = 4
@@ -559,7 +560,10 @@ class WriteSet(Staging):
         routes: Routes = trees.routes[self.tree]
         hint = routes.hinted(hashed)
         known = routes.hinted_leaf(hint) if hint else routes.find(key)
-        leaf = self._walk(key, 0, known)
+        place = NO_PLACE
+        if hint:
+            place = hint >> PLACE_SHIFT & PLACE_MASK
+        leaf = self._walk(key, 0, known, place)
         if leaf.at != known and not self.commit.is_written(leaf.at):
             routes.learn(leaf.page.low(), leaf.at)
         return leaf
@@ -569,7 +573,7 @@ class WriteSet(Staging):
         trees = self.trees
         root = trees.roots[self.tree]
         if level != 1 or not trees.parents:
-            return self._walk(key, level, root)
+            return self._walk(key, level, root, NO_PLACE)
         parents: Routes = trees.parents[self.tree]
         known = parents.find(key)
         leaf = self._read(known)
@@ -577,13 +581,13 @@ class WriteSet(Staging):
             return leaf
         if known != root and (leaf.page.level != level or leaf.page.low() != parents.low_at(key)):
             parents.drop(key)
-        leaf = self._walk(key, level, trees.next_hop(leaf, key, level))
+        leaf = self._walk(key, level, trees.next_hop(leaf, key, level), NO_PLACE)
         parents.learn(leaf.page.low(), leaf.at)
         return leaf
 
-    def _walk(self, key: bytes, level: int, at: int) -> Leaf:
+    def _walk(self, key: bytes, level: int, at: int, place: int) -> Leaf:
         """The node of that level in whose range the key is, and the key's place in it, by way of
-        the node at `at`."""
+        the node at `at`; `place`: where in that node the key was last, or NO_PLACE."""
         root = self.trees.roots[self.tree]
         rounds = aside = 0
         descended = at == root
@@ -591,9 +595,13 @@ class WriteSet(Staging):
             leaf = self._read(at)
             page = leaf.page
             if page.level == level:
+                if place != NO_PLACE and page.is_at(place, key):
+                    leaf.index = place
+                    return leaf
                 leaf.index = page.find(key)
                 if page.has_looked_for(key):
                     return leaf
+            place = NO_PLACE
             at = self.trees.next_hop(leaf, key, level)
             if page.level == level and not descended:
                 aside += 1

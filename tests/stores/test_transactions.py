@@ -824,13 +824,43 @@ def add_one(store: Any, key: bytes) -> Callable[[limpet.Transaction], None]:
 
 
 def test_writes_that_a_signal_handler_has_cut_do_no_harm_to_the_next_transaction() -> None:
+    class Cut(Exception):
+        pass
+
+    class Key(bytes):
+        compared = 0
+
+        def __le__(self, other: bytes) -> bool:
+            Key.compared += 1
+            if Key.compared == 4:
+                raise Cut  # as a signal handler may, in the pure build
+            return bytes.__le__(self, other)
+
     writes = PendingWrites()
-    writes.keys.append(b"cut")  # and its value was not
+    if not COMPILED:
+        for number in (3, 1, 2, 0):
+            writes.write(Key(b"%d" % number), b"")
+        with pytest.raises(Cut):
+            writes.sort()
+        writes.clear()
     for number in range(20):
         writes.write(b"%d" % number, b"v%d" % number)
-    assert writes.keys == [b"%d" % number for number in range(20)]
-    assert writes.values == [b"v%d" % number for number in range(20)]
+    assert [write.key for write in writes.writes] == [b"%d" % number for number in range(20)]
+    assert [write.value for write in writes.writes] == [b"v%d" % number for number in range(20)]
     assert [writes.place_of(b"%d" % number) for number in range(20)] == list(range(20))
+
+
+def test_writes_are_sorted_by_key() -> None:
+    for count in (0, 1, 2, 7, 8, 9, 20):
+        writes = PendingWrites()
+        for number in range(count):
+            writes.write(b"%02d" % (number * 7 % 23), b"%d" % number)
+        writes.sort()
+        found = [(write.key, write.value) for write in writes.writes[:count]]
+        assert found == sorted(
+            (b"%02d" % (number * 7 % 23), b"%d" % number) for number in range(count)
+        )
+        assert [writes.place_of(key) for key, _ in found] == list(range(count))
 
 
 def test_threads_may_share_a_pool_handle(pool: limpet.Pool, store: Any) -> None:
