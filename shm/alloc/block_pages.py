@@ -79,17 +79,18 @@ class BlockPages:
     def back(self, node: int, block: int, word: int, size_class: int = LARGE_CLASS) -> bool:
         """Allocate the pages that a block with this word needs before it is claimed for this class;
         False: there is no room for them."""
-        whole = self.is_whole(size_class)
-        size = self.heap.block_size if whole else self.first_part(size_class)
-        begun = bool(word & BEGUN)
         if word >> 60 != FREE or word & BACKED:
             return True
-        if begun and not whole and size <= self.part_size:
+        whole = self.is_whole(size_class)
+        size = self.heap.block_size if whole else self.first_part(size_class)
+        some = word & BEGUN and not whole
+        if some and size <= self.part_size:
             return True
-        if self.unbacked and (whole or not begun):
+        if self.unbacked and not some:
             return False
-        if self.ask(node, block, 0, size):
+        if self.backing(node, self.heap.blocks + block * self.heap.block_size, size):
             return True
+        self.refused = node
         if not self.unbacked:
             self.unbacked = True
             if whole:
@@ -165,17 +166,26 @@ class BlockPages:
         """Allocate the next part of a slab's pages, on all replicas: from the byte `begin` of the
         block on, and at least up to `end`. The byte up to which there are pages now; 0: there is no
         room for them."""
-        size = int(self.heap.block_size)
+        size, groups = self.heap.block_size, self.table.groups
+        stop = int(min(max(end, begin + self.part_size), size))
+        first = self.heap.blocks + begin
+        for there, at in [(node, block), *groups.backups(node, block, replicas)]:
+            # Those on a node that is replaced are asked for again (`Allocator.replaced`).
+            if not groups.failed(there) and not self.backing(
+                there, first + at * size, stop - begin
+            ):
+                self.refused = there
+                return self._back_least(node, block, replicas, begin, end) if end < stop else 0
+        return stop
+
+    def _back_least(self, node: int, block: int, replicas: int, begin: int, end: int) -> int:
+        """`back_part` without room for a part: no more than up to `end`."""
         groups = self.table.groups
-        places = [
-            (there, at)
-            for there, at in [(node, block), *groups.backups(node, block, replicas)]
-            if not groups.failed(there)  # `Allocator.replaced` has it asked again
-        ]
-        for stop in sorted({min(end, size), min(max(end, begin + self.part_size), size)})[::-1]:
-            if all(self.ask(there, at, begin, stop) for there, at in places):
-                return stop
-        return 0
+        places = [(node, block), *groups.backups(node, block, replicas)]
+        granted = all(
+            groups.failed(there) or self.ask(there, at, begin, end) for there, at in places
+        )
+        return int(end) if granted else 0
 
     def back_room(self, node: int, block: int, size_class: int, replicas: int, used: int) -> int:
         """Have pages behind the room in a slab with these used bits. The byte up to which there are

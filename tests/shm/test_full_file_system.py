@@ -14,9 +14,11 @@ from kit.processes import children
 from kit.stores import checked
 
 import limpet
+from limpet.shm.alloc.block_pages import BlockPages
 from limpet.shm.alloc.blocks import BlockTable
 from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.endpoint.words import BACKED, BEGUN, FREE, OWNER_MASK, SLAB, class_of
+from limpet.shm.replicas.replacement import Filling
 
 BLOCK = 128 << 10
 PART = 4096
@@ -103,6 +105,16 @@ def test_given_back_slabs_with_all_pages_serve_what_needs_whole_blocks(
     assert done >= least
     assert disk.touched(pool) == []
     assert checked(store)["leaked"] == 0
+
+
+def test_known_bad_client_that_does_not_ask_again_for_former_slabs_is_seen(
+    pools: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(BlockPages, "_note_begun", lambda self: None)
+    with pytest.raises(AssertionError):
+        test_given_back_slabs_with_all_pages_serve_what_needs_whole_blocks(
+            pools, "race", put_run, 8
+        )
 
 
 def test_large_objects_of_slabs_find_the_block_that_has_their_pages(pools: Any) -> None:
@@ -278,6 +290,16 @@ def test_a_node_is_replaced_where_there_is_room_for_what_it_had(pools: Any) -> N
     for number in range(60):
         assert len(store.get(b"%d" % number)) == (100, 900, 2500, 7000)[number % 4]
     assert disk.touched(pool) == []
+
+
+def test_known_bad_copy_of_whole_blocks_is_seen(
+    pools: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Filling, "_size_of", lambda self, replica_set: self.heap.block_size)
+    pool, disk, _ = replicated(pools)
+    pool.fail_node(1)
+    pool.replace_node(1)
+    assert {node for node, _ in disk.touched(pool)} == {0}
 
 
 def go_on(pools: Any, forget: bool) -> list[tuple[int, int]]:
