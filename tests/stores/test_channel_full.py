@@ -209,7 +209,8 @@ def give_up_late(pools: Any, patch: pytest.MonkeyPatch, blind: bool) -> tuple[An
     patch.setattr(catalogue, "give_up", meet)
     with pytest.raises(limpet.StoreFull):
         pool.counter("c")
-    assert channels.catalogue is catalogue and their_channels.catalogue is others
+    assert channels.catalogue is catalogue
+    assert their_channels.catalogue is others
     return others, theirs[0]
 
 
