@@ -39,6 +39,7 @@ from limpet.shm.clients.recovery import recover_client, release_client
 from limpet.shm.contents import Contents
 from limpet.shm.descriptors import descriptors_needed
 from limpet.shm.endpoint.fabric import Endpoint
+from limpet.shm.endpoint.failing import fail
 from limpet.shm.endpoint.layout import (
     CATALOGUE_ENTRY_SIZE,
     NODE_STATES,
@@ -48,7 +49,7 @@ from limpet.shm.endpoint.layout import (
     catalogue_address,
     catalogue_entries,
 )
-from limpet.shm.endpoint.states import generation_of, is_last, why_last
+from limpet.shm.endpoint.states import generation_of, why_last
 from limpet.shm.endpoint.words import REPLICAS_BITS
 from limpet.shm.errors import (
     ClientError,
@@ -512,9 +513,12 @@ class PoolCore:
         node in service, unless its memory is lost: a node is filled from those that are left.
         """
         self._check_node(node)
+        nodes, endpoint = self.parameters.nodes, self.endpoint
+        mark, refuse = self.membership.fail_node, functools.partial(self._refuse_last, node)
         # Not through our own `exclusively`: it must work for memory that we cannot map, too.
-        self.client.exclusively(lambda: self._require_others(node))
-        self.mark_failed(node)
+        self.client.exclusively(
+            lambda: fail(node, nodes, endpoint.load, endpoint.cas, mark, refuse)
+        )
 
     def mark_failed(self, node: int) -> None:
         """`fail_node` for a node that counts as lost, also the last one: for fault injection."""
@@ -522,10 +526,9 @@ class PoolCore:
             lambda: self.membership.fail_node(node, generation_of(self.view.word(node)))
         )
 
-    def _require_others(self, node: int) -> None:
-        """Raise ParameterError if a node is the last one in service, and its memory is there."""
-        states = self.view.states()
-        if is_last(node, states) and self._has(node):
+    def _refuse_last(self, node: int, states: list[int]) -> None:
+        """Raise ParameterError for the last node in service, if its memory is there."""
+        if self._has(node):
             raise ParameterError(why_last(self.url, node, states))
 
     def _has(self, node: int) -> bool:

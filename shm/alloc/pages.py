@@ -31,16 +31,16 @@ def best_run(clear: Words, known: Words, pages: int, free: Flags, bare: Flags, m
     (of both, a word a block), with at most `most` free blocks.
 
     The client will take the last run in its blocks (`Runs`), so the run ends where a gap does, or
-    at the end of a block before one that is not known. Of all these one that costs its gap no
-    place; then one with the fewest free blocks; of these, one with pages of other blocks, too; then
-    with the fewest bare blocks, whose pages are still to be allocated; then the last, since blocks
-    are claimed from the end of the node on.
+    at the end of a block before one that is not known, or is free, which it need not claim. Of all
+    these one that costs its gap no place; then one with the fewest free blocks; of these, one with
+    pages of other blocks, too; then with the fewest bare blocks, whose pages are still to be
+    allocated; then the last, since blocks are claimed from the end of the node on.
     """
     count = len(clear)
     gaps, ours = _number(clear), _number(known)
     found = _starts(gaps, pages) & ~_starts(ours, pages)
     borders = int.from_bytes(LOWEST.to_bytes(8, "little") * count, "little")
-    stops = ~gaps | borders & ~ours
+    stops = ~gaps | borders & ~_number(np.where(free, np.uint64(0), known))
     starts = _numbers(found & stops >> pages, count)
     firsts, lasts = starts // PAGES, (starts + pages - 1) // PAGES
     frees = _sum(free, firsts, lasts)

@@ -43,7 +43,7 @@ takes only a block that it has seen twice, an attempt apart, with the same word 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 
@@ -70,6 +70,9 @@ if TYPE_CHECKING:
     from limpet.shm.arrays import Words
     from limpet.shm.clients.epoch import Grace
 
+_Words: TypeAlias = "dict[tuple[int, int], int]"
+"""Words of blocks, by node and number."""
+_Room: TypeAlias = "dict[tuple[int, int], tuple[int, int]]"
 _KIND_AND_OWNER: Final = np.uint64(0xF << 60 | OWNER_MASK)
 
 
@@ -103,11 +106,14 @@ class Shortage:
 
     def look(self) -> bool:
         """Take blocks that could be taken at the last look already; whether any can be taken."""
-        empty, roomy = self._hoarded(self.node)
+        empty, room = self._hoarded(self.node)
+        if self.pages and room:
+            empty, room = self._in_gaps(empty, room)
         nodes = [self.node]
         if self.replicas > 1:
             nodes += self._add_others(empty)
-        wanted = empty or roomy
+        roomiest = sorted(room, key=lambda place: room[place][0])
+        wanted = empty or {place: room[place][1] for place in roomiest}
         for (node, block), word in wanted.items():
             unchanged = self._seen.get((node, block)) == word
             if unchanged and self._take(node, block, word) and not empty and not self.pages:
@@ -134,15 +140,15 @@ class Shortage:
         # CRASH(taken): the owner may not know yet; recovery sends the block to limbo.
         return self.table.move(node, block, word, recast(word, TAKEN, self.client))
 
-    def _hoarded(self, node: int) -> tuple[dict[tuple[int, int], int], dict[tuple[int, int], int]]:
-        """Words of other clients' blocks, by place: empty ones, and those where the runs of clear
-        pages end that go through them; and those with room, roomiest first, or of one run of pages.
-        """
+    def _hoarded(self, node: int) -> tuple[_Words, _Room]:
+        """Words of other clients' blocks, by place: of empty ones; and of those with room, after
+        the number of objects in use."""
         table = self.table
         words = table.words(node)
         kinds, owners = words >> np.uint64(60), words & np.uint64(OWNER_MASK)
         anothers = np.isin(kinds, (SLAB, LARGE, TAKEN)) & (owners != 0) & (owners != self.client)
-        empty, room = {}, {}
+        empty: _Words = {}
+        room: _Room = {}
         for block in np.flatnonzero(anothers).tolist():
             word = int(words[block])
             size_class = class_of(word)
@@ -157,18 +163,20 @@ class Shortage:
                 and (self.pages or self._has_room(node, block, word, used))
             ):
                 room[node, block] = (used, word)
-        if self.pages and room:
-            clear = self._clear_pages(node, words)
-            if empty:
-                # All of a run: if only the empty blocks in it are taken, what adjoins them is lost.
-                clear[[block for _, block in empty]] = ALL_PAGES
-                chosen = around(clear, {block for _, block in empty})
-                empty |= {(at, b): word for (at, b), (_, word) in room.items() if b in chosen}
-            else:
-                run = self._find_run(node, words, clear, [block for _, block in room])
-                room = {place: room[place] for place in room if place[1] in run}
-        roomy = sorted(room, key=lambda place: room[place][0])
-        return empty, {place: room[place][1] for place in roomy}
+        return empty, room
+
+    def _in_gaps(self, empty: _Words, room: _Room) -> tuple[_Words, _Room]:
+        """Of `_hoarded` on our node: the empty blocks, and those where the runs of clear pages end
+        that go through them; if there are none, those with room in which one run lies."""
+        words = self.table.words(self.node)
+        clear = self._clear_pages(self.node, words)
+        if empty:
+            # All of a run: if only the empty blocks in it are taken, what adjoins them is lost.
+            clear[[block for _, block in empty]] = ALL_PAGES
+            chosen = around(clear, {block for _, block in empty})
+            return empty | {at: word for at, (_, word) in room.items() if at[1] in chosen}, room
+        run = self._find_run(self.node, words, clear, [block for _, block in room])
+        return empty, {place: room[place] for place in room if place[1] in run}
 
     def _has_room(self, node: int, block: int, word: int, used: int) -> bool:
         """Whether there is room in another client's slab, with this number of objects in use: with

@@ -50,11 +50,12 @@ cdef class Slab:
     @cython.locals(index=u64, word=u64)
     cdef u64 _first_bare(self) except? 0
     cpdef int take_pages(self, u64 mask, u64 count) except -1
+    cdef u64 left(self, u64 also) noexcept
     @cython.locals(word=u64, following=u64, size=u64, k=u64, there=u64)
     cpdef int expect(self) except -1
     @cython.locals(endpoint=Endpoint, bitmap=u64, index=u64, found=u64)
     cpdef u64 look(self) except? 0
-    @cython.locals(index=u64)
+    @cython.locals(count=u64, index=u64, found=u64)
     cpdef int ripen(self, u64 horizon) except -1
 
 cdef class Runs:
@@ -67,14 +68,12 @@ cdef class Runs:
     @cython.locals(slab=Slab, count=u64)
     cdef int _take(self, Py_ssize_t index, u64 page, u64 left) except -1
     @cython.locals(last=Py_ssize_t, page=int)
-    cpdef int _find(self, u64 count) except? -1
+    cpdef int _find(self, u64 count, u64 also) except? -1
     @cython.locals(end=Py_ssize_t, slab=Slab, above=Slab)
-    cdef Py_ssize_t _gap_end(self, Py_ssize_t index) except -1
+    cdef Py_ssize_t _gap_end(self, Py_ssize_t index, u64 also) except -1
     @cython.locals(slab=Slab, length=u64, above=u64, word=u64, page=int)
-    cdef int _find_below(self, Py_ssize_t index, u64 count) except? -1
+    cdef int _find_below(self, Py_ssize_t index, u64 count, u64 also) except? -1
     cpdef int shift(self, Py_ssize_t index, int step) except -1
-    @cython.locals(slab=Slab)
-    cpdef int _swap_pending(self) except -1
     @cython.locals(slab=Slab)
     cpdef dict ready_pages(self)
 

@@ -11,6 +11,11 @@ grace period (clients/epoch.py) is over. These bitmaps are lost with the client;
 The pages of a block are allocated in parts, as its objects are taken (block_pages.py): `backed` is
 the number of its first objects that have pages. When the file system has none for the next part,
 the ready objects behind it count as `kept` until the client looks for memory again.
+
+In Python that is not compiled, a signal handler that raises can cut these notes at any line. So the
+steps stand in an order in which a cut costs an object, or a block, until the client leaves, and no
+object is handed out twice: an object that leaves `ready` is taken from the count first, one that
+comes is added to the count last, and no object is in `ready` and in `pending`.
 """
 
 from __future__ import annotations
@@ -94,8 +99,8 @@ class Slab:
                 if index >= self.backed and not self._back_more(index):
                     self._bar()
                     continue
-                self.ready[self.cursor] = word & (word - 1)
                 self.ready_count -= 1
+                self.ready[self.cursor] = word & (word - 1)
                 return self.first + index * self.size
             self.cursor += 1
             if self.cursor == self.words:
@@ -105,7 +110,7 @@ class Slab:
     def reach(self, count: int) -> int:
         """Allocate pages for `count` ready objects, as far as there is room, and keep no object for
         want of pages if there is; how many ready objects have pages, at least up to `count`."""
-        self.kept -= self.barred
+        self.kept -= min(self.kept, self.barred)
         self.barred = 0
         usable = self._usable(count)
         while usable < count and usable < self.ready_count:
@@ -134,7 +139,7 @@ class Slab:
 
     def _bar(self) -> None:
         """Keep the ready objects without pages; look for others from the first one on."""
-        self.kept -= self.barred
+        self.kept -= min(self.kept, self.barred)
         self.barred = self.ready_count - self._usable(self.count)
         self.kept += self.barred
         self.cursor = 0
@@ -166,8 +171,13 @@ class Slab:
 
     def take_pages(self, mask: int, count: int) -> None:
         """Take `count` ready pages, these."""
-        self.ready[0] &= ~mask
+        # ORDER: the count first; a block of which all objects count as ready is given back.
         self.ready_count -= count
+        self.ready[0] &= ~mask
+
+    def left(self, also: int) -> int:
+        """The ready pages that are not set aside; `also`: as in `Runs._find`."""
+        return (self.ready[0] | self.pending[0] & also) & ~self.aside & MASK
 
     def expect(self) -> None:
         """Prefetch the memory of the object that `pop` may give next."""
@@ -197,11 +207,14 @@ class Slab:
     def ripen(self, horizon: int) -> None:
         """Make pending objects ready, if no client is pinned at their period or before."""
         if self.pending_count and self.pending_epoch < horizon:
-            for index in range(self.words):
-                self.ready[index] |= self.pending[index]
-                self.pending[index] = 0
-            self.ready_count += self.pending_count
+            count = self.pending_count
+            # ORDER: the count last, and each object is not pending before it is ready.
             self.pending_count = 0
+            for index in range(self.words):
+                found = self.pending[index]
+                self.pending[index] = 0
+                self.ready[index] |= found
+            self.ready_count += count
 
 
 class Slabs:
@@ -261,11 +274,12 @@ class Slabs:
         """Forget a slab, which is not the client's any more."""
         kind = self.kind(slab.node, slab.size_class, slab.replicas)
         index = self.kinds[kind].index(slab)
+        # ORDER: first; no look at the words of our blocks finds the slab any more afterwards.
+        if self.current[kind] is slab:
+            self.current[kind] = None
         del self.kinds[kind][index]
         if slab.size_class == self.heap.page_class:
             self.runs_of(slab.node, slab.replicas).shift(index, -1)
-        if self.current[kind] is slab:
-            self.current[kind] = None
 
 
 class Runs:
@@ -298,7 +312,7 @@ class Runs:
     def pop(self, size_class: int) -> int:
         """Take a ready run of pages; the reference to the object, or 0 when there is none."""
         count = self.heap.runs[size_class]
-        page = self._find(count)
+        page = self._find(count, 0)
         if page < 0:
             return 0
         slab = self.slabs[self.cursor]
@@ -315,16 +329,17 @@ class Runs:
             page = 0
             index += 1
 
-    def _find(self, count: int) -> int:
-        """The first page of a run of ready ones, in the slab that `cursor` says; -1: none."""
+    def _find(self, count: int, also: int) -> int:
+        """The first page of a run of ready ones, in the slab that `cursor` says; -1: none. `also`:
+        all bits, for pending pages, too; or 0."""
         last = len(self.slabs) - 1
         if self.cursor < last:
-            page = self._find_below(self._gap_end(self.cursor), count)
+            page = self._find_below(self._gap_end(self.cursor, also), count, also)
             if page >= 0:
                 return page
-        return self._find_below(last, count)
+        return self._find_below(last, count, also)
 
-    def _gap_end(self, index: int) -> int:
+    def _gap_end(self, index: int, also: int) -> int:
         """Index of the slab where the ready pages end that reach the end of this one: a run from
         their middle would leave too little of them on both sides."""
         end = len(self.slabs) - 1
@@ -333,16 +348,13 @@ class Runs:
             above = self.slabs[index + 1]
             if above.block != slab.block + 1:
                 break
-            if (
-                not (slab.ready[0] & ~slab.aside) >> PAGES - 1
-                or not above.ready[0] & ~above.aside & 1
-            ):
+            if not slab.left(also) >> PAGES - 1 or not above.left(also) & 1:
                 break
             slab = above
             index += 1
         return index
 
-    def _find_below(self, index: int, count: int) -> int:
+    def _find_below(self, index: int, count: int, also: int) -> int:
         """`_find` in the slab with this index and those before it."""
         length = above = 0
         while index >= 0:
@@ -350,7 +362,7 @@ class Runs:
             if slab.block + 1 != above:
                 length = 0
             above = slab.block
-            word = slab.ready[0] & ~slab.aside
+            word = slab.left(also)
             if word == MASK and length + PAGES < count:
                 length += PAGES
             elif not word:
@@ -378,9 +390,9 @@ class Runs:
         for slab in self.slabs:
             slab.aside = 0
 
-    def set_aside(self, count: int) -> bool:
-        """Set a run of ready pages aside; False: there is none."""
-        page = self._find(count)
+    def set_aside(self, count: int, also: int = 0) -> bool:
+        """Set a run of ready pages aside; False: there is none. `also`: as in `_find`."""
+        page = self._find(count, also)
         found = page >= 0
         index, left = self.cursor, count if found else 0
         while left:
@@ -394,39 +406,44 @@ class Runs:
     def fit(self, counts: list[int], pending: bool = False) -> bool:
         """Whether runs of these lengths are ready, all at once; or will be with what is pending."""
         cursor, before = self.cursor, [slab.aside for slab in self.slabs]
-        if pending:
-            self._swap_pending()
         try:
-            return all(self.set_aside(count) for count in counts)
+            return not self._refused(counts, MASK if pending else 0, 1)
         finally:
-            if pending:
-                self._swap_pending()
             self._restore(cursor, before)
 
     def ready_beside(self, counts: list[int]) -> tuple[dict[int, int], int]:
         """The ready pages of each block, but for those of runs of these lengths, as far as they are
         ready; and the longest of these runs that is not ready, or of all, if all are."""
         cursor, before = self.cursor, [slab.aside for slab in self.slabs]
-        refused = [count for count in counts if not self.set_aside(count)]
+        refused = self._refused(counts, 0, len(counts))
         found = self.ready_pages()
         self._restore(cursor, before)
         return found, max(refused or counts)
+
+    def _refused(self, counts: list[int], also: int, most: int) -> list[int]:
+        """Set runs of these lengths aside, and return those that are not ready, at most so many."""
+        refused: list[int] = []
+        shortest = max(counts, default=0) + 1
+        for count in counts:
+            # Where there is no run of a length, there is none of a greater one.
+            if count < shortest and self.set_aside(count, also):
+                continue
+            shortest = min(shortest, count)
+            refused.append(count)
+            if len(refused) == most:
+                break
+        return refused
 
     def _restore(self, cursor: int, asides: list[int]) -> None:
         self.cursor = cursor
         for slab, aside in zip(self.slabs, asides, strict=True):
             slab.aside = aside
 
-    def _swap_pending(self) -> None:
-        """Take pending pages for ready ones, and back."""
-        for slab in self.slabs:
-            slab.ready[0] ^= slab.pending[0]
-
     def ready_pages(self) -> dict[int, int]:
         """The ready pages of each block."""
         found = {}
         for slab in self.slabs:
-            found[slab.block] = slab.ready[0] & ~slab.aside & MASK
+            found[slab.block] = slab.left(0)
         return found
 
 

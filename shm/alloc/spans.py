@@ -62,9 +62,10 @@ class Spans:
         for span in self.owned:
             if span.serves(node, blocks, replicas):
                 reference = span.reference(self.heap)
+                # ORDER: first; a span that is ready is given back, or taken again.
+                span.ready = False
                 self.client.log(reference, 0)
                 self.heap.take(reference)
-                span.ready = False
                 return reference
         return 0
 

@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import functools
 import uuid as uuids
+from collections.abc import Iterator
 from typing import Any, Final
 
 import atomics
@@ -21,6 +22,7 @@ from limpet.shm.backends.superblock import Superblock
 from limpet.shm.clients.hosts import given_name
 from limpet.shm.clients.liveness import this_host
 from limpet.shm.clients.membership import log
+from limpet.shm.endpoint.failing import fail
 from limpet.shm.endpoint.layout import (
     CONTROL_NODE,
     EPOCH,
@@ -36,7 +38,6 @@ from limpet.shm.endpoint.states import (
     FAILED,
     IN_SERVICE,
     generation_of,
-    is_last,
     node_word,
     state_of,
     why_last,
@@ -271,6 +272,28 @@ def _word(control: nodes.MemoryNode, node: int) -> int:
     return int.from_bytes(control.map[at : at + 8], "little")
 
 
+@contextlib.contextmanager
+def _atomic(control: nodes.MemoryNode, at: int) -> Iterator[Any]:
+    """A word of the control segment, at this address, for atomics without an endpoint."""
+    offset = at - address(CONTROL_NODE, 0)
+    with (
+        memoryview(control.map)[offset : offset + 8] as view,
+        atomics.atomicview(buffer=view, atype=atomics.UINT) as word,
+    ):
+        yield word
+
+
+def _load(control: nodes.MemoryNode, at: int) -> int:
+    with _atomic(control, at) as word:
+        return int(word.load())
+
+
+def _cas(control: nodes.MemoryNode, at: int, expected: int, desired: int) -> int:
+    """Compare and swap; the old word."""
+    with _atomic(control, at) as word:
+        return int(word.cmpxchg_strong(expected, desired).expected)
+
+
 def _is_there(
     location: nodes.Location,
     node: int,
@@ -307,21 +330,20 @@ def fail_node(url: str, node: int, *, any_owner: bool = False) -> bool:
     try:
         if not 0 <= node < block.parameters.nodes:
             raise ParameterError(f"{url} has {block.parameters.nodes} nodes, and no node {node}")
-        states = [state_of(_word(control, other)) for other in range(block.parameters.nodes)]
-        if is_last(node, states) and _is_there(location, node, control, block, options):
-            raise ParameterError(why_last(url, node, states))
-        at = _state_at(node)
-        with (
-            memoryview(control.map)[at : at + 8] as view,
-            atomics.atomicview(buffer=view, atype=atomics.UINT) as state,
-        ):
-            while state_of(word := state.load()) == IN_SERVICE:
-                failed = node_word(generation_of(word), FAILED)
-                if state.cmpxchg_strong(word, failed).success:
-                    if block.parameters.durable:
-                        control.place.persist(control.map, at + 8)
-                    return True
-        return False
+
+        def mark(which: int, generation: int) -> bool:
+            sound, failed = node_word(generation, IN_SERVICE), node_word(generation, FAILED)
+            done = _cas(control, NODE_STATES + 8 * which, sound, failed) == sound
+            if block.parameters.durable:
+                control.place.persist(control.map, _state_at(which) + 8)
+            return done
+
+        def refuse(states: list[int]) -> None:
+            if _is_there(location, node, control, block, options):
+                raise ParameterError(why_last(url, node, states))
+
+        load, cas = functools.partial(_load, control), functools.partial(_cas, control)
+        return fail(node, block.parameters.nodes, load, cas, mark, refuse)
     finally:
         control.close()
 

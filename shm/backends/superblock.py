@@ -50,7 +50,7 @@ from limpet.shm.parameters import NODE_SIZE_MAX, PoolParameters
 MAGIC: Final = b"\x89limpet\n"
 CREATING: Final = b"\x89limpet?"
 ABSENT: Final = bytes(8)
-VERSION: Final = 1
+VERSION: Final = 2
 
 VERSION_OFFSET: Final = 8
 SIZE_OFFSET: Final = 16

@@ -363,13 +363,15 @@ class Membership:
         hold = (laggard.word, laggard.pin, progress)
         return self.overdue((what, laggard.slot), hold, steadily=True)
 
-    def fail_node(self, node: int, generation: int) -> None:
-        """Mark a memory node as failed, for every client; if it has still that memory."""
+    def fail_node(self, node: int, generation: int) -> bool:
+        """Mark a memory node as failed, for every client, if it has still that memory; whether
+        that changed its state."""
         sound, failed = node_word(generation, IN_SERVICE), node_word(generation, FAILED)
         done = self.endpoint.cas(NODE_STATES + 8 * node, sound, failed) == sound
         self.endpoint.dirty(NODE_STATES + 8 * node, 8)
         if done:
             self.note(NODE_FAILED, node)
+        return bool(done)
 
     # ---- fencing ------------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ Control segment, offsets in bytes
     4288         tickets: word; unique ids given out so far (unique_ids.py)
     4352         view: word; counts changes of which nodes are in service (view.py)
     4360         leader: word; the client that is changing the view, or 0 (view.py)
+    4368         failing: word; the node that a user gave up last (failing.py)
     4416         power: word; the boot since which a durable pool is whole (mending.py)
     4480         gate: word; the process that opens a durable pool of several hosts (gate.py)
     4488         gate_beat: word; goes up while that process lives
@@ -64,10 +65,12 @@ SLOT_SIZE: Final = 640
 ROOM_SHARE: Final = 32
 """A block has a 32nd more bytes than `block_size` of the parameters."""
 OBJECT_SIZE_MIN: Final = 32
-FINE: Final = (33, 37, 42, 48, 54, 60)
-"""Size classes of a doubling, in 32nds of a power of two; the next one is twice the first."""
-FINE_FROM: Final = 1 << 12
-FINE_TO: Final = 1 << 16
+SMALL_TO: Final = 128
+"""Up to here, objects have the classes of all multiples of 16."""
+FITTING: Final = (1088, 2112, 4224, 8448, 16896, 33792, 67584)
+"""Classes of 1, 2, 4 ... 64 KiB with room for a header and a key: a 32nd, and at least 64 bytes."""
+FITTING_BLOCK_MAX: Final = 9 << 20
+"""Larger blocks, those of 16 MiB on, have no such classes: there are no numbers left for them."""
 PAGES: Final = 64
 """Pages of a block that has objects of many sizes (alloc/slabs.py): the bits of one word."""
 RUN_MAX: Final = 8 * PAGES
@@ -91,6 +94,7 @@ EVENT_COUNT: Final = address(CONTROL_NODE, 4224)
 TICKETS: Final = address(CONTROL_NODE, 4288)
 VIEW: Final = address(CONTROL_NODE, 4352)
 LEADER: Final = address(CONTROL_NODE, 4360)
+FAILING: Final = address(CONTROL_NODE, 4368)
 POWER: Final = address(CONTROL_NODE, 4416)
 GATE: Final = address(CONTROL_NODE, 4480)
 GATE_BEAT: Final = address(CONTROL_NODE, 4488)
@@ -178,23 +182,32 @@ def slab_sizes(block_size: int) -> tuple[int, ...]:
 
     All are multiples of 16, so that the low four bits of an object's address are free:
         up to 128     every multiple of 16 from 32 on
-        up to 4 KiB   each class is as large as it can be while it wastes at most an eighth
-        then          six classes a doubling, FINE / 32 of a power of two: the first of them is a
-                      power of two with room for a header and a key
-        from 64 KiB   each class as large as it can be again
-    to less than an eighth of a block. Larger objects are runs of pages.
+        then          a block divided by a whole number, rounded down, to less than an eighth of it
+    Larger objects are runs of pages.
+
+    The classes above 128 follow from the largest to the smallest: each is as small as it can be
+    while an object of one byte more, which needs the class above it, takes no more than 8/7 of its
+    size, with its share of the rest at the end of the block. So the first ones are 1/9, 1/10, 1/11,
+    1/12, 1/13, 1/14, 1/16, 1/18 of a block. Some classes come earlier, so that they are a power of
+    two with room for a header and a key (FITTING).
     """
-    top = block_size // 8
-    sizes = [0, *range(OBJECT_SIZE_MIN, 129, 16)]
-    while sizes[-1] < FINE_FROM * FINE[0] // 32:
-        sizes.append(min(_next_size(sizes[-1]), FINE_FROM * FINE[0] // 32))
-    power = FINE_FROM
-    while power < FINE_TO:
-        sizes += [power * part // 32 for part in (*FINE[1:], 2 * FINE[0])]
-        power *= 2
-    while sizes[-1] < top:
-        sizes.append(_next_size(sizes[-1]))
-    return tuple(size for size in sizes if size < top)
+    fitting = FITTING if block_size <= FITTING_BLOCK_MAX else ()
+    size = block_size // 8 // 16 * 16
+    found: list[int] = []
+    while True:
+        below = _size_below(block_size, size)
+        size = max([below, *[each for each in fitting if below < each < size]])
+        if size <= SMALL_TO:
+            return (0, *range(OBJECT_SIZE_MIN, SMALL_TO + 1, 16), *reversed(found))
+        found.append(size)
+
+
+def _size_below(block_size: int, size: int) -> int:
+    """The smallest class that can be the next one below `size`; as large as it can be without a
+    block of fewer objects."""
+    least = -(-7 * block_size // (8 * (block_size // size))) - 1
+    count = block_size // _round_up(least, 16)
+    return block_size // count // 16 * 16
 
 
 def run_lengths(block_size: int) -> tuple[int, ...]:
@@ -218,8 +231,8 @@ def object_sizes(block_size: int) -> tuple[int, ...]:
     """Bytes of an object of each size class: those of `slab_sizes`, of `run_lengths`, and at the
     end one page, the class of a paged block.
 
-    So an object of 65 bytes to eight blocks takes at most 8/7 of its size, but for the 15 bytes of
-    rounding; a span of more blocks, too.
+    So an object of 65 bytes to eight blocks takes at most 8/7 of its size, with its share of the
+    rest at the end of its block, but for the 15 bytes of rounding; a span of more blocks, too.
     """
     runs = [page_offset(block_size, length) for length in run_lengths(block_size)]
     sizes = [*slab_sizes(block_size), *runs]
@@ -232,8 +245,3 @@ def page_offset(block_size: int, page: Any) -> Any:
     """Bytes from the beginning of a block to a page of it, or of the blocks that follow; of an
     array of pages, too."""
     return page * block_size // PAGES // 16 * 16
-
-
-def _next_size(size: int) -> int:
-    """The largest multiple of 16 of which an object of one byte more than `size` takes 7/8."""
-    return (size + 1) * 8 // 7 // 16 * 16

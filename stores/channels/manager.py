@@ -28,6 +28,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from limpet.shm.errors import (
+    ChannelRemoved,
     NodeFailed,
     ParameterError,
     StoreCorrupt,
@@ -57,6 +58,12 @@ def opening() -> threading.RLock:
 def _is_name(name: object) -> bool:
     """Whether this can be the name of a channel without parent: no part has such a name."""
     return is_name(name, without="/.@")
+
+
+def _mark_of(channel: Any) -> int:
+    """The mark of a channel whose constructor may have raised; 0: it did before there was one."""
+    marked = getattr(channel, "marked", None)
+    return 0 if marked is None else int(marked.number)
 
 
 def _root(name: str) -> str:
@@ -136,22 +143,27 @@ class Manager:
         return found
 
     def _made(self, cls: Any, name: str, parameters: dict[str, Any]) -> Any:
-        """A new endpoint. If the channel cannot be made, nothing of it is left (catalogue.py)."""
+        """A new endpoint. If the channel cannot be made, nothing of it is left (catalogue.py).
+
+        A channel that another client removes, or gives up, while we make it is begun anew.
+        """
         again = False
         while True:
+            found = cls.__new__(cls)
             try:
-                found = cls(self, name, **parameters)
+                found.__init__(self, name, **parameters)
+                if self.catalogue.confirm(found):
+                    return found
+            except ChannelRemoved:
+                continue
             except (StoreFull, ValueTooLarge, NodeFailed):
                 there = False
                 if self._has_memory():
                     with contextlib.suppress(StoreFull, NodeFailed):
-                        there = self.catalogue.give_up(name)
+                        there = self.catalogue.give_up(name, _mark_of(found))
                 if again or not there:
                     raise
                 again = True  # another client had room for it
-                continue
-            if self.catalogue.confirm(found):
-                return found
 
     def attach(self, cls: Any, name: str, given: dict[str, Any], usual: dict[str, Any]) -> Any:
         """As `open`. A parameter that is None in `given` is that of the channel that is there, or,

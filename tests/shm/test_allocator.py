@@ -12,7 +12,7 @@ from kit.stores import checked
 
 import limpet
 from limpet.shm.endpoint.fabric import BUILD
-from limpet.shm.endpoint.layout import PAGES, ROOM_SHARE, object_sizes, slab_sizes
+from limpet.shm.endpoint.layout import FITTING, PAGES, ROOM_SHARE, object_sizes, slab_sizes
 from limpet.shm.endpoint.words import ADDRESS_MASK, FREE, LARGE, SLAB, TAIL
 
 CHURN = 400 if BUILD == "compiled" else 60
@@ -60,13 +60,27 @@ def test_a_size_class_wastes_at_most_an_eighth(power: int) -> None:
 
 
 @pytest.mark.parametrize("power", range(14, 31))
-def test_waste_with_the_rest_at_the_end_of_a_block_is_as_documented(power: int) -> None:
-    """docs/memory.md; of the least that needs a class, for each number of objects in a block."""
+def test_an_eighth_is_waste_at_most_with_the_rest_at_the_end_of_a_block(power: int) -> None:
+    """Of the least size that needs each class: an object's share of its block is at most 8/7 of it,
+    and up to 128 bytes at most 15 bytes more."""
     block = (1 << power) + (1 << power) // ROOM_SHARE
-    for below, size in itertools.pairwise(slab_sizes(block)[1:]):
+    for below, size in itertools.pairwise((*slab_sizes(block)[1:], block // 8 // 16 * 16)):
         count = block // size
-        most = 0.211 if count < 16 else 0.17 if count < 32 else 0.15 if count < 64 else 0.14
-        assert size <= 128 or count * (below + 1) >= (1 - most) * block, (below, size)
+        rounding = 15 if 64 <= below < 128 else 0
+        if below >= 64:
+            assert 8 * (below + 1 + rounding) * count >= 7 * block, (below, size)
+        assert size <= 128 or size in FITTING or size == block // count // 16 * 16
+
+
+@pytest.mark.parametrize("power", range(14, 24))
+def test_classes_fit_powers_of_two_with_a_header_and_a_key(power: int) -> None:
+    block = (1 << power) + (1 << power) // ROOM_SHARE
+    sizes = object_sizes(block)
+    for value in range(10, 17):
+        size = (1 << value) + 64
+        fitting = min((each for each in sizes if each >= size), default=0)
+        if size < block // 8:
+            assert fitting <= size + size // 32
 
 
 @pytest.mark.parametrize("block_size", [16 << 10, 64 << 10, 256 << 10])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import os
 import shutil
@@ -17,6 +19,7 @@ import limpet
 from limpet.__main__ import main
 from limpet.shm.backends import dax
 from limpet.shm.backends.segments import fail_node
+from limpet.shm.endpoint import failing
 
 
 @pytest.fixture
@@ -161,3 +164,75 @@ def test_the_only_node_is_marked_when_its_memory_is_gone(tmp_path: Path) -> None
     (tmp_path / "pool" / "node.0").unlink()
     assert fail_node(url, 0)
     limpet.destroy(url)
+
+
+VERBS_MAX = 12
+"""More than one call of `failing.fail` makes, if no other call comes between."""
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+def fail_with_another(url: str, step: int, how: str, undecided: bool = False) -> tuple[int, bool]:
+    """Give node 0 of two up, and at its verb of that number, from 0, node 1. How many nodes are in
+    service then, and whether there was such a verb. `how`: by another client, by the command, or
+    by another client after ours was killed. `undecided`: no word orders the two calls."""
+    count = itertools.count()
+    with limpet.open(url) as pool, limpet.open(url) as other:
+        met = []
+
+        def meet() -> None:
+            if next(count) == step:
+                met.append(step)
+                with contextlib.suppress(limpet.ParameterError):
+                    if how == "command":
+                        fail_node(url, 1)
+                    elif how == "client":
+                        other.fail_node(1)
+                if how == "killed":
+                    raise Killed
+
+        def load(at: int) -> int:
+            meet()
+            return pool.endpoint.load(at)
+
+        def cas(at: int, expected: int, desired: int) -> int:
+            meet()
+            return expected if undecided else pool.endpoint.cas(at, expected, desired)
+
+        def mark(node: int, generation: int) -> bool:
+            meet()
+            return pool.membership.fail_node(node, generation)
+
+        with contextlib.suppress(limpet.ParameterError, Killed):
+            failing.fail(0, 2, load, cas, mark, lambda states: pool._refuse_last(0, states))
+        if how == "killed":
+            with contextlib.suppress(limpet.ParameterError):
+                other.fail_node(1)
+        states = [each["state"] for each in other.nodes()]
+        return states.count("in service"), bool(met)
+
+
+@pytest.mark.parametrize("how", ["client", "command", "killed"])
+def test_of_two_calls_at_once_one_is_refused(tmp_path: Path, how: str) -> None:
+    """Each call found the other's node in service, and the pool had no node left."""
+    url = f"file://{tmp_path}/pool"
+    for step in range(VERBS_MAX):
+        with limpet.create(url, nodes=2, node_size=4 << 20, clients=8):
+            in_service, met = fail_with_another(url, step, how)
+        limpet.destroy(url)
+        assert in_service == 1, step
+        if not met:
+            break
+    assert 4 < step < VERBS_MAX - 1
+
+
+def test_two_calls_that_no_word_orders_are_seen(tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/pool"
+    left = set()
+    for step in range(VERBS_MAX):
+        with limpet.create(url, nodes=2, node_size=4 << 20, clients=8):
+            left.add(fail_with_another(url, step, "client", undecided=True)[0])
+        limpet.destroy(url)
+    assert 0 in left

@@ -83,6 +83,31 @@ def test_hoarded_memory_serves_every_size(pools: Any, hoarded: int, wanted: int)
     checked(store)
 
 
+def test_partly_used_blocks_of_other_nodes_are_not_taken_for_backups(pools: Any) -> None:
+    """A backup needs an empty block; those around it were taken in vain."""
+    pool = pools(nodes=2, node_size="2MiB", block_size=16 << 10)
+    owner = pools.again(pool)
+    allocator, heap = owner.allocator, owner.heap
+    size = heap.block_size * 3 // 4
+    allocator.replenish_all(1, [size] * 8, 2, 0, 0, True)
+    taken = [allocator.next_object(1, size, 2) for _ in range(8)]
+    for reference in taken:
+        heap.take(reference)
+    for reference in taken[2:6]:
+        heap.free(reference)
+    ident, size_class = pool.client_id, pool.heap.size_class(size)
+    shortage = Shortage(pool.blocks, pool.grace, ident, 0, size_class, 2)
+
+    def others() -> dict[tuple[int, int], int]:
+        empty: dict[tuple[int, int], int] = {}
+        assert shortage._add_others(empty) == [1]
+        return empty
+
+    found = pool.exclusively(others)
+    assert found
+    assert not any(pool.blocks.used_count(node, block, heap.page_class) for node, block in found)
+
+
 def test_idle_process_keeps_no_memory_back(pools: Any) -> None:
     pool = pools(node_size="512KiB", lease_us=LEASE_US)
     (store,) = stores(pool)

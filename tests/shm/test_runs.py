@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ import limpet
 from limpet.shm.alloc import reclaim
 from limpet.shm.alloc.blocks import BlockTable
 from limpet.shm.alloc.heap import Heap
+from limpet.shm.alloc.pages import ALL_PAGES, best_run
 from limpet.shm.alloc.slabs import Runs
 from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.endpoint.words import OWNER_MASK, SLAB, class_of
@@ -335,6 +337,43 @@ def test_runs_of_pages_have_places_of_their_own(pools: Any) -> None:
             assert (after & ~(0xFF << 48)) - (reference & ~(0xFF << 48)) >= size
         last = heap.reference(0, heap.block_count - 1, size_class, 57)
         assert heap.plausible(last) == (pages <= 7)
+
+
+def has_run(usable: list[int], free: list[bool], pages: int, most: int) -> bool:
+    """Whether there is a run of so many of these pages (a word a block) in at most `most` free
+    blocks."""
+    bits = [word >> page & 1 for word in usable for page in range(64)]
+    return any(
+        all(bits[start : start + pages])
+        and sum(free[start // 64 : (start + pages - 1) // 64 + 1]) <= most
+        for start in range(len(bits) - pages + 1)
+    )
+
+
+def test_a_run_is_found_where_there_is_one_with_few_free_blocks() -> None:
+    """One that ends before a free block was missed, as free blocks count as known."""
+    random = Random(1)
+    found = 0
+    for _ in range(800):
+        count, pages = random.randint(2, 6), random.choice((20, 64, 80, 130))
+        kinds = random.choices(["free", "other", "own", "used"], k=count)
+        free = [kind == "free" for kind in kinds]
+        most = random.randint(1, 2)
+        parts = (ALL_PAGES, ALL_PAGES << random.randint(1, 40) & ALL_PAGES, ALL_PAGES >> 20)
+        words = [
+            ALL_PAGES if kind == "free" else 0 if kind == "used" else random.choice(parts)
+            for kind in kinds
+        ]
+        ours = [0 if kind == "other" else word for kind, word in zip(kinds, words, strict=True)]
+        flags = np.array(free)
+        run = best_run(
+            np.array(words, np.uint64), np.array(ours, np.uint64), pages, flags, flags, most
+        )
+        found += bool(run)
+        # A client whose own blocks and free ones have a run is not short of memory.
+        if has_run(words, free, pages, most) and not has_run(ours, free, pages, most):
+            assert run, (kinds, words, pages, most)
+    assert found > 50
 
 
 # ---- known-bad variants -----------------------------------------------------------------------

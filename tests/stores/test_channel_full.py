@@ -162,7 +162,7 @@ def test_a_channel_that_was_given_up_is_begun_anew(pools: Any) -> None:
 def test_a_client_that_is_overtaken_by_one_that_gives_up_does_not_use_the_channel(
     pools: Any, monkeypatch: pytest.MonkeyPatch, killed: bool
 ) -> None:
-    """`killed`: before it has removed the channel; then the other client makes it anew."""
+    """It makes the channel anew. `killed`: the other one, before it has removed the channel."""
     pool = pools()
     other = pools.again(pool)
     channels = pool.channels
@@ -176,18 +176,85 @@ def test_a_client_that_is_overtaken_by_one_that_gives_up_does_not_use_the_channe
                 word = pool.endpoint.load(word_of(channel))
                 pool.endpoint.store(word_of(channel), word ^ MAKING | GIVEN_UP)
             else:
-                assert not other.channels.catalogue.give_up("c")
+                assert not other.channels.catalogue.give_up("c", channel.mark)
         return bool(confirm(channel))
 
     monkeypatch.setattr(catalogue, "confirm", late)
-    if killed:
-        assert pool.counter("c").mark not in overtaken
-        channels.remove("c")
-    else:
-        with pytest.raises(limpet.ChannelRemoved):
-            pool.counter("c")
+    assert pool.counter("c").mark not in overtaken
+    assert pool.counter("c").add(3) == other.counter("c").value == 3
+    channels.remove("c")
     assert channels.list() == []
-    assert pool.counter("c").add(3) == 3
+    nothing_leaked(pool)
+
+
+def give_up_late(pools: Any, patch: pytest.MonkeyPatch, blind: bool) -> tuple[Any, Any]:
+    """A client has no room; before it gives up, another one removes the channel, and is making one
+    of the same name. The catalogue of that one, and its channel. `blind`: no mark is compared."""
+    pool = pools(nodes=2)
+    other = pools.again(pool)
+    channels, their_channels = pool.channels, other.channels
+    catalogue, others = channels.catalogue, their_channels.catalogue
+    give_up, theirs = catalogue.give_up, []
+
+    def meet(name: str, making: int) -> bool:
+        if not making or theirs:
+            return bool(give_up(name, making))
+        their_channels.remove("c")
+        with pytest.MonkeyPatch.context() as making_it:
+            making_it.setattr(others, "confirm", lambda channel: True)
+            theirs.append(other.counter("c"))
+        return bool(give_up(name, others.mark("c") if blind else making))
+
+    patch.setattr(catalogue, "region", full_at(catalogue, 1))
+    patch.setattr(catalogue, "give_up", meet)
+    with pytest.raises(limpet.StoreFull):
+        pool.counter("c")
+    assert channels.catalogue is catalogue
+    assert their_channels.catalogue is others
+    return others, theirs[0]
+
+
+def test_a_client_gives_up_the_channel_that_it_was_making_and_no_other(
+    pools: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others, theirs = give_up_late(pools, monkeypatch, False)
+    assert others.confirm(theirs)
+    assert theirs.add(3) == 3
+
+
+def test_a_client_that_gives_up_by_name_is_seen(
+    pools: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others, theirs = give_up_late(pools, monkeypatch, True)
+    with pytest.raises(limpet.ChannelRemoved):
+        others.confirm(theirs)
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+def test_an_array_without_room_is_removed_and_no_other_of_its_name(
+    pools: Any, monkeypatch: pytest.MonkeyPatch, by_name: bool
+) -> None:
+    """`by_name`: a known-bad variant, which removes the channel of another client, in use."""
+    pool = pools(nodes=2)
+    other = pools.again(pool)
+    channels = pool.channels
+    catalogue = channels.catalogue
+    take_back, theirs = catalogue.take_back, []
+
+    def meet(channel: Any) -> None:
+        other.channels.remove("c")
+        theirs.append(other.counter("c"))
+        theirs[0].add(5)
+        if by_name:
+            channels.remove("c")
+        else:
+            take_back(channel)
+
+    monkeypatch.setattr(catalogue, "region", full_at(catalogue, 3))
+    monkeypatch.setattr(catalogue, "take_back", meet)
+    with pytest.raises((limpet.StoreFull, limpet.StoreMismatch)):
+        pool.array("c", 8, stripes=2)
+    assert theirs[0].removed() == by_name
 
 
 def test_a_channel_whose_maker_was_killed_is_completed(pools: Any) -> None:

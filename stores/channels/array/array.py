@@ -98,7 +98,8 @@ class Array(Elements):
         """`stripes`: at most so many. `node`: the memory node for its memory, or its first stripe.
 
         Raises ParameterError, StoreMismatch, StoreFull, NodeFailed; ChannelRemoved if another
-        client had no room for all stripes: then nothing is left of it.
+        client had no room for all stripes: then nothing is left of it, and `manager.open` begins
+        anew.
         """
         form = form_of(shape, dtype)
         layout = Stripes.of(form, stripes)
@@ -167,10 +168,7 @@ class Array(Elements):
 
     def _remove(self) -> None:
         if self.parent is None:
-            try:
-                self.manager.remove(self.name)
-            except KeyError:  # another client has removed it
-                return
+            self.manager.catalogue.take_back(self)
 
     def _rows_of(self, stripe: int) -> slice:
         first = stripe * self.stripe_rows

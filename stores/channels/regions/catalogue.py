@@ -19,7 +19,9 @@ Sizes (the word after the mark)
 
 The CAS decides between two clients of which one has found room and the other has not: no client
 uses a channel that is then removed, and where a client has told its caller that the channel cannot
-be made, nothing is left.
+be made, nothing is left. A client gives up, or removes for want of room, only the channel with the
+mark that it was making: there may be one of another client by then, of the same name. A client
+whose channel was given up by another begins anew.
 
 Invariant: a region lies on the node of its key's directory. A part for a certain node has `~` and a
 number before its mark: the first number with which the key belongs to that node. A channel's own
@@ -57,10 +59,12 @@ import numpy as np
 
 from limpet.shm.endpoint.states import FORMERLY
 from limpet.shm.errors import (
+    ChannelRemoved,
     KeyExists,
     NodeFailed,
     ParameterError,
     PoolCorrupt,
+    StoreFull,
     StoreMismatch,
     ValueTooLarge,
 )
@@ -248,7 +252,13 @@ class ChannelCatalogue:
                 self.table.insert(key, value)
         at, mark, sizes = found
         if beside := sizes >> NODE_OF_MEMORY & NODE_MASK:
-            memory = self.region(f"{name}..memory", size, {}, mark, beside - 1)
+            try:
+                memory = self.region(f"{name}..memory", size, {}, mark, beside - 1)
+            except (StoreFull, ValueTooLarge, NodeFailed):
+                with contextlib.suppress(StoreFull, NodeFailed):
+                    if not of:
+                        self.give_up(name, mark)  # the caller does not know its mark yet
+                raise
             return Region(memory.address, size, at, mark)
         return Region(memory_of(at, sizes & SIZE_MASK), size, at, mark)
 
@@ -335,22 +345,32 @@ class ChannelCatalogue:
             # LINEARIZES: the channel is there, or another client had no room for it.
             if self._decide(channel.mark_address, 0) != GIVEN_UP:
                 return True
-            self.endpoint.store(channel.mark_address, 0)
-        self.clear(channel.name)
+        self.take_back(channel)
         return False
 
-    def give_up(self, name: str) -> bool:
-        """Remove a channel for which this client has no room, if no client can use it yet.
+    def take_back(self, channel: Any) -> None:
+        """Remove a channel that was given up, and not another one of its name."""
+        with contextlib.suppress(ChannelRemoved, NodeFailed), channel.operation():
+            # ORDER: in one operation, or another client's channel may lie at this address.
+            self.endpoint.store(channel.mark_address, 0)
+        self.clear(channel.name)
 
-        Whether there is one that clients can use.
+    def give_up(self, name: str, making: int) -> bool:
+        """Remove the channel with this mark, for which this client has no room, if no client can
+        use it yet. `making`: 0 if it had no room for the first region already.
+
+        Whether there is one of that name that clients can use.
         """
         key = name.encode()
         if self.directories.is_away(self.node_of(key)):
             return False
         with self.client:
             value = self.table.locate(key)
-            if not value or not self.endpoint.load(value):
+            mark = self.endpoint.load(value) if value else 0
+            if not mark:
                 return False  # what is left of a lost channel stays, and shows that there was one
+            if mark != making:
+                return not self.endpoint.load(value + DESCRIPTION_SIZE) & STATES
             # LINEARIZES: the channel will not be there, or another client had room for it.
             if self._decide(value, GIVEN_UP) == 0:
                 return True
