@@ -20,6 +20,9 @@ it (Opt2), so no client changes it in between:
     1. read the leaf's lock and pointer
     2. CAS the lock; read the node
     3. write the new node; CAS the pointer; CAS the lock to a new version
+A client that finds the leaf locked in step 1 ends the attempt, and waits: a node that it read or
+wrote meanwhile would most likely be out of date. Every wait for a lock ends, as after some attempts
+the client repairs the lock of an owner that is late or dead (stores/rtx/repair.py).
 If the key is not there any more, or the change takes a log, the client installs a copy of the node:
 it must not release a lock with the pointer unchanged (lllock.py).
 
