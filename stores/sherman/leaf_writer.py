@@ -213,7 +213,7 @@ class LeafWriter:
 
     def change_early(self, key: bytes, value: bytes, mode: int) -> int:
         """Lock the leaf in which a key was met, then read and change it. ELSEWHERE: the key was met
-        in no leaf, or the leaf is locked, or it is not the key's any more."""
+        in no leaf, or that leaf is not the key's any more. AGAIN: also if the leaf is locked."""
         leaf, page = self.leaf, self.leaf.page
         hashed = hash64(key)
         leaf.tree = self.trees.number_of(hashed)
@@ -226,13 +226,15 @@ class LeafWriter:
         self.endpoint.post_read(at, self.trees.words, 2)
         self.endpoint.wait()
         lock, pointer = self.trees.words[0], self.trees.words[1]
-        if lock & LOCKED or is_vacant(pointer):
+        if is_vacant(pointer):
             return ELSEWHERE
+        leaf.at = at
+        if lock & LOCKED:
+            return AGAIN  # its node would be read, and perhaps written, in vain
         self.endpoint.prefetch(pointer & ADDRESS_MASK, page.size)
         new = self.allocator.allocate(at >> NODE_SHIFT & 0xFF, page.size, 1)
         if not new:
             return NO_MEMORY
-        leaf.at = at
         leaf.lock = lock
         leaf.pointer = pointer
         state = self.locks.draw(0)

@@ -55,6 +55,9 @@ cdef class Page:
     cpdef bint begins_at(self, bytes key) except -1
     @cython.locals(length=u64)
     cpdef bytes high(self)
+    cpdef u64 low_size(self) except? 0xFEEDFACEDEADBEA7
+    cpdef bint has_high(self) except -1
+    cpdef u64 high_size(self) except? 0xFEEDFACEDEADBEA7
     cpdef u64 sibling(self) except? 0xFEEDFACEDEADBEA7
     @cython.locals(length=u64)
     cpdef bint is_below(self, bytes key) except -1
@@ -68,6 +71,8 @@ cdef class Page:
     cpdef bint has_looked_for(self, bytes key) except -1
     @cython.locals(index=int)
     cpdef int find(self, bytes key) except -1
+    @cython.locals(slot=u64, length=u64)
+    cpdef int find_next(self, bytes key, int index) except -1
     cpdef bint is_at(self, int index, bytes key) except -1
     cpdef u64 offset(self, int index) except? 0
     @cython.locals(index=int)
@@ -96,6 +101,7 @@ cdef class Page:
     cpdef u64 length(self, int index) except? 0xFEEDFACEDEADBEA7
     @cython.locals(key=bytes)
     cpdef bytes border(self, int index)
+    cpdef bytes fence_between(self, bytes below, bytes above)
     cpdef u64 border_size(self, int index) except? 0xFEEDFACEDEADBEA7
     cdef u64 border_most(self, int index) except? 0xFEEDFACEDEADBEA7
     @cython.final

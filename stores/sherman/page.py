@@ -164,6 +164,18 @@ class Page:
         length = self.image.word(FENCES) >> KEY_SHIFT & LENGTH_MASK
         return self.image.cut(self.end, length)
 
+    def low_size(self) -> int:
+        """Bytes of the low fence."""
+        return self.image.word(FENCES) & LENGTH_MASK
+
+    def has_high(self) -> bool:
+        """Whether there is a high fence."""
+        return self.image.word(SHAPE) & HAS_HIGH != 0
+
+    def high_size(self) -> int:
+        """Bytes of the high fence; 0: there is none."""
+        return self.image.word(FENCES) >> KEY_SHIFT & LENGTH_MASK
+
     def sibling(self) -> int:
         """The object of the next node."""
         return self.image.word(SIBLING)
@@ -213,6 +225,17 @@ class Page:
             self.slot = self.image.word(SLOTS + index)
         else:
             index = ~index
+        self.found = index
+        return index
+
+    def find_next(self, key: bytes, index: int) -> int:
+        """`find`, of a key that is above all entries before that one: mostly below it, too."""
+        if index < self.count:
+            slot = self.image.word(SLOTS + index)
+            length = slot >> KEY_SHIFT & LENGTH_MASK
+            if self.image.compare(slot & LENGTH_MASK, length, key) <= 0:
+                return self.find(key)
+        self.exact = False
         self.found = index
         return index
 
@@ -333,9 +356,11 @@ class Page:
         """The low fence of a node that begins with this entry, when the entry before it ends
         another one: of a leaf, as few bytes of the key as sort after the key before it."""
         key = self.key(index)
-        if self.level:
-            return key
-        return self.image.cut(self.offset(index), self._told_apart(index, key))
+        return key if self.level else self.fence_between(self.key(index - 1), key)
+
+    def fence_between(self, below: bytes, above: bytes) -> bytes:
+        """The same, by the keys of both entries."""
+        return above if self.level else above[: common_bytes(below, above) + 1]
 
     def border_size(self, index: int) -> int:
         """Bytes of the same; 0: there is no such entry."""

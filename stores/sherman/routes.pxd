@@ -26,11 +26,13 @@ cdef class Routes:
     cdef Fences tops
     cdef list runs
     cdef bint changing
+    cdef bint ascends
     cdef u64[::1] hints
     cdef u64[::1] siblings
     cdef u64[::1] seen
 
     cpdef bint is_empty(self) noexcept
+    @cython.locals(run=Run, lows=list, end=Py_ssize_t, spot=Py_ssize_t)
     cpdef u64 find(self, bytes key) except? 0
     cpdef u64 find_below(self, bytes end) except? 0
     @cython.locals(number=Py_ssize_t, run=Run, index=Py_ssize_t)

@@ -69,6 +69,8 @@ class Routes:
         self.room = room
         self.count = 0
         self.changing = False
+        self.ascends = False
+        """Whether the key looked for last is in the last leaf: then the next one may be, too."""
         self.tops = Fences(RUN_MAX)
         self.runs: list[Run] = []
         self.forget()
@@ -79,7 +81,14 @@ class Routes:
 
     def find(self, key: bytes) -> int:
         """The last known leaf that begins at or below the key; otherwise the root."""
-        return self._leaf_at(self._before(key, True))
+        if self.ascends and not self.changing:
+            run: Run = self.runs[len(self.runs) - 1]
+            end = len(run.lows)
+            if end and run.lows[end - 1] <= key:
+                return run.leaves[end - 1]
+        spot = self._before(key, True)
+        self.ascends = spot == self._last()
+        return self._leaf_at(spot)
 
     def find_below(self, end: bytes | None) -> int:
         """The last known leaf that begins below `end`, or the last one; otherwise the root."""

@@ -4,7 +4,11 @@ from limpet.shm.endpoint.verbs cimport u64
 from limpet.stores.base cimport Store, as_bytes
 from limpet.stores.inline cimport InlineStore, Attempt
 from limpet.stores.rtx.lllock cimport LLLocks
+from limpet.stores.rtx.commit cimport Commit
+from limpet.stores.rtx.tx_object cimport TXObj
 from limpet.stores.sherman.leaf_writer cimport LeafWriter
+from limpet.stores.sherman.page cimport Page
+from limpet.stores.sherman.routes cimport Routes
 from limpet.stores.sherman.scans cimport Scans
 from limpet.stores.sherman.trees cimport Leaf
 from limpet.stores.sherman.tx_trees cimport TxTrees
@@ -46,6 +50,7 @@ cdef class RtxSherman(InlineStore):
     cdef readonly object repair
     cdef readonly object tx_keys
     cdef WriteSet splits
+    cdef list run_sets
     cdef bint opt1
     cdef bint opt2
 
@@ -62,6 +67,8 @@ cdef class RtxSherman(InlineStore):
         nodes=int,
     )
     cdef int _put_run(self, list keys, list values) except -1
+    @cython.locals(commit=Commit, routes=Routes, index=Py_ssize_t, written=TXObj, page=Page)
+    cdef int _show(self, WriteSet staging) except -1
     cpdef Attempt _go_on(self, int outcome, Attempt way, bytes key, bytes value, u64 size, int mode)
     cpdef int stay(self, u64 attempt, bint writes) except -1
     @cython.locals(reference=u64)

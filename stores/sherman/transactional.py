@@ -20,6 +20,9 @@ it (Opt2), so no client changes it in between:
     1. read the leaf's lock and pointer
     2. CAS the lock; read the node
     3. write the new node; CAS the pointer; CAS the lock to a new version
+A client that finds the leaf locked in step 1 ends the attempt, and waits: a node that it read or
+wrote meanwhile would most likely be out of date. Every wait for a lock ends, as after some attempts
+the client repairs the lock of an owner that is late or dead (stores/rtx/repair.py).
 If the key is not there any more, or the change takes a log, the client installs a copy of the node:
 it must not release a lock with the pointer unchanged (lllock.py).
 
@@ -72,10 +75,13 @@ from limpet.stores.rtx.commit import Commit
 from limpet.stores.rtx.lllock import LLLocks
 from limpet.stores.rtx.repair import Repair
 from limpet.stores.rtx.try_commit import carry_out
+from limpet.stores.rtx.tx_object import TXObj
 from limpet.stores.sherman.check import TreeCheck
 from limpet.stores.sherman.layout import ELSEWHERE, LOGGED_WRITE, SPARED_BLOCKS, SPARSE, UNTIDY
 from limpet.stores.sherman.leaf_writer import LeafWriter
+from limpet.stores.sherman.page import Page
 from limpet.stores.sherman.parameters import ShermanParameters
+from limpet.stores.sherman.routes import Routes
 from limpet.stores.sherman.scans import Scans
 from limpet.stores.sherman.tree_keys import TreeKeys
 from limpet.stores.sherman.tx_trees import TxTrees
@@ -131,6 +137,8 @@ class RtxSherman(InlineStore):
         self.splits: WriteSet | None = None
         """For writes that split a leaf, and for merges; used within an operation only."""
         self.glances = pool.parameters.coherent
+        self.run_sets: list[WriteSet] = []
+        """For runs of `put_many`; one that is in use is not here."""
         self.opt1 = parameters.opt1
         self.opt2 = parameters.opt1 and parameters.opt2 and not self.client.remotely_fenced
 
@@ -193,7 +201,7 @@ class RtxSherman(InlineStore):
         cursor = self.trees.cursor
         outcome = commit_staged(self, staging, lambda: staging.stage_read(leaf, key, value, mode))
         if outcome == DONE:
-            staging.show_made()
+            self._show(staging)
         else:
             self.trees.cursor = cursor  # what was to be used is vacant still
         return LOGGED_WRITE if outcome == NO_MEMORY else outcome
@@ -252,7 +260,8 @@ class RtxSherman(InlineStore):
     def _put_run(self, keys: list[bytes], values: list[bytes]) -> int:
         """Put the values of these keys, which are sorted and of one tree."""
         first = attempt = 0
-        leaves, staging = LEAVES_MAX, None
+        leaves = LEAVES_MAX
+        staging = self.run_sets.pop() if self.run_sets else self.staging(self.commit())
         while first < len(keys):
             if len(values[first]) > self.value_size:
                 self.put(keys[first], values[first])
@@ -267,8 +276,6 @@ class RtxSherman(InlineStore):
                     commit: Any = None
                     nodes = 1
                     if outcome == LOGGED_WRITE:
-                        if staging is None:
-                            staging = self.staging(self.commit())
                         outcome = self._put_logged(staging, keys, values, ended, leaves)
                         ended = staging.ended
                         if staging.wanted:
@@ -290,6 +297,7 @@ class RtxSherman(InlineStore):
             elif outcome == AGAIN:
                 attempt += 1
                 self.stay(attempt, True)
+        self.run_sets.append(staging)  # after an error it is not used again
         return 0
 
     def _put_logged(
@@ -303,10 +311,22 @@ class RtxSherman(InlineStore):
             self, staging, lambda: staging.stage_run(leaf, keys, values, first, leaves)
         )
         if outcome == DONE:
-            staging.show_made()
+            self._show(staging)
         else:
             self.trees.cursor = cursor  # what was to be used is vacant still
         return outcome
+
+    def _show(self, staging: WriteSet) -> int:
+        """Note the nodes of a change that is committed, and where each is now."""
+        staging.show_made()
+        commit: Any = staging.commit
+        routes: Routes = self.trees.routes[staging.tree]
+        for index in range(staging.commit.changed):
+            written: TXObj = commit.objects[index]
+            page: Page | None = written.data
+            if page is not None:
+                routes.note_seen(written.at, written.new, page.count)
+        return 0
 
     def _go_on(
         self, outcome: int, way: Any, key: bytes, value: bytes, size: int, mode: int

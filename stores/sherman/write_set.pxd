@@ -84,7 +84,7 @@ cdef class WriteSet(Staging):
     cdef int _drop_extent(self, Page page, int index) except -1
     @cython.locals(reads=Reads)
     cpdef bint _read_as_absent(self, Leaf leaf, bytes key) except -1
-    @cython.locals(entries=Page)
+    @cython.locals(entries=Page, begin=int)
     cpdef int _put(self, u64 at, Page page, int index, bytes key, bytes value, u64 flags) except -1
     @cython.locals(low=bytes, high=bytes)
     cdef int _put_all(self, u64 at, Page page, Page entries, bint appended) except -1
@@ -102,6 +102,18 @@ cdef class WriteSet(Staging):
         nodes=list, lows=list, index=Py_ssize_t, begin=int,
     )
     cpdef int _split(self, u64 at, Page page, Page entries, bint appended) except -1
+    @cython.locals(
+        high=u64, room=u64, added=u64, total=u64, passed=u64, begin=u64, each=u64, border=u64,
+        left=u64,
+    )
+    cdef int _middle(self, Page page, u64 index, bytes key, u64 size) except -1
+    @cython.locals(
+        above=bytes, below=bytes, low=bytes, border=bytes, made=u64, level=u64, first=Page,
+        second=Page,
+    )
+    cdef int _halve(
+        self, u64 at, Page page, int index, bytes key, bytes value, u64 flags, int begin
+    ) except -1
     @cython.locals(above=Page, entries=Page, index=Py_ssize_t)
     cdef int _raise_root(self, u64 level, list lows, list nodes, bint appended) except -1
     @cython.locals(

@@ -5,9 +5,11 @@ transaction validates the version in which the leaf was read. It need not valida
 on the way: a leaf's fences show that it is the right one. A node that overflows is split as often
 as needed, each time with one more entry for its parent, which is then found.
 
-A split gathers the entries of a node, with the new ones, in a page that has room for more than one
-node (`_gather`). It is private to the handle, and in use within one step. The new nodes are made of
-ranges of its entries. Entries are copied as bytes, and none of them becomes an object of Python.
+A split for one new entry copies the entries of the old node straight into the two new ones
+(`_halve`). Every other split gathers the entries of a node, with the new ones, in a page that has
+room for more than one node (`_gather`). It is private to the handle, and in use within one step.
+The new nodes are made of ranges of its entries. Entries are copied as bytes, and none of them
+becomes an object of Python.
 
 A run of pairs that fall into one leaf becomes as many leaves as it fills, up to 48, in one
 transaction (`stage_run`): the leaf, its new siblings, and their parent with all new links at once,
@@ -263,7 +265,10 @@ class WriteSet(Staging):
             if at_end:
                 index = entries.count
             else:
-                index = entries.find(key)
+                # It is above the one before it, so likely it belongs just behind that.
+                index = (
+                    entries.find_next(key, index + 1) if self.ended > first else entries.find(key)
+                )
                 # All entries are below it, and so below those that follow.
                 at_end = index == entries.count
                 self._drop_extent(entries, index)
@@ -304,6 +309,10 @@ class WriteSet(Staging):
         elif page.fits(key, len(value)):
             page.insert(index, key, value, flags)
             return self._write(at, page)
+        elif at != self.trees.roots[self.tree]:
+            begin = self._middle(page, index, key, len(value))
+            if begin:
+                return self._halve(at, page, index, key, value, flags, begin)
         entries = self._gather(page, GATHERED * page.size)
         if page.exact:
             entries.remove(index)
@@ -390,6 +399,57 @@ class WriteSet(Staging):
         if at == root:
             return self._raise_root(level + 1, lows, nodes, appended)
         return self.link_above(level + 1, lows, nodes)
+
+    def _middle(self, page: Page, index: int, key: bytes, size: int) -> int:
+        """Where to cut a node that gets a new entry at `index`, with this key and a value of that
+        size, so that both halves fit: how many entries stay. 0: `_split` has to find a way."""
+        high, room = page.high_size(), page.size - 8 * SLOTS
+        added, total = 8 + len(key) + size, page.used()
+        passed, begin = 0, 0
+        if index == page.count and not page.has_high():
+            # As `_split` has it: the new entry alone is in the last node of the level.
+            passed, begin = total, index
+        else:
+            total += added
+            each = 0
+            while begin <= page.count:
+                each = added if begin == index else page.size_of(begin - (begin > index))
+                if begin and 2 * passed + each >= total:
+                    break
+                passed += each
+                begin += 1
+            if begin > page.count:
+                return 0
+            total -= added
+        # A fence between two keys has no more bytes than the upper key.
+        border = len(key) if begin == index else page.length(begin - (begin > index))
+        left = page.low_size() + passed + border
+        return begin if left <= room and border + total + added - passed + high <= room else 0
+
+    def _halve(
+        self, at: int, page: Page, index: int, key: bytes, value: bytes, flags: int, begin: int
+    ) -> int:
+        """Put the entries of a node, which is no root, with a new one at `index`, into the node and
+        a new sibling: those from `begin` on, which `_middle` has found."""
+        above = key if begin == index else page.key(begin - (begin > index))
+        below = key if begin - 1 == index else page.key(begin - 1 - (begin - 1 > index))
+        low, border = page.low(), page.fence_between(below, above)
+        made, level = self._vacant(), page.level
+        first, second = self._blank().page, self._blank().page
+        first.reset(level, low, border, made)
+        second.reset(level, border, page.high(), page.sibling())
+        if index < begin:
+            first.take(page, 0, begin - 1)
+            first.insert(index, key, value, flags)
+            second.take(page, begin - 1, page.count)
+        else:
+            first.take(page, 0, begin)
+            second.take(page, begin, page.count)
+            second.insert(index - begin, key, value, flags)
+        self._write(made, second)
+        self._write(at, first)
+        self.made.append((level, border, made))
+        return self.link_above(level + 1, [low, border], [at, made])
 
     def _raise_root(self, level: int, lows: list[bytes], nodes: list[int], appended: bool) -> int:
         """Have the root be on this level, with links to these nodes, which begin at these fences;

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import functools
 import itertools
+import time
 from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
+from kit.mutants.rtx import UNCHANGED, Mutant, in_force
+from kit.mutants.steps import require_caught
+from kit.mutants.uncompiled import Change
 from kit.stores import sound
 from kit.trees import VALUE, Tree
 
 import limpet
 from limpet.shm.endpoint.fabric import BUILD
+from limpet.stores.rtx.layout import LOCKED
+from limpet.stores.rtx.repair import PATIENCE
+from limpet.stores.status import AGAIN, PUT
 
 COMPILED: Final = BUILD == "compiled"
 STEPS: Final = 300
@@ -111,6 +118,60 @@ def test_an_inner_node_is_not_locked_for_a_missing_key_again(pools: Any) -> None
         slow.update(fence, VALUE)
     assert slow.stats()["bytes_written"] == before
     sound(tree.store)
+
+
+# ---- a leaf that is locked already --------------------------------------------------------------
+
+
+def meets_a_lock(pools: Any) -> None:
+    """An owner stands still with the leaf's lock. Another client sees the lock, reads and writes no
+    node, and knows what it waits for: when the lease is over it repairs that lock."""
+    tree = Tree(pools, **LEASE)
+    keys = tree.fill()
+    at, store = tree.leaf(keys[1]), tree.store
+    slow = tree.client()
+    for client in (slow.store, store, store):
+        client.get(keys[1])
+    store.get(keys[-1])  # another leaf is the one that it has met last
+
+    def locked(verb: str, address: int) -> bool:
+        return bool(store.endpoint.load(at) & LOCKED)
+
+    assert not slow.begin(functools.partial(slow.store.update, keys[1], VALUE), locked)
+    before = store.stats()
+    with store.client:
+        assert store.writer.change_early(keys[1], VALUE, PUT) == AGAIN
+    after = store.stats()
+    assert after["bytes_written"] == before["bytes_written"]
+    assert after["bytes_read"] - before["bytes_read"] == 16
+    time.sleep(0.01)
+    store.repair.stay(store.leaf.at, PATIENCE, True)
+    assert not store.endpoint.load(at) & LOCKED
+    store.put(keys[1], b"other")
+    assert slow.go()
+    assert store.get(keys[1]) in (b"other", VALUE)
+    sound(store)
+
+
+def test_a_client_that_meets_a_lock_reads_no_node_and_repairs_it_later(pools: Any) -> None:
+    meets_a_lock(pools)
+
+
+def test_a_client_that_does_not_know_what_it_waits_for_is_found_out(pools: Any) -> None:
+    def forgets_the_leaf(change: Any) -> Any:
+        def run(self: Any, key: bytes, value: bytes, mode: int) -> Any:
+            before, outcome = self.leaf.at, change(self, key, value, mode)
+            if outcome == AGAIN:
+                self.leaf.at = before
+            return outcome
+
+        return run
+
+    forgetful = Mutant(
+        "leaf-that-is-locked-is-not-noted",
+        (Change("sherman/leaf_writer", "LeafWriter.change_early", forgets_the_leaf),),
+    )
+    require_caught(in_force, UNCHANGED, forgetful, meets_a_lock, pools)
 
 
 # ---- what is found once it is locked ------------------------------------------------------------

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
 from kit.mutants.rtx import UNCHANGED, Mutant, in_force
 from kit.mutants.steps import require_caught
-from kit.mutants.uncompiled import replaced
+from kit.mutants.uncompiled import Change, replaced
 from kit.processes import gather
 from kit.stores import sound
 from kit.trees import KIND, LeafSplit, RootSplit, nodes
@@ -309,3 +310,46 @@ def test_a_run_uses_the_last_memory(pools: Any) -> None:
             more += 1
     assert more < 64, "several leaves had room"
     sound(store)
+
+
+# ---- splits for one new entry -------------------------------------------------------------------
+
+
+def fences(store: Any) -> list[bytes]:
+    """Where the leaves begin."""
+    return [store.trees.routes[0].low_at(key) or b"" for key in store]
+
+
+def test_a_split_for_one_entry_cuts_where_any_split_does(pools: Any) -> None:
+    """Keys and values of many sizes, in random order, and in ascending order."""
+
+    def gathers(middle: Any) -> Any:
+        return lambda self, page, index, key, size: 0
+
+    def filled(order: Callable[[list[bytes]], object]) -> list[bytes]:
+        store = pools(node_size="16MiB").store("rtx-sherman", name="s", key_size=64, value_size=64)
+        draw = random.Random(1)
+        keys = [b"%06d" % number * draw.randint(1, 10) for number in range(600)]
+        order(keys)
+        for key in keys:
+            store.insert(key, draw.randbytes(draw.randint(0, 64)))
+        sound(store)
+        assert list(store) == sorted(keys)
+        return fences(store)
+
+    gathering = Mutant("gathers", (Change("sherman/write_set", "WriteSet._middle", gathers),))
+    for order in (lambda keys: random.Random(2).shuffle(keys), list.sort):
+        found = filled(order)
+        with in_force(gathering):
+            assert filled(order) == found
+
+
+def test_a_client_guesses_where_its_own_splits_have_put_nodes(pools: Any) -> None:
+    store = pools(node_size="16MiB").store("rtx-sherman", name="s")
+    keys = [b"key %05d" % number for number in range(600)]
+    for key in keys[:300]:
+        store.insert(key, VALUE)
+    before = store.stats()["round_trips"]
+    for key in keys[300:]:
+        store.insert(key, VALUE)
+    assert store.stats()["round_trips"] - before < 4 * 300
