@@ -176,6 +176,9 @@ class ReplicatedSplitter(Splitter):
     def _freeze_slot(self, word: int) -> int:
         """Freeze the current slot on every replica. `word`: what its primary had; its word then."""
         self.endpoint.prefetch(word & ADDRESS_MASK, PREFETCH_SIZE)
+        if is_frozen(word):
+            # No CAS confirms it, and a long read may be cut between two bytes.
+            word = self.slot.read()
         while not is_frozen(word):
             if is_valid(word):
                 if self._freeze_pair(word):

@@ -173,12 +173,10 @@ class Splitter:
 
     def filled(self, number: int, word: int) -> Any:
         """A subtable of this number with the same word in each slot; valid until the next call."""
-        if not len(self.blank):
-            self.blank = array("Q", bytes(self.index.subtable_size))
+        if not len(self.blank) or self.blank[1] != word:
+            # ORDER: whole before it is kept: a signal handler that raises leaves no half of it.
+            self.blank = array("Q", [word]) * (self.index.subtable_size // 8)
         blank = self.blank
-        if blank[1] != word:
-            for index in range(len(blank)):
-                blank[index] = word
         for bucket in range(len(blank) // BUCKET_WORDS):
             blank[BUCKET_WORDS * bucket] = number << 32 | bucket // BUCKETS
         return blank
@@ -199,6 +197,9 @@ class Splitter:
             word = words[index]
             # `fill_pairs` reads the keys of all pairs, which may be anywhere
             self.endpoint.prefetch(word & ADDRESS_MASK, PREFETCH_SIZE)
+            if index & 7 and is_frozen(word):
+                # No CAS confirms it, and a long read may be cut between two bytes.
+                words[index] = self.endpoint.load(base + 8 * index)
             while index & 7 and not is_frozen(word):
                 if word & HELD_MASK == HELD:
                     return base + 8 * index

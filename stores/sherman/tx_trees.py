@@ -30,8 +30,10 @@ A get without a pin (inline.py) reads the leaf in which it expects the key, by a
 copies the value, and then reads the object again: lock, pointer, and the word DROPS.
 
     - DROPS is the same, so the object is one of this tree.
-    - The lock is the same, and no state of a lock comes again (stores/rtx/lllock.py). So in between
-      the object was locked and unlocked by nobody.
+    - The lock is the same. A version does not come back once a transaction that locked the object
+      has published, or a repairer has released its lock (stores/rtx/lllock.py); only a transaction
+      that gives up before it is decided puts the version back, and it has left the pointer alone.
+      So no transaction that was locked and unlocked in between has changed the pointer.
     - The pointer is the same. It changes under a lock only, and under one lock only once: from that
       node to another one, which has other memory, as the first one's is not free before.
 

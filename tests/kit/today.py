@@ -59,7 +59,7 @@ UNDECLARED: Final = {
         HOLDER
     """,
     "limpet.stores.race.check": """
-        HELD_MASK TENTATIVE UNSET VACANT_CLASS
+        HELD_MASK TENTATIVE VACANT_CLASS
     """,
     "limpet.stores.race.locked": """
         INCARNATION_BITS PIN
