@@ -71,7 +71,7 @@ cdef class LeafWriter:
         leaf=Leaf, page=Page, routes=Routes, hashed=u64, hint=u64, at=u64, lock=u64, pointer=u64,
         new=u64, state=u64, done=bint,
     )
-    cpdef int change_early(self, bytes key, bytes value, int mode) except -1
+    cpdef int change_early(self, bytes key, bytes value, int mode, u64 attempt) except -1
     @cython.locals(page=Page, node=u64, place=int)
     cdef int _read_locked(self, bytes key, u64 hint) except -1
     @cython.locals(page=Page, index=int, dropped=u64, outcome=int, done=int)

@@ -211,9 +211,10 @@ class LeafWriter:
 
     # ---- a leaf that is locked before it is read ------------------------------------------------
 
-    def change_early(self, key: bytes, value: bytes, mode: int) -> int:
+    def change_early(self, key: bytes, value: bytes, mode: int, attempt: int) -> int:
         """Lock the leaf in which a key was met, then read and change it. ELSEWHERE: the key was met
-        in no leaf, or that leaf is not the key's any more. AGAIN: also if the leaf is locked."""
+        in no leaf, or that leaf is not the key's any more, or is locked when this is the first
+        attempt. AGAIN: also if it is locked later."""
         leaf, page = self.leaf, self.leaf.page
         hashed = hash64(key)
         leaf.tree = self.trees.number_of(hashed)
@@ -230,7 +231,9 @@ class LeafWriter:
             return ELSEWHERE
         leaf.at = at
         if lock & LOCKED:
-            return AGAIN  # its node would be read, and perhaps written, in vain
+            return (
+                AGAIN if attempt else ELSEWHERE
+            )  # its node would be read, and perhaps written, in vain
         self.endpoint.prefetch(pointer & ADDRESS_MASK, page.size)
         new = self.allocator.allocate(at >> NODE_SHIFT & 0xFF, page.size, 1)
         if not new:

@@ -20,9 +20,11 @@ it (Opt2), so no client changes it in between:
     1. read the leaf's lock and pointer
     2. CAS the lock; read the node
     3. write the new node; CAS the pointer; CAS the lock to a new version
-A client that finds the leaf locked in step 1 ends the attempt, and waits: a node that it read or
-wrote meanwhile would most likely be out of date. Every wait for a lock ends, as after some attempts
-the client repairs the lock of an owner that is late or dead (stores/rtx/repair.py).
+A client that finds the leaf locked in step 1 reads the leaf at its first attempt, as above: most
+locks are gone by then. Later, others are waiting, too: it ends the attempt and waits, as a node
+that it read or wrote meanwhile would most likely be out of date. Every wait for a lock ends, as
+after some attempts the client repairs the lock of an owner that is late or dead
+(stores/rtx/repair.py).
 If the key is not there any more, or the change takes a log, the client installs a copy of the node:
 it must not release a lock with the pointer unchanged (lllock.py).
 
@@ -182,7 +184,7 @@ class RtxSherman(InlineStore):
         if not self.opt1:
             return LOGGED_WRITE
         if self._is_early(size, mode, way):
-            outcome = self.writer.change_early(key, value, mode)
+            outcome = self.writer.change_early(key, value, mode, attempt)
             if outcome != ELSEWHERE:
                 return outcome
         outcome = self.writer.change(key, value, size, mode)

@@ -124,8 +124,8 @@ def test_an_inner_node_is_not_locked_for_a_missing_key_again(pools: Any) -> None
 
 
 def meets_a_lock(pools: Any) -> None:
-    """An owner stands still with the leaf's lock. Another client sees the lock, reads and writes no
-    node, and knows what it waits for: when the lease is over it repairs that lock."""
+    """An owner stands still with the leaf's lock. Another client sees the lock, after its first
+    attempt reads and writes no node, and knows what it waits for: when the lease is over it repairs that lock."""
     tree = Tree(pools, **LEASE)
     keys = tree.fill()
     at, store = tree.leaf(keys[1]), tree.store
@@ -140,7 +140,7 @@ def meets_a_lock(pools: Any) -> None:
     assert not slow.begin(functools.partial(slow.store.update, keys[1], VALUE), locked)
     before = store.stats()
     with store.client:
-        assert store.writer.change_early(keys[1], VALUE, PUT) == AGAIN
+        assert store.writer.change_early(keys[1], VALUE, PUT, 1) == AGAIN
     after = store.stats()
     assert after["bytes_written"] == before["bytes_written"]
     assert after["bytes_read"] - before["bytes_read"] == 16
@@ -159,8 +159,8 @@ def test_a_client_that_meets_a_lock_reads_no_node_and_repairs_it_later(pools: An
 
 def test_a_client_that_does_not_know_what_it_waits_for_is_found_out(pools: Any) -> None:
     def forgets_the_leaf(change: Any) -> Any:
-        def run(self: Any, key: bytes, value: bytes, mode: int) -> Any:
-            before, outcome = self.leaf.at, change(self, key, value, mode)
+        def run(self: Any, key: bytes, value: bytes, mode: int, attempt: int) -> Any:
+            before, outcome = self.leaf.at, change(self, key, value, mode, attempt)
             if outcome == AGAIN:
                 self.leaf.at = before
             return outcome
