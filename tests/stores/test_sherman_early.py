@@ -125,7 +125,8 @@ def test_an_inner_node_is_not_locked_for_a_missing_key_again(pools: Any) -> None
 
 def meets_a_lock(pools: Any) -> None:
     """An owner stands still with the leaf's lock. Another client sees the lock, after its first
-    attempt reads and writes no node, and knows what it waits for: when the lease is over it repairs that lock."""
+    attempt reads and writes no node, and knows what it waits for: when the lease is over it repairs
+    that lock."""
     tree = Tree(pools, **LEASE)
     keys = tree.fill()
     at, store = tree.leaf(keys[1]), tree.store
