@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import threading
+import types
+from array import array
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,8 +17,21 @@ import limpet
 from limpet.shm.endpoint.fabric import Endpoint
 from limpet.stores.channels.channel import Channel
 from limpet.stores.channels.lock.ticket_lock import TicketLock, ticket_lock_size
+from limpet.stores.race.layout import UNSET
+from limpet.stores.race.parameters import GROUP_SIZE
 
 FOLDER = Path(limpet.__file__).parent
+IN_PLACE = """
+def filled(self, number, word):
+    if not len(self.blank):
+        self.blank = array("Q", bytes(self.index.subtable_size))
+    if self.blank[1] != word:
+        for index in range(len(self.blank)):
+            self.blank[index] = word
+    for bucket in range(len(self.blank) // 8):
+        self.blank[8 * bucket] = number << 32 | bucket // 3
+    return self.blank
+"""
 COMPILED = limpet.build == "compiled"
 PATIENCE_S = 5.0
 SPINS = 20
@@ -102,6 +117,52 @@ def test_routes_that_say_nothing_of_a_change_lead_astray() -> None:
         changing = property(lambda self: False, lambda self, value: None)
 
     assert not all(lead_somewhere(Silent, change) for change in CHANGES)
+
+
+# ---- new subtables -------------------------------------------------------------------------------
+
+SPLITTER = "race/splitter.py"
+
+
+def uncompiled_splitter() -> Any:
+    """The class as its source has it."""
+    names = {"__name__": "uncompiled"}
+    source = FOLDER / "stores" / SPLITTER
+    exec(compile(source.read_text(), str(source), "exec"), names)
+    return names["Splitter"]
+
+
+def subtables_are_whole(made: Any) -> bool:
+    """Whether a subtable has its word in each slot, whatever line was cut off when the one before
+    it was composed."""
+    for number in itertools.count(1):
+        splitter = made.__new__(made)
+        splitter.index = types.SimpleNamespace(subtable_size=2 * GROUP_SIZE)
+        splitter.blank = array("Q")
+        splitter.filled(1, 0)
+        lines = Lines(SPLITTER, number)
+        with lines.watched():
+            splitter.filled(2, UNSET)
+        words = splitter.filled(3, UNSET).tolist()
+        if any(word != UNSET for index, word in enumerate(words) if index & 7):
+            return False
+        if words[::8] != [3 << 32 | group for group in (0, 0, 0, 1, 1, 1)]:
+            return False
+        if not lines.cut:
+            assert number > 3, "no line was met"
+            return True
+    return False
+
+
+def test_a_subtable_is_whole_whatever_was_cut_off_before() -> None:
+    assert subtables_are_whole(uncompiled_splitter())
+
+
+def test_a_subtable_that_is_composed_in_place_is_not_whole() -> None:
+    names: dict[str, Any] = {"array": array}
+    exec(compile(IN_PLACE, str(FOLDER / "stores" / SPLITTER), "exec"), names)
+    made = type("InPlace", (uncompiled_splitter(),), {"filled": names["filled"]})
+    assert not subtables_are_whole(made)
 
 
 # ---- waiting for a lock --------------------------------------------------------------------------
