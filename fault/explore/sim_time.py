@@ -5,8 +5,8 @@ client has a time of its own, in ns; the client whose next verb arrives first at
 goes on, so verbs take effect in the order of their arrival, and the whole run follows from its
 seed.
 
-Gets have pins, as over a network: a get without one (stores/race/glance.py) saves a barrier of the
-processor, and pays for it with looks, each of which would be a message here.
+Gets have pins, as over a network: a get without one (stores/race/glance.py, stores/inline.py) saves
+a barrier of the processor, and pays for it with looks, each of which would be a message here.
 
 sim_latency.py has the cost of a step.
 """
@@ -43,6 +43,7 @@ from limpet.shm.endpoint.simulated import (
     at_once,
 )
 from limpet.shm.errors import LimpetError, ParameterError, StoreFull
+from limpet.stores.inline import InlineStore
 
 NODE_SIZE: Final = 32 << 20
 BLOCK_SIZE: Final = 16 << 10
@@ -176,7 +177,9 @@ class TimedClient:
         self.number = number
         self.pool = pool
         self.store = store
-        if getattr(store, "glance", None) is not None:
+        if isinstance(store, InlineStore):
+            store.glances = False
+        elif getattr(store, "glance", None) is not None:
             store.glance = None
         self.endpoint = pool.endpoint
         self.endpoint.number = number
