@@ -389,6 +389,11 @@ class Transaction:
                 f"{self._pool.url}: a transaction is committed when its function returns; the "
                 "function cannot call commit() itself"
             )
+        if self._over:
+            raise TypeError(
+                f"{self._pool.url}: a transaction was over when its function returned, as the "
+                "function called end(); nothing is committed"
+            )
         self._committing = self._doomed is None
         if self._doomed is not None:
             return False

@@ -951,6 +951,19 @@ def test_what_would_run_after_the_transaction_is_refused(pool: limpet.Pool) -> N
     assert b"k" not in store
 
 
+def test_a_function_that_ends_its_transaction_is_told_so(pool: limpet.Pool) -> None:
+    store = pool.store(HASH, name="s")
+
+    def ends(tx: limpet.Transaction) -> str:
+        tx.put(store, b"k", b"v")
+        tx.end()
+        return "done"
+
+    with pytest.raises(TypeError, match="called end"):
+        pool.transaction(ends)
+    assert b"k" not in store
+
+
 def test_what_takes_part_in_no_transaction_is_named_in_short(pool: limpet.Pool) -> None:
     mapping = pool.dict("d")
     mapping["k"] = "v" * 1000
