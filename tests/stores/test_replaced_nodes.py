@@ -260,7 +260,9 @@ def test_more_are_lost_than_the_store_survives(make_store: Callable[..., Any], k
             with pytest.raises(limpet.NodeFailed, match="save what is left"):
                 store.pool.replace_node(node)
             assert store.pool.nodes()[node]["state"] == "failed"
-        assert served_or_lost(store) == before
+        for now, then in zip(served_or_lost(store), before, strict=True):
+            # Of several lost nodes, any may be named.
+            assert now == then or (now in lost and then in lost)
 
 
 @pytest.mark.parametrize("when", ["passed by", "made there", "not mapped yet"])
