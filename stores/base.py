@@ -329,6 +329,10 @@ class Store:
     def put_many(self, pairs: Any) -> None:
         """`put` each (key, value) of `pairs`, a mapping or an iterable; not atomic as a whole.
 
+        Raises as `put` does. A bad key or value (TypeError, KeyTooLarge, ValueTooLarge) is found
+        when its turn comes: the pairs before it are put then, and perhaps some after it. After
+        another error, each pair is put or not.
+
         The pairs of a list, a tuple or a dict are known beforehand, and take less time in some
         stores (`_expect_keys`) than pairs that another iterable gives one by one.
         """

@@ -413,7 +413,7 @@ class Pool(PoolCore, ChannelCalls):
 
     def object(self, name: str, initial: bytes = b"") -> TxObject:
         """The object of that name, for `tx.read` and `tx.write`; `initial`: what it is until it is
-        written, as this handle sees it."""
+        written, as this handle sees it. `tx[name]` is another one."""
         return named_object(self, name, initial)
 
     def objects(
