@@ -189,6 +189,15 @@ class Allocator:
         for slab in self.slabs.all():
             if slab.replicas > 1:
                 slab.forget_pages()
+        if self.inner is not None:
+            self.inner.replaced(node)
+
+    def formatted(self) -> None:
+        """A client that fills a node has written its block table anew: forget the blocks that we
+        had there, before anything is allocated."""
+        self._forget_taken()
+        if self.inner is not None:
+            self.inner._forget_taken()
 
     def _forget_taken(self) -> None:
         """Forget the blocks that other clients have taken from us."""

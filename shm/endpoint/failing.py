@@ -11,20 +11,21 @@ FAILING (control segment)
     bits 0-7    1 + its node; 0: none was given up yet
 
 Steps
-    1. read FAILING, and mark the node that it names, unless that has been done
+    1. read FAILING, and mark the node that it names, unless that has been done, or that node is the
+       last one in service by now
     2. read the states of all nodes: is the node of this call in service, and not the last one?
     3. FAILING -> this node and generation, by CAS from the word of step 1; else begin again
-    4. mark the node: generation, IN_SERVICE -> generation, FAILED, by CAS
+    4. once more as step 2; then mark the node: generation, IN_SERVICE -> generation, FAILED, by CAS
 
-So when step 3 succeeds, all marks that were decided before are made and seen in step 2, and no
-other was decided since. A word of FAILING does not come back: its generation of the node is marked
-by the time of the next decision, and is never in service again.
+So when step 3 succeeds, all marks that were decided before are made and seen in step 2, or given
+up, and no other was decided since. A word of FAILING may come back only if its node was not marked,
+being the last one, and is given up once more: then it means the same.
 
 A kill between steps 3 and 4 leaves a node that is in service and will be marked by the next call,
-for whichever node. A client that is stopped there marks the same memory or, if that was replaced
-meanwhile, none.
+for whichever node, unless others were lost meanwhile, and it is the last one. A client that is
+stopped there marks the same memory or, if that was replaced meanwhile, none.
 
-A lost node is marked without this word, also between steps 2 and 4: no order of marks helps then.
+A lost node is marked without this word, also just before step 4 marks: no order helps then.
 """
 
 from __future__ import annotations
@@ -57,15 +58,32 @@ def fail(
     """
     while True:
         decided = load(FAILING)
-        if 0 < decided & _NODE_MASK <= nodes:
-            mark((decided & _NODE_MASK) - 1, decided >> _GENERATION_SHIFT)
+        named, named_generation = (decided & _NODE_MASK) - 1, decided >> _GENERATION_SHIFT
         words = [load(NODE_STATES + 8 * each) for each in range(nodes)]
-        states = [state_of(word) for word in words]
-        if states[node] != IN_SERVICE:
+        if 0 <= named < nodes and generation_of(words[named]) == named_generation:
+            states = [state_of(word) for word in words]
+            if states[named] == IN_SERVICE and not is_last(named, states):
+                mark(named, named_generation)
+        words = _given_up(node, nodes, load, refuse)
+        if not words:
             return False
-        if is_last(node, states):
-            refuse(states)
         generation = generation_of(words[node])
         # LINEARIZES: a node is given up.
         if cas(FAILING, decided, generation << _GENERATION_SHIFT | node + 1) == decided:
-            return mark(node, generation)
+            return bool(_given_up(node, nodes, load, refuse)) and mark(node, generation)
+
+
+def _given_up(
+    node: int,
+    nodes: int,
+    load: Callable[[int], int],
+    refuse: Callable[[list[int]], None],
+) -> list[int]:
+    """The words of all nodes if this one can be given up; []: it is not in service."""
+    words = [load(NODE_STATES + 8 * each) for each in range(nodes)]
+    states = [state_of(word) for word in words]
+    if states[node] != IN_SERVICE:
+        return []
+    if is_last(node, states):
+        refuse(states)
+    return words

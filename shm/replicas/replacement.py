@@ -245,6 +245,8 @@ class Replacement:
         ):
             return None  # its client journal is settled before the view changes
         self._format(segment)
+        # ORDER: before the stores allocate there: blocks that we had in the old memory are free.
+        memory.allocator.formatted()
         filled = Filling(memory, node).run()
         stores = memory.contents.refill(node)
         strays = memory.strays() if self._others_serve() else []

@@ -155,7 +155,15 @@ class Manager:
                 if self.catalogue.confirm(found):
                     return found
             except ChannelRemoved:
-                continue
+                mark = _mark_of(found)
+                if mark and found.removed():
+                    continue
+                # It is another one, or a part of ours that a client has given up before it died.
+                if mark:
+                    self.catalogue.give_up(name, mark)
+                if again:
+                    raise
+                again = True
             except (StoreFull, ValueTooLarge, NodeFailed):
                 there = False
                 if self._has_memory():

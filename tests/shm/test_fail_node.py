@@ -20,6 +20,8 @@ from limpet.__main__ import main
 from limpet.shm.backends import dax
 from limpet.shm.backends.segments import fail_node
 from limpet.shm.endpoint import failing
+from limpet.shm.endpoint.layout import FAILING, NODE_STATES
+from limpet.shm.endpoint.states import generation_of
 
 
 @pytest.fixture
@@ -236,3 +238,23 @@ def test_two_calls_that_no_word_orders_are_seen(tmp_path: Path) -> None:
             left.add(fail_with_another(url, step, "client", undecided=True)[0])
         limpet.destroy(url)
     assert 0 in left
+
+
+def test_a_decision_that_was_not_carried_out_does_not_mark_the_last_node(tmp_path: Path) -> None:
+    """A client decided on node 0 and died before it marked it; then node 1 was lost, and given
+    up."""
+    url = f"file://{tmp_path}/pool"
+    with limpet.create(url, nodes=2, node_size=4 << 20, clients=8) as pool:
+        store = pool.store("fusee", name="s", replicas=2, capacity=100)
+        store.put(b"k", b"v")
+        generation = generation_of(pool.endpoint.load(NODE_STATES))
+        pool.endpoint.store(FAILING, generation << 8 | 1)
+        pool.mark_failed(1)
+        assert not fail_node(url, 1)
+        pool.fail_node(1)
+        assert [node["state"] for node in pool.nodes()] == ["in service", "failed"]
+        with pytest.raises(limpet.ParameterError, match="replace node 1 first"):
+            pool.fail_node(0)
+        pool.replace_node(1)
+        assert store.get(b"k") == b"v"
+    limpet.destroy(url)

@@ -29,6 +29,7 @@ from limpet.shm.backends.location import SHM_DIR
 from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.endpoint.layout import LEADER, address
 from limpet.shm.endpoint.states import EXCLUDED, IN_SERVICE, RESTORING, generation_of, state_of
+from limpet.shm.endpoint.words import FREE
 from limpet.shm.replicas.replica_sets import ReplicaSets
 
 COMPILED = BUILD == "compiled"
@@ -328,6 +329,39 @@ def test_pools_with_new_memory_are_opened_listed_and_destroyed(pools: Any) -> No
     assert (row["nodes"], row["status"]) == (4, "ok")
     assert len(limpet.destroy(pool.url)) == 5
     assert not files(pool)
+
+
+@pytest.mark.parametrize("kind", ["fusee", "swarm"])
+def test_the_client_that_fills_a_node_forgets_what_it_had_there(pools: Any, kind: str) -> None:
+    """It had ready objects in a block of the lost memory, and made directories there, in a block
+    that was free in the new one: the next claim wrote over them."""
+    pool = pools(nodes=3, node_size="16MiB", block_size="1MiB")
+    store = pool.store(kind, name="s", replicas=2 if kind == "fusee" else 3, capacity=100)
+    store.put(b"k", b"v")
+    pool.fail_node(1)
+    pool.replace_node(1)
+    table = pool.regions.directories[1]
+    links = [pool.endpoint.load(table.link(number)) for number in range(64)]
+    words = pool.blocks.words(1)
+    owners = [int(words[pool.heap.block_of(link)]) >> 60 for link in links if link]
+    assert owners
+    assert FREE not in owners
+    store.check()
+    assert pool.audit()["leaked"] == 0
+
+
+def test_a_client_knows_nothing_of_the_pages_of_new_memory(pools: Any) -> None:
+    """Neither where it allocates anywhere, nor where only in the hardware-coherent range."""
+    pool = pools(nodes=3, node_size="16MiB", coherent=False, coherent_bytes=8 << 20)
+    store = pool.store("fusee", name="s", replicas=2, capacity=100)
+    for number in range(2000):
+        store.put(b"%d" % number, bytes(100))
+    allocators = [pool.allocator, pool.allocator.coherent()]
+    slabs = [slab for each in allocators for slab in each.slabs.all() if slab.replicas > 1]
+    assert len({slab.size_class for slab in slabs}) > 1
+    pool.fail_node(1)
+    pool.replace_node(1)
+    assert [slab.backed for slab in slabs] == [0] * len(slabs)
 
 
 def test_file_pools_have_nodes_replaced(tmp_path: Any) -> None:

@@ -13,6 +13,8 @@ from kit.stores import nothing_leaked
 
 import limpet
 from limpet.shm.endpoint.layout import NODE_SHIFT
+from limpet.stores.channels.array.array import Array
+from limpet.stores.channels.channel import Channel
 from limpet.stores.channels.counter import Counter
 from limpet.stores.channels.layout import DESCRIPTION_SIZE
 from limpet.stores.channels.regions.catalogue import GIVEN_UP, MAKING, STATES, ChannelCatalogue
@@ -266,3 +268,57 @@ def test_a_channel_whose_maker_was_killed_is_completed(pools: Any) -> None:
     assert pool.endpoint.load(word_of(counter)) == word
     assert other.mark_address >> NODE_SHIFT == counter.mark_address >> NODE_SHIFT
     assert counter.add(1) == other.value == 1
+
+
+class Over(Channel):
+    """A channel that uses another one."""
+
+    made = 0
+
+    def __init__(self, manager: Any, name: str, parent: Any = None) -> None:
+        Over.made += 1
+        super().__init__(manager, name, parent, size=64, kind="over")
+        with manager.other.operation():
+            pass
+
+
+class Pair(Channel):
+    """A channel with an array as a part."""
+
+    def __init__(self, manager: Any, name: str, parent: Any = None) -> None:
+        super().__init__(manager, name, parent, size=64, kind="pair")
+        self.data = Array(manager, "data", self, shape=[1 << 17], dtype="<u8", stripes=2)
+
+
+def test_a_channel_that_uses_a_removed_one_is_not_made_for_ever(pools: Any) -> None:
+    pool = pools()
+    channels = pool.channels
+    channels.other = channels.open(Channel, "other", size=64, kind="o")
+    channels.remove("other")
+    with pytest.raises(limpet.ChannelRemoved, match="other"):
+        channels.open(Over, "x")
+    assert Over.made == 2
+    assert channels.names() == []
+
+
+def test_a_part_that_a_dead_client_has_given_up_is_made_anew(
+    pools: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client died before it gave up the channel itself."""
+
+    class Killed(BaseException):
+        pass
+
+    def killed(*rest: Any) -> None:
+        raise Killed
+
+    def no_room(*rest: Any) -> None:
+        raise limpet.StoreFull("no room")
+
+    pool = pools(nodes=2, node_size="8MiB")
+    with monkeypatch.context() as patch:
+        patch.setattr(Array, "_stripe", no_room)
+        patch.setattr(ChannelCatalogue, "give_up", killed)
+        with pytest.raises(Killed):
+            pool.channels.open(Pair, "p")
+    assert pool.channels.open(Pair, "p").data.shape == (1 << 17,)
