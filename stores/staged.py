@@ -92,9 +92,10 @@ class Staged:
     def give_back(self) -> None:
         """Nothing looks at what was staged: its leaves may be used for other nodes."""
         if self.lent:
-            for leaf in self.lent:
+            # ORDER: a signal handler that raises has no leaf be given back twice.
+            lent, self.lent = self.lent, []
+            for leaf in lent:
                 leaf.give_back()
-            self.lent = []
 
     def abandon(self) -> None:
         """An error ends the operation: give back the locks that no log names."""

@@ -335,11 +335,12 @@ class Client:
         if index == CLIENT_JOURNAL_SIZE:
             raise ClientError(f"an operation cannot hold more than {CLIENT_JOURNAL_SIZE} objects")
         pair = self.slot + CLIENT_JOURNAL + 16 * index
-        # ORDER: the link's address is there before the reference that makes the pair count.
-        self.endpoint.store_two(pair + 8, link_address, pair, reference)
+        # ORDER: our notes first: what is in shared memory is settled, if a signal handler raises.
         self.references[index] = reference
         self.link_addresses[index] = link_address
         self.held = index + 1
+        # ORDER: the link's address is there before the reference that makes the pair count.
+        self.endpoint.store_two(pair + 8, link_address, pair, reference)
         # CRASH(held): the object is in the client journal, perhaps not yet in use; recovery frees
         # it.
         return index

@@ -15,9 +15,9 @@ cdef class PendingWrites:
 
     @cython.locals(place=Py_ssize_t, other=PendingWrite)
     cpdef Py_ssize_t place_of(self, bytes key) except -2
-    @cython.locals(place=Py_ssize_t, write=PendingWrite)
+    @cython.locals(place=Py_ssize_t, write=PendingWrite, places=dict)
     cpdef int write(self, bytes key, bytes value) except -1
-    @cython.locals(place=Py_ssize_t, write=PendingWrite)
+    @cython.locals(place=Py_ssize_t, write=PendingWrite, places=dict)
     cdef int _find_places(self) except -1
     @cython.locals(last=Py_ssize_t)
     cpdef int sort(self) except -1

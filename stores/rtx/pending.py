@@ -56,17 +56,21 @@ class PendingWrites:
             write = self.writes[self.count]
             write.key = key
             write.value = value
+            # ORDER: a signal handler that raises leaves no places that lack one: all are looked at.
+            places, self.places = self.places, None
             self.count += 1
-            if self.places is not None:
-                self.places[key] = self.count - 1
+            if places is not None:
+                places[key] = self.count - 1
+                self.places = places
             elif self.count > FEW:
                 self._find_places()
 
     def _find_places(self) -> None:
-        self.places = {}
+        places = {}
         for place in range(self.count):
             write = self.writes[place]
-            self.places[write.key] = place
+            places[write.key] = place
+        self.places = places
 
     def sort(self) -> None:
         """Put them in the order of keys, when all are written."""

@@ -132,7 +132,7 @@ cdef class Reads:
     @cython.locals(read=ObjectRead, other=Visitor, compared=int)
     cdef int note_look(self, Visitor look) except -1
     cpdef KeyRead next_key(self)
-    @cython.locals(before=KeyRead)
+    @cython.locals(before=KeyRead, same=bint)
     cpdef bint note_key(self, bytes key, KeyRead read) except -1
     @cython.locals(index=Py_ssize_t, store=StoreReads, read=KeyRead)
     cpdef KeyRead key_read(self, u64 link, bytes key)

@@ -433,9 +433,12 @@ class Reads:
                 self._of_store(read.keys.link).keys[key] = read
             elif self.count > FEW:
                 self._sort_by_store()
-        elif before.value != read.value:
-            self.changed = ReadPlace(read.keys.store, key, 0)
-            return False
+        else:
+            same, store = before.value == read.value, read.keys.store
+            read.forget()  # only those that count are forgotten when the transaction is over
+            if not same:
+                self.changed = ReadPlace(store, key, 0)
+                return False
         return True
 
     def key_read(self, link: int, key: bytes) -> KeyRead | None:

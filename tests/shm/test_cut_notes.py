@@ -15,7 +15,9 @@ from kit.mutants import notes
 
 import limpet
 from limpet.shm.alloc.slabs import Runs, Slab, find_freed
+from limpet.shm.clients.membership import journal_of
 from limpet.shm.endpoint.fabric import BUILD
+from limpet.shm.endpoint.slots import INCARNATION_BITS
 from limpet.shm.endpoint.words import ADDRESS_MASK
 
 pytestmark = pytest.mark.skipif(
@@ -131,3 +133,24 @@ def test_pages_that_are_ready_for_a_while_are_seen(
 ) -> None:
     monkeypatch.setattr(Runs, "fit", notes.fit_by_swapping)
     assert not all(cut_fit(pools, "mutants/notes.py"))
+
+
+def test_the_client_journal_is_settled_whatever_was_cut_off(pools: Any) -> None:
+    """A pair stayed in shared memory, and named an object that another client had later."""
+    pool = pools()
+    client, allocator = pool.client, pool.allocator
+    for number in itertools.count(1):
+        allocator.replenish(0, 100, 1, 0, 0, True)
+        lines = Lines("clients/client.py", number)
+        client.enter()
+        try:
+            reference = allocator.next_object(0, 100, 1)
+            assert reference
+            with lines.watched():
+                client.log(reference, 0)
+        finally:
+            client.leave()
+        assert journal_of(pool.endpoint, client.ident >> INCARNATION_BITS) == []
+        if not lines.cut:
+            assert number > 5, "no line was met"
+            break

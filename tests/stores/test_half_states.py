@@ -165,6 +165,34 @@ def test_a_subtable_that_is_composed_in_place_is_not_whole() -> None:
     assert not subtables_are_whole(made)
 
 
+# ---- what a transaction writes -------------------------------------------------------------------
+
+PENDING = "rtx/pending.py"
+WRITES = 20
+"""More than a few: their places are in a dict."""
+
+
+def test_a_transaction_sees_its_writes_whatever_was_cut_off() -> None:
+    names: dict[str, Any] = {"__name__": "uncompiled"}
+    source = FOLDER / "stores" / PENDING
+    exec(compile(source.read_text(), str(source), "exec"), names)
+    for number in itertools.count(1):
+        pending = names["PendingWrites"]()
+        lines = Lines(PENDING, number)
+        with lines.watched():
+            for each in range(WRITES):
+                pending.write(b"%d" % each, b"first")
+        for each in range(WRITES):
+            pending.write(b"%d" % each, b"second")
+        keys = [write.key for write in pending.writes[: pending.count]]
+        assert sorted(keys) == sorted(b"%d" % each for each in range(WRITES))
+        for each in range(WRITES):
+            assert pending.writes[pending.place_of(b"%d" % each)].value == b"second"
+        if not lines.cut:
+            assert number > WRITES, "no line was met"
+            break
+
+
 # ---- waiting for a lock --------------------------------------------------------------------------
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import random
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any, Final
@@ -949,6 +950,26 @@ def test_what_would_run_after_the_transaction_is_refused(pool: limpet.Pool) -> N
         with pytest.raises(TypeError, match=f"returned a {name}"):
             pool.transaction(work)
     assert b"k" not in store
+
+
+def test_values_that_were_read_twice_are_not_kept(pool: limpet.Pool) -> None:
+    """The second reading stayed behind those that count, and kept the value. (The handle knows the
+    value that it has found last.)"""
+    store = pool.store(HASH, name="s")
+    for number in range(6):
+        store.put(b"%d" % number, b"%d" % number * 100)
+    kept: list[Any] = []
+    for count in range(6, 0, -1):
+
+        def reads(tx: limpet.Transaction, count: int = count) -> None:
+            for number in [*range(count), 0]:
+                value = tx.get(store, b"%d" % number)
+            kept.append(value)
+
+        pool.transaction(reads)
+    del kept[-1]
+    alone = [bytes([number]) * 100 for number in range(5)]
+    assert [sys.getrefcount(each) for each in kept] == [sys.getrefcount(each) for each in alone]
 
 
 def test_a_function_that_ends_its_transaction_is_told_so(pool: limpet.Pool) -> None:
