@@ -26,6 +26,7 @@ from limpet.shm.errors import (
     StoreError,
     StoreFull,
 )
+from limpet.stores.names import a_store
 from limpet.stores.status import (
     BATCH,
     DELETE,
@@ -235,7 +236,7 @@ class Store:
     def _require_views(self) -> None:
         if not self.views:
             raise StoreError(
-                f"{self.name}: a {self.kind} store has no values in place; use get and put, or a "
+                f"{self.name}: {a_store(self.kind)} has no values in place; use get and put, or a "
                 "store of kind race, rtx-race or fusee"
             )
         require_coherence(self)
@@ -251,7 +252,7 @@ class Store:
         """
         if not self.transactional:
             raise StoreError(
-                f"{self.pool.url}: {self.name!r} is a {self.kind} store, which cannot compare a "
+                f"{self.pool.url}: {self.name!r} is {a_store(self.kind)}, which cannot compare a "
                 "value and replace it in one step; race, rtx-race, rtx-sherman, rcuckoo and loco do"
             )
         name = as_bytes("key", key)
@@ -396,7 +397,7 @@ class Store:
         many. Each pair was there at some moment of the scan; to see all at one moment, scan in a
         transaction. StoreError: this store is not ordered.
         """
-        raise StoreError(f"a {self.kind} store is not ordered; scans need a tree store")
+        raise StoreError(f"{a_store(self.kind)} is not ordered; scans need a tree store")
 
     def first(self, low: Any = None, high: Any = None, *, prefix: Any = None) -> Any:
         """The first pair of that range, as `scan` has it; None: it is empty."""

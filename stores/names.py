@@ -1,4 +1,4 @@
-"""Names of stores and channels; and of keys, in messages."""
+"""Names of stores and channels; and of keys and kinds, in messages."""
 
 from typing import Final
 
@@ -15,6 +15,11 @@ def is_name(name: object, without: str = "") -> bool:
         return len(name.encode()) <= NAME_SIZE_MAX
     except UnicodeEncodeError:
         return False
+
+
+def a_store(kind: str) -> str:
+    """A store of that kind, in a message."""
+    return f"{'an' if kind.startswith('rtx') else 'a'} {kind} store"
 
 
 def shown(key: bytes) -> str:

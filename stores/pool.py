@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import inspect
 import json
 import os
 import weakref
@@ -35,8 +34,15 @@ from limpet.stores.channels.of_pool import ChannelCalls
 from limpet.stores.codecs import Codec, name_of
 from limpet.stores.contents import StoreContents
 from limpet.stores.dict import SharedDict
-from limpet.stores.names import NAME_SIZE_MAX, is_name
-from limpet.stores.registry import CACHES, CHANNELS, INTERNAL, kind_named, store_class
+from limpet.stores.names import NAME_SIZE_MAX, a_store, is_name
+from limpet.stores.registry import (
+    CACHES,
+    CHANNELS,
+    INTERNAL,
+    kind_named,
+    parameters_of,
+    store_class,
+)
 from limpet.stores.rtx.transaction import ATTEMPTS, Result, Transaction, run
 from limpet.stores.rtx.user_objects import TxObject, TxObjects, named_object, object_array
 from limpet.stores.views import settle_late
@@ -109,7 +115,7 @@ class Pool(PoolCore, ChannelCalls):
     ) -> tuple[Any, str]:
         """The store of that name, and its codec; `codec`: it must be this one, if not None."""
         cls = store_class(kind)
-        self._require_durable(f"a {kind} store", cls.durable)
+        self._require_durable(a_store(kind), cls.durable)
         _check_name(name)
         if name == CHANNELS and kind not in INTERNAL:
             raise ParameterError(
@@ -120,7 +126,7 @@ class Pool(PoolCore, ChannelCalls):
                 self.parameters, self.layout, **kind_named(kind).fixed, **parameters
             )
         except TypeError as error:
-            raise ParameterError(_why_not(kind, cls.Parameters, parameters, error)) from error
+            raise ParameterError(_why_not(kind, parameters, error)) from error
         while True:
             entry = self.exclusively(lambda: self._entry(kind, name, made, codec or PICKLE))
             stored = self.stored(entry.payload, name)
@@ -160,7 +166,7 @@ class Pool(PoolCore, ChannelCalls):
         """Raise StoreMismatch if the store is of another kind or codec, or has other parameters."""
         if stored["kind"] != kind:
             raise StoreMismatch(
-                f"{self.url}: {name!r} is a {stored['kind']} store, not a {kind} store; "
+                f"{self.url}: {name!r} is {a_store(stored['kind'])}, not {a_store(kind)}; "
                 f"{_way_to(name, stored)}take another name"
             )
         if codec is not None and stored["codec"] != codec:
@@ -195,7 +201,7 @@ class Pool(PoolCore, ChannelCalls):
             most = store_class(kind).entries_max
             if index >= most:
                 raise StoreFull(
-                    f"{self.url}: no room for {name!r}: a {kind} store takes one of the first "
+                    f"{self.url}: no room for {name!r}: {a_store(kind)} takes one of the first "
                     f"{most} places for stores, and they are taken; drop one of the stores there"
                 )
             return json.dumps(
@@ -403,7 +409,9 @@ class Pool(PoolCore, ChannelCalls):
     def transaction(
         self, work: Callable[[Transaction], Result], attempts: int = ATTEMPTS
     ) -> Result:
-        """Call `work(tx)` as one transaction over named objects and keys of `rtx-...` stores.
+        """Call `work(tx)` as one transaction over keys of `rtx-...` stores and objects.
+
+        The objects are `tx["name"]`, `pool.object("name")` and those of `pool.objects("name")`.
 
         All its reads and writes by `tx` happen at one moment, or none does, whichever process is
         killed and when. It is called again after a conflict. Returns its result. Raises its
@@ -476,22 +484,15 @@ def _way_to(name: str, stored: dict[str, Any]) -> str:
     return f"open it with pool.{call}, or "
 
 
-def _why_not(kind: str, cls: Any, given: dict[str, Any], error: TypeError) -> str:
+def _why_not(kind: str, given: dict[str, Any], error: TypeError) -> str:
     """The message for parameters that a kind of store does not take."""
-    fixed = kind_named(kind).fixed
-    known = {
-        name
-        for base in cls.__mro__
-        if "for_pool" in vars(base)
-        for name, found in inspect.signature(base.for_pool).parameters.items()
-        if found.kind is inspect.Parameter.KEYWORD_ONLY and name not in fixed
-    }
+    known = parameters_of(kind)
     if unknown := sorted(set(given) - known):
         return (
-            f"a {kind} store has no parameter {', '.join(unknown)}; it has "
+            f"{a_store(kind)} has no parameter {', '.join(unknown)}; it has "
             f"{', '.join(sorted(known))}"
         )
-    return f"a {kind} store does not take these parameters: {error}"
+    return f"{a_store(kind)} does not take these parameters: {error}"
 
 
 def _name_of(url: str, name: bytes) -> str:

@@ -11,6 +11,7 @@ commands, such as `limpet inspect`, know those of entry points.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Any, Final
@@ -137,3 +138,16 @@ def store_class(kind: str) -> Any:
     """The class of a store kind. Raises as `kind_named` does."""
     found = kind_named(kind)
     return getattr(import_module(found.module), found.name)
+
+
+def parameters_of(kind: str) -> set[str]:
+    """Names of the parameters that a store of that kind can be made with. Raises as `kind_named`
+    does."""
+    fixed = kind_named(kind).fixed
+    return {
+        name
+        for base in store_class(kind).Parameters.__mro__
+        if "for_pool" in vars(base)
+        for name, found in inspect.signature(base.for_pool).parameters.items()
+        if found.kind is inspect.Parameter.KEYWORD_ONLY and name not in fixed
+    }

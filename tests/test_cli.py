@@ -227,7 +227,10 @@ def test_inspect_shows_everything(pool: str) -> None:
         opened.recover()
         opened.channels.open(SST, "progress", participants=2)
         shown = report("inspect", pool)
-        assert [client["pid"] for client in shown["clients"]] == [os.getpid()]
+        clients = shown["clients"]
+        assert [client["pid"] for client in clients] == [os.getpid()] * 2
+        assert [client["ours"] for client in clients] == [False, True]
+        assert [host["clients"] for host in shown["hosts"]] == [[one["client"] for one in clients]]
         text = run("inspect", pool).stdout
     assert [node["state"] for node in shown["nodes"]] == ["in service"] * 2
     assert shown["stores"][0]["parameters"]["capacity"] == 100

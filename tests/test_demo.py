@@ -4,6 +4,7 @@ import errno
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -366,6 +367,45 @@ def test_demo_skips_and_names_files_that_cannot_be_read(
     assert found.ok, found.checks
     assert found.files == 61
     assert found.skipped == [f"{data}/sub/file7: Permission denied"]
+
+
+@pytest.mark.parametrize("kind", ["rtx-race", "rtx-sherman", "loco", "rcuckoo", "fusee", "swarm"])
+def test_demo_fits_every_kind_to_the_files_and_names_those_that_are_too_large(
+    tmp_path: Path, data: Path, kind: str
+) -> None:
+    (data / ("n" * 100)).write_bytes(b"a long key")
+    if kind in ("fusee", "swarm"):  # an object is in one run of blocks on each of its nodes
+        large = data / "sub" / "huge"
+        large.touch()
+        os.truncate(large, 20 << 20)
+        said = rf"/huge \({20 << 20} bytes\): .* an object has room for"
+    elif kind == "rtx-race":
+        said = ""
+    else:
+        deep = data / ("d" * 200)
+        deep.mkdir()
+        (deep / ("e" * 100)).write_bytes(b"no kind with keys in place takes this one")
+        (deep / ("f" * 100)).write_bytes(b"nor this")
+        said = "eee .* the key .* has 301 bytes; the store was made with key_size=255; and 1 more"
+    parameters = DemoParameters(
+        f"file://{tmp_path}/pool", 1, data=data, seconds=0.3, clients=2, store=kind, kill_rate=5
+    )
+    found = demo.run(parameters, Recording())
+    assert found.ok, found.checks
+    assert found.files == 63
+    assert len(found.skipped) == bool(said)
+    for text in found.skipped:
+        assert re.search(said, text), text
+
+
+def test_demo_refuses_when_no_file_can_be_loaded(tmp_path: Path) -> None:
+    deep = tmp_path / "data" / ("d" * 200)
+    deep.mkdir(parents=True)
+    (deep / ("e" * 100)).touch()
+    parameters = DemoParameters(f"file://{tmp_path}/pool", 1, data=deep.parent, store="loco")
+    with pytest.raises(PoolError, match=r"no file of .* could be loaded .*301 bytes"):
+        demo.run(parameters, Recording())
+    assert not list((tmp_path / "pool").glob("*"))
 
 
 def test_screen_shows_progress_and_leaves_nothing_behind(tmp_path: Path, data: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from limpet.bench.cli.batches import batches_command
@@ -11,6 +13,7 @@ from limpet.bench.cli.coherence import coherence_command
 from limpet.bench.cli.footprint import footprint_command
 from limpet.bench.cli.instructions import instructions_command
 from limpet.bench.cli.lines import lines_command
+from limpet.bench.cli.options import leaving_on_sigterm
 from limpet.bench.cli.peers import peers_command
 from limpet.bench.cli.processes import (
     contention_command,
@@ -29,7 +32,15 @@ from limpet.bench.cli.virtual import (
 )
 
 
-@click.group()
+class Benchmarks(click.Group):
+    """A group whose commands remove their pools and end their processes on SIGTERM, too."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with leaving_on_sigterm():
+            return super().invoke(ctx)
+
+
+@click.group(cls=Benchmarks)
 def bench() -> None:
     """Measure limpet's stores."""
 

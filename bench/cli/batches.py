@@ -7,7 +7,7 @@ import dataclasses
 import click
 
 from limpet.bench import batches, instructions
-from limpet.bench.cli.options import List, advancing, leaving_on_sigterm
+from limpet.bench.cli.options import List, advancing
 from limpet.bench.peers.machine import facts
 from limpet.cli.common import console, json_option, print_json
 from limpet.shm.errors import ParameterError
@@ -31,7 +31,7 @@ def batches_command(
     if counts and (reason := instructions.missing()):
         raise click.ClickException(f"{reason}; or say --no-counts")
     try:
-        with leaving_on_sigterm(), advancing(len(stores) * len(instructions.SINGLY)) as advance:
+        with advancing(len(stores) * len(instructions.SINGLY)) as advance:
             found = []
             for one in batches.run(stores, rounds, counts, keys):
                 found.append(one)

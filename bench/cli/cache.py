@@ -7,7 +7,7 @@ from typing import Final
 
 import click
 
-from limpet.bench.cli.options import COUNTS, List, advancing, leaving_on_sigterm
+from limpet.bench.cli.options import COUNTS, List, advancing
 from limpet.bench.figures import hit_ratios
 from limpet.bench.figures.traces import Requests, read
 from limpet.bench.peers import cache_report, caches, measure, report
@@ -138,7 +138,7 @@ def _measure_speed(
     except ParameterError as error:
         raise click.UsageError(str(error)) from error
     there = sum(driver.missing() is None for driver in drivers)
-    with leaving_on_sigterm(), advancing(measure.steps(options, there)) as advance:
+    with advancing(measure.steps(options, there)) as advance:
         outcome = measure.run(options, drivers, advance)
     if as_json:
         print_json({**report.as_json(outcome, facts()), "benchmark": "cache"})

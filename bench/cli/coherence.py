@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from limpet.bench.cli.options import COUNTS, List, advancing, leaving_on_sigterm
+from limpet.bench.cli.options import COUNTS, List, advancing
 from limpet.bench.figures import coherence
 from limpet.bench.peers.machine import facts
 from limpet.cli.common import console, json_option, print_json, table
@@ -26,7 +26,7 @@ def coherence_command(
 ) -> None:
     """Measure what each mode of coherence costs: coherent, of several hosts, incoherent."""
     try:
-        with leaving_on_sigterm(), advancing(len(stores) * len(sizes)) as advance:
+        with advancing(len(stores) * len(sizes)) as advance:
             found = list(coherence.run(stores, sizes, ops, rounds, advance))
     except ParameterError as error:
         raise click.UsageError(str(error)) from error

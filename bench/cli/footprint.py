@@ -6,7 +6,7 @@ import dataclasses
 
 import click
 
-from limpet.bench.cli.options import List, leaving_on_sigterm
+from limpet.bench.cli.options import List
 from limpet.bench.peers import footprint
 from limpet.cli.common import console, json_option, print_json
 from limpet.shm.errors import ParameterError
@@ -45,8 +45,7 @@ def footprint_command(
     if unknown:
         raise click.UsageError(f"there is no peer {unknown[0]!r}: {', '.join(footprint.PEERS)}")
     try:
-        with leaving_on_sigterm():
-            found = list(footprint.run(stores, peers, keys, key_bytes, value_bytes))
+        found = list(footprint.run(stores, peers, keys, key_bytes, value_bytes))
     except ParameterError as error:
         raise click.UsageError(str(error)) from error
     if as_json:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from limpet.bench import instructions, lines
-from limpet.bench.cli.options import List, advancing, leaving_on_sigterm
+from limpet.bench.cli.options import List, advancing
 from limpet.cli.common import console, json_option, print_json, table
 from limpet.shm.errors import ParameterError
 
@@ -28,7 +28,7 @@ def lines_command(
         pairs = instructions.chosen(subjects, only)
     except ParameterError as error:
         raise click.UsageError(str(error)) from error
-    with leaving_on_sigterm(), advancing(len(pairs)) as advance:
+    with advancing(len(pairs)) as advance:
         found = []
         for touched in lines.run(pairs, ops):
             found.append(touched)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import os
 import pathlib
 import signal
 import sys
@@ -88,9 +89,17 @@ def advancing(total: int) -> Iterator[Callable[[str], None]]:
 
 @contextlib.contextmanager
 def leaving_on_sigterm() -> Iterator[None]:
-    """A SIGTERM leaves the body through every clean-up, which another one does not interrupt."""
+    """A SIGTERM leaves the body through every clean-up, which another one does not interrupt.
+
+    A forked child ends at once: the clean-up is its parent's.
+    """
+    ours = os.getpid()
 
     def leave(number: int, frame: FrameType | None) -> None:
+        if os.getpid() != ours:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+            return
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         sys.exit(128 + number)
 

@@ -9,7 +9,7 @@ import pathlib
 import click
 from rich.console import Console
 
-from limpet.bench.cli.options import COUNTS, PATH, List, advancing, check_files, leaving_on_sigterm
+from limpet.bench.cli.options import COUNTS, PATH, List, advancing, check_files
 from limpet.bench.peers import machine, report
 from limpet.bench.peers import measure as peers
 from limpet.bench.peers import sizes as by_size
@@ -178,7 +178,7 @@ def _show_sizes(
     as_json: bool,
 ) -> None:
     """Run the loops of `bench/peers/sizes.py`, and print their table."""
-    with leaving_on_sigterm(), advancing(len(sizes) * rounds) as advance:
+    with advancing(len(sizes) * rounds) as advance:
         found = by_size.run(lambda: peers.drivers(stores, names), sizes, rounds, seconds, advance)
     if as_json:
         click.echo(json.dumps(dataclasses.asdict(found), indent=2))
@@ -195,5 +195,5 @@ def _run(options: peers.Options, drivers: list[peers.Driver]) -> peers.Outcome:
     there = [driver for driver in drivers if driver.missing() is None]
     scanned = len(peers.scanned(there))
     total = peers.steps(options, len(there), scanned)
-    with leaving_on_sigterm(), advancing(total) as advance:
+    with advancing(total) as advance:
         return peers.run(options, drivers, advance)

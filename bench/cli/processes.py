@@ -14,7 +14,6 @@ from limpet.bench.cli.options import (
     List,
     check_files,
     interruptible,
-    leaving_on_sigterm,
     progress_bar,
 )
 from limpet.bench.figures import kills, timeline, timeline_report
@@ -228,10 +227,9 @@ def scarce_command(
     numbers = ("processes", "filled", "ops a CPU second", "longest", "longest, processor")
     shown = table(f"values of many sizes on 2 x {node_size}", "store", *numbers, right=numbers)
     found = []
-    with leaving_on_sigterm():
-        for store in stores:
-            for count in processes:
-                found.append(scarce.run(store, count, node_size, keys, ops))
+    for store in stores:
+        for count in processes:
+            found.append(scarce.run(store, count, node_size, keys, ops))
     for one in found:
         shown.add_row(
             one.store, str(one.processes), f"{one.filled:.0%}", f"{one.ops_per_cpu_s:,.0f}",

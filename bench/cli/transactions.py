@@ -7,7 +7,7 @@ import statistics
 
 import click
 
-from limpet.bench.cli.options import COUNTS, List, advancing, leaving_on_sigterm
+from limpet.bench.cli.options import COUNTS, List, advancing
 from limpet.bench.peers import large_reads, transactions
 from limpet.bench.peers.drivers import DriverError
 from limpet.bench.peers.machine import facts
@@ -54,7 +54,7 @@ def transactions_command(
     try:
         workload = Workload(records=records, seed=seed)
         wanted = transactions.cases(transfers, reads)
-        with leaving_on_sigterm(), advancing(rounds * len(peers)) as advance:
+        with advancing(rounds * len(peers)) as advance:
             found = transactions.run(peers, wanted, processes, rounds, seconds, workload, advance)
     except ParameterError as error:
         raise click.UsageError(str(error)) from error

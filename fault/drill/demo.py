@@ -39,8 +39,17 @@ from limpet.fault.drill.workload import DemoWorker, Entry, ZipfWorkload, gets_an
 from limpet.fault.inject.interrupt import Interrupt
 from limpet.fault.inject.supervisor import BLOCKED_S
 from limpet.shm.backends.location import parse_url
-from limpet.shm.errors import LimpetError, ParameterError, PoolError
+from limpet.shm.errors import (
+    KeyTooLarge,
+    LimpetError,
+    ParameterError,
+    PoolError,
+    ValueTooLarge,
+)
 from limpet.shm.parameters import KIB, MIB, PoolParameters
+from limpet.stores.inline_parameters import KEY_SIZE_MAX
+from limpet.stores.registry import parameters_of
+from limpet.stores.swarm.parameters import REPLICAS
 
 READS: Final = "every read gave a whole value that some write or the load wrote, and no stale one"
 KEYS: Final = "no key is missing, none is extra"
@@ -114,11 +123,16 @@ def node_size(
 ) -> int:
     """Bytes of a node: its share of the files thrice over, copies of the largest, clients' blocks.
 
+    A store with replicas has each file as often: no kind has more than REPLICAS by itself.
+
     A client has blocks of its own for each of some 50 size classes, and may have a copy of the
     largest file in the client journal.
     """
+    copies = 1
+    if "replicas" in parameters_of(parameters.store):
+        copies = parameters.parameters.get("replicas") or min(REPLICAS, parameters.nodes)
     own = (parameters.clients + 1) * (largest + 64 * block_size)
-    return -(-(3 * size // parameters.nodes + own) // MIB) * MIB
+    return -(-(3 * copies * size // parameters.nodes + own) // MIB) * MIB
 
 
 def run(parameters: DemoParameters, observer: DemoObserver) -> DemoReport:
@@ -142,9 +156,7 @@ def run(parameters: DemoParameters, observer: DemoObserver) -> DemoReport:
         stack.callback(limpet.destroy, parameters.url)
         stack.callback(pool.close)
         recorder = stack.enter_context(Recorder(parameters.clients))
-        store = pool.store(
-            parameters.store, name="files", capacity=2 * len(files), **parameters.parameters
-        )
+        store = pool.store(parameters.store, name="files", **store_parameters(files, parameters))
         demo = _Demo(parameters, observer, interrupt, pool, store, recorder)
         if len(files) < len(found):
             demo.skipped.append(
@@ -185,6 +197,20 @@ def fit(found: dict[Path, int], parameters: DemoParameters) -> tuple[list[Path],
     return files, node_size(parameters, size, largest, BLOCK_SIZE_SMALL), BLOCK_SIZE_SMALL
 
 
+def store_parameters(files: list[Path], parameters: DemoParameters) -> dict[str, Any]:
+    """The parameters of the store: room for twice as many files, and for the longest key."""
+    found: dict[str, Any] = {"capacity": 2 * len(files)}
+    if "key_size" in parameters_of(parameters.store):
+        longest = max(len(key_of(path, parameters.data)) for path in files)
+        found["key_size"] = min(longest, KEY_SIZE_MAX)
+    return {**found, **parameters.parameters}
+
+
+def key_of(path: Path, data: Path) -> bytes:
+    """The key of a file of the directory `data`."""
+    return os.fsencode(path.relative_to(data))
+
+
 class _Demo(DrillBase[DemoParameters]):
     observer: DemoObserver
 
@@ -204,10 +230,12 @@ class _Demo(DrillBase[DemoParameters]):
         self.skipped: list[str] = []
 
     def load(self, files: list[Path], total: int) -> None:
-        """Put every file into the store. A file that cannot be read is skipped, and reported.
+        """Put every file into the store.
 
-        A separate client does this and leaves, so that the workers inherit its blocks.
+        A file that cannot be read, or is too large for the kind, is skipped, and reported. A
+        separate client does this and leaves, so that the workers inherit its blocks.
         """
+        large: list[str] = []
         with self.timed("load"), limpet.open(self.parameters.url) as loader:
             store = loader.store(self.store.kind, name=self.store.name)
             done = 0
@@ -218,11 +246,23 @@ class _Demo(DrillBase[DemoParameters]):
                 except OSError as error:
                     self.skipped.append(f"{path}: {error.strerror}")
                     continue
-                key = os.fsencode(path.relative_to(self.parameters.data))
-                store.insert(key, content)
+                key = key_of(path, self.parameters.data)
+                try:
+                    store.insert(key, content)
+                except (KeyTooLarge, ValueTooLarge) as error:
+                    large.append(f"{path} ({len(content)} bytes): {error}")
+                    continue
                 self.entries.append(Entry(key, Original.of(content)))
                 done += len(content)
                 self.observer.loading(done, total)
+        if large:
+            more = f"; and {len(large) - 1} more that are too large" if len(large) > 1 else ""
+            self.skipped.append(large[0] + more)
+        if not self.entries:
+            raise PoolError(
+                f"{self.parameters.url}: no file of {self.parameters.data} could be loaded "
+                f"({self.skipped[-1]}); name another directory or store"
+            )
 
     def work(self) -> None:
         """Let the workers work for the given time, kill some meanwhile, and let the rest end."""

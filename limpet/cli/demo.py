@@ -20,7 +20,8 @@ KINDS: Final = ("get", "put")
 
 
 @click.command()
-@click.option("--store", default="race", show_default=True, help="Kind of the store.")
+@click.option("--store", default="race", show_default=True,
+              help="Kind of the store; its keys and nodes are made to fit the files.")  # fmt: skip
 @click.option("--clients", type=click.IntRange(1, 256), default=4, show_default=True,
               help="Worker processes.")  # fmt: skip
 @click.option("--seconds", type=click.FloatRange(0, min_open=True), default=10.0, show_default=True,
@@ -35,10 +36,11 @@ KINDS: Final = ("get", "put")
 def demo(as_json: bool, **given: Any) -> None:
     """Kill workers at random while they rewrite the standard library, then verify everything.
 
-    The demo fills a pool of three nodes with every file of Python's standard library. Workers read
-    and rewrite the files, while the demo kills and replaces a random worker again and again.
-    Afterwards each read must have been whole and current, no key lost, every invariant intact and
-    no byte leaked; only then is the exit status 0. The pool is removed in the end, also by Ctrl-C.
+    The demo fills a pool of three nodes with every file of Python's standard library; it names
+    files that are too large for the kind of the store. Workers read and rewrite the files, while
+    the demo kills and replaces a random worker again and again. Afterwards each read must have been
+    whole and current, no key lost, every invariant intact and no byte leaked; only then is the exit
+    status 0. The pool is removed in the end, also by Ctrl-C.
     """
     given = {key: value for key, value in given.items() if value is not None}
     parameters = DemoParameters(**run_parameters({"seed": None, "url": None, **given}, "demo"))

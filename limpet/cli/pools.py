@@ -146,8 +146,8 @@ def ls(url: str | None, as_json: bool) -> None:
 def inspect(url: str, as_json: bool) -> None:
     """Show a pool: parameters, nodes, stores, channels, clients, hosts, every byte, last events.
 
-    The command names a part that cannot be read, because a node is lost or damaged; then the exit
-    status is 1.
+    The command is a client, too: the one that is "ours". It names a part that cannot be read,
+    because a node is lost or damaged; then the exit status is 1.
     """
     with pool_of(url) as pool:
         report: dict[str, Any] = {
@@ -161,7 +161,7 @@ def inspect(url: str, as_json: bool) -> None:
             ("stores", pool.stores),
             ("growth", pool.growth),
             ("channels", lambda: [] if pool.parameters.durable else pool.channels.list()),
-            ("clients", lambda: [client for client in pool.clients() if not client["ours"]]),
+            ("clients", pool.clients),
             ("hosts", pool.hosts),
             ("audit", pool.audit),
             ("events", pool.events),

@@ -15,14 +15,18 @@ recover the dead clients of these slots.
 from __future__ import annotations
 
 import os
-from typing import Any
+from collections import Counter
+from typing import Any, Final
 
 from limpet.shm.clients import hosts
-from limpet.shm.clients.liveness import start_time
+from limpet.shm.clients.liveness import process_name, start_time
 from limpet.shm.endpoint import slots
 from limpet.shm.endpoint.layout import SLOT_SIZE, SLOTS_USED, slot_address
 from limpet.shm.endpoint.slots import DYING, FREE, JOINING, LIVE, client_id, state_word
 from limpet.shm.errors import ClientError
+
+NAMED_MAX: Final = 20
+"""The most processes that the message about a full pool names."""
 
 
 def join(membership: Any) -> None:
@@ -49,9 +53,9 @@ def join(membership: Any) -> None:
             or membership.overdue("last slot", word)
         ):
             raise ClientError(
-                f"{membership.pool}: all {capacity} client slots are taken by living processes (it "
-                f"was made with clients={capacity + 1}, of which one is kept for recovery); end "
-                "some, or create the pool with more clients"
+                f"{membership.pool}: all {capacity} client slots are taken by living processes, "
+                f"{_named(membership, capacity)} (it was made with clients={capacity + 1}, of "
+                "which one is kept for recovery); end some, or create the pool with more clients"
             )
         if swept:
             break
@@ -75,6 +79,28 @@ def _all_live(membership: Any, capacity: int) -> bool:
     return len(taken) == capacity and not any(
         word >> 60 == DYING or membership.dead(slot, word) for slot, word in taken
     )
+
+
+def _named(membership: Any, capacity: int) -> str:
+    """The processes that have the first slots, as these tell it: pids, names, hosts."""
+    found: Counter[str] = Counter()
+    for slot, word in membership.occupied():
+        if slot >= capacity:
+            continue
+        pid, host = membership.pid(word), membership.host_of(slot)
+        if host == membership.here:
+            found[f"{pid} ({name})" if (name := process_name(pid)) else str(pid)] += 1
+        elif host.boot == membership.here.boot:
+            found[f"{pid} of another container"] += 1
+        else:
+            name = hosts.name_of(membership.endpoint.load(slot_address(slot) + slots.NAME))
+            found[f"{pid} of host {name or '?'}"] += 1
+    shown = [
+        text if count == 1 else f"{text} with {count} of them"
+        for text, count in found.most_common(NAMED_MAX)
+    ]
+    more = [f"{len(found) - NAMED_MAX} more"] if len(found) > NAMED_MAX else []
+    return f"pid {', '.join(shown + more)}"
 
 
 def _take(membership: Any, candidates: range) -> bool:

@@ -95,6 +95,15 @@ def exists(pid: int) -> bool:
     return not look_at(pid).ended
 
 
+def process_name(pid: int) -> str:
+    """The name of a process of this PID namespace; "": /proc does not tell."""
+    try:
+        name = Path(f"/proc/{pid}/comm").read_text(errors="replace").rstrip("\n")
+    except OSError:
+        return ""
+    return "".join(char if char.isprintable() else "?" for char in name)
+
+
 def _answers(pid: int) -> bool:
     """Whether the kernel knows a process of that pid, which /proc does not show."""
     try:

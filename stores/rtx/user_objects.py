@@ -42,7 +42,7 @@ COUNT_MAX: Final = 1 << 40
 class TxObject:
     """An object that transactions read and write: `tx.read(obj)`, `tx.write(obj, value)`.
 
-    It belongs to the pool handle that it was made by, as that's stores do.
+    It belongs to the pool handle that it was made by, as that handle's stores do.
     """
 
     __slots__ = ("initial", "key", "store")
@@ -87,6 +87,9 @@ class TxObjects:
 
     def __iter__(self) -> Iterator[TxObject]:
         return (self[number] for number in range(self.count))
+
+    def __repr__(self) -> str:
+        return f"<{self.count} objects of {self.store!r}>"
 
 
 def named_object(pool: Any, name: str, initial: bytes) -> TxObject:

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -52,37 +48,3 @@ def test_none_of_something_is_refused_before_anything_is_run(arguments: list[str
     assert result.exit_code == 2, result.output
     assert "is not a list such as 1,2" in result.output
     assert "is below 1" in result.output
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["batches", "--store", "race", "--rounds", "1000", "--no-counts"],
-        ["footprint", "--store", "race", "--peers", "dict"],
-        ["scarce", "--store", "race", "--processes", "2", "--ops", "1000000"],
-    ],
-    ids=lambda arguments: arguments[0],
-)
-def test_a_benchmark_that_is_ended_leaves_no_pool(arguments: list[str]) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "limpet", "bench", *arguments],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-
-    def segments() -> list[Path]:
-        return list(Path("/dev/shm").glob(f"limpet.limpet-*-{process.pid}.*"))
-
-    try:
-        until = time.monotonic() + 60
-        while not segments() and time.monotonic() < until:
-            time.sleep(0.01)
-        assert segments()
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=60) == 128 + signal.SIGTERM
-        assert not segments()
-    finally:
-        process.kill()
-        process.wait()
-        for left in segments():
-            left.unlink()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import statistics
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -201,12 +203,14 @@ def _states(pool: limpet.Pool) -> list[tuple[int, int]]:
 def test_full_pool_says_so_and_room_is_found_when_clients_die_or_leave(pools: Any) -> None:
     pool = pools(clients=3)
     second = pools.again(pool)
-    with pytest.raises(limpet.ClientError, match="all 2 client slots"):
+    name = Path("/proc/self/comm").read_text().strip()
+    told = rf"all 2 client slots .* pid {os.getpid()} \({re.escape(name)}\) with 2 of them \(it"
+    with pytest.raises(limpet.ClientError, match=told):
         limpet.open(pool.url)
     second.close()
     with serving(pool) as other:
         other.do("join")
-        with pytest.raises(limpet.ClientError):
+        with pytest.raises(limpet.ClientError, match=rf"\W{other.pid} \(.* more clients"):
             limpet.open(pool.url)
         other.kill()
         with limpet.open(pool.url) as third:

@@ -53,6 +53,7 @@ def test_array_is_attached_to_as_it_was_made(pool: limpet.Pool, pools: Any) -> N
     pool.objects("cells", 10, initial=b"x")
     again = pools.again(pool)
     assert len(again.objects("cells")) == 10
+    assert repr(again.objects("cells")) == f"<10 objects of <rtx-race store 'cells' of {pool.url}>>"
     with pytest.raises(StoreMismatch, match="the objects 'cells' are 10"):
         again.objects("cells", 11)
     with pytest.raises(StoreMismatch, match="begin as b'x'"):

@@ -1,0 +1,98 @@
+"""A benchmark that SIGTERM ends leaves no pool and no process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Final
+
+import psutil
+import pytest
+from kit.waiting import until
+
+from limpet.bench import instructions
+from limpet.bench.cli import bench
+
+pytestmark = pytest.mark.either_build("benchmarks are not compiled")
+
+LONG: Final = {
+    "batches": ["--store", "race", "--rounds", "1000", "--no-counts"],
+    "cache": [],
+    "channels": ["--seconds", "60"],
+    "coherence": ["--store", "race", "--rounds", "1000"],
+    "contention": ["--seconds", "60"],
+    "cuckoo": ["--figures", "4b", "--tables", "100"],
+    "expiry": [],
+    "factors": [],
+    "footprint": ["--store", "race", "--peers", "dict"],
+    "instructions": ["--subjects", "race"],
+    "kills": ["--seconds", "60"],
+    "large-reads": ["--rounds", "1000"],
+    "lines": ["--subjects", "race", "--ops", "1000000"],
+    "overhead": [],
+    "peers": ["--store", "race", "--peers", "", "--rounds", "1000"],
+    "power": ["--live", "--ms", "1000"],
+    "roundtrips": [],
+    "scarce": ["--store", "race", "--processes", "2", "--ops", "1000000"],
+    "timeline": [],
+    "transactions": ["--peers", "rtx-race", "--rounds", "1000"],
+    "virtual": ["--ops", "100000"],
+}
+"""Options of each command with which it takes long."""
+QUICK: Final = ("contention", "footprint", "overhead", "scarce")
+
+
+def test_every_benchmark_is_in_this_test() -> None:
+    assert set(LONG) == set(bench.commands)
+
+
+@pytest.mark.exhaustive("seconds of processes each", quick=[f"{name}*" for name in QUICK])
+@pytest.mark.parametrize("name", LONG)
+def test_a_benchmark_that_is_ended_leaves_nothing(name: str) -> None:
+    if name == "instructions" and (reason := instructions.missing()):
+        pytest.skip(reason)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "limpet", "bench", name, *LONG[name]],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+    def segments() -> list[Path]:
+        return list(Path("/dev/shm").glob(f"limpet.*-{process.pid}[-.]*"))
+
+    try:
+        until(lambda: bool(segments()) or process.poll() is not None, "no pool was made")
+        assert segments()
+        time.sleep(0.5)  # in the midst of the work
+        children = psutil.Process(process.pid).children(recursive=True)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=60) == 128 + signal.SIGTERM
+        assert not segments()
+        assert psutil.wait_procs(children, timeout=10)[1] == []
+    finally:
+        process.kill()
+        process.wait()
+        for left in segments():
+            left.unlink()
+
+
+def test_a_forked_child_leaves_the_clean_up_to_its_parent(tmp_path: Path) -> None:
+    code = """if 1:
+        import os, signal, sys
+        from limpet.bench.cli.options import leaving_on_sigterm
+        with leaving_on_sigterm():
+            try:
+                if not (child := os.fork()):
+                    os.kill(os.getpid(), signal.SIGTERM)
+                    os._exit(0)
+                assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGTERM
+            finally:
+                open(sys.argv[1], "a").write("cleaned\\n")
+    """
+    made = tmp_path / "said"
+    subprocess.run([sys.executable, "-c", code, os.fspath(made)], check=True)
+    assert made.read_text() == "cleaned\n"
