@@ -21,7 +21,7 @@ from limpet.shm.endpoint.slots import INCARNATION_BITS
 from limpet.shm.endpoint.words import SLAB, block_word
 
 BUSY_S = 2.0
-SIZE = 2000
+SIZE = 1800
 
 
 class ConfirmsAll(Audit):

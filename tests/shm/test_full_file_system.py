@@ -310,8 +310,12 @@ def go_on(pools: Any, forget: bool) -> list[tuple[int, int]]:
     theirs = other.store("fusee", name="store")
     for number in range(20):
         theirs.put(b"theirs %d" % number, bytes(900))
-    for number in range(5, 60):  # pages behind the last object in use are not filled in
-        store.delete(b"%d" % number)
+    for turn in range(4):  # pages behind the last object in use are not filled in
+        for number in range(5, 60):
+            store.delete(b"%d" % number)
+        if turn < 3:  # so that the owner has met what it has freed
+            for number in range(5, 60):
+                store.put(b"%d" % number, bytes((100, 900, 2500, 7000)[number % 4]))
     for number in range(5, 20):
         theirs.delete(b"theirs %d" % number)
     if not forget:
