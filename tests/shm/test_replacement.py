@@ -350,6 +350,7 @@ def test_the_client_that_fills_a_node_forgets_what_it_had_there(pools: Any, kind
     assert pool.audit()["leaked"] == 0
 
 
+@pytest.mark.skipif(BUILD != "compiled", reason="the pure build opens only memory that is coherent")
 def test_a_client_knows_nothing_of_the_pages_of_new_memory(pools: Any) -> None:
     """Neither where it allocates anywhere, nor where only in the hardware-coherent range."""
     pool = pools(nodes=3, node_size="16MiB", coherent=False, coherent_bytes=8 << 20)
