@@ -123,7 +123,7 @@ def test_no_room_for_a_register_and_a_buffer_is_an_error() -> None:
 
 
 @pytest.mark.exhaustive("more seeds", quick=["2552"])
-@pytest.mark.parametrize("number", [2552, 3254, 6579])
+@pytest.mark.parametrize("number", [1374, 2552, 3254])
 def test_who_take_memory_from_each_other_are_told_that_it_is_full(
     monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
