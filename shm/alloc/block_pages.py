@@ -126,10 +126,8 @@ class BlockPages:
                         self.table.move(node, block, word, self.noted(word, LARGE_CLASS))
 
     def possible(self, words: Words, whole: bool) -> Flags:
-        """Which blocks, free with these words, can have pages as far as this claim knows; `whole`:
-        all of them."""
-        if not self.unbacked:
-            return np.ones(len(words), dtype=np.bool_)
+        """Which blocks, free with these words, can have pages after a refusal; `whole`: all of
+        them."""
         found: Flags = words & (_BACKED if whole else _BACKED | _BEGUN) != 0
         return found
 
@@ -169,19 +167,19 @@ class BlockPages:
         size, groups = self.heap.block_size, self.table.groups
         stop = int(min(max(end, begin + self.part_size), size))
         first = self.heap.blocks + begin
-        for there, at in [(node, block), *groups.backups(node, block, replicas)]:
+        places = [(node, block), *groups.backups(node, block, replicas)]
+        for there, at in places:
             # Those on a node that is replaced are asked for again (`Allocator.replaced`).
             if not groups.failed(there) and not self.backing(
                 there, first + at * size, stop - begin
             ):
                 self.refused = there
-                return self._back_least(node, block, replicas, begin, end) if end < stop else 0
+                return self._back_least(places, begin, end) if end < stop else 0
         return stop
 
-    def _back_least(self, node: int, block: int, replicas: int, begin: int, end: int) -> int:
+    def _back_least(self, places: list[tuple[int, int]], begin: int, end: int) -> int:
         """`back_part` without room for a part: no more than up to `end`."""
         groups = self.table.groups
-        places = [(node, block), *groups.backups(node, block, replicas)]
         granted = all(
             groups.failed(there) or self.ask(there, at, begin, end) for there, at in places
         )

@@ -259,7 +259,7 @@ class BlockTable:
                 clear[free] = ALL_PAGES
             clear[refused] = 0
             run = best_run(clear, mine, pages, free, self.pages.incomplete(words), most)
-            # While a node is filled, `own` still has blocks of its former memory.
+            # A block of `own` may have been taken from us by now, and be free.
             wanted = [block for block in run if free[block] or block not in own]
             unbacked = self.pages.unbacked
             # ORDER: pages first, as in `claim_slab`. (Those of a replica set: `ReplicaSets`.)

@@ -59,11 +59,10 @@ def fail(
     while True:
         decided = load(FAILING)
         named, named_generation = (decided & _NODE_MASK) - 1, decided >> _GENERATION_SHIFT
-        words = [load(NODE_STATES + 8 * each) for each in range(nodes)]
-        if 0 <= named < nodes and generation_of(words[named]) == named_generation:
-            states = [state_of(word) for word in words]
-            if states[named] == IN_SERVICE and not is_last(named, states):
-                mark(named, named_generation)
+        words, states = _seen(nodes, load)
+        there = 0 <= named < nodes and generation_of(words[named]) == named_generation
+        if there and states[named] == IN_SERVICE and not is_last(named, states):
+            mark(named, named_generation)
         words = _given_up(node, nodes, load, refuse)
         if not words:
             return False
@@ -73,6 +72,12 @@ def fail(
             return bool(_given_up(node, nodes, load, refuse)) and mark(node, generation)
 
 
+def _seen(nodes: int, load: Callable[[int], int]) -> tuple[list[int], list[int]]:
+    """The words of all nodes, and their states."""
+    words = [load(NODE_STATES + 8 * each) for each in range(nodes)]
+    return words, [state_of(word) for word in words]
+
+
 def _given_up(
     node: int,
     nodes: int,
@@ -80,8 +85,7 @@ def _given_up(
     refuse: Callable[[list[int]], None],
 ) -> list[int]:
     """The words of all nodes if this one can be given up; []: it is not in service."""
-    words = [load(NODE_STATES + 8 * each) for each in range(nodes)]
-    states = [state_of(word) for word in words]
+    words, states = _seen(nodes, load)
     if states[node] != IN_SERVICE:
         return []
     if is_last(node, states):

@@ -34,11 +34,11 @@ were claimed while the node was lost find their place free, since no place was p
 The new memory gets the pages that are needed, as in alloc/block_pages.py: of a slab, those up to
 the last object that is copied, and at least the first part; and the whole of other blocks. Clients
 forget, when they map it, how far their slabs have pages (`Allocator.replaced`), and where objects
-were that may be free by now (caches of stores). Of the replica that
-is left only what has pages is read, since reading a page that is missing would allocate it, or end
-in SIGBUS: pages are there up to the last object in use, and up to one in a client journal if the
-kernel grants them. (If not, it was no object's name.) A file system that has no room for all of
-this is StoreFull; then the node stays EXCLUDED, and the new memory is given up.
+were that may be free by now (caches of stores). Of the replica that is left only what has pages is
+read, since reading a page that is missing would allocate it, or end in SIGBUS: pages are there up
+to the last object in use, and up to one in a client journal if the kernel grants them. (If not, it
+was no object's name.) A file system that has no room for all of this is StoreFull; then the node
+stays EXCLUDED, and the new memory is given up.
 
 A process that has the old memory mapped is refused by every verb, as the node's word is another
 (verbs.pyx).

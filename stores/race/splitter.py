@@ -47,10 +47,11 @@ from limpet.stores.race.layout import (
     SPLIT,
     UNSET,
 )
+from limpet.stores.race.parameters import GROUP_WORDS, SLOTS_PER_BUCKET
 from limpet.stores.status import DONE, NO_MEMORY
 
-BUCKET_WORDS: Final = 8
-BUCKETS: Final = 3
+BUCKET_WORDS: Final = SLOTS_PER_BUCKET + 1
+BUCKETS: Final = GROUP_WORDS // BUCKET_WORDS
 """Words of a bucket, the first of which is its header; buckets of a group."""
 
 

@@ -231,9 +231,8 @@ class LeafWriter:
             return ELSEWHERE
         leaf.at = at
         if lock & LOCKED:
-            return (
-                AGAIN if attempt else ELSEWHERE
-            )  # its node would be read, and perhaps written, in vain
+            # Later on, its node would most likely be read in vain.
+            return AGAIN if attempt else ELSEWHERE
         self.endpoint.prefetch(pointer & ADDRESS_MASK, page.size)
         new = self.allocator.allocate(at >> NODE_SHIFT & 0xFF, page.size, 1)
         if not new:
