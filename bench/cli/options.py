@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from types import FrameType
+from typing import Final
 
 import click
 from rich.console import Console
@@ -18,6 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from limpet.bench.peers.drivers import PEERS_EXTRA
 from limpet.fault.inject.interrupt import Interrupted
 
+AGAIN_S: Final = 0.001
 PATH = click.Path(dir_okay=False, writable=True, path_type=pathlib.Path)
 
 
@@ -91,9 +93,11 @@ def advancing(total: int) -> Iterator[Callable[[str], None]]:
 def leaving_on_sigterm() -> Iterator[None]:
     """A SIGTERM leaves the body through every clean-up, which another one does not interrupt.
 
-    A forked child ends at once: the clean-up is its parent's.
+    Python drops an exception that is raised in a destructor or a callback: then it is raised again,
+    a moment later. A forked child ends at once: the clean-up is its parent's.
     """
     ours = os.getpid()
+    leaving: list[SystemExit] = []
 
     def leave(number: int, frame: FrameType | None) -> None:
         if os.getpid() != ours:
@@ -101,13 +105,23 @@ def leaving_on_sigterm() -> Iterator[None]:
             os.kill(os.getpid(), number)
             return
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        sys.exit(128 + number)
+        leaving.append(SystemExit(128 + signal.SIGTERM))
+        raise leaving[-1]
 
-    before = signal.signal(signal.SIGTERM, leave)
+    def dropped(unraisable: sys.UnraisableHookArgs) -> None:
+        if unraisable.exc_value in leaving:
+            signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
+        else:
+            hook(unraisable)
+
+    hook, sys.unraisablehook = sys.unraisablehook, dropped
+    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGALRM)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        sys.unraisablehook = hook
 
 
 @contextlib.contextmanager

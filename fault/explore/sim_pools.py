@@ -191,6 +191,16 @@ class RestorablePool(Pool):
         self.membership.depart()
         self.client.assume(0, 0, 0)
 
+    def let_go(self) -> None:
+        """Let go of the pool, whose memory other handles may go on using.
+
+        Also in the midst of an operation, in which `close` raises ReentrantUse.
+        """
+        self._finalizer.detach()
+        self.client.assume(0, 0, 0)
+        self.endpoint.detach()
+        self.membership.close()
+
     def restore(self, image: list[bytes]) -> None:
         """Put all of the memory back as it was."""
         for segment, contents in zip(self.mapped.segments, image, strict=True):
@@ -229,13 +239,6 @@ class PoweredPool(SimulatedPool):
 
     endpoint_class: type[SimulatedEndpoint] = PoweredEndpoint
     endpoint: PoweredEndpoint
-
-    def leave_run(self) -> None:
-        """Let go of the pool, whose memory other handles go on using."""
-        self._finalizer.detach()
-        self.client.assume(0, 0, 0)
-        self.endpoint.detach()
-        self.membership.close()
 
 
 class CachedPool(SimulatedPool):

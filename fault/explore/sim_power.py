@@ -80,7 +80,7 @@ def look_after_cut(run: Any, seed: int, interruptions: list[Interruption] | None
         return f"check: {type(error).__name__}: {error}"
     finally:
         if pool is not None:
-            pool.leave_run()
+            pool.let_go()
 
 
 def other_boot(cluster: Any) -> None:
@@ -113,7 +113,7 @@ def _begin_to_mend(cluster: Any, step: int) -> None:
             self.membership.close()
 
     with contextlib.suppress(Crashed):
-        Mender.beside(cluster.setup_client).leave_run()
+        Mender.beside(cluster.setup_client).let_go()
 
 
 def _look(run: Any, pool: Any) -> str:

@@ -42,7 +42,7 @@ from limpet.shm.endpoint.simulated import (
     SimulatedProcesses,
     at_once,
 )
-from limpet.shm.errors import LimpetError, ParameterError, StoreFull
+from limpet.shm.errors import LimpetError, ParameterError, PoolNotFound, StoreFull
 from limpet.stores.inline import InlineStore
 
 NODE_SIZE: Final = 32 << 20
@@ -277,11 +277,15 @@ class World:
             rng = random.Random(self.workload.seed << 16 | client.number)
             client.now = client.answered = self.begun + rng.random() * 4 * self.model.one_way_ns
             heapq.heappush(self._waiting, (client.now, client.number))
-        while self._waiting and self.failed is None:
-            _, number = heapq.heappop(self._waiting)
-            self.clients[number].greenlet.switch()
-        for client in self.clients:
-            client.endpoint.turn = at_once
+        try:
+            while self._waiting and self.failed is None:
+                _, number = heapq.heappop(self._waiting)
+                self.clients[number].greenlet.switch()
+        finally:
+            for client in self.clients:
+                client.endpoint.turn = at_once
+            for client in self.clients:
+                client.greenlet.throw()  # those that are in the midst of an operation leave it
         if self.failed is not None:
             raise self.failed
 
@@ -301,7 +305,7 @@ class World:
             for count, drawn in itertools.islice(operations, self.workload.ops):
                 self._timed(client, *self._call(client, count, drawn))
         except LimpetError as error:
-            self.failed = error
+            self.failed = self.failed or error
 
     def _call(
         self, client: TimedClient, count: int, drawn: tuple[int, Operation]
@@ -376,13 +380,13 @@ def peopled(world: World) -> Iterator[None]:
     url = f"shm://limpet-time-{os.getpid()}-{next(_numbers)}"
     pools: list[RestorablePool] = []
     try:
-        setup_client = RestorablePool.create(
-            url, nodes=workload.nodes, node_size=workload.node_size,
-            block_size=workload.block_size,
-            clients=workload.clients + 2,
-        )  # fmt: skip
-        pools.append(setup_client)
         try:
+            setup_client = RestorablePool.create(
+                url, nodes=workload.nodes, node_size=workload.node_size,
+                block_size=workload.block_size,
+                clients=workload.clients + 2,
+            )  # fmt: skip
+            pools.append(setup_client)
             parameters = {**profile_of(workload.store).parameters, **workload.parameters}
             store = setup_client.store(workload.store, name="store", **parameters)
             for number in range(workload.keys):
@@ -395,11 +399,18 @@ def peopled(world: World) -> Iterator[None]:
                     TimedClient(number, pool, pool.store(workload.store, name="store"))
                 )
         finally:
-            destroy(url)
+            with contextlib.suppress(PoolNotFound):  # it could not be made
+                destroy(url)
         yield
-    finally:
-        for opened in reversed(pools):
-            opened.close()
+    except BaseException:
+        # Handles may be in the midst of an operation. The memory was theirs alone.
+        for opened in pools:
+            opened.let_go()
+        for segment in pools[0].segments() if pools else ():
+            segment.close()
+        raise
+    for opened in reversed(pools):
+        opened.close()
 
 
 def _report(world: World) -> TimedReport:

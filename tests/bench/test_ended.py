@@ -96,3 +96,19 @@ def test_a_forked_child_leaves_the_clean_up_to_its_parent(tmp_path: Path) -> Non
     made = tmp_path / "said"
     subprocess.run([sys.executable, "-c", code, os.fspath(made)], check=True)
     assert made.read_text() == "cleaned\n"
+
+
+def test_an_end_that_a_destructor_dropped_comes_again() -> None:
+    code = """if 1:
+        import os, signal, time
+        from limpet.bench.cli.options import leaving_on_sigterm
+        class Ended:
+            def __del__(self):
+                os.kill(os.getpid(), signal.SIGTERM)
+        with leaving_on_sigterm():
+            Ended()
+            time.sleep(60)
+    """
+    ended = subprocess.run([sys.executable, "-c", code], stderr=subprocess.PIPE, timeout=30)
+    assert ended.returncode == 128 + signal.SIGTERM
+    assert not ended.stderr

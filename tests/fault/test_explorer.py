@@ -49,7 +49,7 @@ from limpet.shm.backends.location import SHM_DIR
 from limpet.shm.endpoint.fabric import BUILD, flush_features
 from limpet.shm.endpoint.layout import PRESSURE
 from limpet.shm.endpoint.simulated import CachedEndpoint
-from limpet.shm.errors import ParameterError
+from limpet.shm.errors import ParameterError, StoreFull
 
 pytestmark = pytest.mark.either_build(
     "the same lines on either build",
@@ -455,6 +455,26 @@ def test_hundreds_of_clients_run() -> None:
     report = run_timed(Workload(clients=320, ops=4, nodes=3), PRESETS["rdma"])
     assert sum(kind.count for kind in report.kinds) == 320 * 4
     assert report.throughput > 5 * run_timed(SMALL, PRESETS["rdma"]).throughput / SMALL.clients
+
+
+@pytest.mark.parametrize("error", [StoreFull("no room"), KeyboardInterrupt()])
+def test_a_run_that_fails_in_the_midst_of_operations_says_why(
+    monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    """Clients that wait for their turn are inside a verb, so their handles cannot be closed."""
+    turn = World.turn
+
+    def failing(self: World, *args: Any) -> int:
+        if self.verbs == 500:
+            monkeypatch.undo()
+            raise error
+        return turn(self, *args)
+
+    monkeypatch.setattr(World, "turn", failing)
+    with pytest.raises(type(error)) as raised:
+        run_timed(SMALL, PRESETS["rdma"])
+    assert raised.value is error
+    assert not list(SHM_DIR.glob(f"limpet.limpet-time-{os.getpid()}-*"))
 
 
 class Noted:
