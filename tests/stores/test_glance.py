@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import itertools
-import os
-import signal
 from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
-from kit.processes import child
-from kit.reading import DropsAreNotRead, ReadingEndpoint
+from kit.reading import (
+    KEY,
+    DropsAreNotRead,
+    KeyTable,
+    ReadingEndpoint,
+    has_pins_without_coherence,
+    is_told_that_it_was_declared_dead,
+)
 
-import limpet
 from limpet.fault.inject.stopping import StoppingEndpoint, StoppingPool
 from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.endpoint.hooked import MUTATING
 from limpet.shm.endpoint.layout import DROPS, NODE_SHIFT, VIEW
-from limpet.shm.endpoint.slots import INCARNATION_BITS, PIN
+from limpet.shm.endpoint.slots import PIN
 from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.shm.errors import StoreDropped
 
 greenlet = pytest.importorskip("greenlet").greenlet
 
-KEY: Final = b"k"
 SIZE: Final = 900
 """Bytes of a value: the key's object is read in several steps."""
 ROUNDS_MAX: Final = 2000
@@ -130,8 +132,8 @@ def value(number: int, size: int = SIZE) -> bytes:
     return b"%08d" % number * (size // 8)
 
 
-class Table:
-    """A store with a key, a reader, and a writer that is another client."""
+class Table(KeyTable):
+    """The key has a value that is in an object."""
 
     def __init__(
         self,
@@ -145,31 +147,18 @@ class Table:
         first = pools(
             nodes=2 if kind in REPLICATED else 1, node_size="512KiB" if size == SIZE else "2MiB"
         )
-        self.writing = pools.keep(WritingPool.open(first.url))
-        self.pool_class: Any = type("ReadingPool", (limpet.Pool,), {"endpoint_class": endpoint})
-        self.reading = pools.keep(self.pool_class.open(first.url))
-        self.writer = self.writing.store(kind, name="s", capacity=16)
-        self.reader = self.reading.store(kind, name="s")
+        super().__init__(pools.keep(WritingPool.open(first.url)), kind, pools, endpoint)
         table_of = self.reader.index.table_of
         others = (b"other%d" % number for number in itertools.count())
         self.other = next(key for key in others if table_of(key) == table_of(KEY))
         """Another key, on the same node."""
-        self.number = 0
-        self.had: set[bytes | None] = set()
-        """The values of the key since the get began."""
         for _ in range(3):  # the first objects are perhaps larger than those that follow
             self.put()
         for _ in range(2):
             assert self.reader.get(KEY) == self.value()
 
     def value(self) -> bytes:
-        """The value that the key has now."""
         return value(self.number, self.size)
-
-    def put(self) -> None:
-        self.number += 1
-        self.writer.put(KEY, self.value())
-        self.had.add(self.value())
 
     def update(self) -> None:
         """As `put`; the object has its stamp and its mark at once."""
@@ -218,14 +207,6 @@ class Table:
                 return
         raise AssertionError(f"the memory at {old:#x} is not used again")
 
-    def delete(self) -> None:
-        self.writer.delete(KEY)
-        self.had.add(None)
-
-    def insert_anew(self) -> None:
-        self.delete()
-        self.put()
-
     def use(self) -> None:
         """Update; then something without a stamp has a part of the old object's memory."""
         old = self.word() & ADDRESS_MASK
@@ -261,24 +242,6 @@ class Table:
         self.writing.drop("s")
         self.had = {None}
         self.writing.endpoint.write(base, bytes(index.subtable_size))
-
-    # ---- a get ----------------------------------------------------------------------------------
-
-    def disturbed(self, step: int, disturb: Callable[[], object]) -> Any:
-        """The result of a get that is disturbed before this step."""
-        endpoint = self.reading.endpoint
-        endpoint.steps = endpoint.looks = 0
-        self.had = {self.value()}
-
-        def visit(addr: int) -> None:
-            if endpoint.steps == step:
-                disturb()
-
-        endpoint.visit = visit
-        try:
-            return self.reader.get(KEY)
-        finally:
-            endpoint.visit = None
 
 
 DISTURBANCES: Final = {
@@ -585,15 +548,7 @@ def test_a_get_goes_on_while_a_transaction_stands_still(pools: Any) -> None:
 
 
 def test_a_client_that_was_declared_dead_is_told_so(pools: Any, kind: str) -> None:
-    pool = pools(multi_host=True)
-    other = pools.again(pool)
-    store = other.store(kind, name="s")
-    store.put(KEY, b"v")
-    assert store.get(KEY) == b"v"
-    pool.membership.recover(other.client_id >> INCARNATION_BITS, other.client.word)
-    for key in (KEY, b"none"):
-        with pytest.raises(limpet.ClientError):
-            store.get(key)
+    is_told_that_it_was_declared_dead(pools, kind)
 
 
 @pytest.mark.parametrize(
@@ -628,35 +583,16 @@ def test_known_bad_variant_reads_what_is_half_written(pools: Any, kind: str) -> 
 
 @pytest.mark.skipif(BUILD != "compiled", reason="the pure build opens only memory that is coherent")
 def test_gets_have_pins_where_memory_is_not_coherent(pools: Any, kind: str) -> None:
-    store = pools(coherent=False, coherent_bytes=1 << 20).store(kind, name="s")
-    store.put(KEY, b"v")
-    before = store.endpoint.counters("background")["atomics"]
-    assert store.get(KEY) == b"v"
-    assert store.endpoint.counters("background")["atomics"] > before
+    has_pins_without_coherence(pools, kind)
 
 
 def test_writer_never_waits_for_a_reader_that_is_stopped(pools: Any, kind: str) -> None:
     """In a glance, at any of its steps; and the reader goes on where it was."""
     table = Table(pools, kind)
+
+    def write() -> None:
+        for _ in range(ROUNDS_MAX):
+            table.put()
+
     for step in range(1, table.steps + 1, 3):
-
-        def read(step: int = step) -> bytes:
-            pool = table.pool_class.open(table.writing.url)
-            store = pool.store(kind, name="s")
-            endpoint = pool.endpoint
-            store.get(KEY)  # with replicas, the first get looks at the view, with a pin
-            endpoint.visit = lambda addr: (
-                endpoint.steps == step and os.kill(os.getpid(), signal.SIGSTOP)
-            )
-            found = bytes(store.get(KEY))
-            endpoint.visit = None
-            pool.close()
-            return found
-
-        with child(read=read) as reader:
-            reader.send("read")
-            assert os.WIFSTOPPED(os.waitpid(reader.pid, os.WUNTRACED)[1])
-            for _ in range(ROUNDS_MAX):
-                table.put()
-            os.kill(reader.pid, signal.SIGCONT)
-            assert reader.answer() in table.had
+        assert table.stopped(step, write) in table.had

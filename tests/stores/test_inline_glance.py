@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
-from kit.processes import child
-from kit.reading import ReadingEndpoint
+from kit.reading import (
+    CAPACITY,
+    KEY,
+    KeyTable,
+    ReadingEndpoint,
+    has_pins_without_coherence,
+    is_told_that_it_was_declared_dead,
+)
 
-import limpet
 from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.endpoint.layout import DROPS
-from limpet.shm.endpoint.slots import INCARNATION_BITS, PIN
+from limpet.shm.endpoint.slots import PIN
 from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.shm.errors import StoreDropped, StoreFull
 from limpet.stores.rtx.layout import POINTER
 
-KEY: Final = b"k"
 KINDS: Final = ("rcuckoo", "loco", "rtx-sherman")
 TREE: Final = "rtx-sherman"
 LONG: Final = bytes(900)
 """A value that is in an object."""
-CAPACITY: Final = 16
 STEPS_MAX: Final = 30
 ROUNDS: Final = 2000
 """More long values than a node has room for."""
@@ -44,21 +45,13 @@ class NothingIsReadAfter(ReadingEndpoint):
         return True
 
 
-class Table:
-    """A store with a key, a reader, and a writer that is another client."""
+class Table(KeyTable):
+    """The key has a value that is in the table itself."""
 
     def __init__(
         self, pools: Any, kind: str, endpoint: type[ReadingEndpoint] = ReadingEndpoint
     ) -> None:
-        self.kind = kind
-        self.writing = pools(nodes=1, node_size="512KiB")
-        self.pool_class: Any = type("ReadingPool", (limpet.Pool,), {"endpoint_class": endpoint})
-        self.reading = pools.keep(self.pool_class.open(self.writing.url))
-        self.writer = self.writing.store(kind, name="s", capacity=CAPACITY)
-        self.reader = self.reading.store(kind, name="s")
-        self.number = 0
-        self.had: set[bytes | None] = set()
-        """The values of the key since the get began."""
+        super().__init__(pools(nodes=1, node_size="512KiB"), kind, pools, endpoint)
         self.put()
         for _ in range(2):
             assert self.reader.get(KEY) == self.value()
@@ -66,23 +59,10 @@ class Table:
     def value(self) -> bytes:
         return b"%08d" % self.number * 5
 
-    def put(self) -> None:
-        self.number += 1
-        self.writer.put(KEY, self.value())
-        self.had.add(self.value())
-
     def get(self, key: bytes = KEY) -> Any:
         return self.reader.get(key)
 
     # ---- disturbances ---------------------------------------------------------------------------
-
-    def delete(self) -> None:
-        self.writer.delete(KEY)
-        self.had.add(None)
-
-    def insert_anew(self) -> None:
-        self.delete()
-        self.put()
 
     def crowd(self) -> None:
         """Delete; then other keys have the entry, and all entries around it."""
@@ -142,22 +122,6 @@ class Table:
             self.writing.endpoint.write(base, filling * size)
 
     # ---- a get ----------------------------------------------------------------------------------
-
-    def disturbed(self, step: int, disturb: Callable[[], object]) -> Any:
-        """The result of a get that is disturbed before this step."""
-        endpoint = self.reading.endpoint
-        endpoint.steps = 0
-        self.had = {self.value()}
-
-        def visit(addr: int) -> None:
-            if endpoint.steps == step:
-                disturb()
-
-        endpoint.visit = visit
-        try:
-            return self.get()
-        finally:
-            endpoint.visit = None
 
     def steps(self) -> int:
         """The steps of a get that nothing disturbs."""
@@ -286,48 +250,21 @@ def test_known_bad_variant_reads_a_store_that_is_no_more(pools: Any, kind: str) 
 
 
 def test_a_client_that_was_declared_dead_is_told_so(pools: Any, kind: str) -> None:
-    pool = pools(multi_host=True)
-    other = pools.again(pool)
-    store = other.store(kind, name="s", capacity=CAPACITY)
-    store.put(KEY, b"v")
-    assert store.get(KEY) == b"v"
-    pool.membership.recover(other.client_id >> INCARNATION_BITS, other.client.word)
-    for key in (KEY, b"none"):
-        with pytest.raises(limpet.ClientError):
-            store.get(key)
+    is_told_that_it_was_declared_dead(pools, kind)
 
 
 @pytest.mark.skipif(BUILD != "compiled", reason="the pure build opens only memory that is coherent")
 def test_gets_have_pins_where_memory_is_not_coherent(pools: Any) -> None:
-    store = pools(coherent=False, coherent_bytes=1 << 20).store("rcuckoo", name="s", capacity=16)
-    store.put(KEY, b"v")
-    before = store.endpoint.counters("background")["atomics"]
-    assert store.get(KEY) == b"v"
-    assert store.endpoint.counters("background")["atomics"] > before
+    has_pins_without_coherence(pools, "rcuckoo")
 
 
 def test_a_reader_that_is_stopped_keeps_no_memory(pools: Any, kind: str) -> None:
     """In a get of a short value, at any of its steps; and the reader goes on where it was."""
     table = Table(pools, kind)
+
+    def write() -> None:
+        for _ in range(ROUNDS):
+            table.writer.put(b"long", LONG)
+
     for step in range(1, table.steps() + 1, 3):
-
-        def read(step: int = step) -> bytes:
-            pool = table.pool_class.open(table.writing.url)
-            store = pool.store(kind, name="s")
-            endpoint = pool.endpoint
-            store.get(KEY)
-            endpoint.visit = lambda addr: (
-                endpoint.steps == step and os.kill(os.getpid(), signal.SIGSTOP)
-            )
-            found = bytes(store.get(KEY))
-            endpoint.visit = None
-            pool.close()
-            return found
-
-        with child(read=read) as reader:
-            reader.send("read")
-            assert os.WIFSTOPPED(os.waitpid(reader.pid, os.WUNTRACED)[1])
-            for _ in range(ROUNDS):
-                table.writer.put(b"long", LONG)
-            os.kill(reader.pid, signal.SIGCONT)
-            assert reader.answer() == table.value()
+        assert table.stopped(step, write) == table.value()
