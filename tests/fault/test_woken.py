@@ -407,6 +407,7 @@ def test_client_of_a_channel_that_wakes_up_unguarded_is_a_mutant_that_is_caught(
 
 LATE: dict[tuple[str, str], int] = {
     ("race", "insert"): 2, ("race", "update"): 1, ("race", "delete"): 0,
+    ("rtx-race", "insert"): 2, ("rtx-race", "update"): 1, ("rtx-race", "delete"): 0,
     ("fusee", "insert"): 1, ("fusee", "update"): 1, ("fusee", "delete"): 0,
     ("swarm", "insert"): 19, ("swarm", "update"): 1, ("swarm", "delete"): 1,
     ("rcuckoo", "insert"): 5, ("rcuckoo", "update"): 5, ("rcuckoo", "delete"): 5,

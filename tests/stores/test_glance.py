@@ -16,11 +16,12 @@ from kit.reading import (
     is_told_that_it_was_declared_dead,
 )
 
+import limpet
 from limpet.fault.inject.stopping import StoppingEndpoint, StoppingPool
 from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.endpoint.hooked import MUTATING
 from limpet.shm.endpoint.layout import DROPS, NODE_SHIFT, VIEW
-from limpet.shm.endpoint.slots import PIN
+from limpet.shm.endpoint.slots import INCARNATION_BITS, PIN
 from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.shm.errors import StoreDropped
 
@@ -549,6 +550,18 @@ def test_a_get_goes_on_while_a_transaction_stands_still(pools: Any) -> None:
 
 def test_a_client_that_was_declared_dead_is_told_so(pools: Any, kind: str) -> None:
     is_told_that_it_was_declared_dead(pools, kind)
+
+
+def test_a_transaction_of_a_client_that_was_declared_dead_is_told_so(pools: Any) -> None:
+    pool = pools(multi_host=True)
+    other = pools.again(pool)
+    store = other.store("rtx-race", name="s")
+    store.put(KEY, b"v")
+    assert other.transaction(lambda tx: tx.get(store, KEY)) == b"v"
+    pool.membership.recover(other.client_id >> INCARNATION_BITS, other.client.word)
+    for key in (KEY, b"none"):
+        with pytest.raises(limpet.ClientError):
+            other.transaction(lambda tx, key=key: tx.get(store, key))
 
 
 @pytest.mark.parametrize(
