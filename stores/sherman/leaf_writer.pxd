@@ -18,6 +18,7 @@ cdef int NODE_SHIFT
 cdef int POINTER
 cdef u64 EXTENT
 cdef u64 EXTENT_PAIR
+cdef u64 PATIENCE
 cdef u64 PLACE_MASK
 cdef int PLACE_SHIFT
 

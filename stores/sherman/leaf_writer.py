@@ -16,6 +16,7 @@ from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.stores.rtx.changes import begin_change, end_change
 from limpet.stores.rtx.layout import EXTENT_PAIR, LOCKED, POINTER
 from limpet.stores.rtx.lllock import LLLocks
+from limpet.stores.rtx.repair import PATIENCE
 from limpet.stores.sherman.layout import (
     ELSEWHERE,
     EXTENT,
@@ -213,8 +214,9 @@ class LeafWriter:
 
     def change_early(self, key: bytes, value: bytes, mode: int, attempt: int) -> int:
         """Lock the leaf in which a key was met, then read and change it. ELSEWHERE: the key was met
-        in no leaf, or that leaf is not the key's any more, or is locked when this is the first
-        attempt. AGAIN: also if it is locked later."""
+        in no leaf, or that leaf is not the key's any more, or is locked and this is the first
+        attempt, or one before the client looks whom it waits for. AGAIN: also if it is locked at
+        another attempt."""
         leaf, page = self.leaf, self.leaf.page
         hashed = hash64(key)
         leaf.tree = self.trees.number_of(hashed)
@@ -231,8 +233,9 @@ class LeafWriter:
             return ELSEWHERE
         leaf.at = at
         if lock & LOCKED:
-            # Later on, its node would most likely be read in vain.
-            return AGAIN if attempt else ELSEWHERE
+            # Later on, its node would most likely be read in vain. But the key may be in another
+            # leaf since a split, so it is read now and then.
+            return AGAIN if attempt and (attempt + 1) % PATIENCE else ELSEWHERE
         self.endpoint.prefetch(pointer & ADDRESS_MASK, page.size)
         new = self.allocator.allocate(at >> NODE_SHIFT & 0xFF, page.size, 1)
         if not new:

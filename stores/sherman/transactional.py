@@ -24,7 +24,8 @@ A client that finds the leaf locked in step 1 reads the leaf at its first attemp
 locks are gone by then. Later, others are waiting, too: it ends the attempt and waits, as a node
 that it read or wrote meanwhile would most likely be out of date. Every wait for a lock ends, as
 after some attempts the client repairs the lock of an owner that is late or dead
-(stores/rtx/repair.py).
+(stores/rtx/repair.py). The attempt before that reads the leaf again, as another client may have
+split it since the key was met there: then it waits for the leaf that has the key, if at all.
 If the key is not there any more, or the change takes a log, the client installs a copy of the node:
 it must not release a lock with the pointer unchanged (lllock.py).
 

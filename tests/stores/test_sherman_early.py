@@ -12,6 +12,7 @@ import pytest
 from kit.mutants.rtx import UNCHANGED, Mutant, in_force
 from kit.mutants.steps import require_caught
 from kit.mutants.uncompiled import Change
+from kit.puppets import Puppet, verb_on_address
 from kit.stores import sound
 from kit.trees import VALUE, Tree
 
@@ -173,6 +174,93 @@ def test_a_client_that_does_not_know_what_it_waits_for_is_found_out(pools: Any) 
         (Change("sherman/leaf_writer", "LeafWriter.change_early", forgets_the_leaf),),
     )
     require_caught(in_force, UNCHANGED, forgetful, meets_a_lock, pools)
+
+
+# ---- a leaf that the key has left ---------------------------------------------------------------
+
+
+def stops_with(tree: Tree, key: bytes, at: int) -> Puppet:
+    """A client that stands still with the lock of a key's leaf, which is the object `at`."""
+    client = tree.client()
+    client.store.get(key)
+    client.store.get(key)
+
+    def locked(verb: str, address: int) -> bool:
+        return is_locked(tree, at)
+
+    assert not client.begin(functools.partial(client.store.update, key, VALUE), locked)
+    return client
+
+
+def is_locked(tree: Tree, at: int) -> bool:
+    return bool(tree.store.endpoint.load(at) & LOCKED)
+
+
+def a_split_beats_it(pools: Any) -> None:
+    """A write loses the leaf's lock to a client that splits the leaf. Then another client stands
+    still with that lock, but the key is in the new leaf: the write does not wait for a lease."""
+    tree = Tree(pools)
+    keys = tree.fill()
+    left, slow = tree.leaf(keys[1]), tree.client()
+    slow.store.get(keys[1])
+    slow.store.get(keys[1])
+    update = functools.partial(slow.store.update, keys[1], b"new")
+    assert not slow.begin(update, verb_on_address("cas", left))
+    _in_another_leaf(tree, keys)
+    stopped = stops_with(tree, keys[0], left)
+    before = slow.store.stats()["retries"]
+    assert slow.go()
+    assert 1 < slow.store.stats()["retries"] - before < PATIENCE
+    assert is_locked(tree, left)
+    assert tree.store.get(keys[1]) == b"new"
+    assert stopped.go()
+    sound(tree.store)
+
+
+def both_leaves_are_locked(pools: Any) -> None:
+    """The key was deleted, and its leaf split: it belongs in the new leaf, whose lock's owner
+    stands still, as does that of the old one's. A put repairs the lock that is in its way, and that
+    only."""
+    tree = Tree(pools, **LEASE)
+    keys = tree.fill()
+    left, late = tree.leaf(keys[1]), tree.client().store
+    late.get(keys[1])
+    late.get(keys[1])
+    tree.store.delete(keys[1])
+    _in_another_leaf(tree, keys)
+    right = tree.leaf(keys[1])
+    other = next(key for key, _ in tree.store.scan(keys[1]) if tree.leaf(key) == right)
+    stopped = [stops_with(tree, keys[0], left), stops_with(tree, other, right)]
+    late.put(keys[1], b"new")
+    assert late.repair.repairs == 1
+    assert is_locked(tree, left)
+    assert tree.store.get(keys[1]) == b"new"
+    for client in stopped:
+        assert client.go()
+    sound(tree.store)
+
+
+LEFT: Final = [a_split_beats_it, both_leaves_are_locked]
+
+
+@pytest.mark.parametrize("scene", LEFT)
+def test_a_write_does_not_wait_for_a_leaf_that_its_key_has_left(pools: Any, scene: Any) -> None:
+    scene(pools)
+
+
+@pytest.mark.parametrize("scene", LEFT)
+def test_a_write_that_goes_by_its_hint_alone_is_found_out(pools: Any, scene: Any) -> None:
+    def believes_the_hint(change: Any) -> Any:
+        def run(self: Any, key: bytes, value: bytes, mode: int, attempt: int) -> Any:
+            return change(self, key, value, mode, min(attempt, 1))
+
+        return run
+
+    believer = Mutant(
+        "leaf-that-is-locked-is-never-looked-up-again",
+        (Change("sherman/leaf_writer", "LeafWriter.change_early", believes_the_hint),),
+    )
+    require_caught(in_force, UNCHANGED, believer, scene, pools)
 
 
 # ---- what is found once it is locked ------------------------------------------------------------
