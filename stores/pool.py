@@ -151,7 +151,12 @@ class Pool(PoolCore, ChannelCalls):
             # ORDER: pinned before we look: a client that drops the store from now on waits for us.
             if not self.catalogue.is_ready(entry.number, entry.word):
                 return None
-            return self.handle_of(entry)
+            handle = self.handle_of(entry)
+            # ORDER: after it was made: with the word of DROPPING it would take its store for READY.
+            if self.catalogue.is_ready(entry.number, entry.word):
+                return handle
+            handle.let_go()
+            return None
         finally:
             self.client.unpin()
 

@@ -119,9 +119,13 @@ def leaving_on_sigterm() -> Iterator[None]:
     try:
         yield
     finally:
+        if leaving:
+            signal.setitimer(signal.ITIMER_REAL, 0)
         for number, handler in before.items():
             signal.signal(number, handler)
         sys.unraisablehook = hook
+    if leaving:  # the body was over before it could be raised again
+        raise leaving[-1]
 
 
 @contextlib.contextmanager

@@ -233,6 +233,8 @@ def object_sizes(block_size: int) -> tuple[int, ...]:
 
     So an object of 65 bytes to eight blocks takes at most 8/7 of its size, with its share of the
     rest at the end of its block, but for the 15 bytes of rounding; a span of more blocks, too.
+    In blocks of 32 to 128 MiB that holds up to the largest class, and in larger ones up to an
+    eighth of a block.
     """
     runs = [page_offset(block_size, length) for length in run_lengths(block_size)]
     sizes = [*slab_sizes(block_size), *runs]

@@ -98,17 +98,25 @@ def test_a_forked_child_leaves_the_clean_up_to_its_parent(tmp_path: Path) -> Non
     assert made.read_text() == "cleaned\n"
 
 
-def test_an_end_that_a_destructor_dropped_comes_again() -> None:
-    code = """if 1:
+@pytest.mark.parametrize(("again_s", "seconds"), [(0.001, 60), (60, 0)])
+def test_an_end_that_a_destructor_dropped_comes_again(again_s: float, seconds: int) -> None:
+    """Also if the body is over before."""
+    code = f"""if 1:
         import os, signal, time
-        from limpet.bench.cli.options import leaving_on_sigterm
+        from limpet.bench.cli import options
+        options.AGAIN_S = {again_s}
         class Ended:
             def __del__(self):
                 os.kill(os.getpid(), signal.SIGTERM)
-        with leaving_on_sigterm():
-            Ended()
-            time.sleep(60)
+        try:
+            with options.leaving_on_sigterm():
+                Ended()
+                time.sleep({seconds})
+            print("went on")
+        finally:
+            print("cleaned", signal.getitimer(signal.ITIMER_REAL))
     """
-    ended = subprocess.run([sys.executable, "-c", code], stderr=subprocess.PIPE, timeout=30)
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=30)
     assert ended.returncode == 128 + signal.SIGTERM
+    assert ended.stdout == b"cleaned (0.0, 0.0)\n"
     assert not ended.stderr

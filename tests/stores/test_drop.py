@@ -145,6 +145,26 @@ def test_interrupted_drop_is_finished_by_the_same_client(pools: Any, monkeypatch
     assert in_use(pool) == before
 
 
+def test_a_store_whose_drop_begins_is_not_attached_to(pools: Any, monkeypatch: Any) -> None:
+    """A handle that notes the word of DROPPING would use the store after its end."""
+    pool = pools(nodes=3, node_size="8MiB")
+    before = in_use(pool)
+    fill(pool, "race")
+    entry = pool.exclusively(lambda: pool.catalogue.at_home(b"s"))
+    handle_of = pool.handle_of
+
+    def late(entry: Any) -> Any:
+        assert pool.catalogue.take(entry, DROPPING, pool.membership.ident)
+        return handle_of(entry)
+
+    monkeypatch.setattr(pool, "handle_of", late)
+    assert pool.exclusively(lambda: pool._attach_to(entry)) is None
+    monkeypatch.undo()
+    pool.catalogue.let_go(entry.number, pool.membership.ident)
+    assert pool.recover()["stores"] == 1
+    assert in_use(pool) == before
+
+
 # ---- others at work -----------------------------------------------------------------------------
 
 
