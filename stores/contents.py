@@ -116,5 +116,5 @@ class StoreContents(Contents):
             if entry.number == number:
                 stored = pool.stored(entry.payload, entry.name.decode())
                 cls = store_class(stored["kind"])
-                return pool.handle_of(entry, False) if cls.resolves else None
+                return pool.handle_if_there(entry, False) if cls.resolves else None
         return None

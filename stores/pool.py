@@ -76,6 +76,13 @@ class Pool(PoolCore, ChannelCalls):
             parameters = dataclasses.replace(parameters, cache_size=least)
         return store_class(stored["kind"])(self, stored["kind"], name, parameters)
 
+    def handle_if_there(self, entry: Entry, remembers: bool = True) -> Any:
+        """The same; None: it was dropped since the entry was read."""
+        try:
+            return self.handle_of(entry, remembers)
+        except StoreDropped:
+            return None
+
     def parameters_of(self, stored: dict[str, Any], name: str = "") -> Any:
         """The parameters of a store, from its entry in the catalogue."""
         return _parameters(store_class(stored["kind"]), stored, f"{self.url}: store {name!r}")
@@ -464,7 +471,9 @@ class Pool(PoolCore, ChannelCalls):
     def _handles(self, wanted: Callable[[Any], bool]) -> Iterator[Any]:
         for entry in self.linking():
             if wanted(store_class(self.stored(entry.payload, str(entry.name))["kind"])):
-                yield self.handle_of(entry)
+                handle = self.handle_if_there(entry)
+                if handle is not None:
+                    yield handle
 
 
 def _check_name(name: str) -> None:

@@ -331,18 +331,20 @@ class Directory:
                     return entry, False
                 at = self._at(entry.number)
                 if entry.state != PLANNED:
-                    payload = plan(entry.number)
-                    self._write_plan(entry.number, self._new_home(name), payload, name)
+                    payload, home = plan(entry.number), self._new_home(name)
+                    self._write_plan(entry.number, home, payload, name)
                     # CRASH(claimed-entry): no plan; the next creator gives the claim up.
                     planned = _word(PLANNED, name, membership.ident)
                     if not self._change(at, word, planned):
                         continue
-                    word, entry = planned, entry._replace(payload=payload)
+                    word = planned
+                    entry = entry._replace(name=name, payload=payload, home=home)
                 # CRASH(planned-entry): the next creator carries the plan out.
                 make(entry.number, entry.payload)
                 ready = _word(READY, name, secrets.randbits(CLIENT_BITS))
                 if self._change(at, word, ready):
-                    return self._read(entry.number), True
+                    # Not as it is now: another client may drop it already.
+                    return entry._replace(state=READY, client=0, word=ready), True
         except BaseException:
             self._renounce(membership.ident, undo)
             raise

@@ -17,7 +17,7 @@ from kit.processes import gather, start
 from kit.puppets import Puppet, verb_on_address
 
 import limpet
-from limpet.shm.catalogue.directory import DROPPING, EMPTYING, VOID
+from limpet.shm.catalogue.directory import DROPPING, EMPTYING, READY, VOID
 from limpet.shm.endpoint.slots import PIN
 from limpet.stores.registry import KINDS, UNPROVED, UNRECOVERED
 
@@ -165,6 +165,35 @@ def test_a_store_whose_drop_begins_is_not_attached_to(pools: Any, monkeypatch: A
     assert in_use(pool) == before
 
 
+def test_a_store_whose_drop_begins_when_it_is_made_is_made_anew(
+    pools: Any, monkeypatch: Any
+) -> None:
+    """Its creator must not take the word of DROPPING for the one that it made."""
+    pool = pools(nodes=3, node_size="8MiB")
+    before = in_use(pool)
+    change = type(pool.catalogue)._change
+    other = 77 << 24 | 1
+    dropped: list[Any] = []
+
+    def drops_at_once(self: Any, at: int, expected: int, desired: int) -> bool:
+        changed = bool(change(self, at, expected, desired))
+        if self is pool.catalogue and changed and desired >> 60 == READY and not dropped:
+            (entry,) = self.named(b"s")
+            dropped.append(self.take(entry, DROPPING, other))
+            self.let_go(entry.number, other)
+        return changed
+
+    monkeypatch.setattr(type(pool.catalogue), "_change", drops_at_once)
+    store = pool.store("race", name="s", capacity=200)
+    assert dropped[0] is not None
+    assert store.entry_word >> 60 == READY
+    store.put(b"key", b"value")
+    pool.drop("s")
+    with pytest.raises(limpet.StoreDropped):
+        store.put(b"key", b"value")
+    assert in_use(pool) == before
+
+
 # ---- others at work -----------------------------------------------------------------------------
 
 
@@ -279,6 +308,40 @@ def test_drop_waits_for_a_stopped_operation_by_the_policy(pools: Any) -> None:
     out.close()
     assert os.WTERMSIG(os.waitpid(pid, 0)[1]) == signal.SIGKILL
     assert pool.stores() == []
+
+
+def audited(pool: limpet.Pool) -> None:
+    assert pool.audit()["leaked"] == 0
+
+
+def resolved(pool: limpet.Pool) -> None:
+    """A recovery asks whether a reference is linked: there is nothing to find out any more."""
+    (number,) = (entry.number for entry in pool.catalogue if entry.name == b"s")
+    assert pool.exclusively(lambda: pool.make_contents().linked(1 << 12, number << 48))
+
+
+@pytest.mark.parametrize("look", [audited, resolved])
+def test_a_look_passes_over_a_store_that_is_dropped_meanwhile(
+    pools: Any, monkeypatch: Any, look: Any
+) -> None:
+    """The stores are listed first, and then handles of them are made."""
+    pool = pools(nodes=3, node_size="8MiB")
+    other = fill(pool, "race", "other")
+    fill(pool, "rtx-sherman")
+    dropper = limpet.open(pool.url)
+    linking = pool.linking
+
+    def late() -> list[Any]:
+        monkeypatch.undo()
+        entries: list[Any] = linking()
+        dropper.drop("s")
+        return entries
+
+    monkeypatch.setattr(pool, "linking", late)
+    look(pool)
+    assert [store["name"] for store in pool.stores()] == ["other"]
+    other.check()
+    dropper.close()
 
 
 # ---- many, and full memory ----------------------------------------------------------------------
