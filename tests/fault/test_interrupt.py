@@ -1,10 +1,21 @@
 import os
 import select
 import signal
+from collections.abc import Iterator
 
 import pytest
 
 from limpet.fault.inject.interrupt import SIGNALS, Interrupt, Interrupted, ended_by_signals
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_ignored() -> Iterator[None]:
+    """As if the tests were not run by nohup."""
+    before = signal.getsignal(signal.SIGHUP)
+    if before == signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.parametrize("number", SIGNALS)
