@@ -14,6 +14,7 @@ from limpet.shm.endpoint.fabric import hash64
 from limpet.shm.endpoint.words import ADDRESS_MASK, LARGE_CLASS
 from limpet.shm.errors import KeyTooLarge, ValueTooLarge
 from limpet.stores.fusee.log import LoggedObjects
+from limpet.stores.names import shown
 from limpet.stores.object_layout import HEADER as OBJECT_HEADER
 from limpet.stores.object_layout import IMAGE_SIZE, KEY_MAX
 from limpet.stores.swarm.layout import HEADER, IN_PLACE_LEAST, IN_PLACE_MAX
@@ -34,16 +35,18 @@ class Registers(LoggedObjects):
     def size_of(self, key: bytes, value: bytes) -> int:
         """Bytes of the buffer for this value. Raises KeyTooLarge, ValueTooLarge."""
         if len(key) > KEY_MAX:
-            raise KeyTooLarge(f"the key has {len(key)} bytes; a key has at most {KEY_MAX}")
+            raise KeyTooLarge(
+                f"the key {shown(key)} has {len(key)} bytes; a key has at most {KEY_MAX}"
+            )
         if area_of(len(key)) + self.rest > self.value_max:
             raise KeyTooLarge(
-                f"the key has {len(key)} bytes, which leaves no room for its register in an object "
-                f"of {self.value_max} bytes"
+                f"the key {shown(key)} has {len(key)} bytes, which leaves no room for its register "
+                f"in an object of {self.value_max} bytes"
             )
         if HEADER + len(value) > self.value_max:
             raise ValueTooLarge(
-                f"the value and its header take {HEADER + len(value)} bytes; an object has room "
-                f"for {self.value_max} here"
+                f"the value and its header take {HEADER + len(value)} bytes, with the key "
+                f"{shown(key)}; an object has room for {self.value_max} here"
             )
         return HEADER + len(value)
 
