@@ -77,7 +77,7 @@ class Pool(PoolCore, ChannelCalls):
         return store_class(stored["kind"])(self, stored["kind"], name, parameters)
 
     def handle_if_there(self, entry: Entry, remembers: bool = True) -> Any:
-        """The same; None: it was dropped since the entry was read."""
+        """As `handle_of`; None: the drop of the store has ended since its entry was read."""
         try:
             return self.handle_of(entry, remembers)
         except StoreDropped:

@@ -19,7 +19,6 @@ to be dead within 10 ms.) Clocks are alike there; their difference would be adde
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import random
@@ -33,7 +32,6 @@ from rich.table import Table
 from limpet.bench.peers.stops import Stops
 from limpet.cli.common import table, time_text
 from limpet.fault.check.recorder import Operation
-from limpet.fault.explore.greenlets import GreenletExit
 from limpet.fault.explore.sim_latency import PRESETS
 from limpet.fault.explore.sim_time import TimedClient, Workload, World, key_of, peopled
 from limpet.shm.endpoint.layout import CONTROL_NODE, NODE_SHIFT
@@ -174,12 +172,6 @@ class _Drifting(World):
 
     def _die(self) -> None:
         self.died_ns = self.clients[0].now
-
-    def run(self) -> None:
-        super().run()
-        if self.died_ns is not None:
-            with contextlib.suppress(GreenletExit):
-                self.clients[0].greenlet.throw()
 
 
 def run_setting(setting: Setting) -> Expiry:

@@ -7,11 +7,11 @@ install.
 from __future__ import annotations
 
 try:
-    from greenlet import GreenletExit, getcurrent, greenlet
+    from greenlet import getcurrent, greenlet
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
         "simulated clients need the package greenlet: pip install 'limpet[simulate]'",
         name=error.name,
     ) from None
 
-__all__ = ["GreenletExit", "getcurrent", "greenlet"]
+__all__ = ["getcurrent", "greenlet"]

@@ -42,7 +42,7 @@ from limpet.shm.endpoint.simulated import (
     SimulatedProcesses,
     at_once,
 )
-from limpet.shm.errors import LimpetError, ParameterError, PoolNotFound, StoreFull
+from limpet.shm.errors import LimpetError, ParameterError, StoreFull
 from limpet.stores.inline import InlineStore
 
 NODE_SIZE: Final = 32 << 20
@@ -380,13 +380,13 @@ def peopled(world: World) -> Iterator[None]:
     url = f"shm://limpet-time-{os.getpid()}-{next(_numbers)}"
     pools: list[RestorablePool] = []
     try:
+        setup_client = RestorablePool.create(
+            url, nodes=workload.nodes, node_size=workload.node_size,
+            block_size=workload.block_size,
+            clients=workload.clients + 2,
+        )  # fmt: skip
+        pools.append(setup_client)
         try:
-            setup_client = RestorablePool.create(
-                url, nodes=workload.nodes, node_size=workload.node_size,
-                block_size=workload.block_size,
-                clients=workload.clients + 2,
-            )  # fmt: skip
-            pools.append(setup_client)
             parameters = {**profile_of(workload.store).parameters, **workload.parameters}
             store = setup_client.store(workload.store, name="store", **parameters)
             for number in range(workload.keys):
@@ -399,8 +399,7 @@ def peopled(world: World) -> Iterator[None]:
                     TimedClient(number, pool, pool.store(workload.store, name="store"))
                 )
         finally:
-            with contextlib.suppress(PoolNotFound):  # it could not be made
-                destroy(url)
+            destroy(url)
         yield
     except BaseException:
         # Handles may be in the midst of an operation. The memory was theirs alone.
