@@ -20,6 +20,7 @@ from limpet.bench.peers.drivers import PEERS_EXTRA
 from limpet.fault.inject.interrupt import Interrupted
 
 AGAIN_S: Final = 0.001
+"""How long after Python has dropped an exit it is raised again."""
 PATH = click.Path(dir_okay=False, writable=True, path_type=pathlib.Path)
 
 

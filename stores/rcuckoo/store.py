@@ -78,7 +78,7 @@ class Rcuckoo(InlineStore):
 
     def __init__(self, pool: Any, kind: str, name: str, parameters: RcuckooParameters) -> None:
         super().__init__(pool, kind, name, parameters)
-        self.link = pool.entry_of(name)[0] << 48 | REPLICATED
+        self.link = self.entry_number << 48 | REPLICATED
         self.index = self.lookup = Lookup(pool, name, parameters, self.objects)
         self.found = self.lookup.found
         self.glances = pool.parameters.coherent

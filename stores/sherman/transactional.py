@@ -129,7 +129,7 @@ class RtxSherman(InlineStore):
 
     def __init__(self, pool: Any, kind: str, name: str, parameters: ShermanParameters) -> None:
         super().__init__(pool, kind, name, parameters)
-        self.link = pool.entry_of(name)[0] << 48 | REPLICATED
+        self.link = self.entry_number << 48 | REPLICATED
         self.locks = LLLocks(pool, parameters.drift_us, parameters.each_us)
         self.index = self.trees = TxTrees(pool, name, parameters, self.objects)
         self.leaf = self.trees.leaf

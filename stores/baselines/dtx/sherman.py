@@ -73,7 +73,7 @@ class DtxSherman(InlineStore):
 
     def __init__(self, pool: Any, kind: str, name: str, parameters: DtxParameters) -> None:
         super().__init__(pool, kind, name, parameters)
-        self.link = pool.entry_of(name)[0] << 48 | REPLICATED
+        self.link = self.entry_number << 48 | REPLICATED
         self.index = self.trees = InPlaceTrees(
             pool, name, parameters, self.objects, self.link, stops=True
         )
