@@ -29,6 +29,19 @@ def cache(location: str) -> Any:
     return LimpetCache(f"{location}/pages", max_items=500, node_size="4MiB", clients=16)
 
 
+class Markup(str):
+    """Text that a template does not escape, as markupsafe has it."""
+
+
+def test_key_of_a_subclass_of_text_is_that_text(cache: Any) -> None:
+    assert cache.set(Markup("k"), "value") is True
+    assert cache.get("k") == "value"
+    assert cache.get_many("k", Markup("k")) == ["value", "value"]
+    assert cache.add("k", "other") is False
+    assert cache.delete(Markup("k"))
+    assert not cache.has("k")
+
+
 @pytest.mark.parametrize(
     "value", [0, 1.5, "text", b"bytes", None, [1, {"a": (2, 3)}], {1, 2}, datetime.date(2026, 1, 2)]
 )
