@@ -92,9 +92,8 @@ def _plain_fraction(key: fractions.Fraction) -> Any:
     whole, rest = divmod(key.numerator * 10**digits, key.denominator)
     if rest:
         return key
-    return _plain_decimal(
-        decimal.Decimal(decimal.Decimal(whole).as_tuple()._replace(exponent=-digits))
-    )
+    sign, parts, _ = decimal.Decimal(whole).as_tuple()
+    return _plain_decimal(decimal.Decimal((sign, parts, -digits)))
 
 
 def _plain_complex(key: complex) -> Any:
