@@ -25,6 +25,7 @@ from typing import Any, Final
 import numpy as np
 
 from limpet.shm.errors import ParameterError
+from limpet.stores.keys import plain
 
 PLAIN: Final = b"\0"
 COMPRESSED: Final = b"\1"
@@ -48,9 +49,12 @@ def needed(module: str, codec: str, package: str = "") -> Any:
 
 
 def encode_str(value: str) -> bytes:
-    if type(value) is not str:
+    if type(value) is str:
+        return value.encode()
+    text = plain(value)
+    if type(text) is not str:
         raise TypeError(f"the codec 'str' takes str, not {type(value).__name__}")
-    return value.encode()
+    return text.encode()
 
 
 def encode_int(value: int) -> bytes:

@@ -6,19 +6,22 @@ store finds the codec in the registry: "pickle", "msgpack", "json", "bytes", tho
 a program has given to `register`.
 
 Keys need more than values: equal keys must have equal bytes, in every process. So keys are str,
-bytes, int, float, bool, None and tuples of these, and numbers that are equal are one key, as in a
-dict: True, 1 and 1.0 are read back as 1. Numbers and strings of numpy are keys, too, and, with
-pickle, an Enum, date, datetime, UUID, Decimal or frozenset of such (keys.py). Other keys raise
-TypeError (JSON: all but str, numbers, bool and None; bytes: all but bytes-like). Values may be of
-any type that the codec takes.
+bytes, int, float, bool, None and tuples of these, and all objects that equal such a key, as in a
+dict: True, 1 and 1.0 are read back as 1, a named tuple as a tuple (keys.py). With pickle, an Enum,
+date, datetime, UUID, Decimal or frozenset of such is a key, too. Other keys raise TypeError (JSON:
+all but str, numbers, bool and None; bytes: all but bytes-like). Values may be of any type that the
+codec takes.
 """
 
 from __future__ import annotations
 
 import io
 import json
+import math
 import pickle
+import re
 from collections.abc import Callable
+from json.encoder import encode_basestring_ascii
 from typing import Any, Final, NamedTuple
 
 from limpet.shm.errors import ParameterError, StoreCorrupt
@@ -48,6 +51,8 @@ TEXT_BEGINNINGS: Final = [
 ]
 TWO_BYTES: Final = FRAME + (4).to_bytes(8, "little") + b"M"
 FOUR_BYTES: Final = FRAME + (6).to_bytes(8, "little") + b"J"
+SPLIT: Final = re.compile(r"[\ud800-\udbff][\udc00-\udfff]")
+"""Two surrogates that are one character when they are read as JSON."""
 SMALL_NUMBERS: Final = [b"\x80\x04K" + bytes([number]) + b"." for number in range(SHORT)]
 
 
@@ -153,7 +158,9 @@ def canonical(key: Any, atoms: tuple[type, ...], codec: str, integers: range | N
     `integers`: those that the codec can write, if not all; floats that equal another one stay.
     """
     kind = type(key)
-    if kind is bool or (kind is float and key.is_integer()):
+    if kind is bool or kind is float:
+        if kind is float and not key.is_integer():
+            return key if key == key else math.nan
         whole = int(key)
         return whole if integers is None or whole in integers else key
     if kind is tuple and tuple in atoms:
@@ -175,6 +182,18 @@ def canonical(key: Any, atoms: tuple[type, ...], codec: str, integers: range | N
             f"{kind.__name__}: equal keys must have equal bytes"
         )
     return key
+
+
+def with_floats(form: Any, integers: range) -> Any:
+    """The form of a key, with floats for those ints that the codec cannot write but equal one.
+
+    Raises OverflowError: one is too large for a float, too.
+    """
+    if type(form) is tuple:
+        return tuple(with_floats(part, integers) for part in form)
+    if type(form) is int and form not in integers and float(form) == form:
+        return float(form)
+    return form
 
 
 def pickled_key(form: Any) -> bytes:
@@ -231,7 +250,12 @@ def _json(name: str) -> Codec:
     atoms = (str, int, float, type(None))
 
     def encode_key(key: Any) -> bytes:
-        return json.dumps(canonical(key, atoms, name)).encode()
+        if type(key) is str and key.isascii():
+            return encode_basestring_ascii(key).encode()
+        form = canonical(key, atoms, name)
+        if type(form) is str and SPLIT.search(form):
+            raise ValueError("a key has two surrogates that JSON reads as one character")
+        return json.dumps(form).encode()
 
     def encode(value: Any) -> bytes:
         return json.dumps(value, separators=(",", ":")).encode()
@@ -246,7 +270,11 @@ def _msgpack(name: str) -> Codec:
     integers = range(-(1 << 63), 1 << 64)
 
     def encode_key(key: Any) -> bytes:
-        return bytes(msgpack.packb(canonical(key, atoms, name, integers)))
+        form = canonical(key, atoms, name, integers)
+        try:
+            return bytes(msgpack.packb(form))
+        except OverflowError:
+            return bytes(msgpack.packb(with_floats(form, integers)))
 
     def decode_key(data: bytes) -> Any:
         return msgpack.unpackb(data, use_list=False)

@@ -1,13 +1,16 @@
 """Keys of `pool.dict()` that are not written as they are: the one form of all equal keys.
 
-A number, text or bytes of numpy, and a member of an Enum that is a number or text as well, is the
-plain object that equals it. A Decimal that equals an int or a float is that. The codec "pickle"
-takes some types more; one of them that can be written in several ways has one here:
+A key is the plain object that equals it, if there is one: a member of an Enum that is a number or
+text, a named tuple, any other object of a subclass, a number or text of numpy, a Fraction or a
+Decimal that equals an int or a float, a complex number without an imaginary part, a memoryview of
+bytes. A subclass with an `__eq__` or `__hash__` of its own is refused: its objects may equal others
+than the plain object does. NaN equals no number; all NaNs are one key. The codec "pickle" takes
+some types more; one of them that can be written in several ways has one here:
 
     Enum         by the names of class and member; Flag: by its value
-    datetime     aware: in UTC; its `fold` is left out
+    datetime     aware: in UTC; else its `fold` is left out
     UUID         by its digits
-    Decimal      without zeros at its end
+    Decimal      without zeros at its end; a Fraction that equals it is that
     frozenset    by its elements, in the order of their bytes
 
 A date, and a datetime without a time zone, has only one.
@@ -18,6 +21,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import enum
+import fractions
 import uuid
 from collections.abc import Callable
 from typing import Any, Final
@@ -26,9 +30,11 @@ import numpy as np
 
 DIGITS_MAX: Final = 200_000
 """A Decimal with an exponent beyond this equals no int or float that is short enough for a key."""
-NUMPY: Final = (np.integer, np.bool_, np.str_, np.bytes_, np.float16, np.float32, np.float64)
-
-
+NUMPY: Final = {
+    kind
+    for kind in np.sctypeDict.values()
+    if issubclass(kind, (np.number, np.bool_)) and kind is not np.timedelta64
+}
 FURTHER: Final = frozenset({"date", "datetime", "Decimal", "Enum", "frozenset", "UUID"})
 """The names of the further types that the codec "pickle" takes."""
 
@@ -45,16 +51,20 @@ class Written:
 
 
 def plain(key: Any) -> Any:
-    """The int, float, text or bytes that equals a key of another type, if there is one; else the
-    key."""
-    if isinstance(key, NUMPY):
-        return key.item()
-    if isinstance(key, enum.Enum):
-        for base in (int, float, str):
-            if isinstance(key, base):
-                return base(key.value)
-    if type(key) is decimal.Decimal:
-        return _plain_decimal(key)
+    """The object of a plain type, or of a further one, that equals a key of another type, if there
+    is one; else the key. TypeError: the key's class does not compare as the type that it derives
+    from."""
+    kind = type(key)
+    if kind in WRITTEN:
+        return key
+    for base in kind.__mro__:
+        if base in FORMS:
+            if kind.__eq__ is not base.__eq__ or kind.__hash__ is not base.__hash__:
+                raise TypeError(
+                    f"{kind.__name__} compares in a way of its own, so its objects may equal other "
+                    f"keys than a {base.__name__} does; make a {base.__name__} of the key"
+                )
+            return FORMS[base](key)
     return key
 
 
@@ -63,13 +73,70 @@ def _plain_decimal(key: decimal.Decimal) -> Any:
         raise TypeError("a Decimal that is no number equals no key, not even itself")
     if key.is_infinite():
         return float(key)
-    if abs(key.adjusted()) > DIGITS_MAX:
+    if abs(key.adjusted()) <= DIGITS_MAX:
+        whole, parts = key.as_integer_ratio()
+        if parts == 1:
+            return whole
+        near = float(key)
+        if near == key:
+            return near
+    return decimal.Decimal(key)
+
+
+def _plain_fraction(key: fractions.Fraction) -> Any:
+    """The int, float or Decimal that equals a Fraction; else the Fraction."""
+    digits = key.denominator.bit_length() - 1
+    if digits > DIGITS_MAX:
         return key
-    whole, parts = key.as_integer_ratio()
-    if parts == 1:
-        return whole
-    near = float(key)
-    return near if near == key else key
+    # If the denominator has no prime factors but 2 and 5, it divides this power of ten.
+    whole, rest = divmod(key.numerator * 10**digits, key.denominator)
+    if rest:
+        return key
+    sign, parts, _ = decimal.Decimal(whole).as_tuple()
+    return _plain_decimal(decimal.Decimal((sign, parts, -digits)))
+
+
+def _plain_complex(key: complex) -> Any:
+    return key if key.imag else key.real
+
+
+def _plain_view(key: memoryview) -> Any:
+    """The bytes that equal a view. Raises ValueError, as a dict does: it may be written to."""
+    hash(key)
+    data = key.tobytes()
+    return data if data == key else key
+
+
+def _plain_numpy(key: Any) -> Any:
+    """The plain number that equals one of numpy, if there is one."""
+    found = key.item()
+    if isinstance(found, np.inexact):  # it is longer than Python's numbers
+        near = complex(found)
+        return near if near == found else key
+    return found
+
+
+WRITTEN: Final = (frozenset, datetime.datetime, datetime.date, uuid.UUID)
+"""Types that `written` takes as they are."""
+FORMS: Final[dict[type, Callable[[Any], Any]]] = {
+    **dict.fromkeys(NUMPY, _plain_numpy),
+    np.str_: str.__str__,
+    np.bytes_: lambda key: bytes.__getitem__(key, slice(None)),
+    str: str.__str__,
+    bytes: lambda key: bytes.__getitem__(key, slice(None)),
+    int: int.__int__,
+    float: float.__float__,
+    tuple: lambda key: tuple.__getitem__(key, slice(None)),
+    complex: _plain_complex,
+    fractions.Fraction: _plain_fraction,
+    decimal.Decimal: _plain_decimal,
+    memoryview: _plain_view,
+    frozenset: frozenset,
+    datetime.datetime: lambda key: datetime.datetime.combine(key, key.timetz()),
+    datetime.date: lambda key: datetime.date.fromordinal(key.toordinal()),
+    uuid.UUID: lambda key: uuid.UUID(int=key.int),
+}
+"""For a type: how to make the plain object that equals one of the type, or of a subclass."""
 
 
 def written(key: Any, canonical: Callable[[Any], Any], encode: Callable[[Any], bytes]) -> Any:

@@ -29,6 +29,19 @@ def cache(location: str) -> Any:
     return LimpetCache(f"{location}/pages", max_items=500, node_size="4MiB", clients=16)
 
 
+class Markup(str):
+    """Text that a template does not escape, as markupsafe has it."""
+
+
+def test_key_of_a_subclass_of_text_is_that_text(cache: Any) -> None:
+    assert cache.set(Markup("k"), "value") is True
+    assert cache.get("k") == "value"
+    assert cache.get_many("k", Markup("k")) == ["value", "value"]
+    assert cache.add("k", "other") is False
+    assert cache.delete(Markup("k"))
+    assert not cache.has("k")
+
+
 @pytest.mark.parametrize(
     "value", [0, 1.5, "text", b"bytes", None, [1, {"a": (2, 3)}], {1, 2}, datetime.date(2026, 1, 2)]
 )
@@ -90,13 +103,27 @@ def test_inc_and_dec(cache: Any) -> None:
     assert cache.inc("k", -5) == 0
 
 
-@pytest.mark.parametrize("timeout", [1, datetime.timedelta(milliseconds=200)])
+@pytest.mark.parametrize("timeout", [1, 0.2, datetime.timedelta(milliseconds=200)])
 def test_timeout_ends_an_entry(cache: Any, timeout: Any) -> None:
     cache.set("k", 1, timeout)
     assert 900 < cache.shared().expires_in("k") <= 1000
     time.sleep(1.01)
     assert cache.get("k") is None
     assert cache.add("k", 2, timeout)
+
+
+@pytest.mark.parametrize("to_seconds", [int, lambda timeout: timeout], ids=["cut", "kept"])
+def test_fraction_of_a_second_is_not_for_ever_with_older_versions_of_cachelib(
+    location: str, monkeypatch: Any, to_seconds: Any
+) -> None:
+    from limpet.adapters.cachelib import LimpetCache
+
+    base = LimpetCache.__base__
+    monkeypatch.setattr(base, "_to_seconds", staticmethod(to_seconds), raising=False)
+    cache = LimpetCache(f"{location}/pages", 0.3, node_size="4MiB")
+    cache.set("usual", 1)
+    cache.set("own", 1, datetime.timedelta(seconds=1.5))
+    assert 0 < cache.shared().expires_in("usual") <= 1000 < cache.shared().expires_in("own") <= 2000
 
 
 def test_timeout_of_zero_is_for_ever_and_none_the_default(cache: Any) -> None:

@@ -117,6 +117,67 @@ def test_file_is_there_when_it_is_closed(fs: Any) -> None:
     assert fs.modified("/x") >= fs.created("/x")
 
 
+def meanwhile(fs: Any, monkeypatch: Any, act: Any) -> None:
+    """Have another process do something once, between two looks at a file."""
+    size, acts = fs.paths.size, [act]
+
+    def size_of(path: str) -> Any:
+        if acts:
+            acts.pop()()
+        return size(path)
+
+    monkeypatch.setattr(fs.paths, "size", size_of)
+
+
+OLD, NEW = b"A" * 1000, [b"B" * 600, b"B" * 5000, b"B" * 50_000, None]
+
+
+def replace(fs: Any, data: bytes | None) -> None:
+    fs.rm_file("/x") if data is None else fs.pipe_file("/x", data)
+
+
+@pytest.mark.parametrize("new", NEW, ids=["shorter", "longer", "large", "removed"])
+def test_reader_sees_the_file_that_it_has_opened(fs: Any, new: bytes | None) -> None:
+    fs.pipe_file("/x", OLD)
+    with fs.open("/x", "rb") as file, fs.open("/x", "rb") as half:
+        assert half.read(10) == OLD[:10]
+        replace(fs, new)
+        assert file.read() == OLD
+        assert half.read() == OLD[10:]
+
+
+@pytest.mark.parametrize("new", NEW, ids=["shorter", "longer", "large", "removed"])
+def test_reader_of_a_large_file_that_is_replaced_is_told_so(
+    fs: Any, monkeypatch: Any, new: bytes | None
+) -> None:
+    monkeypatch.setattr("limpet.adapters.fsspec.FIRST", 2000)
+    old = b"A" * 90_000
+    fs.pipe_file("/x", old)
+    with fs.open("/x", "rb", block_size=100) as file:
+        assert file.read(10_000) == old[:10_000]
+        file.seek(1500)
+        replace(fs, new)
+        with pytest.raises(OSError, match="open it again"):
+            file.read()
+    fs.pipe_file("/x", old)
+    meanwhile(fs, monkeypatch, lambda: replace(fs, new))
+    if new is None:
+        with pytest.raises(FileNotFoundError):
+            fs.open("/x", "rb")
+    else:
+        with fs.open("/x", "rb") as file:
+            assert file.read() in (old, new)
+
+
+def test_size_and_times_are_of_one_file(fs: Any, monkeypatch: Any) -> None:
+    fs.pipe_file("/x", OLD)
+    before = fs.info("/x")
+    meanwhile(fs, monkeypatch, lambda: replace(fs, NEW[0]))
+    found = fs.info("/x")
+    assert found["mtime"] > before["mtime"]
+    assert found["size"] == 600
+
+
 def test_transaction_makes_files_at_its_end(fs: Any) -> None:
     with fs.transaction:
         with fs.open("/x", "wb") as file:

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 import pickle
+from typing import Any
 
 import pytest
 from kit.processes import gather
 
 import limpet
-from limpet.adapters.pools import Shared, close_pool, divided, milliseconds, pickled_cache, pool_at
+from limpet.adapters.pools import (
+    CACHE_OPTIONS,
+    Shared,
+    bytes_cache,
+    close_pool,
+    divided,
+    milliseconds,
+    pickled_cache,
+    pool_at,
+)
 
 pytestmark = pytest.mark.exhaustive_in_pure("the module is not compiled", quick=[])
 
@@ -64,3 +75,25 @@ def test_milliseconds_are_never_for_ever() -> None:
     assert milliseconds(10**9) == 10**12
     assert milliseconds(10**12) == milliseconds(10**13) < 10**13
     assert milliseconds(-1) < 0
+
+
+def test_cache_with_other_bounds_in_the_settings_is_used_as_it_is(
+    location: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def opened(**options: Any) -> Any:
+        return Shared(pickled_cache, f"{location}/c", "c", options, CACHE_OPTIONS)()
+
+    opened(max_items=50, max_bytes="1MiB", node_size="4MiB").set("k", 1)
+    for options in ({"max_items": 20}, {"max_items": 500, "policy": "fifo"}, {"max_bytes": 10_000}):
+        caplog.clear()
+        with caplog.at_level(logging.WARNING, "limpet"):
+            cache = opened(**options)
+        assert cache.get("k") == 1
+        assert cache.stats()["max_items"] == 50
+        assert "was made with" in caplog.text
+        assert f"limpet drop {location} c" in caplog.text
+    caplog.clear()
+    opened(max_items=50)
+    assert not caplog.text
+    with pytest.raises(limpet.StoreMismatch):
+        Shared(bytes_cache, f"{location}/c", "c", {"max_items": 50}, CACHE_OPTIONS)()

@@ -2,13 +2,15 @@
 
     cache = LimpetCache("shm://site/pages", max_bytes="64MiB", node_size="256MiB")
 
-As cachelib has it, timeouts are whole seconds or timedeltas, 0 is for ever, and `set` and `add`
-return False when there is no room. `inc` and `dec` are atomic among all processes.
+As cachelib has it, timeouts are seconds or timedeltas, a fraction of a second counts as a whole
+one, 0 is for ever, and `set` and `add` return False when there is no room. `inc` and `dec` are
+atomic among all processes.
 """
 
 from __future__ import annotations
 
 import datetime
+import math
 from typing import Any
 
 from cachelib.base import BaseCache
@@ -23,7 +25,7 @@ from limpet.adapters.pools import (
     set_or_delete,
 )
 
-Timeout = int | datetime.timedelta | None
+Timeout = float | datetime.timedelta | None
 
 
 class LimpetCache(BaseCache):
@@ -32,16 +34,17 @@ class LimpetCache(BaseCache):
     def __init__(
         self,
         location: str,
-        default_timeout: int | datetime.timedelta = 300,
+        default_timeout: float | datetime.timedelta = 300,
         ignore_delete_many_errors: bool = True,
         **options: Any,
     ) -> None:
-        super().__init__(default_timeout, ignore_delete_many_errors)
+        # Not left to cachelib, whose versions before 0.17 take no fractions, or cut them off: to 0.
+        super().__init__(_seconds(default_timeout), ignore_delete_many_errors)
         self.shared = Shared(pickled_cache, location, "cache", options, CACHE_OPTIONS)
 
     def _ttl(self, timeout: Timeout) -> int:
         """ms; 0: for ever; negative: it has expired already."""
-        seconds = self._normalize_timeout(timeout)
+        seconds = self.default_timeout if timeout is None else _seconds(timeout)
         return milliseconds(seconds) if seconds else 0
 
     def get(self, key: str) -> Any:
@@ -83,3 +86,9 @@ class LimpetCache(BaseCache):
 
     def dec(self, key: str, delta: int = 1) -> int:
         return self.inc(key, -delta)
+
+
+def _seconds(timeout: float | datetime.timedelta) -> int:
+    """Whole seconds, and one for a part of one."""
+    is_span = isinstance(timeout, datetime.timedelta)
+    return math.ceil(timeout.total_seconds() if is_span else timeout)

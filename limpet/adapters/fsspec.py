@@ -7,10 +7,12 @@
 An installed limpet is found by the name "limpet"; importing this module registers it, too.
 
 A file is a value of a `race` store, by its path: the time when it was made and when it was changed,
-8 bytes each, then its bytes. It has at most as many bytes as a memory node. It is replaced as a
-whole when it is closed, so a reader sees the old file or the new one; `cat_file` and open files
-read no more than they are asked for. A directory that was made is an empty value, by its path and
-"/"; others are there as long as they have files.
+and a random number that no other version has, 8 bytes each, then its bytes. It has at most as many
+bytes as a memory node. It is replaced as a whole when it is closed, so a reader sees the old file
+or the new one: up to 4 MiB are read when a file is opened, and `cat_file` reads its range in one
+step. Of a longer file, the rest is read when it is asked for, and OSError (ESTALE) is raised if the
+file has been replaced since it was opened. A directory that was made is an empty value, by its path
+and "/"; others are there as long as they have files.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import contextlib
 import datetime
 import errno
 import io
+import os
 import struct
 import time
 from typing import Any, Final
@@ -29,8 +32,11 @@ from fsspec.spec import AbstractBufferedFile
 from limpet.adapters.paths import Paths, open_paths
 from limpet.adapters.pools import POOL_OPTIONS, Shared
 
-TIMES: Final = struct.Struct("dd")
-"""In front of the bytes of a file: when it was made, and when it was changed."""
+HEAD: Final = struct.Struct("dd8s")
+"""In front of the bytes of a file: when it was made, when it was changed, and its own number."""
+NUMBER: Final = 8
+FIRST: Final = 4 << 20
+"""So many bytes of a file are read when it is opened."""
 OWN_OPTIONS: Final[tuple[str, ...]] = ("capacity", *POOL_OPTIONS)
 
 
@@ -69,14 +75,17 @@ class LimpetFileSystem(AbstractFileSystem):
         raise FileNotFoundError(errno.ENOENT, "there is no such file", path)
 
     def _file(self, path: str) -> dict[str, Any] | None:
-        head = self.paths.read(path, 0, TIMES.size)
-        size = self.paths.size(path)
-        if head is None or size is None:
-            return None
-        made, changed = TIMES.unpack(head)
+        while True:
+            head = self.paths.read(path, 0, HEAD.size)
+            size = self.paths.size(path)
+            if head is None or size is None:
+                return None
+            if self.paths.read(path, 0, HEAD.size) == head:  # else they are of two versions
+                break
+        made, changed, _ = HEAD.unpack(head)
         return {
             "name": path,
-            "size": size - TIMES.size,
+            "size": size - HEAD.size,
             "type": "file",
             "created": made,
             "mtime": changed,
@@ -161,13 +170,14 @@ class LimpetFileSystem(AbstractFileSystem):
         if f"{path}/" in self.paths:
             raise IsADirectoryError(errno.EISDIR, "it is a directory", path)
         now = time.time()
+        number = os.urandom(NUMBER)
         if create:
-            if not self.paths.add(path, TIMES.pack(now, now) + data):
+            if not self.paths.add(path, HEAD.pack(now, now, number) + data):
                 raise FileExistsError(errno.EEXIST, "it is there already", path)
             return
-        head = self.paths.read(path, 0, TIMES.size)
-        made = now if head is None else TIMES.unpack(head)[0]
-        self.paths.write(path, TIMES.pack(made, now) + data)
+        head = self.paths.read(path, 0, HEAD.size)
+        made = now if head is None else HEAD.unpack(head)[0]
+        self.paths.write(path, HEAD.pack(made, now, number) + data)
 
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **arguments: Any) -> None:
         self.write(self._strip_protocol(path), bytes(value), mode == "create")
@@ -176,13 +186,15 @@ class LimpetFileSystem(AbstractFileSystem):
         self, path: str, start: int | None = None, end: int | None = None, **arguments: Any
     ) -> bytes:
         path = self._strip_protocol(path)
-        if (start is not None and start < 0) or (end is not None and end < 0):
-            start, end, _ = slice(start, end).indices(self.info(path)["size"])
-        first = TIMES.size + (start or 0)
-        data = self.paths.read(path, first, None if end is None else TIMES.size + end)
+        first, last = start or 0, end
+        # From the end of a file: so many bytes more that the head is among them if it is short.
+        first += HEAD.size if first >= 0 else -HEAD.size
+        if last is not None and last >= 0:
+            last += HEAD.size
+        data = self.paths.read(path, first, last)
         if data is None:
             raise FileNotFoundError(errno.ENOENT, "there is no such file", path)
-        return data
+        return data if first >= 0 else data[HEAD.size :]
 
     def cp_file(self, path1: str, path2: str, **arguments: Any) -> None:
         source, target = self._strip_protocol(path1), self._strip_protocol(path2)
@@ -221,7 +233,9 @@ class LimpetFileSystem(AbstractFileSystem):
         **arguments: Any,
     ) -> Any:
         if mode == "rb":
-            return _Reader(self, path, mode, cache_options=cache_options, **arguments)
+            return _Reader(
+                self, path, mode, block_size=block_size, cache_options=cache_options, **arguments
+            )
         if mode not in ("wb", "ab", "xb"):
             raise ValueError(f"a file of limpet is opened with rb, wb, ab or xb, not {mode}")
         if mode == "xb" and self.exists(path):
@@ -233,10 +247,35 @@ class LimpetFileSystem(AbstractFileSystem):
 
 
 class _Reader(AbstractBufferedFile):
-    """Reads by ranges, with fsspec's read-ahead."""
+    """An open file: its beginning as of then; the rest by ranges, with fsspec's read-ahead."""
+
+    def __init__(self, files: LimpetFileSystem, path: str, mode: str, **arguments: Any) -> None:
+        self.head = b""
+        while True:
+            found = files.paths.read(path, 0, HEAD.size + FIRST)
+            size = files.paths.size(path)
+            if found is None or size is None:
+                raise FileNotFoundError(errno.ENOENT, "there is no such file", path)
+            self.head, self.first = found[: HEAD.size], found[HEAD.size :]
+            if len(self.first) < FIRST:
+                size = len(found)
+                break
+            if files.paths.read(path, 0, HEAD.size) == self.head:
+                break
+        super().__init__(files, path, mode, size=size - HEAD.size, **arguments)
 
     def _fetch_range(self, start: int, end: int) -> bytes:
-        return bytes(self.fs.cat_file(self.path, start, end))
+        if end <= len(self.first):
+            return self.first[start:end]
+        data = self.fs.paths.read(self.path, HEAD.size + start, HEAD.size + end)
+        # ORDER: after the data. No other version has the number in the head.
+        if self.fs.paths.read(self.path, 0, HEAD.size) != self.head:
+            raise OSError(
+                errno.ESTALE,
+                "it was replaced or removed while it was read; open it again",
+                self.path,
+            )
+        return bytes(data)
 
 
 class _Writer(io.BytesIO):

@@ -6,7 +6,8 @@
 
 Importing this module registers the name "limpet". Results lie in a `pool.cache`: it is bounded, and
 evicts results that are not asked for when it is full, so `reduce_size` is not needed. joblib calls
-a function again whose result was evicted. The location is that of the cache (pools.py).
+a function again whose result was evicted. joblib names functions, and does not tell two closures of
+one source apart. The location is that of the cache (pools.py).
 `backend_options`: those of the cache, those of a new pool, joblib's `compress`, and `pool`: the
 location of the cache, if the location that joblib is given is to be a directory in it.
 

@@ -18,6 +18,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import limpet
 from limpet.stores.cache.parameters import LIFE_MAX_MS
+from limpet.stores.registry import CACHES
 
 T = TypeVar("T")
 
@@ -124,14 +125,33 @@ class Shared(Generic[T]):
 
 def pickled_cache(pool: limpet.Pool, name: str, options: dict[str, Any]) -> limpet.Cache[str, Any]:
     """A cache of Python objects."""
-    return pool.cache(name, **options)
+    return _cache(pool, name, options, None)
 
 
 def bytes_cache(
     pool: limpet.Pool, name: str, options: dict[str, Any]
 ) -> limpet.Cache[bytes, bytes]:
     """A cache of bytes, which the host has encoded."""
-    return pool.cache(name, codec="bytes", **options)
+    return _cache(pool, name, options, "bytes")
+
+
+def _cache(
+    pool: limpet.Pool, name: str, options: dict[str, Any], codec: str | None
+) -> limpet.Cache[Any, Any]:
+    """A cache with these options; one that is there keeps its own: a deployment with other settings
+    must not fail. StoreMismatch: it is no cache, or has another codec."""
+    try:
+        return pool.cache(name, codec=codec, **options)
+    except limpet.StoreMismatch as error:
+        kept = {
+            option: one["parameters"][option]
+            for one in pool.stores()
+            if one["name"] == name and one["kind"] in CACHES
+            for option in options
+        }
+        cache = pool.cache(name, codec=codec, **kept)
+        log.warning("%s; it stays so until `limpet drop %s %s`", error, pool.url, name)
+        return cache
 
 
 def set_or_delete(cache: limpet.Cache[str, Any], key: str, value: Any, ttl: int) -> bool:

@@ -201,10 +201,6 @@ def test_tuples_with_shared_parts_are_one_key(pools: Any, codec: str) -> None:
     assert d[()] == 4
 
 
-class Text(str):
-    pass
-
-
 def is_hashable(key: Any) -> bool:
     try:
         hash(key)
@@ -215,8 +211,8 @@ def is_hashable(key: Any) -> bool:
 
 @pytest.mark.parametrize(
     "key",
-    [[1], {1: 2}, {1}, frozenset(), object(), Text("k"), 1j, decimal.Decimal("0.1"),
-     fractions.Fraction(1), bytearray(b"k"), (1, [2]), ("k", Text("k"))],
+    [[1], {1: 2}, {1}, frozenset(), object(), 1j, decimal.Decimal("0.1"),
+     fractions.Fraction(1, 3), bytearray(b"k"), (1, [2]), ("k", object())],
     ids=repr,
 )  # fmt: skip
 @pytest.mark.parametrize("codec", CODECS)
