@@ -50,6 +50,7 @@ COMPILED = {
     "limpet.stores.cache.room": "limpet/stores/cache/room.py",
     "limpet.stores.cache.flight_word": "limpet/stores/cache/flight_word.py",
     "limpet.stores.cache.store": "limpet/stores/cache/store.py",
+    "limpet.stores.cache.lock": "limpet/stores/cache/lock.py",
     "limpet.stores.rtx.lllock": "limpet/stores/rtx/lllock.py",
     "limpet.stores.rtx.hash_slots": "limpet/stores/rtx/hash_slots.py",
     "limpet.stores.rtx.changes": "limpet/stores/rtx/changes.py",

@@ -7,17 +7,20 @@ function that takes a pool handle and a source of random choices, and returns it
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
 import os
 import queue
 import random
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from limpet.fault.matrix.fault_profile import profile_of
 from limpet.shm.backends.segments import destroy
 from limpet.shm.errors import BrokenBarrierError, PoolExists, PoolNotFound, StoreDropped, StoreFull
+from limpet.stores.cache.status import MINE, OTHERS
 from limpet.stores.channels.power_controller import PowerController
 from limpet.stores.channels.sst import SST
 from limpet.stores.pool import Pool
@@ -193,6 +196,63 @@ def transaction_works(pool: Any, draw: random.Random) -> Works:
     }
 
 
+def computation_works(pool: Any, draw: random.Random) -> Works:
+    """Computations and locks of keys of a cache: after a cut, no client has one any longer."""
+    cache = pool.cache("cut computations", max_items=200)
+    key = draw.choice("abcdef")
+    lock = cache.lock(key)
+
+    def begin() -> None:
+        cache.pop(key, None)
+
+    def begin_stale() -> None:
+        cache.set(key, 0, ttl=1, stale=60_000)
+        while cache.get(key) is not None:
+            time.sleep(0.001)
+
+    def hold() -> None:
+        with lock:
+            pass
+
+    def judge() -> str:
+        store = cache.store
+        for name in map(cache.codec.encode_key, (key, "inner")):
+            how, _, _, flight = store.begin_flight(name, 0, 60_000)
+            if how == OTHERS:
+                return "the client is left in a computation"
+            if how == MINE:
+                store.abandon_flight(name, flight)
+        return "the lock of the key is left held" if lock.locked() else ""
+
+    def compute() -> object:
+        return cache.get_or_compute(key, lambda: os.urandom(9))
+
+    async def coroutine() -> bytes:
+        await asyncio.sleep(0)
+        return b"value"
+
+    def drive() -> None:
+        """As an event loop does, which would itself be cut."""
+        running = cache.get_or_compute_async(key, coroutine)
+        with contextlib.suppress(StopIteration):
+            while True:
+                running.send(None)
+
+    @cache.memoize(key=lambda: key)
+    def memoized() -> bytes:
+        return cache.get_or_compute("inner", lambda: b"value", ttl=1)  # type: ignore[no-any-return]
+
+    works: dict[str, Work] = {
+        "get_or_compute": compute,
+        "get_or_compute_async": drive,
+        "memoize": memoized,
+        "lock": hold,
+        "acquire": lambda: lock.acquire(timeout=0.01) and lock.release(),
+    }
+    prepared = {name: Prepared(work, begin, judge) for name, work in works.items()}
+    return {**prepared, "get_or_compute, stale": Prepared(compute, begin_stale, judge)}
+
+
 def pool_works(pool: Any, draw: random.Random) -> Works:
     """Making, opening, closing and destroying pools; a handle's reports; a node replaced."""
     url = f"{pool.url}-other"
@@ -230,6 +290,7 @@ def pool_works(pool: Any, draw: random.Random) -> Works:
 SUBJECTS: Final[dict[str, Subject]] = {
     "channels": channel_works,
     "transactions": transaction_works,
+    "computations": computation_works,
     "pools": pool_works,
     **{
         kind: (lambda pool, draw, kind=kind: store_works(pool, draw, kind))  # type: ignore[misc]

@@ -1,15 +1,17 @@
-"""`limpet drill ends`: processes that stop being clients at each step of an operation."""
+"""`limpet drill ends`, `limpet drill forks`: processes that stop being clients, or that fork."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Callable, Iterable, Sequence
 
 import click
 
 from limpet.cli.common import console, json_option, print_json, table
 from limpet.cli.drill_run import exit_status
-from limpet.fault.drill.ends import SHARE, WAYS, Ends
+from limpet.fault.drill import forks
+from limpet.fault.drill.ends import SHARE, WAYS, Ends, Result
 from limpet.fault.inject.interrupt import ended_by_signals
 from limpet.fault.matrix.subjects import SUBJECTS
 
@@ -27,15 +29,49 @@ def ends(subjects: tuple[str, ...], ways: tuple[str, ...], every: bool, as_json:
     other clients go on at once each time, no ended client is left in the pool, no memory is leaked,
     and no process is killed that is no client any more.
     """
-    shown = table("clients that end in an operation", "subject", "way", "runs", "verdict",
-                  right=("runs",))  # fmt: skip
+    share = 0 if every else SHARE
+    _drill(
+        "clients that end in an operation", subjects or SUBJECTS, ways or tuple(WAYS),
+        lambda subject, way: Ends(subject, _url(), share).run(way), as_json,
+    )  # fmt: skip
+
+
+@click.command("forks")
+@click.argument("uses", nargs=-1, type=click.Choice(list(forks.USES)), metavar="[USE]...")
+@click.option("--way", "ways", multiple=True, type=click.Choice(forks.WAYS),
+              help="Only this one; may be repeated.  [default: all]")  # fmt: skip
+@json_option
+def fork(uses: tuple[str, ...], ways: tuple[str, ...], as_json: bool) -> None:
+    """Fork processes while a lock, a computation, a view or the like is theirs.
+
+    A USE is of a store, channel or cache; all of them if none is named. Exit status 0 only if it
+    stays its owner's, whether the child ends, unwinds, goes on or uses it, too.
+    """
+    _drill(
+        "owners that fork", uses or tuple(forks.USES), ways or forks.WAYS,
+        lambda use, way: forks.Forks(_url()).run(use, way), as_json,
+    )  # fmt: skip
+
+
+def _url() -> str:
+    return f"shm://drill-{os.getpid()}"
+
+
+def _drill(
+    title: str,
+    subjects: Iterable[str],
+    ways: Sequence[str],
+    run: Callable[[str, str], Result],
+    as_json: bool,
+) -> None:
+    """Run each way with each subject; show the results, and exit with status 1 if one failed."""
+    shown = table(title, "subject", "way", "runs", "verdict", right=("runs",))
     results = []
     with exit_status(), ended_by_signals() as check:
-        for subject in subjects or SUBJECTS:
-            drill = Ends(subject, f"shm://drill-{os.getpid()}", 0 if every else SHARE)
-            for way in ways or WAYS:
+        for subject in subjects:
+            for way in ways:
                 check()
-                result = drill.run(way)
+                result = run(subject, way)
                 results.append(result)
                 shown.add_row(subject, way, str(result.runs), "held" if result.ok else "failed")
     if as_json:

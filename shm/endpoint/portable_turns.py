@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -10,6 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
 from limpet.shm.clients.inside import is_over
+from limpet.shm.endpoint import forks
 from limpet.shm.errors import ReentrantUse
 
 _INSIDE: Final = "inside"
@@ -25,16 +25,6 @@ every millisecond would leave the thread that is inside no time to run."""
 Claim = tuple[int, Any]
 """A thread, and the frame of its operation."""
 
-_forks = 0
-
-
-def _on_fork() -> None:
-    global _forks
-    _forks += 1
-
-
-os.register_at_fork(after_in_child=_on_fork)
-
 
 class Turns:
     """The operation that an endpoint is in, and the threads that wait for its end."""
@@ -49,12 +39,12 @@ class Turns:
         self._inside: dict[str, Claim] = {}
         self._waiting: set[int] = set()
         self._looking = threading.RLock()
-        self._fork = _forks
+        self._fork = forks.count
 
     @property
     def forked(self) -> bool:
         """Whether this is a forked child that is not adopted yet."""
-        return self._fork != _forks
+        return self._fork != forks.count
 
     @property
     def frame(self) -> Any:

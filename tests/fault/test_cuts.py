@@ -14,6 +14,7 @@ from limpet.fault.drill.cuts import CutParameters, CutPool
 from limpet.shm import pool as pools
 from limpet.shm.endpoint.fabric import BUILD
 from limpet.stores.baselines.pdpm.store import Pdpm
+from limpet.stores.cache.flight import Computation
 
 pytestmark = pytest.mark.exhaustive_in_pure("the same lines as compiled, and slower")
 
@@ -24,7 +25,7 @@ SLOW = {"rtx-race", "dtx-race", "clover", "pdpm", "dtx-sherman", "swarm", "rtx-s
 assert drill_cuts.cut.name == "cuts"
 
 
-@pytest.mark.exhaustive("every kind", quick=["race", "channels", "transactions"])
+@pytest.mark.exhaustive("every kind", quick=["race", "channels", "transactions", "computations"])
 @pytest.mark.parametrize(
     "subject",
     [each for each in SUBJECTS if each not in ALIKE and (BUILD == "compiled" or each not in SLOW)],
@@ -53,6 +54,15 @@ def test_trap_python_that_enters_by_a_call_is_caught_by_the_drill(
     monkeypatch.setattr(Pdpm, "_run", entering)
     report = cuts.drill(CutParameters("pdpm", seconds=0, verbs_max=12))
     assert any("ReentrantUse" in failure for failure in report.failures), report.failures
+
+
+def test_trap_computation_that_forgets_its_flight_is_caught_by_the_drill(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of a call that is cut off as soon as it has begun, no caller knows that it has."""
+    monkeypatch.setattr(Computation, "abandon", Computation.end)
+    report = cuts.drill(CutParameters("computations", seconds=0, verbs_max=60, stride=3))
+    assert any("left in a computation" in failure for failure in report.failures)
 
 
 @pytest.mark.exhaustive("many runs")
