@@ -474,18 +474,18 @@ def test_a_handle_whose_making_is_cut_off_is_told_of_no_replaced_node(
     made = lambda at: at.cache("s") if cache else at.store(kind, name="s")  # noqa: E731
     made(there)
     kept: list[BaseException] = []
-    find = type(pool.regions).find
+    search = Directory._search
 
-    def cut(regions: Any, *given: Any) -> Any:
-        monkeypatch.undo()
-        raise KeyboardInterrupt
+    def cut(directory: Any, name: bytes) -> Any:
+        if directory in pool.regions.directories:
+            raise KeyboardInterrupt
+        return search(directory, name)
 
-    assert find
-    monkeypatch.setattr(type(pool.regions), "find", cut)
+    monkeypatch.setattr(Directory, "_search", cut)
     try:
         made(pool)
     except KeyboardInterrupt as error:
-        kept.append(error)  # and with it the frame that has the handle
+        kept.append(error)  # and with it the frames that have the handle
     monkeypatch.undo()
     assert kept
     there.fail_node(1)
