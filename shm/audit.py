@@ -5,7 +5,8 @@
     reserved   superblocks, directories, tables, bitmaps, named regions, rounding in blocks
     held       objects in use and not linked that a living client has in its client journal; blocks
                being claimed; objects that moved from one place to another while we looked
-    leaked     memory that no client will ever find again, and that of a dead client until recovery
+    leaked     memory that no client will ever find again, and that of a dead client until recovery;
+               named regions that belong to no store
     failed     nodes that are lost
 
 Clients may be at work meanwhile, and a look is no snapshot. It reads, in this order, the blocks and
@@ -131,10 +132,24 @@ class Audit:
         if suspects and self.contents.emptying():
             suspects = set()
         leaked = sum(size for _, size, _ in suspects)
-        if suspects:
-            self._tell(suspects)
+        unowned = self._unowned()
+        if suspects or unowned:
+            self._tell(suspects, unowned)
         found["held"] += found["leaked"] - leaked
-        found["leaked"] = leaked
+        found["reserved"] -= sum(unowned.values())
+        found["leaked"] = leaked + sum(unowned.values())
+        return found
+
+    def _unowned(self) -> dict[str, int]:
+        """The bytes of the regions that belong to no store, by their names."""
+        found = {}
+        for node, entry, reference in self.regions.unowned(self.contents.homes):
+            with contextlib.suppress(NodeFailed):
+                size = self.regions.blocks_of(node, entry) * self.block_size
+                if reference:
+                    pages = self.heap.in_pages(np.array([reference], dtype=np.uint64)).tolist()
+                    size = sum(self.heap.sizes[page >> 48 & 0xFF] for page in pages)
+                found[f"region {entry.name!r} of node {node}"] = size
         return found
 
     def free_unreachable(self) -> int:
@@ -180,10 +195,10 @@ class Audit:
         found = {at for at, _, _ in suspects if not self._is_block(at)}
         return sorted(found - in_journals)
 
-    def _tell(self, leaks: set[Suspect]) -> None:
-        """Log where the first leaks are, in one line: blocks with their words, and objects; and
-        that dead clients have to be recovered, if there are some."""
-        places = []
+    def _tell(self, leaks: set[Suspect], unowned: dict[str, int]) -> None:
+        """Log where the first leaks are, in one line: regions, blocks with their words, objects.
+        And that dead clients have to be recovered, if there are some."""
+        places = [f"{size} in {region}, of no store" for region, size in unowned.items()]
         for at, size, k in sorted(leaks)[:TOLD_MAX]:
             node, is_block = at >> NODE_SHIFT & 0xFF, self._is_block(at)
             block = self._block_of(at) if is_block else self.heap.block_of(at)
@@ -200,7 +215,8 @@ class Audit:
         )
         log.warning(
             "%s: %d bytes leaked: %s%s",
-            self.membership.pool, sum(size for _, size, _ in leaks), "; ".join(places),
+            self.membership.pool, sum(size for _, size, _ in leaks) + sum(unowned.values()),
+            "; ".join(places),
             hint if dead else "",
         )  # fmt: skip
 

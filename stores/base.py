@@ -53,6 +53,14 @@ def as_bytes(what: str, data: Any) -> bytes:
         ) from None
 
 
+def made_for(cls: Any, number: int, word: int, *given: Any) -> Any:
+    """A handle of the class `cls` for the store with that entry in the catalogue."""
+    made = cls.__new__(cls)
+    made.entry_number, made.entry_word = number, word
+    made.__init__(*given)
+    return made
+
+
 class Store:
     """A key-value store in a pool: bytes to bytes, linearizable per key.
 
@@ -89,6 +97,10 @@ class Store:
     """Memory nodes that may be lost without any operation failing; for an instance, with its
     parameters. 0: keys on a lost node are lost, and operations on them raise NodeFailed."""
 
+    entry_number: int
+    entry_word: int
+    """Number and state word of the store's entry in the catalogue: `made_for` gives them."""
+
     def __init__(self, pool: Any, kind: str, name: str, parameters: Any) -> None:
         self.pool = pool
         self.kind = kind
@@ -98,8 +110,6 @@ class Store:
         self.endpoint = pool.endpoint
         self.heap = pool.heap
         self.allocator = pool.allocator
-        self.entry_number, self.entry_word = pool.entry_of(name)
-        """Number and state word of the store's entry in the catalogue."""
         self.drops = self.client.drops
         self.spares = not name.startswith(INTERNAL)
         """Whether its new entries leave memory for updates; limpet's own stores need little, and
@@ -110,7 +120,6 @@ class Store:
         """Whether the store has an `_expect_keys` of its own."""
         self.lends = self.views and pool.parameters.coherent
         """Whether it has values in place: its kind has, and memory is hardware-coherent."""
-        pool.handles.add(self)
 
     def require_there(self) -> None:
         """Raise StoreDropped if the store was dropped. In an operation, before any other step."""
@@ -155,7 +164,7 @@ class Store:
             self.client.go_on()
 
     def _after_a_drop(self) -> None:
-        if not self.pool.catalogue.is_ready(self.entry_number, self.entry_word):
+        if not self.pool.catalogue.is_unchanged(self.entry_number, self.entry_word):
             self.let_go()
             raise StoreDropped(
                 f"{self.pool.url}: the store {self.name!r} was dropped; pool.store(), "

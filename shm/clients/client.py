@@ -175,6 +175,16 @@ class Client:
         finally:
             self.unpin()
 
+    def within_pin(self, work: Callable[[], Any]) -> Any:
+        """Do `work` under the pin that we have, or else under one of its own."""
+        if self.endpoint.load(self.slot + PIN):
+            return work()
+        try:
+            self.pin()
+            return work()
+        finally:
+            self.unpin()
+
     def share_pin(self, pin: int, era: int) -> None:
         """Move our pin back to another client's, `pin` of `era`, if that one is older."""
         own = self.endpoint.load(self.slot + PIN)

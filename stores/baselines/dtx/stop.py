@@ -101,7 +101,8 @@ class Stop:
     @functools.cached_property
     def _words(self) -> list[int]:
         """The words of all tables of all such stores."""
-        return [word for store in self.pool.stopping_stores() for word in store.stop_words()]
+        found = self.pool.of_stores(lambda store: store.stop_words(), lambda cls: cls.stops)
+        return [word for words in found for word in words]
 
     def _recovers(self, slot: int, ident: int) -> bool:
         """Whether that client, of that slot, stops a table, or is about to."""
