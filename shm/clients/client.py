@@ -223,7 +223,7 @@ class Client:
         """Settle the client journal, then unpin the epoch.
 
         If a signal handler or a lost node cuts this off, repeat it, as far as possible. Raises
-        ClientError if the journal cannot be settled, as memory was damaged: the client has resigned.
+        ClientError if damaged memory keeps the journal from being settled: the client has resigned.
         """
         done = False
         try:

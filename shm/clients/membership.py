@@ -421,7 +421,11 @@ class Membership:
             return True
         if self.endpoint.load(slot_address(slot)) != word or self.dead(slot, word):
             return True
-        if self._is_locked_here(slot) and self.locks is not None and self.locks.inherited(pid, slot):
+        if (
+            self._is_locked_here(slot)
+            and self.locks is not None
+            and self.locks.inherited(pid, slot)
+        ):
             return True
         self.suspend(slot, word, what)
         return False
