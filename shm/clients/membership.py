@@ -5,11 +5,12 @@ joining.py has the way in which a client takes its slot, and the steps of the sl
 Death. A client of this host is dead when the kernel has dropped its life lock (life_locks.py) and
 no process of its pid and start time has the pool mapped (liveness.py). That is certain and
 immediate. If the slot's lock is on no file that we see, the process alone decides. For another PID
-namespace (a container) only the lock can be asked. In a pool with `multi_host`, a client of another host is lost by its lease (hosts.py);
-so is a client of another PID namespace whose lock we cannot see. A client whose lock is held never
-counts as dead, however long its container is frozen. In a pool without `multi_host`, another boot
-id means that the host was restarted; and while a client of another PID namespace lives, a newcomer
-of this one is refused, because neither could fence the other.
+namespace (a container) only the lock can be asked. In a pool with `multi_host`, a client of another
+host is lost by its lease (hosts.py); so is a client of another PID namespace whose lock we cannot
+see, or do not find held. A client whose lock is held never counts as dead, however long its
+container is frozen. In a pool without `multi_host`, another boot id means that the host was
+restarted; and while a client of another PID namespace lives, a newcomer of this one is refused,
+because neither could fence the other.
 
 `fence`: a client that lives, but stands still for a lease while other clients wait for it, gets
 SIGKILL, and the waiting client waits for its death, since its next plain write could land anywhere.

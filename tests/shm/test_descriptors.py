@@ -230,7 +230,7 @@ def ours() -> list[int]:
     found = []
     for path in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):
-            if "/limpet." in os.readlink(path):
+            if "/limpet." in str(path.readlink()):
                 found.append(int(path.name))
     return found
 
@@ -330,7 +330,7 @@ def test_handle_closes_no_file_that_has_its_numbers_by_now(pools: Any) -> None:
         again = limpet.open(pool.url)  # whose numbers are others
         del again, handle
         gc.collect()
-        null = os.stat(os.devnull)
+        null = Path(os.devnull).stat()
         return [os.path.samestat(os.fstat(fd), null) for fd in mine]
 
     (still,) = gather(work)
@@ -365,7 +365,7 @@ def test_client_that_cannot_open_its_files_again_is_told_so(pools: Any) -> None:
     with working(pool, store, "closerange") as client:
         ident = client.do("join")
         client.do("put")
-        names = [Path(os.readlink(f"/proc/self/fd/{fd}")) for fd in ours()]
+        names = [Path(f"/proc/self/fd/{fd}").readlink() for fd in ours()]
         for name in set(names):
             name.rename(name.with_name(f"{name.name}.away"))
         try:

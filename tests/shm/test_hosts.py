@@ -209,7 +209,7 @@ def test_command_is_refused_where_it_would_not_be_waited_for(pools: Any) -> None
         next(pool.watch(0.01, ["true"]))
 
 
-# ---- clients that keep nothing, and clients that go on ---------------------------------------------
+# ---- clients that keep nothing, and clients that go on -------------------------------------------
 
 
 def remote(pool: limpet.Pool, store: Any) -> Any:
