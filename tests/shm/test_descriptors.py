@@ -342,10 +342,13 @@ def test_handle_does_not_close_the_descriptors_of_another_one_of_its_pool(pools:
     """They are of the same files, and have the numbers that were its own."""
     pool = pools()
 
+    kept = []
+
     def work() -> int:
         first = limpet.open(pool.url)
         close_behind("closerange")
         second = limpet.open(pool.url)
+        kept.append(second)
         slot = second.client_id >> INCARNATION_BITS
         first.close()
         del first
