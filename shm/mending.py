@@ -123,7 +123,7 @@ def _made_whole_by_us(pool: Any) -> bool:
     locks = pool.membership.locks
     boot = pool.membership.here.boot
     wait = Wait(f"{pool.url}: waiting for a process that makes it whole")
-    if not locks.file:
+    if not locks.own_file:
         raise ParameterError(
             f"{pool.url}: its file system has no locks of open file descriptions, which a durable "
             "pool needs"

@@ -173,8 +173,9 @@ class PoolCore:
         self.client = Client(self.endpoint, self.heap, lambda: alive(rejoin)(), remotely_fenced)
         self.clock = Clock(self.client)
         self.membership = Membership(self.endpoint, self.client, parameters, self.url)
+        self.client.resigned = self.membership.resigned
         control = self.mapped.segments[-1]
-        self._locks = self.membership.locks = LifeLocks(control.fd, control.address)
+        self._locks = self.membership.locks = LifeLocks(control.descriptor, control.address)
         self.view = View(self.client, self.grace, self.membership, parameters.nodes)
         self.allocator = Allocator(self.client, self.blocks, self.grace, self.membership)
         self.regions = Regions(

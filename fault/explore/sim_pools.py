@@ -6,7 +6,6 @@ in front of these.
 
 from __future__ import annotations
 
-import mmap
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -37,10 +36,10 @@ if TYPE_CHECKING:
 class SimulatedPlace(FilePlace):
     """A segment in memory that a power cut leaves as the simulator says."""
 
-    def map(self, fd: int, size: int, durable: bool) -> mmap.mmap:
+    def map(self, fd: int, size: int, durable: bool) -> memoryview:
         return super().map(fd, size, False)
 
-    def persist(self, mapping: mmap.mmap, size: int) -> None:
+    def persist(self, mapping: memoryview, size: int) -> None:
         """Do nothing: a run begins with everything persistent."""
 
 
@@ -184,7 +183,7 @@ class RestorablePool(Pool):
 
     def image(self) -> list[bytes]:
         """All of the memory."""
-        return [segment.map[:] for segment in self.mapped.segments]
+        return [bytes(segment.map) for segment in self.mapped.segments]
 
     def retire(self) -> None:
         """Give up our client slot; other handles may go on using our mappings."""

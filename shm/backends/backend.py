@@ -35,6 +35,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final
 
+from limpet.shm.backends.mapping import map_file
 from limpet.shm.endpoint.fabric import flush_mapping
 from limpet.shm.endpoint.layout import CONTROL_NODE, SUPERBLOCK_SIZE
 from limpet.shm.errors import ParameterError, PoolPermission
@@ -81,12 +82,12 @@ class SegmentPlace(abc.ABC):
         """A descriptor that cannot write. Raises OSError."""
         return os.open(self.path, READ_ONLY)
 
-    def map(self, fd: int, size: int, durable: bool) -> mmap.mmap:
+    def map(self, fd: int, size: int, durable: bool) -> memoryview:
         """A shared, writable mapping of the segment. `durable`: what is written back to it survives
         a power cut; ParameterError if that is not so here."""
-        return mmap.mmap(fd, size, mmap.MAP_SHARED, offset=self.offset)
+        return map_file(fd, size, self.offset)
 
-    def persist(self, mapping: mmap.mmap, size: int) -> None:
+    def persist(self, mapping: memoryview, size: int) -> None:
         """Write the first bytes of a durable mapping back. CoherenceError: it cannot be done."""
         flush_mapping(mapping, size)
 
@@ -112,7 +113,7 @@ class SegmentPlace(abc.ABC):
         """Allocate the pages of `size` bytes of the segment; False: there is no room for them."""
 
     @abc.abstractmethod
-    def arrange(self, mapping: mmap.mmap, where: str, numa_node: int | None, huge: bool) -> None:
+    def arrange(self, mapping: memoryview, where: str, numa_node: int | None, huge: bool) -> None:
         """Bind the pages of a mapping to a NUMA node, use huge ones. ParameterError if impossible.
 
         `numa_node` is None except for the creator, before the first page is touched.

@@ -192,7 +192,7 @@ class DevicePlace(SegmentPlace):
     def back(self, fd: int, offset: int, size: int) -> bool:
         return True
 
-    def arrange(self, mapping: mmap.mmap, where: str, numa_node: int | None, huge: bool) -> None:
+    def arrange(self, mapping: memoryview, where: str, numa_node: int | None, huge: bool) -> None:
         if numa_node not in (None, self.device.numa_node):
             raise ParameterError(
                 f"{where}: {self.device.path} is on NUMA node {self.device.numa_node} and cannot "

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
-import mmap
 import os
 import re
 import stat
@@ -31,6 +30,7 @@ from limpet.shm.backends.backend import (
     check_size,
 )
 from limpet.shm.backends.explain import explained
+from limpet.shm.backends.mapping import map_file
 from limpet.shm.backends.superblock import CREATING, MAGIC
 from limpet.shm.endpoint.layout import CONTROL_NODE
 from limpet.shm.errors import ParameterError, PoolCorrupt, PoolForeign, PoolNotFound
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 MAP_SHARED_VALIDATE: Final = 0x03
 MAP_SYNC: Final = 0x80000
 """Of Linux; the module mmap does not have them."""
-PROT_BOTH: Final = mmap.PROT_READ | mmap.PROT_WRITE
 
 _SUFFIX: Final = re.compile(r"control|node\.(0|[1-9]\d{0,2})(?:-([1-9]\d{0,16}))?", re.ASCII)
 _CREATE: Final = os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_CREAT | os.O_EXCL
@@ -56,12 +55,12 @@ class FilePlace(SegmentPlace):
     path: Path
     offset: int = 0
 
-    def map(self, fd: int, size: int, durable: bool) -> mmap.mmap:
+    def map(self, fd: int, size: int, durable: bool) -> memoryview:
         if not durable:
             return super().map(fd, size, durable)
         try:
             # The kernel refuses it where stores do not go to persistent memory themselves.
-            return mmap.mmap(fd, size, MAP_SHARED_VALIDATE | MAP_SYNC, PROT_BOTH)
+            return map_file(fd, size, 0, MAP_SHARED_VALIDATE | MAP_SYNC)
         except OSError as error:
             if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
                 raise
@@ -91,7 +90,7 @@ class FilePlace(SegmentPlace):
     def back(self, fd: int, offset: int, size: int) -> bool:
         return backing.back(fd, offset, size)
 
-    def arrange(self, mapping: mmap.mmap, where: str, numa_node: int | None, huge: bool) -> None:
+    def arrange(self, mapping: memoryview, where: str, numa_node: int | None, huge: bool) -> None:
         if numa_node is None and not huge:
             return
         found = numa.file_system(self.path)

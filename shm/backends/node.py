@@ -30,6 +30,7 @@ from limpet.shm.backends.logind import remove_ipc_warning
 from limpet.shm.backends.numa import NodeOptions
 from limpet.shm.backends.probe import check, probe
 from limpet.shm.backends.superblock import MAGIC, Superblock, pack, write
+from limpet.shm.descriptors import Descriptor
 from limpet.shm.endpoint.layout import CONTROL_NODE, SUPERBLOCK_SIZE
 from limpet.shm.errors import ParameterError, PoolTruncated
 from limpet.shm.parameters import PoolParameters
@@ -60,10 +61,10 @@ class MemoryNode:
     """One mapped segment.
 
     `index` (255: control segment), `generation` (states.py), `size` in bytes, `name` for messages,
-    `map` the mapping, `address` where it begins in this process, `fd` its descriptor, `watched_fd`
-    the same where pages can go from under the mapping, or -1. `zeroed`: a new segment of this
-    backend is all zeros. Code that uses `address` keeps a buffer of `map`, so that `close` cannot
-    unmap it meanwhile.
+    `map` the mapping, `address` where it begins in this process, `descriptor` and `fd` its
+    descriptor, `watched_fd` the same where pages can go from under the mapping, or -1. `zeroed`: a
+    new segment of this backend is all zeros. Code that uses `address` keeps a buffer of `map`, so
+    that `close` cannot unmap it meanwhile.
     """
 
     def __init__(
@@ -77,20 +78,28 @@ class MemoryNode:
         durable: bool = False,
     ) -> None:
         """Map the segment that `fd`, which this object closes from now on, refers to."""
-        self._close_fd = weakref.finalize(self, os.close, fd)
+        self.descriptor = Descriptor(fd, at.path)
+        self._close_fd = weakref.finalize(self, self.descriptor.close)
         self.name = name
         self.index = index
         self.generation = generation
         self.size = size
-        self.fd = fd
         self.place = at
-        self.watched_fd = fd if at.can_shrink else -1
         self.zeroed = at.zeroed
         self.map = at.map(fd, size, durable)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.map))
 
     def __repr__(self) -> str:
         return f"<MemoryNode {self.name}: {self.size} bytes>"
+
+    @property
+    def fd(self) -> int:
+        """Its descriptor. ClientError: it was closed behind us, and cannot be opened again."""
+        return self.descriptor.number()
+
+    @property
+    def watched_fd(self) -> int:
+        return self.fd if self.place.can_shrink else -1
 
     def stat_size(self) -> int:
         """Bytes behind the mapping now; fewer than `size` when the segment was truncated."""
@@ -104,7 +113,7 @@ class MemoryNode:
         """Unmap, or if buffers of `map` are still in use, leave that to the last of them."""
         self._close_fd()
         with contextlib.suppress(BufferError):
-            self.map.close()
+            self.map.release()
 
 
 def plan(

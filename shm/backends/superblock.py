@@ -136,14 +136,14 @@ def unpack(data: bytes, where: str) -> Superblock:
     return Superblock(index, size, uuid, created_ns, uid, parameters)
 
 
-def write(mapping: mmap.mmap, data: bytes) -> None:
+def write(mapping: mmap.mmap | memoryview, data: bytes) -> None:
     """Write a superblock into a new segment, so that it is seen whole or not at all."""
     mapping[len(MAGIC) : SUPERBLOCK_SIZE] = data[len(MAGIC) : SUPERBLOCK_SIZE]
     # ORDER: MAGIC after everything else: a client that reads it must find the rest (release).
     write_word0(mapping, data[: len(MAGIC)])
 
 
-def write_word0(mapping: mmap.mmap, word: bytes) -> None:
+def write_word0(mapping: mmap.mmap | memoryview, word: bytes) -> None:
     """Store word 0 with one atomic store."""
     with (
         memoryview(mapping)[: len(MAGIC)] as view,
@@ -152,7 +152,7 @@ def write_word0(mapping: mmap.mmap, word: bytes) -> None:
         word0.store(word, atomics.MemoryOrder.RELEASE)
 
 
-def claim_word0(mapping: mmap.mmap) -> bool:
+def claim_word0(mapping: mmap.mmap | memoryview) -> bool:
     """Replace whatever stale bytes word 0 holds by CREATING; False if it is claimed already.
 
     For memory that is not zero-filled and cannot be created exclusively. Of any number of

@@ -19,9 +19,10 @@ hosts. A client of the same name and another boot belongs to a run of this very 
 
 When a client of another host is lost, in a pool with `multi_host`:
 
-    beat stood still for a lease        the fence word asks its host to end it; a client of this
-                                        name (LIMPET_HOST) and another boot is lost now
-    fence word stands for a lease, too  the client is lost, if the pool's fence is "kill" or "wait";
+    beat stood still for a lease        if it keeps something from others, and the pool's fence is
+                                        not "wait", the fence word asks its host to end it; a client
+                                        of this name (LIMPET_HOST) and another boot is lost now
+    it stands still for another lease   the client is lost, if the pool's fence is "kill" or "wait";
                                         if it is "command", once the command of `limpet watch` has
                                         ended with status 0: the host is switched off
 
@@ -108,6 +109,7 @@ class Looker(Protocol):
     @property
     def here(self) -> Host: ...
     def occupied(self) -> Iterator[tuple[int, int]]: ...
+    def keeps_others_out(self, slot: int) -> bool: ...
     def overdue(self, resource: object, hold: object) -> bool: ...
     def suspend(self, slot: int, word: int, what: str) -> None: ...
 
@@ -153,8 +155,9 @@ class Remote:
         self._off: set[int] = set()
         """Words `boot` of hosts that were switched off. None of them comes back with that boot."""
 
-    def lost(self, slot: int, word: int) -> bool:
-        """Whether the client of that slot and state word, of another host, is lost."""
+    def lost(self, slot: int, word: int, waiting: bool = False) -> bool:
+        """Whether the client of that slot and state word, of another host, is lost. `waiting`: we
+        wait for what it keeps."""
         members, at = self.membership, slot_address(slot)
         load = members.endpoint.load
         boot = load(at + slots.BOOT)
@@ -162,12 +165,14 @@ class Remote:
             # ORDER: after the slot's words were read: if the client is still there, they are its
             # own.
             return load(at) == word
-        if not members.overdue(("beat", slot), (word, load(at + slots.BEAT))):
+        hold = (word, load(at + slots.BEAT))
+        if not members.overdue(("beat", slot), hold):
             return False
         if self._earlier_run(slot):
             return True
-        members.endpoint.cas(at + slots.FENCE, 0, members.ident)
-        if not members.overdue(("fence", slot), (word, load(at + slots.FENCE))):
+        if members.parameters.fence != "wait" and (waiting or members.keeps_others_out(slot)):
+            members.endpoint.cas(at + slots.FENCE, 0, members.ident)
+        if not members.overdue(("lost", slot), hold):
             return False
         if members.parameters.fence != "command":
             return True

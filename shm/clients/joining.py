@@ -114,11 +114,16 @@ def _take(membership: Any, candidates: range) -> bool:
         locks = membership.locks if membership.watcher.locks_tell else None
         if locks is not None and not locks.take(slot):
             continue  # its last client is leaving, or another newcomer has it
-        taken = False
+        taken = None
         try:
             taken = _take_locked(membership, slot, at, word)
         finally:
-            if locks is not None and not taken:
+            if taken is None and locks is not None and locks.own_file:
+                # ORDER: cut off; before it is unlocked, as others see that this process lives.
+                for state in (JOINING, LIVE):
+                    own = state_word(state, os.getpid(), _next_incarnation(word))
+                    membership.endpoint.cas(at, own, own & slots.INCARNATION_MASK)
+            if not taken and locks is not None:
                 locks.drop(slot)
         if taken:
             return True
@@ -128,7 +133,7 @@ def _take(membership: Any, candidates: range) -> bool:
 def _take_locked(membership: Any, slot: int, at: int, word: int) -> bool:
     endpoint = membership.endpoint
     host, pid = membership.here, os.getpid()
-    incarnation = (word & slots.INCARNATION_MASK) % slots.INCARNATION_MASK + 1
+    incarnation = _next_incarnation(word)
     joining = state_word(JOINING, pid, incarnation)
     # ORDER: no client looks at a slot above this mark, so it is raised before one is taken.
     while (used := endpoint.load(SLOTS_USED)) <= slot:
@@ -143,13 +148,19 @@ def _take_locked(membership: Any, slot: int, at: int, word: int) -> bool:
     endpoint.store(at + slots.NAMESPACE, host.namespace)
     endpoint.store(at + slots.MACHINE, hosts.this_machine(membership.host_name))
     endpoint.store(at + slots.NAME, hosts.name_word(membership.host_name))
-    endpoint.store(at + slots.LOCKED, membership.locks.file if membership.locks is not None else 0)
+    endpoint.store(
+        at + slots.LOCKED, membership.locks.own_file if membership.locks is not None else 0
+    )
     # CRASH(joining): the client has no memory; the slot is free again once the process is gone.
     live = state_word(LIVE, pid, incarnation)
     if endpoint.cas(at, joining, live) != joining:
         return False
     membership.client.assume(client_id(slot, live), at, live)
     return True
+
+
+def _next_incarnation(word: int) -> int:
+    return (word & slots.INCARNATION_MASK) % slots.INCARNATION_MASK + 1
 
 
 def _vacate(membership: Any, slot: int) -> int:

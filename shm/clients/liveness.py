@@ -163,6 +163,17 @@ def has_mapped(pid: int, file: tuple[bytes, bytes]) -> bool | None:
     return None if found is None else any((line[3], line[4]) == file for line in found)
 
 
+def has_lock(pid: int, file: tuple[bytes, bytes], byte: int) -> bool:
+    """Whether that process has a descriptor that holds a lock on this byte of the file."""
+    where, place = b":".join(file), b"%d" % byte
+    for path in Path(f"/proc/{pid}/fdinfo").glob("*"):
+        with contextlib.suppress(OSError):  # closed meanwhile
+            for line in path.read_bytes().splitlines():
+                if line.startswith(b"lock:") and line.split()[-3:] == [where, place, place]:
+                    return True
+    return False
+
+
 def _maps(process: object) -> list[list[bytes]] | None:
     """The words of each line of /proc/PID/maps: range, rights, offset, device, inode."""
     try:

@@ -18,6 +18,7 @@ __all__ = [
     "BUILD",
     "Endpoint",
     "Image",
+    "Renewal",
     "Watched",
     "bit",
     "checksum",

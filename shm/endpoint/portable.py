@@ -110,6 +110,10 @@ def flush_mapping(mapping: Any, size: int) -> None:
     )
 
 
+Renewal: Any = None
+"""The thread that renews a lease without the interpreter: there is none in this build."""
+
+
 def Watched(mapping: Any, size: int, fd: int = -1) -> memoryview:  # noqa: N802
     """The mapping as a buffer. Python code cannot survive its loss, see "Lost memory"."""
     view = contiguous(mapping)
@@ -195,7 +199,7 @@ class Endpoint:
 
         `coherent_bytes` must be None: the whole node is hardware-coherent. Raises CoherenceError
         otherwise. The mapping cannot be closed before `detach` or `release`. `state`: as `expect`
-        sets it. `fd` is of no use here.
+        sets it. `fd`: the file that is mapped, if its memory can run short.
         """
         state = u64(state)
         if not 0 <= node < NODES or node in self._nodes:
@@ -210,7 +214,7 @@ class Endpoint:
             raise BufferError(f"node {node}: the mapping is read-only")
         if not 8 <= size <= view.nbytes or ctypes.addressof(ctypes.c_char.from_buffer(view)) % 64:
             raise AddressError(f"node {node}: the mapping is too small or misaligned")
-        self._nodes[node] = Node(node, mapping, size, state)
+        self._nodes[node] = Node(node, mapping, size, state, fd)
 
     def lend(self, addr: int, size: int, writable: bool) -> Lent:
         """`size` bytes at `addr` for use without verbs: `Lent`. NodeFailed, AddressError: as of a

@@ -180,6 +180,7 @@ include "words.pxi"
 
 include "checks.pxi"
 include "watched.pxi"
+include "renewal.pxi"
 include "rare.pxi"
 include "dirty.pxi"
 include "hot_verbs.pxi"

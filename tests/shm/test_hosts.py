@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import time
@@ -21,6 +22,8 @@ from limpet.shm.errors import ClientError, ParameterError
 
 LEASE_S = 0.2
 LEASE_US = int(LEASE_S * 1e6)
+LONG_US = 500_000
+"""A lease that a busy machine leaves a thread to renew."""
 
 
 @pytest.fixture(autouse=True)
@@ -204,6 +207,112 @@ def test_command_is_refused_where_it_would_not_be_waited_for(pools: Any) -> None
     pool = pools(multi_host=True)
     with pytest.raises(ParameterError, match='create the pool with fence="command"'):
         next(pool.watch(0.01, ["true"]))
+
+
+# ---- clients that keep nothing, and clients that go on -------------------------------------------
+
+
+def remote(pool: limpet.Pool, store: Any) -> Any:
+    """A child that works on request."""
+    return child(
+        join=lambda: pool.client_id,
+        pin=lambda: pool.client.enter(),
+        unpin=lambda: pool.client.leave(),
+        put=lambda: store.put(b"of the child", b"value"),
+        hold_the_gil=lambda: ctypes.PyDLL(None).usleep(3 * LONG_US),
+    )
+
+
+def away(pool: limpet.Pool, ident: int) -> int:
+    """Have a child look as if it were of another host; the address of its slot."""
+    at = slot_of(ident)
+    pool.endpoint.store(at + slots.BOOT, pool.endpoint.load(at + slots.BOOT) ^ 1)
+    return at
+
+
+def look_for(pool: limpet.Pool, seconds: float) -> list[int]:
+    """Look for the dead for so long; those found."""
+    found: list[int] = []
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        found += pool.recover()["clients"]
+        time.sleep(LEASE_S / 50)
+    return found
+
+
+def test_client_that_holds_the_gil_for_long_is_asked_for_nothing(pools: Any) -> None:
+    """In the compiled build its lease goes on; in the pure one it ends, and nobody is killed."""
+    pool = pools(multi_host=True, lease_us=LONG_US)
+    with remote(pool, pool.store("race", capacity=64)) as client:
+        at = away(pool, client.do("join"))
+        client.send("hold_the_gil")
+        found = look_for(pool, 3e-6 * LONG_US)
+        assert pool.endpoint.load(at + slots.FENCE) == 0
+        client.answer()
+        if limpet.build == "compiled":
+            assert found == []
+            client.do("put")
+        else:
+            with pytest.raises(RuntimeError, match="no longer a client of the pool"):
+                client.do("put")
+
+
+@pytest.mark.parametrize("fence", ["kill", "wait"])
+def test_client_that_was_frozen_and_keeps_nothing_is_not_killed(pools: Any, fence: str) -> None:
+    pool = pools(multi_host=True, lease_us=LEASE_US, fence=fence)
+    with remote(pool, pool.store("race", capacity=64)) as client:
+        at = away(pool, client.do("join"))
+        client.stop()
+        found: list[int] = []
+        while not found:
+            found = pool.recover()["clients"]
+            assert pool.endpoint.load(at + slots.FENCE) == 0
+            time.sleep(LEASE_S / 50)
+        client.wake()
+        with pytest.raises(RuntimeError, match="no longer a client of the pool"):
+            client.do("put")
+        assert "fenced" not in {event["kind"] for event in pool.events()}
+
+
+def test_request_to_end_a_client_is_taken_back_when_it_goes_on(pools: Any) -> None:
+    pool = pools(multi_host=True, lease_us=LEASE_US)
+    with remote(pool, pool.store("race", capacity=64)) as client:
+        at = slot_of(client.do("join"))
+        pool.endpoint.store(at + slots.FENCE, 12345)
+        end = time.monotonic() + 10
+        while pool.endpoint.load(at + slots.FENCE):
+            assert time.monotonic() < end
+            time.sleep(LEASE_S / 50)
+        client.do("put")
+
+
+def test_client_is_not_killed_for_another_host_where_the_policy_is_to_wait(pools: Any) -> None:
+    pool = pools(multi_host=True, lease_us=LEASE_US, fence="wait")
+    with remote(pool, pool.store("race", capacity=64)) as client:
+        ident = client.do("join")
+        client.do("pin")
+        client.stop()
+        pool.endpoint.store(slot_of(ident) + slots.FENCE, 12345)
+        end = time.monotonic() + 10
+        while ("suspended", ident) not in [(e["kind"], e["subject"]) for e in pool.events()]:
+            assert time.monotonic() < end
+            time.sleep(LEASE_S / 50)
+        client.wake()
+        client.do("unpin")
+
+
+def test_client_that_stands_still_in_one_operation_renews_no_lease(pools: Any) -> None:
+    """Its process lives, and it keeps memory from all others."""
+    pool = pools(multi_host=True, lease_us=LEASE_US)
+    with remote(pool, pool.store("race", capacity=64)) as client:
+        ident = client.do("join")
+        at = away(pool, ident)
+        client.do("pin")
+        end = time.monotonic() + 20
+        while pool.endpoint.load(at + slots.FENCE) != pool.client_id:
+            pool.recover()
+            assert time.monotonic() < end
+            time.sleep(LEASE_S / 50)
 
 
 # ---- limpet hosts --------------------------------------------------------------------------------

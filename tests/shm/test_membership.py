@@ -423,6 +423,7 @@ def test_client_of_another_host_is_suspected_then_asked_for_then_recovered(pools
     store = pool.store("race", capacity=64)
     with serving(pool, store) as other:
         ident = other.do("join")
+        other.do("pin")
         rewrite_host(pool, ident, slots.BOOT)
         fence = slot_of(ident) + slots.FENCE
         other.stop()

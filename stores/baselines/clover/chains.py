@@ -30,6 +30,25 @@ def newer_of(version: int) -> int:
     return (version & ADDRESS_MASK) + NEWER
 
 
+class Walk:
+    """One walk along a chain. Damage can make a chain a ring, which has no end: R. P. Brent's
+    search for a cycle, one comparison a step. Pinned, no version comes twice otherwise."""
+
+    def __init__(self) -> None:
+        self._mark = 0
+        self._steps = 0
+        self._limit = 1
+
+    def step(self, version: int) -> None:
+        """Go on to `version`. Raises StoreCorrupt in a ring."""
+        if version == self._mark:
+            raise StoreCorrupt(f"the chain of version {version:#x} is a ring: memory was damaged")
+        self._steps += 1
+        if self._steps == self._limit:
+            self._mark = version
+            self._limit *= 2
+
+
 class Chains(Store):
     """The heads on all nodes and their chains. A subclass gives the operations."""
 
@@ -53,6 +72,7 @@ class Chains(Store):
 
     def _follow(self, version: int) -> int:
         """The newest version of this chain, read to the image; 0: its key is deleted."""
+        walk = Walk()
         while True:
             self.objects.load(version)
             newer = self.endpoint.load(newer_of(version))
@@ -60,6 +80,7 @@ class Chains(Store):
             if newer in (0, DELETED):
                 return version if newer == 0 else 0
             version = newer
+            walk.step(version)
 
     # ---- all chains -----------------------------------------------------------------------------
 
@@ -90,12 +111,14 @@ class Chains(Store):
 
     def _last_of(self, version: int) -> int:
         """As `_follow`, without round trips: for looks at all chains."""
+        walk = Walk()
         while True:
             newer = self.endpoint.load(newer_of(version))
             if newer in (0, DELETED):
                 self.objects.load(version)
                 return version if newer == 0 else 0
             version = newer
+            walk.step(version)
 
     def references(self) -> Any:
         """References to all versions on nodes in service, as uint64; for audits."""
@@ -142,11 +165,13 @@ class Chains(Store):
             self.require_there()
             version = self.endpoint.load(head)
             keys = set()
+            walk = Walk()
             while version not in (0, DELETED):
                 wrong = self._wrong_with(version)
                 if wrong:
                     raise StoreCorrupt(f"{self.name}: version {version:#x} of {head:#x}: {wrong}")
                 keys.add(self.objects.key())
+                walk.step(version)
                 version = self.endpoint.load(newer_of(version))
             if len(keys) > 1:
                 raise StoreCorrupt(f"{self.name}: the chain of {head:#x} has the keys {keys}")

@@ -71,7 +71,7 @@ import numpy as np
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.errors import NodeFailed, StoreFull
 from limpet.stores.base import as_bytes
-from limpet.stores.baselines.clover.chains import DELETED, Chains, newer_of
+from limpet.stores.baselines.clover.chains import DELETED, Chains, Walk, newer_of
 from limpet.stores.baselines.clover.parameters import CloverParameters
 from limpet.stores.baselines.clover.remote import Remote
 from limpet.stores.baselines.clover.server import (
@@ -255,6 +255,7 @@ class Clover(Chains):
 
     def _append(self, period: int, key: bytes, version: int, start: int) -> int:
         """Link a version at the end of the chain of `start`; MISSING: the chain has ended."""
+        walk = Walk()
         while True:
             at = newer_of(start)
             self.client.retarget(0, at)
@@ -268,6 +269,7 @@ class Clover(Chains):
             if newer == DELETED:
                 return MISSING
             start = newer
+            walk.step(start)
 
     def _begin(self, period: int, key: bytes, version: int, head: int) -> int:
         """Begin a chain with a version, at the key's head."""
@@ -285,7 +287,9 @@ class Clover(Chains):
         period = self._period(key)
         version = self._cached(key, period) or self.remote.state(LOOKUP, key)[1]
         self.cache.pop(key, None)
+        walk = Walk()
         while version not in (0, DELETED):
+            walk.step(version)
             # LINEARIZES: delete
             newer = self.endpoint.cas(newer_of(version), 0, DELETED)
             self.endpoint.wait()
@@ -339,7 +343,9 @@ class Clover(Chains):
         endpoint = self.endpoint
         version = endpoint.load(head)
         counted = False
+        walk = Walk()
         while version:
+            walk.step(version)
             newer = endpoint.load(newer_of(version))
             if newer == 0:
                 return
