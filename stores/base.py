@@ -149,13 +149,43 @@ class Store:
         """As `glanced`, while the other threads are kept out. A LimpetError means UNPROVEN, too."""
         return UNPROVEN
 
-    def look_whether_there(self) -> None:
-        """Raise StoreDropped if the store was dropped. Outside of operations, `exclusively`."""
+    def within(self, step: Any, *arguments: Any) -> Any:
+        """Run a step as an operation of its own; its result. Raises StoreDropped."""
+        self.client.enter()
+        try:
+            self.require_there()
+            return step(*arguments)
+        finally:
+            self.client.leave()
+
+    def while_there(self, look: Any, *arguments: Any) -> Any:
+        """As `within`, where the other threads are kept out already: within `exclusively`.
+
+        A client that waits looks at the store's memory only in here: between two looks the store
+        may be dropped, and its memory be another's.
+        """
         self.client.pin()
         try:
             self.require_there()
+            return look(*arguments)
         finally:
             self.client.unpin()
+
+    def proved(self, look: Any) -> Any:
+        """A look at the whole store that reads without a pin, too; its result. Outside of
+        operations.
+
+        What is read of a store that is dropped meanwhile may be another's: then the look has no
+        result, and its errors mean nothing. Raises StoreDropped, PoolClosed.
+        """
+        self.within(_nothing)
+        try:
+            found = look()
+        except Exception:
+            self.within(_nothing)
+            raise
+        self.within(_nothing)
+        return found
 
     def show_progress(self, count: int) -> None:
         """Show progress of a long walk, pinned; `count` decides how often."""
@@ -498,6 +528,10 @@ class Store:
 
     def __repr__(self) -> str:
         return f"<{self.kind} store {self.name!r} of {self.pool.url}>"
+
+
+def _nothing() -> None:
+    """An operation that only looks whether the store is there."""
 
 
 def _attached(pool: Any, kind: str, name: str) -> Any:

@@ -12,7 +12,6 @@ matches, change the slot. Pairs are written out of place (records.py), never cha
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from limpet.shm.endpoint.words import (
@@ -544,21 +543,12 @@ class HashStore(Store):
 
     # ---- the whole table --------------------------------------------------------------------
 
-    def within(self, step: Callable[..., Any], *arguments: Any) -> Any:
-        """Run a step as an operation of its own; its result."""
-        self.client.enter()
-        try:
-            self.require_there()
-            return step(*arguments)
-        finally:
-            self.client.leave()
-
     def __len__(self) -> int:
-        return int(self.pool.exclusively(self.checker.count))
+        return int(self.checker.count(self.within))
 
     def index_size(self) -> int:
         """Bytes of all subtables."""
-        return int(self.pool.exclusively(self.checker.size))
+        return int(self.checker.size(self.within))
 
     def growth(self) -> dict[str, Any]:
         """How far the table has grown, and the splits under way (progress.py)."""

@@ -197,7 +197,6 @@ class Rcuckoo(InlineStore):
         locks = self.lookup.locks
         word, bits = locks.busy, locks.busy_bits
         repair = Repair(self, self._table_with(word))
-        self.pool.exclusively(self.look_whether_there)
         self.pool.exclusively(functools.partial(repair.look_after, word, bits))
 
     def resolved(self, reference: int, link_address: int) -> bool:

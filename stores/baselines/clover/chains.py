@@ -20,6 +20,7 @@ from limpet.stores.baselines.clover.parameters import CloverParameters
 from limpet.stores.baselines.clover.server import HEADER, table_of
 from limpet.stores.fusee.log import LoggedObjects
 from limpet.stores.fusee.marks import DEATH
+from limpet.stores.whole import check_each
 
 NEWER: Final = DEATH
 DELETED: Final = 1
@@ -149,16 +150,13 @@ class Chains(Store):
         found in the others.
         """
         seen: dict[bytes, int] = {}
-        lost = None
-        for table, start in enumerate(self.tables):
-            try:
-                words = self.pool.exclusively(lambda table=table: self._table(table))
-                for index in np.flatnonzero(words).tolist():
-                    self._check_chain(table, start + HEADER + 8 * index, seen)
-            except NodeFailed as error:
-                lost = error
-        if lost is not None:
-            raise lost
+
+        def check(table: int) -> None:
+            words = self.within(self._table, table)
+            for index in np.flatnonzero(words).tolist():
+                self._check_chain(table, self.tables[table] + HEADER + 8 * index, seen)
+
+        check_each(range(self.parameters.tables), check)
 
     def _check_chain(self, table: int, head: int, seen: dict[bytes, int]) -> None:
         with self.client:

@@ -63,6 +63,7 @@ update 1 and insert 2; delete 1.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -319,7 +320,7 @@ class Clover(Chains):
     def _collect_all(self) -> None:
         for table in range(self.parameters.tables):
             with contextlib.suppress(NodeFailed):  # its chains are gone with it
-                words = self.pool.exclusively(lambda table=table: self._table(table))
+                words = self.within(self._table, table)
                 first = self.tables[table] + HEADER
                 self._collect([first + 8 * i for i in np.flatnonzero(words).tolist()])
 
@@ -328,16 +329,12 @@ class Clover(Chains):
         for done in range(0, len(heads), DUE_MAX):
             # one pin a batch: a pin held for long looks like a process that stands still
             batch = heads[done : done + DUE_MAX]
-            self.pool.exclusively(lambda batch=batch: self._collect_batch(batch))
+            self.pool.exclusively(functools.partial(self.while_there, self._collect_batch, batch))
 
     def _collect_batch(self, heads: list[int]) -> None:
-        self.client.pin()
-        try:
-            for head in heads:
-                with contextlib.suppress(NodeFailed):  # its chain is gone with it
-                    self._retire(head)
-        finally:
-            self.client.unpin()
+        for head in heads:
+            with contextlib.suppress(NodeFailed):  # its chain is gone with it
+                self._retire(head)
 
     def _retire(self, head: int) -> None:
         endpoint = self.endpoint

@@ -43,6 +43,7 @@ class Stop:
     """The word of one table, for one client. `at`: its address."""
 
     def __init__(self, store: Any, table: int) -> None:
+        self.store = store
         self.pool = store.pool
         self.endpoint = store.endpoint
         self.ident = store.client.ident
@@ -74,9 +75,10 @@ class Stop:
     def look_for(self) -> bool:
         """Check the client that has stopped the table, and let the table go on if it is no client
         any more; False: no client has stopped it."""
-        holder = self.endpoint.load(self.at)
+        there = self.store.while_there
+        holder: int = there(self.endpoint.load, self.at)
         if holder and self.pool.membership.gone(holder, self.what):
-            self.endpoint.cas(self.at, holder, 0)
+            there(self.endpoint.cas, self.at, holder, 0)
         return holder != 0
 
     def _try(self) -> bool:
