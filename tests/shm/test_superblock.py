@@ -97,7 +97,9 @@ def test_another_magic_is_foreign(data: bytes) -> None:
         superblock.unpack(data, "here")
 
 
-@pytest.mark.parametrize(("version", "age"), [(1, "older"), (PROTOCOL + 1, "newer"), (2**32 - 1, "newer")])
+@pytest.mark.parametrize(
+    ("version", "age"), [(1, "older"), (PROTOCOL + 1, "newer"), (2**32 - 1, "newer")]
+)
 def test_another_version_is_refused_before_its_layout_is_read(version: int, age: str) -> None:
     data = superblock.MAGIC + struct.pack("<I", version) + b"\xee" * 4084
     with pytest.raises(PoolVersion, match=rf"protocol {version}, {age}"):
