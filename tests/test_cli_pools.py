@@ -1,6 +1,7 @@
 """The commands on pools of other users, on pools that go away, and on stores that do not fit."""
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -134,3 +135,37 @@ def test_ls_of_a_pool_that_is_missing_is_an_error(make_url: Callable[[], str]) -
         result = run("ls", url, *more)
         assert (result.exit_code, result.stdout) == (1, "")
         assert result.stderr.startswith(f"Error: PoolNotFound: {url}: there is no such pool")
+
+
+def test_watch_waits_for_the_pool_and_for_the_next_one_of_its_name(pool: str) -> None:
+    limpet.destroy(f"shm://{pool}")
+    command = [sys.executable, "-m", "limpet", "watch", pool, "--wait"]
+    watcher = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        assert watcher.stderr is not None
+        for _ in range(2):
+            assert any(b"waiting: shm" in line for line in watcher.stderr)
+            limpet.create(f"shm://{pool}", node_size="2MiB").close()
+            assert any(b"watching shm" in line for line in watcher.stderr)
+            limpet.destroy(f"shm://{pool}")
+        watcher.send_signal(signal.SIGINT)
+        assert watcher.wait(20) == 0
+    finally:
+        watcher.send_signal(signal.SIGKILL)
+        watcher.communicate()
+
+
+def test_create_takes_what_create_of_a_program_takes(make_url: Callable[[], str]) -> None:
+    name = make_url().removeprefix("shm://")
+    made = run("create", name, "--node-size", "2MiB", "--mode", "660", "--group",
+               str(os.getegid()), "--prefault", "--not-coherent", "--coherent-bytes", "1048576",
+               "--json")  # fmt: skip
+    assert made.exit_code == 0, made.output
+    parameters = json.loads(made.stdout)["parameters"]
+    assert (parameters["coherent"], parameters["coherent_bytes"]) == (False, 1 << 20)
+    segments = Path("/dev/shm").glob(f"limpet.{name}.*")
+    assert {path.stat().st_mode & 0o777 for path in segments} == {0o660}
+    limpet.destroy(name)
+    refused = run("create", f"{name}-other", "--mode", "rw")
+    assert refused.exit_code == 2
+    assert "--mode takes permissions" in refused.output

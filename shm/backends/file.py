@@ -1,4 +1,4 @@
-"""`file:///DIR`: the files node.0 ... and control in a folder: tmpfs, hugetlbfs, fsdax, famfs.
+"""`file:///DIR`: the files node.0 ... and control in a folder: tmpfs, hugetlbfs, fsdax.
 
 DIR is taken as it is written (no %-escapes), absolute and without `..`. A node whose memory was
 replaced has a new file, with the generation (states.py) behind a hyphen: node.0-1.

@@ -35,6 +35,7 @@ from limpet.shm.endpoint.layout import (
     control_size,
 )
 from limpet.shm.endpoint.states import (
+    BRING_BACK,
     FAILED,
     IN_SERVICE,
     generation_of,
@@ -227,6 +228,8 @@ def open_segments(
                     f"{location.segment(index)} has no superblock, though its pool was complete: "
                     "it was cut off, or the pool is being destroyed"
                 )
+                if isinstance(error.__cause__, OSError):  # its device does not answer
+                    why = str(error).removesuffix(f"; {BRING_BACK}")
                 raise PoolIncomplete(_if_lost(url, index, why)) from error
             except (PoolTruncated, PoolCorrupt) as error:
                 why = str(error).removesuffix("; destroy the pool")
@@ -256,8 +259,9 @@ def _open_control(
 def _if_lost(url: str, node: int, why: str) -> str:
     """The message for a pool of which a memory node cannot be used."""
     return (
-        f"{why}. If the memory node is lost, `limpet fail-node {url} {node}` marks it as failed; "
-        "then the pool opens without it, and stores with replicas go on. Otherwise destroy the pool"
+        f"{why}. If the memory node is away, {BRING_BACK}. If it is lost, `limpet fail-node "
+        f"{url} {node}` marks it as failed; then the pool opens without it, and stores with "
+        "replicas go on"
     )
 
 

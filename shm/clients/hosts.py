@@ -47,6 +47,7 @@ from limpet.shm.endpoint.fabric import hash64
 from limpet.shm.endpoint.layout import slot_address
 from limpet.shm.endpoint.slots import LIVE, STATE_SHIFT
 from limpet.shm.errors import ClientError
+from limpet.shm.release import text_of, text_word
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,7 +62,6 @@ VARIABLE: Final = "LIMPET_HOST"
 NAMED: Final = 1
 """Bit of `machine`: the host has a name of its own."""
 MACHINE_ID: Path = Path("/etc/machine-id")
-NAME_SIZE: Final = 8
 COMMAND_S: Final = 60.0
 """How long a command that switches a host off may take."""
 
@@ -85,13 +85,7 @@ def this_machine(name: str) -> int:
 
 def name_word(name: str) -> int:
     """The word `name` of this host, if it was given that name."""
-    return int.from_bytes((name or os.uname().nodename).encode()[:NAME_SIZE], "little")
-
-
-def name_of(word: int) -> str:
-    """The text in a word `name`."""
-    text = word.to_bytes(NAME_SIZE, "little").rstrip(b"\0").decode("utf-8", "replace")
-    return "".join(char if char.isprintable() else "?" for char in text)
+    return text_word(name or os.uname().nodename)
 
 
 class Looker(Protocol):
@@ -195,7 +189,7 @@ class Remote:
             self.membership.suspend(slot, word, "what may be taken once its host is switched off")
             return False
         lost = LostHost(
-            name_of(load(at + slots.NAME)), f"{load(at + slots.MACHINE):016x}", f"{boot:016x}"
+            text_of(load(at + slots.NAME)), f"{load(at + slots.MACHINE):016x}", f"{boot:016x}"
         )
         log.warning("%s: switching off host %s: its lease is over", self.membership.pool, lost.name)
         if not self.fencer(lost):

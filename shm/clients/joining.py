@@ -24,6 +24,7 @@ from limpet.shm.endpoint import slots
 from limpet.shm.endpoint.layout import SLOT_SIZE, SLOTS_USED, slot_address
 from limpet.shm.endpoint.slots import DYING, FREE, JOINING, LIVE, client_id, state_word
 from limpet.shm.errors import ClientError
+from limpet.shm.release import RELEASE, text_of, text_word
 
 NAMED_MAX: Final = 20
 """The most processes that the message about a full pool names."""
@@ -93,7 +94,7 @@ def _named(membership: Any, capacity: int) -> str:
         elif host.boot == membership.here.boot:
             found[f"{pid} of another container"] += 1
         else:
-            name = hosts.name_of(membership.endpoint.load(slot_address(slot) + slots.NAME))
+            name = text_of(membership.endpoint.load(slot_address(slot) + slots.NAME))
             found[f"{pid} of host {name or '?'}"] += 1
     shown = [
         text if count == 1 else f"{text} with {count} of them"
@@ -148,6 +149,7 @@ def _take_locked(membership: Any, slot: int, at: int, word: int) -> bool:
     endpoint.store(at + slots.NAMESPACE, host.namespace)
     endpoint.store(at + slots.MACHINE, hosts.this_machine(membership.host_name))
     endpoint.store(at + slots.NAME, hosts.name_word(membership.host_name))
+    endpoint.store(at + slots.RELEASE, text_word(RELEASE))
     endpoint.store(
         at + slots.LOCKED, membership.locks.own_file if membership.locks is not None else 0
     )

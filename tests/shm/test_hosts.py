@@ -19,6 +19,7 @@ from limpet.__main__ import main
 from limpet.shm.clients import hosts, liveness
 from limpet.shm.endpoint import slots
 from limpet.shm.errors import ClientError, ParameterError
+from limpet.shm.release import RELEASE, text_of, text_word
 
 LEASE_S = 0.2
 LEASE_US = int(LEASE_S * 1e6)
@@ -75,9 +76,9 @@ def test_name_is_kept_over_boots_and_differs_from_others() -> None:
     assert hosts.this_machine("a") == hosts.this_machine("a") != hosts.this_machine("b")
     assert hosts.this_machine("a") & hosts.NAMED
     assert not hosts.this_machine("") & hosts.NAMED
-    assert hosts.name_of(hosts.name_word("rack-a")) == "rack-a"
-    assert hosts.name_of(hosts.name_word("a name that is long")) == "a name t"
-    assert hosts.name_of(int.from_bytes(b"a\x1b[2J\n", "little")) == "a?[2J?"
+    assert text_of(hosts.name_word("rack-a")) == "rack-a"
+    assert text_of(hosts.name_word("a name that is long")) == "a name t"
+    assert text_of(int.from_bytes(b"a\x1b[2J\n", "little")) == "a?[2J?"
 
 
 def test_machines_of_one_image_differ_by_their_boot(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -328,7 +329,7 @@ def test_hosts_tells_who_renews_and_whose_clock_is_ahead(pools: Any) -> None:
             clock.send("beats")
             found = {row["host"]: row for row in pool.hosts()}
             clock.kill()
-    here = found.pop(hosts.name_of(hosts.name_word("")))
+    here = found.pop(text_of(hosts.name_word("")))
     assert here["here"]
     assert here["lease"] == "renewed"
     assert abs(here["clock_s"]) < 1
@@ -380,3 +381,18 @@ def test_beat_goes_up_although_the_clock_does_not(pools: Any) -> None:
         pool.endpoint.store(beat, ahead)
         time.sleep(LEASE_S)
     assert ahead < pool.endpoint.load(beat) < ahead + 100
+
+
+def test_hosts_and_clients_name_the_release_of_each_client(pools: Any) -> None:
+    pool = pools()
+    older = limpet.open(pool.url)
+    pool.endpoint.store(slot_of(older.client_id) + slots.RELEASE, text_word("0.0.9"))
+    assert [row["release"] for row in pool.clients()] == [RELEASE, "0.0.9"]
+    (row,) = pool.hosts()
+    assert row["releases"] == [RELEASE, "0.0.9"]
+    shown = CliRunner().invoke(
+        main, ["hosts", pool.url], terminal_width=200, env={"COLUMNS": "200"}
+    )
+    assert "0.0.9" in shown.output
+    assert row["namespace"][:6] in shown.output
+    older.close()
