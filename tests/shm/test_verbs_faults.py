@@ -273,7 +273,7 @@ def test_a_fault_on_foreign_memory_ends_the_process_where_nobody_handles_it():
 
 @needs_native
 def test_memory_is_lost_and_not_another_files_whose_descriptor_has_the_number():
-    """A longer file at that number would pass for a full file system, and be mapped in its place."""
+    """A longer file there would pass for a full file system, and be mapped in its place."""
     code, out, err = script_of("""
         endpoint = Endpoint()
         descriptor, memory = mapping()
