@@ -27,6 +27,7 @@ import logging
 import math
 import os
 import time
+import weakref
 from typing import TYPE_CHECKING, Any, Final
 
 from limpet.shm.clients import events, fencing, hosts, joining
@@ -51,7 +52,7 @@ from limpet.shm.endpoint.layout import (
 )
 from limpet.shm.endpoint.slots import DYING, FREE, JOINING, LIVE, client_id
 from limpet.shm.endpoint.states import FAILED, IN_SERVICE, node_word
-from limpet.shm.errors import PoolCorrupt
+from limpet.shm.errors import ClientError, PoolCorrupt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -77,6 +78,10 @@ def journal_of(endpoint: Endpoint, slot: int) -> list[tuple[int, int]]:
     at = slot_address(slot) + slots.CLIENT_JOURNAL
     words = slots.CLIENT_JOURNAL_PAIRS.unpack(endpoint.read(at, slots.CLIENT_JOURNAL_PAIRS.size))
     return [pair for pair in zip(words[::2], words[1::2], strict=True) if pair[0]]
+
+
+_handles: weakref.WeakSet[Membership] = weakref.WeakSet()
+"""Those of this process."""
 
 
 class Membership:
@@ -112,6 +117,7 @@ class Membership:
         """The name of this host; empty in a pool of one host."""
         self.remote = hosts.Remote(self)
         """Knows when clients of other hosts are lost."""
+        _handles.add(self)
 
     @property
     def here(self) -> Host:
@@ -377,12 +383,33 @@ class Membership:
             return False
         if self.endpoint.load(slot_address(slot) + slots.PIN) != pin:
             return True
+        if self._ends_idle_pin(slot, word):
+            return True
         if self.dead(slot, word, waiting=True):
             self.recover(slot, word)
             return True
         return self.stands_still("memory", laggard) and self.fence(
             slot, word, "memory that it may be reading"
         )
+
+    def _ends_idle_pin(self, slot: int, word: int) -> bool:
+        """Take back the pin of another handle of this process, if that is in no operation: memory
+        was damaged. Nobody else could tell it from a client that stands still."""
+        if self.pid(word) != os.getpid() or not self.watcher.locks_tell:
+            return False
+        for other in list(_handles):
+            client = other.client
+            if other.pool != self.pool or (client.slot, client.word) != (slot_address(slot), word):
+                continue
+            if client.ident and other.endpoint.begin_idle():
+                try:
+                    client.unpin()
+                except ClientError:
+                    pass  # it has resigned: its next operation says so
+                finally:
+                    other.endpoint.end()
+                return True
+        return False
 
     def stands_still(self, what: str, laggard: Pinned) -> bool:
         """Whether it has been seen in the same operation, without progress, for a whole lease."""

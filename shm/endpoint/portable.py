@@ -839,6 +839,10 @@ class Endpoint:
         """
         return self._turns.enter_last((threading.get_ident(), calling_frame(_OPERATING)))
 
+    def begin_idle(self) -> bool:
+        """Enter an operation, if no thread is inside; whether none was."""
+        return self._turns.enter_idle((threading.get_ident(), calling_frame(_OPERATING)))
+
     def adopted(self) -> None:
         """The forked child has an identity now: `begin` works again."""
         self._background = self._outside = False

@@ -108,6 +108,10 @@ class Turns:
         """Enter without waiting; False: another thread is inside."""
         return self._inside.setdefault(_INSIDE, claim)[0] == claim[0]
 
+    def enter_idle(self, claim: Claim) -> bool:
+        """Enter, if no thread is inside; whether none was."""
+        return self._inside.setdefault(_INSIDE, claim) is claim
+
     def leave(self) -> None:
         """End the operation."""
         self._inside.pop(_INSIDE, None)

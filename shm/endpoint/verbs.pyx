@@ -706,6 +706,10 @@ cdef class Endpoint:
         self._owner = pthread_self()
         return True
 
+    def begin_idle(self) -> bool:
+        """Enter an operation, if no thread is inside; whether none was."""
+        return not self._busy and self.begin_last()
+
     def adopted(self):
         """The forked child has an identity now: `begin` works again."""
         self._forks = limpet_forks

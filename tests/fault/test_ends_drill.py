@@ -13,6 +13,8 @@ from limpet.fault.drill.ends import EXEC, WAYS, Ends
 from limpet.fault.matrix.subjects import SUBJECTS
 from limpet.shm.clients.life_locks import LifeLocks
 from limpet.shm.clients.liveness import Watcher
+from limpet.shm.clients.membership import Membership
+from limpet.shm.descriptors import Descriptor
 
 pytestmark = pytest.mark.exhaustive_in_pure("the same lines as compiled, and slower")
 
@@ -49,3 +51,21 @@ def test_trap_life_that_is_told_by_the_pid_is_caught_by_the_drill(
     result = Ends("race", make_url(), share=2).run(way)
     assert not result.ok
     assert "was blocked" in result.failure or "was killed" in result.failure
+
+
+@pytest.mark.exhaustive("both ways", quick=["closerange"])
+@pytest.mark.parametrize("way", ["closerange", "dup2"])
+def test_trap_a_lock_that_is_not_held_taken_for_a_death_is_caught_by_the_drill(
+    way: str, make_url: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Membership, "_uses", lambda self, pid, started: False)
+    result = Ends("race", make_url(), share=2).run(way)
+    assert "a client that lives was recovered" in result.failure
+
+
+def test_trap_descriptors_closed_by_their_numbers_are_caught_by_the_drill(
+    make_url: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Descriptor, "is_open", lambda self: self.fd >= 0)
+    result = Ends("race", make_url(), share=2).run("dup2")
+    assert not result.ok

@@ -270,15 +270,31 @@ def test_handle_with_a_damaged_journal_can_be_closed_at_once(pools: Any) -> None
     assert ids(pool) == {pool.client_id}
 
 
-def test_drop_does_not_wait_for_a_pin_of_its_own_client(pools: Any) -> None:
-    """A damaged word: no operation of this client runs."""
-    pool = pools(node_size="2MiB", fence="wait")
+@pytest.mark.parametrize("own", [True, False], ids=["its-own", "another-handle"])
+def test_drop_does_not_wait_for_a_pin_of_a_handle_of_its_process_in_no_operation(
+    pools: Any, own: bool
+) -> None:
+    """A damaged word: no operation runs, so no client would ever take the pin back."""
+    pool = pools(node_size="2MiB", fence="wait", lease_us=20_000)
     pool.store("race", name="store", capacity=64)
 
     def drop() -> None:
         assert pool.client_id
-        pool.endpoint.store(pool.client.slot + PIN, 1)
-        pool.drop("store")
+        with limpet.open(pool.url) as other:
+            pinned = pool if own else other
+            pool.endpoint.store(pinned.client.slot + PIN, 1)
+            pool.drop("store")
+            assert pool.endpoint.load(pinned.client.slot + PIN) == 0
 
     gather(drop, lifetime_s=20)
     assert pool.stores() == []
+
+
+def test_pin_of_a_handle_of_this_process_stays_while_its_operation_runs(pools: Any) -> None:
+    pool = pools(node_size="2MiB", fence="wait", lease_us=20_000)
+    other = pools.again(pool)
+    other.client.enter()
+    (laggard,) = pool.grace.laggards(pool.grace.close_period())
+    assert not pool.membership.hurry(laggard)
+    other.client.leave()
+    assert pool.grace.laggards(pool.grace.close_period()) == []
