@@ -34,6 +34,7 @@ from limpet.shm.clients.client import Client
 from limpet.shm.clients.clock import Clock
 from limpet.shm.clients.epoch import EPOCH_MAX, Grace
 from limpet.shm.clients.life_locks import LifeLocks
+from limpet.shm.clients.liveness import time_shift_s
 from limpet.shm.clients.membership import Membership
 from limpet.shm.clients.recovery import recover_client, release_client
 from limpet.shm.contents import Contents
@@ -49,6 +50,7 @@ from limpet.shm.endpoint.layout import (
     catalogue_address,
     catalogue_entries,
 )
+from limpet.shm.endpoint.pool_clock import agree
 from limpet.shm.endpoint.states import generation_of, why_last
 from limpet.shm.endpoint.words import REPLICAS_BITS
 from limpet.shm.errors import (
@@ -333,6 +335,8 @@ class PoolCore:
             mending.join(self, forked)
         else:
             self.membership.join()
+        if not self.parameters.multi_host:
+            agree(self.endpoint, self.membership.here.boot, time_shift_s())
 
     def _rejoin(self) -> None:
         """Join as a new client; called in a forked child before its first operation, and of a

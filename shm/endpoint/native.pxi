@@ -52,6 +52,13 @@ cdef extern from "native.h":
         volatile unsigned char lost
     Range limpet_ranges[4096]
 
+cdef extern from "time.h":
+    ctypedef struct timespec "struct timespec":
+        long tv_sec
+        long tv_nsec
+    int clock_gettime(int, timespec*) noexcept nogil
+    int CLOCK_BOOTTIME
+
 cdef extern from "pthread.h":
     unsigned long pthread_self() noexcept nogil
 

@@ -150,6 +150,8 @@ cdef enum:
     PATIENCE = 4  # looks in vain; between them another thread may run for 5 ms
     POLITE = 64
     APART = 0x1_0000_0000  # more than 32 bits, which a row has
+    POOL_CLOCK = 4424  # in the control segment: layout.py
+    POOL_CLOCK_MS = 0x3FF_FFFF_FFFF  # pool_clock.py
 
 cdef void* DIRECT = NULL
 """The table of C methods of `Direct`."""
@@ -167,6 +169,15 @@ cdef inline u64 unlooked(Endpoint endpoint, u64 addr, u64 looks, u64 found) noex
 
 
 limpet_watch_forks()
+
+
+cdef long long _boot_shift_us = 0
+
+
+def shift_boot_clock(long long shift_us):
+    """The clock since boot is so many us ahead in this process's time namespace (pool_clock.py)."""
+    global _boot_shift_us
+    _boot_shift_us = shift_us
 
 
 def flush_features() -> frozenset:
@@ -683,8 +694,19 @@ cdef class Endpoint:
         return do_futex_wake(self, addr, count)
 
     cpdef u64 microseconds(self) except? 0:
-        """The time of this host's clock, in us since 1970."""
-        return limpet_microseconds()
+        """The time of the pool's clock (pool_clock.py), in us since 1970."""
+        cdef Mapped* control = &self._map[255]
+        cdef u64 word = 0
+        cdef timespec since
+        if control.base != NULL and control.coherent > POOL_CLOCK:
+            word = limpet_load(control.base + POOL_CLOCK)
+        if not word:
+            return limpet_microseconds()
+        clock_gettime(CLOCK_BOOTTIME, &since)
+        return (
+            (word & POOL_CLOCK_MS) * 1000 + <u64>since.tv_sec * 1000000
+            + <u64>since.tv_nsec // 1000 - <u64>_boot_shift_us
+        )
 
     # ---- one operation at a time --------------------------------------------------------------
 
