@@ -82,16 +82,25 @@ if TYPE_CHECKING:
 log: Final = logging.getLogger("limpet")
 
 OPEN_TIMEOUT_S: Final = 2.0
+NO_STATE: Final = (1 << 64) - 1
 
 _identity_lock = threading.Lock()
 
 
-def _renew_identity_lock() -> None:
+_handles: Final[weakref.WeakSet[PoolCore]] = weakref.WeakSet()
+"""All of this process."""
+
+
+def _forked() -> None:
+    """In a forked child, which has its parent's handles, and may be in its parent's operation."""
     global _identity_lock
     _identity_lock = threading.Lock()
+    for pool in list(_handles):
+        if not pool.closed:
+            pool.client.forked(NO_STATE)
 
 
-os.register_at_fork(after_in_child=_renew_identity_lock)
+os.register_at_fork(after_in_child=_forked)
 
 
 class PoolCore:
@@ -133,6 +142,7 @@ class PoolCore:
             self._unmap()
             raise
         self._leave_when_done()
+        _handles.add(self)
 
     def make_contents(self) -> Contents:
         """The memory layer's questions about stores; a pool with stores overrides it."""
@@ -353,6 +363,7 @@ class PoolCore:
             if not self._finalizer.alive:
                 self.client.assume(0, 0, 0)
             elif self._pid != os.getpid():
+                self.endpoint.guard(0, 0)
                 self.membership.forked()
                 self.allocator.forget()
                 self.clock.forget()

@@ -65,7 +65,7 @@ from limpet.shm.endpoint.portable_words import (
     u64,
     words_tagged,
 )
-from limpet.shm.endpoint.states import DISOWNED, FORMER, FORMERLY, why_failed, why_gone
+from limpet.shm.endpoint.states import DISOWNED, FORKED, FORMER, FORMERLY, why_failed, why_gone
 from limpet.shm.errors import (
     AddressError,
     ClientError,
@@ -353,7 +353,7 @@ class Endpoint:
             node, index, word = self._guard
             # ORDER: checked right before the step that it guards, and not remembered.
             if node.words[index] != word:
-                raise ClientError(DISOWNED)
+                raise ClientError(FORKED if self._turns.forked else DISOWNED)
         if self.fuse > 0:
             self.fuse -= 1
             if self.fuse == 0:

@@ -27,7 +27,9 @@ Guard
     still `word`, and raises ClientError instead of the step if it is not. In a pool of several
     hosts this is the state word of the client's slot. A client that stood still until another one
     declared it dead makes no step after that, except the one in which it was stopped, of 8 bytes at
-    most. The check shares the branch of the fuse, so other pools pay nothing for it.
+    most. The check shares the branch of the fuse, so other pools pay nothing for it. A forked child
+    has a guard that never holds until it is a client itself: it may have been forked in the midst
+    of its parent's operation (a signal handler, a destructor), and must not end that.
 
 Lost memory
     SIGBUS below the end of the file behind a node is no loss: its file system is full. The verb
@@ -132,7 +134,7 @@ from limpet.shm.errors import (
     StoreFull,
 )
 from limpet.shm.clients.inside import is_over
-from limpet.shm.endpoint.states import DISOWNED, FORMERLY, why_failed, why_gone
+from limpet.shm.endpoint.states import DISOWNED, FORKED, FORMERLY, why_failed, why_gone
 
 
 include "native.pxi"
@@ -364,7 +366,7 @@ cdef class Endpoint:
     cdef inline int _burn(self) except -1:
         # ORDER: checked right before the step that it guards, and not remembered.
         if self._guard != NULL and (<volatile u64*>self._guard)[0] != self._guarded:
-            raise ClientError(DISOWNED)
+            raise ClientError(DISOWNED if self._forks == limpet_forks else FORKED)
         if self._fuse > 0:
             self._fuse -= 1
             if self._fuse == 0:
