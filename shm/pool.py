@@ -34,6 +34,7 @@ from limpet.shm.clients.client import Client
 from limpet.shm.clients.clock import Clock
 from limpet.shm.clients.epoch import EPOCH_MAX, Grace
 from limpet.shm.clients.life_locks import LifeLocks
+from limpet.shm.clients.liveness import time_shift_s
 from limpet.shm.clients.membership import Membership
 from limpet.shm.clients.recovery import recover_client, release_client
 from limpet.shm.contents import Contents
@@ -49,6 +50,7 @@ from limpet.shm.endpoint.layout import (
     catalogue_address,
     catalogue_entries,
 )
+from limpet.shm.endpoint.pool_clock import agree
 from limpet.shm.endpoint.states import generation_of, why_last
 from limpet.shm.endpoint.words import REPLICAS_BITS
 from limpet.shm.errors import (
@@ -80,16 +82,25 @@ if TYPE_CHECKING:
 log: Final = logging.getLogger("limpet")
 
 OPEN_TIMEOUT_S: Final = 2.0
+NO_STATE: Final = (1 << 64) - 1
 
 _identity_lock = threading.Lock()
 
 
-def _renew_identity_lock() -> None:
+_handles: Final[weakref.WeakSet[PoolCore]] = weakref.WeakSet()
+"""All of this process."""
+
+
+def _forked() -> None:
+    """In a forked child, which has its parent's handles, and may be in its parent's operation."""
     global _identity_lock
     _identity_lock = threading.Lock()
+    for pool in list(_handles):
+        if not pool.closed:
+            pool.client.forked(NO_STATE)
 
 
-os.register_at_fork(after_in_child=_renew_identity_lock)
+os.register_at_fork(after_in_child=_forked)
 
 
 class PoolCore:
@@ -131,6 +142,7 @@ class PoolCore:
             self._unmap()
             raise
         self._leave_when_done()
+        _handles.add(self)
 
     def make_contents(self) -> Contents:
         """The memory layer's questions about stores; a pool with stores overrides it."""
@@ -334,6 +346,8 @@ class PoolCore:
             mending.join(self, forked)
         else:
             self.membership.join()
+        if not self.parameters.multi_host:
+            agree(self.endpoint, self.membership.here.boot, time_shift_s())
 
     def _rejoin(self) -> None:
         """Join as a new client; called in a forked child before its first operation, and of a
@@ -350,6 +364,7 @@ class PoolCore:
             if not self._finalizer.alive:
                 self.client.assume(0, 0, 0)
             elif self._pid != os.getpid():
+                self.endpoint.guard(0, 0)
                 self.membership.forked()
                 self.allocator.forget()
                 self.clock.forget()

@@ -10,6 +10,8 @@ A client, forked from a warm parent, makes a change of a subject (subjects.py), 
     daemon thread   a daemon thread makes the change and stands still from then on, while the main
                     thread ends as the interpreter does, and closes what it closes at its end
     fork            forks a child that ends at once; goes on
+    fork, unwind    forks a child that raises SystemExit there; goes on when that has ended
+    fork, go on     forks a child that goes on with the change as well, at the same time
     collect         forgets another handle of the pool, in a cycle, with memory and a lock of its
                     own, which the garbage collector collects during the change; goes on
     closerange      closes all its descriptors, as a library does that makes a daemon; the others
@@ -123,6 +125,20 @@ def _fork(end: Ends) -> None:
     os.waitpid(child, 0)
 
 
+def _fork_and_unwind(end: Ends) -> None:
+    end.met = True
+    end.fork()
+    if end.child:
+        end.reap()
+    else:
+        raise SystemExit
+
+
+def _fork_and_go_on(end: Ends) -> None:
+    end.met = True
+    end.fork()
+
+
 def _collect(end: Ends) -> None:
     end.met = True
     end.other.clear()
@@ -154,11 +170,13 @@ WAYS: Final[Mapping[str, Callable[[Any], None]]] = {
     "SystemExit": _raise,
     "daemon thread": _stand_still,
     "fork": _fork,
+    "fork, unwind": _fork_and_unwind,
+    "fork, go on": _fork_and_go_on,
     "collect": _collect,
     "closerange": _close_range,
     "dup2": _have_other_files,
 }
-GO_ON: Final = frozenset({"fork", "collect", "closerange", "dup2"})
+GO_ON: Final = frozenset({"fork", "fork, unwind", "fork, go on", "collect", "closerange", "dup2"})
 EXEC: Final = frozenset({"exec", "fork and exec"})
 
 
@@ -175,6 +193,8 @@ class Ends:
         self.runs = 0
         self.met = False
         self.inside = threading.Event()
+        self.forked = False
+        """Whether this is a child of the client."""
         self.other: dict[str, Any] = {}
         """Another handle of the client, in a reference cycle."""
         self.taken: list[int] = []
@@ -182,6 +202,8 @@ class Ends:
         self.looks = mmap.mmap(-1, mmap.PAGESIZE)
         """Byte 0: 1 when the others are to look for the dead, 2 when they have done so."""
         self._turn = 0
+        self.child = 0
+        """Of the client; 0 in that child itself, and where there is none."""
 
     def run(self, way: str) -> Result:
         """Run one way; its result."""
@@ -244,8 +266,15 @@ class Ends:
                 threading.Thread(target=change, daemon=True).start()
                 self.inside.wait()
             else:
-                with contextlib.suppress(SystemExit):
+                try:
                     change()
+                except SystemExit:
+                    pass
+                except (LimpetError, RuntimeError):  # that says what is the parent's
+                    if not self.forked:
+                        raise
+            if self.child:
+                self.reap()
             if way not in GO_ON:
                 # The steps of the interpreter at its end, except that modules are not freed.
                 atexit._run_exitfuncs()
@@ -257,6 +286,20 @@ class Ends:
             os._exit(MET if self.met else 0)
 
         return target
+
+    def fork(self) -> None:
+        """Fork a child of the client."""
+        parent = os.getpid()
+        self.child = os.fork()
+        if not self.child:
+            self.forked = True
+            end_with_parent(parent)
+
+    def reap(self) -> None:
+        """Wait for the child of the client, which must end well."""
+        status = os.waitstatus_to_exitcode(os.waitpid(self.child, 0)[1])
+        demand(status == MET, f"a child of the client has ended with {status}")
+        self.child = 0
 
     def _have_another(self) -> None:
         self.other["pool"] = Pool.open(self.url)

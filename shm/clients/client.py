@@ -121,6 +121,16 @@ class Client:
         if self.remotely_fenced:
             self.endpoint.guard(slot, word)
 
+    def forked(self, no_state: int) -> None:
+        """In a forked child, until it has joined: leave to its parent what is its parent's, also
+        when the child was forked in an operation (by a signal handler, say) and ends it.
+
+        `no_state`: a word that no slot has as its state."""
+        if self.ident:
+            self.held = 0
+            # From now on no mutating verb has an effect.
+            self.endpoint.guard(self.slot, no_state)
+
     def begin(self) -> None:
         """Keep the other threads of this process out; in a forked child, take a slot of our own.
 

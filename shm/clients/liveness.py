@@ -134,6 +134,12 @@ def _time_shift() -> int | None:
     return None
 
 
+def time_shift_s() -> int | None:
+    """Seconds by which our clock since boot is ahead of the host's; None: not known."""
+    shift = _time_shift()
+    return None if shift is None else shift // os.sysconf("SC_CLK_TCK")
+
+
 def _ticks(seconds: int, nanoseconds: int) -> int | None:
     per_second = os.sysconf("SC_CLK_TCK")
     return seconds * per_second if nanoseconds == 0 else None

@@ -31,6 +31,7 @@ __all__ = [
     "keys_below",
     "lowest_bit",
     "post_summed",
+    "shift_boot_clock",
     "words_bytes",
     "words_compare",
     "words_equal",

@@ -60,6 +60,14 @@ cdef extern from "native.h":
 cdef extern from "errno.h":
     int errno
 
+
+cdef extern from "time.h":
+    ctypedef struct timespec "struct timespec":
+        long tv_sec
+        long tv_nsec
+    int clock_gettime(int, timespec*) noexcept nogil
+    int CLOCK_BOOTTIME
+
 cdef extern from "pthread.h":
     unsigned long pthread_self() noexcept nogil
 

@@ -42,6 +42,11 @@ DISOWNED: Final = (
     "had; the operation that it was in may have happened or not; open the pool again"
 )
 """The error of a client that another client has declared dead."""
+FORKED: Final = (
+    "this process was forked in the middle of an operation, which goes on in its parent; here it "
+    "has ended without effect, and the handle may be used again"
+)
+"""The error of a child that goes on with its parent's operation."""
 REPLACE: Final = "pool.replace_node (`limpet replace-node`) gives it new memory"
 BRING_BACK: Final = "bring it back (bind the device, mount the file system), then open the pool"
 FORMERLY: Final = "what was there is gone: the node was replaced, and no other had a replica of it"

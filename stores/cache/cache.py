@@ -107,7 +107,7 @@ class Cache(MutableMapping[K, V]):
         if codec.name == "bytes":
             # The store takes such keys and gives such values itself: a third of the time.
             self.get = store.get  # type: ignore[method-assign]
-        self.flights = Flights(store)
+        self.flights = Flights(store, codec.decode)
 
     # ---- one key ----------------------------------------------------------------------------
 
@@ -457,14 +457,15 @@ class Cache(MutableMapping[K, V]):
         took to compute; the others get the value that is there. 1.0 is a good choice, and an entry
         that slides is not computed early. If the key was set, deleted or invalidated while its
         value was computed, or the value is larger than the whole cache, it is returned but not
-        kept. A `compute` that asks for its own key would wait for itself: ReentrantUse. In a child
-        that is forked in `compute`, a value that is returned is not kept.
+        kept. A value whose class this program lacks is a miss. A `compute` that asks for its own
+        key would wait for itself: ReentrantUse. In a child that is forked in `compute`, a value
+        that is returned is not kept.
         """
         call = Computation(self.store, self.codec.encode_key(key), key, patience)
         try:
             seat = self.flights.board(call, self._beta(early))
             if not seat.mine:
-                return self.codec.decode(seat.data)
+                return seat.value
             terms = self._terms_of(seat, ttl, slide, stale, tags, none_ttl)
             began = call.begin()
             value = compute()
@@ -492,7 +493,7 @@ class Cache(MutableMapping[K, V]):
         try:
             seat = await self.flights.board_async(call, self._beta(early))
             if not seat.mine:
-                return self.codec.decode(seat.data)
+                return seat.value
             terms = self._terms_of(seat, ttl, slide, stale, tags, none_ttl)
             began = call.begin()
             value = await compute()

@@ -29,7 +29,8 @@ import contextvars
 import math
 import random
 import time
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from limpet.shm.endpoint import forks
 from limpet.shm.errors import ReentrantUse
@@ -46,13 +47,13 @@ EARLY_MAX: Final = 1 << 20
 
 
 class Seat(NamedTuple):
-    """The next step of a caller: to return `data`, or, if the flight is `mine`, to compute.
+    """The next step of a caller: to return `value`, or, if the flight is `mine`, to compute.
 
     `flight`: its own; 0: it has none, and has waited long enough. `birth`: of the value.
     """
 
     mine: bool
-    data: bytes
+    value: Any
     birth: int
     flight: int
 
@@ -126,10 +127,11 @@ def earliness(beta: float) -> int:
 
 
 class Flights:
-    """The flights of a cache, for callers of this process."""
+    """The flights of a cache, for callers of this process. `decode`: bytes to values."""
 
-    def __init__(self, store: CacheStore) -> None:
+    def __init__(self, store: CacheStore, decode: Callable[[bytes], Any] = bytes) -> None:
         self.store = store
+        self.decode = decode
 
     def board(self, call: Computation, early: float = 0.0) -> Seat:
         """Wait for the value of a key, or have its flight. `early`: see `earliness`."""
@@ -139,8 +141,8 @@ class Flights:
             seat, other = self._look(call, dead, end, margin)
             if seat is not None:
                 return seat
-            dead = self._dead(other)
-            if not dead:
+            dead = self._dead(other) if other else 0
+            if other and not dead:
                 call.require_other()
                 time.sleep(pause)
                 pause = min(2 * pause, PAUSE_MAX_S)
@@ -153,8 +155,8 @@ class Flights:
             seat, other = self._look(call, dead, end, margin)
             if seat is not None:
                 return seat
-            dead = self._dead(other)
-            if not dead:
+            dead = self._dead(other) if other else 0
+            if other and not dead:
                 call.require_other()
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, PAUSE_MAX_S)
@@ -162,17 +164,29 @@ class Flights:
     def _look(
         self, call: Computation, dead: int, end: float, margin: int
     ) -> tuple[Seat | None, int]:
-        """The next step, or None and the flight to wait for."""
+        """The next step, or None and the flight to wait for; 0: look again at once."""
         how, data, birth, flight = self.store.begin_flight(
             call.key, dead, call.patience, margin, call.note
         )
         if how == MINE:
-            return Seat(True, b"", birth, flight), 0
-        if how == LANDED or data is not None:
-            return Seat(False, data, 0, 0), 0
+            return Seat(True, None, birth, flight), 0
+        if data is not None:
+            try:
+                return Seat(False, self.decode(data), 0, 0), 0
+            except (AttributeError, ImportError):
+                # A miss: this program does not have the class of the value, or not any more.
+                if how == LANDED:
+                    self._forget(call.key, data)
+                    return None, 0
         if time.monotonic() >= end:
-            return Seat(True, b"", 0, 0), 0
+            return Seat(True, None, 0, 0), 0
         return None, flight
+
+    def _forget(self, key: bytes, data: bytes) -> None:
+        """Delete an entry that has still this value."""
+        found = self.store.entry(key)
+        if found is not None and found[0] == data:
+            self.store.delete_as(key, found[1])
 
     def _dead(self, flight: int) -> int:
         """The flight, if its client is dead; 0: that lives."""

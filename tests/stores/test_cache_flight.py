@@ -7,9 +7,11 @@ import contextlib
 import os
 import pickle
 import signal
+import sys
 import threading
 import time
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -676,3 +678,31 @@ def test_handler_that_raises_leaves_no_computation_to_the_living(pools: Any) -> 
         assert not cache.store.flight_of(name), f"line {number}"
     assert number > 20
     assert cache.get_or_compute("k", lambda: 2) == 1
+
+
+@pytest.mark.parametrize("gone", ["class", "module"])
+def test_value_whose_class_is_gone_is_computed(
+    pools: Any, monkeypatch: pytest.MonkeyPatch, gone: str
+) -> None:
+    """Also one that is stale, while another caller computes: it is waited for."""
+    pool = clocked(pools)
+    cache = pool.cache("test")
+    module = ModuleType("module_of_an_earlier_version")
+    kind = module.Kind = type("Kind", (), {"__module__": module.__name__})  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    cache.set("k", kind())
+    cache.set("stale", kind(), ttl=1000, stale=60_000)
+    if gone == "class":
+        del module.Kind  # type: ignore[attr-defined]
+    else:
+        monkeypatch.delitem(sys.modules, module.__name__)
+    with pytest.raises((AttributeError, ImportError)):
+        cache.get("k")
+    assert cache.get_or_compute("k", lambda: 1) == cache["k"] == 1
+    pool.sleep_ms(2000)
+    name = cache.codec.encode_key("stale")
+    how, _, _, flight = cache.store.begin_flight(name, 0, 1000)
+    assert how == MINE
+    assert cache.get_or_compute("stale", lambda: 2, patience=20) == 2
+    assert cache.store.finish_flight(name, cache.codec.encode(3), Terms(flight=flight))
+    assert asyncio.run(cache.get_or_compute_async("stale", asyncio.sleep)) == 3  # type: ignore[arg-type]
