@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -21,9 +22,11 @@ BLOCKS = 20_000
 
 
 @pytest.fixture(autouse=True)
-def regions_of_no_store(monkeypatch: Any) -> None:
+def regions_of_no_store() -> Iterator[None]:
     """The regions of these tests are not leaked."""
-    monkeypatch.setattr(StoreContents, "homes", lambda contents: None)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(StoreContents, "homes", lambda contents: None)
+        yield
 
 
 def obtain(pool: limpet.Pool, name: str, size: int = 5000) -> tuple[int, int]:
