@@ -153,7 +153,7 @@ class Audit:
         return found
 
     def free_unreachable(self) -> int:
-        """Free the objects that `run` calls leaked; how many."""
+        """Free the objects that `run` calls leaked, but for those of dead clients; how many."""
         _, suspects = self._look()
         for looks in range(LOOKS_MAX, 0, -1):
             if not suspects:
@@ -165,8 +165,9 @@ class Audit:
                 self.client.wait_stable()
                 suspects &= self._look()[1]
                 if looks == 1:
+                    found = {at for at, _, _ in suspects if not self._is_block(at)}
                     # ORDER: under the pin of the last look, so none of them is used anew by now.
-                    return self._free({at for at, _, _ in suspects if not self._is_block(at)})
+                    return self._free(found - self._in_all_journals())
             finally:
                 self.client.unpin()
         return 0
@@ -186,14 +187,15 @@ class Audit:
         if every store could be read.
         """
         _, suspects = self._look()
-        in_journals: set[int] = set()
-        for slot, _ in self.membership.occupied():
-            in_journals.update(reference & REFERENCE_MASK for reference in self._in_journal(slot))
-        in_journals = set(
-            self.heap.in_pages(np.array(sorted(in_journals), dtype=np.uint64)).tolist()
-        )
         found = {at for at, _, _ in suspects if not self._is_block(at)}
-        return sorted(found - in_journals)
+        return sorted(found - self._in_all_journals())
+
+    def _in_all_journals(self) -> set[int]:
+        """References in the client journals of all clients, the dead included."""
+        named: set[int] = set()
+        for slot, _ in self.membership.occupied():
+            named.update(reference & REFERENCE_MASK for reference in self._in_journal(slot))
+        return set(self.heap.in_pages(np.array(sorted(named), dtype=np.uint64)).tolist())
 
     def _tell(self, leaks: set[Suspect], unowned: dict[str, int]) -> None:
         """Log where the first leaks are, in one line: regions, blocks with their words, objects.
@@ -230,7 +232,11 @@ class Audit:
     def _let_operations_end(self) -> None:
         epoch = self.grace.close_period()
         attempt = 0
-        while self.grace.laggards(epoch) and not self.membership.overdue("audit", epoch):
+        # What a dead client was at does not go on before it is recovered.
+        while any(
+            not self.membership.dead(laggard.slot, laggard.word)
+            for laggard in self.grace.laggards(epoch)
+        ) and not self.membership.overdue("audit", epoch):
             attempt += 1
             self.endpoint.pause(attempt)
 

@@ -104,6 +104,8 @@ def recovery(store: str, updates: int, rounds: int, seed: int, as_json: bool) ->
 @parameter_option
 @click.option("--transactions", is_flag=True,
               help="Half of the operations are transactions (rtx-sherman, rtx-race).")  # fmt: skip
+@click.option("--names", is_flag=True,
+              help="The operations make, drop, rename and look at stores.")  # fmt: skip
 @click.option("--bound", type=click.IntRange(0, 8), default=2, show_default=True,
               help="Preemptions of an exhaustive run, at most.")  # fmt: skip
 @click.option("--programs", type=click.IntRange(1), default=1, show_default=True,
