@@ -92,7 +92,7 @@ class Store:
     """Whether it survives the loss of a minority of the replicas only, and not of all but one."""
     views = False
     """Whether it has `view` and `reserve`; then the class has `hold`, `reserve_object`,
-    `link_reserved` and `let_go_of`."""
+    `link_reserved` and `let_go_of`; with replicas, `have_ready` for the two in the midst."""
     losses_survived = 0
     """Memory nodes that may be lost without any operation failing; for an instance, with its
     parameters. 0: keys on a lost node are lost, and operations on them raise NodeFailed."""

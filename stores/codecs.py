@@ -306,6 +306,7 @@ _MAKERS: dict[str, Callable[[str], Codec]] = {
     "msgpack": _msgpack,
     "json": _json,
     "bytes": _bytes,
+    "objects": _bytes,
     "str": lambda name: Codec(name, encode_str, bytes.decode, encode_str, bytes.decode),
     "int": lambda name: _with_json_keys(name, encode_int, decode_int),
     "numpy": lambda name: _with_json_keys(name, encode_array, decode_array),

@@ -52,6 +52,8 @@ LINKING: Final = (READY, DROPPING)
 """States of a store that links to objects."""
 RAW: Final = "bytes"
 """The codec of a store that `Pool.store` makes."""
+OBJECTS: Final = "objects"
+"""The codec of an array of objects, which `Pool.objects` makes."""
 PICKLE: Final = "pickle"
 """The codec of a mapping, unless another one is asked for."""
 
@@ -183,10 +185,16 @@ class Pool(PoolCore, ChannelCalls):
         while True:
             entry = self.exclusively(lambda: self._entry(kind, name, made, codec or PICKLE))
             stored = self.stored(entry.payload, name)
-            self._compare(name, stored, kind, codec, parameters)
+            # No mapping takes an array of objects for its own.
+            wanted = PICKLE if codec is None and stored["codec"] == OBJECTS else codec
+            self._compare(name, stored, kind, wanted, parameters)
             handle = self._attach_to(entry)
             if handle is not None:
                 return handle, str(stored["codec"])
+
+    def objects_store(self, kind: str, name: str) -> Any:
+        """The store of an array of objects, made if it is not there. Raises as `store` does."""
+        return self._open_store(kind, name, OBJECTS, {})[0]
 
     def _require_durable(self, what: str, durable: bool = False) -> None:
         """In a durable pool, refuse what a power cut would leave in pieces."""
@@ -223,16 +231,25 @@ class Pool(PoolCore, ChannelCalls):
                 f"{_way_to(name, stored)}take another name"
             )
         if codec is not None and stored["codec"] != codec:
+            if OBJECTS in (codec, stored["codec"]):
+                there, wanted = (
+                    "an array of objects" if found == OBJECTS else f"{a_store(kind)} of your own"
+                    for found in (stored["codec"], codec)
+                )
+                raise StoreMismatch(
+                    f"{self.url}: {name!r} is {there}, not {wanted}; "
+                    f"{_way_to(name, stored)}take another name"
+                )
             raise StoreMismatch(
                 f"{self.url}: the keys and values of {name!r} are written with the codec "
                 f"{stored['codec']!r}, not {codec!r}; {_way_to(name, stored)}take another name"
             )
-        there = self.parameters_of(stored, name)
+        made = self.parameters_of(stored, name)
         for field, value in parameters.items():
-            if getattr(there, field, None) != value:
+            if getattr(made, field, None) != value:
                 raise StoreMismatch(
                     f"{self.url}: the store {name!r} was made with "
-                    f"{field}={getattr(there, field, None)!r}, not {value!r}"
+                    f"{field}={getattr(made, field, None)!r}, not {value!r}"
                 )
 
     def close(self) -> None:
@@ -523,6 +540,8 @@ def _way_to(name: str, stored: dict[str, Any]) -> str:
         return ""
     if kind in CACHES:
         call = f"cache({name!r})"
+    elif stored["codec"] == OBJECTS:
+        call = f"objects({name!r})"
     elif stored["codec"] == RAW:
         call = f"store({kind!r}, {name!r})"
     else:

@@ -35,15 +35,15 @@ TEXT = "str"
 def existing(url: str, name: str) -> Iterator[Any]:
     """The store of this name as a mapping, which must be there; also a cache."""
     with pool_of(url) as pool:
-        kinds = {entry["name"]: entry["kind"] for entry in pool.stores()}
-        if name not in kinds:
+        there = {entry["name"]: entry for entry in pool.stores()}.get(name)
+        if there is None:
             raise limpet.StoreError(
                 f"{url} has no store {name!r}; `limpet inspect` lists them, `limpet put` makes one"
             )
-        if kinds[name] in CACHES:
+        if there["kind"] in CACHES:
             yield pool.cache(name)
         else:
-            yield pool.dict(name, store=kinds[name])
+            yield pool.dict(name, store=there["kind"], codec=there["codec"])
 
 
 @contextlib.contextmanager
@@ -133,7 +133,8 @@ def put(
         there = {entry["name"]: entry for entry in pool.stores()}.get(name)
 
         def opened(codec: str | None) -> Any:
-            return pool.dict(name, store=kind or (there["kind"] if there else KIND), codec=codec)
+            made = there or {"kind": KIND, "codec": None}
+            return pool.dict(name, store=kind or made["kind"], codec=codec or made["codec"])
 
         mapping = opened(codec) if there else None
         used = Codec.named(codec or RAW) if mapping is None else mapping.codec

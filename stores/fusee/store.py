@@ -260,6 +260,15 @@ class Fusee(HashStore):
             if not self.tables.outlived(self.within, error.node):
                 raise
 
+    def have_ready(self, key: bytes, size: int) -> None:
+        while True:
+            try:
+                HashStore.have_ready(self, key, size)
+                return
+            except NodeFailed as error:
+                if not self.tables.outlived(self.within, error.node):
+                    raise
+
     def delete_once(self, place: Place, key: bytes) -> int:
         self.writer.round.doing = IDLE
         try:
