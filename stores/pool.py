@@ -104,6 +104,14 @@ class Pool(PoolCore, ChannelCalls):
         """
         return self._open_store(kind, name, RAW, parameters)[0]
 
+    def bare(
+        self, kind: str, name: str, codec: str | None = None, **parameters: Any
+    ) -> tuple[Any, str]:
+        """The store of that name, of bytes whatever its codec, and the name of its codec, which is
+        not looked up: so nothing is imported that it names. Else as `dict`."""
+        _refuse_internal(kind)
+        return self._open_store(kind, name, codec, parameters)
+
     def attached(self, kind: str, name: str) -> tuple[Any, str]:
         """The store of that kind and home, the name of its handles, of bytes, and its codec.
         StoreDropped: there is none."""
@@ -128,6 +136,8 @@ class Pool(PoolCore, ChannelCalls):
             raise ParameterError(
                 f"{self.url}: {name!r} is the store of channels; take another name"
             )
+        if name != CHANNELS:
+            _refuse_internal(kind)
         try:
             made = cls.Parameters.for_pool(
                 self.parameters, self.layout, **kind_named(kind).fixed, **parameters
@@ -385,7 +395,7 @@ class Pool(PoolCore, ChannelCalls):
         of the mapping that is there, or pickle for a new one. Other parameters are the store's.
         Raises StoreMismatch for another codec than the one that is there, and as `store` does.
         """
-        handle, found = self._open_store(store, name, name_of(codec), parameters)
+        handle, found = self.bare(store, name, name_of(codec), **parameters)
         return SharedDict(handle, Codec.named(found))
 
     def cache(
@@ -474,6 +484,11 @@ class Pool(PoolCore, ChannelCalls):
                 handle = self.handle_if_there(entry)
                 if handle is not None:
                     yield handle
+
+
+def _refuse_internal(kind: str) -> None:
+    if kind in INTERNAL:
+        raise ParameterError(f"limpet makes the store of kind {kind!r} itself; take another kind")
 
 
 def _check_name(name: str) -> None:
