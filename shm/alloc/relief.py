@@ -155,7 +155,12 @@ class Relief:
                 "room there, or delete entries"
             )
         else:
-            why = "delete entries, or create the pool with larger nodes"
+            block = self.claims.heap.block_size
+            why = (
+                "delete an entry of this size for each new one (of another size, or if another "
+                f"client wrote it, at least so many that they are all in {-(-size // block)} "
+                f"blocks of {block} bytes), or create the pool with larger nodes"
+            )
         text = (
             f"{self.membership.pool}: node {node} has no room for an object of {size} bytes; {why}"
         )

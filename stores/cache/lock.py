@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 from limpet.shm.errors import ParameterError
 from limpet.stores.cache.layout import pilot_of
 from limpet.stores.cache.status import MINE
+from limpet.stores.names import shown
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -97,4 +98,4 @@ class CacheLock:
         self.release()
 
     def __repr__(self) -> str:
-        return f"<lock {self.key[len(PREFIX) :]!r} of the cache {self.store.name!r}>"
+        return f"<lock {shown(self.key[len(PREFIX) :])} of the cache {self.store.name!r}>"
