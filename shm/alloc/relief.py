@@ -156,10 +156,11 @@ class Relief:
             )
         else:
             block = self.claims.heap.block_size
+            run = -(-size // block) * block  # whole blocks
             why = (
-                "delete an entry of this size for each new one (of another size, or if another "
-                f"client wrote it, at least so many that they are all in {-(-size // block)} "
-                f"blocks of {block} bytes), or create the pool with larger nodes"
+                "delete an entry of about this size for each that is to be put, or so many of "
+                f"other sizes that a run of {run} bytes in whole blocks is empty, or create the "
+                "pool with larger nodes"
             )
         text = (
             f"{self.membership.pool}: node {node} has no room for an object of {size} bytes; {why}"
