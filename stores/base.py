@@ -26,7 +26,7 @@ from limpet.shm.errors import (
     StoreError,
     StoreFull,
 )
-from limpet.stores.names import a_store
+from limpet.stores.names import a_store, shown
 from limpet.stores.status import (
     BATCH,
     DELETE,
@@ -241,7 +241,7 @@ class Store:
     def insert(self, key: Any, value: Any) -> None:
         """Insert; KeyExists if the key is there. Raises as `put` does."""
         if self._write(key, value, INSERT) == EXISTS:
-            raise KeyExists(f"{self.name}: the key {key!r} is there already")
+            raise KeyExists(f"{self.name}: the key {shown(key)} is there already")
 
     def update(self, key: Any, value: Any) -> None:
         """Update; KeyError if the key is not there. Raises as `put` does."""

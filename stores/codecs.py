@@ -37,7 +37,7 @@ from limpet.stores.codec_kinds import (
     needed,
     of_msgspec,
 )
-from limpet.stores.keys import FURTHER, plain, written
+from limpet.stores.keys import FURTHER, PlainUnpickler, plain, written
 
 PROTOCOL = 4
 """The protocol of pickled keys: fixed, so that every Python version writes a key alike."""
@@ -118,6 +118,19 @@ _registered: dict[str, Codec] = {}
 def msgspec_codec(kind: type) -> Codec:
     """The codec of a type that msgspec encodes, by the name that other processes find it by."""
     return Codec.named(f"msgspec:{kind.__module__}:{kind.__qualname__}")
+
+
+def codec_of_keys(name: str) -> Codec:
+    """The codec of that name for keys only: it imports nothing and calls nothing that the name or a
+    key brings; a key that needs that is StoreCorrupt."""
+    if name.startswith("msgspec:"):
+        return _json(name)
+    codec = Codec.named(name)
+    if codec.base != "pickle":
+        return codec
+    return codec._replace(
+        decode_key=_guarded("key", name, lambda data: PlainUnpickler(io.BytesIO(data)).load())
+    )
 
 
 def name_of(codec: str | Codec | None) -> str | None:

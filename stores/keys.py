@@ -22,6 +22,7 @@ import datetime
 import decimal
 import enum
 import fractions
+import pickle
 import uuid
 from collections.abc import Callable
 from typing import Any, Final
@@ -37,6 +38,13 @@ NUMPY: Final = {
 }
 FURTHER: Final = frozenset({"date", "datetime", "Decimal", "Enum", "frozenset", "UUID"})
 """The names of the further types that the codec "pickle" takes."""
+
+
+class PlainUnpickler(pickle.Unpickler):
+    """Reads keys of plain types, and calls nothing."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        raise pickle.UnpicklingError(f"the key is made by {module}.{name}, which is not called")
 
 
 class Written:

@@ -1,10 +1,18 @@
 """Names of stores and channels; and of keys and kinds, in messages."""
 
+import contextlib
+import io
 from typing import Final
 
+from limpet.stores.keys import PlainUnpickler
+
 NAME_SIZE_MAX: Final = 100
+PICKLED: Final = b"\x80\x04"
+"""How the pickle of a key begins."""
 SHOWN_MAX: Final = 24
 """Bytes of a key that a message shows."""
+TEXT_MAX: Final = 60
+"""Characters of a Python object that a message shows."""
 
 
 def is_name(name: object, without: str = "") -> bool:
@@ -23,5 +31,9 @@ def a_store(kind: str) -> str:
 
 
 def shown(key: bytes) -> str:
-    """A key in a message: its first bytes."""
+    """A key in a message, or its beginning; of a mapping that pickles its keys, the object."""
+    if key.startswith(PICKLED):
+        with contextlib.suppress(Exception):  # then it is no pickle, or one of a further type
+            text = repr(PlainUnpickler(io.BytesIO(key)).load())
+            return text if len(text) <= TEXT_MAX else f"{text[:TEXT_MAX]}..."
     return f"{key[:SHOWN_MAX]!r}{'...' if len(key) > SHOWN_MAX else ''}"

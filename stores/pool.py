@@ -152,6 +152,14 @@ class Pool(PoolCore, ChannelCalls):
         """
         return self._open_store(kind, name, RAW, parameters)[0]
 
+    def bare(
+        self, kind: str, name: str, codec: str | None = None, **parameters: Any
+    ) -> tuple[Any, str]:
+        """The store of that name, of bytes whatever its codec, and the name of its codec, which is
+        not looked up: so nothing is imported that it names. Else as `dict`."""
+        _refuse_internal(kind)
+        return self._open_store(kind, name, codec, parameters)
+
     def attached(self, kind: str, name: str) -> tuple[Any, str]:
         """The store of that kind and home, the name of its handles, of bytes, and its codec.
         StoreDropped: there is none."""
@@ -176,6 +184,8 @@ class Pool(PoolCore, ChannelCalls):
             raise ParameterError(
                 f"{self.url}: {name!r} is the store of channels; take another name"
             )
+        if name != CHANNELS:
+            _refuse_internal(kind)
         try:
             made = cls.Parameters.for_pool(
                 self.parameters, self.layout, **kind_named(kind).fixed, **parameters
@@ -450,7 +460,7 @@ class Pool(PoolCore, ChannelCalls):
         of the mapping that is there, or pickle for a new one. Other parameters are the store's.
         Raises StoreMismatch for another codec than the one that is there, and as `store` does.
         """
-        handle, found = self._open_store(store, name, name_of(codec), parameters)
+        handle, found = self.bare(store, name, name_of(codec), **parameters)
         return SharedDict(handle, Codec.named(found))
 
     def cache(
@@ -523,6 +533,11 @@ class Pool(PoolCore, ChannelCalls):
     def references(self) -> np.ndarray[Any, np.dtype[np.uint64]]:
         stores = self.of_stores(lambda store: store.references())
         return np.concatenate([np.empty(0, np.uint64), self.regions.references(), *stores])
+
+
+def _refuse_internal(kind: str) -> None:
+    if kind in INTERNAL:
+        raise ParameterError(f"limpet makes the store of kind {kind!r} itself; take another kind")
 
 
 def _check_name(name: str) -> None:

@@ -10,6 +10,7 @@ import ast
 import importlib
 import inspect
 import pkgutil
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -171,6 +172,13 @@ def test_every_package_says_what_is_in_it() -> None:
 
 def _file(info: Any) -> Path:
     return ROOT.joinpath(*info.name.split(".")[1:], "__init__.py")
+
+
+def test_no_two_files_of_tests_share_a_name() -> None:
+    """pytest imports them by their names: a plain `pytest` would stop at the second one."""
+    paths = Path(__file__).parent.rglob("test_*.py")
+    names = Counter(path.name for path in paths)
+    assert [name for name, count in names.items() if count > 1] == []
 
 
 def test_every_kind_is_found_by_its_name() -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import datetime
 import json
+import sys
 import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +15,7 @@ from click.testing import CliRunner, Result
 
 import limpet
 from limpet.__main__ import main
+from limpet.stores.codecs import pickled_key
 
 pytestmark = pytest.mark.either_build("commands are not compiled")
 
@@ -47,6 +51,112 @@ def test_wrong_dump_is_refused_by_line(pools: Any) -> None:
     done = run("load", pool.url, stdin=head.replace("bytes", "json"))
     assert done.exit_code == 1
     assert "codec" in done.output
+
+
+@pytest.fixture
+def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], bool]:
+    """Whether the module `hostile_module`, or the object `Hostile`, was let run since."""
+    (tmp_path / "hostile_module.py").write_text(
+        "import msgspec\nclass Kind(msgspec.Struct):\n    a: int\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    ran.clear()
+
+    def has_run() -> bool:
+        return bool(ran) or sys.modules.pop("hostile_module", None) is not None
+
+    return has_run
+
+
+ran: list[int] = []
+
+
+class Hostile:
+    def __reduce__(self) -> Any:
+        return ran.append, (1,)
+
+
+def test_no_command_but_get_runs_what_a_store_brings(
+    pools: Any, hostile: Callable[[], bool]
+) -> None:
+    pytest.importorskip("msgspec")
+    pool = pools()
+    codec = "msgspec:hostile_module:Kind"
+    structs, _ = pool.bare("race", "structs", codec)
+    structs.put(b'"k"', b"\x81\xa1a\x01")
+    pickles = pool.dict("pickles").store
+    brought = pickled_key(Hostile())
+    pickles.put(brought, b"")
+    pickles.put(pickled_key("k"), brought)
+    for name in ("structs", "pickles"):
+        dumped = run("dump", pool.url, "--store", name)
+        shown = run("keys", pool.url, "--store", name)
+        assert dumped.exit_code == shown.exit_code == 0, (dumped.output, shown.output)
+        assert "k" in shown.output.split()
+        assert run("load", pool.url, stdin=dumped.output).exit_code == 0
+        assert run("delete", pool.url, "k", "--store", name).exit_code == 0
+    assert not hostile()
+    key = json.dumps({"$encoded": brought.hex()})
+    assert run("keys", pool.url, "--store", "pickles").output.strip() == key
+    assert run("delete", pool.url, key, "--store", "pickles").exit_code == 0
+    assert not hostile()
+
+
+def test_load_imports_the_module_of_a_codec_only_if_it_is_named(
+    pools: Any, hostile: Callable[[], bool]
+) -> None:
+    pytest.importorskip("msgspec")
+    pool = pools()
+    codec = "msgspec:hostile_module:Kind"
+    dump = json.dumps({"limpet": 1, "store": "s", "kind": "race", "codec": codec})
+    dump += '\n{"key": "22", "value": "00"}\n'
+    for arguments in ([], ["--codec", "json"]):
+        done = run("load", pool.url, *arguments, stdin=dump)
+        assert done.exit_code == 1
+        assert "give it by --codec" in done.output
+        assert pool.stores() == []
+        assert not hostile()
+    assert run("load", pool.url, "--codec", codec, stdin=dump).exit_code == 0
+    assert hostile()
+    assert [one["codec"] for one in pool.stores()] == [codec]
+
+
+WRONG: list[Any] = [
+    "",
+    "channels",
+    ".channels",
+    "a:b",
+    "x" * 200,
+    "\ud800",
+    None,
+    7,
+    -1,
+    1e308,
+    [],
+    {"a": 1},
+]
+
+
+@pytest.mark.parametrize(
+    "field", ["store", "kind", "codec", "max_bytes", "max_items", "ttl_ms", "policy"]
+)
+def test_wrong_head_of_a_dump_is_an_error_and_makes_nothing(pools: Any, field: str) -> None:
+    pool = pools()
+    pool.lock("l")
+    for wrong in WRONG:
+        head: dict[str, Any] = {"limpet": 1, "store": "s", "kind": "race", "codec": "bytes"}
+        if field in head:
+            head[field] = wrong
+        else:
+            head |= {"kind": "cache", "parameters": {field: wrong}}
+        done = run("load", pool.url, stdin=json.dumps(head) + '\n{"key": 1}')
+        assert done.exit_code in (1, 2), (wrong, done.output)
+        assert isinstance(done.exception, SystemExit), (wrong, done.exception)
+        assert pool.stores() == []
+    with pytest.raises(limpet.ParameterError, match="limpet makes"):
+        pool.dict(".channels", store="channels")
+    with pytest.raises(limpet.ParameterError, match="limpet makes"):
+        pool.store("channels", name="s")
 
 
 def test_keys_are_shown_by_the_codec(pools: Any) -> None:

@@ -169,3 +169,41 @@ def test_create_takes_what_create_of_a_program_takes(make_url: Callable[[], str]
     refused = run("create", f"{name}-other", "--mode", "rw")
     assert refused.exit_code == 2
     assert "--mode takes permissions" in refused.output
+
+
+def segment(pool: str, part: str) -> Path:
+    return Path(f"/dev/shm/limpet.{pool}.{part}")
+
+
+DAMAGE: dict[str, Callable[[str], object]] = {
+    "node missing": lambda pool: segment(pool, "1").unlink(),
+    "control missing": lambda pool: segment(pool, "control").unlink(),
+    "node empty": lambda pool: os.truncate(segment(pool, "0"), 0),
+    "control empty": lambda pool: os.truncate(segment(pool, "control"), 0),
+    "node cut off": lambda pool: os.truncate(segment(pool, "0"), 1 << 20),
+    "other node": lambda pool: segment(pool, "0").write_bytes(segment(pool, "1").read_bytes()),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+def test_ls_names_the_error_that_opening_raises(pool: str, damage: Callable[[str], object]) -> None:
+    damage(pool)
+    with pytest.raises(limpet.LimpetError) as caught:
+        limpet.open(pool)
+    [listed] = json.loads(run("ls", pool, "--json").stdout)
+    assert listed["status"] == type(caught.value).__name__
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["dump", "--store", "s"], ["get", "k", "--store", "s"], ["keys", "--store", "s"], ["ls"]],
+    ids=lambda command: command[0],
+)
+def test_full_stdout_is_an_error_in_one_line(pool: str, command: list[str]) -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "limpet", command[0], pool, *command[1:]],
+            stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
+        )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr == "Error: stdout cannot be written: No space left on device\n"

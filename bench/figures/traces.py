@@ -1,13 +1,16 @@
 """Traces of requests that a user brings to `limpet bench cache --trace FILE`.
 
 Two formats, each as it is or compressed by gzip or zstd (for which Python 3.14 or the package
-zstandard is needed). The format is found by looking:
+zstandard is needed). The format is found by looking: text in UTF-8, with or without a byte order
+mark, is CSV.
 
     CSV            a request a line. If the first line has the name of a column for the key, such as
                    key, id, obj_id or lbn, it is a header. Else there is the key alone, or time, key
                    and size (as of libCacheSim), or the seven columns of Twitter's traces: time,
                    key, key size, value size, client, operation, ttl. `columns` names others.
-    oracleGeneral  records of 24 bytes, little-endian: u32 time, u64 key, u32 size, i64 next access
+    oracleGeneral  records of 24 bytes, little-endian: u32 time, u64 key, u32 size, i64 next access.
+                   The next access is the number of a later request, or -1 or the largest number:
+                   there is none. A file in which this is not so is no trace
 
 Requests are taken in the order of the file, times are not looked at. The size of an object is that
 of its first request. Each request is one for the object, also where Twitter's are sets.
@@ -15,10 +18,12 @@ of its first request. Each request is one for the object, also where Twitter's a
 
 from __future__ import annotations
 
+import codecs
 import csv
 import gzip
 import io
 import pathlib
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module
 from typing import Final, NamedTuple
@@ -35,7 +40,11 @@ BARE: Final = {1: ("key",), 3: ("time", "key", "size"),
 RECORD: Final = np.dtype([("time", "<u4"), ("key", "<u8"), ("size", "<u4"), ("next", "<i8")])
 ZSTD: Final = b"\x28\xb5\x2f\xfd"
 GZIP: Final = b"\x1f\x8b"
-TEXT: Final = frozenset(range(32, 127)) | {9, 10, 13}
+LOOKED_AT: Final = 4096
+"""Bytes that show whether a file is text."""
+REQUESTS_MAX: Final = 1 << 48
+NEVER: Final = (-1, (1 << 63) - 1)
+CUT: Final = "it is cut off, or damaged"
 
 
 class Requests(NamedTuple):
@@ -52,11 +61,19 @@ def read(path: pathlib.Path, columns: Sequence[str] = (), most: int | None = Non
     data = _decompressed(path)
     if not data:
         raise ParameterError(f"{path} has no requests")
-    if columns or all(byte in TEXT for byte in data[:4096]):
-        found = _of_csv(path, data.decode(errors="surrogateescape"), columns)
+    if columns or _is_text(data[:LOOKED_AT]):
+        found = _of_csv(path, data.decode("utf-8-sig", errors="surrogateescape"), columns)
     else:
         found = _of_oracle_general(path, data)
     return _numbered(path.name, found, most)
+
+
+def _is_text(data: bytes) -> bool:
+    try:
+        text = codecs.getincrementaldecoder("utf-8-sig")().decode(data)
+    except UnicodeDecodeError:
+        return False
+    return all(one.isprintable() or one in "\t\n\r" for one in text)
 
 
 def _numbered(name: str, found: Iterable[tuple[object, int]], most: int | None) -> Requests:
@@ -81,22 +98,41 @@ def _decompressed(path: pathlib.Path) -> bytes:
         data = path.read_bytes()
     except OSError as error:
         raise ParameterError(f"{path} cannot be read: {error}") from error
-    if data.startswith(GZIP):
-        return gzip.decompress(data)
-    if not data.startswith(ZSTD):
-        return data
     try:
-        return bytes(import_module("compression.zstd").decompress(data))
+        if data.startswith(GZIP):
+            return gzip.decompress(data)
+        return _of_zstd(path, data) if data.startswith(ZSTD) else data
+    except (EOFError, OSError, zlib.error) as error:
+        raise ParameterError(f"{path} cannot be decompressed: {CUT} ({error})") from error
+
+
+def _of_zstd(path: pathlib.Path, data: bytes) -> bytes:
+    try:
+        zstd = import_module("compression.zstd")
     except ImportError:
         pass
+    else:
+        try:
+            return bytes(zstd.decompress(data))
+        except zstd.ZstdError as error:
+            raise EOFError(str(error)) from error
     try:
         zstandard = import_module("zstandard")
     except ImportError as error:
         raise ParameterError(
             f"{path} is compressed by zstd: pip install zstandard, or decompress it by `zstd -d`"
         ) from error
-    with zstandard.ZstdDecompressor().stream_reader(io.BytesIO(data)) as reader:
-        return bytes(reader.read())
+    parts = []
+    while data:  # a frame
+        frame = zstandard.ZstdDecompressor().decompressobj()
+        try:
+            parts.append(frame.decompress(data))
+        except zstandard.ZstdError as error:
+            raise EOFError(str(error)) from error
+        if not frame.eof:
+            raise EOFError("a frame has no end")
+        data = frame.unused_data
+    return b"".join(parts)
 
 
 def _of_oracle_general(path: pathlib.Path, data: bytes) -> Iterator[tuple[object, int]]:
@@ -106,6 +142,14 @@ def _of_oracle_general(path: pathlib.Path, data: bytes) -> Iterator[tuple[object
             f"of records of {RECORD.itemsize}"
         )
     records = np.frombuffer(data, RECORD)
+    following = records["next"]
+    later = (following > np.arange(len(records))) & (following < REQUESTS_MAX)
+    wrong = np.flatnonzero(~(later | np.isin(following, NEVER)))
+    if len(wrong):
+        raise ParameterError(
+            f"{path} is neither text nor oracleGeneral: the next access after record {wrong[0]} is "
+            f"said to be request {following[wrong[0]]}"
+        )
     return zip(records["key"].tolist(), records["size"].tolist(), strict=True)
 
 

@@ -6,7 +6,9 @@ stderr gives the reason); 2 the command line makes no sense; 128 + n ended by si
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import sys
 from importlib import import_module
 from typing import Any, Final
@@ -19,17 +21,28 @@ from rich.text import Text
 import limpet
 from limpet.shm.errors import LimpetError, ParameterError
 
+FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""The errors of a file that takes no more."""
+
 
 class Commands(click.Group):
     """A group whose commands' LimpetErrors become one line on stderr and exit status 1 or 2."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            return super().invoke(ctx)
+            done = super().invoke(ctx)
+            sys.stdout.flush()
+            return done
         except ParameterError as error:
             raise click.UsageError(str(error)) from error
         except LimpetError as error:
             raise click.ClickException(f"{type(error).__name__}: {error}") from error
+        except OSError as error:
+            if error.errno not in FULL or error.filename is not None:
+                raise
+            # What is buffered cannot be written at the end of the process, either.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise click.ClickException(f"stdout cannot be written: {error.strerror}") from error
 
 
 class PoolUrl(click.ParamType):

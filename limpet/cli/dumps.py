@@ -32,14 +32,23 @@ import click
 import limpet
 from limpet.cli.common import json_option, pool_argument, pool_of, print_json, print_line
 from limpet.cli.forms import key_bytes, key_form, text_of, value_bytes, value_form
-from limpet.cli.values import RAW, dropped_if_empty, existing, key_named, read, shown, store_option
+from limpet.cli.values import (
+    RAW,
+    bare,
+    dropped_if_empty,
+    existing,
+    key_named,
+    read,
+    shown,
+    store_option,
+)
 from limpet.shm.errors import ParameterError
 from limpet.shm.parameters import check_whole, parse_size
 from limpet.stores.cache.cache import tag_numbers, tags_of_numbers
 from limpet.stores.cache.layout import TAGS_MAX, US_PER_MS
 from limpet.stores.cache.parameters import TTL_MAX_MS
 from limpet.stores.cache.terms import Terms
-from limpet.stores.codecs import Codec
+from limpet.stores.codecs import Codec, codec_of_keys, name_of
 from limpet.stores.registry import CACHES
 from limpet.stores.status import PUT
 
@@ -58,14 +67,16 @@ def keys(url: str, name: str, as_json: bool) -> None:
 
     Keys of a store of bytes are in hexadecimal, for `get --hex`. Of a mapping they are text, or
     JSON where text would be read as something else, or is not printable. With --json all are JSON.
+    Nothing that a pickle brings is run.
     """
-    with existing(url, name) as mapping:
-        for key in _counted(mapping.store):
-            if mapping.codec.base == RAW:
+    with bare(url, name) as (store, named):
+        codec = codec_of_keys(named)
+        for key in _counted(store):
+            if codec.base == RAW:
                 click.echo(json.dumps(key.hex()) if as_json else key.hex())
             else:
-                form = key_form(key, mapping.codec)
-                click.echo(form if not as_json and _is_bare(form, mapping.codec) else text_of(form))
+                form = key_form(key, codec)
+                click.echo(form if not as_json and _is_bare(form, codec) else text_of(form))
 
 
 def _is_bare(form: Any, codec: Codec) -> bool:
@@ -89,9 +100,10 @@ def dump(url: str, name: str, decoded: bool) -> None:
     The pool may be in use: each entry is read at one moment, but not all at the same one. Of a
     cache, the entries that count are written, with their deadlines and tags.
     """
-    with existing(url, name) as mapping:
-        store, codec = mapping.store, mapping.codec
-        head = {"limpet": FORMAT, "store": name, "kind": store.kind, "codec": codec.name}
+    with existing(url, name) if decoded else bare(url, name) as opened:
+        store, codec = (opened.store, opened.codec) if decoded else (opened[0], None)
+        named = codec.name if codec else opened[1]
+        head = {"limpet": FORMAT, "store": name, "kind": store.kind, "codec": named}
         if store.kind in CACHES:
             head["parameters"] = {field: getattr(store.parameters, field) for field in PARAMETERS}
         print_line({**head, **({"decoded": True} if decoded else {})})
@@ -100,7 +112,7 @@ def dump(url: str, name: str, decoded: bool) -> None:
             if found is None:  # it was deleted meanwhile, or has expired
                 continue
             value = found.pop("value")
-            if decoded:
+            if codec is not None:
                 forms = {"key": key_form(key, codec), "value": value_form(value, codec)}
             else:
                 forms = {"key": key.hex(), "value": value.hex()}
@@ -132,6 +144,7 @@ def _fields(store: Any, key: bytes) -> dict[str, Any] | None:
 @click.argument("file", type=click.File("r"), default="-")
 @click.option("--store", "name", help="Name of the store.  [default: that of the dump]")
 @click.option("--kind", help="Kind, if the store is to be made.  [default: that of the dump]")
+@click.option("--codec", help="That of the dump, if it names a module: loading imports it.")
 @click.option("--max-bytes", help="Of a cache that is to be made.  [default: that of the dump]")
 @click.option("--max-items", type=int,
               help="Of a cache that is to be made.  [default: that of the dump]")  # fmt: skip
@@ -141,16 +154,18 @@ def load(
     file: IO[str],
     name: str | None,
     kind: str | None,
+    codec: str | None,
     max_bytes: str | None,
     max_items: int | None,
     as_json: bool,
 ) -> None:
     """Put the entries of a dump in FILE, or in stdin, into a store of a pool; make it if needed.
 
-    Entries that are there already are replaced. The codec is that of the dump. A cache keeps their
-    deadlines and tags, and takes no entry that has expired since; other kinds take all, and forget
-    both. Stops at the first line that is wrong, with its number; the entries before it are loaded.
-    If there are none, the store that was made for them is dropped again.
+    Entries that are there already are replaced. The codec is that of the dump; if it names a
+    module, which every process imports that opens the store, it must be given, too. A cache keeps
+    their deadlines and tags, and takes no entry that has expired since; other kinds take all, and
+    forget both. Stops at the first line that is wrong, with its number; the entries before it are
+    loaded. If there are none, the store that was made for them is dropped again.
     """
     lines = enumerate(file, 1)
     with pool_of(url) as pool:
@@ -163,14 +178,22 @@ def load(
                 f"{url}: store {name!r} has the codec {there['codec']!r}, and the dump "
                 f"{head['codec']!r}; give another --store"
             )
+        if codec not in (None, head["codec"]) or (
+            codec is None and ":" in head["codec"] and not there
+        ):
+            raise click.ClickException(
+                f"the codec of the dump is {head['codec']!r}; if you trust it, give it by --codec: "
+                "each process that opens the store imports the module that it names"
+            )
         bounds = {
             "max_bytes": None if max_bytes is None else parse_size(max_bytes),
             "max_items": max_items,
         }
         given = {field: bound for field, bound in bounds.items() if bound is not None}
-        opened = _target(pool, name, kind, head, there is not None, given)
-        with dropped_if_empty(pool, name, opened.store, there is None):
-            count, expired = _load(opened, lines, head["decoded"])
+        store = _target(pool, name, kind, head, there is not None, given)
+        with dropped_if_empty(pool, name, store, there is None):
+            decoder = Codec.named(head["codec"]) if head["decoded"] else None
+            count, expired = _load(store, lines, decoder)
     if as_json:
         counts = {"entries": count, "expired": expired}
         print_json({"store": name, "kind": kind, "codec": head["codec"], **counts})
@@ -188,14 +211,18 @@ def _target(
     given: dict[str, Any],
 ) -> Any:
     """The store for a dump; a cache is made with the parameters of the dump, and those given."""
+    if not is_there:
+        name_of(head["codec"])  # ParameterError: there is none
     if kind not in CACHES:
         if given:
             raise click.UsageError(f"--max-bytes and --max-items are of caches; {name!r} is {kind}")
-        return pool.dict(name, store=kind, codec=head["codec"])
+        return pool.bare(kind, name, head["codec"])[0]
     parameters = given if is_there else {**head["parameters"], **given}
-    parameters = {"ttl" if field == "ttl_ms" else field: one for field, one in parameters.items()}
+    parameters = {field: one for field, one in parameters.items() if one is not None}
     try:
-        return pool.cache(name, codec=head["codec"], **parameters)
+        if "max_bytes" in parameters:
+            parameters["max_bytes"] = parse_size(parameters["max_bytes"])
+        return pool.bare(kind, name, head["codec"], **parameters)[0]
     except ParameterError as error:
         raise click.UsageError(
             f"{pool.url}: cache {name!r} cannot be made: {error}; --max-bytes and --max-items give "
@@ -203,9 +230,9 @@ def _target(
         ) from error
 
 
-def _load(opened: Any, lines: Iterator[tuple[int, str]], decoded: bool) -> tuple[int, int]:
-    """Put the entries into a store; how many were, and how many have expired."""
-    store, codec = opened.store, opened.codec if decoded else None
+def _load(store: Any, lines: Iterator[tuple[int, str]], codec: Codec | None) -> tuple[int, int]:
+    """Put the entries into a store; how many were, and how many have expired. `codec`: that of a
+    decoded dump."""
     count = expired = 0
     for number, line in lines:
         key, value, terms = _entry(line, number, codec)

@@ -18,7 +18,7 @@ import click
 import limpet
 from limpet.cli.common import hex_option, json_or_text, octets, pool_argument, pool_of
 from limpet.cli.forms import form_of, key_bytes, text_of, value_bytes
-from limpet.stores.codecs import Codec
+from limpet.stores.codecs import Codec, codec_of_keys
 from limpet.stores.registry import CACHES
 
 store_option = click.option("--store", "name", default="default", show_default=True,
@@ -34,16 +34,30 @@ TEXT = "str"
 @contextlib.contextmanager
 def existing(url: str, name: str) -> Iterator[Any]:
     """The store of this name as a mapping, which must be there; also a cache."""
+    with _there(url, name) as (pool, there):
+        if there["kind"] in CACHES:
+            yield pool.cache(name)
+        else:
+            yield pool.dict(name, store=there["kind"], codec=there["codec"])
+
+
+@contextlib.contextmanager
+def bare(url: str, name: str) -> Iterator[tuple[Any, str]]:
+    """The store of this name, of bytes, and the name of its codec, of which nothing is imported."""
+    with _there(url, name) as (pool, there):
+        yield pool.bare(there["kind"], name)
+
+
+@contextlib.contextmanager
+def _there(url: str, name: str) -> Iterator[tuple[limpet.Pool, dict[str, Any]]]:
+    """The pool, and its row of the store of this name. StoreError: there is none."""
     with pool_of(url) as pool:
         there = {entry["name"]: entry for entry in pool.stores()}.get(name)
         if there is None:
             raise limpet.StoreError(
                 f"{url} has no store {name!r}; `limpet inspect` lists them, `limpet put` makes one"
             )
-        if there["kind"] in CACHES:
-            yield pool.cache(name)
-        else:
-            yield pool.dict(name, store=there["kind"], codec=there["codec"])
+        yield pool, there
 
 
 @contextlib.contextmanager
@@ -161,9 +175,9 @@ def put(
 @hex_option
 def delete(url: str, key: str, name: str, as_hex: bool) -> None:
     """Delete KEY, written as for `limpet get`; exit status 1 if it is not there."""
-    with existing(url, name) as mapping:
+    with bare(url, name) as (store, codec):
         try:
-            mapping.store.delete(key_named(key, mapping.codec, as_hex))
+            store.delete(key_named(key, codec_of_keys(codec), as_hex))
         except KeyError as error:
             raise click.ClickException(f"{url}: store {name!r} has no key {key!r}") from error
 

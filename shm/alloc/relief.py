@@ -155,7 +155,13 @@ class Relief:
                 "room there, or delete entries"
             )
         else:
-            why = "delete entries, or create the pool with larger nodes"
+            block = self.claims.heap.block_size
+            run = -(-size // block) * block  # whole blocks
+            why = (
+                "delete an entry of about this size for each that is to be put, or so many of "
+                f"other sizes that a run of {run} bytes in whole blocks is empty, or create the "
+                "pool with larger nodes"
+            )
         text = (
             f"{self.membership.pool}: node {node} has no room for an object of {size} bytes; {why}"
         )

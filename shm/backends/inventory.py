@@ -18,7 +18,7 @@ from limpet.shm.backends.probe import node_words, probe
 from limpet.shm.backends.superblock import Superblock
 from limpet.shm.endpoint.layout import CONTROL_NODE
 from limpet.shm.endpoint.states import IN_SERVICE, generation_of, state_of
-from limpet.shm.errors import LimpetError
+from limpet.shm.errors import LimpetError, PoolIncomplete, PoolNotFound
 from limpet.shm.uninterrupted import uninterrupted
 
 
@@ -83,7 +83,10 @@ def _status(location: Location) -> tuple[str, Superblock | None]:
             words = node_words(location, control.parameters.nodes)
         for index, word in enumerate(words):
             if state_of(word) == IN_SERVICE:
-                probe(location, index, uuid=control.uuid, generation=generation_of(word))
+                try:
+                    probe(location, index, uuid=control.uuid, generation=generation_of(word))
+                except PoolNotFound:
+                    return PoolIncomplete.__name__, control
     except LimpetError as error:
         return type(error).__name__, control
     return "ok", control

@@ -39,6 +39,7 @@ def join(membership: Any) -> None:
     capacity = membership.parameters.clients - 1
     attempt = 0
     while not _take(membership, range(capacity)):
+        _refuse_barred(membership, capacity)
         # The last slot is kept for this: a process must be a client to recover dead clients.
         word = _vacate(membership, capacity)
         hopeless = _all_live(membership, capacity)
@@ -72,6 +73,20 @@ def join(membership: Any) -> None:
     except BaseException:
         membership.depart()
         raise
+
+
+def _refuse_barred(membership: Any, capacity: int) -> None:
+    """Raise ClientError if a process that is no client keeps newcomers out of all free slots."""
+    taken = {slot for slot, _ in membership.occupied()}
+    free = [slot for slot in range(capacity) if slot not in taken]
+    locks = membership.locks if membership.watcher.locks_tell else None
+    if free and locks is not None and all(map(locks.barred, free)):
+        raise ClientError(
+            f"{membership.pool}: a process that is no client has locked the {len(free)} free "
+            "client slots for reading; `lslocks` or /proc/locks names it: READ locks of the "
+            "control segment. If it may only read that, take the right from it (chmod go-r), and "
+            "end it"
+        )
 
 
 def _all_live(membership: Any, capacity: int) -> bool:

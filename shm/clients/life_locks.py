@@ -155,7 +155,12 @@ class LifeLocks:
 
     def held(self, slot: int) -> bool:
         """Whether another client has the slot's byte locked."""
-        return self._ask(fcntl.F_OFD_GETLK, fcntl.F_WRLCK, slot) != fcntl.F_UNLCK
+        return self._ask(fcntl.F_OFD_GETLK, fcntl.F_WRLCK, slot) == fcntl.F_WRLCK
+
+    def barred(self, slot: int) -> bool:
+        """Whether a process has locked the slot's byte for reading, which no client does: it may
+        read the file, and perhaps not write to it."""
+        return self._ask(fcntl.F_OFD_GETLK, fcntl.F_WRLCK, slot) == fcntl.F_RDLCK
 
     def mapped_by(self, pid: int) -> bool | None:
         """Whether that process of this PID namespace has the control segment mapped.

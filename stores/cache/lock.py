@@ -22,6 +22,7 @@ from limpet.shm.errors import ParameterError
 from limpet.stores.cache.layout import pilot_of
 from limpet.stores.cache.status import MINE
 from limpet.stores.cache.terms import Terms
+from limpet.stores.names import shown
 
 if TYPE_CHECKING:
     from limpet.stores.cache.store import CacheStore
@@ -110,4 +111,4 @@ class CacheLock:
         self.release()
 
     def __repr__(self) -> str:
-        return f"<lock {self.key[len(PREFIX) :]!r} of the cache {self.store.name!r}>"
+        return f"<lock {shown(self.key[len(PREFIX) :])} of the cache {self.store.name!r}>"

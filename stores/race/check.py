@@ -15,6 +15,7 @@ import numpy as np
 
 from limpet.shm.endpoint.words import HELD, HELD_MASK, TENTATIVE
 from limpet.shm.errors import NodeFailed, StoreCorrupt
+from limpet.stores.names import shown
 from limpet.stores.race.index import Index, Place, is_split, is_valid
 from limpet.stores.race.layout import OBJECT_MASK
 from limpet.stores.race.parameters import GROUP_SIZE, GROUP_WORDS
@@ -259,13 +260,13 @@ class Check:
         place = self.place
         self.index.choose(place, key)
         if word >> 56 != place.hash & 0xFF:
-            return f"the fingerprint is not that of {key!r}"
+            return f"the fingerprint is not that of {shown(key)}"
         if slot not in [self.index.address(place, index) for index in range(32)]:
-            return f"{key!r} does not belong into group {group:#x}"
+            return f"{shown(key)} does not belong into group {group:#x}"
         # A key that was deleted and inserted again meanwhile is met twice; its first slot has
         # changed.
         if key in seen and self._holds(seen[key], key):
-            return f"{key!r} is also in the slot at {seen[key]:#x}"
+            return f"{shown(key)} is also in the slot at {seen[key]:#x}"
         seen[key] = slot
         return ""
 

@@ -37,6 +37,7 @@ from limpet.shm.endpoint.fabric import hash64
 from limpet.shm.endpoint.slots import INCARNATION_BITS
 from limpet.shm.endpoint.words import ADDRESS_MASK, HELD, HELD_MASK, REFERENCE_MASK
 from limpet.shm.errors import NodeFailed, StoreFull
+from limpet.stores.names import shown
 from limpet.stores.race.index import Index, Place, is_frozen, is_split, is_valid
 from limpet.stores.race.layout import (
     DIRECTORY_ENTRY,
@@ -96,8 +97,8 @@ class Splitter:
             return DONE
         if place.depth == index.depth_max:
             raise StoreFull(
-                f"{index.name}: the subtable of the key {key!r} is full and cannot be split, as "
-                f"it was {place.depth} times; the store was made with capacity="
+                f"{index.name}: the subtable of the key {shown(key)} is full and cannot be split, "
+                f"as it was {place.depth} times; the store was made with capacity="
                 f"{self.parameters.capacity} and limit={self.parameters.limit}, 0 being none"
             )
         return self.split(place)

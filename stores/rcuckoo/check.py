@@ -19,6 +19,7 @@ from limpet.shm.endpoint.layout import SLOTS_USED
 from limpet.shm.endpoint.slots import INCARNATION_BITS
 from limpet.shm.endpoint.words import REFERENCE_MASK
 from limpet.shm.errors import NodeFailed, StoreCorrupt
+from limpet.stores.names import shown
 from limpet.stores.rcuckoo.layout import (
     INLINE,
     LENGTH_MASK,
@@ -219,10 +220,10 @@ class RcuckooCheck:
                 return None  # another client has changed it since
         keys = [key for _, key in entries]
         if not wrong and len(set(keys)) < len(keys):
-            wrong = f"a key is there twice: {keys}"
+            wrong = f"a key is there twice: {', '.join(map(shown, keys))}"
         for key in keys:
             if not wrong and seen.setdefault(key, row) != row and self._twice(table, key):
-                wrong = f"{key!r} is also in row {seen[key]}"
+                wrong = f"{shown(key)} is also in row {seen[key]}"
         return wrong
 
     def _wrong(self, table: int, row: int, header: int, key: bytes) -> str:
@@ -231,15 +232,15 @@ class RcuckooCheck:
         if len(key) > store.key_size:
             return f"a key of {len(key)} bytes"
         if header >> 56 != hashed & 0xFF:
-            return f"the fingerprint is not that of {key!r}"
+            return f"the fingerprint is not that of {shown(key)}"
         store.lookup.places.place(hashed)
         if row not in (store.lookup.places.first, store.lookup.places.second):
-            return f"{key!r} does not belong there"
+            return f"{shown(key)} does not belong there"
         if (hashed >> 32) * len(store.lookup.tables) >> 32 != table:
-            return f"{key!r} belongs into another table"
+            return f"{shown(key)} belongs into another table"
         if header & INLINE:
             length = header >> LENGTH_SHIFT & LENGTH_MASK
-            return "" if length <= store.value_size else f"{key!r} has {length} bytes inline"
+            return "" if length <= store.value_size else f"{shown(key)} has {length} bytes inline"
         return wrong_with_object(store, header & REFERENCE_MASK, key, "extent")
 
     def _twice(self, table: int, key: bytes) -> bool:

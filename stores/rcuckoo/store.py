@@ -51,6 +51,7 @@ from limpet.shm.endpoint.words import REPLICATED
 from limpet.shm.errors import StoreCorrupt, StoreFull
 from limpet.stores import regions
 from limpet.stores.inline import Attempt, InlineStore
+from limpet.stores.names import shown
 from limpet.stores.rcuckoo.check import RcuckooCheck
 from limpet.stores.rcuckoo.layout import LOOKS_MAX, LOST
 from limpet.stores.rcuckoo.lookup import Lookup
@@ -138,8 +139,9 @@ class Rcuckoo(InlineStore):
 
     def _why_full(self, key: bytes) -> str:
         return (
-            f"{self.name}: no room for the key {key!r}, by up to {self.parameters.depth} moves; "
-            f"the store was made with capacity {self.parameters.capacity}"
+            f"{self.name}: no room for the key {shown(key)}, by up to "
+            f"{self.parameters.depth} moves; the store was made with capacity "
+            f"{self.parameters.capacity}"
         )
 
     # ---- waiting --------------------------------------------------------------------------------

@@ -44,6 +44,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from limpet.shm.errors import KeyExists, ParameterError, StoreError
 from limpet.stores.base import Store, as_bytes
+from limpet.stores.names import shown
 from limpet.stores.rtx.commit import Commit
 from limpet.stores.rtx.cut import Item, Look, Recalled
 from limpet.stores.rtx.participant import go_on
@@ -121,7 +122,7 @@ class Transaction:
     def insert(self, store: Any, key: Any, value: Any) -> None:
         """Insert; KeyExists if the key is there."""
         if self.get(store, key) is not None:
-            raise KeyExists(f"{store.name}: the key {key!r} is there already")
+            raise KeyExists(f"{store.name}: the key {shown(key)} is there already")
         self.put(store, key, value)
 
     def update(self, store: Any, key: Any, value: Any) -> None:
@@ -523,7 +524,7 @@ class Transaction:
             return "nothing"
         if self._doomed.store is None:
             return "the first named object of the pool, which was made meanwhile"
-        return f"the key {self._doomed.key!r} of the store {self._doomed.store.name!r}"
+        return f"the key {shown(self._doomed.key)} of the store {self._doomed.store.name!r}"
 
     def stay(self, attempt: int) -> None:
         """After a conflict, wait a little, and look now and then whom we wait for."""

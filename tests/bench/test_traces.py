@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import pathlib
+import random
 import struct
 from typing import Any
 
@@ -21,8 +22,14 @@ WANTED = [(1, 7, 10), (2, 8, 30), (3, 7, 10), (4, 9, 10)]
 """Time, key, size."""
 
 
-def oracle_general() -> bytes:
-    return b"".join(struct.pack("<IQIq", *row, -1) for row in WANTED)
+def oracle_general(*following: int) -> bytes:
+    rows = zip(WANTED, following or [-1] * 4, strict=True)
+    return b"".join(struct.pack("<IQIq", *row, one) for row, one in rows)
+
+
+def picture() -> bytes:
+    """Noise behind the beginning of a PNG, as many bytes as some records have."""
+    return b"\x89PNG\r\n\x1a\n" + random.Random(1).randbytes(24 * 40 - 8)
 
 
 def lines(*columns: int, header: str = "") -> bytes:
@@ -38,9 +45,24 @@ def lines(*columns: int, header: str = "") -> bytes:
         lines(0, 1, 2).replace(b",", b"\t"),
         b"".join(b"%d,%d,2,%d,5,get,0\n" % row for row in WANTED),
         oracle_general(),
-        gzip.compress(oracle_general()),
+        gzip.compress(oracle_general(), mtime=0),
+        b"\xef\xbb\xbf" + lines(2, 0, 1, header="obj_size,timestamp,obj_id"),
+        b"\xef\xbb\xbf" + lines(0, 1, 2),
+        lines(0, 1, 2).replace(b",7,", ",schl\u00fcssel,".encode()),
+        oracle_general(4, (1 << 63) - 1, 4, (1 << 63) - 1),
     ],
-    ids=["csv", "header", "tabs", "twitter", "oracleGeneral", "gzip"],
+    ids=[
+        "csv",
+        "header",
+        "tabs",
+        "twitter",
+        "oracleGeneral",
+        "gzip",
+        "mark",
+        "bare-mark",
+        "utf-8",
+        "next",
+    ],
 )
 def test_formats_are_found_by_looking(data: bytes, tmp_path: pathlib.Path) -> None:
     path = tmp_path / "trace"
@@ -62,6 +84,13 @@ def test_zstd_is_decompressed_where_it_is_installed(
     zstandard = pytest.importorskip("zstandard")
     path.write_bytes(zstandard.ZstdCompressor().compress(oracle_general()))
     assert traces.read(path).keys == [0, 1, 0, 2]
+    whole = path.read_bytes()
+    path.write_bytes(whole + zstandard.ZstdCompressor().compress(oracle_general()))
+    assert traces.read(path).keys == [0, 1, 0, 2] * 2
+    for wrong in (whole[:-5], whole[:8] + bytes(20)):
+        path.write_bytes(wrong)
+        with pytest.raises(ParameterError, match="cut off, or damaged"):
+            traces.read(path)
 
 
 def _nothing(name: str) -> Any:
@@ -75,6 +104,12 @@ def _nothing(name: str) -> Any:
         (b"1,2\n", "which of the columns is the key"),
         (b"1,2,3\n1,2,x\n", "line 2 is no request"),
         (oracle_general()[:-1], "no whole number of records of 24"),
+        (picture(), "neither text nor oracleGeneral"),
+        (oracle_general(-1, -1, 2, -1), "the next access after record 2 is said to be request 2"),
+        (lines(0, 1, 2).decode().encode("utf-16"), "neither text nor oracleGeneral"),
+        (gzip.compress(oracle_general(), mtime=0)[:-9], "cut off, or damaged"),
+        (gzip.compress(oracle_general(), mtime=0)[:20] + bytes(20), "cut off, or damaged"),
+        (b"\x1f\x8b", "cut off, or damaged"),
     ],
 )
 def test_what_cannot_be_read_is_an_error(data: bytes, message: str, tmp_path: pathlib.Path) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import resource
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from kit.processes import child, children, gather
 
 import limpet
 from limpet.shm.clients import liveness
+from limpet.shm.clients.life_locks import request
 from limpet.shm.endpoint import slots
 from limpet.shm.endpoint.layout import SLOTS_USED
 from limpet.shm.endpoint.slots import INCARNATION_BITS
@@ -337,3 +339,35 @@ def test_client_is_named_and_not_killed_where_its_maps_cannot_be_read(
         with pytest.raises(limpet.StoreFull, match=str(other.pid)):
             churn(pool, store)
         assert [(e["kind"], e["pid"]) for e in pool.events()] == [("suspended", other.pid)]
+
+
+@pytest.fixture
+def reader(pools: Any) -> Iterator[tuple[limpet.Pool, Callable[[int], None]]]:
+    """A pool, and a process that may only read its file and locks what it is told."""
+    pool = pools(clients=6)
+    control = f"/dev/shm/limpet.{pool.url.removeprefix('shm://')}.control"
+    fd = os.open(control, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        yield pool, lambda slot: request(fd, fcntl.F_OFD_SETLK, fcntl.F_RDLCK, slot, 1)
+    finally:
+        with contextlib.suppress(OSError):
+            os.close(fd)
+
+
+def test_newcomer_is_told_of_a_reader_that_locks_all_slots(reader: Any) -> None:
+    pool, lock = reader
+    for slot in range(1, 5):
+        with limpet.open(pool.url):  # one slot, or the reader's own, keeps nobody out
+            pass
+        lock(slot)
+    with pytest.raises(limpet.ClientError, match=r"locked the 4 free client slots for reading"):
+        limpet.open(pool.url)
+
+
+def test_dead_client_whose_slot_a_reader_locks_is_recovered(reader: Any) -> None:
+    pool, lock = reader
+    with serving(pool) as other:
+        ident = other.do("join")
+        other.kill()
+    lock(ident >> INCARNATION_BITS)
+    assert pool.recover()["clients"] == [ident]

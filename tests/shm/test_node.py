@@ -636,7 +636,7 @@ def test_list_pools_finds_every_pool_in_shared_memory() -> None:
         two.path(1).unlink()
         rows = {row["url"]: row for row in node.list_pools()}
         assert rows[one.url]["status"] == "ok"
-        assert rows[two.url]["status"] == "PoolNotFound"
+        assert rows[two.url]["status"] == "PoolIncomplete"
         assert rows[two.url]["nodes"] == 1
 
 

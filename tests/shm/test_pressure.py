@@ -285,3 +285,17 @@ def test_sixteen_clients_share_a_tiny_node(pools: Any) -> None:
         value = store.get(key)
         assert value is None or value == key * (len(value) // len(key))
     checked(store)
+
+
+def test_full_pool_says_how_much_is_to_be_deleted(pools: Any) -> None:
+    pool = pools(nodes=1, node_size="2MiB")
+    block = pool.layout.block_size
+    with limpet.open(pool.url) as second:
+        store, other = stores(pool, second)
+        keys = put_many(store, 3000)
+        with pytest.raises(limpet.StoreFull, match="an entry of about this size for each"):
+            store.put(b"new", bytes(3000))
+        other.delete(keys[7])
+        other.put(b"new", bytes(3000))
+        with pytest.raises(limpet.StoreFull, match=f"a run of {3 * block} bytes"):
+            store.put(b"large", bytes(2 * block))

@@ -33,6 +33,7 @@ from kit.stores import linked, sound
 import limpet
 from limpet.stores.codecs import Codec
 from limpet.stores.dict import SharedDict
+from limpet.stores.names import shown
 
 mapping_tests: Any = pytest.importorskip(
     "test.mapping_tests",
@@ -510,3 +511,25 @@ def test_a_mapping_of_a_closed_pool_can_be_shown(pools: Any) -> None:
     assert repr(d) == "SharedDict({'k': 1})"
     pool.close()
     assert repr(d) == f"<SharedDict over {d.store!r}>"
+
+
+KEY = ("user", 7)
+
+
+def test_errors_show_the_python_key(pools: Any) -> None:
+    pool = pools(nodes=1, node_size="4MiB")
+    with pytest.raises(limpet.ValueTooLarge, match=r"the key \('user', 7\);"):
+        pool.dict("d")[KEY] = bytes(5 << 20)
+    with pytest.raises(limpet.KeyTooLarge, match=r"the key 'xxxxx.*\.\.\. has"):
+        pool.dict("d")["x" * 70_000] = 1
+    with pytest.raises(limpet.ValueTooLarge, match=r"the entry of \('user', 7\) takes"):
+        pool.cache("c", max_bytes="64KiB")[KEY] = bytes(70_000)
+    assert repr(pool.cache("c").lock(KEY)).startswith("<lock ('user', 7) of")
+    tight = pool.dict("r", store="rcuckoo", capacity=8)
+    with pytest.raises(limpet.StoreFull, match=r"no room for the key \d+, by"):
+        tight.update(dict.fromkeys(range(1000), 0))
+
+
+def test_key_of_bytes_is_shown_as_bytes() -> None:
+    assert shown(b"\x80\x04") == r"b'\x80\x04'"
+    assert shown(b"k" * 30) == f"b'{'k' * 24}'..."

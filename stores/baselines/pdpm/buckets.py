@@ -21,6 +21,7 @@ from limpet.stores.baselines.pdpm.parameters import (
     SLOTS_PER_BUCKET,
     PdpmParameters,
 )
+from limpet.stores.names import shown
 from limpet.stores.records import Objects
 from limpet.stores.whole import check_each
 
@@ -194,14 +195,14 @@ class Buckets(Store):
         if not self._settled(reference, 0 if redo else place.home):
             return "the object's checksum does not hold"
         if redo:
-            return "" if at == place.home + REDO else f"{key!r} has another home"
+            return "" if at == place.home + REDO else f"{shown(key)} has another home"
         if word >> 56 != place.fingerprint:
-            return f"the fingerprint is not that of {key!r}"
+            return f"the fingerprint is not that of {shown(key)}"
         if at not in [slot for slot, _ in self._slots(place)]:
-            return f"{key!r} does not belong there"
+            return f"{shown(key)} does not belong there"
         # A key deleted and inserted again meanwhile is met twice; its first slot has changed.
         if key in seen and self._holds(seen[key], key):
-            return f"{key!r} is also in the slot at {seen[key]:#x}"
+            return f"{shown(key)} is also in the slot at {seen[key]:#x}"
         seen[key] = at
         return ""
 

@@ -69,6 +69,7 @@ from limpet.shm.errors import NodeFailed, StoreCorrupt, StoreFull
 from limpet.stores.base import as_bytes
 from limpet.stores.baselines.pdpm.buckets import REDO, BucketPair, Buckets
 from limpet.stores.baselines.pdpm.parameters import BUCKET_SIZE, PdpmParameters
+from limpet.stores.names import shown
 from limpet.stores.status import (
     AGAIN,
     DONE,
@@ -125,8 +126,8 @@ class Pdpm(Buckets):
         outcome = self._run(place, once, key, size, mode)
         if outcome == FULL:
             raise StoreFull(
-                f"{self.name}: no free slot for the key {key!r} among its 28; the store was made "
-                f"with capacity {self.parameters.capacity}"
+                f"{self.name}: no free slot for the key {shown(key)} among its 28; the store was "
+                f"made with capacity {self.parameters.capacity}"
             )
         return int(outcome)
 
@@ -191,7 +192,8 @@ class Pdpm(Buckets):
             self.endpoint.load(slot) == word
         ):
             raise StoreCorrupt(
-                f"{self.name}: the checksum of the pair of {key!r} does not hold; put the key anew"
+                f"{self.name}: the checksum of the pair of {shown(key)} does not hold; put the key "
+                "anew"
             )
 
     # ---- changing -------------------------------------------------------------------------------
@@ -310,7 +312,7 @@ class Pdpm(Buckets):
             self._read(place)
             slot, word = self._match(place, key)
             if not slot:
-                raise StoreCorrupt(f"{self.name}: a redo copy of {key!r}, which is not there")
+                raise StoreCorrupt(f"{self.name}: a redo copy of {shown(key)}, which is not there")
             self.client.log(reference, home + REDO)
             self._put_in_place(home + REDO, word & REFERENCE_MASK, key, value)
         self.endpoint.store(home, 0)
