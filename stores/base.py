@@ -241,7 +241,10 @@ class Store:
     def insert(self, key: Any, value: Any) -> None:
         """Insert; KeyExists if the key is there. Raises as `put` does."""
         if self._write(key, value, INSERT) == EXISTS:
-            raise KeyExists(f"{self.name}: the key {shown(key)} is there already")
+            raise self._key_exists(key)
+
+    def _key_exists(self, key: Any) -> KeyExists:
+        return KeyExists(f"{self.name}: the key {shown(key)} is there already")
 
     def update(self, key: Any, value: Any) -> None:
         """Update; KeyError if the key is not there. Raises as `put` does."""
@@ -459,16 +462,17 @@ class Store:
 
         `update`: also from the memory that new entries leave for updates. A put counts as an update
         if the key is there; that is looked up only when there is no other memory. Outside of
-        operations. Raises StoreFull.
+        operations. Raises StoreFull, and KeyExists for an insert of a key that is there.
         """
-        if mode in (UPDATE, DELETE) or not self.spares:
-            return self.find_memory(True, *wanted)
-        if mode == PUT and self.allocator.refused and key in self:
-            return self.find_memory(True, *wanted)
+        update = mode in (UPDATE, DELETE) or not self.spares
+        if mode == PUT and not update and self.allocator.refused and key in self:
+            update = True
         try:
-            return self.find_memory(False, *wanted)
+            return self.find_memory(update, *wanted)
         except StoreFull:
-            if mode != PUT or key not in self:
+            if mode == INSERT and key in self:
+                raise self._key_exists(key) from None
+            if update or mode != PUT or key not in self:
                 raise
         return self.find_memory(True, *wanted)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
 
 import pytest
 
@@ -79,10 +80,10 @@ def test_trap_drop_that_forgets_what_a_cut_left_is_caught_by_the_drill(
 
 
 def test_pool_that_was_cut_off_while_it_was_made_is_not_there(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, make_url: Callable[[], str]
 ) -> None:
     """Whole or not at all: the work goes on in a thread of its own, and is undone."""
-    url = f"shm://test-cut-create-{id(monkeypatch)}"
+    url = make_url()
     made = pools.create_segments
 
     def slow(*given: object) -> object:
