@@ -146,6 +146,9 @@ class Drill:
         for name, work in works.items():
             self._at_verbs(pool, name, work)
         self._storm(pool, works)
+        for name, work in works.items():
+            for change, count in work.reached().items() if isinstance(work, Prepared) else ():
+                self._note(name, "" if count else f"it came by no {change}")
         try:
             self._judge(pool, held)
         except ReentrantUse as error:
@@ -216,9 +219,10 @@ class Drill:
     def _storm(self, pool: CutPool, works: Works) -> None:
         end = time.monotonic() + self.parameters.seconds
         names = list(works)
+        growing = [name for name in names if isinstance(works[name], Prepared)]
         with self._signals():
             while time.monotonic() < end:
-                name = self.draw.choice(names)
+                name = self.draw.choice(self.draw.choice((names, growing or names)))
                 self._once(pool, f"{name}, in a storm", works[name])
                 self.report.in_storm += self.cut
                 self.report.uncut += not self.cut
