@@ -119,10 +119,12 @@ class Growing:
         self.open = opened
         self.forgets = forgets
         self.store: Any = None
+        self.fresh: Any = None
+        """A handle that knew nothing of the table before the work."""
         self.low = self.high = 0
         """The keys with these numbers are there, for sure."""
         self.most = GROWN
-        self.start = self.before = self.grown = self.shrunk = self.searched = 0
+        self.start = self.before = self.grown = self.shrunk = 0
 
     def renew(self) -> None:
         """Look at all of the table from this handle and from another one, and make a new one."""
@@ -152,7 +154,6 @@ class Growing:
         self.note()
 
     def prepare_finding(self) -> None:
-        """A new handle, which knows nothing of the table."""
         self.prepare_filling()
         self.fresh = self.open(self.pool)
 
@@ -183,6 +184,9 @@ class Growing:
             self.fresh.get(keys[0])
             self.fresh.get_many(keys)
             self.fresh.put(keys[-1], keys[-1])
+
+    def judge_finding(self) -> str:
+        return self.wrong_in(self.fresh, range(self.low, self.high))
 
     def judge(self) -> str:
         now = parts_of(self.store)
@@ -228,7 +232,7 @@ def growing_works(pool: Any, kind: str, opened: Callable[[Any, str], Any]) -> Wo
             one.fill, one.prepare_filling, one.judge,
             lambda: {"splits": one.grown} if cls.grows else {},
         ),
-        "find anew": Prepared(one.find, one.prepare_finding, one.judge),
+        "find anew": Prepared(one.find, one.prepare_finding, one.judge_finding),
         "shrink": Prepared(
             other.empty, other.prepare_emptying, other.judge,
             lambda: {"merges": other.shrunk} if cls.ordered else {},
