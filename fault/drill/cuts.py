@@ -212,7 +212,8 @@ class Drill:
                 return self._try(work)
             finally:
                 self.armed = False
-                sys.setprofile(None)
+                if call:
+                    sys.setprofile(None)
                 signal.setitimer(signal.ITIMER_REAL, 0)
         except Cut:  # when `_try` was over
             return ""
