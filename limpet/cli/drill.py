@@ -22,7 +22,7 @@ from limpet.cli.common import (
     time_text,
 )
 from limpet.cli.drill_cuts import cut
-from limpet.cli.drill_ends import ends
+from limpet.cli.drill_ends import ends, names
 from limpet.cli.drill_run import StoreOrCommand, run
 from limpet.fault.drill import recovery_time
 from limpet.fault.explore.schedule import STRATEGIES, parse_schedule, schedule_text
@@ -45,6 +45,7 @@ def drill() -> None:
 drill.add_command(run)
 drill.add_command(cut)
 drill.add_command(ends)
+drill.add_command(names)
 
 
 @drill.command()
