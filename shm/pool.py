@@ -20,6 +20,8 @@ from limpet.shm.alloc.blocks import BlockTable
 from limpet.shm.alloc.heap import Heap
 from limpet.shm.audit import Audit
 from limpet.shm.backends import node as nodes
+from limpet.shm.backends.inventory import remove_leftovers
+from limpet.shm.backends.location import parse_url
 from limpet.shm.backends.numa import NumaNode
 from limpet.shm.backends.segments import (
     canonical,
@@ -255,12 +257,12 @@ class PoolCore:
             try:
                 return cls(canonical(url), made, checked, uuid, latency=latency, options=options)
             except BaseException:
-                unlink_quietly(url)
+                unlink_quietly(url, uuid)
                 raise
 
         def unmake(pool: Any) -> None:
             pool.close()
-            unlink_quietly(url)
+            unlink_quietly(url, pool.uuid)
 
         return uninterrupted(make, unmake)  # type: ignore[no-any-return]
 
@@ -290,8 +292,9 @@ class PoolCore:
 
         Raises PoolNotFound, PoolForeign, PoolPermission (another user's, unless `any_owner`),
         PoolVersion, PoolCorrupt, PoolIncomplete or PoolTruncated without having written to it; with
-        `create`, what `create` raises, but not PoolExists. ParameterError: there is a parameter of
-        a new pool, but not `create`.
+        `create`, what `create` raises; PoolExists only if after `timeout_s` something else than a
+        pool still has the name. ParameterError: there is a parameter of a new pool, but not
+        `create`.
         """
         making = {"nodes": nodes, "node_size": node_size, "group": group, **parameters}
         given = sorted(name for name, value in making.items() if value is not None)
@@ -305,39 +308,40 @@ class PoolCore:
         deadline = time.monotonic() + timeout_s
 
         def attach() -> Any:
-            try:
-                opened, parameters, uuid = open_segments(url, options)
-            except PoolIncomplete:
-                if time.monotonic() >= deadline:
-                    raise
-                return None
+            opened, parameters, uuid = open_segments(url, options)
             return cls(canonical(url), opened, parameters, uuid, latency=latency, options=options)
 
-        def detach(pool: Any) -> None:
-            if pool is not None:
-                pool.close()
+        def clear() -> bool:
+            return remove_leftovers(parse_url(canonical(url)))
 
         while True:
+            late = time.monotonic() >= deadline
             try:
-                while (pool := uninterrupted(attach, detach)) is None:
-                    time.sleep(0.01)
-                return pool  # type: ignore[no-any-return]
+                return uninterrupted(attach, cls.close)  # type: ignore[no-any-return]
+            except PoolIncomplete:
+                cleared = create and uninterrupted(clear)
+                if late and not cleared:
+                    raise
             except PoolNotFound:
                 if not create:
                     raise
-            with contextlib.suppress(PoolExists):  # another process was faster
-                return cls.create(
-                    url,
-                    nodes=nodes,
-                    node_size=node_size,
-                    latency=latency,
-                    numa_node=numa_node,
-                    prefault=prefault,
-                    huge_pages=huge_pages,
-                    mode=mode,
-                    group=group,
-                    **parameters,
-                )
+                try:
+                    return cls.create(
+                        url,
+                        nodes=nodes,
+                        node_size=node_size,
+                        latency=latency,
+                        numa_node=numa_node,
+                        prefault=prefault,
+                        huge_pages=huge_pages,
+                        mode=mode,
+                        group=group,
+                        **parameters,
+                    )
+                except PoolExists:  # another process was faster, or something is in the way
+                    if late:
+                        raise
+            time.sleep(0.01)
 
     # ---- identity ---------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from limpet.shm.backends.backend import Location, SegmentPlace
 from limpet.shm.backends.file import FilePlace
-from limpet.shm.backends.node import MemoryNode
+from limpet.shm.backends.node import MemoryNode, finish
 from limpet.shm.backends.numa import NodeOptions
 from limpet.shm.backends.posix import PosixShm
 from limpet.shm.clients.liveness import Watcher
@@ -142,6 +142,9 @@ class RestorableNodes(MappedNodes):
 
     def open(self, node: int, generation: int) -> MemoryNode:
         return self.nodes_memory.given[node, generation]
+
+    def finish(self, segment: MemoryNode) -> None:
+        finish(segment, self.parameters, self.uuid)
 
     def discard(self, segment: MemoryNode) -> None:
         """Do nothing: the memory goes with the run."""

@@ -22,7 +22,7 @@ from limpet.cli.common import (
     time_text,
 )
 from limpet.cli.drill_cuts import cut
-from limpet.cli.drill_ends import ends, fork
+from limpet.cli.drill_ends import ends, fork, names
 from limpet.cli.drill_run import StoreOrCommand, run
 from limpet.fault.drill import recovery_time
 from limpet.fault.explore.schedule import STRATEGIES, parse_schedule, schedule_text
@@ -46,6 +46,7 @@ drill.add_command(run)
 drill.add_command(cut)
 drill.add_command(ends)
 drill.add_command(fork)
+drill.add_command(names)
 
 
 @drill.command()

@@ -10,7 +10,7 @@ the place of one pool. Its segments are one for each memory node and the control
                place      the place of a segment, which may be there or not
                removable  the segments that are there, if this process may remove them
                usage      number and sizes of the segments, as far as the backend sees them
-    SegmentPlace  open, size, read, owner, back, remove: one segment
+    SegmentPlace  open, size, read, owner, back, same, mark, remove: one segment
 
 node.py, probe.py, superblock.py, segments.py and inventory.py are written with these and know no
 backend. `tests/shm/test_backends.py` is the suite that every backend passes.
@@ -19,6 +19,9 @@ The promises that a backend makes:
 
 - `create` succeeds for one of any number of creators, and raises PoolExists for all others, until
   the segment is removed. Word 0 of a new segment is 0 or `superblock.CREATING`.
+- The descriptor that `create` returns for a control segment holds the name (name.py), and the name
+  led to that segment when it was locked.
+- Nothing is removed but the segment that a descriptor has: `remove` compares.
 - A descriptor of `open` cannot write. `read` never faults: it returns fewer bytes where some are
   gone.
 - A segment is mapped through its descriptor, at `offset`, by any number of processes of one host.
@@ -119,9 +122,21 @@ class SegmentPlace(abc.ABC):
         `numa_node` is None except for the creator, before the first page is touched.
         """
 
+    def same(self, fd: int) -> bool:
+        """Whether the segment that is here now is the one that `fd` has open."""
+        try:
+            there = self.path.lstat()
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return os.path.samestat(there, os.fstat(fd))
+
     @abc.abstractmethod
-    def remove(self) -> None:
-        """Take the segment away, if it is there."""
+    def mark(self, fd: int, word: bytes) -> None:
+        """Store word 0 of the segment that `fd`, which need not be able to write, has open."""
+
+    @abc.abstractmethod
+    def remove(self, fd: int) -> None:
+        """Take the segment away, if it is the one that `fd` has open. The name is held."""
 
     def refuse_nothing(self, data: bytes, where: str) -> None:  # noqa: B027
         """Raise PoolNotFound if these first bytes show that there is no segment."""
@@ -175,7 +190,7 @@ class Location(abc.ABC):
 
         The control segment is the first of a pool. With a `generation`, the segment replaces lost
         memory. Raises PoolExists, PoolPermission, ParameterError, OSError; then nothing is left
-        behind.
+        behind. The name of the pool is held, or becomes held when this makes the control segment.
         """
 
     @abc.abstractmethod

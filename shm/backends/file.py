@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
+import mmap
 import os
 import re
 import stat
@@ -31,9 +32,16 @@ from limpet.shm.backends.backend import (
 )
 from limpet.shm.backends.explain import explained
 from limpet.shm.backends.mapping import map_file
-from limpet.shm.backends.superblock import CREATING, MAGIC
+from limpet.shm.backends.name import hold, let_go
+from limpet.shm.backends.superblock import CREATING, MAGIC, write_word0
 from limpet.shm.endpoint.layout import CONTROL_NODE
-from limpet.shm.errors import ParameterError, PoolCorrupt, PoolForeign, PoolNotFound
+from limpet.shm.errors import (
+    ParameterError,
+    PoolCorrupt,
+    PoolExists,
+    PoolForeign,
+    PoolNotFound,
+)
 from limpet.shm.parameters import NODES_MAX
 
 if TYPE_CHECKING:
@@ -101,8 +109,21 @@ class FilePlace(SegmentPlace):
         if numa_node is not None:
             numa.bind(mapping, numa_node, found, where)
 
-    def remove(self) -> None:
-        self.path.unlink(missing_ok=True)
+    def mark(self, fd: int, word: bytes) -> None:
+        own = os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
+        try:
+            os.pwrite(own, word, 0)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            with mmap.mmap(own, 0) as mapping:  # hugetlbfs has no write(2)
+                write_word0(mapping, word)
+        finally:
+            os.close(own)
+
+    def remove(self, fd: int) -> None:
+        if self.same(fd):
+            self.path.unlink(missing_ok=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,15 +182,18 @@ class Files(Location):
                 f"{where}: {size} bytes do not fit into {self.folder}, which has {whole} bytes, "
                 f"{backing.room(self.folder)} bytes free"
             )
-        path = self.path(index, generation)
-        fd = self.create_exclusive(path, where)
+        at = FilePlace(self.path(index, generation))
+        fd = self.create_exclusive(at.path, where)
         with contextlib.ExitStack() as undo:
-            undo.callback(path.unlink, missing_ok=True)
-            undo.callback(os.close, fd)
+            undo.callback(let_go, fd)
+            # CRASH(unlocked): an empty file, which the next creator or destroyer removes.
+            if index == CONTROL_NODE and not (hold(fd) and at.same(fd)):
+                raise PoolExists(f"{where}: another process took it over while it was made")
+            undo.callback(at.remove, fd)
             os.ftruncate(fd, size)
             self._share(index, fd, options)
             undo.pop_all()
-        return FilePlace(path), fd
+        return at, fd
 
     def missing_folders(self) -> list[Path]:
         folders = [self.folder, *self.folder.parents]

@@ -3,10 +3,11 @@
 A segment is one shared, writable mapping. backend.py has the part of a backend in this. The life of
 a pool's segments:
 
-    create(control)     exclusive; this is the lock, PoolExists for everyone else
+    create(control)     exclusive, and locked (name.py): PoolExists for everyone else
     create(node i)      for each memory node
     publish(node i)     for each, when its contents are ready
     publish(control)    last: the pool can be opened from here on
+    release(control)    another process may destroy it from here on
 
 A creator that dies leaves segments that `open_` refuses as incomplete and `unlink_all` removes.
 `open_` only reads a segment that it refuses, through a read-only descriptor (probe.py).
@@ -27,6 +28,7 @@ from limpet.shm.backends.explain import explained
 from limpet.shm.backends.inventory import list_pools, unlink_all
 from limpet.shm.backends.location import full_url, parse_url
 from limpet.shm.backends.logind import remove_ipc_warning
+from limpet.shm.backends.name import release
 from limpet.shm.backends.numa import NodeOptions
 from limpet.shm.backends.probe import check, probe
 from limpet.shm.backends.superblock import MAGIC, Superblock, pack, write
@@ -79,7 +81,7 @@ class MemoryNode:
     ) -> None:
         """Map the segment that `fd`, which this object closes from now on, refers to."""
         self.descriptor = Descriptor(fd, at.path)
-        self._close_fd = weakref.finalize(self, self.descriptor.close)
+        self._close_fd = weakref.finalize(self, _let_go, self.descriptor)
         self.name = name
         self.index = index
         self.generation = generation
@@ -116,6 +118,13 @@ class MemoryNode:
             self.map.release()
 
 
+def _let_go(descriptor: Descriptor) -> None:
+    """Unlock the name, if it is held through it (name.py), and close it."""
+    if descriptor.is_open():
+        release(descriptor.fd)
+    descriptor.close()
+
+
 def plan(
     location: Location,
     *,
@@ -146,13 +155,17 @@ def create(
     """
     options = options or NodeOptions()
     where = location.segment(index)
-    with explained(where), contextlib.ExitStack() as undo:
+    with explained(where):
         at, fd = location.create(index, size, options, generation)
-        undo.callback(at.remove)
-        node = MemoryNode(where, index, size, at, fd, generation, options.durable)
-        undo.callback(node.close)
-        _apply(node, options, created=True)
-        undo.pop_all()
+        node = None
+        try:
+            node = _map(where, index, size, at, fd, generation, options.durable)
+            _apply(node, options, created=True)
+        except BaseException:
+            at.remove(fd)  # it is open: the node, or the error, which has the node, keeps it
+            if node is not None:
+                node.close()
+            raise
         return node
 
 
@@ -201,7 +214,7 @@ def finish(node: MemoryNode, parameters: PoolParameters, uuid: bytes) -> None:
 def discard(node: MemoryNode) -> None:
     """Remove a segment that this process has created, without a trace."""
     with explained(node.name):
-        node.place.remove()
+        node.place.remove(node.fd)
     node.close()
 
 
@@ -248,7 +261,7 @@ def _map(
     try:
         return MemoryNode(where, index, size, at, fd, generation, durable)
     except ValueError as error:
-        raise PoolTruncated(f"{where} was truncated while it was being opened ({error})") from error
+        raise PoolTruncated(f"{where} was truncated while it was being mapped ({error})") from error
 
 
 def _apply(node: MemoryNode, options: NodeOptions, *, created: bool) -> None:
