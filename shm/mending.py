@@ -187,8 +187,8 @@ def _a_client_lives(members: Any) -> bool:
                 if word not in stale:
                     stale.add(word)
                     log.warning(
-                        "%s: process %d stands still, or is stopped, since it opened the pool; it "
-                        "is not waited for", members.pool, members.pid(word),
+                        "%s: process %s stands still, or is stopped, since it opened the pool; it "
+                        "is not waited for", members.pool, members.process(slot, word),
                     )  # fmt: skip
                 continue
             here = members.is_provable(slot)

@@ -193,7 +193,7 @@ class Relief:
             f"{self.membership.pool}: node {node} has no room for an object of {size} bytes; {why}"
         )
         held = [
-            str(self.membership.pid(laggard.word))
+            self.membership.process(laggard.slot, laggard.word)
             for laggard in self.grace.pinned()
             if not self.membership.ours(laggard.slot)
         ]

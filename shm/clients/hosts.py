@@ -164,13 +164,19 @@ class Remote:
             return False
         if self._earlier_run(slot):
             return True
-        if members.parameters.fence != "wait" and (waiting or members.keeps_others_out(slot)):
-            members.endpoint.cas(at + slots.FENCE, 0, members.ident)
+        if waiting or members.keeps_others_out(slot):
+            self.ask(slot)
         if not members.overdue(("lost", slot), hold):
             return False
         if members.parameters.fence != "command":
             return True
         return load(at) == word and self._switched_off(slot, word, boot)
+
+    def ask(self, slot: int) -> None:
+        """Ask the host of a client that keeps something from others to end it."""
+        members = self.membership
+        if members.parameters.fence != "wait" and members.parameters.multi_host:
+            members.endpoint.cas(slot_address(slot) + slots.FENCE, 0, members.ident)
 
     def _earlier_run(self, slot: int) -> bool:
         """Whether the slot's client belongs to a run of this host that is over."""

@@ -19,12 +19,12 @@ from collections import Counter
 from typing import Any, Final
 
 from limpet.shm.clients import hosts
-from limpet.shm.clients.liveness import process_name, start_time
+from limpet.shm.clients.liveness import start_time
 from limpet.shm.endpoint import slots
 from limpet.shm.endpoint.layout import SLOT_SIZE, SLOTS_USED, slot_address
 from limpet.shm.endpoint.slots import DYING, FREE, JOINING, LIVE, client_id, state_word
 from limpet.shm.errors import ClientError
-from limpet.shm.release import RELEASE, text_of, text_word
+from limpet.shm.release import RELEASE, text_word
 
 NAMED_MAX: Final = 20
 """The most processes that the message about a full pool names."""
@@ -103,14 +103,7 @@ def _named(membership: Any, capacity: int) -> str:
     for slot, word in membership.occupied():
         if slot >= capacity:
             continue
-        pid, host = membership.pid(word), membership.host_of(slot)
-        if host == membership.here:
-            found[f"{pid} ({name})" if (name := process_name(pid)) else str(pid)] += 1
-        elif host.boot == membership.here.boot:
-            found[f"{pid} of another container"] += 1
-        else:
-            name = text_of(membership.endpoint.load(slot_address(slot) + slots.NAME))
-            found[f"{pid} of host {name or '?'}"] += 1
+        found[membership.process(slot, word)] += 1
     shown = [
         text if count == 1 else f"{text} with {count} of them"
         for text, count in found.most_common(NAMED_MAX)
@@ -205,6 +198,6 @@ def _refuse_second_namespace(membership: Any) -> None:
             and membership.endpoint.load(slot_address(slot)) == word
         ):
             raise ClientError(
-                f"{membership.pool}: process {membership.pid(word)} uses it from another container "
-                "(PID namespace); create the pool with multi_host=True to share it between them"
+                f"{membership.pool}: process {membership.process(slot, word)} uses it; "
+                "create the pool with multi_host=True to share it between them"
             )

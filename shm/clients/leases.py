@@ -1,11 +1,12 @@
 """The threads that renew a client's lease in a pool of several hosts (`multi_host`).
 
 A thread sets the client's beat to the wall clock four times a lease (hosts.py), and takes back a
-request of another host to end this client (the fence word): it goes on. In the compiled build this
-thread needs no interpreter (`Renewal`), so a call that keeps the GIL for long does not end the
-lease. In the pure build it does. Either thread stops with its process: no other process may renew,
-as it would renew for a client that is stopped. A client that stands still in one operation for a
-lease, by its pin and its progress word, does not renew it meanwhile: it keeps memory from others.
+request of another host to end this client (the fence word): it goes on. But a client that was asked
+to end, and has stood still in one operation for a lease, by its pin and its progress word, does not
+renew its lease: others wait for the memory that it keeps. In the compiled build this thread needs
+no interpreter (`Renewal`), so a call that keeps the GIL for long does not end the lease. In the
+pure build it does. Either thread stops with its process: no other process may renew, as it would
+renew for a client that is stopped.
 
 A second thread kills clients of its own host when a client of another host asks for that, because
 no signal crosses hosts: but none whose beat goes on, and none in a pool with `fence="wait"`.
@@ -100,15 +101,17 @@ def _beat(client: weakref.ref[Members], running: threading.Lock, slot: int, word
 
 
 def _renew(membership: Members, sightings: Sightings, slot: int) -> None:
-    """Renew our lease, unless we stand still in one operation; as limpet_lease_renew (native.h)."""
+    """Renew our lease, unless we were asked to end and stand still in one operation; as
+    limpet_lease_renew (native.h)."""
     endpoint = membership.endpoint
     pin, progress = endpoint.load(slot + slots.PIN), endpoint.load(slot + slots.PROGRESS)
     now = time.monotonic()
-    if pin and sightings.lasted("our pin", (pin, progress), now) >= membership.lease_s:
+    stood_s = sightings.lasted("our pin", (pin, progress), now) if pin else 0.0
+    asked = endpoint.load(slot + slots.FENCE)
+    if asked and stood_s >= membership.lease_s:
         return
     before = endpoint.load(slot + slots.BEAT)
     endpoint.store(slot + slots.BEAT, max(before + 1, endpoint.microseconds()))
-    asked = endpoint.load(slot + slots.FENCE)
     if asked:
         endpoint.cas(slot + slots.FENCE, asked, 0)
 

@@ -7,10 +7,11 @@ no process of its pid and start time has the pool mapped (liveness.py). That is 
 immediate. If the slot's lock is on no file that we see, the process alone decides. For another PID
 namespace (a container) only the lock can be asked. In a pool with `multi_host`, a client of another
 host is lost by its lease (hosts.py); so is a client of another PID namespace whose lock we cannot
-see, or do not find held. A client whose lock is held never counts as dead, however long its
-container is frozen. In a pool without `multi_host`, another boot id means that the host was
-restarted; and while a client of another PID namespace lives, a newcomer of this one is refused,
-because neither could fence the other.
+see, or do not find held. A client whose lock is held lives; in another PID namespace it is given up
+by its lease all the same, since its container may be frozen, and the guard keeps it from the pool
+when it goes on (`Endpoint.guard`); but not with `fence="wait"`. In a pool without `multi_host`,
+another boot id means that the host was restarted; and while a client of another PID namespace
+lives, a newcomer of this one is refused, because neither could fence the other.
 
 `fence`: a client that lives, but stands still for a lease while other clients wait for it, gets
 SIGKILL, and the waiting client waits for its death, since its next plain write could land anywhere.
@@ -38,6 +39,7 @@ from limpet.shm.clients.liveness import (
     Watcher,
     exists,
     forget_surroundings,
+    process_name,
     this_host,
 )
 from limpet.shm.clients.sightings import Sightings
@@ -53,6 +55,7 @@ from limpet.shm.endpoint.layout import (
 from limpet.shm.endpoint.slots import DYING, FREE, JOINING, LIVE, client_id
 from limpet.shm.endpoint.states import FAILED, IN_SERVICE, node_word
 from limpet.shm.errors import ClientError, PoolCorrupt
+from limpet.shm.release import text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -201,6 +204,16 @@ class Membership:
     def pid(word: int) -> int:
         return word >> slots.INCARNATION_BITS & 0xFFFFFF
 
+    def process(self, slot: int, word: int) -> str:
+        """The process of a client, in words: its pid, and where that is its pid."""
+        pid, host = self.pid(word), self.host_of(slot)
+        if host == self.here:
+            return f"{pid} ({name})" if (name := process_name(pid)) else str(pid)
+        if host.boot == self.here.boot:
+            return f"{pid} of another container (PID namespace {host.namespace:016x})"
+        name = text_of(self.endpoint.load(slot_address(slot) + slots.NAME))
+        return f"{pid} of host {name or '?'} (PID namespace {host.namespace:016x})"
+
     def host_of(self, slot: int) -> Host:
         """Host and PID namespace of the client of a slot."""
         at = slot_address(slot)
@@ -243,9 +256,9 @@ class Membership:
         if self._is_locked_here(slot):
             assert self.locks is not None
             held = self.locks.held(slot)
-            if held and multi_host and host != here:
-                # may ask its container to end it, once its lease is over
-                self.remote.lost(slot, word, waiting)
+            if held and multi_host and host != here and self.parameters.fence != "wait":
+                # It lives. Its container may stand still: then the guard keeps it from the pool.
+                return self.remote.lost(slot, word, waiting)
             if held or (host != here and not multi_host):
                 return not held
         if host == here:
@@ -441,6 +454,7 @@ class Membership:
         pid = self.pid(word)
         if self.parameters.fence == "wait" or pid == os.getpid() or not self.is_local(slot):
             self.suspend(slot, word, what)
+            self.remote.ask(slot)
             return False
         if self.endpoint.load(slot_address(slot)) != word:
             return True
@@ -464,8 +478,8 @@ class Membership:
             self._named.add(word)
             self.note(SUSPENDED, client_id(slot, word), self.pid(word))
             log.warning(
-                "%s: everyone waits for process %d, which stands still and keeps %s",
-                self.pool, self.pid(word), what,
+                "%s: everyone waits for process %s, which stands still and keeps %s",
+                self.pool, self.process(slot, word), what,
             )  # fmt: skip
 
     # ---- the log --------------------------------------------------------------------------------

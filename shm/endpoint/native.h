@@ -839,14 +839,13 @@ static void *limpet_lease_renew(void *argument) {
             progress = counted;
             since = now;
         }
-        /* A client that stands still in one operation for a lease keeps something from others: they
-         * may have it ended. */
-        if (now - since < lease->lease_ns) {
+        limpet_word asked = limpet_load(lease->slot + lease->fence);
+        /* A client that others want ended is not spared while it stands still in one operation. */
+        if (!asked || now - since < lease->lease_ns) {
             limpet_word before = limpet_load(lease->slot + lease->beat);
             limpet_word clock = limpet_microseconds();
             limpet_store(lease->slot + lease->beat, clock > before ? clock : before + 1);
-            limpet_word asked = limpet_load(lease->slot + lease->fence);
-            if (asked) /* that it be ended: it stood still, and goes on */
+            if (asked) /* it stood still, and goes on */
                 limpet_cas(lease->slot + lease->fence, asked, 0);
         }
         struct timespec until;

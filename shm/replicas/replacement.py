@@ -215,7 +215,7 @@ class Replacement:
         if not self.location.reuses_memory:
             return
         others = [
-            str(self.membership.pid(word))
+            self.membership.process(slot, word)
             for slot, word in self.membership.occupied()
             if not self.membership.ours(slot)
         ]
