@@ -808,8 +808,9 @@ class Endpoint:
         """The time of the pool's clock (pool_clock.py), in us since 1970."""
         control = self._nodes.get(CONTROL_NODE)
         at = (POOL_CLOCK & OFFSET_MASK) >> 3
-        there = control is not None and len(control.words) > at and not control.gone()
-        word = control.words[at] if there else 0
+        word = 0
+        if control is not None and len(control.words) > at and not control.gone():
+            word = control.words[at]
         if not word:
             return time.time_ns() // 1000
         since_us = time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000
