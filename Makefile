@@ -1,6 +1,7 @@
 # make demo    watch processes being killed, and nothing being lost
 # make test    the tests, on the compiled build and on the pure-Python build
 # make test-all    these, and their repetitions on the compiled build
+# make sanitize    the drills of cuts and of damage under gcc's sanitizers
 # make rack    virtual machines that share a device, one of which is lost; needs qemu
 #
 # All set up what they need in .venv (and .venv-pure) the first time, and start at once afterwards.
@@ -32,7 +33,7 @@ ONLY_others := . --ignore=stores --ignore=fault
 PART ?= all
 PYTEST := -c ../pyproject.toml --rootdir=..
 
-.PHONY: demo setup test test-rest test-all $(RUNS) lint bench rack soak clean
+.PHONY: demo setup test test-rest test-all $(RUNS) lint bench rack soak sanitize clean
 
 setup:
 	$(MAKE) -j1 .venv/tools
@@ -73,6 +74,26 @@ bench: .venv/tools
 # It says what it needs and how to get that; docs/rack.txt is what it printed last.
 rack: .venv/tools
 	$(BIN)/limpet rack --report docs/rack.txt $(ARGS)
+
+# The drills of cuts and of damage on a build with bounds checks and gcc's sanitizers (setup.py), in a
+# directory of its own; the modules in the tree stay as they are. The first error ends the run.
+SANITIZED := build/sanitize
+SANITIZE_CUTS := --seconds 1 --stride 9 --verbs 200
+SANITIZE_DAMAGE := --cases 300
+sanitize: $(SANITIZED)/built
+	cd $(SANITIZED)/tree && run() { PYTHONPATH=. LD_PRELOAD=$$($(CC) -print-file-name=libasan.so) \
+	    ASAN_OPTIONS=detect_leaks=0:handle_sigbus=0 UBSAN_OPTIONS=halt_on_error=1 \
+	    ../../../$(BIN)/python -m limpet drill "$$@"; }; \
+	run cuts $(SANITIZE_CUTS) $(ARGS) && run damage $(SANITIZE_DAMAGE)
+
+$(SANITIZED)/built: .venv/built $(TREE)
+	rm -rf $(SANITIZED)/dist && mkdir -p $(SANITIZED)/tree
+	LIMPET_PURE=1 $(BIN)/python setup.py -q sdist -d $(SANITIZED)/dist
+	tar -xzf $(SANITIZED)/dist/*.tar.gz --strip-components=1 -C $(SANITIZED)/tree
+	@echo "compiling; takes some minutes"
+	cd $(SANITIZED)/tree && LIMPET_PURE= LIMPET_CHECKED=sanitize CFLAGS=-O0 \
+	    ../../../$(BIN)/python setup.py -q build_ext --inplace
+	@touch $@
 
 # By turns, until SOAK_MINUTES are over or one of them fails (what has begun is ended): demos and
 # drills with many kills, damage, cuts, clients that end or stand still, long explorations (also with

@@ -50,6 +50,7 @@ COMPILED = {
     "limpet.stores.cache.room": "limpet/stores/cache/room.py",
     "limpet.stores.cache.flight_word": "limpet/stores/cache/flight_word.py",
     "limpet.stores.cache.store": "limpet/stores/cache/store.py",
+    "limpet.stores.cache.lock": "limpet/stores/cache/lock.py",
     "limpet.stores.rtx.lllock": "limpet/stores/rtx/lllock.py",
     "limpet.stores.rtx.hash_slots": "limpet/stores/rtx/hash_slots.py",
     "limpet.stores.rtx.changes": "limpet/stores/rtx/changes.py",
@@ -196,11 +197,20 @@ DIRECTIVES = {
     "show_performance_hints": False,
 }
 
+# LIMPET_CHECKED=1: an index that is out of bounds raises IndexError, and an attribute of None
+# AttributeError, as where nothing is compiled. LIMPET_CHECKED=sanitize: gcc's sanitizers besides.
+# Such a build has a directory of its own (`make sanitize`).
+CHECKED = os.environ.get("LIMPET_CHECKED", "")
+if CHECKED:
+    DIRECTIVES |= {"boundscheck": True, "nonecheck": True}
+SANITIZERS = ["-fsanitize=address,undefined"] if CHECKED == "sanitize" else []
+
 # All memoryviews have one; Cython wants one more. They are handed over by value, at 8, its default,
 # with 208 bytes each. It has to be the same in all modules.
 DIMENSIONS = 2
 
 FLAGS = ["-g0", "-fno-strict-aliasing", "-Wall", "-Wno-unused-function", "-Wno-sign-compare"]
+FLAGS += SANITIZERS
 if "-O" not in os.environ.get("CFLAGS", ""):
     FLAGS.append("-O2")
 
@@ -225,6 +235,7 @@ def extensions() -> list[Extension]:
             [path],
             include_dirs=["limpet/shm/endpoint"],
             extra_compile_args=FLAGS + INLINED if name == VERBS else FLAGS,
+            extra_link_args=SANITIZERS,
             depends=["setup.py", "limpet/shm/endpoint/native.h"],
         )
         for name, path in sources.items()

@@ -61,11 +61,11 @@ class Tiny(Store):
     def __init__(self, pool: Any, kind: str, name: str, parameters: TinyParameters) -> None:
         super().__init__(pool, kind, name, parameters)
         self.slots = parameters.capacity
-        self.table = pool.regions.attach(0, name, lambda: self.make(pool, name, parameters))
+        self.table = pool.regions.attach(0, name, parameters.capacity * SLOT)
 
     @staticmethod
-    def make(pool: Any, name: str, parameters: TinyParameters) -> int:
-        return int(pool.regions.obtain(0, name, parameters.capacity * SLOT).address)
+    def make(pool: Any, name: str, parameters: TinyParameters) -> None:
+        pool.regions.obtain(0, name, parameters.capacity * SLOT)
 
     @staticmethod
     def unmake(pool: Any, name: str, parameters: TinyParameters) -> None:

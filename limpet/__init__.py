@@ -44,6 +44,7 @@ from limpet.shm.errors import (
     TransactionConflict,
     ValueTooLarge,
 )
+from limpet.shm.release import RELEASE
 from limpet.stores.cache.cache import Cache
 from limpet.stores.codecs import Codec, msgspec_codec
 from limpet.stores.dict import SharedDict
@@ -53,7 +54,7 @@ from limpet.stores.rtx.transaction import Transaction
 create = Pool.create
 open = Pool.open  # noqa: A001
 
-__version__ = "0.1.0"
+__version__ = RELEASE
 
 __all__ = [
     "AddressError",

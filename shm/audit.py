@@ -5,7 +5,8 @@
     reserved   superblocks, directories, tables, bitmaps, named regions, rounding in blocks
     held       objects in use and not linked that a living client has in its client journal; blocks
                being claimed; objects that moved from one place to another while we looked
-    leaked     memory that no client will ever find again, and that of a dead client until recovery
+    leaked     memory that no client will ever find again, and that of a dead client until recovery;
+               named regions that belong to no store
     failed     nodes that are lost
 
 Clients may be at work meanwhile, and a look is no snapshot. It reads, in this order, the blocks and
@@ -131,14 +132,28 @@ class Audit:
         if suspects and self.contents.emptying():
             suspects = set()
         leaked = sum(size for _, size, _ in suspects)
-        if suspects:
-            self._tell(suspects)
+        unowned = self._unowned()
+        if suspects or unowned:
+            self._tell(suspects, unowned)
         found["held"] += found["leaked"] - leaked
-        found["leaked"] = leaked
+        found["reserved"] -= sum(unowned.values())
+        found["leaked"] = leaked + sum(unowned.values())
+        return found
+
+    def _unowned(self) -> dict[str, int]:
+        """The bytes of the regions that belong to no store, by their names."""
+        found = {}
+        for node, entry, reference in self.regions.unowned(self.contents.homes):
+            with contextlib.suppress(NodeFailed):
+                size = self.regions.blocks_of(node, entry) * self.block_size
+                if reference:
+                    pages = self.heap.in_pages(np.array([reference], dtype=np.uint64)).tolist()
+                    size = sum(self.heap.sizes[page >> 48 & 0xFF] for page in pages)
+                found[f"region {entry.name!r} of node {node}"] = size
         return found
 
     def free_unreachable(self) -> int:
-        """Free the objects that `run` calls leaked; how many."""
+        """Free the objects that `run` calls leaked, but for those of dead clients; how many."""
         _, suspects = self._look()
         for looks in range(LOOKS_MAX, 0, -1):
             if not suspects:
@@ -150,8 +165,9 @@ class Audit:
                 self.client.wait_stable()
                 suspects &= self._look()[1]
                 if looks == 1:
+                    found = {at for at, _, _ in suspects if not self._is_block(at)}
                     # ORDER: under the pin of the last look, so none of them is used anew by now.
-                    return self._free({at for at, _, _ in suspects if not self._is_block(at)})
+                    return self._free(found - self._in_all_journals())
             finally:
                 self.client.unpin()
         return 0
@@ -171,19 +187,20 @@ class Audit:
         if every store could be read.
         """
         _, suspects = self._look()
-        in_journals: set[int] = set()
-        for slot, _ in self.membership.occupied():
-            in_journals.update(reference & REFERENCE_MASK for reference in self._in_journal(slot))
-        in_journals = set(
-            self.heap.in_pages(np.array(sorted(in_journals), dtype=np.uint64)).tolist()
-        )
         found = {at for at, _, _ in suspects if not self._is_block(at)}
-        return sorted(found - in_journals)
+        return sorted(found - self._in_all_journals())
 
-    def _tell(self, leaks: set[Suspect]) -> None:
-        """Log where the first leaks are, in one line: blocks with their words, and objects; and
-        that dead clients have to be recovered, if there are some."""
-        places = []
+    def _in_all_journals(self) -> set[int]:
+        """References in the client journals of all clients, the dead included."""
+        named: set[int] = set()
+        for slot, _ in self.membership.occupied():
+            named.update(reference & REFERENCE_MASK for reference in self._in_journal(slot))
+        return set(self.heap.in_pages(np.array(sorted(named), dtype=np.uint64)).tolist())
+
+    def _tell(self, leaks: set[Suspect], unowned: dict[str, int]) -> None:
+        """Log where the first leaks are, in one line: regions, blocks with their words, objects.
+        And that dead clients have to be recovered, if there are some."""
+        places = [f"{size} in {region}, of no store" for region, size in unowned.items()]
         for at, size, k in sorted(leaks)[:TOLD_MAX]:
             node, is_block = at >> NODE_SHIFT & 0xFF, self._is_block(at)
             block = self._block_of(at) if is_block else self.heap.block_of(at)
@@ -200,7 +217,8 @@ class Audit:
         )
         log.warning(
             "%s: %d bytes leaked: %s%s",
-            self.membership.pool, sum(size for _, size, _ in leaks), "; ".join(places),
+            self.membership.pool, sum(size for _, size, _ in leaks) + sum(unowned.values()),
+            "; ".join(places),
             hint if dead else "",
         )  # fmt: skip
 
@@ -214,7 +232,11 @@ class Audit:
     def _let_operations_end(self) -> None:
         epoch = self.grace.close_period()
         attempt = 0
-        while self.grace.laggards(epoch) and not self.membership.overdue("audit", epoch):
+        # What a dead client was at does not go on before it is recovered.
+        while any(
+            not self.membership.dead(laggard.slot, laggard.word)
+            for laggard in self.grace.laggards(epoch)
+        ) and not self.membership.overdue("audit", epoch):
             attempt += 1
             self.endpoint.pause(attempt)
 

@@ -43,6 +43,11 @@ class Contents:
         """All object references that stores link to. Called within `exclusively`."""
         return np.empty(0, dtype=np.uint64)
 
+    def homes(self) -> set[bytes] | None:
+        """The homes (directory.py) of all stores, also of those that are made or dropped now; None:
+        what has a region is not known."""
+        return None
+
     def emptying(self) -> bool:
         """Whether objects may be found nowhere since a client is freeing them."""
         return False

@@ -54,7 +54,7 @@ class PoolPermission(PoolForeign):
 
 
 class PoolVersion(PoolError):
-    """The segment has a format version that this release cannot read."""
+    """The segment has the protocol of another release, which this one does not speak."""
 
 
 class PoolCorrupt(PoolError):

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from limpet.shm.backends import node as nodes
 from limpet.shm.backends.inventory import unlink_generations
+from limpet.shm.backends.name import held, require_ours
 from limpet.shm.endpoint.layout import CONTROL_NODE, NodeLayout
 from limpet.shm.endpoint.states import IN_SERVICE, generation_of, node_word, state_of
-from limpet.shm.errors import ClientError, LimpetError, NodeFailed
+from limpet.shm.errors import ClientError, LimpetError, NodeFailed, PoolNotFound
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -92,27 +93,47 @@ class MappedNodes:
         return segment
 
     def make(self, node: int, generation: int) -> nodes.MemoryNode:
-        """New memory for a node, zero-filled where that matters; what it had is given up."""
+        """New memory for a node, zero-filled where that matters; what it had is given up.
+
+        PoolNotFound: the pool was destroyed. PoolIncomplete: another process is about to do that.
+        """
         location = nodes.parse_url(self.url)
-        unlink_generations(location, node)
-        # CRASH(node-created): a segment that no state word names; the next replacement removes it.
-        made = nodes.create(
-            location,
-            node,
-            self.parameters.node_size,
-            options=self.options,
-            generation=generation,
-        )
-        try:
-            nodes.back(made, NodeLayout.of(self.parameters).blocks)
-        except BaseException:
-            nodes.discard(made)
-            raise
-        return made
+        with held(location) as control:
+            require_ours(location, control, self.uuid)
+            unlink_generations(location, node)
+            # CRASH(node-created): a segment that no state word names; the next replacement
+            # removes it.
+            made = nodes.create(
+                location,
+                node,
+                self.parameters.node_size,
+                options=self.options,
+                generation=generation,
+            )
+            try:
+                nodes.back(made, NodeLayout.of(self.parameters).blocks)
+            except BaseException:
+                nodes.discard(made)
+                raise
+            return made
+
+    def finish(self, segment: nodes.MemoryNode) -> None:
+        """Write the superblock of what `make` made. PoolNotFound, PoolIncomplete as of `make`."""
+        location = nodes.parse_url(self.url)
+        with held(location) as control:
+            # A device keeps what is written there after the pool is destroyed.
+            require_ours(location, control, self.uuid)
+            nodes.finish(segment, self.parameters, self.uuid)
 
     def discard(self, segment: nodes.MemoryNode) -> None:
         """Take back what `make` made, and no client has used."""
-        nodes.discard(segment)
+        location = nodes.parse_url(self.url)
+        try:
+            with held(location) as control:
+                require_ours(location, control, self.uuid)
+                nodes.discard(segment)
+        except PoolNotFound:
+            segment.close()  # it was destroyed with its pool
 
     def use(self, segment: nodes.MemoryNode, state: int) -> None:
         """Use this segment in place of the one that its node had."""

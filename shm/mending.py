@@ -123,7 +123,7 @@ def _made_whole_by_us(pool: Any) -> bool:
     locks = pool.membership.locks
     boot = pool.membership.here.boot
     wait = Wait(f"{pool.url}: waiting for a process that makes it whole")
-    if not locks.file:
+    if not locks.own_file:
         raise ParameterError(
             f"{pool.url}: its file system has no locks of open file descriptions, which a durable "
             "pool needs"
@@ -187,8 +187,8 @@ def _a_client_lives(members: Any) -> bool:
                 if word not in stale:
                     stale.add(word)
                     log.warning(
-                        "%s: process %d stands still, or is stopped, since it opened the pool; it "
-                        "is not waited for", members.pool, members.pid(word),
+                        "%s: process %s stands still, or is stopped, since it opened the pool; it "
+                        "is not waited for", members.pool, members.process(slot, word),
                     )  # fmt: skip
                 continue
             here = members.is_provable(slot)

@@ -20,6 +20,8 @@ from limpet.shm.alloc.blocks import BlockTable
 from limpet.shm.alloc.heap import Heap
 from limpet.shm.audit import Audit
 from limpet.shm.backends import node as nodes
+from limpet.shm.backends.inventory import remove_leftovers
+from limpet.shm.backends.location import parse_url
 from limpet.shm.backends.numa import NumaNode
 from limpet.shm.backends.segments import (
     canonical,
@@ -34,6 +36,7 @@ from limpet.shm.clients.client import Client
 from limpet.shm.clients.clock import Clock
 from limpet.shm.clients.epoch import EPOCH_MAX, Grace
 from limpet.shm.clients.life_locks import LifeLocks
+from limpet.shm.clients.liveness import time_shift_s
 from limpet.shm.clients.membership import Membership
 from limpet.shm.clients.recovery import recover_client, release_client
 from limpet.shm.contents import Contents
@@ -49,6 +52,7 @@ from limpet.shm.endpoint.layout import (
     catalogue_address,
     catalogue_entries,
 )
+from limpet.shm.endpoint.pool_clock import agree
 from limpet.shm.endpoint.states import generation_of, why_last
 from limpet.shm.endpoint.words import REPLICAS_BITS
 from limpet.shm.errors import (
@@ -80,16 +84,25 @@ if TYPE_CHECKING:
 log: Final = logging.getLogger("limpet")
 
 OPEN_TIMEOUT_S: Final = 2.0
+NO_STATE: Final = (1 << 64) - 1
 
 _identity_lock = threading.Lock()
 
 
-def _renew_identity_lock() -> None:
+_handles: Final[weakref.WeakSet[PoolCore]] = weakref.WeakSet()
+"""All of this process."""
+
+
+def _forked() -> None:
+    """In a forked child, which has its parent's handles, and may be in its parent's operation."""
     global _identity_lock
     _identity_lock = threading.Lock()
+    for pool in list(_handles):
+        if not pool.closed:
+            pool.client.forked(NO_STATE)
 
 
-os.register_at_fork(after_in_child=_renew_identity_lock)
+os.register_at_fork(after_in_child=_forked)
 
 
 class PoolCore:
@@ -131,6 +144,7 @@ class PoolCore:
             self._unmap()
             raise
         self._leave_when_done()
+        _handles.add(self)
 
     def make_contents(self) -> Contents:
         """The memory layer's questions about stores; a pool with stores overrides it."""
@@ -173,8 +187,9 @@ class PoolCore:
         self.client = Client(self.endpoint, self.heap, lambda: alive(rejoin)(), remotely_fenced)
         self.clock = Clock(self.client)
         self.membership = Membership(self.endpoint, self.client, parameters, self.url)
+        self.client.resigned = self.membership.resigned
         control = self.mapped.segments[-1]
-        self._locks = self.membership.locks = LifeLocks(control.fd, control.address)
+        self._locks = self.membership.locks = LifeLocks(control.descriptor, control.address)
         self.view = View(self.client, self.grace, self.membership, parameters.nodes)
         self.allocator = Allocator(self.client, self.blocks, self.grace, self.membership)
         self.regions = Regions(
@@ -242,12 +257,12 @@ class PoolCore:
             try:
                 return cls(canonical(url), made, checked, uuid, latency=latency, options=options)
             except BaseException:
-                unlink_quietly(url)
+                unlink_quietly(url, uuid)
                 raise
 
         def unmake(pool: Any) -> None:
             pool.close()
-            unlink_quietly(url)
+            unlink_quietly(url, pool.uuid)
 
         return uninterrupted(make, unmake)  # type: ignore[no-any-return]
 
@@ -277,8 +292,9 @@ class PoolCore:
 
         Raises PoolNotFound, PoolForeign, PoolPermission (another user's, unless `any_owner`),
         PoolVersion, PoolCorrupt, PoolIncomplete or PoolTruncated without having written to it; with
-        `create`, what `create` raises, but not PoolExists. ParameterError: there is a parameter of
-        a new pool, but not `create`.
+        `create`, what `create` raises; PoolExists only if after `timeout_s` something else than a
+        pool still has the name. ParameterError: there is a parameter of a new pool, but not
+        `create`.
         """
         making = {"nodes": nodes, "node_size": node_size, "group": group, **parameters}
         given = sorted(name for name, value in making.items() if value is not None)
@@ -292,39 +308,40 @@ class PoolCore:
         deadline = time.monotonic() + timeout_s
 
         def attach() -> Any:
-            try:
-                opened, parameters, uuid = open_segments(url, options)
-            except PoolIncomplete:
-                if time.monotonic() >= deadline:
-                    raise
-                return None
+            opened, parameters, uuid = open_segments(url, options)
             return cls(canonical(url), opened, parameters, uuid, latency=latency, options=options)
 
-        def detach(pool: Any) -> None:
-            if pool is not None:
-                pool.close()
+        def clear() -> bool:
+            return remove_leftovers(parse_url(canonical(url)))
 
         while True:
+            late = time.monotonic() >= deadline
             try:
-                while (pool := uninterrupted(attach, detach)) is None:
-                    time.sleep(0.01)
-                return pool  # type: ignore[no-any-return]
+                return uninterrupted(attach, cls.close)  # type: ignore[no-any-return]
+            except PoolIncomplete:
+                cleared = create and uninterrupted(clear)
+                if late and not cleared:
+                    raise
             except PoolNotFound:
                 if not create:
                     raise
-            with contextlib.suppress(PoolExists):  # another process was faster
-                return cls.create(
-                    url,
-                    nodes=nodes,
-                    node_size=node_size,
-                    latency=latency,
-                    numa_node=numa_node,
-                    prefault=prefault,
-                    huge_pages=huge_pages,
-                    mode=mode,
-                    group=group,
-                    **parameters,
-                )
+                try:
+                    return cls.create(
+                        url,
+                        nodes=nodes,
+                        node_size=node_size,
+                        latency=latency,
+                        numa_node=numa_node,
+                        prefault=prefault,
+                        huge_pages=huge_pages,
+                        mode=mode,
+                        group=group,
+                        **parameters,
+                    )
+                except PoolExists:  # another process was faster, or something is in the way
+                    if late:
+                        raise
+            time.sleep(0.01)
 
     # ---- identity ---------------------------------------------------------------------------
 
@@ -333,6 +350,8 @@ class PoolCore:
             mending.join(self, forked)
         else:
             self.membership.join()
+        if not self.parameters.multi_host:
+            agree(self.endpoint, self.membership.here.boot, time_shift_s())
 
     def _rejoin(self) -> None:
         """Join as a new client; called in a forked child before its first operation, and of a
@@ -349,6 +368,7 @@ class PoolCore:
             if not self._finalizer.alive:
                 self.client.assume(0, 0, 0)
             elif self._pid != os.getpid():
+                self.endpoint.guard(0, 0)
                 self.membership.forked()
                 self.allocator.forget()
                 self.clock.forget()

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from limpet.shm.backends.location import parse_url
-from limpet.shm.clients.hosts import NAMED, name_of
+from limpet.shm.clients.hosts import NAMED
 from limpet.shm.endpoint.layout import slot_address
 from limpet.shm.endpoint.slots import (
     BEAT,
@@ -16,12 +16,14 @@ from limpet.shm.endpoint.slots import (
     NAME,
     NAMESPACE,
     PIN,
+    RELEASE,
     STATES,
     client_id,
 )
 from limpet.shm.endpoint.states import IN_SERVICE, RESTORING, generation_of, state_of
 from limpet.shm.endpoint.words import LARGE, OWNER_MASK, PENDING, SLAB
 from limpet.shm.errors import NodeFailed
+from limpet.shm.release import text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -54,6 +56,7 @@ def clients(pool: Any) -> list[dict[str, Any]]:
                 "state": "dead" if dead else STATES[word >> 60],
                 "pinned": pool.endpoint.load(slot_address(slot) + PIN) != 0,
                 "blocks": owned.get(ident, 0),
+                "release": text_of(pool.endpoint.load(slot_address(slot) + RELEASE)),
                 "ours": ident == pool.membership.ident,
             }
         )
@@ -101,12 +104,13 @@ def _by_host(pool: Any) -> dict[tuple[int, int], dict[str, Any]]:
         row = found.setdefault(
             (boot, namespace),
             {
-                "host": name_of(load(at + NAME)),
+                "host": text_of(load(at + NAME)),
                 "here": pool.membership.is_local(slot),
                 "named": bool(machine & NAMED),
                 "machine": f"{machine:016x}",
                 "boot": f"{boot:016x}",
                 "namespace": f"{namespace:016x}",
+                "releases": [],
                 "clients": [],
                 "pids": [],
                 "beats": {},
@@ -115,6 +119,7 @@ def _by_host(pool: Any) -> dict[tuple[int, int], dict[str, Any]]:
         )
         row["clients"].append(client_id(slot, word))
         row["pids"].append(pool.membership.pid(word))
+        row["releases"].append(text_of(load(at + RELEASE)))
         row["beats"][slot] = load(at + BEAT)
         row["asked"] = row["asked"] or load(at + FENCE) != 0
     return found

@@ -23,8 +23,8 @@ cdef class Store:
     cdef readonly Endpoint endpoint
     cdef readonly Heap heap
     cdef readonly Allocator allocator
-    cdef readonly u64 entry_number
-    cdef readonly u64 entry_word
+    cdef public u64 entry_number
+    cdef public u64 entry_word
     cdef readonly u64 drops
     cdef readonly bint spares
     cdef public u64 operations

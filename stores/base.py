@@ -53,6 +53,14 @@ def as_bytes(what: str, data: Any) -> bytes:
         ) from None
 
 
+def made_for(cls: Any, number: int, word: int, *given: Any) -> Any:
+    """A handle of the class `cls` for the store with that entry in the catalogue."""
+    made = cls.__new__(cls)
+    made.entry_number, made.entry_word = number, word
+    made.__init__(*given)
+    return made
+
+
 class Store:
     """A key-value store in a pool: bytes to bytes, linearizable per key.
 
@@ -84,10 +92,14 @@ class Store:
     """Whether it survives the loss of a minority of the replicas only, and not of all but one."""
     views = False
     """Whether it has `view` and `reserve`; then the class has `hold`, `reserve_object`,
-    `link_reserved` and `let_go_of`."""
+    `link_reserved` and `let_go_of`; with replicas, `have_ready` for the two in the midst."""
     losses_survived = 0
     """Memory nodes that may be lost without any operation failing; for an instance, with its
     parameters. 0: keys on a lost node are lost, and operations on them raise NodeFailed."""
+
+    entry_number: int
+    entry_word: int
+    """Number and state word of the store's entry in the catalogue: `made_for` gives them."""
 
     def __init__(self, pool: Any, kind: str, name: str, parameters: Any) -> None:
         self.pool = pool
@@ -98,8 +110,6 @@ class Store:
         self.endpoint = pool.endpoint
         self.heap = pool.heap
         self.allocator = pool.allocator
-        self.entry_number, self.entry_word = pool.entry_of(name)
-        """Number and state word of the store's entry in the catalogue."""
         self.drops = self.client.drops
         self.spares = not name.startswith(INTERNAL)
         """Whether its new entries leave memory for updates; limpet's own stores need little, and
@@ -110,7 +120,6 @@ class Store:
         """Whether the store has an `_expect_keys` of its own."""
         self.lends = self.views and pool.parameters.coherent
         """Whether it has values in place: its kind has, and memory is hardware-coherent."""
-        pool.handles.add(self)
 
     def require_there(self) -> None:
         """Raise StoreDropped if the store was dropped. In an operation, before any other step."""
@@ -140,13 +149,43 @@ class Store:
         """As `glanced`, while the other threads are kept out. A LimpetError means UNPROVEN, too."""
         return UNPROVEN
 
-    def look_whether_there(self) -> None:
-        """Raise StoreDropped if the store was dropped. Outside of operations, `exclusively`."""
+    def within(self, step: Any, *arguments: Any) -> Any:
+        """Run a step as an operation of its own; its result. Raises StoreDropped."""
+        self.client.enter()
+        try:
+            self.require_there()
+            return step(*arguments)
+        finally:
+            self.client.leave()
+
+    def while_there(self, look: Any, *arguments: Any) -> Any:
+        """As `within`, where the other threads are kept out already: within `exclusively`.
+
+        A client that waits looks at the store's memory only in here: between two looks the store
+        may be dropped, and its memory be another's.
+        """
         self.client.pin()
         try:
             self.require_there()
+            return look(*arguments)
         finally:
             self.client.unpin()
+
+    def proved(self, look: Any) -> Any:
+        """A look at the whole store that reads without a pin, too; its result. Outside of
+        operations.
+
+        What is read of a store that is dropped meanwhile may be another's: then the look has no
+        result, and its errors mean nothing. Raises StoreDropped, PoolClosed.
+        """
+        self.within(_nothing)
+        try:
+            found = look()
+        except Exception:
+            self.within(_nothing)
+            raise
+        self.within(_nothing)
+        return found
 
     def show_progress(self, count: int) -> None:
         """Show progress of a long walk, pinned; `count` decides how often."""
@@ -155,7 +194,7 @@ class Store:
             self.client.go_on()
 
     def _after_a_drop(self) -> None:
-        if not self.pool.catalogue.is_ready(self.entry_number, self.entry_word):
+        if not self.pool.catalogue.is_unchanged(self.entry_number, self.entry_word):
             self.let_go()
             raise StoreDropped(
                 f"{self.pool.url}: the store {self.name!r} was dropped; pool.store(), "
@@ -202,7 +241,10 @@ class Store:
     def insert(self, key: Any, value: Any) -> None:
         """Insert; KeyExists if the key is there. Raises as `put` does."""
         if self._write(key, value, INSERT) == EXISTS:
-            raise KeyExists(f"{self.name}: the key {shown(key)} is there already")
+            raise self._key_exists(key)
+
+    def _key_exists(self, key: Any) -> KeyExists:
+        return KeyExists(f"{self.name}: the key {shown(key)} is there already")
 
     def update(self, key: Any, value: Any) -> None:
         """Update; KeyError if the key is not there. Raises as `put` does."""
@@ -420,16 +462,17 @@ class Store:
 
         `update`: also from the memory that new entries leave for updates. A put counts as an update
         if the key is there; that is looked up only when there is no other memory. Outside of
-        operations. Raises StoreFull.
+        operations. Raises StoreFull, and KeyExists for an insert of a key that is there.
         """
-        if mode in (UPDATE, DELETE) or not self.spares:
-            return self.find_memory(True, *wanted)
-        if mode == PUT and self.allocator.refused and key in self:
-            return self.find_memory(True, *wanted)
+        update = mode in (UPDATE, DELETE) or not self.spares
+        if mode == PUT and not update and self.allocator.refused and key in self:
+            update = True
         try:
-            return self.find_memory(False, *wanted)
+            return self.find_memory(update, *wanted)
         except StoreFull:
-            if mode != PUT or key not in self:
+            if mode == INSERT and key in self:
+                raise self._key_exists(key) from None
+            if update or mode != PUT or key not in self:
                 raise
         return self.find_memory(True, *wanted)
 
@@ -489,6 +532,10 @@ class Store:
 
     def __repr__(self) -> str:
         return f"<{self.kind} store {self.name!r} of {self.pool.url}>"
+
+
+def _nothing() -> None:
+    """An operation that only looks whether the store is there."""
 
 
 def _attached(pool: Any, kind: str, name: str) -> Any:

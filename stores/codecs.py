@@ -37,7 +37,7 @@ from limpet.stores.codec_kinds import (
     needed,
     of_msgspec,
 )
-from limpet.stores.keys import FURTHER, PlainUnpickler, plain, written
+from limpet.stores.keys import FURTHER, PlainUnpickler, each_part, plain, written
 
 PROTOCOL = 4
 """The protocol of pickled keys: fixed, so that every Python version writes a key alike."""
@@ -177,7 +177,7 @@ def canonical(key: Any, atoms: tuple[type, ...], codec: str, integers: range | N
         whole = int(key)
         return whole if integers is None or whole in integers else key
     if kind is tuple and tuple in atoms:
-        return tuple(canonical(part, atoms, codec, integers) for part in key)
+        return each_part(key, lambda part: canonical(part, atoms, codec, integers))
     if kind not in atoms:
         simple = plain(key)
         if simple is not key:
@@ -319,6 +319,7 @@ _MAKERS: dict[str, Callable[[str], Codec]] = {
     "msgpack": _msgpack,
     "json": _json,
     "bytes": _bytes,
+    "objects": _bytes,
     "str": lambda name: Codec(name, encode_str, bytes.decode, encode_str, bytes.decode),
     "int": lambda name: _with_json_keys(name, encode_int, decode_int),
     "numpy": lambda name: _with_json_keys(name, encode_array, decode_array),

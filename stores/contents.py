@@ -11,11 +11,10 @@ import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from limpet.shm.catalogue.directory import EMPTYING
+from limpet.shm.catalogue.directory import EMPTYING, NAMED
 from limpet.shm.contents import Contents
 from limpet.shm.errors import PoolClosed
 from limpet.stores.fusee.links import Link
-from limpet.stores.registry import store_class
 from limpet.stores.rtx.parts import concerns
 
 if TYPE_CHECKING:
@@ -55,8 +54,12 @@ class StoreContents(Contents):
         return concerns(self.pool.endpoint, word, link_address, reference)
 
     def listed(self, reference: int, link_address: int) -> list[int]:
-        store = self._store_of(Link.of(link_address).entry)
-        return [] if store is None else list(store.listed(reference, link_address))
+        def look() -> list[int]:
+            store = self._store_of(Link.of(link_address).entry)
+            return [] if store is None else list(store.listed(reference, link_address))
+
+        found: list[int] = self.pool.client.within_pin(look)
+        return found
 
     def references(self) -> Words:
         found: Words = self.pool.references()
@@ -64,9 +67,12 @@ class StoreContents(Contents):
 
     def mend(self) -> dict[int, int]:
         found: dict[int, int] = {}
-        for store in self.pool.known_stores():
-            found.update(store.mend())
+        for mended in self.pool.of_stores(lambda store: store.mend()):
+            found.update(mended)
         return found
+
+    def homes(self) -> set[bytes]:
+        return {entry.home for entry in self.pool.catalogue if entry.state in NAMED}
 
     def emptying(self) -> bool:
         """Whether a store is being dropped whose objects are free in part."""
@@ -107,14 +113,9 @@ class StoreContents(Contents):
 
     def _store_of(self, number: int) -> Any:
         """A handle of the store with that entry in the catalogue, if it `resolves`; else None.
+        Pinned.
 
         It is a new handle, as those in use are in the midst of an operation. It has no cache:
         resolving needs none, and a cache takes longer to make than the rest.
         """
-        pool = self.pool
-        for entry in pool.linking():
-            if entry.number == number:
-                stored = pool.stored(entry.payload, entry.name.decode())
-                cls = store_class(stored["kind"])
-                return pool.handle_if_there(entry, False) if cls.resolves else None
-        return None
+        return self.pool.handle_at(number, lambda cls: cls.resolves, False)

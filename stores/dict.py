@@ -20,6 +20,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
+from limpet.shm.endpoint import forks
 from limpet.shm.errors import KeyExists, KeyTooLarge, ReentrantUse
 
 if TYPE_CHECKING:
@@ -49,8 +50,8 @@ class SharedDict(MutableMapping[K, V]):
             self.get = store.get  # type: ignore[method-assign]
         self._get, self._put = store.get, store.put
         self._key, self._encode, self._decode = codec.encode_key, codec.encode, codec.decode
-        self._updating: set[tuple[int, bytes]] = set()
-        """Thread and key of each `update_with` that runs."""
+        self._updating: set[tuple[int, int, bytes]] = set()
+        """Of each `update_with` that runs: `forks.count`, thread and key."""
 
     def __getitem__(self, key: K) -> V:
         data = self._get(self._key(key))
@@ -173,7 +174,7 @@ class SharedDict(MutableMapping[K, V]):
         same key. Raises as a set does.
         """
         name = self.codec.encode_key(key)
-        here = (threading.get_ident(), name)
+        here = (forks.count, threading.get_ident(), name)
         if here in self._updating:
             raise ReentrantUse(
                 f"update_with({key!r}) in the function of another one for this key would never end"

@@ -102,6 +102,7 @@ def _stored(pool: Any, entry: Entry) -> dict[str, Any]:
 
 def _await_operations(pool: Any) -> None:
     """Wait for all operations that may not know that a store is dropped."""
+    pool.client.unpin()  # we are in no operation: a pin of ours would be damage, and no end
     pool.endpoint.faa(DROPS, 1)
     # ORDER: pins are looked at after DROPS has changed: a client pins before it looks at DROPS.
     epoch = pool.grace.close_period()

@@ -58,6 +58,15 @@ class Written:
         return self.call, self.arguments
 
 
+def each_part(key: tuple[Any, ...], canonical: Callable[[Any], Any]) -> tuple[Any, ...]:
+    """The forms of the parts of a key.
+
+    This module is not compiled: here the interpreter counts how deep a key is nested, and raises
+    RecursionError. Compiled functions that call each other end at the end of the stack.
+    """
+    return tuple([canonical(part) for part in key])
+
+
 def plain(key: Any) -> Any:
     """The object of a plain type, or of a further one, that equals a key of another type, if there
     is one; else the key. TypeError: the key's class does not compare as the type that it derives

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import json
@@ -17,6 +16,7 @@ from limpet.shm.catalogue.directory import DROPPING, READY, Entry
 from limpet.shm.contents import Contents
 from limpet.shm.errors import (
     ClientError,
+    LimpetError,
     NodeFailed,
     ParameterError,
     PoolCorrupt,
@@ -28,6 +28,7 @@ from limpet.shm.errors import (
 from limpet.shm.parameters import parse_size
 from limpet.shm.pool import PoolCore
 from limpet.stores import dropping
+from limpet.stores.base import made_for
 from limpet.stores.cache.cache import Cache
 from limpet.stores.channels.manager import Manager, opening
 from limpet.stores.channels.of_pool import ChannelCalls
@@ -47,8 +48,12 @@ from limpet.stores.rtx.transaction import ATTEMPTS, Result, Transaction, run
 from limpet.stores.rtx.user_objects import TxObject, TxObjects, named_object, object_array
 from limpet.stores.views import settle_late
 
+LINKING: Final = (READY, DROPPING)
+"""States of a store that links to objects."""
 RAW: Final = "bytes"
 """The codec of a store that `Pool.store` makes."""
+OBJECTS: Final = "objects"
+"""The codec of an array of objects, which `Pool.objects` makes."""
 PICKLE: Final = "pickle"
 """The codec of a mapping, unless another one is asked for."""
 
@@ -67,32 +72,75 @@ class Pool(PoolCore, ChannelCalls):
 
     def handle_of(self, entry: Entry, remembers: bool = True) -> Any:
         """A new handle of the store with that entry; with its cache, if it has one, only if it
-        `remembers`. Called within `exclusively`."""
+        `remembers`. Within `exclusively`, under the pin under which the entry was seen as READY:
+        the store keeps its regions, and its objects are not used again, before the caller unpins.
+        """
         name = _name_of(self.url, entry.home)
         stored = self.stored(entry.payload, name)
         parameters = self.parameters_of(stored, name)
         if not remembers and hasattr(parameters, "cache_size"):
             least = getattr(parameters, "CACHE_LEAST", 0)
             parameters = dataclasses.replace(parameters, cache_size=least)
-        return store_class(stored["kind"])(self, stored["kind"], name, parameters)
+        cls = store_class(stored["kind"])
+        given = (self, stored["kind"], name, parameters)
+        handle = made_for(cls, entry.number, entry.word, *given)
+        # Only now: one whose making is cut off must not be told of replaced nodes.
+        self.handles.add(handle)
+        return handle
 
-    def handle_if_there(self, entry: Entry, remembers: bool = True) -> Any:
-        """As `handle_of`; None: the drop of the store has ended since its entry was read."""
-        try:
-            return self.handle_of(entry, remembers)
-        except StoreDropped:
-            return None
+    def handle_at(
+        self,
+        number: int,
+        wanted: Callable[[Any], bool] = lambda cls: True,
+        remembers: bool = True,
+    ) -> Any:
+        """As `handle_of`, of the store with that entry in the catalogue, which a client may be
+        dropping; None: there is none, or its class is not `wanted`. Pinned.
+
+        A client that was dropping it before we pinned does not wait for us, but neither is what it
+        gives back used again. Each later drop of a store at that entry waits.
+        """
+        failed = None
+        while number < self.catalogue.entries:
+            entry = self.catalogue.at(number)
+            if entry.state not in LINKING or not wanted(
+                store_class(self.stored(entry.payload, _name_of(self.url, entry.home))["kind"])
+            ):
+                break
+            try:
+                handle = self.handle_of(entry, remembers)
+            except LimpetError:
+                # Once: its regions were given back. A later store there, also of the same name and
+                # dropped by the same client, stays until we unpin.
+                if entry.state == READY or entry == failed:
+                    raise
+                failed = entry
+                continue
+            # ORDER: after it was made: it may have found regions of a later store.
+            if entry.state == READY or self.catalogue.at(number) == entry:
+                return handle
+            handle.let_go()
+        return None
+
+    def of_stores(
+        self, work: Callable[[Any], Any], wanted: Callable[[Any], bool] = lambda cls: True
+    ) -> list[Any]:
+        """The results of `work` for a new handle of each store, if its class is `wanted`; pinned.
+        Called within `exclusively`."""
+        found = []
+
+        def look(number: int) -> None:
+            handle = self.handle_at(number, wanted)
+            if handle is not None:
+                found.append(work(handle))
+
+        for entry in self.linking():
+            self.client.within_pin(functools.partial(look, entry.number))
+        return found
 
     def parameters_of(self, stored: dict[str, Any], name: str = "") -> Any:
         """The parameters of a store, from its entry in the catalogue."""
         return _parameters(store_class(stored["kind"]), stored, f"{self.url}: store {name!r}")
-
-    def entry_of(self, home: str) -> tuple[int, int]:
-        """Number and state word of the catalogue's entry of a store, by its home."""
-        entry = self.catalogue.at_home(home.encode())
-        if entry is None:
-            raise StoreDropped(f"{self.url}: the store {home!r} is gone: it was dropped")
-        return entry.number, entry.word
 
     def store(self, kind: str, name: str = "default", **parameters: Any) -> Any:
         """The store of that name, of bytes: made if it is not there, else attached to.
@@ -121,7 +169,7 @@ class Pool(PoolCore, ChannelCalls):
                 raise StoreDropped(f"{self.url} has no store {name!r} any more; it was dropped")
             stored = self.stored(entry.payload, name)
             self._compare(name, stored, kind, None, {})
-            handle = self.exclusively(functools.partial(self._attach_to, entry))
+            handle = self._attach_to(entry)
             if handle is not None:
                 return handle, str(stored["codec"])
 
@@ -147,10 +195,16 @@ class Pool(PoolCore, ChannelCalls):
         while True:
             entry = self.exclusively(lambda: self._entry(kind, name, made, codec or PICKLE))
             stored = self.stored(entry.payload, name)
-            self._compare(name, stored, kind, codec, parameters)
-            handle = self.exclusively(functools.partial(self._attach_to, entry))
+            # No mapping takes an array of objects for its own.
+            wanted = PICKLE if codec is None and stored["codec"] == OBJECTS else codec
+            self._compare(name, stored, kind, wanted, parameters)
+            handle = self._attach_to(entry)
             if handle is not None:
                 return handle, str(stored["codec"])
+
+    def objects_store(self, kind: str, name: str) -> Any:
+        """The store of an array of objects, made if it is not there. Raises as `store` does."""
+        return self._open_store(kind, name, OBJECTS, {})[0]
 
     def _require_durable(self, what: str, durable: bool = False) -> None:
         """In a durable pool, refuse what a power cut would leave in pieces."""
@@ -162,20 +216,15 @@ class Pool(PoolCore, ChannelCalls):
             )
 
     def _attach_to(self, entry: Entry) -> Any:
-        """A handle of the store; None: it has been dropped since its entry was read."""
-        self.client.pin()
-        try:
-            # ORDER: pinned before we look: a client that drops the store from now on waits for us.
-            if not self.catalogue.is_ready(entry.number, entry.word):
-                return None
-            handle = self.handle_of(entry)
-            # ORDER: after it was made: with the word of DROPPING it would take its store for READY.
-            if self.catalogue.is_ready(entry.number, entry.word):
-                return handle
-            handle.let_go()
-            return None
-        finally:
-            self.client.unpin()
+        """A handle of the store; None: it has been dropped since its entry was seen as READY."""
+
+        def attach() -> Any:
+            # ORDER: pinned before we look: a client that drops the store from now on waits for us,
+            # and the handle, which has the word of READY, looks again at its first operation.
+            there = self.catalogue.is_unchanged(entry.number, entry.word)
+            return self.handle_of(entry) if there else None
+
+        return self.exclusively(lambda: self.client.within_pin(attach))
 
     def _compare(
         self,
@@ -192,16 +241,25 @@ class Pool(PoolCore, ChannelCalls):
                 f"{_way_to(name, stored)}take another name"
             )
         if codec is not None and stored["codec"] != codec:
+            if OBJECTS in (codec, stored["codec"]):
+                there, wanted = (
+                    "an array of objects" if found == OBJECTS else f"{a_store(kind)} of your own"
+                    for found in (stored["codec"], codec)
+                )
+                raise StoreMismatch(
+                    f"{self.url}: {name!r} is {there}, not {wanted}; "
+                    f"{_way_to(name, stored)}take another name"
+                )
             raise StoreMismatch(
                 f"{self.url}: the keys and values of {name!r} are written with the codec "
                 f"{stored['codec']!r}, not {codec!r}; {_way_to(name, stored)}take another name"
             )
-        there = self.parameters_of(stored, name)
+        made = self.parameters_of(stored, name)
         for field, value in parameters.items():
-            if getattr(there, field, None) != value:
+            if getattr(made, field, None) != value:
                 raise StoreMismatch(
                     f"{self.url}: the store {name!r} was made with "
-                    f"{field}={getattr(there, field, None)!r}, not {value!r}"
+                    f"{field}={getattr(made, field, None)!r}, not {value!r}"
                 )
 
     def close(self) -> None:
@@ -284,17 +342,13 @@ class Pool(PoolCore, ChannelCalls):
         which takes none. Of a store that is lost with a node, also in part, both are None, and
         `lost` says why.
         """
-        listed = self._stores()
         if not count:
-            return [found for _, found in listed]
+            return [found for _, found in self._stores()]
         counted = []
-        for home, found in listed:
-            with contextlib.suppress(StoreDropped):  # since it was listed
-                try:
-                    keys, size = self.attached(found["kind"], home)[0].sizes()
-                    counted.append({**found, "keys": keys, "bytes": size})
-                except NodeFailed as error:
-                    counted.append({**found, "keys": None, "bytes": None, "lost": str(error)})
+        for found, sizes in self._look_at_each(lambda store: store.sizes()):
+            lost = {"lost": sizes} if isinstance(sizes, str) else {}
+            keys, size = (None, None) if lost else sizes
+            counted.append({**found, "keys": keys, "bytes": size, **lost})
         return counted
 
     def growth(self) -> list[dict[str, Any]]:
@@ -307,28 +361,39 @@ class Pool(PoolCore, ChannelCalls):
         `kind`, and `lost`, which says why.
         """
         found = []
-        for home, listed in self._stores():
-            kind = listed["kind"]
-            if store_class(kind).grows:
-                with contextlib.suppress(StoreDropped):  # since it was listed
-                    try:
-                        grown = self.attached(kind, home)[0].growth()
-                    except NodeFailed as error:
-                        grown = {"lost": str(error)}
-                    if grown:
-                        found.append({"name": listed["name"], "kind": kind, **grown})
+        for listed, grown in self._look_at_each(lambda store: store.growth(), lambda c: c.grows):
+            if grown:
+                grown = {"lost": grown} if isinstance(grown, str) else grown
+                found.append({"name": listed["name"], "kind": listed["kind"], **grown})
         return found
 
-    def _stores(self) -> list[tuple[str, dict[str, Any]]]:
-        """The home of each store that is not limpet's own, and what `stores` says of it."""
+    def _look_at_each(
+        self, look: Callable[[Any], Any], wanted: Callable[[Any], bool] = lambda cls: True
+    ) -> Iterator[tuple[dict[str, Any], Any]]:
+        """Of each store whose class is `wanted`: what `stores` says of it, and the result of `look`
+        or the text of its NodeFailed. A store that is dropped meanwhile is passed over."""
+        for entry, listed in self._stores():
+            if wanted(store_class(listed["kind"])):
+                try:
+                    store = self._attach_to(entry)
+                    found = None if store is None else look(store)
+                except StoreDropped:
+                    continue
+                except NodeFailed as error:
+                    found = str(error)
+                if found is not None:
+                    yield listed, found
+
+    def _stores(self) -> list[tuple[Entry, dict[str, Any]]]:
+        """The entry of each store that is not limpet's own, and what `stores` says of it."""
         listed = self.exclusively(
             lambda: [
-                (_name_of(self.url, entry.home), {"name": name, **self.stored(entry.payload, name)})
+                (entry, {"name": name, **self.stored(entry.payload, name)})
                 for entry in self.linking()
                 if entry.state == READY and (name := _name_of(self.url, entry.name))
             ]
         )
-        return [(home, found) for home, found in listed if found["kind"] not in INTERNAL]
+        return [(entry, found) for entry, found in listed if found["kind"] not in INTERNAL]
 
     def rename(self, old: str, new: str) -> None:
         """Give the store, mapping or cache `old` the name `new`, in one step; its contents stay.
@@ -361,7 +426,7 @@ class Pool(PoolCore, ChannelCalls):
 
     def linking(self) -> list[Entry]:
         """The entries of all stores that link to objects."""
-        return [entry for entry in self.catalogue if entry.state in (READY, DROPPING)]
+        return [entry for entry in self.catalogue if entry.state in LINKING]
 
     def drop(self, name: str) -> None:
         """Give back the store or mapping of that name, with all its memory, also on lost nodes.
@@ -466,24 +531,8 @@ class Pool(PoolCore, ChannelCalls):
         return manager
 
     def references(self) -> np.ndarray[Any, np.dtype[np.uint64]]:
-        empty = np.empty(0, dtype=np.uint64)
-        stores = (store.references() for store in self.known_stores())
-        return np.concatenate([empty, self.regions.references(), *stores])
-
-    def known_stores(self) -> Iterator[Any]:
-        """A new handle of each store of the pool. Called within `exclusively`."""
-        return self._handles(lambda cls: True)
-
-    def stopping_stores(self) -> Iterator[Any]:
-        """The same for stores whose tables a recovery stops (stores/baselines/dtx/stop.py)."""
-        return self._handles(lambda cls: cls.stops)
-
-    def _handles(self, wanted: Callable[[Any], bool]) -> Iterator[Any]:
-        for entry in self.linking():
-            if wanted(store_class(self.stored(entry.payload, str(entry.name))["kind"])):
-                handle = self.handle_if_there(entry)
-                if handle is not None:
-                    yield handle
+        stores = self.of_stores(lambda store: store.references())
+        return np.concatenate([np.empty(0, np.uint64), self.regions.references(), *stores])
 
 
 def _refuse_internal(kind: str) -> None:
@@ -506,6 +555,8 @@ def _way_to(name: str, stored: dict[str, Any]) -> str:
         return ""
     if kind in CACHES:
         call = f"cache({name!r})"
+    elif stored["codec"] == OBJECTS:
+        call = f"objects({name!r})"
     elif stored["codec"] == RAW:
         call = f"store({kind!r}, {name!r})"
     else:

@@ -79,9 +79,10 @@ class Staged:
         for index in range(self.nodes_count):
             node = self.nodes[index]
             node.forget()
-        if self.nodes_count > KEPT:
-            del self.nodes[KEPT:]
         self.nodes_count = self.changed = 0
+        # ORDER: after the count: a signal handler that raises leaves no count beyond the list.
+        if len(self.nodes) > KEPT:
+            del self.nodes[KEPT:]
         self.places = None
         if self.extents:
             self.extents = []

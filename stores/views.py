@@ -6,7 +6,9 @@ the block may take as long as it likes, and its thread and others may use the ha
 
 A view's object is not used again before the end of the block, whether its key is given another
 value, deleted, or dropped with its store. The object of a reservation is linked at the end of the
-block; until then no client can find it. After an exception it is freed.
+block; until then no client can find it. After an exception it is freed. The value of a store with
+replicas is copied to all of them, so its reservation is memory of the process itself, which no lost
+node takes along; the end of the block is a `put`.
 
 The end of a block releases the memoryview: using it raises ValueError. If something else still has
 its memory then (a numpy array on it, a slice of it), the object stays as it is for as long as that
@@ -21,11 +23,30 @@ block has neither of them: its memoryviews are released in the fork.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 from limpet.shm.endpoint.fabric import checksum_buffer
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.errors import CoherenceError, NodeFailed, StoreError
+
+
+class PrivateMemory:
+    """Memory of this process, as `Endpoint.lend` gives memory of an object."""
+
+    def __init__(self, size: int) -> None:
+        self.data = bytearray(size)
+
+    def memory(self) -> memoryview:
+        return memoryview(self.data)
+
+    def end(self) -> bool:
+        """Whether nothing has it any longer."""
+        try:
+            self.data.clear()
+        except BufferError:
+            return False
+        return True
 
 
 class Block:
@@ -54,17 +75,20 @@ class Block:
             settle_late(self.store.client)
 
     def _lend(self, record: int, address: int, size: int, writable: bool) -> memoryview:
-        store = self.store
         self.record = record
-        self.ident = store.client.ident
         self.node = address >> NODE_SHIFT
+        return self._begin(lambda: self.store.endpoint.lend(address, size, writable))
+
+    def _begin(self, lend: Callable[[], Any]) -> memoryview:
+        self.ident = self.store.client.ident
         done = False
         try:
-            self.lent = store.endpoint.lend(address, size, writable)
-            self.value = self.lent.memory()
+            self.lent = lend()
+            value: memoryview = self.lent.memory()
+            self.value = value
             _lent.add(self)
             done = True
-            return self.value
+            return value
         finally:
             if not done:
                 self._let_go()
@@ -92,7 +116,7 @@ class Block:
     def _let_go(self) -> None:
         """Let the object go, unless this is another client by now."""
         ident, self.ident = self.ident, 0
-        if ident and ident == self.store.client.ident:
+        if self.record and ident and ident == self.store.client.ident:
             self.store.let_go_of(self.record)
 
     def _still_lent(self, what: str) -> BufferError:
@@ -138,6 +162,9 @@ class Reservation(Block):
 
     def __enter__(self) -> memoryview:
         self._require_new()
+        if self.store.replicated:
+            self.store.have_ready(self.key, self.size)
+            return self._begin(lambda: PrivateMemory(self.size))
         record, self.reference, address = self.store.reserve_object(self.key, self.size)
         return self._lend(record, address, self.size, writable=True)
 
@@ -167,7 +194,10 @@ class Reservation(Block):
         if not free:
             raise self._still_lent("what was reserved for")
         record, self.ident = self.record, 0
-        store.link_reserved(self.key, record, self.reference, value, self.size, digest)
+        if store.replicated:
+            store.put(self.key, value)
+        else:
+            store.link_reserved(self.key, record, self.reference, self.size, digest)
 
 
 def require_coherence(store: Any) -> None:

@@ -2,8 +2,10 @@
 
 `LIMPET_EXPECT_BUILD=compiled` (or `pure`) makes the run fail at once on another build.
 A test that takes longer than `HANG_S` fails; one that cannot even be interrupted ends the run with
-the stacks of all threads. A run fails when it leaves a segment or a process behind; where others
-use limpet on the same machine meanwhile, `LIMPET_TEST_SHARED=1` limits that to this run's pools.
+the stacks of all threads. A run fails when it leaves a segment or a process behind. Other programs
+may use limpet on the same machine meanwhile: a segment is this run's by its name (`NAMED`), unless
+that has the pid of a process that this run has not started and that lived when the segment was
+first seen, or such a process has it mapped.
 """
 
 from __future__ import annotations
@@ -39,6 +41,9 @@ HELPERS = (
 )
 """Of multiprocessing, and of joblib: they end with this process."""
 
+NAMED = re.compile(r"limpet\.(?:test|demo|drill|bank|bench|example|limpet)-(?:[a-z]+-)*(\d+)[-.]")
+"""Names of segments that tests, and the tools that they run, make; group 1: the maker's pid."""
+
 _before: set[str] = set()
 _first_seen: dict[str, str] = {}
 _complaints: list[str] = []
@@ -46,9 +51,7 @@ _stderr = -1
 
 
 def _segments() -> set[str]:
-    shared = os.environ.get("LIMPET_TEST_SHARED") == "1"
-    mine = f"limpet.test-{os.getpid()}-*" if shared else "limpet.*"
-    return {path.name for path in SHM.glob(mine)}
+    return {path.name for path in SHM.glob("limpet.*") if NAMED.match(path.name)}
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -128,21 +131,27 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         faulthandler.cancel_dump_traceback_later()
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, previous)
-        for name in _segments() - _before - _first_seen.keys():
-            _first_seen[name] = item.nodeid
+        new = _segments() - _before - _first_seen.keys()
+        _before.update(others := _made_by_others(new))
+        _first_seen.update(dict.fromkeys(new - others, item.nodeid))
+
+
+def _ours() -> set[int]:
+    return {os.getpid()} | {child.pid for child in psutil.Process().children(recursive=True)}
+
+
+def _made_by_others(names: set[str]) -> set[str]:
+    """Those that are named after a living process which is not ours."""
+    makers = {name: int(found[1]) for name in names if (found := NAMED.match(name))}
+    living = {pid for pid in makers.values() if psutil.pid_exists(pid)}
+    others = living - _ours() if living else living
+    return {name for name, pid in makers.items() if pid in others}
 
 
 def _used_by_others() -> set[str]:
-    """Segments of other runs on this machine: mapped by a process that is not ours, or named after
-    one (as Pools.url does), which may have them closed at the moment."""
-    ours = {os.getpid()} | {child.pid for child in psutil.Process().children(recursive=True)}
-    used = {
-        name
-        for name in _segments()
-        if (found := re.match(r"limpet\.test-(\d+)-", name))
-        and int(found[1]) not in ours
-        and psutil.pid_exists(int(found[1]))
-    }
+    """Segments that a process which is not ours has mapped."""
+    ours = _ours()
+    used: set[str] = set()
     for process in psutil.process_iter():
         if process.pid in ours:
             continue

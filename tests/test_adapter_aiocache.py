@@ -210,6 +210,24 @@ def test_redlock_of_another_is_not_released(cache: Any) -> None:
     run(use, cache)
 
 
+def test_redlock_is_not_released_by_a_forked_child(cache: Any) -> None:
+    async def use(cache: Any) -> None:
+        lock = RedLock(cache, "k", lease=5)
+        async with lock:
+            pid = os.fork()
+            if not pid:
+                released = 1
+                try:
+                    released = await cache._redlock_release(lock.key, lock._value)
+                finally:
+                    os._exit(released)
+            assert os.waitpid(pid, 0)[1] == 0
+            assert await cache.exists("k-lock")
+        assert not await cache.exists("k-lock")
+
+    run(use, cache)
+
+
 def test_optimistic_lock(cache: Any) -> None:
     async def use(cache: Any) -> None:
         await cache.set("k", 1, ttl=100)

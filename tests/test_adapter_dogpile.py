@@ -110,6 +110,17 @@ def test_creator_that_is_killed_is_followed_at_once(arguments: dict[str, Any]) -
         assert time.monotonic() - begun < 5
 
 
+def test_mutex_of_a_parent_is_not_released_by_a_forked_child(arguments: dict[str, Any]) -> None:
+    region = make_region().configure("limpet", expiration_time=60, arguments=arguments)
+    mutex, other = region.backend.get_mutex("k"), region.backend.get_mutex("k")
+    assert mutex.acquire()
+    assert gather(mutex.release) == [None]
+    assert not other.acquire(False)
+    mutex.release()
+    assert other.acquire(False)
+    other.release()
+
+
 def test_lock_of_each_process_is_dogpiles_own(arguments: dict[str, Any]) -> None:
     region = make_region().configure("limpet", arguments={**arguments, "distributed_lock": False})
     assert region.backend.get_mutex("k") is None

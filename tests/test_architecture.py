@@ -217,3 +217,33 @@ def test_undeclared_constants_are_found(tmp_path: Path) -> None:
         "cimport cython\nfrom there cimport (\n    Thing,\n    TENTATIVE,\n)\ncdef int FIRST\n"
     )
     assert compiled_constants.undeclared(source) == ["SECOND", "SLAB"]
+
+
+RECURSIONS: Final = {
+    "limpet.stores.codecs": ("canonical", "by each_part, which is not compiled and so counted"),
+    "limpet.stores.race.check": (
+        "_linked_below _keys_below _check_below", "the depth of a directory"
+    ),
+    "limpet.stores.race.mending": ("mend_below", "the depth of a directory"),
+    "limpet.stores.sherman.write_set": (
+        "_put _put_all _split _halve _raise_root link_above _merge", "LEVEL_MASK"
+    ),
+    "limpet.stores.swarm.max_register": ("write", "once more for each node that is lost"),
+    "limpet.stores.swarm.safe_guess": (
+        "_slow_path _withdraw", "once more for each tombstone that is lost with a node"
+    ),
+}  # fmt: skip
+"""The functions of compiled modules that come to themselves, and what bounds how deep: there the
+interpreter counts nothing, and the end of the stack is a signal."""
+
+
+@pytest.mark.parametrize("module", compiled_constants.compiled_modules())
+def test_recursion_in_compiled_code_is_bounded(module: str) -> None:
+    found = compiled_constants.recursive(compiled_constants.compiled_modules()[module])
+    assert found == set(RECURSIONS.get(module, ("",))[0].split())
+
+
+def test_recursion_by_way_of_others_is_found(tmp_path: Path) -> None:
+    source = tmp_path / "module.py"
+    source.write_text("def a(): b()\ndef b(): c()\ndef c(): (lambda: b())()\n")
+    assert compiled_constants.recursive(source) == {"b", "c"}

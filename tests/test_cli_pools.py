@@ -137,6 +137,40 @@ def test_ls_of_a_pool_that_is_missing_is_an_error(make_url: Callable[[], str]) -
         assert result.stderr.startswith(f"Error: PoolNotFound: {url}: there is no such pool")
 
 
+def test_watch_waits_for_the_pool_and_for_the_next_one_of_its_name(pool: str) -> None:
+    limpet.destroy(f"shm://{pool}")
+    command = [sys.executable, "-m", "limpet", "watch", pool, "--wait"]
+    watcher = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        assert watcher.stderr is not None
+        for _ in range(2):
+            assert any(b"waiting: shm" in line for line in watcher.stderr)
+            limpet.create(f"shm://{pool}", node_size="2MiB").close()
+            assert any(b"watching shm" in line for line in watcher.stderr)
+            limpet.destroy(f"shm://{pool}")
+        watcher.send_signal(signal.SIGINT)
+        assert watcher.wait(20) == 0
+    finally:
+        watcher.send_signal(signal.SIGKILL)
+        watcher.communicate()
+
+
+def test_create_takes_what_create_of_a_program_takes(make_url: Callable[[], str]) -> None:
+    name = make_url().removeprefix("shm://")
+    made = run("create", name, "--node-size", "2MiB", "--mode", "660", "--group",
+               str(os.getegid()), "--prefault", "--not-coherent", "--coherent-bytes", "1048576",
+               "--json")  # fmt: skip
+    assert made.exit_code == 0, made.output
+    parameters = json.loads(made.stdout)["parameters"]
+    assert (parameters["coherent"], parameters["coherent_bytes"]) == (False, 1 << 20)
+    segments = Path("/dev/shm").glob(f"limpet.{name}.*")
+    assert {path.stat().st_mode & 0o777 for path in segments} == {0o660}
+    limpet.destroy(name)
+    refused = run("create", f"{name}-other", "--mode", "rw")
+    assert refused.exit_code == 2
+    assert "--mode takes permissions" in refused.output
+
+
 def segment(pool: str, part: str) -> Path:
     return Path(f"/dev/shm/limpet.{pool}.{part}")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 
 import pytest
@@ -107,3 +108,35 @@ def test_tests_that_are_named_one_by_one_need_not_be_all_that_a_marker_names(
 ) -> None:
     result = run(tmp_path, SUITE, "test_it.py::test_kinds[race]")
     assert (result.returncode, "1 passed" in result.stdout) == (0, True), result.stdout
+
+
+LEAVES = """
+import os
+from pathlib import Path
+
+def test_leaves():
+    for name in NAMES:
+        (Path("/dev/shm") / name.format(mine=os.getpid(), other=os.getppid())).touch()
+"""
+
+
+@pytest.mark.parametrize(
+    ("names", "own"),
+    [
+        (["test-{mine}-a#.0", "demo-{mine}-a#.0", "limpet-matrix-{mine}-a#.0"], True),
+        (["jobs-#.0", "test-#.0", "test-{other}-a#.0", "drill-{other}-a#.0"], False),
+    ],
+    ids=["own", "others"],
+)
+def test_run_fails_for_segments_of_its_own_and_for_no_others(
+    tmp_path: Path, names: list[str], own: bool
+) -> None:
+    token = uuid.uuid4().hex
+    names = ["limpet." + name.replace("#", token) for name in names]
+    try:
+        done = run(tmp_path, f"NAMES = {names}\n{LEAVES}")
+    finally:
+        for path in Path("/dev/shm").glob(f"limpet.*{token}.*"):
+            path.unlink()
+    assert done.stdout.count("first seen after") == own * len(names), done.stdout
+    assert done.returncode == own

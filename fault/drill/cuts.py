@@ -1,11 +1,14 @@
 """Signal handlers that raise, at every verb and at random bytecodes, must leave nothing behind.
 
 Ctrl-C, and any other exception of a program's signal handlers, can end any statement of the main
-thread. The drill repeats each work of a subject (cut_works.py) and cuts it off in two ways:
+thread. The drill repeats each work of a subject (cut_works.py) and cuts it off in three ways:
 
     at a verb     a signal is raised at the k-th side (before or after) of a verb that it makes on
                   memory, for k = 1, 2, 3 ... until it ends uncut (or `verbs_max`)
-    in a storm    another thread sends signals to the main thread, one a millisecond or so
+    at a call     at the k-th place where the interpreter looks for signals: it enters a function of
+                  Python, or a function of C has returned to one. Compiled code looks nowhere else,
+                  so in that build these are all the places, but for loops and waits
+    in a storm    a timer sends a signal, at a random time of those that the work takes
 
 After each cut the handle must work, its client must not be pinned, and the promises of the work
 must hold: after a drop that was cut off, the next drop frees everything. In the end, after
@@ -26,9 +29,7 @@ import random
 import re
 import signal
 import sys
-import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
@@ -43,6 +44,9 @@ from limpet.shm.errors import LimpetError, ReentrantUse
 from limpet.stores.pool import Pool
 
 SIGNAL: Final = signal.SIGUSR1
+TIMER: Final = signal.SIGALRM
+OWN: Final = ("fault/drill/cuts.py", "fault/drill/cut_works.py", "/random.py")
+"""Whose calls are none of limpet's."""
 
 
 class Cut(BaseException):
@@ -77,8 +81,8 @@ class CutPool(Pool):
 
 @dataclasses.dataclass(frozen=True)
 class CutParameters:
-    """`subject` of cut_works.py; `seconds` of storm; `verbs_max`: the most sides of verbs at which
-    each work is cut; `stride`: only every so many; `seed` of every random choice."""
+    """`subject` of cut_works.py; `seconds` of storm; `verbs_max`: the most sides of verbs, and of
+    calls, at which each work is cut; `stride`: only every so many; `seed` of random choices."""
 
     subject: str
     seconds: float = 2.0
@@ -94,6 +98,7 @@ class CutReport:
     subject: str
     works: int = 0
     at_verbs: int = 0
+    at_calls: int = 0
     in_storm: int = 0
     uncut: int = 0
     dropped: int = 0
@@ -112,12 +117,14 @@ class Drill:
         self.url = f"shm://limpet-cuts-{os.getpid()}-{parameters.subject}"
         self.armed = False
         self.cut = False
+        self.took: dict[Work, float] = {}
+        """How many seconds each work takes that is not cut off."""
 
     def run(self) -> CutReport:
         """Do it, in a pool of its own that is gone afterwards."""
         began = time.monotonic()
         _destroy(self.url)
-        before = signal.signal(SIGNAL, self._on_signal)
+        before = {each: signal.signal(each, self._on_signal) for each in (SIGNAL, TIMER)}
         hook, sys.unraisablehook = sys.unraisablehook, self._on_unraisable
         try:
             # `wait`: no process is killed because of a cut's leftovers, so that they are seen.
@@ -130,7 +137,8 @@ class Drill:
                 with contextlib.suppress(ReentrantUse):  # the failures have it
                     pool.close()
         finally:
-            signal.signal(SIGNAL, before)
+            for number, handler in before.items():
+                signal.signal(number, handler)
             sys.unraisablehook = hook
             for url in (self.url, f"{self.url}-other"):
                 _destroy(url)
@@ -145,7 +153,11 @@ class Drill:
         held = self._held(pool)
         for name, work in works.items():
             self._at_verbs(pool, name, work)
+            self._at_calls(pool, name, work)
         self._storm(pool, works)
+        for name, work in works.items():
+            for change, count in work.reached().items() if isinstance(work, Prepared) else ():
+                self._note(name, "" if count else f"it came by no {change}")
         try:
             self._judge(pool, held)
         except ReentrantUse as error:
@@ -176,73 +188,85 @@ class Drill:
             return f"{type(error).__name__}: {error}"
         return ""
 
-    def _armed(self, work: Work) -> str:
-        """Do a work once with the handler armed; `cut` says whether it was cut off."""
+    def _armed(self, work: Work, call: int, delay_s: float) -> str:
+        """Do a work once with the handler armed; `cut` says whether it was cut off. `call`: at
+        which call a signal is raised; `delay_s`: when the timer sends one; 0: never."""
         self.cut = False
+        left = call
+
+        def meet(frame: FrameType, event: str, _: object) -> None:
+            nonlocal left
+            if event in ("call", "c_return") and not frame.f_code.co_filename.endswith(OWN):
+                left -= 1
+                if not left:
+                    sys.setprofile(None)
+                    signal.raise_signal(SIGNAL)
+
         try:
             try:
                 self.armed = True
+                if delay_s:
+                    signal.setitimer(signal.ITIMER_REAL, delay_s)
+                if call:
+                    sys.setprofile(meet)
                 return self._try(work)
             finally:
                 self.armed = False
+                if call:
+                    sys.setprofile(None)
+                signal.setitimer(signal.ITIMER_REAL, 0)
         except Cut:  # when `_try` was over
             return ""
 
-    def _once(self, pool: CutPool, when: str, work: Work | Prepared, cut_at: int = 0) -> None:
-        """Do a work once with the handler armed, and inspect the state after it."""
+    def _once(
+        self, pool: CutPool, when: str, work: Work | Prepared, verb: int = 0, call: int = 0,
+        delay_s: float = 0,
+    ) -> None:  # fmt: skip
+        """Do a work once with the handler armed, and inspect the state after it. `verb`: at which
+        side of a verb it is cut off; `call` and `delay_s` as of `_armed`."""
         if isinstance(work, Prepared):
-            self._once_prepared(pool, when, work, cut_at)
+            try:
+                work.prepare()
+                self._once(pool, when, work.work, verb, call, delay_s)
+                self._note(when, work.judge())
+            except LimpetError as error:
+                self._note(when, f"before or afterwards {type(error).__name__}: {error}")
             return
-        pool.endpoint.cut_at = cut_at
-        wrong = self._armed(work)
+        pool.endpoint.cut_at = verb
+        began = time.monotonic()
+        wrong = self._armed(work, call, delay_s)
+        if not self.cut:
+            self.took[work] = time.monotonic() - began
         pool.endpoint.cut_at = 0
         self._look(pool, when, wrong)
 
-    def _once_prepared(self, pool: CutPool, when: str, work: Prepared, cut_at: int) -> None:
-        try:
-            work.prepare()
-            self._once(pool, when, work.work, cut_at)
-            self._note(when, work.judge())
-        except LimpetError as error:
-            self._note(when, f"before or afterwards {type(error).__name__}: {error}")
-
     def _at_verbs(self, pool: CutPool, name: str, work: Work | Prepared) -> None:
         for count in range(1, self.parameters.verbs_max + 1, self.parameters.stride):
-            self._once(pool, f"{name}, cut at side {count} of a verb", work, count)
+            self._once(pool, f"{name}, cut at side {count} of a verb", work, verb=count)
             self.report.at_verbs += self.cut
+            if not self.cut:
+                return
+
+    def _at_calls(self, pool: CutPool, name: str, work: Work | Prepared) -> None:
+        for count in range(1, self.parameters.verbs_max + 1, self.parameters.stride):
+            self._once(pool, f"{name}, cut at call {count}", work, call=count)
+            self.report.at_calls += self.cut
             if not self.cut:
                 return
 
     def _storm(self, pool: CutPool, works: Works) -> None:
         end = time.monotonic() + self.parameters.seconds
         names = list(works)
-        with self._signals():
-            while time.monotonic() < end:
-                name = self.draw.choice(names)
-                self._once(pool, f"{name}, in a storm", works[name])
-                self.report.in_storm += self.cut
-                self.report.uncut += not self.cut
-
-    @contextlib.contextmanager
-    def _signals(self) -> Iterator[None]:
-        """Let another thread send signals, at random times, about one a millisecond."""
-        over = threading.Event()
-        main = threading.main_thread().ident
-        draw = random.Random(self.parameters.seed)
-        assert main is not None
-
-        def send() -> None:
-            while not over.wait(draw.random() * 0.002):
-                if self.armed:
-                    signal.pthread_kill(main, SIGNAL)
-
-        thread = threading.Thread(target=send, daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            over.set()
-            thread.join()
+        growing = [name for name in names if isinstance(works[name], Prepared)]
+        while time.monotonic() < end:
+            name = self.draw.choice(self.draw.choice((names, growing or names)))
+            work = works[name]
+            took = self.took[work.work if isinstance(work, Prepared) else work]
+            # now and then later than the work ends
+            delay_s = 1e-6 + 1.1 * self.draw.random() * took
+            self._once(pool, f"{name}, in a storm", work, delay_s=delay_s)
+            self.report.in_storm += self.cut
+            self.report.uncut += not self.cut
 
     # ---- demands --------------------------------------------------------------------------------
 

@@ -10,8 +10,13 @@ A client, forked from a warm parent, makes a change of a subject (subjects.py), 
     daemon thread   a daemon thread makes the change and stands still from then on, while the main
                     thread ends as the interpreter does, and closes what it closes at its end
     fork            forks a child that ends at once; goes on
+    fork, unwind    forks a child that raises SystemExit there; goes on when that has ended
+    fork, go on     forks a child that goes on with the change as well, at the same time
     collect         forgets another handle of the pool, in a cycle, with memory and a lock of its
                     own, which the garbage collector collects during the change; goes on
+    closerange      closes all its descriptors, as a library does that makes a daemon; the others
+                    look for the dead; it goes on
+    dup2            likewise, and has other files at their numbers, which nobody may close or change
 
 for k = 1, 2, 3 ... until the change has no such step. Each time the parent then recovers the dead
 client and makes its turns. It demands that these do not wait, that no client is left but its own,
@@ -26,6 +31,7 @@ import contextlib
 import dataclasses
 import faulthandler
 import gc
+import mmap
 import os
 import resource
 import signal
@@ -52,6 +58,10 @@ SHARE: Final = 6
 STEPS_MAX: Final = 4000
 """The limit of steps in a change."""
 PROGRAM: Final = ["sleep", "1000"]
+DESCRIPTORS_MAX: Final = 4096
+"""Above all descriptors of a client."""
+CLOSED_ANOTHERS: Final = 78
+"""Exit status of a client that has closed a descriptor of another file."""
 MET: Final = 77
 """Exit status of a client that has come to its step and then ended, or gone on."""
 
@@ -115,10 +125,41 @@ def _fork(end: Ends) -> None:
     os.waitpid(child, 0)
 
 
+def _fork_and_unwind(end: Ends) -> None:
+    end.met = True
+    end.fork()
+    if end.child:
+        end.reap()
+    else:
+        raise SystemExit
+
+
+def _fork_and_go_on(end: Ends) -> None:
+    end.met = True
+    end.fork()
+
+
 def _collect(end: Ends) -> None:
     end.met = True
     end.other.clear()
     gc.collect()
+
+
+def _close_range(end: Ends) -> None:
+    end.met = True
+    os.closerange(3, DESCRIPTORS_MAX)
+    end.have_others_look()
+
+
+def _have_other_files(end: Ends) -> None:
+    end.met = True
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in sorted(int(path.name) for path in Path("/proc/self/fd").iterdir()):
+        with contextlib.suppress(OSError):  # that of the listing
+            if fd > 2 and fd != null and str(Path(f"/proc/self/fd/{fd}").readlink()) != os.devnull:
+                os.dup2(null, fd)
+                end.taken.append(fd)
+    end.have_others_look()
 
 
 WAYS: Final[Mapping[str, Callable[[Any], None]]] = {
@@ -129,9 +170,13 @@ WAYS: Final[Mapping[str, Callable[[Any], None]]] = {
     "SystemExit": _raise,
     "daemon thread": _stand_still,
     "fork": _fork,
+    "fork, unwind": _fork_and_unwind,
+    "fork, go on": _fork_and_go_on,
     "collect": _collect,
+    "closerange": _close_range,
+    "dup2": _have_other_files,
 }
-GO_ON: Final = frozenset({"fork", "collect"})
+GO_ON: Final = frozenset({"fork", "fork, unwind", "fork, go on", "collect", "closerange", "dup2"})
 EXEC: Final = frozenset({"exec", "fork and exec"})
 
 
@@ -148,9 +193,17 @@ class Ends:
         self.runs = 0
         self.met = False
         self.inside = threading.Event()
+        self.forked = False
+        """Whether this is a child of the client."""
         self.other: dict[str, Any] = {}
         """Another handle of the client, in a reference cycle."""
+        self.taken: list[int] = []
+        """Descriptors of the client that are other files' by now."""
+        self.looks = mmap.mmap(-1, mmap.PAGESIZE)
+        """Byte 0: 1 when the others are to look for the dead, 2 when they have done so."""
         self._turn = 0
+        self.child = 0
+        """Of the client; 0 in that child itself, and where there is none."""
 
     def run(self, way: str) -> Result:
         """Run one way; its result."""
@@ -190,6 +243,12 @@ class Ends:
 
     # ---- the client -----------------------------------------------------------------------------
 
+    def have_others_look(self) -> None:
+        """Wait until the parent has looked for dead clients."""
+        self.looks[0] = 1
+        while self.looks[0] == 1:
+            time.sleep(0.0005)
+
     def _client(self, way: str, k: int) -> Callable[[int, int], None]:
         def change() -> None:
             self.pool.endpoint.interrupt = lambda: WAYS[way](self)
@@ -207,16 +266,40 @@ class Ends:
                 threading.Thread(target=change, daemon=True).start()
                 self.inside.wait()
             else:
-                with contextlib.suppress(SystemExit):
+                try:
                     change()
+                except SystemExit:
+                    pass
+                except (LimpetError, RuntimeError):  # that says what is the parent's
+                    if not self.forked:
+                        raise
+            if self.child:
+                self.reap()
             if way not in GO_ON:
                 # The steps of the interpreter at its end, except that modules are not freed.
                 atexit._run_exitfuncs()
             else:
                 self.pool.close()
+            null = Path(os.devnull).stat()
+            if not all(os.path.samestat(os.fstat(fd), null) for fd in self.taken):
+                os._exit(CLOSED_ANOTHERS)
             os._exit(MET if self.met else 0)
 
         return target
+
+    def fork(self) -> None:
+        """Fork a child of the client."""
+        parent = os.getpid()
+        self.child = os.fork()
+        if not self.child:
+            self.forked = True
+            end_with_parent(parent)
+
+    def reap(self) -> None:
+        """Wait for the child of the client, which must end well."""
+        status = os.waitstatus_to_exitcode(os.waitpid(self.child, 0)[1])
+        demand(status == MET, f"a child of the client has ended with {status}")
+        self.child = 0
 
     def _have_another(self) -> None:
         self.other["pool"] = Pool.open(self.url)
@@ -248,8 +331,14 @@ class Ends:
         while not os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
             if _program(pid):
                 return True
+            if self.looks[0] == 1:
+                found = self.pool.recover()["clients"]
+                demand(not found, "a client that lives was recovered")
+                self.looks[0] = 2
             time.sleep(0.0005)
+        self.looks[0] = 0
         ended = workers.reap(pid)
+        demand(ended.status != CLOSED_ANOTHERS, "it closed a descriptor of another file")
         demand(ended.status in (0, MET, -signal.SIGABRT), f"it failed: {ended.traceback}")
         return ended.status != 0
 

@@ -55,8 +55,10 @@ from limpet.fault.explore.schedule import (
 from limpet.fault.explore.sim_cache import CacheCluster, draw_calls
 from limpet.fault.explore.sim_cluster import SimulatedCluster
 from limpet.fault.explore.sim_exhaustive import Budget, exhaustive
+from limpet.fault.explore.sim_names import NamesCluster, draw_names
 from limpet.fault.explore.sim_program import (
     OF_CACHES,
+    OF_NAMES,
     REPLACE,
     TRANSACT,
     VALUE_SIZE,
@@ -93,7 +95,8 @@ class Exploration:
     many as suit the kind, and one more than fail. `durable`: the pool is, and in each run its power
     is cut, after which it is opened again (sim_power.py). `parameters` of the store, besides those
     that suit the kind. `transactions`: half of the operations are transactions on all keys, each of
-    which is in a leaf of its own in a tree (sim_transactions.py). `replace`: nodes that fail are
+    which is in a leaf of its own in a tree (sim_transactions.py). `names`: operations make,
+    drop, rename and look at stores (sim_names.py). `replace`: nodes that fail are
     given new memory. `value_size`: of each value, in bytes; by default so large that memory is used
     again at once. `scarce`: no block is free, and clients take blocks from each other. `fence`: the
     pool's policy. `failures_max`: failures after which to stop.
@@ -110,6 +113,7 @@ class Exploration:
     node_failures: int = 0
     replace: bool = False
     transactions: bool = False
+    names: bool = False
     nodes: int = 0
     parameters: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     bound: int = 2
@@ -158,6 +162,10 @@ class Exploration:
             raise ParameterError("a cache is not replicated, and is explored in coherent memory")
         if self.store not in CACHES and calls & OF_CACHES:
             raise ParameterError(f"{self.store} has no {', '.join(sorted(calls & OF_CACHES))}")
+        if calls & OF_NAMES and not self.names:
+            raise ParameterError(f"{', '.join(sorted(calls & OF_NAMES))}: explore with names")
+        if self.names and (self.store in CACHES or self.durable or self.node_failures):
+            raise ParameterError("names are explored with stores, where no node fails")
         if self.program and len(parse_program(self.program)) != self.clients:
             raise ParameterError(
                 f"the program {self.program!r} is not one for {self.clients} clients"
@@ -261,6 +269,8 @@ class Tally:
 def cluster_of(parameters: Exploration) -> SimulatedCluster:
     """The cluster on which runs with these parameters take place."""
     make = CacheCluster if parameters.store in CACHES else SimulatedCluster
+    if parameters.names:
+        make = NamesCluster
     return make(
         parameters.store,
         parameters.clients,
@@ -290,6 +300,9 @@ def numbered_run(cluster: SimulatedCluster, parameters: Exploration, number: int
     longer: dict[object, int] = {REPLACED: _replace_steps(cluster)} if replaces else {}
     for call in {call for calls in program for call in calls if call.kind == TRANSACT}:
         longer[call] = TRANSACTION_STEPS * op_steps
+    if isinstance(cluster, NamesCluster):
+        named = {call for calls in program for call in calls if call.kind in OF_NAMES}
+        longer.update((call, cluster.steps_of(call)) for call in named)
     faults: Schedule = draw_faults(rng, program, counts, op_steps, longer)
     chooser: Chooser
     if parameters.strategy == "random" or (parameters.strategy == "mixed" and not number & 1):
@@ -323,6 +336,8 @@ def _draw(parameters: Exploration, number: int) -> tuple[random.Random, Program]
     counts = parameters.clients, parameters.ops, parameters.crashes > 0
     if parameters.store in CACHES:
         drawn = draw_calls(rng, *counts)
+    elif parameters.names:
+        drawn = draw_names(rng, *counts)
     else:
         drawn = draw_program(rng, *counts, parameters.replace, parameters.transactions)
     return rng, parse_program(parameters.program) if parameters.program else drawn
@@ -448,6 +463,8 @@ def command_of(parameters: Exploration, program: str, schedule: str) -> str:
         words.append("--durable")
     if parameters.transactions:
         words.append("--transactions")
+    if parameters.names:
+        words.append("--names")
     return shlex.join(words)
 
 

@@ -6,7 +6,6 @@ in front of these.
 
 from __future__ import annotations
 
-import mmap
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from limpet.shm.backends.backend import Location, SegmentPlace
 from limpet.shm.backends.file import FilePlace
-from limpet.shm.backends.node import MemoryNode
+from limpet.shm.backends.node import MemoryNode, finish
 from limpet.shm.backends.numa import NodeOptions
 from limpet.shm.backends.posix import PosixShm
 from limpet.shm.clients.liveness import Watcher
@@ -37,10 +36,10 @@ if TYPE_CHECKING:
 class SimulatedPlace(FilePlace):
     """A segment in memory that a power cut leaves as the simulator says."""
 
-    def map(self, fd: int, size: int, durable: bool) -> mmap.mmap:
+    def map(self, fd: int, size: int, durable: bool) -> memoryview:
         return super().map(fd, size, False)
 
-    def persist(self, mapping: mmap.mmap, size: int) -> None:
+    def persist(self, mapping: memoryview, size: int) -> None:
         """Do nothing: a run begins with everything persistent."""
 
 
@@ -144,6 +143,9 @@ class RestorableNodes(MappedNodes):
     def open(self, node: int, generation: int) -> MemoryNode:
         return self.nodes_memory.given[node, generation]
 
+    def finish(self, segment: MemoryNode) -> None:
+        finish(segment, self.parameters, self.uuid)
+
     def discard(self, segment: MemoryNode) -> None:
         """Do nothing: the memory goes with the run."""
 
@@ -184,7 +186,7 @@ class RestorablePool(Pool):
 
     def image(self) -> list[bytes]:
         """All of the memory."""
-        return [segment.map[:] for segment in self.mapped.segments]
+        return [bytes(segment.map) for segment in self.mapped.segments]
 
     def retire(self) -> None:
         """Give up our client slot; other handles may go on using our mappings."""

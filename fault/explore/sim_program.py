@@ -6,7 +6,8 @@ As text, clients are separated by `|`, operations by spaces; an operation is a l
     gives lost memory nodes new memory; t and its steps is a transaction (sim_steps.py);
     m and several keys is a `put_many` of these, in this order; x and several keys a
     `delete_many`;
-    e, s, f, k, v are calls of a cache (sim_cache.py)
+    e, s, f, k, v are calls of a cache (sim_cache.py);
+    o, z, y, l make, drop, rename and look at stores (sim_names.py)
 Keys a and b are there at the start, c and d are not. Every write has a value of its own.
 """
 
@@ -23,6 +24,7 @@ KINDS: Final = {
     "n": "replace", "t": "transact",
     "m": "put_many", "x": "delete_many",
     "e": "set briefly", "s": "set sliding", "f": "compute", "k": "swap", "v": "invalidate",
+    "o": "open", "z": "drop", "y": "rename", "l": "look",
 }  # fmt: skip
 LETTERS: Final = {name: letter for letter, name in KINDS.items()}
 PRESENT: Final = (b"a", b"b")
@@ -34,7 +36,10 @@ TRANSACT: Final = "transact"
 PUT_MANY: Final = "put_many"
 DELETE_MANY: Final = "delete_many"
 INVALIDATE: Final = "invalidate"
-KEYLESS: Final = frozenset((RECOVER, REPLACE, INVALIDATE))
+LOOK: Final = "look"
+KEYLESS: Final = frozenset((RECOVER, REPLACE, INVALIDATE, LOOK))
+OF_NAMES: Final = frozenset(("open", "drop", "rename", LOOK))
+"""Calls that make, drop and look at stores: sim_names.py."""
 OF_CACHES: Final = frozenset(("set briefly", "set sliding", "compute", "swap", INVALIDATE))
 """Calls that only a cache has: sim_cache.py."""
 WRITES: Final = frozenset(("insert", "update", "put"))
@@ -79,7 +84,7 @@ def parse_program(text: str) -> Program:
             raise ParameterError(
                 f"{word!r} is no operation; write one of i, u, p, g, d and a key from a to d, or r "
                 "or n, or m or x and keys, or a transaction such as tgaxbs; of a cache also e, s, "
-                "f, k and a key, or v"
+                "f, k and a key, or v; of names o, z, y and a key, or l"
             )
         return Call(kind, key)
 

@@ -52,7 +52,13 @@ class CutOffPool(Pool):
     endpoint: CutOffEndpoint
 
     def reborn(self) -> None:
-        """Make the client that was cut off provably dead, and join as another client."""
+        """Make the client that was cut off provably dead, and join as another client, which
+        recovers it."""
+        self.die()
+        self.membership.join()
+
+    def die(self) -> None:
+        """Make the client that was cut off provably dead. Its process is no client any more."""
         endpoint = self.endpoint
         endpoint.gone = False
         slot = self.client.ident >> slots.INCARNATION_BITS
@@ -64,4 +70,3 @@ class CutOffPool(Pool):
         self.membership.forget()
         self.client.assume(0, 0, 0)
         endpoint.background(False)
-        self.membership.join()

@@ -34,7 +34,7 @@ from limpet.fault.matrix.operations import (
     demand,
 )
 from limpet.fault.matrix.testbed import StoreTestbed, look_away, short
-from limpet.stores.cache.flight import Flights, Seat
+from limpet.stores.cache.flight import Computation, Flights, Seat
 from limpet.stores.cache.status import SWAP
 from limpet.stores.cache.terms import Terms
 from limpet.stores.pool import Pool
@@ -78,7 +78,7 @@ def _swapped(pool: Pool, kv: Any) -> None:
 
 def _computed(pool: Pool, kv: Any) -> None:
     """As `Cache.get_or_compute` does it."""
-    seat = Flights(kv).board(KEY, LONG_MS)
+    seat = Flights(kv).board(Computation(kv, KEY, KEY, LONG_MS))
     _refuse_unless(seat.mine and kv.finish_flight(KEY, NEW, _landing(seat)))
 
 
@@ -87,9 +87,9 @@ def _landing(seat: Seat) -> Terms:
 
 
 def _given_up(pool: Pool, kv: Any) -> None:
-    seat = Flights(kv).board(KEY, LONG_MS)
-    _refuse_unless(seat.mine)
-    kv.abandon_flight(KEY, seat.flight)
+    call = Computation(kv, KEY, KEY, LONG_MS)
+    _refuse_unless(Flights(kv).board(call).mine)
+    call.abandon()
 
 
 def _flown_by_the_dead(pool: Pool, kv: Any) -> None:

@@ -62,8 +62,8 @@ def seen(pool: Pool, slot: int, word: int) -> set[str]:
         if OWNER not in blocks:
             found.add("blocks-returned")
     found |= blocks - {OWNER}
-    for store in pool.known_stores():
-        found |= store.left_by(client_id(slot, word))
+    for left in pool.of_stores(lambda store: store.left_by(client_id(slot, word))):
+        found |= left
     for directory in (pool.catalogue, *pool.regions.directories):
         for entry in directory:
             if entry.client == client_id(slot, word):

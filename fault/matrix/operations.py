@@ -97,7 +97,7 @@ def _fill_last_node(pool: Pool, kv: Any) -> None:
             with contextlib.suppress(StoreFull):
                 while (free := pool.blocks.free_count(node)) >= count + spare:
                     size = count * pool.layout.block_size
-                    pool.regions.obtain(node, f"filler, {free} free", size)
+                    pool.regions.obtain(node, f"{kv.name}/filler, {free} free", size)
 
     pool.exclusively(fill)
 

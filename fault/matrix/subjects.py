@@ -60,6 +60,10 @@ class StoreSubject(Subject):
     """
 
     phased = False
+    longest = 12
+    """How often a value repeats the number of its turn, at most."""
+    tolerated: tuple[type[Exception], ...] = (KeyError, StoreFull)
+    """A key that is there, or is not; or no room, as a stopped client keeps memory from use."""
 
     def __init__(self, pool: Any, kind: str) -> None:
         profile = profile_of(kind)
@@ -70,9 +74,8 @@ class StoreSubject(Subject):
 
     def write(self, number: int) -> None:
         key = self.keys[number % KEYS]
-        value = b"%d" % number * self.random.randrange(1, 12)
-        # A key that is there, or is not; or no room, as a stopped client keeps memory from use.
-        with contextlib.suppress(KeyError, StoreFull):
+        value = b"%d" % number * self.random.randrange(1, self.longest)
+        with contextlib.suppress(*self.tolerated):
             if self.phased and int(time.monotonic() / PHASE_S) % 2:
                 self.store.insert(self.keys[0], value)
                 return

@@ -17,9 +17,12 @@ from aiocache.base import BaseCache
 from aiocache.serializers import NullSerializer
 
 from limpet.adapters.pools import CACHE_OPTIONS, POOL_OPTIONS, Shared, milliseconds, pickled_cache
+from limpet.shm.endpoint import forks
 from limpet.stores.cache.cache import TOKEN_OF_NOTHING
 
 OPTIONS: Final[tuple[str, ...]] = (*CACHE_OPTIONS, *POOL_OPTIONS)
+REDLOCK: Final = "-lock"
+"""The end of the keys of aiocache's RedLock, whose value says nothing of its process."""
 
 
 class LimpetCache(BaseCache):
@@ -32,6 +35,8 @@ class LimpetCache(BaseCache):
         options = {key: arguments.pop(key) for key in OPTIONS if key in arguments}
         super().__init__(serializer=serializer or NullSerializer(), **arguments)
         self.shared = Shared(pickled_cache, location, "cache", options, CACHE_OPTIONS)
+        self._taken: dict[str, tuple[int, Any]] = {}
+        """By key, `forks.count` and value of each RedLock that may be taken."""
 
     async def _get(self, key: str, encoding: str = "utf-8", _conn: Any = None) -> Any:
         return self.shared().get(key)
@@ -64,6 +69,8 @@ class LimpetCache(BaseCache):
     async def _add(self, key: str, value: Any, ttl: Any = None, _conn: Any = None) -> bool:
         if not self.shared().add(key, value, ttl=_ttl(ttl)):
             raise ValueError(f"Key {key} already exists, use .set to update the value")
+        if key.endswith(REDLOCK):
+            self._taken[key] = (forks.count, value)
         return True
 
     async def _exists(self, key: str, _conn: Any = None) -> bool:
@@ -100,6 +107,11 @@ class LimpetCache(BaseCache):
         return getattr(self.shared(), command)(*args, **kwargs)
 
     async def _redlock_release(self, key: str, value: Any) -> int:
+        taken_at, taken = self._taken.get(key, (forks.count, value))
+        if taken == value:
+            self._taken.pop(key, None)
+            if taken_at != forks.count:
+                return 0  # it is the parent's of this process
         found, token = self.shared().gets(key)
         return int(found == value and self.shared().delete(key, token))
 

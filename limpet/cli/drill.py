@@ -22,7 +22,7 @@ from limpet.cli.common import (
     time_text,
 )
 from limpet.cli.drill_cuts import cut
-from limpet.cli.drill_ends import ends
+from limpet.cli.drill_ends import ends, fork, names
 from limpet.cli.drill_run import StoreOrCommand, run
 from limpet.fault.drill import recovery_time
 from limpet.fault.explore.schedule import STRATEGIES, parse_schedule, schedule_text
@@ -45,6 +45,8 @@ def drill() -> None:
 drill.add_command(run)
 drill.add_command(cut)
 drill.add_command(ends)
+drill.add_command(fork)
+drill.add_command(names)
 
 
 @drill.command()
@@ -103,6 +105,8 @@ def recovery(store: str, updates: int, rounds: int, seed: int, as_json: bool) ->
 @parameter_option
 @click.option("--transactions", is_flag=True,
               help="Half of the operations are transactions (rtx-sherman, rtx-race).")  # fmt: skip
+@click.option("--names", is_flag=True,
+              help="The operations make, drop, rename and look at stores.")  # fmt: skip
 @click.option("--bound", type=click.IntRange(0, 8), default=2, show_default=True,
               help="Preemptions of an exhaustive run, at most.")  # fmt: skip
 @click.option("--programs", type=click.IntRange(1), default=1, show_default=True,

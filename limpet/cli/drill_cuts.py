@@ -41,14 +41,14 @@ SUBJECTS["commands"] = command_works
               show_default=True, help="Of storm, for each subject.")  # fmt: skip
 @click.option("--verbs", "verbs_max", type=click.IntRange(0),
               default=cuts.CutParameters.verbs_max, show_default=True,
-              help="Sides of verbs that a work is cut at, at most.")  # fmt: skip
+              help="Sides of verbs, and calls, that a work is cut at, at most.")  # fmt: skip
 @click.option("--stride", type=click.IntRange(1), default=1, show_default=True,
               help="Cut only at every so many of them.")  # fmt: skip
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True,
               help="Of every random choice.")  # fmt: skip
 @json_option
 def cut(subjects: tuple[str, ...], as_json: bool, **given: Any) -> None:
-    """Let a signal handler raise, as Ctrl-C does, at every verb and at random bytecodes.
+    """Let a signal handler raise, as Ctrl-C does, at every verb, every call, and at random times.
 
     SUBJECTs are store kinds, `channels`, `transactions`, `pools` and `commands`; all if none is
     named. Exit status 0 only if each handle works afterwards, no client is pinned, and no memory,
@@ -61,12 +61,21 @@ def cut(subjects: tuple[str, ...], as_json: bool, **given: Any) -> None:
     if as_json:
         print_json([dataclasses.asdict(report) for report in reports])
     else:
-        columns = ("works", "cut at verbs", "cut in storms", "not cut", "seconds", "failures")
+        columns = (
+            "works",
+            "cut at verbs",
+            "cut at calls",
+            "cut in storms",
+            "not cut",
+            "seconds",
+            "failures",
+        )
         shown = table("signal handlers that raise", "subject", *columns, right=columns)
         for report in reports:
             shown.add_row(
-                report.subject, str(report.works), f"{report.at_verbs:,}", f"{report.in_storm:,}",
-                f"{report.uncut:,}", f"{report.seconds:.1f}", str(len(report.failures)),
+                report.subject, str(report.works), f"{report.at_verbs:,}", f"{report.at_calls:,}",
+                f"{report.in_storm:,}", f"{report.uncut:,}", f"{report.seconds:.1f}",
+                str(len(report.failures)),
             )  # fmt: skip
         console().print(shown)
         for report in reports:

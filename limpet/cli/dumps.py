@@ -126,6 +126,8 @@ def _fields(store: Any, key: bytes) -> dict[str, Any] | None:
     if entry is None:
         return None
     value, _, deadline, times, tags = entry
+    if deadline:  # by the pool's clock, which may be another one than the wall's (pool_clock.py)
+        deadline += time.time_ns() // 1000 - store.endpoint.microseconds()
     more = {
         "deadline_ms": deadline // US_PER_MS,
         "slide_ms": times & TTL_MAX_MS,

@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import shlex
+import time
 from typing import Any
 
 import click
@@ -28,8 +29,12 @@ from limpet.cli.common import (
 )
 from limpet.shm.backends import segments
 from limpet.shm.backends.inventory import list_pools
+from limpet.shm.errors import PoolIncomplete, PoolNotFound
 from limpet.shm.parameters import FENCE_POLICIES, PoolParameters
+from limpet.shm.release import PROTOCOL, RELEASE
 
+WAIT_S = 0.2
+"""How often `watch --wait` looks for a pool that is not there."""
 TERMS = ("multi_host", "lease_us", "fence", "coherent", "coherent_bytes", "durable")
 """The parameters of a pool on which its hosts go."""
 
@@ -52,6 +57,15 @@ TERMS = ("multi_host", "lease_us", "fence", "coherent", "coherent_bytes", "durab
               "memory-only, memory_tierN, daxN.M or nodeN.")  # fmt: skip
 @click.option("--durable", is_flag=True,
               help="What has returned survives a power cut (docs/durable.md).")  # fmt: skip
+@click.option("--coherent/--not-coherent", default=None,
+              help="Whether the hosts' caches are kept coherent.  [default: they are]")  # fmt: skip
+@click.option("--coherent-bytes", type=click.IntRange(0),
+              help="With --not-coherent: the coherent bytes at the start of a node.")  # fmt: skip
+@click.option("--huge-pages", is_flag=True, help="Back the memory with huge pages.")
+@click.option("--prefault", is_flag=True, help="Allocate all pages now.")
+@click.option("--mode", metavar="OCTAL", help="Permissions of the segments.  [default: 600]")
+@click.option("--group", help="The group of the segments, by name or number; it may use the pool "
+              "if --mode says so (660).")  # fmt: skip
 @click.option("--overwrite", is_flag=True,
               help="On dax: also where a device holds other data, which is lost.")  # fmt: skip
 @click.option("--store", "stores", multiple=True, metavar="KIND:NAME[:CAPACITY]",
@@ -68,6 +82,12 @@ def create(
     multi_host: bool | None,
     numa_nodes: tuple[str, ...],
     durable: bool,
+    coherent: bool | None,
+    coherent_bytes: int | None,
+    huge_pages: bool,
+    prefault: bool,
+    mode: str | None,
+    group: str | None,
     overwrite: bool,
     stores: tuple[str, ...],
     as_json: bool,
@@ -77,7 +97,10 @@ def create(
     Sizes are bytes, or text such as 64MiB.
     """
     wanted = [_store(text) for text in stores]
-    optional = {"block_size": block_size, "multi_host": multi_host}
+    optional = {
+        "block_size": block_size, "multi_host": multi_host, "coherent": coherent,
+        "coherent_bytes": coherent_bytes, "group": _group(group), "mode": _mode(mode),
+    }  # fmt: skip
     given: dict[str, Any] = {name: one for name, one in optional.items() if one is not None}
     if numa_nodes:
         bound = tuple(int(one) if one.isdecimal() else one for one in numa_nodes)
@@ -90,6 +113,8 @@ def create(
         lease_us=round(lease_ms * 1000),
         fence=fence,
         durable=durable,
+        huge_pages=huge_pages,
+        prefault=prefault,
         overwrite=overwrite,
         **given,
     ) as pool:
@@ -105,6 +130,19 @@ def create(
     else:
         size = pool.parameters.nodes * pool.parameters.node_size
         click.echo(f"created {pool.url}: {pool.parameters.nodes} nodes, {size_text(size)} in all")
+
+
+def _mode(text: str | None) -> int | None:
+    if text is None:
+        return None
+    try:
+        return int(text, 8)
+    except ValueError:
+        raise click.UsageError(f"--mode takes permissions such as 660, not {text!r}") from None
+
+
+def _group(text: str | None) -> int | str | None:
+    return int(text) if text is not None and text.isdecimal() else text
 
 
 def _store(text: str) -> tuple[str, str, dict[str, int]]:
@@ -153,6 +191,7 @@ def inspect(url: str, as_json: bool) -> None:
         report: dict[str, Any] = {
             "url": pool.url,
             "uuid": pool.uuid.hex(),
+            "protocol": PROTOCOL,
             "parameters": dataclasses.asdict(pool.parameters),
         }
         errors: dict[str, str] = {}
@@ -185,11 +224,11 @@ def inspect(url: str, as_json: bool) -> None:
 
 def _print_pool(report: dict[str, Any]) -> None:
     out = console()
-    out.print(plain(report["url"]).append(f"  {report['uuid']}"))
+    out.print(plain(report["url"]).append(f"  {report['uuid']}  protocol {report['protocol']}"))
     for title in report:
         if title in report["errors"]:
             click.echo(f"{title}: {report['errors'][title]}", err=True)
-        elif title in ("url", "uuid", "errors"):
+        elif title in ("url", "uuid", "protocol", "errors"):
             continue
         elif title == "growth":
             _print_growth(report[title])
@@ -280,27 +319,45 @@ def _clock(time_ns: int) -> str:
 @click.option("--fence-command", metavar="COMMAND", default="",
               help="Switches off a host whose lease is over; called with name, machine and boot of "
               "the host. Its exit status 0 says that the host is off.")  # fmt: skip
+@click.option("--wait", is_flag=True,
+              help="Wait for a pool that is not there, or was destroyed.")  # fmt: skip
 @json_option
-def watch(url: str, interval_ms: float, fence_command: str, as_json: bool) -> None:
+def watch(url: str, interval_ms: float, fence_command: str, wait: bool, as_json: bool) -> None:
     """Recover dead clients promptly, and print a line each time. Ctrl-C ends it.
 
-    When the pool is destroyed, the command says so and ends with exit status 1.
-    Clients recover dead clients without it, too; no client depends on this process.
+    When the pool is destroyed, the command says so and ends with exit status 1, unless it is told
+    to wait for the next one of that name. Clients recover dead clients without it, too; no client
+    depends on this process.
     """
+    said = ""
+    try:
+        while True:
+            try:
+                _watch_one(url, interval_ms / 1000, shlex.split(fence_command), as_json)
+            except (PoolNotFound, PoolIncomplete) as error:
+                if not wait:
+                    raise
+                if str(error) != said:
+                    click.echo(f"waiting: {error}", err=True)
+                said = str(error)
+            time.sleep(WAIT_S)
+    except KeyboardInterrupt:
+        click.echo("ended", err=True)
+
+
+def _watch_one(url: str, interval_s: float, fence_command: list[str], as_json: bool) -> None:
+    """Watch the pool until it is destroyed, which raises PoolNotFound."""
     with pool_of(url) as pool:
         click.echo(f"watching {pool.url}; Ctrl-C ends it", err=True)
-        try:
-            for found in pool.watch(interval_ms / 1000, shlex.split(fence_command)):
-                if as_json:
-                    print_line(found)
-                else:
-                    recovered = ", ".join(map(str, found["clients"])) or "none"
-                    click.echo(
-                        f"{_clock(found['time_ns'])}  recovered clients: {recovered}; gave back "
-                        f"{found['objects']} objects, {found['blocks']} blocks"
-                    )
-        except KeyboardInterrupt:
-            click.echo("ended", err=True)
+        for found in pool.watch(interval_s, fence_command):
+            if as_json:
+                print_line(found)
+            else:
+                recovered = ", ".join(map(str, found["clients"])) or "none"
+                click.echo(
+                    f"{_clock(found['time_ns'])}  recovered clients: {recovered}; gave back "
+                    f"{found['objects']} objects, {found['blocks']} blocks"
+                )
 
 
 @click.command()
@@ -318,7 +375,8 @@ def hosts(url: str, as_json: bool) -> None:
     with pool_of(url) as pool:
         parameters = dataclasses.asdict(pool.parameters)
         report: dict[str, Any] = {
-            "url": pool.url, "terms": {name: parameters[name] for name in TERMS},
+            "url": pool.url, "protocol": PROTOCOL, "release": RELEASE,
+            "terms": {name: parameters[name] for name in TERMS},
             "whole_since": pool.whole_since(), "hosts": pool.hosts(), "nodes": pool.nodes(),
         }  # fmt: skip
     if as_json:
@@ -326,7 +384,7 @@ def hosts(url: str, as_json: bool) -> None:
         return
     out = console()
     terms = ", ".join(f"{name} {value}" for name, value in report["terms"].items())
-    out.print(plain(f"{report['url']}: {terms}"))
+    out.print(plain(f"{report['url']}: protocol {PROTOCOL}, {terms}"))
     if report["whole_since"]:
         out.print(plain(f"durable: {report['whole_since']}"))
     out.print(_host_rows(report["hosts"]))
@@ -334,14 +392,15 @@ def hosts(url: str, as_json: bool) -> None:
 
 
 def _host_rows(hosts: list[dict[str, Any]]) -> Any:
-    made = table("hosts", "host", "machine", "boot", "clients", "pids", "lease", "clock",
-                 right=("clients", "clock"))  # fmt: skip
+    made = table("hosts", "host", "machine", "boot", "namespace", "release", "clients", "pids",
+                 "lease", "clock", right=("clients", "clock"))  # fmt: skip
     for host in hosts:
         name = host["host"] + (" (here)" if host["here"] else "")
         renewed, clock = host["renewed_s"], host["clock_s"]
         lease = host["lease"] + ("" if renewed is None else f" {renewed:.1f} s ago")
         made.add_row(
-            plain(name), host["machine"], host["boot"], str(len(host["clients"])),
+            plain(name), host["machine"], host["boot"], host["namespace"],
+            plain(" ".join(sorted(set(host["releases"])))), str(len(host["clients"])),
             " ".join(map(str, host["pids"])), lease, "" if clock is None else f"{clock:+.3f} s",
         )  # fmt: skip
     return made

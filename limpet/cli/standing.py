@@ -1,4 +1,4 @@
-"""`limpet drill throttle` and `limpet drill beside`: clients that stand still, and bystanders."""
+"""`limpet drill throttle`, `beside` and `containers`: clients that stand still, and bystanders."""
 
 from __future__ import annotations
 
@@ -6,15 +6,19 @@ import dataclasses
 import os
 import re
 import secrets
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import click
 
 from limpet.cli.common import console, json_option, print_json, table
 from limpet.cli.drill_run import exit_status
-from limpet.fault.drill.beside import ROLES, SHARE, Beside, roles_of
+from limpet.fault.drill import containers
+from limpet.fault.drill.beside import ROLES, SHARE, Beside, Result, roles_of
+from limpet.fault.drill.containers import Containers
 from limpet.fault.drill.throttle import ThrottleParameters
 from limpet.fault.drill.throttle import run as run_throttle
+from limpet.fault.inject.containers import why_not
 from limpet.fault.inject.interrupt import ended_by_signals
 from limpet.fault.matrix.subjects import SUBJECTS
 
@@ -106,18 +110,63 @@ def beside(
     at steps of their own, and the lease is an hour, so the command finds a client that waits for
     one of them. Exit status 0 only if none did.
     """
-    shown = table(
-        "beside clients that stand still", "subject", "role", "runs", "stopped", "verdict",
-        right=("runs", "stopped"),
-    )  # fmt: skip
-    results = []
     if realtime and len(os.sched_getaffinity(0)) < 2:
         raise click.UsageError("--realtime needs two cores, or all else would stand still")
+    share = 0 if every else SHARE
+
+    def made(subject: str) -> tuple[Drill, Sequence[str]]:
+        drill = Beside(subject, f"shm://drill-{os.getpid()}", share, realtime)
+        return drill, roles_of(subject)
+
+    _run_roles("beside clients that stand still", made, subjects, roles, as_json)
+
+
+@click.command("containers")
+@subjects_argument
+@click.option("--role", "roles", multiple=True, type=click.Choice(containers.ROLES),
+              help="Only this one; may be repeated.  [default: all]")  # fmt: skip
+@click.option("--every", is_flag=True, help="Every step, not some of them.")
+@json_option
+def containers_(
+    subjects: tuple[str, ...], roles: tuple[str, ...], every: bool, as_json: bool
+) -> None:
+    """Kill, freeze and thaw containers at steps of a change, beside a client outside of them.
+
+    A SUBJECT is a kind of store, or a channel; all of them if none is named. Each container is a
+    process in PID and mount namespaces of its own, so the command needs root. Exit status 0 only
+    if the client outside was never in the way of what a container kept for longer than two leases,
+    and no container that was thawed had been killed.
+    """
+    if why := why_not():
+        raise click.UsageError(f"this process cannot make containers: {why}")
+    share = 0 if every else containers.SHARE
+
+    def made(subject: str) -> tuple[Drill, Sequence[str]]:
+        return Containers(subject, f"shm://drill-{os.getpid()}", share), containers.ROLES
+
+    _run_roles("containers that are killed, or stand still", made, subjects, roles, as_json)
+
+
+class Drill(Protocol):
+    """A drill of one subject (beside.py, containers.py)."""
+
+    def run(self, role: str) -> Result: ...
+
+
+def _run_roles(
+    title: str,
+    made: Callable[[str], tuple[Drill, Sequence[str]]],
+    subjects: Sequence[str],
+    roles: Sequence[str],
+    as_json: bool,
+) -> None:
+    """Run the roles of each subject, and print a row for each."""
+    shown = table(title, "subject", "role", "runs", "stopped", "verdict", right=("runs", "stopped"))
+    results = []
     with exit_status(), ended_by_signals() as check:
         for subject in subjects or SUBJECTS:
-            share = 0 if every else SHARE
-            drill = Beside(subject, f"shm://drill-{os.getpid()}", share, realtime)
-            for role in [each for each in roles_of(subject) if each in (roles or ROLES)]:
+            drill, known = made(subject)
+            for role in [each for each in known if each in (roles or known)]:
                 check()
                 result = drill.run(role)
                 results.append(result)

@@ -34,30 +34,30 @@ TEXT = "str"
 @contextlib.contextmanager
 def existing(url: str, name: str) -> Iterator[Any]:
     """The store of this name as a mapping, which must be there; also a cache."""
-    with _there(url, name) as (pool, kind):
-        if kind in CACHES:
+    with _there(url, name) as (pool, there):
+        if there["kind"] in CACHES:
             yield pool.cache(name)
         else:
-            yield pool.dict(name, store=kind)
+            yield pool.dict(name, store=there["kind"], codec=there["codec"])
 
 
 @contextlib.contextmanager
 def bare(url: str, name: str) -> Iterator[tuple[Any, str]]:
     """The store of this name, of bytes, and the name of its codec, of which nothing is imported."""
-    with _there(url, name) as (pool, kind):
-        yield pool.bare(kind, name)
+    with _there(url, name) as (pool, there):
+        yield pool.bare(there["kind"], name)
 
 
 @contextlib.contextmanager
-def _there(url: str, name: str) -> Iterator[tuple[limpet.Pool, str]]:
-    """The pool, and the kind of the store of this name. StoreError: there is none."""
+def _there(url: str, name: str) -> Iterator[tuple[limpet.Pool, dict[str, Any]]]:
+    """The pool, and its row of the store of this name. StoreError: there is none."""
     with pool_of(url) as pool:
-        kinds = {entry["name"]: entry["kind"] for entry in pool.stores()}
-        if name not in kinds:
+        there = {entry["name"]: entry for entry in pool.stores()}.get(name)
+        if there is None:
             raise limpet.StoreError(
                 f"{url} has no store {name!r}; `limpet inspect` lists them, `limpet put` makes one"
             )
-        yield pool, kinds[name]
+        yield pool, there
 
 
 @contextlib.contextmanager
@@ -147,7 +147,8 @@ def put(
         there = {entry["name"]: entry for entry in pool.stores()}.get(name)
 
         def opened(codec: str | None) -> Any:
-            return pool.dict(name, store=kind or (there["kind"] if there else KIND), codec=codec)
+            made = there or {"kind": KIND, "codec": None}
+            return pool.dict(name, store=kind or made["kind"], codec=codec or made["codec"])
 
         mapping = opened(codec) if there else None
         used = Codec.named(codec or RAW) if mapping is None else mapping.codec

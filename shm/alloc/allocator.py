@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from limpet.shm.alloc.block_pages import NOWHERE
 from limpet.shm.alloc.claims import Claims
 from limpet.shm.alloc.reclaim import Shortage
 from limpet.shm.alloc.relief import Relief
@@ -283,7 +284,15 @@ class Allocator:
         if growing:
             sparing = max(sparing, reserve)
         self.refused = growing
+        request = (
+            node, replicas, sparing, growing,
+            *((self.heap.size_class(size), self._blocks_for(size)) for size in sizes),
+        )  # fmt: skip
+        known = self.relief.known_refusal(request)
+        if known is not None:
+            raise StoreFull(self.relief.why_full(node, sizes[known], NOWHERE))
         attempt = hopeless = 0
+        before: list[bytes] | None = None
         wanted = self._by_kind(sizes)
         needed = {}
         if len(sizes) > 1:
@@ -300,9 +309,14 @@ class Allocator:
                     self.table, self.grace, self.client.ident, node,
                     self.heap.size_class(first), replicas, sparing,
                 )  # fmt: skip
+            if hopeless:
+                # ORDER: before the search whose result is noted with it.
+                before = self.table.image()
             hopeless = 0 if self.reclaim(attempt, shortages[first], needed) else hopeless + 1
             # Twice, since a block may have been on its way from one client to another.
             if looks + attempt > ATTEMPTS_MAX or hopeless > 1:
+                if hopeless > 1 and refused == NOWHERE:
+                    self.relief.note_refusal(request, sizes.index(first), before)
                 raise StoreFull(self.relief.why_full(node, first, refused))
         self.refused = False
         return looks + attempt + 1

@@ -62,6 +62,8 @@ if TYPE_CHECKING:
 _KIND_AND_OWNER = np.uint64(0xF << 60 | OWNER_MASK)
 RESERVE_SHARE = 20
 """One of this many blocks is left for updates and channels."""
+IMAGE_MAX = 4 << 20
+"""Bytes that `BlockTable.image` reads at most: those of 2 GiB of memory."""
 
 
 class BlockTable:
@@ -94,6 +96,26 @@ class BlockTable:
         return np.frombuffer(
             self.endpoint.read(self.heap.table_word(node, 0), self.count * 8), dtype="<u8"
         )
+
+    def image(self) -> list[bytes] | None:
+        """The block words and used bits of all nodes, which change whenever memory is taken or
+        given back; None: a node is lost, or they are too many to be compared."""
+        nodes, heap = self.heap.placement.nodes, self.heap
+        bits = self.count * heap.bitmap_size
+        if nodes * (8 * self.count + bits) > IMAGE_MAX:
+            return None
+        read = self.endpoint.read
+        try:
+            return [
+                read(address, size)
+                for node in range(nodes)
+                for address, size in (
+                    (heap.bitmap(node, 0), bits),
+                    (heap.table_word(node, 0), 8 * self.count),
+                )
+            ]
+        except NodeFailed:
+            return None
 
     def free_count(self, node: int) -> int:
         """How many blocks of the node have no owner."""

@@ -4,6 +4,12 @@ In this order: the memory of dead clients, its own empty blocks, and blocks that
 client (from the second attempt on also backups that are astray); then freed memory, once the
 operations that may be reading it have ended; and, after some attempts, unused blocks of living
 clients (reclaim.py).
+
+A full pool refuses again and again, and each search reads all block words and used bits several
+times. So a refusal is noted with an image of these, from before its last attempt. While no client
+has died and the image is the same, no memory came back since, and the same request is refused at
+once. Not if freed memory was waiting for operations that stand still, nor if a file system was
+full: these end without a trace in the image.
 """
 
 from __future__ import annotations
@@ -40,6 +46,27 @@ class Relief:
         self.membership = claims.membership
         self.slabs = slabs
         self.spans = spans
+        self.image: list[bytes] = []
+        self.refusals: dict[tuple[object, ...], int] = {}
+        """Requests that were refused when memory was as in `image`; which of their sizes it was."""
+
+    def known_refusal(self, request: tuple[object, ...]) -> int | None:
+        """Which of the sizes of a request is refused, as nothing has changed; None: search."""
+        known = self.refusals.get(request)
+        if known is None or self.membership.sweep() or self.table.image() != self.image:
+            return None
+        return known
+
+    def note_refusal(
+        self, request: tuple[object, ...], which: int, before: list[bytes] | None
+    ) -> None:
+        """A search that began when memory was as in `before` was in vain."""
+        if before is None or self.table.pages.unbacked or self._oldest_pending() is not None:
+            return
+        if before != self.image:
+            self.image = before
+            self.refusals.clear()
+        self.refusals[request] = which
 
     def reclaim(self, attempt: int, shortage: Shortage, needed: Needed) -> bool:
         """Get memory from any source; False when no more can be had."""
@@ -166,7 +193,7 @@ class Relief:
             f"{self.membership.pool}: node {node} has no room for an object of {size} bytes; {why}"
         )
         held = [
-            str(self.membership.pid(laggard.word))
+            self.membership.process(laggard.slot, laggard.word)
             for laggard in self.grace.pinned()
             if not self.membership.ours(laggard.slot)
         ]

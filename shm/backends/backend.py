@@ -10,7 +10,7 @@ the place of one pool. Its segments are one for each memory node and the control
                place      the place of a segment, which may be there or not
                removable  the segments that are there, if this process may remove them
                usage      number and sizes of the segments, as far as the backend sees them
-    SegmentPlace  open, size, read, owner, back, remove: one segment
+    SegmentPlace  open, size, read, owner, back, same, mark, remove: one segment
 
 node.py, probe.py, superblock.py, segments.py and inventory.py are written with these and know no
 backend. `tests/shm/test_backends.py` is the suite that every backend passes.
@@ -19,6 +19,9 @@ The promises that a backend makes:
 
 - `create` succeeds for one of any number of creators, and raises PoolExists for all others, until
   the segment is removed. Word 0 of a new segment is 0 or `superblock.CREATING`.
+- The descriptor that `create` returns for a control segment holds the name (name.py), and the name
+  led to that segment when it was locked.
+- Nothing is removed but the segment that a descriptor has: `remove` compares.
 - A descriptor of `open` cannot write. `read` never faults: it returns fewer bytes where some are
   gone.
 - A segment is mapped through its descriptor, at `offset`, by any number of processes of one host.
@@ -35,6 +38,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final
 
+from limpet.shm.backends.mapping import map_file
 from limpet.shm.endpoint.fabric import flush_mapping
 from limpet.shm.endpoint.layout import CONTROL_NODE, SUPERBLOCK_SIZE
 from limpet.shm.errors import ParameterError, PoolPermission
@@ -81,12 +85,12 @@ class SegmentPlace(abc.ABC):
         """A descriptor that cannot write. Raises OSError."""
         return os.open(self.path, READ_ONLY)
 
-    def map(self, fd: int, size: int, durable: bool) -> mmap.mmap:
+    def map(self, fd: int, size: int, durable: bool) -> memoryview:
         """A shared, writable mapping of the segment. `durable`: what is written back to it survives
         a power cut; ParameterError if that is not so here."""
-        return mmap.mmap(fd, size, mmap.MAP_SHARED, offset=self.offset)
+        return map_file(fd, size, self.offset)
 
-    def persist(self, mapping: mmap.mmap, size: int) -> None:
+    def persist(self, mapping: memoryview, size: int) -> None:
         """Write the first bytes of a durable mapping back. CoherenceError: it cannot be done."""
         flush_mapping(mapping, size)
 
@@ -112,15 +116,27 @@ class SegmentPlace(abc.ABC):
         """Allocate the pages of `size` bytes of the segment; False: there is no room for them."""
 
     @abc.abstractmethod
-    def arrange(self, mapping: mmap.mmap, where: str, numa_node: int | None, huge: bool) -> None:
+    def arrange(self, mapping: memoryview, where: str, numa_node: int | None, huge: bool) -> None:
         """Bind the pages of a mapping to a NUMA node, use huge ones. ParameterError if impossible.
 
         `numa_node` is None except for the creator, before the first page is touched.
         """
 
+    def same(self, fd: int) -> bool:
+        """Whether the segment that is here now is the one that `fd` has open."""
+        try:
+            there = self.path.lstat()
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return os.path.samestat(there, os.fstat(fd))
+
     @abc.abstractmethod
-    def remove(self) -> None:
-        """Take the segment away, if it is there."""
+    def mark(self, fd: int, word: bytes) -> None:
+        """Store word 0 of the segment that `fd`, which need not be able to write, has open."""
+
+    @abc.abstractmethod
+    def remove(self, fd: int) -> None:
+        """Take the segment away, if it is the one that `fd` has open. The name is held."""
 
     def refuse_nothing(self, data: bytes, where: str) -> None:  # noqa: B027
         """Raise PoolNotFound if these first bytes show that there is no segment."""
@@ -174,7 +190,7 @@ class Location(abc.ABC):
 
         The control segment is the first of a pool. With a `generation`, the segment replaces lost
         memory. Raises PoolExists, PoolPermission, ParameterError, OSError; then nothing is left
-        behind.
+        behind. The name of the pool is held, or becomes held when this makes the control segment.
         """
 
     @abc.abstractmethod

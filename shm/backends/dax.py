@@ -44,6 +44,7 @@ from limpet.shm.backends.backend import (
 )
 from limpet.shm.backends.device_contents import LOOK_SIZE, contents_of
 from limpet.shm.backends.explain import explained
+from limpet.shm.backends.name import hold, let_go
 from limpet.shm.backends.superblock import (
     ABSENT,
     CREATING,
@@ -192,20 +193,24 @@ class DevicePlace(SegmentPlace):
     def back(self, fd: int, offset: int, size: int) -> bool:
         return True
 
-    def arrange(self, mapping: mmap.mmap, where: str, numa_node: int | None, huge: bool) -> None:
+    def arrange(self, mapping: memoryview, where: str, numa_node: int | None, huge: bool) -> None:
         if numa_node not in (None, self.device.numa_node):
             raise ParameterError(
                 f"{where}: {self.device.path} is on NUMA node {self.device.numa_node} and cannot "
                 f"be bound to {numa_node}"
             )
 
-    def remove(self) -> None:
-        fd = os.open(self.path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    def mark(self, fd: int, word: bytes) -> None:
+        own = os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
         try:
-            with self.front(fd) as mapping:
-                write_word0(mapping, ABSENT)
+            with self.front(own) as mapping:
+                write_word0(mapping, word)
         finally:
-            os.close(fd)
+            os.close(own)
+
+    def remove(self, fd: int) -> None:
+        if self.same(fd):
+            self.mark(fd, ABSENT)
 
     @contextlib.contextmanager
     def front(self, fd: int) -> Iterator[mmap.mmap]:
@@ -303,8 +308,6 @@ class Devices(Location):
         self, index: int, size: int, options: NodeOptions, generation: int = 0
     ) -> tuple[SegmentPlace, int]:
         where = self.segment(index)
-        if index == CONTROL_NODE:
-            self._refuse_used(options.overwrite)
         at = self.place(index)
         check_size(size, at.device.align, f"{where}: its size")
         if at.offset + size > at.device.size:
@@ -314,9 +317,13 @@ class Devices(Location):
         fd = os.open(at.path, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             check_identity(at.device, fd)
+            if index == CONTROL_NODE:
+                if not hold(fd):
+                    raise _claimed(where, at)
+                self._refuse_used(options.overwrite)
             self._claim(at, fd, index, size, generation)
         except BaseException:
-            os.close(fd)
+            let_go(fd)
             raise
         return at, fd
 
@@ -333,6 +340,8 @@ class Devices(Location):
                 write_word0(front, CREATING)
             elif not claim_word0(front):
                 raise _claimed(where, at)
+            # A superblock of an earlier pool is not taken for this one's.
+            front[len(CREATING) : SUPERBLOCK_SIZE] = bytes(SUPERBLOCK_SIZE - len(CREATING))
             struct.pack_into("<Q", front, SIZE_OFFSET, size)
 
     def _refuse_used(self, overwrite: bool) -> None:
@@ -381,12 +390,13 @@ class Devices(Location):
         return [*claimed, (CONTROL_NODE, 0)]
 
     def _found(self, index: int) -> tuple[bytes, Superblock | None]:
-        """Word 0 of a segment, and its superblock if that is sound."""
+        """Word 0 of a segment, and its superblock if that is sound, also amid its removal."""
         data = self.place(index).first_bytes()
+        word = data[: len(MAGIC)]
         try:
-            return data[: len(MAGIC)], unpack(data, self.segment(index))
+            return word, unpack(MAGIC + data[len(MAGIC) :], self.segment(index))
         except PoolError:
-            return data[: len(MAGIC)], None
+            return word, None
 
 
 def _claimed(where: str, at: DevicePlace) -> PoolExists:

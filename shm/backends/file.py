@@ -1,4 +1,4 @@
-"""`file:///DIR`: the files node.0 ... and control in a folder: tmpfs, hugetlbfs, fsdax, famfs.
+"""`file:///DIR`: the files node.0 ... and control in a folder: tmpfs, hugetlbfs, fsdax.
 
 DIR is taken as it is written (no %-escapes), absolute and without `..`. A node whose memory was
 replaced has a new file, with the generation (states.py) behind a hyphen: node.0-1.
@@ -31,9 +31,17 @@ from limpet.shm.backends.backend import (
     check_size,
 )
 from limpet.shm.backends.explain import explained
-from limpet.shm.backends.superblock import CREATING, MAGIC
+from limpet.shm.backends.mapping import map_file
+from limpet.shm.backends.name import hold, let_go
+from limpet.shm.backends.superblock import CREATING, MAGIC, write_word0
 from limpet.shm.endpoint.layout import CONTROL_NODE
-from limpet.shm.errors import ParameterError, PoolCorrupt, PoolForeign, PoolNotFound
+from limpet.shm.errors import (
+    ParameterError,
+    PoolCorrupt,
+    PoolExists,
+    PoolForeign,
+    PoolNotFound,
+)
 from limpet.shm.parameters import NODES_MAX
 
 if TYPE_CHECKING:
@@ -43,7 +51,6 @@ if TYPE_CHECKING:
 MAP_SHARED_VALIDATE: Final = 0x03
 MAP_SYNC: Final = 0x80000
 """Of Linux; the module mmap does not have them."""
-PROT_BOTH: Final = mmap.PROT_READ | mmap.PROT_WRITE
 
 _SUFFIX: Final = re.compile(r"control|node\.(0|[1-9]\d{0,2})(?:-([1-9]\d{0,16}))?", re.ASCII)
 _CREATE: Final = os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_CREAT | os.O_EXCL
@@ -56,12 +63,12 @@ class FilePlace(SegmentPlace):
     path: Path
     offset: int = 0
 
-    def map(self, fd: int, size: int, durable: bool) -> mmap.mmap:
+    def map(self, fd: int, size: int, durable: bool) -> memoryview:
         if not durable:
             return super().map(fd, size, durable)
         try:
             # The kernel refuses it where stores do not go to persistent memory themselves.
-            return mmap.mmap(fd, size, MAP_SHARED_VALIDATE | MAP_SYNC, PROT_BOTH)
+            return map_file(fd, size, 0, MAP_SHARED_VALIDATE | MAP_SYNC)
         except OSError as error:
             if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
                 raise
@@ -91,7 +98,7 @@ class FilePlace(SegmentPlace):
     def back(self, fd: int, offset: int, size: int) -> bool:
         return backing.back(fd, offset, size)
 
-    def arrange(self, mapping: mmap.mmap, where: str, numa_node: int | None, huge: bool) -> None:
+    def arrange(self, mapping: memoryview, where: str, numa_node: int | None, huge: bool) -> None:
         if numa_node is None and not huge:
             return
         found = numa.file_system(self.path)
@@ -102,8 +109,21 @@ class FilePlace(SegmentPlace):
         if numa_node is not None:
             numa.bind(mapping, numa_node, found, where)
 
-    def remove(self) -> None:
-        self.path.unlink(missing_ok=True)
+    def mark(self, fd: int, word: bytes) -> None:
+        own = os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
+        try:
+            os.pwrite(own, word, 0)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            with mmap.mmap(own, 0) as mapping:  # hugetlbfs has no write(2)
+                write_word0(mapping, word)
+        finally:
+            os.close(own)
+
+    def remove(self, fd: int) -> None:
+        if self.same(fd):
+            self.path.unlink(missing_ok=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,15 +182,18 @@ class Files(Location):
                 f"{where}: {size} bytes do not fit into {self.folder}, which has {whole} bytes, "
                 f"{backing.room(self.folder)} bytes free"
             )
-        path = self.path(index, generation)
-        fd = self.create_exclusive(path, where)
+        at = FilePlace(self.path(index, generation))
+        fd = self.create_exclusive(at.path, where)
         with contextlib.ExitStack() as undo:
-            undo.callback(path.unlink, missing_ok=True)
-            undo.callback(os.close, fd)
+            undo.callback(let_go, fd)
+            # CRASH(unlocked): an empty file, which the next creator or destroyer removes.
+            if index == CONTROL_NODE and not (hold(fd) and at.same(fd)):
+                raise PoolExists(f"{where}: another process took it over while it was made")
+            undo.callback(at.remove, fd)
             os.ftruncate(fd, size)
             self._share(index, fd, options)
             undo.pop_all()
-        return FilePlace(path), fd
+        return at, fd
 
     def missing_folders(self) -> list[Path]:
         folders = [self.folder, *self.folder.parents]

@@ -1,46 +1,154 @@
 """Listing pools, and removing one: sound, half-created or damaged.
 
-Segments are removed in the order of their indices, the control segment last: it is the lock that
-keeps a new pool of this name from being made while the old one is still being removed. A kill in
-between leaves a pool that no process can open and that `unlink_all` removes. Mappings of live
-processes stay. Two processes may destroy one pool at the same time; a process that destroys it
-while another creates it anew may remove the new pool's nodes.
+The name is held meanwhile (name.py): of processes that destroy and create pools of one name, each
+has it for itself. The control segment is made incomplete first, and removed last. A kill in between
+leaves what `is_leftover` recognises, no process can open, and the next `unlink_all` or creator
+removes. Mappings of live processes stay.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 from typing import Any
 
 from limpet.shm.backends.backend import Location, Usage
 from limpet.shm.backends.explain import explained
 from limpet.shm.backends.location import backends, parse_url
+from limpet.shm.backends.name import PATIENCE_S, held, is_leftover, let_go, require_ours, take_back
+from limpet.shm.backends.numa import NodeOptions
 from limpet.shm.backends.probe import node_words, probe
-from limpet.shm.backends.superblock import Superblock
+from limpet.shm.backends.superblock import MAGIC, Superblock
 from limpet.shm.endpoint.layout import CONTROL_NODE
 from limpet.shm.endpoint.states import IN_SERVICE, generation_of, state_of
-from limpet.shm.errors import LimpetError, PoolIncomplete, PoolNotFound
+from limpet.shm.errors import (
+    LimpetError,
+    PoolExists,
+    PoolForeign,
+    PoolIncomplete,
+    PoolNotFound,
+)
 from limpet.shm.uninterrupted import uninterrupted
 
 
-def unlink_all(location: Location, *, any_owner: bool = False) -> list[str]:
+def unlink_all(
+    location: Location,
+    *,
+    any_owner: bool = False,
+    uuid: bytes | None = None,
+    timeout_s: float = PATIENCE_S,
+) -> list[str]:
     """Remove every segment of the pool, in any state; the names of the removed ones.
 
-    Nothing is removed if this raises PoolNotFound (there is none), PoolForeign (one of them is not
-    limpet's, or belongs to another pool) or PoolPermission (another user's, unless `any_owner`).
-    On dax, the contents of devices that are not claimed stay as they are.
+    Nothing is removed if this raises PoolNotFound (there is none, or not the one of this `uuid`),
+    PoolForeign (one of them is not limpet's, or belongs to another pool), PoolPermission (another
+    user's, unless `any_owner`), or PoolIncomplete (after `timeout_s`, another process still creates
+    or removes it). On dax, the contents of devices that are not claimed stay as they are.
     """
+    found = location.removable(any_owner)  # before anything is made or locked
+    made = uuid is None and not _has_control(found)
+    if made:
+        _make_control(location)
+    with held(location, timeout_s) as fd:
+        if uuid is not None:
+            require_ours(location, fd, uuid)
+        removed = _remove_all(location, fd, any_owner)
+    return removed[:-1] if made else removed
+
+
+def _has_control(found: list[tuple[int, int]]) -> bool:
+    return any(index == CONTROL_NODE for index, _ in found)
+
+
+def _make_control(location: Location) -> None:
+    """Make a control segment, where there are nodes without one, so that the name can be held."""
+    with contextlib.suppress(PoolExists), explained(location.segment(CONTROL_NODE)):
+        options = NodeOptions(any_owner=True)
+        let_go(location.create(CONTROL_NODE, location.page_size(), options)[1])
+
+
+def _remove_all(location: Location, fd: int, any_owner: bool) -> list[str]:
+    """Remove every segment of the pool whose name is held by its control segment `fd`."""
     found = location.removable(any_owner)
+    control = location.place(CONTROL_NODE)
+    with explained(location.segment(CONTROL_NODE), "removed"):
+        take_back(location, fd)
     for index, generation in found:
         with explained(location.segment(index), "removed"):
-            location.place(index, generation).remove()
+            if not control.same(fd):
+                raise PoolNotFound(f"{location}: its control segment was taken away meanwhile")
+            _remove(location, index, generation)
     return list(dict.fromkeys(location.segment(index) for index, _ in found))
 
 
+def _remove(location: Location, index: int, generation: int) -> None:
+    at = location.place(index, generation)
+    try:
+        fd = at.open()
+    except FileNotFoundError:
+        return
+    try:
+        at.remove(fd)
+    finally:
+        os.close(fd)
+
+
 def unlink_generations(location: Location, index: int) -> None:
-    """Remove the segments of a node that memory of another generation replaces."""
+    """Remove the segments of a node that other memory replaces. The name is held."""
     with explained(location.segment(index), "removed"):
         for generation in location.generations(index):
-            location.place(index, generation).remove()
+            _remove(location, index, generation)
+
+
+def remove_leftovers(location: Location) -> bool:
+    """Remove what a killed creator or destroyer has left; whether the name is free then.
+
+    False: there is a complete pool, or what is there is not this user's or not limpet's, or another
+    process has the name. On memory that other hosts may have, nothing counts as left.
+    """
+    if location.several_hosts:
+        return False
+    try:
+        if not _has_control(location.removable(any_owner=False)):
+            return False
+        with held(location, timeout_s=0) as fd:
+            if not is_leftover(location, fd):
+                return False
+            _remove_all(location, fd, any_owner=False)
+    except (PoolForeign, PoolIncomplete):
+        return False
+    except PoolNotFound:
+        pass
+    return True
+
+
+def remove_stray_nodes(location: Location) -> None:
+    """Remove incomplete segments of nodes beside a control segment that this process has just made.
+
+    Raises PoolExists for a complete one: its pool has lost its control segment, by no act of
+    limpet's. A segment that is not limpet's stays.
+    """
+    if location.several_hosts:
+        return
+    try:
+        found = location.removable(any_owner=False)
+    except PoolForeign:
+        return  # where it is in the way, the creation of that node says so
+    for index, generation in found:
+        if index == CONTROL_NODE:
+            continue
+        where, at = location.segment(index), location.place(index, generation)
+        with explained(where, "removed"):
+            fd = at.open()
+            try:
+                if at.read(fd, len(MAGIC)) == MAGIC:
+                    raise PoolExists(
+                        f"{where} is there, and complete, without the control segment of its pool; "
+                        "destroy what is left of that pool, or take another name"
+                    )
+                at.remove(fd)
+            finally:
+                os.close(fd)
 
 
 def list_pools(url: str = "") -> list[dict[str, Any]]:

@@ -3,10 +3,11 @@
 A segment is one shared, writable mapping. backend.py has the part of a backend in this. The life of
 a pool's segments:
 
-    create(control)     exclusive; this is the lock, PoolExists for everyone else
+    create(control)     exclusive, and locked (name.py): PoolExists for everyone else
     create(node i)      for each memory node
     publish(node i)     for each, when its contents are ready
     publish(control)    last: the pool can be opened from here on
+    release(control)    another process may destroy it from here on
 
 A creator that dies leaves segments that `open_` refuses as incomplete and `unlink_all` removes.
 `open_` only reads a segment that it refuses, through a read-only descriptor (probe.py).
@@ -27,9 +28,11 @@ from limpet.shm.backends.explain import explained
 from limpet.shm.backends.inventory import list_pools, unlink_all
 from limpet.shm.backends.location import full_url, parse_url
 from limpet.shm.backends.logind import remove_ipc_warning
+from limpet.shm.backends.name import release
 from limpet.shm.backends.numa import NodeOptions
 from limpet.shm.backends.probe import check, probe
 from limpet.shm.backends.superblock import MAGIC, Superblock, pack, write
+from limpet.shm.descriptors import Descriptor
 from limpet.shm.endpoint.layout import CONTROL_NODE, SUPERBLOCK_SIZE
 from limpet.shm.errors import ParameterError, PoolTruncated
 from limpet.shm.parameters import PoolParameters
@@ -60,10 +63,10 @@ class MemoryNode:
     """One mapped segment.
 
     `index` (255: control segment), `generation` (states.py), `size` in bytes, `name` for messages,
-    `map` the mapping, `address` where it begins in this process, `fd` its descriptor, `watched_fd`
-    the same where pages can go from under the mapping, or -1. `zeroed`: a new segment of this
-    backend is all zeros. Code that uses `address` keeps a buffer of `map`, so that `close` cannot
-    unmap it meanwhile.
+    `map` the mapping, `address` where it begins in this process, `descriptor` and `fd` its
+    descriptor, `watched_fd` the same where pages can go from under the mapping, or -1. `zeroed`: a
+    new segment of this backend is all zeros. Code that uses `address` keeps a buffer of `map`, so
+    that `close` cannot unmap it meanwhile.
     """
 
     def __init__(
@@ -77,20 +80,28 @@ class MemoryNode:
         durable: bool = False,
     ) -> None:
         """Map the segment that `fd`, which this object closes from now on, refers to."""
-        self._close_fd = weakref.finalize(self, os.close, fd)
+        self.descriptor = Descriptor(fd, at.path)
+        self._close_fd = weakref.finalize(self, _let_go, self.descriptor)
         self.name = name
         self.index = index
         self.generation = generation
         self.size = size
-        self.fd = fd
         self.place = at
-        self.watched_fd = fd if at.can_shrink else -1
         self.zeroed = at.zeroed
         self.map = at.map(fd, size, durable)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.map))
 
     def __repr__(self) -> str:
         return f"<MemoryNode {self.name}: {self.size} bytes>"
+
+    @property
+    def fd(self) -> int:
+        """Its descriptor. ClientError: it was closed behind us, and cannot be opened again."""
+        return self.descriptor.number()
+
+    @property
+    def watched_fd(self) -> int:
+        return self.fd if self.place.can_shrink else -1
 
     def stat_size(self) -> int:
         """Bytes behind the mapping now; fewer than `size` when the segment was truncated."""
@@ -104,7 +115,14 @@ class MemoryNode:
         """Unmap, or if buffers of `map` are still in use, leave that to the last of them."""
         self._close_fd()
         with contextlib.suppress(BufferError):
-            self.map.close()
+            self.map.release()
+
+
+def _let_go(descriptor: Descriptor) -> None:
+    """Unlock the name, if it is held through it (name.py), and close it."""
+    if descriptor.is_open():
+        release(descriptor.fd)
+    descriptor.close()
 
 
 def plan(
@@ -137,13 +155,17 @@ def create(
     """
     options = options or NodeOptions()
     where = location.segment(index)
-    with explained(where), contextlib.ExitStack() as undo:
+    with explained(where):
         at, fd = location.create(index, size, options, generation)
-        undo.callback(at.remove)
-        node = MemoryNode(where, index, size, at, fd, generation, options.durable)
-        undo.callback(node.close)
-        _apply(node, options, created=True)
-        undo.pop_all()
+        node = None
+        try:
+            node = _map(where, index, size, at, fd, generation, options.durable)
+            _apply(node, options, created=True)
+        except BaseException:
+            at.remove(fd)  # it is open: the node, or the error, which has the node, keeps it
+            if node is not None:
+                node.close()
+            raise
         return node
 
 
@@ -192,7 +214,7 @@ def finish(node: MemoryNode, parameters: PoolParameters, uuid: bytes) -> None:
 def discard(node: MemoryNode) -> None:
     """Remove a segment that this process has created, without a trace."""
     with explained(node.name):
-        node.place.remove()
+        node.place.remove(node.fd)
     node.close()
 
 
@@ -239,7 +261,7 @@ def _map(
     try:
         return MemoryNode(where, index, size, at, fd, generation, durable)
     except ValueError as error:
-        raise PoolTruncated(f"{where} was truncated while it was being opened ({error})") from error
+        raise PoolTruncated(f"{where} was truncated while it was being mapped ({error})") from error
 
 
 def _apply(node: MemoryNode, options: NodeOptions, *, created: bool) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from limpet.shm.backends import numa_names
+from limpet.shm.backends.mapping import advise
 from limpet.shm.errors import ParameterError
 
 HUGEPAGE_SETTINGS: Path = Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
@@ -156,14 +157,14 @@ def require_huge_pages(found: FileSystem, where: str) -> None:
         )
 
 
-def advise_huge_pages(mapping: mmap.mmap, where: str) -> None:
+def advise_huge_pages(mapping: memoryview, where: str) -> None:
     try:
-        mapping.madvise(mmap.MADV_HUGEPAGE)
+        advise(mapping, mmap.MADV_HUGEPAGE)
     except OSError as error:
         raise ParameterError(f"{where}: the kernel refused huge pages: {error}") from error
 
 
-def bind(mapping: mmap.mmap, numa_node: int, found: FileSystem, where: str) -> None:
+def bind(mapping: memoryview, numa_node: int, found: FileSystem, where: str) -> None:
     """Bind pages that are not there yet to a NUMA node (mbind, MPOL_BIND)."""
     if found.kind not in ("tmpfs", "hugetlbfs"):
         raise ParameterError(
@@ -198,10 +199,10 @@ def bind(mapping: mmap.mmap, numa_node: int, found: FileSystem, where: str) -> N
     raise ParameterError(f"{where}: cannot bind to NUMA node {numa_node}: {reason}")
 
 
-def prefault(mapping: mmap.mmap, where: str) -> None:
+def prefault(mapping: memoryview, where: str) -> None:
     """Map every page, writable, without changing it; a lack of memory is an error, not SIGBUS."""
     try:
-        mapping.madvise(MADV_POPULATE_WRITE)
+        advise(mapping, MADV_POPULATE_WRITE)
     except OSError as error:
         if error.errno == errno.EINVAL:
             raise ParameterError(f"{where}: prefault needs Linux 5.14 or newer") from error

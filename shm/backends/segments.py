@@ -17,6 +17,8 @@ from typing import Any, Final
 import atomics
 
 from limpet.shm.backends import node as nodes
+from limpet.shm.backends.inventory import remove_leftovers, remove_stray_nodes
+from limpet.shm.backends.name import PATIENCE_S, is_there, release, take_back
 from limpet.shm.backends.numa import NumaNode
 from limpet.shm.backends.superblock import Superblock
 from limpet.shm.clients.hosts import given_name
@@ -35,6 +37,7 @@ from limpet.shm.endpoint.layout import (
     control_size,
 )
 from limpet.shm.endpoint.states import (
+    BRING_BACK,
     FAILED,
     IN_SERVICE,
     generation_of,
@@ -56,6 +59,7 @@ from limpet.shm.errors import (
 from limpet.shm.parameters import NODE_SIZE_MAX, PoolParameters, parse_size
 from limpet.shm.uninterrupted import uninterrupted
 
+CLAIMS_MAX: Final = 100
 OPTIONS: Final = (
     "latency", "numa_node", "prefault", "huge_pages", "mode", "group", "overwrite",
 )  # fmt: skip
@@ -129,13 +133,19 @@ def create_segments(
     folders = location.missing_folders()
     try:
         options = dataclasses.replace(options, durable=parameters.durable)
-        control = _create(location, CONTROL_NODE, plan.control_size, options)
+        control = _claim(location, plan.control_size, options)
         made.append(control)
+        remove_stray_nodes(location)
         for index in range(parameters.nodes):
             made.append(_create(location, index, parameters.node_size, options))
         for segment in (*made[1:], control):
+            if not control.place.same(control.fd):
+                raise PoolNotFound(f"{location}: its control segment was taken away meanwhile")
             _format(segment, layout, parameters, uuid)
+        release(control.fd)
     except BaseException:
+        if made:
+            take_back(location, made[0].fd)
         for segment in reversed(made):
             nodes.discard(segment)
         for folder in folders:
@@ -145,6 +155,20 @@ def create_segments(
     for warning in filter(None, warnings):
         log.warning("%s: %s", location, warning)
     return [*made[1:], control], uuid, parameters
+
+
+def _claim(location: nodes.Location, size: int, options: nodes.NodeOptions) -> nodes.MemoryNode:
+    """The control segment of a new pool, which holds the name. What a killed creator or destroyer
+    has left is removed first."""
+    for _ in range(CLAIMS_MAX):
+        try:
+            return _create(location, CONTROL_NODE, size, options)
+        except PoolExists:
+            if not remove_leftovers(location):
+                raise
+        except PoolNotFound:
+            pass  # a creator that failed has just removed the folder that it had made
+    raise PoolExists(f"{location}: other processes make it, and fail or are killed, all the time")
 
 
 def _create(
@@ -171,6 +195,8 @@ def _create(
 def _format(
     segment: nodes.MemoryNode, layout: NodeLayout, parameters: PoolParameters, uuid: bytes
 ) -> None:
+    if segment.stat_size() < segment.size:
+        raise PoolTruncated(f"{segment.name} was truncated while it was made")
     control = segment.index == CONTROL_NODE
     used = segment.size if control else layout.blocks
     nodes.back(segment, used)
@@ -203,6 +229,7 @@ def open_segments(
     location = nodes.parse_url(nodes.full_url(url))
     control, block = _open_control(location, options)
     opened = [control]
+    gone = f"{location} was destroyed while it was being opened"
     try:
         parameters = block.parameters
         if control.size < control_size(parameters.clients, parameters.memory):
@@ -227,6 +254,8 @@ def open_segments(
                     f"{location.segment(index)} has no superblock, though its pool was complete: "
                     "it was cut off, or the pool is being destroyed"
                 )
+                if isinstance(error.__cause__, OSError):  # its device does not answer
+                    why = str(error).removesuffix(f"; {BRING_BACK}")
                 raise PoolIncomplete(_if_lost(url, index, why)) from error
             except (PoolTruncated, PoolCorrupt) as error:
                 why = str(error).removesuffix("; destroy the pool")
@@ -234,6 +263,15 @@ def open_segments(
             opened.append(segment)
             if found.parameters != parameters:
                 raise PoolCorrupt(f"{segment.name}: other parameters than the control segment's")
+        if not is_there(location, control.fd, block.uuid):
+            raise PoolIncomplete(gone)
+    except LimpetError as error:
+        there = is_there(location, control.fd, block.uuid)
+        for segment in opened:
+            segment.close()
+        if there:
+            raise
+        raise PoolIncomplete(gone) from error
     except BaseException:
         for segment in opened:
             segment.close()
@@ -256,8 +294,9 @@ def _open_control(
 def _if_lost(url: str, node: int, why: str) -> str:
     """The message for a pool of which a memory node cannot be used."""
     return (
-        f"{why}. If the memory node is lost, `limpet fail-node {url} {node}` marks it as failed; "
-        "then the pool opens without it, and stores with replicas go on. Otherwise destroy the pool"
+        f"{why}. If the memory node is away, {BRING_BACK}. If it is lost, `limpet fail-node "
+        f"{url} {node}` marks it as failed; then the pool opens without it, and stores with "
+        "replicas go on"
     )
 
 
@@ -268,8 +307,10 @@ def _state_at(node: int) -> int:
 
 def _word(control: nodes.MemoryNode, node: int) -> int:
     """A node's state word."""
-    at = _state_at(node)
-    return int.from_bytes(control.map[at : at + 8], "little")
+    data = control.place.read(control.fd, 8, _state_at(node))
+    if len(data) < 8:
+        raise PoolTruncated(f"{control.name} was truncated while it was being opened")
+    return int.from_bytes(data, "little")
 
 
 @contextlib.contextmanager
@@ -348,17 +389,21 @@ def fail_node(url: str, node: int, *, any_owner: bool = False) -> bool:
         control.close()
 
 
-def unlink_quietly(url: str) -> None:
+def unlink_quietly(url: str, uuid: bytes) -> None:
+    """Remove this pool, if the name still stands for it."""
     with contextlib.suppress(PoolNotFound):
-        nodes.unlink_all(nodes.parse_url(nodes.full_url(url)))
+        nodes.unlink_all(nodes.parse_url(nodes.full_url(url)), uuid=uuid)
 
 
-def destroy(url: str, *, any_owner: bool = False) -> list[str]:
+def destroy(url: str, *, any_owner: bool = False, timeout_s: float = PATIENCE_S) -> list[str]:
     """Remove a pool, also a half-created or damaged one; the names of the removed segments.
 
     Processes that have it open go on with the memory that they have mapped; no process can open it
-    any more. Raises PoolNotFound, PoolPermission, and PoolForeign for segments that are not
-    limpet's.
+    any more. Another process that creates or removes it is waited for, up to `timeout_s`; then
+    PoolIncomplete names it. Raises PoolNotFound, PoolPermission, and PoolForeign for segments that
+    are not limpet's.
     """
     location = nodes.parse_url(nodes.full_url(url))
-    return uninterrupted(lambda: nodes.unlink_all(location, any_owner=any_owner))
+    return uninterrupted(
+        lambda: nodes.unlink_all(location, any_owner=any_owner, timeout_s=timeout_s)
+    )

@@ -2,7 +2,7 @@
 
     offset  bytes  field
          0      8  magic; word 0, the last word to be written
-         8      4  format version
+         8      4  number of the protocol (release.py)
         12      4  index: of the memory node, or 255 for the control segment
         16      8  size of the segment in bytes
         24     16  uuid of the pool
@@ -12,11 +12,11 @@
         56   4032  the pool's parameters as JSON, zeros after them
       4088      8  XXH64 of the bytes 8 to 4088
 
-All numbers are little-endian. The magic and the version keep their places in every later format;
+All numbers are little-endian. The magic and the number of the protocol keep their places for ever;
 what follows them may change.
 
 Word 0 is one of: zero (a new segment), CREATING (a creator is at work, or died), MAGIC (complete),
-or anything else (not ours). A superblock is valid when word 0 is MAGIC, the version is known, the
+or anything else (not ours). A superblock is valid when word 0 is MAGIC, the protocol is ours, the
 checksum holds and the fields agree with each other. It is written once, by the creator, body first
 and MAGIC last with one aligned 8-byte store, and never changes afterwards; `destroy` alone takes
 the magic away, on a device whose segments cannot be unlinked.
@@ -46,13 +46,13 @@ from limpet.shm.errors import (
     PoolVersion,
 )
 from limpet.shm.parameters import NODE_SIZE_MAX, PoolParameters
+from limpet.shm.release import PROTOCOL, RELEASE
 
 MAGIC: Final = b"\x89limpet\n"
 CREATING: Final = b"\x89limpet?"
 ABSENT: Final = bytes(8)
-VERSION: Final = 2
 
-VERSION_OFFSET: Final = 8
+PROTOCOL_OFFSET: Final = 8
 SIZE_OFFSET: Final = 16
 JSON_OFFSET: Final = 56
 CHECKSUM_OFFSET: Final = 4088
@@ -62,7 +62,7 @@ _HEADER: Final = struct.Struct("<8sIIQ16sQII")
 _CHECKSUM: Final = struct.Struct("<Q")
 assert _HEADER.size == JSON_OFFSET
 assert CHECKSUM_OFFSET + _CHECKSUM.size == SUPERBLOCK_SIZE
-assert len(MAGIC) == len(CREATING) == len(ABSENT) == VERSION_OFFSET
+assert len(MAGIC) == len(CREATING) == len(ABSENT) == PROTOCOL_OFFSET
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,14 +84,14 @@ def pack(
     text = parameters.to_json()
     if len(text) > JSON_SIZE_MAX:
         raise ParameterError(f"the pool parameters take {len(text)} bytes, over {JSON_SIZE_MAX}")
-    header = _HEADER.pack(MAGIC, VERSION, index, size, uuid, created_ns, uid, len(text))
+    header = _HEADER.pack(MAGIC, PROTOCOL, index, size, uuid, created_ns, uid, len(text))
     return seal((header + text).ljust(CHECKSUM_OFFSET, b"\0"))
 
 
 def seal(body: bytes) -> bytes:
     """The first 4088 bytes of `body` with their checksum after them."""
     body = body[:CHECKSUM_OFFSET]
-    return body + _CHECKSUM.pack(xxhash.xxh64_intdigest(body[VERSION_OFFSET:]))
+    return body + _CHECKSUM.pack(xxhash.xxh64_intdigest(body[PROTOCOL_OFFSET:]))
 
 
 def unpack(data: bytes, where: str) -> Superblock:
@@ -100,7 +100,7 @@ def unpack(data: bytes, where: str) -> Superblock:
     Raises, in this order: PoolIncomplete (empty, zero or CREATING), PoolForeign (another magic),
     PoolVersion, PoolTruncated (fewer than 4096 bytes), PoolCorrupt (checksum, fields).
     """
-    word = data[:VERSION_OFFSET]
+    word = data[:PROTOCOL_OFFSET]
     if word in (b"", ABSENT, CREATING):
         raise PoolIncomplete(
             f"{where} is not complete: its creator has not finished, or died before it did; "
@@ -111,15 +111,16 @@ def unpack(data: bytes, where: str) -> Superblock:
     if len(data) < SUPERBLOCK_SIZE:
         raise PoolTruncated(f"{where} was truncated to {len(data)} bytes; destroy the pool")
     fields = _HEADER.unpack_from(data)
-    _, version, index, size, uuid, created_ns, uid, json_size = fields
-    if version != VERSION:
-        age = "newer" if version > VERSION else "older"
+    _, protocol, index, size, uuid, created_ns, uid, json_size = fields
+    if protocol != PROTOCOL:
+        age = "newer" if protocol > PROTOCOL else "older"
         raise PoolVersion(
-            f"{where} has format version {version}, {age} than the {VERSION} that this release of "
-            "limpet reads; open it with the release that made it"
+            f"{where} has protocol {protocol}, {age} than the {PROTOCOL} of this release of limpet "
+            f"({RELEASE}); open it with a release of that protocol, or dump its stores there, "
+            "destroy it, and load them here"
         )
     (checksum,) = _CHECKSUM.unpack_from(data, CHECKSUM_OFFSET)
-    if checksum != xxhash.xxh64_intdigest(data[VERSION_OFFSET:CHECKSUM_OFFSET]):
+    if checksum != xxhash.xxh64_intdigest(data[PROTOCOL_OFFSET:CHECKSUM_OFFSET]):
         raise PoolCorrupt(f"{where}: the superblock's checksum does not hold; destroy the pool")
     if json_size > JSON_SIZE_MAX:
         raise PoolCorrupt(f"{where}: the superblock claims {json_size} bytes of parameters")
@@ -136,14 +137,14 @@ def unpack(data: bytes, where: str) -> Superblock:
     return Superblock(index, size, uuid, created_ns, uid, parameters)
 
 
-def write(mapping: mmap.mmap, data: bytes) -> None:
+def write(mapping: mmap.mmap | memoryview, data: bytes) -> None:
     """Write a superblock into a new segment, so that it is seen whole or not at all."""
     mapping[len(MAGIC) : SUPERBLOCK_SIZE] = data[len(MAGIC) : SUPERBLOCK_SIZE]
     # ORDER: MAGIC after everything else: a client that reads it must find the rest (release).
     write_word0(mapping, data[: len(MAGIC)])
 
 
-def write_word0(mapping: mmap.mmap, word: bytes) -> None:
+def write_word0(mapping: mmap.mmap | memoryview, word: bytes) -> None:
     """Store word 0 with one atomic store."""
     with (
         memoryview(mapping)[: len(MAGIC)] as view,
@@ -152,7 +153,7 @@ def write_word0(mapping: mmap.mmap, word: bytes) -> None:
         word0.store(word, atomics.MemoryOrder.RELEASE)
 
 
-def claim_word0(mapping: mmap.mmap) -> bool:
+def claim_word0(mapping: mmap.mmap | memoryview) -> bool:
     """Replace whatever stale bytes word 0 holds by CREATING; False if it is claimed already.
 
     For memory that is not zero-filled and cannot be created exclusively. Of any number of

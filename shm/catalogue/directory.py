@@ -219,8 +219,12 @@ class Directory:
         """The entries of that name, and claims that may be of it: with the same bits of hash."""
         return self._search(name)[0]
 
-    def is_ready(self, index: int, word: int) -> bool:
-        """Whether that entry is READY still, with the same serial."""
+    def at(self, index: int) -> Entry:
+        """The entry of that number."""
+        return self._read(index)
+
+    def is_unchanged(self, index: int, word: int) -> bool:
+        """Whether that entry has this state word still, but for its name."""
         there = self.endpoint.load(self._at(index))
         return (there ^ word) & ~(HASH_MASK << CLIENT_BITS) == 0
 

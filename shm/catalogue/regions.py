@@ -27,7 +27,14 @@ from limpet.shm.alloc.reclaim import Shortage
 from limpet.shm.catalogue.directory import DROPPING, PLANNED, READY, VOID, Directory
 from limpet.shm.endpoint.layout import REGION_ENTRY_SIZE, address
 from limpet.shm.endpoint.states import FORMER, generation_of
-from limpet.shm.endpoint.words import ADDRESS_MASK, LARGE_CLASS, OWNER_MASK, REGION, free_word
+from limpet.shm.endpoint.words import (
+    ADDRESS_MASK,
+    LARGE_CLASS,
+    OWNER_MASK,
+    REGION,
+    block_word,
+    free_word,
+)
 from limpet.shm.errors import NodeFailed, PoolCorrupt, StoreFull, StoreMismatch
 
 if TYPE_CHECKING:
@@ -131,7 +138,7 @@ class Regions:
             else:
                 self._link_object(node, index, size, name.startswith(INTERNAL), pinned)
             if make is not None:
-                make(self._region(node, index, payload))
+                make(self._region(node, payload, self._link(node, index)))
 
         undone: list[int] = []
 
@@ -139,28 +146,30 @@ class Regions:
             self._unlink(node, index, pinned)
             undone.append(self._extent(node, payload)[3])
 
-        try:
-            entry, _ = self.directories[node].obtain(
-                name.encode(),
-                self.membership,
-                plan,
-                build,
-                undo,
-                lambda entry: self._drop(node, entry),
-            )
-        except BaseException:
-            # ORDER: the entry is void before its blocks are free, or the next creator would carry
-            # out a plan on blocks of another region.
-            for mark in undone:
-                self._release(node, mark)
-            raise
-        size_there = self._extent(node, entry.payload)[2]
-        if size_there != size:
+        region = None
+        while region is None:
+            try:
+                entry, _ = self.directories[node].obtain(
+                    name.encode(),
+                    self.membership,
+                    plan,
+                    build,
+                    undo,
+                    lambda entry: self._drop(node, entry),
+                )
+            except BaseException:
+                # ORDER: the entry is void before its blocks are free, or the next creator would
+                # carry out a plan on blocks of another region.
+                for mark in undone:
+                    self._release(node, mark)
+                raise
+            region = self._ready(node, entry)
+        if region.size != size:
             raise StoreMismatch(
-                f"{self.membership.pool}: region {name!r} of node {node} has {size_there} bytes, "
+                f"{self.membership.pool}: region {name!r} of node {node} has {region.size} bytes, "
                 f"not {size}"
             )
-        return self._region(node, entry.number, entry.payload)
+        return region
 
     def _claim(self, node: int, count: int, spared: int) -> int | None:
         """The first of `count` adjacent blocks, `spared` others left free; None: there are none,
@@ -238,33 +247,44 @@ class Regions:
                 self.client.unpin()
 
     def find(self, node: int, name: str) -> Region | None:
-        """The region of that name on `node`, or None."""
-        entry = self.directories[node].find(name.encode())
-        return None if entry is None else self._region(node, entry.number, entry.payload)
+        """The region of that name on `node`, or None. Makes nothing."""
+        while (entry := self.directories[node].find(name.encode())) is not None:
+            region = self._ready(node, entry)
+            if region is not None:
+                return region
+        return None
 
-    def attach(self, node: int, name: str, obtain: Callable[[], int]) -> int:
-        """Address of a region that was made with its store; `obtain` finds it.
+    def attach(self, node: int, name: str, size: int) -> int:
+        """Address of a region of that size which was made with its store. Makes nothing.
 
         If its node is lost, an address on that node; if the node was replaced since, one that is
-        FORMER (states.py).
+        FORMER (states.py). PoolCorrupt: it is not there, so the store was dropped meanwhile, or
+        memory is damaged.
         """
         try:
             replaced = generation_of(self.blocks.endpoint.expected(node)) > 0
-            if replaced and self.find(node, name) is None:
-                return FORMER | address(node, 0)
-            return obtain()
+            found = self.find(node, name)
         except NodeFailed:
             return address(node, 0)
+        if found is None and replaced:
+            return FORMER | address(node, 0)
+        if found is None or found.size != size:
+            raise PoolCorrupt(
+                f"{self.membership.pool}: node {node} has no region {name!r} of {size} bytes, "
+                "which was made with its store; destroy the pool"
+            )
+        return found.address
 
     def discard(self, node: int, name: str) -> None:
         """Give back the region of that name, which no store uses."""
         for entry in self.directories[node].named(name.encode()):
             nobody = not entry.client or not self.membership.lives(entry.client)
-            if entry.state == READY or (entry.state == DROPPING and nobody):
+            if entry.state == READY or (entry.state in (PLANNED, DROPPING) and nobody):
                 self._drop(node, entry)
 
     def _drop(self, node: int, entry: Entry) -> None:
-        """Give back the region of an entry that is READY, or that a dead client was dropping."""
+        """Give back the region of an entry that is READY, or that a dead client was making or
+        dropping."""
         directory = self.directories[node]
         try:
             dropping = directory.take(entry, DROPPING, self.membership.ident)
@@ -296,12 +316,41 @@ class Regions:
     def references(self) -> Words:
         """References to the objects that regions lie in, with those that are being given back."""
         found: list[int] = []
-        for directory in self.directories:
+        for node, directory in enumerate(self.directories):
             with contextlib.suppress(NodeFailed):  # they went with the node
-                found += [
-                    self.blocks.endpoint.load(directory.link(entry.number)) for entry in directory
-                ]
+                found += [self._link(node, entry.number) for entry in directory]
         return np.array([reference for reference in found if reference], dtype=np.uint64)
+
+    def blocks_of(self, node: int, entry: Entry) -> int:
+        """How many whole blocks the region of an entry has."""
+        mark = self._extent(node, entry.payload)[3]
+        return int(np.count_nonzero(self.blocks.words(node) == np.uint64(block_word(REGION, mark))))
+
+    def unowned(self, homes: Callable[[], set[bytes] | None]) -> list[tuple[int, Entry, int]]:
+        """The regions that are there and belong to no store: node, entry, and a reference to the
+        object that the region lies in, or 0.
+
+        `homes()`: those of all stores; None: they are not known. The regions of a store have its
+        home as their name, or as the part before a "/".
+        """
+        seen = []
+        for node, directory in enumerate(self.directories):
+            with contextlib.suppress(NodeFailed):
+                seen += [(node, entry) for entry in directory if entry.state in (PLANNED, READY)]
+        # ORDER: regions, stores, regions again: a store's entry is there before its first region is
+        # planned, and until its last one is gone.
+        there = homes()
+        found = []
+        for node, entry in seen if there is not None else ():
+            parts = entry.name.split(b"/")
+            names = {b"/".join(parts[:count]) for count in range(1, len(parts) + 1)}
+            if there & names or entry.name.startswith(INTERNAL.encode()):
+                continue
+            with contextlib.suppress(NodeFailed):
+                reference = self._link(node, entry.number)
+                if self.directories[node].is_unchanged(entry.number, entry.word):
+                    found.append((node, entry, reference))
+        return found
 
     def region_of(self, node: int, block: int) -> int | None:
         """The mark of the region that has the block; None when none has."""
@@ -358,11 +407,22 @@ class Regions:
             if claimed is not None:
                 directory.give_up(claimed)
 
-    def _region(self, node: int, index: int, payload: bytes) -> Region:
+    def _link(self, node: int, index: int) -> int:
+        """The reference to the object that a region lies in, or 0."""
+        return self.blocks.endpoint.load(self.directories[node].link(index))
+
+    def _ready(self, node: int, entry: Entry) -> Region | None:
+        """The region of an entry that was READY; None: it is given back by now."""
+        reference = self._link(node, entry.number)
+        # ORDER: the link, then the entry again: a later region of the entry has another link.
+        if not self.directories[node].is_unchanged(entry.number, entry.word):
+            return None
+        return self._region(node, entry.payload, reference)
+
+    def _region(self, node: int, payload: bytes, reference: int) -> Region:
         first, count, size, _ = self._extent(node, payload)
         if count:
             return Region(address(node, self.first_block + first * self.block_size), size)
-        reference = self.blocks.endpoint.load(self.directories[node].link(index))
         if not self.blocks.heap.plausible(reference) or not reference & ADDRESS_MASK:
             raise PoolCorrupt(
                 f"{self.membership.pool}: a region of node {node} has no memory; destroy the pool"

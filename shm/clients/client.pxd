@@ -39,6 +39,8 @@ cdef class Client:
     cdef u64 base
     cdef readonly u64 drops
     cdef public object wait_stable
+    cdef public object resigned
+    cdef readonly bint has_resigned
     cdef readonly object holds
     cdef object __weakref__
 
@@ -60,6 +62,10 @@ cdef class Client:
     @cython.locals(done=bint)
     cpdef int unpin(self) except -1
     @cython.final
+    cdef int _unpin_anyhow(self) except -1
+    @cython.final
+    cdef int _resign(self) except -1
+    @cython.final
     cdef int _resolve_journal(self) except -1
     @cython.locals(scope=bint, done=bint)
     cpdef exclusively(self, work)
@@ -72,6 +78,7 @@ cdef class Client:
     cpdef int persist_links(self) except -1
     @cython.locals(index=int)
     cpdef int settle(self) except -1
+    @cython.locals(left=u64, settled=bint)
     cpdef int quit(self, bint complete) except -1
     @cython.locals(index=int, pair=u64)
     cpdef int log(self, u64 reference, u64 link_address) except -1

@@ -26,7 +26,7 @@ import contextlib
 import sys
 import weakref
 from array import array
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from limpet.shm.clients.epoch import EPOCH_MAX
 from limpet.shm.clients.holds import Holds
@@ -48,10 +48,25 @@ from limpet.shm.endpoint.slots import (
 )
 from limpet.shm.endpoint.states import DISOWNED
 from limpet.shm.endpoint.words import REPLICATED
-from limpet.shm.errors import ClientError, LimpetError, PoolClosed, PoolCorrupt
+from limpet.shm.errors import (
+    AddressError,
+    ClientError,
+    LimpetError,
+    PoolClosed,
+    PoolCorrupt,
+    StoreCorrupt,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+DAMAGE: Final = (AddressError, PoolCorrupt, StoreCorrupt)
+"""Errors of settling an object by which no later attempt will get on."""
+RESIGNED: Final = (
+    "this client's journal names an object that cannot be settled, since memory was damaged; the "
+    "client has left the pool, and others recover what it had; close the pool, and open it again"
+)
 
 
 class Client:
@@ -89,6 +104,9 @@ class Client:
         endpoint.abandoned = lambda: (unpin() or _nothing)()
         self.wait_stable: Callable[[], None] = lambda: None
         """Waits, pinned, until no node is being filled; set by the pool (view.py)."""
+        self.resigned: Callable[[int], None] = lambda slot: None
+        """Called when this client has given up its slot in an operation; set by the pool."""
+        self.has_resigned = False
 
     def assume(self, ident: int, slot: int, word: int) -> None:
         """Take on the identity of client `ident`, with its slot's address and its state word."""
@@ -98,9 +116,20 @@ class Client:
         self.sequence = 1
         self.held = 0
         self.epoch = self.era = self.base = 0
+        self.has_resigned = False
         self.holds.forget()
         if self.remotely_fenced:
             self.endpoint.guard(slot, word)
+
+    def forked(self, no_state: int) -> None:
+        """In a forked child, until it has joined: leave to its parent what is its parent's, also
+        when the child was forked in an operation (by a signal handler, say) and ends it.
+
+        `no_state`: a word that no slot has as its state."""
+        if self.ident:
+            self.held = 0
+            # From now on no mutating verb has an effect.
+            self.endpoint.guard(self.slot, no_state)
 
     def begin(self) -> None:
         """Keep the other threads of this process out; in a forked child, take a slot of our own.
@@ -175,6 +204,16 @@ class Client:
         finally:
             self.unpin()
 
+    def within_pin(self, work: Callable[[], Any]) -> Any:
+        """Do `work` under the pin that we have, or else under one of its own."""
+        if self.endpoint.load(self.slot + PIN):
+            return work()
+        try:
+            self.pin()
+            return work()
+        finally:
+            self.unpin()
+
     def share_pin(self, pin: int, era: int) -> None:
         """Move our pin back to another client's, `pin` of `era`, if that one is older."""
         own = self.endpoint.load(self.slot + PIN)
@@ -193,6 +232,8 @@ class Client:
             self.endpoint.store(self.slot + PIN, pin >> PIN_SHIFT << PIN_SHIFT | counter)
 
     def disown(self) -> None:
+        if self.has_resigned:
+            raise ClientError(RESIGNED)
         if not self.ident:
             self.rejoin()  # PoolClosed with the pool's name, if its handle was closed
             raise PoolClosed("this process has no place in the pool: it has not joined it")
@@ -201,7 +242,8 @@ class Client:
     def unpin(self) -> None:
         """Settle the client journal, then unpin the epoch.
 
-        If a signal handler or a lost node cuts this off, repeat it, as far as possible.
+        If a signal handler or a lost node cuts this off, repeat it, as far as possible. Raises
+        ClientError if damaged memory keeps the journal from being settled: the client has resigned.
         """
         done = False
         try:
@@ -212,9 +254,31 @@ class Client:
             done = True
         finally:
             if not done and self.ident:
-                with contextlib.suppress(LimpetError):  # the first error goes on
-                    self._resolve_journal()
-                    self.endpoint.store(self.slot + PIN, 0)
+                self._unpin_anyhow()
+
+    def _unpin_anyhow(self) -> None:
+        """Unpin after an error, which goes on."""
+        try:
+            self._resolve_journal()
+            self.endpoint.store(self.slot + PIN, 0)
+        except DAMAGE as error:
+            self._resign()
+            raise ClientError(f"{RESIGNED} ({error})") from error
+        except LimpetError:
+            pass  # the first error goes on
+
+    def _resign(self) -> None:
+        """Give up the slot, pinned, with the journal: the client that recovers it passes over what
+        is damaged."""
+        slot = self.slot
+        self.endpoint.cas(slot, self.word, DYING << STATE_SHIFT | self.word & STATE_BELOW)
+        # DYING, as any client that is being recovered; this process lives on.
+        self.ident = 0
+        self.held = 0
+        self.has_resigned = True
+        if self.remotely_fenced:
+            self.endpoint.guard(0, 0)
+        self.resigned(slot)
 
     def _resolve_journal(self) -> None:
         """Settle the client journal, unless it is no longer ours."""
@@ -319,14 +383,18 @@ class Client:
 
     def quit(self, complete: bool) -> None:
         """Give up the slot. Unless all our memory is given back (`complete`), we are recovered."""
-        self.unpin()
-        left = self.word & INCARNATION_MASK
-        if not complete:
-            left = DYING << STATE_SHIFT | self.word & STATE_BELOW
-        self.endpoint.cas(self.slot, self.word, left)
-        self.ident = 0
-        if self.remotely_fenced:
-            self.endpoint.guard(0, 0)  # there may be another slot for this process
+        settled = False
+        try:
+            self.unpin()
+            settled = True
+        finally:
+            left = self.word & INCARNATION_MASK
+            if not complete or not settled:
+                left = DYING << STATE_SHIFT | self.word & STATE_BELOW
+            self.endpoint.cas(self.slot, self.word, left)
+            self.ident = 0
+            if self.remotely_fenced:
+                self.endpoint.guard(0, 0)  # there may be another slot for this process
 
     def log(self, reference: int, link_address: int) -> int:
         """Add an object to the client journal, with the address of the word that links it or will

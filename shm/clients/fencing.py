@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from limpet.shm.clients.life_locks import LifeLocks
     from limpet.shm.clients.liveness import Watcher
     from limpet.shm.endpoint.fabric import Endpoint
+    from limpet.shm.parameters import PoolParameters
 
 log = logging.getLogger("limpet")
 
@@ -32,12 +33,14 @@ class Members(Protocol):
     client: Client
     pool: str
     lease_s: float
+    parameters: PoolParameters
     locks: LifeLocks | None
     watcher: Watcher
 
     def occupied(self) -> Iterator[tuple[int, int]]: ...
     def is_local(self, slot: int) -> bool: ...
     def dead(self, slot: int, word: int) -> bool: ...
+    def suspend(self, slot: int, word: int, what: str) -> None: ...
     @staticmethod
     def pid(word: int) -> int: ...
 

@@ -19,9 +19,10 @@ hosts. A client of the same name and another boot belongs to a run of this very 
 
 When a client of another host is lost, in a pool with `multi_host`:
 
-    beat stood still for a lease        the fence word asks its host to end it; a client of this
-                                        name (LIMPET_HOST) and another boot is lost now
-    fence word stands for a lease, too  the client is lost, if the pool's fence is "kill" or "wait";
+    beat stood still for a lease        if it keeps something from others, and the pool's fence is
+                                        not "wait", the fence word asks its host to end it; a client
+                                        of this name (LIMPET_HOST) and another boot is lost now
+    it stands still for another lease   the client is lost, if the pool's fence is "kill" or "wait";
                                         if it is "command", once the command of `limpet watch` has
                                         ended with status 0: the host is switched off
 
@@ -46,6 +47,7 @@ from limpet.shm.endpoint.fabric import hash64
 from limpet.shm.endpoint.layout import slot_address
 from limpet.shm.endpoint.slots import LIVE, STATE_SHIFT
 from limpet.shm.errors import ClientError
+from limpet.shm.release import text_of, text_word
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,7 +62,6 @@ VARIABLE: Final = "LIMPET_HOST"
 NAMED: Final = 1
 """Bit of `machine`: the host has a name of its own."""
 MACHINE_ID: Path = Path("/etc/machine-id")
-NAME_SIZE: Final = 8
 COMMAND_S: Final = 60.0
 """How long a command that switches a host off may take."""
 
@@ -84,13 +85,7 @@ def this_machine(name: str) -> int:
 
 def name_word(name: str) -> int:
     """The word `name` of this host, if it was given that name."""
-    return int.from_bytes((name or os.uname().nodename).encode()[:NAME_SIZE], "little")
-
-
-def name_of(word: int) -> str:
-    """The text in a word `name`."""
-    text = word.to_bytes(NAME_SIZE, "little").rstrip(b"\0").decode("utf-8", "replace")
-    return "".join(char if char.isprintable() else "?" for char in text)
+    return text_word(name or os.uname().nodename)
 
 
 class Looker(Protocol):
@@ -108,6 +103,7 @@ class Looker(Protocol):
     @property
     def here(self) -> Host: ...
     def occupied(self) -> Iterator[tuple[int, int]]: ...
+    def keeps_others_out(self, slot: int) -> bool: ...
     def overdue(self, resource: object, hold: object) -> bool: ...
     def suspend(self, slot: int, word: int, what: str) -> None: ...
 
@@ -153,8 +149,9 @@ class Remote:
         self._off: set[int] = set()
         """Words `boot` of hosts that were switched off. None of them comes back with that boot."""
 
-    def lost(self, slot: int, word: int) -> bool:
-        """Whether the client of that slot and state word, of another host, is lost."""
+    def lost(self, slot: int, word: int, waiting: bool = False) -> bool:
+        """Whether the client of that slot and state word, of another host, is lost. `waiting`: we
+        wait for what it keeps."""
         members, at = self.membership, slot_address(slot)
         load = members.endpoint.load
         boot = load(at + slots.BOOT)
@@ -162,16 +159,24 @@ class Remote:
             # ORDER: after the slot's words were read: if the client is still there, they are its
             # own.
             return load(at) == word
-        if not members.overdue(("beat", slot), (word, load(at + slots.BEAT))):
+        hold = (word, load(at + slots.BEAT))
+        if not members.overdue(("beat", slot), hold):
             return False
         if self._earlier_run(slot):
             return True
-        members.endpoint.cas(at + slots.FENCE, 0, members.ident)
-        if not members.overdue(("fence", slot), (word, load(at + slots.FENCE))):
+        if waiting or members.keeps_others_out(slot):
+            self.ask(slot)
+        if not members.overdue(("lost", slot), hold):
             return False
         if members.parameters.fence != "command":
             return True
         return load(at) == word and self._switched_off(slot, word, boot)
+
+    def ask(self, slot: int) -> None:
+        """Ask the host of a client that keeps something from others to end it."""
+        members = self.membership
+        if members.parameters.fence != "wait" and members.parameters.multi_host:
+            members.endpoint.cas(slot_address(slot) + slots.FENCE, 0, members.ident)
 
     def _earlier_run(self, slot: int) -> bool:
         """Whether the slot's client belongs to a run of this host that is over."""
@@ -190,7 +195,7 @@ class Remote:
             self.membership.suspend(slot, word, "what may be taken once its host is switched off")
             return False
         lost = LostHost(
-            name_of(load(at + slots.NAME)), f"{load(at + slots.MACHINE):016x}", f"{boot:016x}"
+            text_of(load(at + slots.NAME)), f"{load(at + slots.MACHINE):016x}", f"{boot:016x}"
         )
         log.warning("%s: switching off host %s: its lease is over", self.membership.pool, lost.name)
         if not self.fencer(lost):

@@ -19,11 +19,12 @@ from collections import Counter
 from typing import Any, Final
 
 from limpet.shm.clients import hosts
-from limpet.shm.clients.liveness import process_name, start_time
+from limpet.shm.clients.liveness import start_time
 from limpet.shm.endpoint import slots
 from limpet.shm.endpoint.layout import SLOT_SIZE, SLOTS_USED, slot_address
 from limpet.shm.endpoint.slots import DYING, FREE, JOINING, LIVE, client_id, state_word
 from limpet.shm.errors import ClientError
+from limpet.shm.release import RELEASE, text_word
 
 NAMED_MAX: Final = 20
 """The most processes that the message about a full pool names."""
@@ -102,14 +103,7 @@ def _named(membership: Any, capacity: int) -> str:
     for slot, word in membership.occupied():
         if slot >= capacity:
             continue
-        pid, host = membership.pid(word), membership.host_of(slot)
-        if host == membership.here:
-            found[f"{pid} ({name})" if (name := process_name(pid)) else str(pid)] += 1
-        elif host.boot == membership.here.boot:
-            found[f"{pid} of another container"] += 1
-        else:
-            name = hosts.name_of(membership.endpoint.load(slot_address(slot) + slots.NAME))
-            found[f"{pid} of host {name or '?'}"] += 1
+        found[membership.process(slot, word)] += 1
     shown = [
         text if count == 1 else f"{text} with {count} of them"
         for text, count in found.most_common(NAMED_MAX)
@@ -129,11 +123,16 @@ def _take(membership: Any, candidates: range) -> bool:
         locks = membership.locks if membership.watcher.locks_tell else None
         if locks is not None and not locks.take(slot):
             continue  # its last client is leaving, or another newcomer has it
-        taken = False
+        taken = None
         try:
             taken = _take_locked(membership, slot, at, word)
         finally:
-            if locks is not None and not taken:
+            if taken is None and locks is not None and locks.own_file:
+                # ORDER: cut off; before it is unlocked, as others see that this process lives.
+                for state in (JOINING, LIVE):
+                    own = state_word(state, os.getpid(), _next_incarnation(word))
+                    membership.endpoint.cas(at, own, own & slots.INCARNATION_MASK)
+            if not taken and locks is not None:
                 locks.drop(slot)
         if taken:
             return True
@@ -143,7 +142,7 @@ def _take(membership: Any, candidates: range) -> bool:
 def _take_locked(membership: Any, slot: int, at: int, word: int) -> bool:
     endpoint = membership.endpoint
     host, pid = membership.here, os.getpid()
-    incarnation = (word & slots.INCARNATION_MASK) % slots.INCARNATION_MASK + 1
+    incarnation = _next_incarnation(word)
     joining = state_word(JOINING, pid, incarnation)
     # ORDER: no client looks at a slot above this mark, so it is raised before one is taken.
     while (used := endpoint.load(SLOTS_USED)) <= slot:
@@ -158,13 +157,20 @@ def _take_locked(membership: Any, slot: int, at: int, word: int) -> bool:
     endpoint.store(at + slots.NAMESPACE, host.namespace)
     endpoint.store(at + slots.MACHINE, hosts.this_machine(membership.host_name))
     endpoint.store(at + slots.NAME, hosts.name_word(membership.host_name))
-    endpoint.store(at + slots.LOCKED, membership.locks.file if membership.locks is not None else 0)
+    endpoint.store(at + slots.RELEASE, text_word(RELEASE))
+    endpoint.store(
+        at + slots.LOCKED, membership.locks.own_file if membership.locks is not None else 0
+    )
     # CRASH(joining): the client has no memory; the slot is free again once the process is gone.
     live = state_word(LIVE, pid, incarnation)
     if endpoint.cas(at, joining, live) != joining:
         return False
     membership.client.assume(client_id(slot, live), at, live)
     return True
+
+
+def _next_incarnation(word: int) -> int:
+    return (word & slots.INCARNATION_MASK) % slots.INCARNATION_MASK + 1
 
 
 def _vacate(membership: Any, slot: int) -> int:
@@ -192,6 +198,6 @@ def _refuse_second_namespace(membership: Any) -> None:
             and membership.endpoint.load(slot_address(slot)) == word
         ):
             raise ClientError(
-                f"{membership.pool}: process {membership.pid(word)} uses it from another container "
-                "(PID namespace); create the pool with multi_host=True to share it between them"
+                f"{membership.pool}: process {membership.process(slot, word)} uses it; "
+                "create the pool with multi_host=True to share it between them"
             )

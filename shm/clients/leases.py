@@ -1,12 +1,19 @@
-"""The thread that renews a client's lease in a pool of several hosts (`multi_host`).
+"""The threads that renew a client's lease in a pool of several hosts (`multi_host`).
 
-The thread sets the client's beat to the wall clock four times a lease (hosts.py). It also kills
-clients of its own host when a client of another host asks for that (the fence word), because no
-signal crosses hosts.
+A thread sets the client's beat to the wall clock four times a lease (hosts.py), and takes back a
+request of another host to end this client (the fence word): it goes on. But a client that was asked
+to end, and has stood still in one operation for a lease, by its pin and its progress word, does not
+renew its lease: others wait for the memory that it keeps. In the compiled build this thread needs
+no interpreter (`Renewal`), so a call that keeps the GIL for long does not end the lease. In the
+pure build it does. Either thread stops with its process: no other process may renew, as it would
+renew for a client that is stopped.
 
-The thread refers to its client only while it looks, so a handle that the program has dropped is
+A second thread kills clients of its own host when a client of another host asks for that, because
+no signal crosses hosts: but none whose beat goes on, and none in a pool with `fence="wait"`.
+
+That thread refers to its client only while it looks, so a handle that the program has dropped is
 collected, and the thread ends. `stop` is one call of a lock: a signal handler that raises cannot
-cut it in two, and it does not wait.
+cut it in two, and it does not wait for this thread.
 """
 
 from __future__ import annotations
@@ -14,11 +21,14 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+import time
 import weakref
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from limpet.shm.clients import fencing
+from limpet.shm.clients.sightings import Sightings
 from limpet.shm.endpoint import slots
+from limpet.shm.endpoint.fabric import Renewal
 from limpet.shm.endpoint.layout import slot_address
 from limpet.shm.errors import AddressError, ClientError, NodeFailed
 
@@ -34,21 +44,30 @@ class Heart:
     def __init__(self) -> None:
         self._running: threading.Lock | None = None
         self._thread: threading.Thread | None = None
+        self._renewal: Any = None
 
     def start(self, membership: Members) -> None:
         """Renew the lease from now on, until `stop`, or until the client has another slot."""
         running = threading.Lock()
         running.acquire()
         self._running = running
-        target = (weakref.ref(membership), running, membership.client.slot, membership.client.word)
+        slot, word = membership.client.slot, membership.client.word
+        if Renewal is not None:
+            self._renewal = Renewal(
+                membership.endpoint, slot, word, int(membership.lease_s * 1e6),
+                slots.BEAT, slots.FENCE, slots.PIN, slots.PROGRESS,
+            )  # fmt: skip
+        target = (weakref.ref(membership), running, slot, word)
         self._thread = threading.Thread(target=_beat, args=target, name="limpet-lease", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread, if there is one. May be called twice."""
+        """End the threads, if there are any. May be called twice."""
         if self._running is not None:
             with contextlib.suppress(RuntimeError):  # it was stopped before
                 self._running.release()
+        if self._renewal is not None:
+            self._renewal.stop()
 
     def join(self) -> None:
         """Wait until the thread, which was stopped, has ended."""
@@ -57,6 +76,7 @@ class Heart:
 
 
 def _beat(client: weakref.ref[Members], running: threading.Lock, slot: int, word: int) -> None:
+    sightings = Sightings()
     while True:
         membership = client()
         if membership is None:
@@ -65,10 +85,9 @@ def _beat(client: weakref.ref[Members], running: threading.Lock, slot: int, word
         try:
             if membership.endpoint.load(slot) != word:
                 return
-            before = membership.endpoint.load(slot + slots.BEAT)
-            beat = max(before + 1, membership.endpoint.microseconds())
-            membership.endpoint.store(slot + slots.BEAT, beat)
-            _end_who_must(membership)
+            if Renewal is None:
+                _renew(membership, sightings, slot)
+            _end_who_must(membership, sightings)
         except ClientError:
             return  # the client was declared dead meanwhile; its next operation raises that
         except (NodeFailed, AddressError, ValueError):
@@ -81,8 +100,36 @@ def _beat(client: weakref.ref[Members], running: threading.Lock, slot: int, word
             return
 
 
-def _end_who_must(membership: Members) -> None:
+def _renew(membership: Members, sightings: Sightings, slot: int) -> None:
+    """Renew our lease, unless we were asked to end and stand still in one operation; as
+    limpet_lease_renew (native.h)."""
+    endpoint = membership.endpoint
+    pin, progress = endpoint.load(slot + slots.PIN), endpoint.load(slot + slots.PROGRESS)
+    now = time.monotonic()
+    stood_s = sightings.lasted("our pin", (pin, progress), now) if pin else 0.0
+    asked = endpoint.load(slot + slots.FENCE)
+    if asked and stood_s >= membership.lease_s:
+        return
+    before = endpoint.load(slot + slots.BEAT)
+    endpoint.store(slot + slots.BEAT, max(before + 1, endpoint.microseconds()))
+    if asked:
+        endpoint.cas(slot + slots.FENCE, asked, 0)
+
+
+def _end_who_must(membership: Members, sightings: Sightings) -> None:
+    """Kill the clients of this host that another host wants ended, and whose beat stands still."""
+    endpoint = membership.endpoint
     for slot, word in membership.occupied():
-        fence = slot_address(slot) + slots.FENCE
-        if membership.endpoint.load(fence) and membership.is_local(slot):
-            fencing.kill(membership, slot, word, "what it keeps from another host")
+        at = slot_address(slot)
+        asked = endpoint.load(at + slots.FENCE)
+        if not asked or not membership.is_local(slot):
+            continue
+        hold = (word, asked, endpoint.load(at + slots.BEAT))
+        # Half a lease: a client that goes on renews its lease twice in it.
+        if sightings.lasted(slot, hold, time.monotonic()) < membership.lease_s / 2:
+            continue
+        what = "what it keeps from another host"
+        if membership.parameters.fence == "wait":
+            membership.suspend(slot, word, what)
+        else:
+            fencing.kill(membership, slot, word, what)

@@ -134,6 +134,12 @@ def _time_shift() -> int | None:
     return None
 
 
+def time_shift_s() -> int | None:
+    """Seconds by which our clock since boot is ahead of the host's; None: not known."""
+    shift = _time_shift()
+    return None if shift is None else shift // os.sysconf("SC_CLK_TCK")
+
+
 def _ticks(seconds: int, nanoseconds: int) -> int | None:
     per_second = os.sysconf("SC_CLK_TCK")
     return seconds * per_second if nanoseconds == 0 else None
@@ -161,6 +167,17 @@ def has_mapped(pid: int, file: tuple[bytes, bytes]) -> bool | None:
     """Whether that process has this file mapped; None: that cannot be read."""
     found = _maps(pid)
     return None if found is None else any((line[3], line[4]) == file for line in found)
+
+
+def has_lock(pid: int, file: tuple[bytes, bytes], byte: int) -> bool:
+    """Whether that process has a descriptor that holds a lock on this byte of the file."""
+    where, place = b":".join(file), b"%d" % byte
+    for path in Path(f"/proc/{pid}/fdinfo").glob("*"):
+        with contextlib.suppress(OSError):  # closed meanwhile
+            for line in path.read_bytes().splitlines():
+                if line.startswith(b"lock:") and line.split()[-3:] == [where, place, place]:
+                    return True
+    return False
 
 
 def _maps(process: object) -> list[list[bytes]] | None:

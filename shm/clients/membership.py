@@ -2,14 +2,16 @@
 
 joining.py has the way in which a client takes its slot, and the steps of the slot's state word.
 
-Death. A client of this host is dead when the kernel has dropped its life lock (life_locks.py). That
-is certain and immediate, also for a client of another PID namespace (a container). If the slot's
-lock is on no file that we see, pid and start time decide (liveness.py); for another PID namespace
-they cannot. In a pool with `multi_host`, a client of another host is lost by its lease (hosts.py);
-so is a client of another PID namespace whose lock we cannot see. A client whose lock is held never
-counts as dead, however long its container is frozen. In a pool without `multi_host`, another boot
-id means that the host was restarted; and while a client of another PID namespace lives, a newcomer
-of this one is refused, because neither could fence the other.
+Death. A client of this host is dead when the kernel has dropped its life lock (life_locks.py) and
+no process of its pid and start time has the pool mapped (liveness.py). That is certain and
+immediate. If the slot's lock is on no file that we see, the process alone decides. For another PID
+namespace (a container) only the lock can be asked. In a pool with `multi_host`, a client of another
+host is lost by its lease (hosts.py); so is a client of another PID namespace whose lock we cannot
+see, or do not find held. A client whose lock is held lives; in another PID namespace it is given up
+by its lease all the same, since its container may be frozen, and the guard keeps it from the pool
+when it goes on (`Endpoint.guard`); but not with `fence="wait"`. In a pool without `multi_host`,
+another boot id means that the host was restarted; and while a client of another PID namespace
+lives, a newcomer of this one is refused, because neither could fence the other.
 
 `fence`: a client that lives, but stands still for a lease while other clients wait for it, gets
 SIGKILL, and the waiting client waits for its death, since its next plain write could land anywhere.
@@ -26,6 +28,7 @@ import logging
 import math
 import os
 import time
+import weakref
 from typing import TYPE_CHECKING, Any, Final
 
 from limpet.shm.clients import events, fencing, hosts, joining
@@ -36,6 +39,7 @@ from limpet.shm.clients.liveness import (
     Watcher,
     exists,
     forget_surroundings,
+    process_name,
     this_host,
 )
 from limpet.shm.clients.sightings import Sightings
@@ -50,7 +54,8 @@ from limpet.shm.endpoint.layout import (
 )
 from limpet.shm.endpoint.slots import DYING, FREE, JOINING, LIVE, client_id
 from limpet.shm.endpoint.states import FAILED, IN_SERVICE, node_word
-from limpet.shm.errors import PoolCorrupt
+from limpet.shm.errors import ClientError, PoolCorrupt
+from limpet.shm.release import text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -76,6 +81,10 @@ def journal_of(endpoint: Endpoint, slot: int) -> list[tuple[int, int]]:
     at = slot_address(slot) + slots.CLIENT_JOURNAL
     words = slots.CLIENT_JOURNAL_PAIRS.unpack(endpoint.read(at, slots.CLIENT_JOURNAL_PAIRS.size))
     return [pair for pair in zip(words[::2], words[1::2], strict=True) if pair[0]]
+
+
+_handles: weakref.WeakSet[Membership] = weakref.WeakSet()
+"""Those of this process."""
 
 
 class Membership:
@@ -111,6 +120,7 @@ class Membership:
         """The name of this host; empty in a pool of one host."""
         self.remote = hosts.Remote(self)
         """Knows when clients of other hosts are lost."""
+        _handles.add(self)
 
     @property
     def here(self) -> Host:
@@ -133,12 +143,20 @@ class Membership:
         self.heart.stop()
         slot = self.client.slot
         if self.client.ident and self.endpoint.load(slot) == self.client.word:
-            self.release()
-            self.guard_gate(self._gate)
-            # ORDER: the slot is FREE before it is unlocked, or it never will be: from here on a
-            # slot that could not be given back is a dead client's, which other clients recover.
-            if self.locks is not None:
-                self.locks.drop((slot - CLIENT_SLOTS) // SLOT_SIZE)
+            try:
+                self.release()
+            finally:
+                self.guard_gate(self._gate)
+                # ORDER: the slot is FREE or DYING before it is unlocked. If it is neither, as the
+                # control segment is lost, it is free for nobody.
+                if self.locks is not None:
+                    self.locks.drop((slot - CLIENT_SLOTS) // SLOT_SIZE)
+
+    def resigned(self, slot: int) -> None:
+        """This client has given up its slot, at that address, in an operation: DYING it is."""
+        self.heart.stop()
+        if self.locks is not None:
+            self.locks.drop((slot - CLIENT_SLOTS) // SLOT_SIZE)
 
     def guard_gate(self, number: int) -> None:
         """Make no step without a slot while the gate has another number (gate.py). 0: end that."""
@@ -186,6 +204,16 @@ class Membership:
     def pid(word: int) -> int:
         return word >> slots.INCARNATION_BITS & 0xFFFFFF
 
+    def process(self, slot: int, word: int) -> str:
+        """The process of a client, in words: its pid, and where that is its pid."""
+        pid, host = self.pid(word), self.host_of(slot)
+        if host == self.here:
+            return f"{pid} ({name})" if (name := process_name(pid)) else str(pid)
+        if host.boot == self.here.boot:
+            return f"{pid} of another container (PID namespace {host.namespace:016x})"
+        name = text_of(self.endpoint.load(slot_address(slot) + slots.NAME))
+        return f"{pid} of host {name or '?'} (PID namespace {host.namespace:016x})"
+
     def host_of(self, slot: int) -> Host:
         """Host and PID namespace of the client of a slot."""
         at = slot_address(slot)
@@ -204,8 +232,16 @@ class Membership:
         host, here = self.host_of(slot), self.here
         return host == here or (host.boot == here.boot and self._is_locked_here(slot))
 
-    def dead(self, slot: int, word: int) -> bool:
-        """Whether the client of that slot and state word is certainly dead, or has left."""
+    def keeps_others_out(self, slot: int) -> bool:
+        """Whether the client of the slot keeps memory from others: it is in an operation, or looks
+        at an object."""
+        at = slot_address(slot)
+        records = range(at + slots.RECORDS, at + slots.RECORDS + 8 * slots.RECORDS_COUNT, 8)
+        return self.endpoint.load(at + slots.PIN) != 0 or any(map(self.endpoint.load, records))
+
+    def dead(self, slot: int, word: int, waiting: bool = False) -> bool:
+        """Whether the client of that slot and state word is certainly dead, or has left. `waiting`:
+        it keeps us from something, so its container or host may be asked to end it."""
         if word >> 60 == DYING:
             return True
         if self.ours(slot) and word == self.client.word:
@@ -216,16 +252,26 @@ class Membership:
         host, here = self.host_of(slot), self.here
         multi_host = self.parameters.multi_host
         if host.boot != here.boot:
-            return not multi_host or self.remote.lost(slot, word)
+            return not multi_host or self.remote.lost(slot, word, waiting)
         if self._is_locked_here(slot):
             assert self.locks is not None
             held = self.locks.held(slot)
-            if held and multi_host and host != here:
-                self.remote.lost(slot, word)  # asks its container to end it, once its lease is over
-            return not held
+            if held and multi_host and host != here and self.parameters.fence != "wait":
+                # It lives. Its container may stand still: then the guard keeps it from the pool.
+                return self.remote.lost(slot, word, waiting)
+            if held or (host != here and not multi_host):
+                return not held
         if host == here:
-            return not self.watcher.alive(self.pid(word), self.endpoint.load(at + slots.STARTED))
-        return multi_host and self.remote.lost(slot, word)
+            return not self._uses(self.pid(word), self.endpoint.load(at + slots.STARTED))
+        return multi_host and self.remote.lost(slot, word, waiting)
+
+    def _uses(self, pid: int, started: int) -> bool:
+        """Whether the process of this PID namespace lives and, as far as /proc tells, has the pool
+        mapped."""
+        if not self.watcher.alive(pid, started):
+            return False
+        locks = self.locks if self.watcher.locks_tell else None
+        return locks is None or locks.mapped_by(pid) is not False
 
     def _dead_joining(self, slot: int, word: int) -> bool:
         """As `dead`, for a client that has not written its host yet.
@@ -313,7 +359,7 @@ class Membership:
         if ident == 0 or ident == self.ident:
             return True
         place = self.place(ident)
-        if place is None or self.dead(*place):
+        if place is None or self.dead(*place, waiting=True):
             return True
         slot, word = place
         hold = (self._activity(slot), step)
@@ -350,12 +396,33 @@ class Membership:
             return False
         if self.endpoint.load(slot_address(slot) + slots.PIN) != pin:
             return True
-        if self.dead(slot, word):
+        if self._ends_idle_pin(slot, word):
+            return True
+        if self.dead(slot, word, waiting=True):
             self.recover(slot, word)
             return True
         return self.stands_still("memory", laggard) and self.fence(
             slot, word, "memory that it may be reading"
         )
+
+    def _ends_idle_pin(self, slot: int, word: int) -> bool:
+        """Take back the pin of another handle of this process, if that is in no operation: memory
+        was damaged. Nobody else could tell it from a client that stands still."""
+        if self.pid(word) != os.getpid() or not self.watcher.locks_tell:
+            return False
+        for other in list(_handles):
+            client = other.client
+            if other.pool != self.pool or (client.slot, client.word) != (slot_address(slot), word):
+                continue
+            if client.ident and other.endpoint.begin_idle():
+                try:
+                    client.unpin()
+                except ClientError:
+                    pass  # it has resigned: its next operation says so
+                finally:
+                    other.endpoint.end()
+                return True
+        return False
 
     def stands_still(self, what: str, laggard: Pinned) -> bool:
         """Whether it has been seen in the same operation, without progress, for a whole lease."""
@@ -387,6 +454,7 @@ class Membership:
         pid = self.pid(word)
         if self.parameters.fence == "wait" or pid == os.getpid() or not self.is_local(slot):
             self.suspend(slot, word, what)
+            self.remote.ask(slot)
             return False
         if self.endpoint.load(slot_address(slot)) != word:
             return True
@@ -394,6 +462,12 @@ class Membership:
             self.note(FENCED, client_id(slot, word), pid)
             return True
         if self.endpoint.load(slot_address(slot)) != word or self.dead(slot, word):
+            return True
+        if (
+            self._is_locked_here(slot)
+            and self.locks is not None
+            and self.locks.inherited(pid, slot)
+        ):
             return True
         self.suspend(slot, word, what)
         return False
@@ -404,8 +478,8 @@ class Membership:
             self._named.add(word)
             self.note(SUSPENDED, client_id(slot, word), self.pid(word))
             log.warning(
-                "%s: everyone waits for process %d, which stands still and keeps %s",
-                self.pool, self.pid(word), what,
+                "%s: everyone waits for process %s, which stands still and keeps %s",
+                self.pool, self.process(slot, word), what,
             )  # fmt: skip
 
     # ---- the log --------------------------------------------------------------------------------

@@ -30,6 +30,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
+from limpet.shm.clients.client import DAMAGE
 from limpet.shm.clients.holds import let_go
 from limpet.shm.clients.membership import journal_of
 from limpet.shm.endpoint.layout import slot_address
@@ -46,7 +47,7 @@ from limpet.shm.endpoint.slots import (
     state_word,
 )
 from limpet.shm.endpoint.words import REFERENCE_MASK, REPLICATED
-from limpet.shm.errors import AddressError, NodeFailed, PoolClosed
+from limpet.shm.errors import NodeFailed, PoolClosed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -145,7 +146,7 @@ def _settle(client: Client, reference: int, link_address: int) -> bool:
         return False
     try:
         return bool(client.heap.settle(reference, link_address))
-    except AddressError:  # a node that the pool does not have
+    except DAMAGE:  # a node that the pool does not have, say
         return False
 
 

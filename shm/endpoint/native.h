@@ -11,6 +11,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -603,6 +604,8 @@ static struct {
     size_t size;
     volatile unsigned char lost; /* 0, LIMPET_LOST or LIMPET_SHORT */
     int fd;                      /* of the file that is mapped, from its first byte on; -1: none */
+    dev_t device;                /* of that file: its number may be another file's by now */
+    ino_t inode;
     char *short_low, *short_high; /* LIMPET_SHORT: the pages that are not the file's lie within */
 } limpet_ranges[LIMPET_RANGES];
 static uintptr_t limpet_page = 4096;
@@ -614,6 +617,12 @@ static int limpet_same_memory(int i, int j) {
     return other && other < mine + limpet_ranges[i].size && mine < other + limpet_ranges[j].size;
 }
 
+/* Whether the descriptor of range `i` is still that of the file that is mapped; its status. */
+static int limpet_is_ours(int i, struct stat *status) {
+    return fstat(limpet_ranges[i].fd, status) == 0 && status->st_dev == limpet_ranges[i].device &&
+           status->st_ino == limpet_ranges[i].inode;
+}
+
 /* A load or store hit a page of range `i` that the file has and its file system has no memory for.
  * Put a page of zeros in its place, until `limpet_give_back`, and note that; 0: it is not so. The verb
  * that faulted sees the note when it is done and raises StoreFull. */
@@ -621,8 +630,7 @@ static int limpet_run_short(int i, const char *at, int poisoned) {
     struct stat status;
     char *page = (char *)((uintptr_t)at & ~(limpet_page - 1));
     if (poisoned || limpet_ranges[i].fd < 0 || limpet_ranges[i].lost == LIMPET_LOST ||
-        fstat(limpet_ranges[i].fd, &status) != 0 || !S_ISREG(status.st_mode) ||
-        (uint64_t)status.st_size < limpet_ranges[i].size)
+        !limpet_is_ours(i, &status) || !S_ISREG(status.st_mode) || (uint64_t)status.st_size < limpet_ranges[i].size)
         return 0;
     if (mmap(page, limpet_page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
              0) != page)
@@ -644,7 +652,9 @@ static int limpet_run_short(int i, const char *at, int poisoned) {
 static int limpet_give_back(int i) {
     char *low = limpet_ranges[i].short_low;
     size_t size = (size_t)(limpet_ranges[i].short_high - low);
-    int well = mmap(low, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, limpet_ranges[i].fd,
+    struct stat status;
+    int well = limpet_is_ours(i, &status) &&
+               mmap(low, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, limpet_ranges[i].fd,
                     (off_t)(low - limpet_ranges[i].base)) == low;
     for (int j = 0; j < LIMPET_RANGES; j++)
         if (limpet_same_memory(i, j) && limpet_ranges[j].lost == LIMPET_SHORT)
@@ -711,6 +721,12 @@ static int limpet_watch_range(char *base, size_t size, int fd) {
             limpet_ranges[i].size = size;
             limpet_ranges[i].lost = 0;
             limpet_ranges[i].fd = fd;
+            struct stat status;
+            memset(&status, 0, sizeof status);
+            if (fd >= 0)
+                fstat(fd, &status);
+            limpet_ranges[i].device = status.st_dev;
+            limpet_ranges[i].inode = status.st_ino;
             limpet_ranges[i].base = base;
             return i;
         }
@@ -718,6 +734,14 @@ static int limpet_watch_range(char *base, size_t size, int fd) {
 }
 
 static void limpet_forget_range(int i) { limpet_ranges[i].base = 0; }
+
+/* The same, and close its descriptor, unless that was closed behind us. */
+static void limpet_close_range(int i) {
+    struct stat status;
+    limpet_forget_range(i);
+    if (limpet_ranges[i].fd >= 0 && limpet_is_ours(i, &status))
+        close(limpet_ranges[i].fd);
+}
 
 /* ---- fork and death ------------------------------------------------------------------------- */
 
@@ -783,6 +807,101 @@ static uint64_t limpet_microseconds(void) {
     struct timespec t;
     clock_gettime(CLOCK_REALTIME, &t);
     return (uint64_t)t.tv_sec * 1000000u + (uint64_t)t.tv_nsec / 1000u;
+}
+
+/* ---- the lease of a client -------------------------------------------------------------------- */
+
+/* A thread that renews the lease of one client, and needs no interpreter: a call that keeps the GIL
+ * for long does not stop it. SIGSTOP, a frozen container and the end of the process do. */
+typedef struct {
+    pthread_t thread;
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;
+    int over;
+    pid_t pid; /* of the process that has the thread; a forked child has none */
+    char *slot;
+    limpet_word word; /* of the slot, as long as it is this client's */
+    uint64_t lease_ns;
+    int beat, fence, pin, progress; /* offsets in the slot */
+} limpet_lease;
+
+static void *limpet_lease_renew(void *argument) {
+    limpet_lease *lease = argument;
+    limpet_word pin = 0, progress = 0;
+    uint64_t since = 0;
+    pthread_mutex_lock(&lease->mutex);
+    while (!lease->over && limpet_load(lease->slot) == lease->word) {
+        uint64_t now = limpet_now_ns();
+        limpet_word found = limpet_load(lease->slot + lease->pin);
+        limpet_word counted = limpet_load(lease->slot + lease->progress);
+        if (!found || found != pin || counted != progress) {
+            pin = found;
+            progress = counted;
+            since = now;
+        }
+        limpet_word asked = limpet_load(lease->slot + lease->fence);
+        /* A client that others want ended is not spared while it stands still in one operation. */
+        if (!asked || now - since < lease->lease_ns) {
+            limpet_word before = limpet_load(lease->slot + lease->beat);
+            limpet_word clock = limpet_microseconds();
+            limpet_store(lease->slot + lease->beat, clock > before ? clock : before + 1);
+            if (asked) /* it stood still, and goes on */
+                limpet_cas(lease->slot + lease->fence, asked, 0);
+        }
+        struct timespec until;
+        uint64_t due = now + lease->lease_ns / 4;
+        until.tv_sec = (time_t)(due / 1000000000u);
+        until.tv_nsec = (long)(due % 1000000000u);
+        pthread_cond_timedwait(&lease->changed, &lease->mutex, &until);
+    }
+    pthread_mutex_unlock(&lease->mutex);
+    return 0;
+}
+
+/* 0: no thread can be started; `errno` says why. */
+static limpet_lease *limpet_lease_begin(char *slot, limpet_word word, uint64_t lease_us, int beat,
+                                        int fence, int pin, int progress) {
+    limpet_lease *lease = malloc(sizeof *lease);
+    pthread_condattr_t clock;
+    sigset_t all, before;
+    if (!lease)
+        return 0;
+    *lease = (limpet_lease){.pid = getpid(), .slot = slot, .word = word,
+                            .lease_ns = lease_us * 1000u, .beat = beat, .fence = fence, .pin = pin,
+                            .progress = progress};
+    pthread_mutex_init(&lease->mutex, 0);
+    pthread_condattr_init(&clock);
+    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+    pthread_cond_init(&lease->changed, &clock);
+    pthread_condattr_destroy(&clock);
+    /* Signals of the process go to its other threads; those of faults cannot be blocked. */
+    sigfillset(&all);
+    sigdelset(&all, SIGBUS);
+    sigdelset(&all, SIGSEGV);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int failed = pthread_create(&lease->thread, 0, limpet_lease_renew, lease);
+    pthread_sigmask(SIG_SETMASK, &before, 0);
+    if (failed) {
+        free(lease);
+        errno = failed;
+        return 0;
+    }
+    return lease;
+}
+
+/* Wait for the thread's end, which takes microseconds. In a forked child, where a copy of the mutex
+ * may be locked for good, nothing is done. */
+static void limpet_lease_end(limpet_lease *lease) {
+    if (lease->pid != getpid())
+        return;
+    pthread_mutex_lock(&lease->mutex);
+    lease->over = 1;
+    pthread_cond_signal(&lease->changed);
+    pthread_mutex_unlock(&lease->mutex);
+    pthread_join(lease->thread, 0);
+    pthread_cond_destroy(&lease->changed);
+    pthread_mutex_destroy(&lease->mutex);
+    free(lease);
 }
 
 #endif

@@ -34,6 +34,7 @@ cdef extern from "native.h":
     int LIMPET_LOST
     int LIMPET_SHORT
     void limpet_forget_range(int) noexcept nogil
+    void limpet_close_range(int) noexcept nogil
     void limpet_watch_forks() noexcept nogil
     void limpet_die() noexcept nogil
     void limpet_relax() noexcept nogil
@@ -42,6 +43,10 @@ cdef extern from "native.h":
     int limpet_futex_wait(const void*, u32, u64) noexcept nogil
     int limpet_futex_wake(const void*, int) noexcept nogil
     u64 limpet_microseconds() noexcept nogil
+    ctypedef struct limpet_lease:
+        pass
+    limpet_lease* limpet_lease_begin(char*, u64, u64, int, int, int, int) noexcept nogil
+    void limpet_lease_end(limpet_lease*) noexcept nogil
     int LIMPET_HAS_CLFLUSHOPT
     u64 OFFSET_MASK "LIMPET_OFFSET_MASK"
     u64 ADDRESS_MASK "LIMPET_ADDRESS_MASK"
@@ -52,11 +57,19 @@ cdef extern from "native.h":
         volatile unsigned char lost
     Range limpet_ranges[4096]
 
+cdef extern from "errno.h":
+    int errno
+
+
+cdef extern from "time.h":
+    ctypedef struct timespec "struct timespec":
+        long tv_sec
+        long tv_nsec
+    int clock_gettime(int, timespec*) noexcept nogil
+    int CLOCK_BOOTTIME
+
 cdef extern from "pthread.h":
     unsigned long pthread_self() noexcept nogil
-
-cdef extern from "unistd.h":
-    int close_fd "close" (int) noexcept nogil
 
 cdef extern from "sched.h":
     int sched_yield() noexcept nogil

@@ -47,6 +47,7 @@ from typing import Any, Final, NoReturn
 from atomics import UINT, atomicview
 
 from limpet.shm.clients.inside import calling_frame
+from limpet.shm.endpoint.layout import CONTROL_NODE, POOL_CLOCK
 from limpet.shm.endpoint.portable_dirty import DirtyLines
 from limpet.shm.endpoint.portable_image import Image
 from limpet.shm.endpoint.portable_node import Lent, Node, View
@@ -64,7 +65,7 @@ from limpet.shm.endpoint.portable_words import (
     u64,
     words_tagged,
 )
-from limpet.shm.endpoint.states import DISOWNED, FORMER, FORMERLY, why_failed, why_gone
+from limpet.shm.endpoint.states import DISOWNED, FORKED, FORMER, FORMERLY, why_failed, why_gone
 from limpet.shm.errors import (
     AddressError,
     ClientError,
@@ -74,6 +75,7 @@ from limpet.shm.errors import (
 
 NODES: Final = 256
 OFFSET_MASK: Final = (1 << 40) - 1
+POOL_CLOCK_MS: Final = (1 << 42) - 1
 VIEWS_MAX: Final = 1024
 """Words whose atomic views are kept; making one takes longer than using it."""
 
@@ -89,6 +91,15 @@ _OPERATING: Final = (
     str(Path(__file__).parents[1] / "clients/client.py"),
 )
 """Source files whose frames are not the operation's."""
+
+
+_boot_shift_us = 0
+
+
+def shift_boot_clock(shift_us: int) -> None:
+    """The clock since boot is so many us ahead in this process's time namespace (pool_clock.py)."""
+    global _boot_shift_us
+    _boot_shift_us = shift_us
 
 
 def flush_features() -> frozenset[str]:
@@ -108,6 +119,10 @@ def flush_mapping(mapping: Any, size: int) -> None:
         "this build is pure Python, which cannot flush cache lines: what it writes cannot be made "
         "persistent"
     )
+
+
+Renewal: Any = None
+"""The thread that renews a lease without the interpreter: there is none in this build."""
 
 
 def Watched(mapping: Any, size: int, fd: int = -1) -> memoryview:  # noqa: N802
@@ -195,7 +210,7 @@ class Endpoint:
 
         `coherent_bytes` must be None: the whole node is hardware-coherent. Raises CoherenceError
         otherwise. The mapping cannot be closed before `detach` or `release`. `state`: as `expect`
-        sets it. `fd` is of no use here.
+        sets it. `fd`: the file that is mapped, if its memory can run short.
         """
         state = u64(state)
         if not 0 <= node < NODES or node in self._nodes:
@@ -210,7 +225,7 @@ class Endpoint:
             raise BufferError(f"node {node}: the mapping is read-only")
         if not 8 <= size <= view.nbytes or ctypes.addressof(ctypes.c_char.from_buffer(view)) % 64:
             raise AddressError(f"node {node}: the mapping is too small or misaligned")
-        self._nodes[node] = Node(node, mapping, size, state)
+        self._nodes[node] = Node(node, mapping, size, state, fd)
 
     def lend(self, addr: int, size: int, writable: bool) -> Lent:
         """`size` bytes at `addr` for use without verbs: `Lent`. NodeFailed, AddressError: as of a
@@ -342,7 +357,7 @@ class Endpoint:
             node, index, word = self._guard
             # ORDER: checked right before the step that it guards, and not remembered.
             if node.words[index] != word:
-                raise ClientError(DISOWNED)
+                raise ClientError(FORKED if self._turns.forked else DISOWNED)
         if self.fuse > 0:
             self.fuse -= 1
             if self.fuse == 0:
@@ -790,8 +805,15 @@ class Endpoint:
         return 0
 
     def microseconds(self) -> int:
-        """The time of this host's clock, in us since 1970."""
-        return time.time_ns() // 1000
+        """The time of the pool's clock (pool_clock.py), in us since 1970."""
+        control = self._nodes.get(CONTROL_NODE)
+        at = (POOL_CLOCK & OFFSET_MASK) >> 3
+        there = control is not None and len(control.words) > at and not control.gone()
+        word = control.words[at] if there else 0
+        if not word:
+            return time.time_ns() // 1000
+        since_us = time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000
+        return (word & POOL_CLOCK_MS) * 1000 + since_us - _boot_shift_us
 
     # ---- one operation at a time --------------------------------------------------------------
 
@@ -834,6 +856,10 @@ class Endpoint:
         An operation of this thread that a signal handler has cut off is over.
         """
         return self._turns.enter_last((threading.get_ident(), calling_frame(_OPERATING)))
+
+    def begin_idle(self) -> bool:
+        """Enter an operation, if no thread is inside; whether none was."""
+        return self._turns.enter_idle((threading.get_ident(), calling_frame(_OPERATING)))
 
     def adopted(self) -> None:
         """The forked child has an identity now: `begin` works again."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import mmap
+import os
 import weakref
 from typing import Any, Final
 
@@ -13,8 +14,31 @@ WORDWISE: Final = 512
 """Copies up to this size go word by word; larger ones are a memcpy."""
 
 
+class Behind:
+    """The file behind a mapping, by a descriptor whose number may become another file's."""
+
+    __slots__ = ("fd", "file")
+
+    def __init__(self, fd: int) -> None:
+        status = os.fstat(fd)
+        self.fd = fd
+        self.file = (status.st_dev, status.st_ino)
+
+    def size(self) -> int | None:
+        """Bytes of the file; None when the number is not its own any more."""
+        try:
+            status = os.fstat(self.fd)
+        except OSError as error:
+            if error.errno != errno.EBADF:
+                raise
+            return None
+        return status.st_size if (status.st_dev, status.st_ino) == self.file else None
+
+
 def file_size(mapping: object) -> int | None:
     """Bytes of the file behind `mapping`; None when it has no file, or no file with a size."""
+    if isinstance(mapping, Behind):
+        return mapping.size() or None
     if not isinstance(mapping, mmap.mmap):
         return None
     try:
@@ -63,9 +87,9 @@ class Lent:
 class Node:
     """One attached mapping, as bytes and as words."""
 
-    __slots__ = ("index", "lost", "mapping", "raw", "size", "state", "watched", "words")
+    __slots__ = ("behind", "index", "lost", "mapping", "raw", "size", "state", "watched", "words")
 
-    def __init__(self, index: int, mapping: Any, size: int, state: int) -> None:
+    def __init__(self, index: int, mapping: Any, size: int, state: int, fd: int = -1) -> None:
         whole = memoryview(mapping)
         self.index = index
         self.mapping = mapping
@@ -74,12 +98,14 @@ class Node:
         self.size = size
         self.state = state
         self.lost = False
-        self.watched = file_size(mapping) is not None
+        self.behind = Behind(fd) if fd >= 0 else mapping
+        self.watched = file_size(self.behind) is not None
 
     def gone(self) -> bool:
         """Whether the memory is lost, by the size of the file behind it."""
         if self.watched and not self.lost:
-            self.lost = self.mapping.size() < self.size
+            size = self.behind.size()
+            self.lost = size is not None and size < self.size
         return self.lost
 
     def copy_out(self, offset: int, size: int) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -10,14 +9,19 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
 from limpet.shm.clients.inside import is_over
+from limpet.shm.endpoint import forks
 from limpet.shm.errors import ReentrantUse
 
 _INSIDE: Final = "inside"
 WAIT_S: Final = 2e-5
 WAIT_MAX_S: Final = 1e-3
 LOOKS: Final = 16
-"""Looks of a waiting thread after which other threads sleep before they enter, so it goes first;
-and after which it looks whether the operation of the thread that is inside was cut off."""
+"""Looks of a waiting thread after which it sleeps for longer, and looks whether the operation of
+the thread that is inside was cut off."""
+TURNS: Final = 16
+"""Turns of other threads, while a thread waits, after which they sleep before they enter, so that
+it goes first. Its own looks say nothing: it runs only when Python changes threads, and meanwhile
+the thread that is inside may have any number of turns."""
 AT_ONCE: Final = 4
 """Waiting threads that look within `WAIT_MAX_S`, however many wait: a hundred threads that wake up
 every millisecond would leave the thread that is inside no time to run."""
@@ -25,21 +29,11 @@ every millisecond would leave the thread that is inside no time to run."""
 Claim = tuple[int, Any]
 """A thread, and the frame of its operation."""
 
-_forks = 0
-
-
-def _on_fork() -> None:
-    global _forks
-    _forks += 1
-
-
-os.register_at_fork(after_in_child=_on_fork)
-
 
 class Turns:
     """The operation that an endpoint is in, and the threads that wait for its end."""
 
-    __slots__ = ("_fork", "_inside", "_looking", "_waiting")
+    __slots__ = ("_count", "_fork", "_inside", "_looking", "_waiting")
 
     def __init__(self) -> None:
         self.begin_anew()
@@ -47,14 +41,17 @@ class Turns:
     def begin_anew(self) -> None:
         """Have no operation, and no other threads: in a new endpoint, or an adopted child."""
         self._inside: dict[str, Claim] = {}
-        self._waiting: set[int] = set()
+        self._count = 0
+        """Turns so far."""
+        self._waiting: dict[int, int] = {}
+        """The threads that wait, and the count of turns when they began to."""
         self._looking = threading.RLock()
-        self._fork = _forks
+        self._fork = forks.count
 
     @property
     def forked(self) -> bool:
         """Whether this is a forked child that is not adopted yet."""
-        return self._fork != _forks
+        return self._fork != forks.count
 
     @property
     def frame(self) -> Any:
@@ -70,11 +67,28 @@ class Turns:
 
     def enter(self, claim: Claim, cut_off: Callable[[], object]) -> None:
         """Wait for our turn. `cut_off` ends an operation that was cut off, whose place we take."""
-        if self._waiting:
+        if self._waiting and self._is_overtaking(claim[0]):
             time.sleep(2 * WAIT_MAX_S)  # so long that a waiting thread looks meanwhile
-        looks = stays = 0
-        seen = None
+        self._count += 1
         # ORDER: thread and frame in one call: after it, an exception leaves a frame to judge by.
+        holder = self._inside.setdefault(_INSIDE, claim)
+        if holder is claim:
+            return
+        try:
+            self._await(claim, cut_off)
+        finally:
+            self._waiting.pop(claim[0], None)
+
+    def _is_overtaking(self, thread: int) -> bool:
+        """Whether a thread has waited for TURNS turns, which is to go before `thread`."""
+        self._waiting.pop(thread, None)  # a signal handler has cut its last wait off
+        return self._count - min(self._waiting.copy().values(), default=self._count) >= TURNS
+
+    def _await(self, claim: Claim, cut_off: Callable[[], object]) -> None:
+        """Wait for our turn, while another operation is inside."""
+        looks = stays = 0
+        began = self._count
+        seen = None
         while (holder := self._inside.setdefault(_INSIDE, claim)) is not claim:
             ours = holder[0] == claim[0]
             stays = stays + 1 if holder is seen else 0
@@ -87,11 +101,16 @@ class Turns:
                 raise ReentrantUse("a limpet handle was used from inside one of its own operations")
             else:
                 looks += 1
+                self._waiting[claim[0]] = began  # again: a signal handler's own wait takes it out
                 self._wait(looks)
 
     def enter_last(self, claim: Claim) -> bool:
         """Enter without waiting; False: another thread is inside."""
         return self._inside.setdefault(_INSIDE, claim)[0] == claim[0]
+
+    def enter_idle(self, claim: Claim) -> bool:
+        """Enter, if no thread is inside; whether none was."""
+        return self._inside.setdefault(_INSIDE, claim) is claim
 
     def leave(self) -> None:
         """End the operation."""
@@ -101,12 +120,8 @@ class Turns:
         """Wait a little for the thread that is inside."""
         if looks < LOOKS:
             time.sleep(looks * WAIT_S)
-            return
-        self._waiting.add(threading.get_ident())
-        try:
+        else:
             time.sleep(WAIT_MAX_S * max(1.0, len(self._waiting) / AT_ONCE))
-        finally:
-            self._waiting.discard(threading.get_ident())
 
     def _take_over(self, holder: Claim, claim: Claim, cut_off: Callable[[], object]) -> None:
         """Take the place of an operation that was cut off, if no other thread was faster."""

@@ -24,7 +24,6 @@ every change and of every line that is written back. The models are in simulated
 
 from __future__ import annotations
 
-import mmap
 from array import array
 from collections import deque
 from collections.abc import Callable, MutableSequence
@@ -256,7 +255,7 @@ class CachedEndpoint(SimulatedEndpoint):
         super().__init__()
         self._caches: dict[int, PrivateCache] = {}
 
-    def cover(self, node: int, mine: mmap.mmap, memory: mmap.mmap, start: int) -> None:
+    def cover(self, node: int, mine: memoryview, memory: memoryview, start: int) -> None:
         """Put a cache in front of `memory`, a mapping of the node, from byte `start` on.
 
         `mine` is the client's own mapping of the node; from `start` on it becomes the cache. The

@@ -26,7 +26,7 @@ MAP_FIXED: Final = 0x10
 class PersistentMemory:
     """The contents that a power cut would leave of some mappings: `segments`, by their nodes."""
 
-    def __init__(self, segments: Mapping[int, mmap.mmap]) -> None:
+    def __init__(self, segments: Mapping[int, memoryview]) -> None:
         self.segments = segments
         self._last: dict[int, bytes] = {}
         self._versions: dict[tuple[int, int], list[bytes]] = {}
@@ -35,7 +35,7 @@ class PersistentMemory:
 
     def begin(self) -> None:
         """Everything is persistent now, with its present contents."""
-        self._last = {node: segment[:] for node, segment in self.segments.items()}
+        self._last = {node: bytes(segment) for node, segment in self.segments.items()}
         self._versions = {}
 
     def changed(self, addr: int, size: int) -> None:
@@ -43,7 +43,7 @@ class PersistentMemory:
         node = addr >> 40
         memory = self.segments[node]
         for line in _lines(addr, size):
-            found = memory[line : line + LINE]
+            found = bytes(memory[line : line + LINE])
             versions = self._versions.setdefault(
                 (node, line), [self._last[node][line : line + LINE]]
             )
@@ -56,7 +56,7 @@ class PersistentMemory:
         memory = self.segments[node]
         for line in _lines(addr, size):
             if (node, line) in self._versions:
-                self._versions[node, line] = [memory[line : line + LINE]]
+                self._versions[node, line] = [bytes(memory[line : line + LINE])]
 
     @property
     def unflushed(self) -> int:
@@ -94,7 +94,7 @@ def _by_words(versions: list[bytes]) -> list[bytes]:
 class PrivateCache:
     """The cache of one client for one node: `mine` is its contents, `clean` those as fetched."""
 
-    def __init__(self, mine: mmap.mmap, memory: mmap.mmap, start: int) -> None:
+    def __init__(self, mine: memoryview, memory: memoryview, start: int) -> None:
         self.start = start
         _make_private(mine, start)
         self.mine = mine
@@ -117,15 +117,15 @@ class PrivateCache:
     def write_back(self, offset: int, size: int) -> None:
         """Push those lines of these bytes to memory that were written to."""
         first, end = self._lines(offset, size)
-        if self.mine[first:end] == self.clean[first:end]:
+        if bytes(self.mine[first:end]) == self.clean[first:end]:
             return
         for line in range(first, end, LINE):
-            held = self.mine[line : line + LINE]
+            held = bytes(self.mine[line : line + LINE])
             if held != self.clean[line : line + LINE]:
                 self.memory[line : line + LINE] = self.clean[line : line + LINE] = held
 
 
-def _make_private(mapping: mmap.mmap, start: int) -> None:
+def _make_private(mapping: memoryview, start: int) -> None:
     """Put private, zero-filled pages in place of a shared mapping's, from byte `start` on."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p

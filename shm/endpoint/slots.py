@@ -21,7 +21,7 @@ Client slot, 640 bytes in the control segment; only its client writes it, except
     128  changes      of what transactions can read: odd while the client is about to make one, else
                       even; only ever goes up, also for the next client of the slot
                       (stores/rtx/changes.py)
-    136  unused
+    136  release      the first 8 bytes of the name of its release (release.py)
     144  journal      23 pairs of words: object reference, address of its link (heap.py), or
                       a store's own name of a link (words.py: REPLICATED)
     512  records      16 words: objects that it keeps between operations; other clients set a bit in
@@ -63,6 +63,7 @@ ERA: Final = 104
 MACHINE: Final = 112
 NAME: Final = 120
 CHANGES: Final = 128
+RELEASE: Final = 136
 CLIENT_JOURNAL: Final = 144
 CLIENT_JOURNAL_SIZE: Final = 23
 RECORDS: Final = 512

@@ -42,7 +42,13 @@ DISOWNED: Final = (
     "had; the operation that it was in may have happened or not; open the pool again"
 )
 """The error of a client that another client has declared dead."""
+FORKED: Final = (
+    "this process was forked in the middle of an operation, which goes on in its parent; here it "
+    "has ended without effect, and the handle may be used again"
+)
+"""The error of a child that goes on with its parent's operation."""
 REPLACE: Final = "pool.replace_node (`limpet replace-node`) gives it new memory"
+BRING_BACK: Final = "bring it back (bind the device, mount the file system), then open the pool"
 FORMERLY: Final = "what was there is gone: the node was replaced, and no other had a replica of it"
 
 
@@ -105,5 +111,8 @@ def why_failed(word: int, expected: int) -> str:
 
 def why_gone(node: int, how: str) -> str:
     """The reason why a segment cannot be used of which pages are gone."""
-    way = "destroy the pool" if node == CONTROL_NODE else f"`limpet fail-node`, then {REPLACE}"
+    if node == CONTROL_NODE:
+        way = f"no client can go on without it; {BRING_BACK}"
+    else:
+        way = f"`limpet fail-node`, then {REPLACE}"
     return f"its memory is gone ({how}); {way}"

@@ -27,7 +27,9 @@ Guard
     still `word`, and raises ClientError instead of the step if it is not. In a pool of several
     hosts this is the state word of the client's slot. A client that stood still until another one
     declared it dead makes no step after that, except the one in which it was stopped, of 8 bytes at
-    most. The check shares the branch of the fuse, so other pools pay nothing for it.
+    most. The check shares the branch of the fuse, so other pools pay nothing for it. A forked child
+    has a guard that never holds until it is a client itself: it may have been forked in the midst
+    of its parent's operation (a signal handler, a destructor), and must not end that.
 
 Lost memory
     SIGBUS below the end of the file behind a node is no loss: its file system is full. The verb
@@ -132,7 +134,7 @@ from limpet.shm.errors import (
     StoreFull,
 )
 from limpet.shm.clients.inside import is_over
-from limpet.shm.endpoint.states import DISOWNED, FORMERLY, why_failed, why_gone
+from limpet.shm.endpoint.states import DISOWNED, FORKED, FORMERLY, why_failed, why_gone
 
 
 include "native.pxi"
@@ -150,6 +152,8 @@ cdef enum:
     PATIENCE = 4  # looks in vain; between them another thread may run for 5 ms
     POLITE = 64
     APART = 0x1_0000_0000  # more than 32 bits, which a row has
+    POOL_CLOCK = 4424  # in the control segment: layout.py
+    POOL_CLOCK_MS = 0x3FF_FFFF_FFFF  # pool_clock.py
 
 cdef void* DIRECT = NULL
 """The table of C methods of `Direct`."""
@@ -169,6 +173,15 @@ cdef inline u64 unlooked(Endpoint endpoint, u64 addr, u64 looks, u64 found) noex
 limpet_watch_forks()
 
 
+cdef long long _boot_shift_us = 0
+
+
+def shift_boot_clock(long long shift_us):
+    """The clock since boot is so many us ahead in this process's time namespace (pool_clock.py)."""
+    global _boot_shift_us
+    _boot_shift_us = shift_us
+
+
 def flush_features() -> frozenset:
     """Cache-line instructions that CPUID reports: "clflushopt", "clwb"."""
     cdef int features = limpet_flush_features()
@@ -180,6 +193,7 @@ include "words.pxi"
 
 include "checks.pxi"
 include "watched.pxi"
+include "renewal.pxi"
 include "rare.pxi"
 include "dirty.pxi"
 include "hot_verbs.pxi"
@@ -353,7 +367,7 @@ cdef class Endpoint:
     cdef inline int _burn(self) except -1:
         # ORDER: checked right before the step that it guards, and not remembered.
         if self._guard != NULL and (<volatile u64*>self._guard)[0] != self._guarded:
-            raise ClientError(DISOWNED)
+            raise ClientError(DISOWNED if self._forks == limpet_forks else FORKED)
         if self._fuse > 0:
             self._fuse -= 1
             if self._fuse == 0:
@@ -683,8 +697,19 @@ cdef class Endpoint:
         return do_futex_wake(self, addr, count)
 
     cpdef u64 microseconds(self) except? 0:
-        """The time of this host's clock, in us since 1970."""
-        return limpet_microseconds()
+        """The time of the pool's clock (pool_clock.py), in us since 1970."""
+        cdef Mapped* control = &self._map[255]
+        cdef u64 word = 0
+        cdef timespec since
+        if control.base != NULL and control.coherent > POOL_CLOCK:
+            word = limpet_load(control.base + POOL_CLOCK)
+        if not word:
+            return limpet_microseconds()
+        clock_gettime(CLOCK_BOOTTIME, &since)
+        return (
+            (word & POOL_CLOCK_MS) * 1000 + <u64>since.tv_sec * 1000000
+            + <u64>since.tv_nsec // 1000 - <u64>_boot_shift_us
+        )
 
     # ---- one operation at a time --------------------------------------------------------------
 
@@ -704,6 +729,10 @@ cdef class Endpoint:
         self._busy = True
         self._owner = pthread_self()
         return True
+
+    def begin_idle(self) -> bool:
+        """Enter an operation, if no thread is inside; whether none was."""
+        return not self._busy and self.begin_last()
 
     def adopted(self):
         """The forked child has an identity now: `begin` works again."""

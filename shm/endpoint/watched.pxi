@@ -12,11 +12,10 @@ cdef class Watched:
     cdef char* _base
     cdef Py_ssize_t _size
     cdef int _range
-    cdef int _fd
 
     def __cinit__(self, mapping, Py_ssize_t size, int fd=-1):
         cdef Py_buffer view
-        self._range = self._fd = -1
+        self._range = -1
         PyObject_GetBuffer(mapping, &view, PyBUF_SIMPLE | PyBUF_WRITABLE)
         self._base = <char*>view.buf
         self._size = size
@@ -25,9 +24,11 @@ cdef class Watched:
             raise AddressError(f"{size} bytes are not within the mapping")
         self._keep = memoryview(mapping)
         if fd >= 0:
-            self._fd = os.dup(fd)
-        self._range = limpet_watch_range(self._base, size, self._fd)
+            fd = os.dup(fd)
+        self._range = limpet_watch_range(self._base, size, fd)
         if self._range < 0:
+            if fd >= 0:
+                os.close(fd)
             raise AddressError("this process has too many memory nodes mapped")
 
     def __getbuffer__(self, Py_buffer* buffer, int flags):
@@ -35,9 +36,7 @@ cdef class Watched:
 
     def __dealloc__(self):
         if self._range >= 0:
-            limpet_forget_range(self._range)
-        if self._fd >= 0:
-            close_fd(self._fd)
+            limpet_close_range(self._range)
 
 
 cdef class Lent:

@@ -198,8 +198,8 @@ class Replacement:
         # CRASH(node-restoring): the next leader sets the node back to EXCLUDED.
         self.view.move(self.node, RESTORING, EXCLUDED)
         if self.view.word(self.node) != node_word(segment.generation, IN_SERVICE):
-            self.memory.mapped.unmap(self.node)
             self.memory.mapped.discard(segment)
+            self.memory.mapped.unmap(self.node)
 
     # ---- conditions ---------------------------------------------------------------------------
 
@@ -215,7 +215,7 @@ class Replacement:
         if not self.location.reuses_memory:
             return
         others = [
-            str(self.membership.pid(word))
+            self.membership.process(slot, word)
             for slot, word in self.membership.occupied()
             if not self.membership.ours(slot)
         ]
@@ -283,8 +283,7 @@ class Replacement:
                 size = min(CHUNK, self.memory.layout.blocks - start)
                 self.endpoint.write(base + start, bytes(size))
                 self.membership.progress()
-        memory = self.memory
-        uninterrupted(lambda: nodes.finish(segment, memory.parameters, memory.uuid))
+        uninterrupted(lambda: self.memory.mapped.finish(segment))
 
 
 class ReplicaSet(NamedTuple):

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 from limpet.shm.endpoint.fabric import hash64
 from limpet.shm.errors import KeyTooLarge, ParameterError, ValueTooLarge
 from limpet.shm.parameters import check_whole
-from limpet.stores.cache.flight import Flights, Seat
+from limpet.stores.cache.flight import Computation, Flights, Seat
 from limpet.stores.cache.layout import TAG_BITS, TAGS_EACH, TAGS_MAX, US_PER_MS
 from limpet.stores.cache.lock import PREFIX, CacheLock
 from limpet.stores.cache.memoize import Computes, memoized
@@ -107,7 +107,7 @@ class Cache(MutableMapping[K, V]):
         if codec.name == "bytes":
             # The store takes such keys and gives such values itself: a third of the time.
             self.get = store.get  # type: ignore[method-assign]
-        self.flights = Flights(store)
+        self.flights = Flights(store, codec.decode)
 
     # ---- one key ----------------------------------------------------------------------------
 
@@ -457,20 +457,21 @@ class Cache(MutableMapping[K, V]):
         took to compute; the others get the value that is there. 1.0 is a good choice, and an entry
         that slides is not computed early. If the key was set, deleted or invalidated while its
         value was computed, or the value is larger than the whole cache, it is returned but not
-        kept. A `compute` that asks for its own key waits for itself, and for all of `patience`.
+        kept. A value whose class this program lacks is a miss. A `compute` that asks for its own
+        key would wait for itself: ReentrantUse. In a child that is forked in `compute`, a value
+        that is returned is not kept.
         """
-        name = self.codec.encode_key(key)
-        seat = self.flights.board(name, patience, self._beta(early))
-        if not seat.mine:
-            return self.codec.decode(seat.data)
+        call = Computation(self.store, self.codec.encode_key(key), key, patience)
         try:
+            seat = self.flights.board(call, self._beta(early))
+            if not seat.mine:
+                return seat.value
             terms = self._terms_of(seat, ttl, slide, stale, tags, none_ttl)
-            began = time.monotonic()
+            began = call.begin()
             value = compute()
-            terms.took = min(math.ceil(1000 * (time.monotonic() - began)), TTL_MAX_MS)
-            self._land(name, value, terms, none_ttl)
+            self._land(call, value, terms, none_ttl, began)
         except BaseException:
-            self.flights.abandon(name, seat.flight)
+            call.abandon()
             raise
         return value
 
@@ -488,18 +489,17 @@ class Cache(MutableMapping[K, V]):
         early: float = 0.0,
     ) -> V:
         """`get_or_compute` for a coroutine function: waits without blocking the event loop."""
-        name = self.codec.encode_key(key)
-        seat = await self.flights.board_async(name, patience, self._beta(early))
-        if not seat.mine:
-            return self.codec.decode(seat.data)
+        call = Computation(self.store, self.codec.encode_key(key), key, patience)
         try:
+            seat = await self.flights.board_async(call, self._beta(early))
+            if not seat.mine:
+                return seat.value
             terms = self._terms_of(seat, ttl, slide, stale, tags, none_ttl)
-            began = time.monotonic()
+            began = call.begin()
             value = await compute()
-            terms.took = min(math.ceil(1000 * (time.monotonic() - began)), TTL_MAX_MS)
-            self._land(name, value, terms, none_ttl)
+            self._land(call, value, terms, none_ttl, began)
         except BaseException:
-            self.flights.abandon(name, seat.flight)
+            call.abandon()
             raise
         return value
 
@@ -525,20 +525,24 @@ class Cache(MutableMapping[K, V]):
         terms.flight = seat.flight
         return terms
 
-    def _land(self, name: bytes, value: V, terms: Terms, none_ttl: int | None) -> None:
+    def _land(
+        self, call: Computation, value: V, terms: Terms, none_ttl: int | None, began: float
+    ) -> None:
         """Store the computed value, if it is to be kept, and not too large."""
+        call.end()
+        terms.took = min(math.ceil(1000 * (time.monotonic() - began)), TTL_MAX_MS)
         if value is None and none_ttl is not None:
             if none_ttl == 0:
-                self.flights.abandon(name, terms.flight)
+                call.abandon()
                 return
             terms = Terms(
                 none_ttl, tags=terms.tags, birth=terms.birth, took=terms.took, flight=terms.flight
             )
         if terms.flight:
             try:
-                self.store.finish_flight(name, self.codec.encode(value), terms)
+                self.store.finish_flight(call.key, self.codec.encode(value), terms)
             except ValueTooLarge:
-                self.flights.abandon(name, terms.flight)
+                call.abandon()
 
     def lock(self, key: K, ttl: int = PATIENCE_MS) -> CacheLock:
         """A lock that goes with a key, for threads of all processes: to compute what is not set by

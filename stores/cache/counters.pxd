@@ -5,12 +5,12 @@ from limpet.shm.endpoint.verbs cimport Endpoint, u64
 
 cdef u64 COUNTER_SIZE
 cdef u64 COUNTERS
+cdef int INCARNATION_BITS
 
 @cython.final
 cdef class Counters:
     cdef readonly Endpoint endpoint
     cdef readonly Client client
-    cdef readonly object membership
     cdef readonly u64 clients
     cdef readonly u64 words
     cdef u64 line
@@ -18,4 +18,5 @@ cdef class Counters:
 
     cpdef int place(self, u64 words) except -1
     cpdef int count(self, u64 what, u64 number) except -1
+    @cython.locals(ident=u64)
     cdef int _find_line(self) except -1

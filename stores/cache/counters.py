@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from limpet.shm.endpoint.slots import INCARNATION_BITS
 from limpet.stores.cache.layout import COUNTER_SIZE, COUNTERS, COUNTS
 
 
@@ -19,7 +20,6 @@ class Counters:
     def __init__(self, pool: Any, clients: int) -> None:
         self.endpoint = pool.endpoint
         self.client = pool.client
-        self.membership = pool.membership
         self.clients = clients
         self.words = 0
         self.line = 0
@@ -39,8 +39,7 @@ class Counters:
 
     def _find_line(self) -> None:
         ident = self.client.ident
-        slot = self.membership.place(ident)[0]
-        self.line = self.words + COUNTERS + COUNTER_SIZE * slot
+        self.line = self.words + COUNTERS + COUNTER_SIZE * (ident >> INCARNATION_BITS)
         self.owner = ident
 
     def all(self) -> dict[str, int]:

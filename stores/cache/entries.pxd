@@ -35,6 +35,7 @@ cdef int LAP_SHIFT
 cdef u64 LIFE
 cdef u64 MISSES
 cdef u64 PENDING
+cdef u64 PILOT_MASK
 cdef u64 SLIDES
 cdef u64 SPAN_MASK
 cdef u64 TAGGED
@@ -60,7 +61,7 @@ cdef class Entries:
     cpdef int meet(self, u64 head, u64 life) except -1
     @cython.locals(head=u64, deadline=u64, times=u64)
     cdef object inspect(self, Place place, bytes key)
-    @cython.locals(state=int, counts=bint, flight=u64)
+    @cython.locals(state=int, counts=bint, flight=u64, ours=bint)
     cdef int refusal(self, u64 head, int mode, Terms terms) except -1
     @cython.locals(endpoint=Endpoint, now=u64, born=u64, life=u64)
     cdef int head_next(self, Terms terms, u64 lap, u64 head) except -1

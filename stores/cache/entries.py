@@ -25,6 +25,7 @@ from limpet.stores.cache.layout import (
     LIFE,
     MISSES,
     PENDING,
+    PILOT_MASK,
     SLIDES,
     SPAN_MASK,
     TAGGED,
@@ -109,7 +110,8 @@ class Entries:
             return DONE
         if mode == FINISH:
             flight = self.endpoint.load(head + FLIGHT)
-            return DONE if flight and flight == terms.flight else MISSING
+            ours = flight & PILOT_MASK == self.client.ident
+            return DONE if ours and flight == terms.flight else MISSING
         state = self.state(head)
         if terms.pending:
             return DONE if state == VOID else EXISTS

@@ -11,6 +11,13 @@ has set or deleted the key in the meantime, that change stays, also when a third
 process, computes the key by then. The computed value may have been
 invalidated since the client began: its `birth` is the beginning (validity.py), so it is not served.
 
+A caller that a signal handler cuts off ends its flight: it has noted it before it began (`note`).
+A forked child has none of its parent's flights, as the word names the client: what it computes, or
+gives up, in a fork of a computation changes nothing.
+
+A computation that waits for its own key would wait for itself. So each is noted in the context of
+its thread or task (contextvars), which the tasks that it starts have, too.
+
 A kill leaves behind: an entry with the flight of a dead client. The next caller takes it over. If
 none comes, a PENDING entry expires after `patience`, and any other with its value.
 """
@@ -18,13 +25,18 @@ none comes, a PENDING entry expires after `patience`, and any other with its val
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import math
 import random
 import time
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from limpet.shm.endpoint import forks
+from limpet.shm.errors import ReentrantUse
 from limpet.stores.cache.layout import EARLY_SHIFT, pilot_of
 from limpet.stores.cache.status import LANDED, MINE
+from limpet.stores.cache.terms import Terms
 
 if TYPE_CHECKING:
     from limpet.stores.cache.store import CacheStore
@@ -35,15 +47,70 @@ EARLY_MAX: Final = 1 << 20
 
 
 class Seat(NamedTuple):
-    """The next step of a caller: to return `data`, or, if the flight is `mine`, to compute.
+    """The next step of a caller: to return `value`, or, if the flight is `mine`, to compute.
 
     `flight`: its own; 0: it has none, and has waited long enough. `birth`: of the value.
     """
 
     mine: bool
-    data: bytes
+    value: Any
     birth: int
     flight: int
+
+
+class Computation:
+    """A call that may compute the value of a key. `note`: has its flight (`begin_flight`).
+
+    `shown`: the key, as its caller knows it.
+    """
+
+    def __init__(self, store: CacheStore, key: bytes, shown: object, patience: int) -> None:
+        self.whose = (store.pool.uuid, store.entry_number, store.entry_word, key)
+        self.shown = shown
+        self.store = store
+        self.key = key
+        self.patience = patience
+        self.note = Terms(patience)
+        self.forks = forks.count
+        self.runs = False
+        self.around: Computation | None = None
+        """The one that runs around this one."""
+
+    def begin(self) -> float:
+        """The function is called now: the time."""
+        self.around = _innermost.get()
+        self.runs = True
+        _innermost.set(self)
+        return time.monotonic()
+
+    def end(self) -> None:
+        """The function has returned or raised, or was not called. May be called twice."""
+        self.runs = False
+        if _innermost.get() is self:
+            _innermost.set(self.around)
+
+    def abandon(self) -> None:
+        """It ends without a value; the next caller may compute it."""
+        self.end()
+        if self.note.flight:
+            self.store.abandon_flight(self.key, self.note.flight)
+
+    def require_other(self) -> None:
+        """Before a wait: raise ReentrantUse if this process computes that key around this call."""
+        around = _innermost.get()
+        while around is not None:
+            if around.runs and around.forks == forks.count and around.whose == self.whose:
+                raise ReentrantUse(
+                    f"{self.store.pool.url}: the computation of {self.shown!r} asks the cache "
+                    f"{self.store.name!r} for its own key, and would wait for itself; have it "
+                    "compute that without the cache, or under another key"
+                )
+            around = around.around
+
+
+_innermost: contextvars.ContextVar[Computation | None] = contextvars.ContextVar(
+    "limpet's innermost computation", default=None
+)
 
 
 def earliness(beta: float) -> int:
@@ -60,57 +127,69 @@ def earliness(beta: float) -> int:
 
 
 class Flights:
-    """The flights of a cache, for callers of this process."""
+    """The flights of a cache, for callers of this process. `decode`: bytes to values."""
 
-    def __init__(self, store: CacheStore) -> None:
+    def __init__(self, store: CacheStore, decode: Callable[[bytes], Any] = bytes) -> None:
         self.store = store
+        self.decode = decode
 
-    def board(self, key: bytes, patience: int, early: float = 0.0) -> Seat:
+    def board(self, call: Computation, early: float = 0.0) -> Seat:
         """Wait for the value of a key, or have its flight. `early`: see `earliness`."""
-        end = time.monotonic() + patience / 1000
+        end = time.monotonic() + call.patience / 1000
         dead, pause, margin = 0, PAUSE_S, earliness(early)
         while True:
-            seat, other = self._look(key, dead, patience, end, margin)
+            seat, other = self._look(call, dead, end, margin)
             if seat is not None:
                 return seat
-            dead = self._dead(other)
-            if not dead:
+            dead = self._dead(other) if other else 0
+            if other and not dead:
+                call.require_other()
                 time.sleep(pause)
                 pause = min(2 * pause, PAUSE_MAX_S)
 
-    async def board_async(self, key: bytes, patience: int, early: float = 0.0) -> Seat:
+    async def board_async(self, call: Computation, early: float = 0.0) -> Seat:
         """As `board`, without blocking the event loop."""
-        end = time.monotonic() + patience / 1000
+        end = time.monotonic() + call.patience / 1000
         dead, pause, margin = 0, PAUSE_S, earliness(early)
         while True:
-            seat, other = self._look(key, dead, patience, end, margin)
+            seat, other = self._look(call, dead, end, margin)
             if seat is not None:
                 return seat
-            dead = self._dead(other)
-            if not dead:
+            dead = self._dead(other) if other else 0
+            if other and not dead:
+                call.require_other()
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, PAUSE_MAX_S)
 
     def _look(
-        self, key: bytes, dead: int, patience: int, end: float, margin: int
+        self, call: Computation, dead: int, end: float, margin: int
     ) -> tuple[Seat | None, int]:
-        """The next step, or None and the flight to wait for."""
-        how, data, birth, flight = self.store.begin_flight(key, dead, patience, margin)
+        """The next step, or None and the flight to wait for; 0: look again at once."""
+        how, data, birth, flight = self.store.begin_flight(
+            call.key, dead, call.patience, margin, call.note
+        )
         if how == MINE:
-            return Seat(True, b"", birth, flight), 0
-        if how == LANDED or data is not None:
-            return Seat(False, data, 0, 0), 0
+            return Seat(True, None, birth, flight), 0
+        if data is not None:
+            try:
+                return Seat(False, self.decode(data), 0, 0), 0
+            except (AttributeError, ImportError):
+                # A miss: this program does not have the class of the value, or not any more.
+                if how == LANDED:
+                    self._forget(call.key, data)
+                    return None, 0
         if time.monotonic() >= end:
-            return Seat(True, b"", 0, 0), 0
+            return Seat(True, None, 0, 0), 0
         return None, flight
+
+    def _forget(self, key: bytes, data: bytes) -> None:
+        """Delete an entry that has still this value."""
+        found = self.store.entry(key)
+        if found is not None and found[0] == data:
+            self.store.delete_as(key, found[1])
 
     def _dead(self, flight: int) -> int:
         """The flight, if its client is dead; 0: that lives."""
         pool = self.store.pool
         lives = pool.exclusively(lambda: pool.membership.lives(pilot_of(flight)))
         return 0 if lives else flight
-
-    def abandon(self, key: bytes, flight: int) -> None:
-        """This caller does not compute the value after all; the next one may."""
-        if flight:
-            self.store.abandon_flight(key, flight)

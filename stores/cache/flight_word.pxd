@@ -4,6 +4,7 @@ from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.stores.cache.entries cimport Entries
 from limpet.stores.cache.objects cimport CacheObjects
+from limpet.stores.cache.terms cimport Terms
 from limpet.stores.race.index cimport Place
 
 cdef int DONE
@@ -20,6 +21,7 @@ cdef u64 FLIGHT
 cdef u64 LIFE
 cdef int NUMBER_AT
 cdef u64 PENDING
+cdef u64 PILOT_MASK
 cdef u64 SLIDES
 cdef u64 TIMES
 cdef u64 US_PER_MS
@@ -36,7 +38,7 @@ cdef class FlightWord:
         entries=Entries, objects=CacheObjects, head=u64, state=int, birth=u64, other=u64, flight=u64,
         found=u64,
     )
-    cdef object board(self, Place place, bytes key, u64 dead, u64 early)
+    cdef object board(self, Place place, bytes key, u64 dead, u64 early, Terms terms)
     @cython.locals(entries=Entries, head=u64)
     cdef u64 find(self, Place place, bytes key) except? 0
     @cython.locals(endpoint=Endpoint, deadline=u64, took=u64)

@@ -23,11 +23,13 @@ from limpet.stores.cache.layout import (
     LIFE,
     NUMBER_AT,
     PENDING,
+    PILOT_MASK,
     SLIDES,
     TIMES,
     US_PER_MS,
 )
 from limpet.stores.cache.status import FRESH, LANDED, MINE, OTHERS, STALE, UNDECIDED
+from limpet.stores.cache.terms import Terms
 from limpet.stores.race.index import Place
 from limpet.stores.status import DONE
 
@@ -48,12 +50,13 @@ class FlightWord:
         number = next(_numbers) & 0xFFFF
         return number << NUMBER_AT | self.client.ident
 
-    def board(self, place: Place, key: bytes, dead: int, early: int) -> Any:
+    def board(self, place: Place, key: bytes, dead: int, early: int, terms: Terms) -> Any:
         """Begin the flight of a key, unless it has a value or another client has it.
 
         `early`: if it is not 0, a flight may begin before the deadline: by as many times the
         time that the value took to compute, in 1/1024.
-        As `CacheStore.begin_flight` returns; None: there is no entry to compute.
+        As `CacheStore.begin_flight` returns; None: there is no entry to compute. `terms.flight`
+        has the flight from before it is begun, so that a caller that is cut off can end it.
         """
         entries = self.entries
         objects = entries.objects
@@ -65,7 +68,7 @@ class FlightWord:
         if state == FRESH:
             if early and self._is_early(head, early):
                 birth = entries.validity.birth()
-                flight = self.following()
+                terms.flight = flight = self.following()
                 # LINEARIZES: the beginning of an early flight
                 if self.endpoint.cas(head + FLIGHT, 0, flight) == 0:
                     # A kill here: the value is served until its deadline, as if there were none.
@@ -81,7 +84,7 @@ class FlightWord:
         other = self.endpoint.load(head + FLIGHT)
         if other and other != dead:
             return OTHERS, value, 0, other
-        flight = self.following()
+        terms.flight = flight = self.following()
         # LINEARIZES: the beginning of a flight
         found = self.endpoint.cas(head + FLIGHT, other, flight)
         # A kill here: a waiting caller sees that the client is dead, and takes over.
@@ -108,7 +111,10 @@ class FlightWord:
         return endpoint.microseconds() + (took * early * US_PER_MS >> EARLY_SHIFT) >= deadline
 
     def alight(self, place: Place, key: bytes, flight: int) -> bool:
-        """End this flight of a key without a value; False: the key has it no more."""
+        """End this flight of a key without a value; False: the key has it no more, or it is that of
+        another client, as of the process that this one was forked from."""
+        if flight & PILOT_MASK != self.client.ident:
+            return False
         entries = self.entries
         entries.index.choose(place, key)
         slot = entries.index.find(place, key)

@@ -5,6 +5,8 @@ the flight has the lock. So a lock takes as much memory as a small entry, while 
 otherwise; and a waiting client takes it over at once when the client that has it is dead. No
 operation on the key itself waits for it.
 
+A flight names its client, so a forked child has none of its parent's locks, and frees none.
+
 It is there to spare work, as is the cache: after its `ttl` another client may take it, `clear`
 frees it, and so does an eviction when locks are all that the cache has. `pool.lock` is exact.
 """
@@ -13,16 +15,16 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from limpet.shm.endpoint import forks
 from limpet.shm.errors import ParameterError
 from limpet.stores.cache.layout import pilot_of
 from limpet.stores.cache.status import MINE
+from limpet.stores.cache.terms import Terms
 from limpet.stores.names import shown
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from limpet.stores.cache.store import CacheStore
 
 PREFIX: Final = b"\xff\0lock\0"
@@ -41,17 +43,30 @@ class CacheLock:
         self.store = store
         self.key = PREFIX + key
         self.ttl = ttl
-        self.flights: dict[int, int] = {}
-        """By the thread that acquired it."""
+        self.flights: dict[tuple[int, int], int] = {}
+        """By `forks.count` and the thread that acquired it."""
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         """Have the lock; False: another client has it, and `timeout` seconds are over."""
+        note = Terms(self.ttl)
+        ended = False
+        try:
+            taken = self._take(note, blocking, timeout)
+            ended = True
+        finally:
+            if not ended and note.flight:
+                self.store.abandon_flight(self.key, note.flight)
+        if taken:
+            self.flights[forks.count, threading.get_ident()] = note.flight
+        return taken
+
+    def _take(self, note: Terms, blocking: bool, timeout: float) -> bool:
+        """`acquire`; `note.flight` is the flight that it has begun, also when it is cut off."""
         end = time.monotonic() + timeout
         dead, pause = 0, PAUSE_S
         while True:
-            how, _, _, flight = self.store.begin_flight(self.key, dead, self.ttl)
+            how, _, _, flight = self.store.begin_flight(self.key, dead, self.ttl, 0, note)
             if how == MINE:
-                self.flights[threading.get_ident()] = flight
                 return True
             if not self._lives(flight):
                 dead = flight
@@ -62,10 +77,13 @@ class CacheLock:
             pause = min(2 * pause, PAUSE_MAX_S)
 
     def end(self) -> bool:
-        """Give the lock back; False: it was not acquired, or its time is over."""
-        flight = self.flights.pop(threading.get_ident(), 0)
-        if not flight and self.flights:
-            flight = self.flights.popitem()[1]
+        """Give the lock back; False: it was not acquired by this process, or its time is over."""
+        flight = self.flights.pop((forks.count, threading.get_ident()), 0)
+        if not flight:
+            for taken in list(self.flights):
+                if taken[0] == forks.count:
+                    flight = self.flights.pop(taken, 0)
+                    break
         return flight != 0 and self.store.abandon_flight(self.key, flight)
 
     def release(self) -> None:
@@ -89,12 +107,7 @@ class CacheLock:
         self.acquire()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        where: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: Any, error: Any, where: Any) -> None:
         self.release()
 
     def __repr__(self) -> str:

@@ -20,10 +20,11 @@ condition of a flight is that the client still has it (flight.py).
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any, Final
 
 from limpet.shm.endpoint.words import ADDRESS_MASK
-from limpet.shm.errors import StoreFull, ValueTooLarge
+from limpet.shm.errors import LimpetError, StoreFull, ValueTooLarge
 from limpet.stores import regions
 from limpet.stores.base import as_bytes
 from limpet.stores.cache.counters import Counters
@@ -288,20 +289,21 @@ class CacheStore(HashStore):
     # ---- flights ----------------------------------------------------------------------------
 
     def begin_flight(
-        self, key: bytes, dead: int, patience: int, early: int = 0
+        self, key: bytes, dead: int, patience: int, early: int = 0, note: Terms | None = None
     ) -> tuple[int, Any, int, int]:
         """Begin to compute the value of a key, unless it is there or another caller computes it.
 
         (LANDED, value, 0, 0); (MINE, a value that may be served meanwhile or None, birth, flight);
         or (OTHERS, likewise, 0, the other flight). `dead`: a flight whose client is known to be
         dead; it is taken over. `patience`: for how many ms an entry without a value waits for one.
-        `early`: as `FlightWord.board`.
+        `early`: as `FlightWord.board`. `note`: terms whose `flight` is, at each moment, the flight
+        that this call may have begun, or 0: to be abandoned if a signal handler cuts it off.
         """
-        terms = Terms(patience)
+        terms = Terms(patience) if note is None else note
         terms.pending = True
         while True:
             found: tuple[int, Any, int, int] | None = self.within(
-                lambda: self.flight.board(self.place, key, dead, early)
+                lambda: self.flight.board(self.place, key, dead, early, terms)
             )
             if found is not None:
                 return found
@@ -319,8 +321,19 @@ class CacheStore(HashStore):
 
     def abandon_flight(self, key: bytes, flight: int) -> bool:
         """End a flight without a value: its caller does not compute it after all. False: the key
-        does not have this flight, or not any more."""
-        return bool(self.within(lambda: self.flight.alight(self.place, key, flight)))
+        does not have this flight, or not any more, or it is another client's.
+
+        If a signal handler cuts this off, repeat it.
+        """
+        ended = done = False
+        try:
+            ended = bool(self.within(lambda: self.flight.alight(self.place, key, flight)))
+            done = True
+        finally:
+            if not done:
+                with contextlib.suppress(LimpetError):  # the first error goes on
+                    self.within(lambda: self.flight.alight(self.place, key, flight))
+        return ended
 
     def flight_of(self, key: bytes) -> int:
         """The flight of a key without a value, its client alive or not; 0: there is none."""

@@ -7,8 +7,8 @@ above its birth. So one write of a word invalidates all entries of a tag at once
 before that is never served afterwards, however late it is stored. By a chance of one in 4,096, two
 tags have the same number: then the entries of both are invalidated.
 
-Deadlines are by the clock of the host, in us since 1970, as a pool may outlive a boot and be shared
-by hosts. A clock that is set back makes entries live longer by as much.
+Deadlines are by the pool's clock (shm/endpoint/pool_clock.py), in us since 1970, as a pool may
+outlive a boot and be shared by hosts.
 """
 
 from __future__ import annotations

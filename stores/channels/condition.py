@@ -9,6 +9,14 @@ another one; `notify`, which needs the lock, too, adds to the number and wakes a
 misses no notify between the two. All waiting threads return, and each checks its own condition, as
 `wait_for` does.
 
+Order. Who gets the lock next is what keeps threads from starving: a few that run could take turns
+with each other, so that all others find their condition false whenever they look.
+    - A thread that was notified and is in the lock's queue is not overtaken by threads that come
+      to the lock while it has to be woken (the lock is one without `overtaking`).
+    - A thread that waited in vain, so that it waits once more, comes to the lock a moment later
+      than it could, each time another one: else it comes in step with the same others, always
+      after those that make its condition false (with the first rule alone some stood for 4 s).
+
 A kill leaves behind: a change without its notify, if the process died with the lock
 (CRASH(notifying)). A thread that waits looks from time to time at the holder of the lock, and
 returns if that process is dead; it has the lock then, and `inherited` says so.
@@ -21,7 +29,7 @@ from typing import Any, TypeVar
 
 from limpet.stores.channels.channel import Channel
 from limpet.stores.channels.deadline import deadline_after, still_us
-from limpet.stores.channels.layout import LINE
+from limpet.stores.channels.layout import LINE, MOMENT, MOMENTS
 from limpet.stores.channels.lock.lock import Lock
 from limpet.stores.channels.lock.ticket_layout import HOLDER
 from limpet.stores.channels.waiting import Waiting
@@ -36,13 +44,18 @@ class Condition(Channel):
         super().__init__(manager, name, parent, size=2 * LINE, kind="condition")
         remote = self.pool.parameters.multi_host
         self.waiting = Waiting(self.endpoint, self.address + LINE, remote)
-        self.lock = Lock(manager, "lock", self, recursive=True)
+        self.lock = Lock(manager, "lock", self, recursive=True, overtaking=False)
+        self.vain = 0
+        """Waits of the thread that has the lock, without a notify since it took it."""
 
     # ---- the lock -------------------------------------------------------------------------------
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         """Take the lock; as `Lock.acquire`."""
-        return self.lock.acquire(blocking, timeout)
+        taken = self.lock.acquire(blocking, timeout)
+        if taken:
+            self.vain = 0
+        return taken
 
     def release(self) -> None:
         """Give the lock back; as `Lock.release`."""
@@ -54,7 +67,7 @@ class Condition(Channel):
         return self.lock.inherited
 
     def __enter__(self) -> bool:
-        return self.lock.acquire()
+        return self.acquire()
 
     def __exit__(self, *error: object) -> None:
         self.lock.release()
@@ -70,11 +83,16 @@ class Condition(Channel):
         self._check_owned("wait")
         deadline = deadline_after(timeout)
         before = self._number()
+        vain = self.vain
         count = self.lock._release_save()
         try:
-            return self._is_notified(before, deadline)
+            notified = self._is_notified(before, deadline)
+            if vain and notified:
+                self.endpoint.pause(MOMENT + (3 * vain + self.client.ident) % MOMENTS)
+            return notified
         finally:
             self.lock._acquire_restore(count)
+            self.vain = vain + 1
 
     def wait_for(self, predicate: Callable[[], Found], timeout: float | None = None) -> Found:
         """`wait` until `predicate()` is true, at most `timeout` seconds; its last result."""
@@ -100,6 +118,7 @@ class Condition(Channel):
     def notify_all(self) -> None:
         """Wake all threads that wait. Raises RuntimeError without the lock."""
         self._check_owned("notify")
+        self.vain = 0
         with self.operation():
             # LINEARIZES: all threads that wait now are notified.
             # CRASH(notifying): sleepers look after a while.

@@ -27,6 +27,9 @@ SPIN: Final = 3
 """The argument of `pause` for the longest wait of a look: about a microsecond."""
 YIELD: Final = 8
 """The argument of `pause` from which it yields the core to other processes."""
+MOMENT: Final = 24
+MOMENTS: Final = 10
+"""The arguments of `pause`, from the first on and so many, of sleeps from 20 to 200 us."""
 CLAIMED: Final = 1 << 63
 """A bit of a participant's word: the row is taken, but not ready."""
 

@@ -63,7 +63,7 @@ class Fusee(HashStore):
         HashStore.__init__(self, pool, kind, name, parameters)
         self.logged = LoggedObjects(pool.heap, parameters.replicas, Stamps(pool.client))
         self.logged.posts = True
-        self.tables = ReplicatedTables(pool, name, parameters)
+        self.tables = ReplicatedTables(pool, name, parameters, self.entry_number)
         index = ReplicatedIndex(pool, name, parameters, self.logged, self.tables)
         self.writer = BatchedSlots(index, self.tables, self.logged, parameters.sequential)
         freezing = ReplicatedSlot(self.tables, self.logged, parameters.sequential)
@@ -259,6 +259,15 @@ class Fusee(HashStore):
         except NodeFailed as error:
             if not self.tables.outlived(self.within, error.node):
                 raise
+
+    def have_ready(self, key: bytes, size: int) -> None:
+        while True:
+            try:
+                HashStore.have_ready(self, key, size)
+                return
+            except NodeFailed as error:
+                if not self.tables.outlived(self.within, error.node):
+                    raise
 
     def delete_once(self, place: Place, key: bytes) -> int:
         self.writer.round.doing = IDLE

@@ -116,7 +116,7 @@ def unmake_directories(pool: Any, name: str, parameters: Any) -> None:
 class ReplicatedTables:
     """The replicas of a store's directories and subtables that count in the view."""
 
-    def __init__(self, pool: Any, name: str, parameters: Any) -> None:
+    def __init__(self, pool: Any, name: str, parameters: Any, number: int) -> None:
         self.pool = pool
         self.name = name
         self.parameters = parameters
@@ -124,7 +124,7 @@ class ReplicatedTables:
         self.endpoint = pool.endpoint
         self.heap = pool.heap
         self.view = pool.view
-        self.number_of_store = pool.entry_of(name)[0]
+        self.number_of_store = number
         self.subtables = parameters.subtables
         self.replicas = parameters.replicas
         self.tickets = Tickets(self.client)

@@ -59,12 +59,9 @@ class LocoCheck:
 
     def count(self) -> int:
         """How many entries are valid."""
-        return int(self.store.pool.exclusively(self._count))
-
-    def _count(self) -> int:
         found = 0
         for table in range(len(self.store.lookup.tables)):
-            phases = self._words(table)[:, STATE] & np.uint64(PHASE_MASK)
+            phases = self.store.within(self._words, table)[:, STATE] & np.uint64(PHASE_MASK)
             found += int(np.count_nonzero(phases == VALID))
         return found
 

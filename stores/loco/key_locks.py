@@ -57,8 +57,11 @@ class KeyLocks(Channel):
 
     def _look_after(self, lock: TicketLock, journal: int) -> None:
         """Fence the holder of a lock if it stands still for a lease; recover it if it is dead."""
-        self.store().look_whether_there()
-        holder = self.endpoint.load(lock.address) & HOLDER
+        word, hold = self.store().while_there(self._read, lock, journal)
+        holder = word & HOLDER
         if holder not in (0, self.client.ident):
-            what = f"lock {lock.address:#x} of {self.name!r}"
-            self.membership.gone(holder, what, self.endpoint.load(journal))
+            self.membership.gone(holder, f"lock {lock.address:#x} of {self.name!r}", hold)
+
+    def _read(self, lock: TicketLock, journal: int) -> tuple[int, int]:
+        """The word of a lock, and that of its journal."""
+        return self.endpoint.load(lock.address), self.endpoint.load(journal)

@@ -299,17 +299,20 @@ class LocalIndex:
 
         `hashed`: of its key, if it is claimed.
         """
-        self.states[entry] = state
-        if state & CLAIMED:
-            self._put(entry, hashed)
-        else:
-            self._drop(entry)
-        if self.applied == number:
-            self.applied = number + 1
+        # Else it begins anew at the next `refresh`, which looks at the entry.
+        if self.known:
+            self.states[entry] = state
+            if state & CLAIMED:
+                self._put(entry, hashed)
+            else:
+                self._drop(entry)
+            if self.applied == number:
+                self.applied = number + 1
 
     def see(self, entry: int, state: int) -> None:
         """Note the state of an entry that a search for a vacant one has met."""
-        self.states[entry] = state
+        if self.known:
+            self.states[entry] = state
 
     def _put(self, entry: int, hashed: int) -> None:
         """Add the entry for the key with this hash."""

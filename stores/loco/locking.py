@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+from limpet.shm.errors import StoreDropped
 from limpet.stores.base import Store
 from limpet.stores.channels.lock.ticket_lock import TicketLock
 from limpet.stores.loco.key_locks import KeyLocks
@@ -146,6 +147,9 @@ class Locking:
             store.require_there()
             self.lookup.choose(found, key)
             self.enter_journal(found.table, found.hash & self.lock_count - 1)
+        except StoreDropped:
+            self.client.leave()  # and the lock's memory may be another's
+            raise
         except BaseException:
             self.leave(lock)
             raise

@@ -1,7 +1,8 @@
 """A whole hash index: counting, all keys, all references, and the check of every invariant.
 
 `keys` and `check` go through one group after another, each within an operation of its own, which
-the store begins and ends: its `within(step, ...)`. Counting, and listing references, does not pin.
+the store begins and ends: its `within(step, ...)`. Counting is an operation for each entry of the
+directories as they were made. Listing references does not pin.
 """
 
 from __future__ import annotations
@@ -54,17 +55,24 @@ class Check:
 
     # ---- references ---------------------------------------------------------------------------
 
-    def count(self) -> int:
+    def count(self, within: Within) -> int:
         """How many keys there are. NodeFailed: a subtable is lost."""
-        return sum(len(self.linked(table)[0]) for table in range(self.index.subtables))
+        return sum(len(pairs) for pairs, _ in self._below_roots(within))
 
-    def size(self) -> int:
+    def _below_roots(self, within: Within) -> Iterator[tuple[Any, Any]]:
+        """`_linked_below` of each entry of the directories as they were made, each in an operation
+        of its own."""
+        for table in range(self.index.subtables):
+            for number in self.index.roots():
+                yield within(self._linked_below, table, number, False)
+
+    def size(self, within: Within) -> int:
         """Bytes of all subtables. NodeFailed as `count`."""
         block = self.heap.layout.block_size
         subtable = self.index.subtable_size
         spans = (subtable + block - 1) // block * block
         size = self.heap.sizes[self.heap.size_class(subtable)] or spans
-        return size * sum(len(self.linked(table)[1]) for table in range(self.index.subtables))
+        return size * sum(len(tables) for _, tables in self._below_roots(within))
 
     def references(self) -> Any:
         """References to all pairs and all subtables, as far as they are not lost, as uint64."""
@@ -84,17 +92,15 @@ class Check:
 
         NodeFailed if a subtable is lost; if `lossy`, its pairs are passed over.
         """
-        below = []
-        for number in self.index.roots():
-            # A pinned client shows progress on a long walk.
-            self.pool.membership.progress()
-            self.pool.client.go_on()
-            below.append(self._linked_below(table, number, lossy))
+        below = [self._linked_below(table, number, lossy) for number in self.index.roots()]
         return [np.concatenate(some) for some in zip(*below, strict=True)]
 
     def _linked_below(self, table: int, number: int, lossy: bool) -> tuple[Any, Any]:
         """References to the pairs of an entry's subtables, and to the subtables. Does not pin."""
         index = self.index
+        # A pinned client shows progress on a long walk.
+        self.pool.membership.progress()
+        self.pool.client.go_on()
         pointer = self.endpoint.load(index.entry(table, number))
         self.endpoint.dirty(index.entry(table, number), 8)
         while not is_split(pointer):

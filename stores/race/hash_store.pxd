@@ -71,11 +71,10 @@ cdef class HashStore(Store):
         place=Place, attempt=u64, outcome=int, busy=u64, table=u64, holds=ClientHolds
     )
     cpdef int link_reserved(
-        self, bytes key, u64 record, u64 reference, bytes value, u64 size, u64 digest
+        self, bytes key, u64 record, u64 reference, u64 size, u64 digest
     ) except -1
     @cython.locals(holds=ClientHolds)
     cpdef let_go_of(self, u64 record)
-    cdef u64 seal(self, bytes key, bytes value) except? 0
     @cython.locals(
         row=int, count=int, first=Py_ssize_t, search=BatchSearch, decided=bint, slot=u64, at=Place
     )

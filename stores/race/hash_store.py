@@ -12,7 +12,6 @@ matches, change the slot. Pairs are written out of place (records.py), never cha
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from limpet.shm.endpoint.words import (
@@ -234,12 +233,24 @@ class HashStore(Store):
                 self.client.leave()
             self._obtain_memory(key, PUT, exact, True)
 
-    def link_reserved(
-        self, key: bytes, record: int, reference: int, value: bytes, size: int, digest: int
-    ) -> int:
+    def have_ready(self, key: bytes, size: int) -> None:
+        """Have memory ready for a value of `size` bytes. Raises as `put` does."""
+        exact = self.objects.size_for(key, size)
+        place = self.place
+        while True:
+            self.client.enter()
+            try:
+                self.require_there()
+                self.index.choose(place, key)
+                if self.allocator.allocate(self.index.node_of(place.table), exact, self.replicas):
+                    return  # the object is not linked, so the end of the operation frees it
+            finally:
+                self.client.leave()
+            self._obtain_memory(key, PUT, exact, True)
+
+    def link_reserved(self, key: bytes, record: int, reference: int, size: int, digest: int) -> int:
         """Make the value that is in a reserved object, with this checksum, the value of its key;
-        the record is given back in any case. `value`: the same, to be copied to replicas, if it has
-        any."""
+        the record is given back in any case."""
         self.operations += 1
         place = self.place
         holds = self.client.holds
@@ -260,7 +271,7 @@ class HashStore(Store):
                 self.reserved_size = size
                 self.reserved_digest = digest
                 try:
-                    outcome = self.write_once(place, key, value, size, PUT, attempt)
+                    outcome = self.write_once(place, key, b"", size, PUT, attempt)
                 finally:
                     self.reserved = 0
                 busy = place.busy
@@ -414,21 +425,15 @@ class HashStore(Store):
         return self.slots.insert(place, key, desired, attempt)
 
     def make_object(self, place: Place, key: bytes, value: bytes, size: int) -> int:
-        """A new object with this pair, at place 0 of the client journal; 0: no memory is ready."""
+        """A new object with this pair, or the reserved one with its key, at place 0 of the client
+        journal; 0: no memory is ready."""
         if self.reserved:
-            return self.seal(key, value)
+            self.objects.write_head(self.reserved, key, self.reserved_size, self.reserved_digest)
+            return self.reserved
         reference = self.allocator.allocate(self.index.node_of(place.table), size, self.replicas)
         if reference:
             self.objects.write_hashed(reference, key, value, place.hash)
         return reference
-
-    def seal(self, key: bytes, value: bytes) -> int:
-        """The reserved object, which is at place 0 of the client journal, with its key."""
-        if self.objects.whole:
-            self.objects.write(self.reserved, key, value)
-        else:
-            self.objects.write_head(self.reserved, key, self.reserved_size, self.reserved_digest)
-        return self.reserved
 
     # ---- batches of puts (batch_puts.py) ----------------------------------------------------
 
@@ -544,21 +549,12 @@ class HashStore(Store):
 
     # ---- the whole table --------------------------------------------------------------------
 
-    def within(self, step: Callable[..., Any], *arguments: Any) -> Any:
-        """Run a step as an operation of its own; its result."""
-        self.client.enter()
-        try:
-            self.require_there()
-            return step(*arguments)
-        finally:
-            self.client.leave()
-
     def __len__(self) -> int:
-        return int(self.pool.exclusively(self.checker.count))
+        return int(self.checker.count(self.within))
 
     def index_size(self) -> int:
         """Bytes of all subtables."""
-        return int(self.pool.exclusively(self.checker.size))
+        return int(self.checker.size(self.within))
 
     def growth(self) -> dict[str, Any]:
         """How far the table has grown, and the splits under way (progress.py)."""

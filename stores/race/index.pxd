@@ -47,6 +47,12 @@ cdef class Place:
     cdef public u64 head
     cdef public u64 backups
 
+@cython.final
+cdef class Remembered:
+    cdef readonly u64 deepest
+    cdef unsigned char[::1] depths
+    cdef u64[::1] known
+
 cdef class Holds:
     cdef readonly str name
 
@@ -70,9 +76,7 @@ cdef class Index:
     cdef readonly u64[::1] tables
     cdef readonly u64[::1] words
     cdef u64[::1] tagged
-    cdef readonly u64 deepest
-    cdef unsigned char[::1] depths
-    cdef u64[::1] known
+    cdef readonly Remembered seen
 
     cdef int choose(self, Place place, bytes key) except -1
     cdef int post_choose(self, Place place, bytes key) except -1
@@ -108,7 +112,10 @@ cdef class Index:
     @cython.final
     cdef u64 prefix(self, u64 hashed) noexcept
     @cython.final
+    @cython.locals(deepest=u64)
     cdef u64 _remembered(self, u64 table, u64 prefix) noexcept
+    @cython.final
+    @cython.locals(seen=Remembered)
     cdef int _remember_deeper(self) except -1
     @cython.final
     cdef u64 entry(self, u64 table, u64 number) noexcept

@@ -156,6 +156,18 @@ class Place:
         """For a replicated subtable: the node of its replica 0, and its number of backups."""
 
 
+class Remembered:
+    """What a handle remembers of the directories. Replaced as a whole when it has to be deeper: a
+    signal handler can raise between any two parts, and compiled code trusts these bounds."""
+
+    def __init__(self, deepest: int, depths: Any, known: Any) -> None:
+        self.deepest = deepest
+        """The greatest depth that the handle has seen. `depths` is indexed by so many bits of the
+        hash, and `known`, the subtables, by the number of the entry."""
+        self.depths = depths
+        self.known = known
+
+
 class Holds:
     """Reads slots that a transaction holds. In this class no slot may be held."""
 
@@ -199,19 +211,13 @@ class Index:
         """The buckets that were read: for each key of a batch a row of 32 words."""
         self.tagged = array("Q", bytes(8 * BATCH))
         """For each row, which of its words have the fingerprint of the row's key."""
-        self.deepest = 0
-        """The greatest depth that this handle has seen: `depths` is indexed by so many bits of the
-        hash, and `known`, the subtables, by the number of the entry."""
-        self.depths = memoryview(bytearray())
-        self.known = array("Q")
         self.forget()
 
     def forget(self) -> None:
         """Forget depths and subtables."""
-        self.deepest = self.depth_first
-        count = self.subtables << self.deepest
-        self.depths = memoryview(bytearray([self.depth_first]) * count)
-        self.known = array("Q", bytes(16 * count))
+        count = self.subtables << self.depth_first
+        depths = memoryview(bytearray([self.depth_first]) * count)
+        self.seen = Remembered(self.depth_first, depths, array("Q", bytes(16 * count)))
 
     def replaced(self, node: int) -> None:
         """From now on, `node` has new memory: forget the addresses on it."""
@@ -248,7 +254,7 @@ class Index:
         self._aim(place, hashed)
         place.ticket = self.endpoint.post_load(place.entry)
         place.posted = True
-        pointer = self.known[(place.table << self.deepest + 1) + place.number]
+        pointer = self.seen.known[(place.table << self.seen.deepest + 1) + place.number]
         place.pointer = pointer
         if pointer:
             self._locate_in(place, self.base_of(pointer))
@@ -307,7 +313,7 @@ class Index:
         """The entry of a key with this hash, as far as we remember."""
         table = (hashed >> 32) * self.subtables >> 32
         prefix = self.prefix(hashed)
-        depth = self.depths[self._remembered(table, prefix)]
+        depth = self.seen.depths[self._remembered(table, prefix)]
         number = 1 << depth | prefix >> self.depth_max - depth
         place.hash = hashed
         place.table = table
@@ -322,19 +328,19 @@ class Index:
         self.below(place.number)
         prefix = self.prefix(place.hash)
         place.depth += 1
-        if place.depth > self.deepest:
+        if place.depth > self.seen.deepest:
             self._remember_deeper()
-        self.depths[self._remembered(place.table, prefix)] = place.depth
+        self.seen.depths[self._remembered(place.table, prefix)] = place.depth
         place.number = 1 << place.depth | prefix >> self.depth_max - place.depth
         place.entry = self.entry(place.table, place.number)
 
     def _follow(self, place: Place, pointer: int) -> bool:
         """Go on from an entry to the subtable that it points to, if any, and remember that. Whether
         this handle remembered another one."""
-        index = (place.table << self.deepest + 1) + place.number
-        other = pointer != self.known[index]
+        index = (place.table << self.seen.deepest + 1) + place.number
+        other = pointer != self.seen.known[index]
         if other:
-            self.known[index] = pointer
+            self.seen.known[index] = pointer
             if self.endpoint.durable:
                 self.endpoint.dirty(place.entry, 8)
         place.pointer = pointer
@@ -374,14 +380,19 @@ class Index:
 
     def _remembered(self, table: int, prefix: int) -> int:
         """The place in `depths` for a key with these bits."""
-        return table << self.deepest | prefix >> self.depth_max - self.deepest
+        deepest = self.seen.deepest
+        return table << deepest | prefix >> self.depth_max - deepest
 
     def _remember_deeper(self) -> None:
         """Remember by one bit more."""
-        known = np.frombuffer(self.known, dtype="<u8").reshape(self.subtables, -1)
-        self.deepest += 1
-        self.depths = memoryview(bytearray(np.repeat(np.frombuffer(self.depths, "u1"), 2)))
-        self.known = array("Q", np.pad(known, ((0, 0), (0, known.shape[1]))).tobytes())
+        seen = self.seen
+        known = np.frombuffer(seen.known, dtype="<u8").reshape(self.subtables, -1)
+        # ORDER: whole before it is used.
+        self.seen = Remembered(
+            seen.deepest + 1,
+            memoryview(bytearray(np.repeat(np.frombuffer(seen.depths, "u1"), 2))),
+            array("Q", np.pad(known, ((0, 0), (0, known.shape[1]))).tobytes()),
+        )
 
     def depend(self, place: Place, slot: int) -> None:
         """In a durable pool: note what an outcome depends on, which its writer may not have written

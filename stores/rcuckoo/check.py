@@ -63,10 +63,8 @@ class RcuckooCheck:
     def count(self) -> int:
         """How many entries there are; one that is being moved, or was when its client died, counts
         twice."""
-        return int(self.store.pool.exclusively(self._count))
-
-    def _count(self) -> int:
-        return sum(int(np.count_nonzero(self._headers(table))) for table in self._tables())
+        within = self.store.within
+        return sum(int(np.count_nonzero(within(self._headers, table))) for table in self._tables())
 
     def references(self) -> Any:
         """References to all extents on nodes in service, as uint64."""

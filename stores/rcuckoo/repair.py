@@ -124,10 +124,11 @@ class Repair:
 
     def look_after(self, word: int, bits: int) -> None:
         """Recover clients that have, or may have, these locks, if they are dead or stand still."""
-        for look in self.looks():
+        there = self.store.while_there
+        for look in there(self.looks):
             if look.may_have(word) & bits and self._gone(look):
-                self.repair(look.at)  # most often its recovery has done that
-        holder = self.endpoint.load(self.base)
+                there(self.repair, look.at)  # most often its recovery has done that
+        holder = there(self.endpoint.load, self.base)
         if holder:
             self.membership.gone(holder, f"the lease of {self.store.name!r}")
 
@@ -240,6 +241,7 @@ class Repair:
             if self._look(at) is None:
                 return False  # it was repaired by the client that had the lease
             attempt += 1
+            self.store.show_progress(0)  # we wait with a pin
             self.endpoint.pause(attempt)
 
     # ---- the path -------------------------------------------------------------------------------

@@ -125,14 +125,15 @@ class PathSearch:
     def hold(self, row: int, count: int) -> int:
         """Add `count` rows from `row` on, which are locked; the place of the first of them."""
         place = self.held
+        more = (place + count) * SLOTS - len(self.fresh)
+        if more > 0:
+            # ORDER: before the rows count.
+            self.fresh = array("Q", bytes(memoryview(self.fresh))) + array("Q", bytes(8 * more))
         self.begins[self.runs] = row
         self.counts[self.runs] = count
         self.places_of[self.runs] = place
         self.runs += 1
         self.held = place + count
-        more = self.held * SLOTS - len(self.fresh)
-        if more > 0:
-            self.fresh = array("Q", bytes(memoryview(self.fresh))) + array("Q", bytes(8 * more))
         return place
 
     def learn_locked(self, rows: Rows, place: int, row: int, held: int) -> None:

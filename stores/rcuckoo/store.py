@@ -46,7 +46,6 @@ from __future__ import annotations
 import functools
 from typing import Any, Final
 
-from limpet.shm.endpoint.layout import SLOTS_USED
 from limpet.shm.endpoint.words import REPLICATED
 from limpet.shm.errors import StoreCorrupt, StoreFull
 from limpet.stores import regions
@@ -189,9 +188,10 @@ class Rcuckoo(InlineStore):
         return int(lookup.tables[self.found.table])
 
     def _take_patience(self) -> None:
-        """Set the number of attempts between looks by the present number of clients."""
-        used = self.endpoint.load(SLOTS_USED)
-        self.patience = max(PATIENCE, used // CLIENTS_PER_ATTEMPT)
+        """Set the number of attempts between looks by the present number of clients, not by how
+        many slots were ever used (trap G24)."""
+        clients = len(list(self.pool.membership.occupied()))
+        self.patience = max(PATIENCE, clients // CLIENTS_PER_ATTEMPT)
 
     def look_after(self) -> None:
         """Recover the owner of the lock we wait for, if it is dead or stands still for a lease."""
@@ -199,7 +199,6 @@ class Rcuckoo(InlineStore):
         locks = self.lookup.locks
         word, bits = locks.busy, locks.busy_bits
         repair = Repair(self, self._table_with(word))
-        self.pool.exclusively(self.look_whether_there)
         self.pool.exclusively(functools.partial(repair.look_after, word, bits))
 
     def resolved(self, reference: int, link_address: int) -> bool:

@@ -14,8 +14,10 @@ One that was never written takes no memory, and reads as `initial`. A transactio
 writes one object commits by one compare-and-swap (commit.py), and a killed client leaves behind
 what that of any key of the store does.
 
-An array is a store of its name. Its keys are the numbers of the objects, 8 bytes; the key `array`
-has how many there are, and `initial`. Objects with a name are in the store `.object`, by name.
+An array is a store of its name, with a codec of its own in the catalogue: `pool.objects` opens no
+store of the user's, and `pool.store` and `pool.dict` no array. Its keys are the numbers of the
+objects, 8 bytes; the key `array` has how many there are, and `initial`. Objects with a name are in
+the store `.object`, by name.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ import struct
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from limpet.shm.errors import ParameterError, StoreMismatch
+from limpet.shm.errors import ParameterError, StoreCorrupt, StoreMismatch
 from limpet.stores.base import as_bytes
 
 if TYPE_CHECKING:
@@ -109,10 +111,11 @@ def object_array(pool: Any, name: str, count: int | None, initial: bytes | None)
         isinstance(count, bool) or not isinstance(count, int) or not 0 < count <= COUNT_MAX
     ):
         raise ParameterError(f"count must be a whole number from 1 to 2^40, not {count!r}")
+    lacking = f"{pool.url} has no objects {name!r}: say how many, to make them"
     if count is None and all(each["name"] != name for each in pool.stores()):
-        raise ParameterError(f"{pool.url} has no objects {name!r}: say how many, to make them")
+        raise ParameterError(lacking)
     begins = None if initial is None else as_bytes("first value", initial)
-    store = pool.store(KIND, name=name)
+    store = pool.objects_store(KIND, name)
 
     def meta(tx: Transaction) -> bytes | None:
         found: bytes | None = tx.get(store, META)
@@ -122,8 +125,10 @@ def object_array(pool: Any, name: str, count: int | None, initial: bytes | None)
         return found
 
     there = pool.transaction(meta)
-    if there is None or len(there) < _NUMBER.size:
-        raise StoreMismatch(f"{pool.url}: {name!r} is a store, and no array of objects")
+    if there is None:
+        raise ParameterError(lacking)  # its maker was killed before it said how many
+    if len(there) < _NUMBER.size:
+        raise StoreCorrupt(f"{pool.url}: the number of the objects {name!r} is damaged")
     (number,) = _NUMBER.unpack_from(there)
     stored = there[_NUMBER.size :]
     differs = [] if count in (None, number) else [f"are {number}, not {count}"]

@@ -33,6 +33,7 @@ from limpet.stores.rtx.log import Log
 from limpet.stores.sherman.layout import KEY_SHIFT, LENGTH_MASK, SLOTS, VALUE_SHIFT
 from limpet.stores.sherman.page import Page
 from limpet.stores.vacant import is_vacant
+from limpet.stores.whole import check_each
 
 
 class TreeCheck:
@@ -108,14 +109,8 @@ class TreeCheck:
         Other clients may be at work. NodeFailed: a tree is lost with its memory node, and no fault
         was found in the others.
         """
-        lost = None
-        for tree in range(len(self.store.trees.roots)):
-            try:
-                self._check_tree(tree)
-            except NodeFailed as error:
-                lost = error
-        if lost is not None:
-            raise lost
+        trees = range(len(self.store.trees.roots))
+        self.store.proved(lambda: check_each(trees, self._check_tree))
 
     def _check_tree(self, tree: int) -> None:
         for attempt in range(self.looks_max):

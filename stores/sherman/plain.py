@@ -127,9 +127,8 @@ class Sherman(InlineStore):
 
     def look_for(self, tree: int, at: int) -> None:
         """Check the client that we wait for, at this node of a tree. Outside of operations."""
-        self.look_whether_there()
         self.pool.membership.sweep_sometimes()
-        self._look(at)
+        self.while_there(self._look, at)
 
     # ---- in order -------------------------------------------------------------------------------
 

@@ -133,16 +133,18 @@ class LocationCache:
 
     def _room(self, first: int) -> int:
         """Where an empty row of the window from this row on begins; there are fewer than `size`."""
-        row = first
-        for _ in range(self.window):
-            if not self.words[row * self.width] & 1:
-                if self.count < self.size:
-                    return row * self.width
-                self.hand = self._evict(self.hand)  # from anywhere: there may be no more
-                return self._room(first)
-            row = row + 1 & self.mask
-        self._evict(first)
-        return self._room(first)
+        while True:
+            row = first
+            for _ in range(self.window):
+                if not self.words[row * self.width] & 1:
+                    break
+                row = row + 1 & self.mask
+            else:
+                self._evict(first)
+                continue
+            if self.count < self.size:
+                return row * self.width
+            self.hand = self._evict(self.hand)  # from anywhere: there may be no more
 
     def _evict(self, row: int) -> int:
         """Clear the least used of the next rows in use; where the next sweep begins.
@@ -150,7 +152,9 @@ class LocationCache:
         It looks at as many rows as a window has, so a full window gives up one of its own.
         """
         least, found, seen = USES_MAX + 1, -1, 0
-        while seen < self.window and seen < self.count:
+        for _ in range(self.mask + 1):
+            if seen == self.window or seen == self.count:
+                break
             at = row * self.width
             row = row + 1 & self.mask
             if self.words[at] & 1:
@@ -159,5 +163,8 @@ class LocationCache:
                 self.words[at + 3] -= uses - (uses >> 1) << USES_SHIFT
                 if uses < least:
                     least, found = uses, at
-        self._clear(found)
+        if found >= 0:
+            self._clear(found)
+        else:
+            self.count = 0  # no row is in use: a signal handler has raised between row and count
         return row

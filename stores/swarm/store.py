@@ -74,7 +74,7 @@ class Swarm(HashStore):
         HashStore.__init__(self, pool, kind, name, parameters)
         words = 2 + parameters.buffers + 3 * parameters.writers + IN_PLACE_WORDS
         self.logged = Registers(pool.heap, parameters.replicas, 8 * words, parameters.in_place)
-        self.tables = ReplicatedTables(pool, name, parameters)
+        self.tables = ReplicatedTables(pool, name, parameters, self.entry_number)
         owner = f"{pool.url}, store {name!r}"
         self.register = KeyRegister(pool, self.tables.number_of_store, owner, parameters)
         index = ReplicatedIndex(pool, name, parameters, self.logged, self.tables)

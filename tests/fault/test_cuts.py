@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
 
 import pytest
 
 import limpet
 from limpet.cli import drill_cuts
 from limpet.fault.drill import cuts
-from limpet.fault.drill.cut_works import SUBJECTS, store_works
+from limpet.fault.drill.cut_works import GROWN, SUBJECTS, growing_works, store_works
 from limpet.fault.drill.cuts import CutParameters, CutPool
 from limpet.shm import pool as pools
 from limpet.shm.endpoint.fabric import BUILD
 from limpet.stores.baselines.pdpm.store import Pdpm
+from limpet.stores.cache.flight import Computation
+from limpet.stores.registry import CACHES, KINDS
 
 pytestmark = pytest.mark.exhaustive_in_pure("the same lines as compiled, and slower")
 
@@ -24,16 +27,33 @@ SLOW = {"rtx-race", "dtx-race", "clover", "pdpm", "dtx-sherman", "swarm", "rtx-s
 assert drill_cuts.cut.name == "cuts"
 
 
-@pytest.mark.exhaustive("every kind", quick=["race", "channels", "transactions"])
+@pytest.mark.exhaustive(
+    "every kind", quick=["race", "cache", "channels", "transactions", "computations"]
+)
 @pytest.mark.parametrize(
     "subject",
     [each for each in SUBJECTS if each not in ALIKE and (BUILD == "compiled" or each not in SLOW)],
 )
 def test_nothing_is_left_of_what_a_signal_handler_cuts_off(subject: str) -> None:
-    stride = 3 if BUILD == "compiled" else 17
+    stride = 7 if BUILD == "compiled" else 41
     report = cuts.drill(CutParameters(subject, seconds=0.5, verbs_max=100, stride=stride))
     assert report.failures == []
     assert report.in_storm + report.at_verbs > (20 if BUILD == "compiled" else 0)
+
+
+def test_every_kind_that_is_registered_is_cut() -> None:
+    assert {*KINDS, *CACHES} <= set(SUBJECTS)
+
+
+def test_trap_table_that_does_not_grow_is_caught_by_the_drill(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A drill whose tables have room for all keys says so, instead of that it has found nothing."""
+    grown = lambda pool, name: pool.store("race", name=name, capacity=GROWN)  # noqa: E731
+    works = {"large": lambda pool, draw: growing_works(pool, "race", grown)}
+    monkeypatch.setattr(cuts, "SUBJECTS", works)
+    failures = cuts.drill(CutParameters("large", seconds=0, verbs_max=2)).failures
+    assert failures == ["grow: it came by no splits"]
 
 
 @pytest.mark.skipif(BUILD != "compiled", reason="the pure build finds such an operation by itself")
@@ -55,6 +75,15 @@ def test_trap_python_that_enters_by_a_call_is_caught_by_the_drill(
     assert any("ReentrantUse" in failure for failure in report.failures), report.failures
 
 
+def test_trap_computation_that_forgets_its_flight_is_caught_by_the_drill(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of a call that is cut off as soon as it has begun, no caller knows that it has."""
+    monkeypatch.setattr(Computation, "abandon", Computation.end)
+    report = cuts.drill(CutParameters("computations", seconds=0, verbs_max=60, stride=3))
+    assert any("left in a computation" in failure for failure in report.failures)
+
+
 @pytest.mark.exhaustive("many runs")
 def test_trap_drop_that_forgets_what_a_cut_left_is_caught_by_the_drill(
     monkeypatch: pytest.MonkeyPatch,
@@ -62,17 +91,19 @@ def test_trap_drop_that_forgets_what_a_cut_left_is_caught_by_the_drill(
     """Of a store whose objects were being freed, no client walks through the rest any more."""
     works = {"drops": lambda pool, draw: {"drop": store_works(pool, draw, "race")["drop"]}}
     monkeypatch.setattr(cuts, "SUBJECTS", works)
-    given = CutParameters("drops", seconds=0, stride=3 if BUILD == "compiled" else 11)
+    given = CutParameters(
+        "drops", seconds=0, verbs_max=200, stride=9 if BUILD == "compiled" else 31
+    )
     assert cuts.drill(given).failures == []
     monkeypatch.setattr(CutPool, "free_unreachable", lambda self: 0)
     assert any("bytes" in failure for failure in cuts.drill(given).failures)
 
 
 def test_pool_that_was_cut_off_while_it_was_made_is_not_there(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, make_url: Callable[[], str]
 ) -> None:
     """Whole or not at all: the work goes on in a thread of its own, and is undone."""
-    url = f"shm://test-cut-create-{id(monkeypatch)}"
+    url = make_url()
     made = pools.create_segments
 
     def slow(*given: object) -> object:

@@ -94,6 +94,18 @@ def test_a_damaged_clock_of_a_client_slot_is_refused(pools: Any, kind: str) -> N
         store.pool.close()
 
 
+def test_a_cache_counts_in_the_line_of_its_slot_whatever_the_slots_word_is(pools: Any) -> None:
+    """A damaged word made it look for another client's line: TypeError."""
+    pool = pools(node_size="8MiB")
+    cache = pool.cache("cache")
+    word = pool.endpoint.load(pool.client.slot)
+    pool.endpoint.store(pool.client.slot, word ^ 1)
+    cache["key"] = "value"
+    assert cache["key"] == "value"
+    pool.endpoint.store(pool.client.slot, word)
+    assert cache.stats()["hits"] == 1
+
+
 # ---- known-bad variants -------------------------------------------------------------------------
 
 

@@ -19,10 +19,10 @@ pytestmark = pytest.mark.exhaustive_in_pure("the same lines as compiled, and slo
 SCHEDULES = 150 if limpet.build == "compiled" else 30
 MUTANT_SCHEDULES = 400
 SIZE = 200
-NAME = "name"
+NAME = ".name"  # of no store, as all here
 OTHER = next(
     name
-    for name in map(str, range(1 << 16))
+    for name in (f".{number}" for number in range(1 << 16))
     if (hash64(name.encode()) ^ hash64(NAME.encode())) & 0xFFF == 0
 )
 """Its claims look as those of NAME do."""

@@ -14,7 +14,9 @@ from kit.mutants.sightings import sightings_for_ever
 import limpet
 from limpet.fault.drill import beside
 from limpet.fault.drill.beside import Beside, roles_of
+from limpet.fault.drill.containers import ROLES, Containers
 from limpet.fault.drill.throttle import NO_TURN, ThrottleParameters, run
+from limpet.fault.inject.containers import why_not
 from limpet.fault.matrix.subjects import CHANNELS, PARTS, SUBJECTS
 from limpet.shm.clients.membership import Membership
 from limpet.stores import channels
@@ -118,3 +120,18 @@ def test_repair_that_waits_for_those_at_work_is_found(
     monkeypatch.setattr(Repair, "_stranded", patient)
     result = Beside("rcuckoo", make_url()).run("repair")
     assert re.search(r"has paused \d+ times beside one that is at work", result.failure)
+
+
+@pytest.mark.either_build("the same lines of Python")
+@pytest.mark.exhaustive("every kind", quick=["race-*", "queue-*"])
+@pytest.mark.parametrize(
+    ("subject", "role"), [(subject, role) for subject in SUBJECTS for role in ROLES]
+)
+def test_containers_that_are_killed_or_stand_still_stop_no_client_outside(
+    subject: str, role: str, make_url: Callable[[], str]
+) -> None:
+    if why := why_not():
+        pytest.skip(f"this user cannot make containers: {why}")
+    result = Containers(subject, make_url(), share=1).run(role)
+    assert result.ok, result.failure
+    assert result.stopped

@@ -92,3 +92,29 @@ if __name__ == "__main__":
     for module, path in compiled_modules().items():
         if names := undeclared(path):
             print(module, *names)
+
+
+def recursive(source: Path) -> set[str]:
+    """The functions of a module that come to themselves by bare calls and calls of `self`."""
+    calls: dict[str, set[str]] = {}
+    tree = ast.parse(source.read_text())
+    for scope in (tree, *(node for node in tree.body if isinstance(node, ast.ClassDef))):
+        prefix = f"{scope.name}." if isinstance(scope, ast.ClassDef) else ""
+        for function in scope.body:
+            if isinstance(function, ast.FunctionDef):
+                calls[prefix + function.name] = {
+                    ast.unparse(node.func).replace("self.", prefix, 1)
+                    for node in ast.walk(function)
+                    if isinstance(node, ast.Call)
+                }
+    found = set()
+    for name in calls:
+        met: set[str] = set()
+        left = [name]
+        while left:
+            new = calls.get(left.pop(), set()) - met
+            met |= new
+            left += new
+        if name in met:
+            found.add(name.rpartition(".")[2])
+    return found

@@ -38,7 +38,7 @@ class LinkedPool(limpet.Pool):
     def link_address(self, at: int) -> int:
         """Address of link `at`."""
         node = self.parameters.nodes - 1
-        return int(self.regions.obtain(node, "links", LINKS * 8, whole=True).address) + 8 * at
+        return int(self.regions.obtain(node, ".links", LINKS * 8, whole=True).address) + 8 * at
 
     def references(self) -> Any:
         words = np.frombuffer(self.endpoint.read(self.link_address(0), LINKS * 8), dtype="<u8")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -37,7 +36,7 @@ class ShiftedEndpoint(PuppetEndpoint):
     shift = 0
 
     def microseconds(self) -> int:
-        return time.time_ns() // 1000 + self.shift
+        return super().microseconds() + self.shift
 
 
 class ShiftedPool(PuppetPool):

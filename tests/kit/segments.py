@@ -44,7 +44,7 @@ def make_device(folder: Path, name: str, size: int = DEVICE_SIZE, align: int = A
 def location_on(scheme: str) -> Iterator[node.Location]:
     """A place for a pool of two nodes; its segments are deleted as files, not by limpet."""
     folder = Path(tempfile.mkdtemp(prefix="limpet-test-"))
-    name = f"test-{uuid.uuid4().hex}"
+    name = f"test-{os.getpid()}-{uuid.uuid4().hex[:12]}"
     try:
         if scheme == "shm":
             yield node.parse_url(f"shm://{name}")

@@ -17,7 +17,7 @@ from typing import Any, Final
 from limpet.fault.matrix.fault_profile import FAULT_PROFILES, FaultProfile
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.errors import KeyExists, NodeFailed
-from limpet.stores.base import Store
+from limpet.stores.base import Store, made_for
 from limpet.stores.race.store import Race
 from limpet.stores.registry import KINDS, Kind
 
@@ -63,7 +63,8 @@ class Twin(Store):  # type: ignore[misc]
 
     def __init__(self, pool: Any, kind: str, name: str, parameters: Any) -> None:
         super().__init__(pool, kind, name, parameters)
-        self.race = Race(pool, kind, name, parameters)
+        given = (pool, kind, name, parameters)
+        self.race = made_for(Race, self.entry_number, self.entry_word, *given)
         self.sides = [Side(self.race, node) for node in range(NODES)]
         self.locks = []
         for node in range(NODES):
@@ -86,6 +87,9 @@ class Twin(Store):  # type: ignore[misc]
                 pool.regions.discard(node, f"{name}/lock {node}")
 
     # ---- the lock -------------------------------------------------------------------------------
+
+    def replaced(self, node: int) -> None:
+        self.race.replaced(node)
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:

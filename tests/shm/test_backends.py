@@ -21,7 +21,7 @@ from kit.segments import SCHEMES, location_on, make_device, packed
 from toy_backend import MemfdPlace, Memfds, _pools
 
 import limpet
-from limpet.shm.backends import dax, node, segments
+from limpet.shm.backends import dax, inventory, node, segments
 from limpet.shm.backends.backend import Location
 from limpet.shm.backends.location import parse_url, register, unregister
 from limpet.shm.backends.superblock import ABSENT, CREATING, MAGIC
@@ -322,7 +322,7 @@ class NotExclusive(Memfds):
 
     def create(self, index: int, size: int, options: Any, generation: int = 0) -> Any:
         with self.turn:
-            self.place(index, generation).remove()
+            inventory._remove(self, index, generation)
             return super().create(index, size, options, generation)
 
 

@@ -1,4 +1,4 @@
-"""Few descriptors: hundreds of clients with a `ulimit -n` of 256, and processes with none left."""
+"""Few descriptors, none left, and descriptors that others close behind a client."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 from kit.clients import churn, ids
-from kit.processes import child, children
+from kit.processes import child, children, gather
 
 import limpet
+from limpet.shm.endpoint.slots import INCARNATION_BITS
 
 LIMIT = 256
 IS_LONG = os.environ.get("LIMPET_TEST_LONG") == "1"
@@ -217,3 +218,213 @@ def test_process_with_no_descriptor_left_is_told_so_when_a_node_is_replaced(pool
         pool.replace_node(1)
         refused = poor.do("work")
     judge(refused)
+
+
+# ---- closed behind a client ----------------------------------------------------------------------
+
+WAYS = ("closerange", "dup2")
+
+
+def ours() -> list[int]:
+    """The descriptors of this process that are of a pool's segments."""
+    found = []
+    for path in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            if "/limpet." in str(path.readlink()):
+                found.append(int(path.name))
+    return found
+
+
+def close_behind(way: str, other: str = os.devnull) -> list[int]:
+    """Take all descriptors from the handles of this process, as others do; which these were."""
+    closed = ours()
+    for fd in closed:
+        if way == "closerange":
+            os.closerange(fd, fd + 1)
+        else:
+            file = os.open(other, os.O_RDWR)
+            os.dup2(file, fd)
+            os.close(file)
+    return closed
+
+
+def working(pool: limpet.Pool, store: Any, way: str, other: str = os.devnull) -> Any:
+    def put(number: int = 0) -> None:
+        for each in range(20):
+            store.put(b"%d" % each, bytes([each]) * 20_000)
+
+    return child(
+        join=lambda: pool.client_id,
+        put=put,
+        acquire=lambda: pool.lock("of the child").acquire(),
+        release=lambda: pool.lock("of the child").release(),
+        pin=lambda: pool.client.enter(),
+        unpin=lambda: pool.client.leave(),
+        close_behind=lambda: len(close_behind(way, other)),
+        recover=lambda: pool.recover(),
+        fork=lambda: gather(lambda: store.put(b"of the grandchild", b"value")),
+        close=lambda: pool.close(),
+    )
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_client_whose_descriptors_were_closed_lives_and_works_on(
+    pools: Any, way: str, tmp_path: Path
+) -> None:
+    pool = pools()
+    store = pool.store("race", name="store", capacity=64)
+    other = tmp_path / "other"
+    other.write_bytes(b"of another program")
+    with working(pool, store, way, str(other)) as client:
+        ident = client.do("join")
+        slot = ident >> INCARNATION_BITS
+        client.do("acquire")
+        client.do("pin")
+        assert client.do("close_behind") > 2
+        assert not pool.membership.locks.held(slot)
+        assert pool.recover()["clients"] == []
+        assert not pool.lock("of the child").acquire(timeout=0.02)
+        client.do("unpin")
+        client.do("put")
+        assert pool.recover()["clients"] == []
+        # A look at the others has it take its lock again.
+        client.do("recover")
+        assert pool.membership.locks.held(slot)
+        client.do("release")
+        client.do("fork")
+        assert other.read_bytes() == b"of another program"
+        client.do("put")
+        client.kill()
+        assert set(pool.recover()["clients"]) | {ident} >= ids(pool) - {pool.client_id}
+        assert ids(pool) == {pool.client_id}
+    assert store.get(b"of the grandchild") == b"value"
+    store.check()
+    assert pool.audit()["leaked"] == 0
+
+
+def test_client_without_its_descriptors_is_known_to_be_dead_at_once(pools: Any) -> None:
+    pool = pools()
+    store = pool.store("race", name="store", capacity=64)
+    with working(pool, store, "closerange") as client:
+        ident = client.do("join")
+        client.do("put")
+        client.do("pin")
+        client.do("close_behind")
+        client.kill()
+        assert pool.recover()["clients"] == [ident]
+    assert pool.audit()["leaked"] == 0
+
+
+def test_handle_closes_no_file_that_has_its_numbers_by_now(pools: Any) -> None:
+    pool = pools(nodes=2)
+
+    def work() -> list[bool]:
+        handle = limpet.open(pool.url)
+        array = handle.array("array", 8, "int64")
+        view = array.numpy()
+        closed = close_behind("closerange")
+        mine = {os.open(os.devnull, os.O_RDONLY): fd for fd in closed}
+        assert set(mine) == set(closed)
+        del view, array
+        handle.close()
+        again = limpet.open(pool.url)  # whose numbers are others
+        del again, handle
+        gc.collect()
+        null = Path(os.devnull).stat()
+        return [os.path.samestat(os.fstat(fd), null) for fd in mine]
+
+    (still,) = gather(work)
+    assert all(still)
+    assert len(still) > 2
+
+
+def test_handle_does_not_close_the_descriptors_of_another_one_of_its_pool(pools: Any) -> None:
+    """They are of the same files, and have the numbers that were its own."""
+    pool = pools()
+
+    kept = []
+
+    def work() -> int:
+        first = limpet.open(pool.url)
+        close_behind("closerange")
+        second = limpet.open(pool.url)
+        kept.append(second)
+        slot = second.client_id >> INCARNATION_BITS
+        first.close()
+        del first
+        gc.collect()
+        second.store("race", name="store", capacity=64).put(b"key", bytes(50_000))
+        return slot
+
+    with child(work=work) as client:
+        slot = client.do("work")
+        assert pool.membership.locks.held(slot)
+
+
+def test_client_that_cannot_open_its_files_again_is_told_so(pools: Any) -> None:
+    """The pool was destroyed, or, as here, other files have its names."""
+    pool = pools()
+    store = pool.store("race", name="store", capacity=64)
+    with working(pool, store, "closerange") as client:
+        ident = client.do("join")
+        client.do("put")
+        names = [Path(f"/proc/self/fd/{fd}").readlink() for fd in ours()]
+        for name in set(names):
+            name.rename(name.with_name(f"{name.name}.away"))
+        try:
+            client.do("close_behind")
+            with pytest.raises(RuntimeError, match="were closed behind it"):
+                client.do("recover")
+            assert pool.recover()["clients"] == []
+            assert ident in ids(pool)
+            client.do("close")
+        finally:
+            for name in set(names):
+                name.with_name(f"{name.name}.away").rename(name)
+    assert ids(pool) == {pool.client_id}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can change its user")
+def test_client_that_has_changed_its_user_works_on_and_so_do_its_children(pools: Any) -> None:
+    pool = pools()
+    store = pool.store("race", name="store", capacity=64)
+    with working(pool, store, "closerange") as client:
+        client.do("join")
+
+    def work() -> int:
+        assert pool.client_id
+        os.setuid(65534)
+        store.put(b"of another user", b"value")
+        gather(lambda: store.put(b"of its child", bytes(20_000)))
+        return len(pool.recover()["clients"])
+
+    assert gather(work) == [1]  # its child
+    pool.recover()
+    assert store.get(b"of another user") == b"value"
+    assert store.get(b"of its child") == bytes(20_000)
+    assert ids(pool) == {pool.client_id}
+    assert pool.audit()["leaked"] == 0
+
+
+def test_program_that_inherited_the_descriptors_of_a_client_is_not_the_client(pools: Any) -> None:
+    """Its life lock is held, by a program that has not mapped the pool."""
+    pool = pools(node_size="512KiB", lease_us=20_000)
+    store = pool.store("race", name="store", capacity=64)
+
+    def become_another_program() -> None:
+        for fd in ours():
+            os.set_inheritable(fd, True)
+        os.execv("/bin/sleep", ["sleep", "100"])
+
+    with child(
+        join=lambda: pool.client_id, pin=lambda: pool.client.enter(), exec=become_another_program
+    ) as client:
+        ident = client.do("join")
+        client.do("pin")
+        client.send("exec")
+        while b"sleep" not in Path(f"/proc/{client.pid}/cmdline").read_bytes():
+            time.sleep(0.002)
+        assert pool.membership.locks.held(ident >> INCARNATION_BITS)
+        churn(pool, store)
+        assert os.waitpid(client.pid, os.WNOHANG) == (0, 0)
+        assert ident not in ids(pool)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,9 +15,18 @@ from kit.waiting import until
 import limpet
 from limpet.shm.catalogue.directory import READY, VOID
 from limpet.shm.endpoint.fabric import BUILD, hash64
+from limpet.stores.contents import StoreContents
 
 BLOCKS = 20_000
 """Bytes of a region that takes whole blocks in the pools of these tests; few take an object."""
+
+
+@pytest.fixture(autouse=True)
+def regions_of_no_store() -> Iterator[None]:
+    """The regions of these tests are not leaked."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(StoreContents, "homes", lambda contents: None)
+        yield
 
 
 def obtain(pool: limpet.Pool, name: str, size: int = 5000) -> tuple[int, int]:

@@ -71,7 +71,7 @@ def put_span(pool: Any, store: Any, number: int) -> None:
 
 
 def make_region(pool: Any, store: Any, number: int) -> None:
-    pool.regions.obtain(0, f"region {number}", BLOCK * 5 // 4)
+    pool.regions.obtain(0, f".region {number}", BLOCK * 5 // 4)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_given_back_slabs_with_all_pages_serve_what_needs_whole_blocks(
     pool, disk = make(pools, nodes=2 if made else 1)
     store = pool.store(kind, name="store", capacity=64, **made)
     if step is make_region:
-        pool.regions.obtain(0, "before", 10)
+        pool.regions.obtain(0, ".before", 10)
     leave_slabs(pools, pool, disk, store, 900, **made)
     for number in range(2):  # objects of the store's own that its index needs
         store.put(b"small %d" % number, b"value")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import time
@@ -18,9 +19,12 @@ from limpet.__main__ import main
 from limpet.shm.clients import hosts, liveness
 from limpet.shm.endpoint import slots
 from limpet.shm.errors import ClientError, ParameterError
+from limpet.shm.release import RELEASE, text_of, text_word
 
 LEASE_S = 0.2
 LEASE_US = int(LEASE_S * 1e6)
+LONG_US = 500_000
+"""A lease that a busy machine leaves a thread to renew."""
 
 
 @pytest.fixture(autouse=True)
@@ -72,9 +76,9 @@ def test_name_is_kept_over_boots_and_differs_from_others() -> None:
     assert hosts.this_machine("a") == hosts.this_machine("a") != hosts.this_machine("b")
     assert hosts.this_machine("a") & hosts.NAMED
     assert not hosts.this_machine("") & hosts.NAMED
-    assert hosts.name_of(hosts.name_word("rack-a")) == "rack-a"
-    assert hosts.name_of(hosts.name_word("a name that is long")) == "a name t"
-    assert hosts.name_of(int.from_bytes(b"a\x1b[2J\n", "little")) == "a?[2J?"
+    assert text_of(hosts.name_word("rack-a")) == "rack-a"
+    assert text_of(hosts.name_word("a name that is long")) == "a name t"
+    assert text_of(int.from_bytes(b"a\x1b[2J\n", "little")) == "a?[2J?"
 
 
 def test_machines_of_one_image_differ_by_their_boot(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,6 +210,112 @@ def test_command_is_refused_where_it_would_not_be_waited_for(pools: Any) -> None
         next(pool.watch(0.01, ["true"]))
 
 
+# ---- clients that keep nothing, and clients that go on -------------------------------------------
+
+
+def remote(pool: limpet.Pool, store: Any) -> Any:
+    """A child that works on request."""
+    return child(
+        join=lambda: pool.client_id,
+        pin=lambda: pool.client.enter(),
+        unpin=lambda: pool.client.leave(),
+        put=lambda: store.put(b"of the child", b"value"),
+        hold_the_gil=lambda: ctypes.PyDLL(None).usleep(3 * LONG_US),
+    )
+
+
+def away(pool: limpet.Pool, ident: int) -> int:
+    """Have a child look as if it were of another host; the address of its slot."""
+    at = slot_of(ident)
+    pool.endpoint.store(at + slots.BOOT, pool.endpoint.load(at + slots.BOOT) ^ 1)
+    return at
+
+
+def look_for(pool: limpet.Pool, seconds: float) -> list[int]:
+    """Look for the dead for so long; those found."""
+    found: list[int] = []
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        found += pool.recover()["clients"]
+        time.sleep(LEASE_S / 50)
+    return found
+
+
+def test_client_that_holds_the_gil_for_long_is_asked_for_nothing(pools: Any) -> None:
+    """In the compiled build its lease goes on; in the pure one it ends, and nobody is killed."""
+    pool = pools(multi_host=True, lease_us=LONG_US)
+    with remote(pool, pool.store("race", capacity=64)) as client:
+        at = away(pool, client.do("join"))
+        client.send("hold_the_gil")
+        found = look_for(pool, 3e-6 * LONG_US)
+        assert pool.endpoint.load(at + slots.FENCE) == 0
+        client.answer()
+        if limpet.build == "compiled":
+            assert found == []
+            client.do("put")
+        else:
+            with pytest.raises(RuntimeError, match="no longer a client of the pool"):
+                client.do("put")
+
+
+@pytest.mark.parametrize("fence", ["kill", "wait"])
+def test_client_that_was_frozen_and_keeps_nothing_is_not_killed(pools: Any, fence: str) -> None:
+    pool = pools(multi_host=True, lease_us=LEASE_US, fence=fence)
+    with remote(pool, pool.store("race", capacity=64)) as client:
+        at = away(pool, client.do("join"))
+        client.stop()
+        found: list[int] = []
+        while not found:
+            found = pool.recover()["clients"]
+            assert pool.endpoint.load(at + slots.FENCE) == 0
+            time.sleep(LEASE_S / 50)
+        client.wake()
+        with pytest.raises(RuntimeError, match="no longer a client of the pool"):
+            client.do("put")
+        assert "fenced" not in {event["kind"] for event in pool.events()}
+
+
+def test_request_to_end_a_client_is_taken_back_when_it_goes_on(pools: Any) -> None:
+    pool = pools(multi_host=True, lease_us=LEASE_US)
+    with remote(pool, pool.store("race", capacity=64)) as client:
+        at = slot_of(client.do("join"))
+        pool.endpoint.store(at + slots.FENCE, 12345)
+        end = time.monotonic() + 10
+        while pool.endpoint.load(at + slots.FENCE):
+            assert time.monotonic() < end
+            time.sleep(LEASE_S / 50)
+        client.do("put")
+
+
+def test_client_is_not_killed_for_another_host_where_the_policy_is_to_wait(pools: Any) -> None:
+    pool = pools(multi_host=True, lease_us=LEASE_US, fence="wait")
+    with remote(pool, pool.store("race", capacity=64)) as client:
+        ident = client.do("join")
+        client.do("pin")
+        client.stop()
+        pool.endpoint.store(slot_of(ident) + slots.FENCE, 12345)
+        end = time.monotonic() + 10
+        while ("suspended", ident) not in [(e["kind"], e["subject"]) for e in pool.events()]:
+            assert time.monotonic() < end
+            time.sleep(LEASE_S / 50)
+        client.wake()
+        client.do("unpin")
+
+
+def test_client_that_stands_still_in_one_operation_renews_no_lease(pools: Any) -> None:
+    """Its process lives, and it keeps memory from all others."""
+    pool = pools(multi_host=True, lease_us=LEASE_US)
+    with remote(pool, pool.store("race", capacity=64)) as client:
+        ident = client.do("join")
+        at = away(pool, ident)
+        client.do("pin")
+        end = time.monotonic() + 20
+        while pool.endpoint.load(at + slots.FENCE) != pool.client_id:
+            pool.recover()
+            assert time.monotonic() < end
+            time.sleep(LEASE_S / 50)
+
+
 # ---- limpet hosts --------------------------------------------------------------------------------
 
 
@@ -219,7 +329,7 @@ def test_hosts_tells_who_renews_and_whose_clock_is_ahead(pools: Any) -> None:
             clock.send("beats")
             found = {row["host"]: row for row in pool.hosts()}
             clock.kill()
-    here = found.pop(hosts.name_of(hosts.name_word("")))
+    here = found.pop(text_of(hosts.name_word("")))
     assert here["here"]
     assert here["lease"] == "renewed"
     assert abs(here["clock_s"]) < 1
@@ -271,3 +381,18 @@ def test_beat_goes_up_although_the_clock_does_not(pools: Any) -> None:
         pool.endpoint.store(beat, ahead)
         time.sleep(LEASE_S)
     assert ahead < pool.endpoint.load(beat) < ahead + 100
+
+
+def test_hosts_and_clients_name_the_release_of_each_client(pools: Any) -> None:
+    pool = pools()
+    older = limpet.open(pool.url)
+    pool.endpoint.store(slot_of(older.client_id) + slots.RELEASE, text_word("0.0.9"))
+    assert [row["release"] for row in pool.clients()] == [RELEASE, "0.0.9"]
+    (row,) = pool.hosts()
+    assert row["releases"] == [RELEASE, "0.0.9"]
+    shown = CliRunner().invoke(
+        main, ["hosts", pool.url], terminal_width=200, env={"COLUMNS": "200"}
+    )
+    assert "0.0.9" in shown.output
+    assert row["namespace"][:6] in shown.output
+    older.close()

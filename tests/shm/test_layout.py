@@ -1,10 +1,19 @@
-"""The table of words in docs/memory.md is that of the code, and no two words overlap."""
+"""The table of words in docs/memory.md is that of the code, no two words overlap, and no layout
+changes without the number of the protocol."""
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
+import struct
 from pathlib import Path
-from typing import NamedTuple
+from types import ModuleType
+from typing import Any, Final, NamedTuple
 
+import pytest
+import xxhash
+
+import limpet
 from limpet.shm.endpoint import layout, slots
 from limpet.shm.endpoint.layout import (
     CLIENT_SLOTS,
@@ -19,7 +28,12 @@ from limpet.shm.endpoint.layout import (
     control_size,
 )
 from limpet.shm.parameters import NODES_MAX, PoolParameters
+from limpet.shm.release import PROTOCOL
 
+PROTOCOLS: Final = {3: "d65d43604ae40c17"}
+"""For each number of the protocol, the digest of its layouts (`digest`)."""
+LAYOUTS: Final = ("layout", "words", "slots", "states", "superblock", "flight_word", "epoch")
+"""How the names of modules end that say where words are, and what their bits mean."""
 DOCUMENT = Path(__file__).parents[2] / "docs" / "memory.md"
 
 
@@ -105,3 +119,50 @@ def test_regions_of_a_segment_follow_each_other() -> None:
     assert catalogue >= (CLIENT_SLOTS & OFFSET_MASK) + 64 * SLOT_SIZE
     whole = catalogue + catalogue_entries(8 << 20) * layout.CATALOGUE_ENTRY_SIZE
     assert control_size(64, 8 << 20) >= whole
+
+
+def layout_modules() -> list[ModuleType]:
+    """The modules of limpet.shm and limpet.stores that have layouts."""
+    walked = pkgutil.walk_packages(limpet.__path__, "limpet.")
+    return [
+        importlib.import_module(found.name)
+        for found in walked
+        if found.name.startswith(("limpet.shm.", "limpet.stores.")) and found.name.endswith(LAYOUTS)
+    ]
+
+
+def digest() -> str:
+    """Of all whole numbers and formats of layouts, and of the table of words."""
+
+    def text(value: Any) -> str:
+        return value.format if isinstance(value, struct.Struct) else str(value)
+
+    found = [
+        f"{module.__name__} {name} {text(value)}"
+        for module in layout_modules()
+        for name, value in vars(module).items()
+        if type(value) in (int, bytes, struct.Struct) and name.strip("_").isupper()
+    ]
+    table = [f"{row.where} {row.offset} {row.size} {row.name}" for row in rows()]
+    return xxhash.xxh64_hexdigest("\n".join(sorted(found) + table).encode())
+
+
+def require_number(found: str) -> None:
+    known = PROTOCOLS.get(PROTOCOL)
+    assert found == known, (
+        f"a layout changed: raise PROTOCOL in shm/release.py (it is {PROTOCOL}) if that number was "
+        f"ever in a release or in use, and note the digest {found!r} here"
+    )
+
+
+def test_no_layout_changes_without_the_number_of_the_protocol() -> None:
+    require_number(digest())
+
+
+@pytest.mark.parametrize(("module", "name"), [(slots, "NAME"), (layout, "CLIENT_SLOTS")])
+def test_a_word_that_moves_is_noticed(
+    module: ModuleType, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, name, getattr(module, name) + 8)
+    with pytest.raises(AssertionError, match="raise PROTOCOL"):
+        require_number(digest())

@@ -99,6 +99,7 @@ def test_frozen_client_of_another_container_is_not_buried(pools: Any) -> None:
     pool = pools(multi_host=True, lease_us=int(LEASE_S * 1e6))
     with serving(pool) as other:
         ident = other.do("join")
+        other.do("pin")
         into_another_container(pool, ident)
         other.stop()
         end = time.monotonic() + 5 * LEASE_S

@@ -423,6 +423,7 @@ def test_client_of_another_host_is_suspected_then_asked_for_then_recovered(pools
     store = pool.store("race", capacity=64)
     with serving(pool, store) as other:
         ident = other.do("join")
+        other.do("pin")
         rewrite_host(pool, ident, slots.BOOT)
         fence = slot_of(ident) + slots.FENCE
         other.stop()
@@ -439,8 +440,9 @@ def test_client_of_another_host_is_suspected_then_asked_for_then_recovered(pools
         assert recovered >= asked + LEASE_S * 0.9
         beat = slot_of(ident) + slots.BEAT
         other.wake()
-        with pytest.raises(RuntimeError, match="no longer a client of the pool"):
-            other.do("put")
+        for action in ("unpin", "put"):
+            with pytest.raises(RuntimeError, match="no longer a client of the pool"):
+                other.do(action)
         # Its slot may be another client's by now: it does not renew that one's lease.
         pool.endpoint.store(beat, 77)
         time.sleep(LEASE_S)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -100,7 +101,7 @@ def test_name_of_no_known_form_is_refused_with_those_there_are(name: str) -> Non
         node.NodeOptions(numa_node=name)
 
 
-def test_command_takes_numbers_and_names(host: Host) -> None:
+def test_command_takes_numbers_and_names(host: Host, make_url: Callable[[], str]) -> None:
     host(CXL)
     for given, words in (
         (["node9"], "'node9': this host has no such node; the NUMA nodes with memory are 0, 1, 2"),
@@ -109,7 +110,7 @@ def test_command_takes_numbers_and_names(host: Host) -> None:
         (["0", "cxl"], "or a tuple of them, not (0, 'cxl')"),
     ):
         options = [word for one in given for word in ("--numa-node", one)]
-        shown = CliRunner().invoke(main, ["create", "shm://test-numa", "--nodes", "2", *options])
+        shown = CliRunner().invoke(main, ["create", make_url(), "--nodes", "2", *options])
         assert shown.exit_code == 2
         assert words in " ".join(shown.output.split())
-        assert not list(Path("/dev/shm").glob("limpet.test-numa.*"))
+        assert not list(Path("/dev/shm").glob(f"limpet.test-{os.getpid()}-*"))

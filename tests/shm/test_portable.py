@@ -2,11 +2,14 @@
 
 import mmap
 import os
+import sys
+import threading
 
 import pytest
 from kit.fabrics import SIZE, endpoint_on, file_mapping
 
 from limpet.shm.endpoint import portable
+from limpet.shm.endpoint.portable_turns import TURNS, Turns
 from limpet.shm.errors import NodeFailed
 
 
@@ -93,3 +96,40 @@ def test_a_file_that_cannot_be_asked_is_an_error():
 
     with Broken(-1, SIZE) as mapping, pytest.raises(OSError, match="Input/output"):
         portable.Endpoint().attach(0, mapping, SIZE)
+
+
+def test_a_waiting_thread_that_hardly_runs_goes_before_one_that_has_had_many_turns(monkeypatch):
+    """Python lets the waiting one look once while the other has any number of turns."""
+    turns, main = Turns(), threading.get_ident()
+    waits, may_look, had_its_turn = (threading.Event() for _ in range(3))
+
+    def sleep(seconds: float) -> None:
+        if threading.get_ident() != main:
+            waits.set()
+            assert may_look.wait(60)
+        else:
+            may_look.set()
+            assert had_its_turn.wait(60)
+
+    def have_a_turn() -> None:
+        turns.enter((threading.get_ident(), sys._getframe()), lambda: None)
+        turns.leave()
+
+    def wait_for_a_turn() -> None:
+        have_a_turn()
+        had_its_turn.set()
+
+    turns.enter((main, sys._getframe()), lambda: None)
+    monkeypatch.setattr("time.sleep", sleep)
+    thread = threading.Thread(target=wait_for_a_turn, daemon=True)
+    thread.start()
+    assert waits.wait(60)
+    turns.leave()
+    had = 0
+    while not had_its_turn.is_set() and had < 10 * TURNS:
+        have_a_turn()
+        had += 1
+    may_look.set()
+    thread.join(60)
+    assert had == TURNS + 1
+    assert not turns._waiting

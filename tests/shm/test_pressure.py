@@ -19,6 +19,9 @@ from limpet.shm.endpoint.words import LIMBO, OWNER_MASK, SLAB, TAKEN, block_word
 
 ROUNDS = 1500 if BUILD == "compiled" else 60
 LEASE_US = 50_000
+SIZE = 6000
+FEW = 40
+"""Reads of a refusal without a search; a look for dead clients may be among them."""
 
 
 def stores(*handles: Any) -> list[Any]:
@@ -299,3 +302,61 @@ def test_full_pool_says_how_much_is_to_be_deleted(pools: Any) -> None:
         other.put(b"new", bytes(3000))
         with pytest.raises(limpet.StoreFull, match=f"a run of {3 * block} bytes"):
             store.put(b"large", bytes(2 * block))
+
+
+# ---- refusals ------------------------------------------------------------------------------------
+
+
+def refused_key(store: Any) -> bytes:
+    """Fill the store; a key whose update to SIZE bytes is refused."""
+    for key in put_many(store, SIZE // 2):
+        try:
+            store.update(key, bytes(SIZE))
+        except limpet.StoreFull:
+            return key
+    raise AssertionError("there is room for all")
+
+
+def reads_of_a_refusal(store: Any, key: bytes) -> int:
+    counters = store.endpoint.counters
+    before = counters()["reads"] + counters("background")["reads"]
+    with pytest.raises(limpet.StoreFull, match="no room for an object of"):
+        store.update(key, bytes(SIZE))
+    return int(counters()["reads"] + counters("background")["reads"] - before)
+
+
+@pytest.mark.parametrize("kind", ["race", "fusee", "swarm", "rcuckoo", "rtx-race"])
+def test_a_store_that_is_full_is_not_searched_again_until_memory_comes_back(
+    pools: Any, kind: str
+) -> None:
+    pool = pools(nodes=3 if kind in ("fusee", "swarm") else 1, node_size="1MiB")
+    store, other = (
+        handle.store(kind, name="s", capacity=1000) for handle in (pool, pools.again(pool))
+    )
+    key = refused_key(store)
+    assert reads_of_a_refusal(store, key) < FEW
+    pool.allocator.relief.refusals.clear()
+    assert reads_of_a_refusal(store, key) > 4 * FEW
+    assert reads_of_a_refusal(store, key) < FEW
+    for gone in [found for found in store if found != key]:
+        other.delete(gone)
+    store.update(key, bytes(SIZE))
+    assert store.get(key) == bytes(SIZE)
+    checked(store)
+
+
+def test_a_store_that_is_full_uses_what_a_client_had_that_has_died_since(pools: Any) -> None:
+    pool = pools(node_size="1MiB")
+    store = pool.store("race", name="s", capacity=1000)
+    held = []
+
+    def hold() -> None:
+        held.append(store.reserve(b"another", 2 * SIZE))
+        held[0].__enter__()
+
+    with child(hold=hold) as holder:
+        holder.do("hold")
+        key = refused_key(store)
+        assert reads_of_a_refusal(store, key) < FEW
+        holder.kill()
+        store.update(key, bytes(SIZE))

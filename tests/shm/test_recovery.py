@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from kit.clients import ids, slot_of
-from kit.processes import child
+from kit.clients import churn, ids, slot_of
+from kit.processes import child, gather
 
 import limpet
-from limpet.shm.endpoint.slots import CLIENT_JOURNAL, PIN
+from limpet.shm.endpoint.slots import CLIENT_JOURNAL, INCARNATION_BITS, PIN
 from limpet.shm.endpoint.words import LARGE, PENDING, REGION, SLAB, TAIL, block_word, class_of
 
 
@@ -198,3 +199,102 @@ def test_audit_adds_up(pools: Any) -> None:
     assert sum(value for key, value in audit.items() if key != "total") == audit["total"]
     assert audit["reachable"] > sum(number * 20 for number in range(200))
     assert audit["leaked"] == audit["held"] == audit["failed"] == 0
+
+
+# ---- damaged words -------------------------------------------------------------------------------
+
+NO_OBJECT = 0x99 << 40 | 1 << 48 | 0x4E78B6B0
+"""A reference that damage has changed: no pool has a node of that number."""
+
+
+@pytest.mark.parametrize("fence", ["kill", "wait"])
+def test_client_whose_journal_cannot_be_settled_leaves_and_keeps_nothing(
+    pools: Any, fence: str
+) -> None:
+    pool = pools(node_size="2MiB", lease_us=20_000, fence=fence)
+    store = pool.store("race", name="store", capacity=64)
+    pool.store("race", name="another", capacity=64)
+
+    def end_an_operation() -> None:
+        store.put(b"key", b"value")
+        pool.client.enter()
+        pool.client.log(NO_OBJECT, 0)
+        pool.client.leave()
+
+    def use(call: Callable[[], object]) -> Callable[[], str]:
+        def tried() -> str:
+            with pytest.raises(limpet.ClientError, match="has left the pool") as raised:
+                call()
+            return str(raised.value)
+
+        return tried
+
+    calls = {
+        "put": lambda: store.put(b"key", b"another"),
+        "get": lambda: store.get(b"key"),
+        "recover": pool.recover,
+        "drop": lambda: pool.drop("another"),
+    }
+    with child(
+        join=lambda: pool.client_id,
+        damage=use(end_an_operation),
+        close=pool.close,
+        **{name: use(call) for name, call in calls.items()},
+    ) as client:
+        ident = client.do("join")
+        client.do("damage")
+        for name in calls:
+            client.do(name)
+        assert pool.recover()["clients"] == [ident]
+        churn(pool, store)
+        pool.drop("another")
+        newcomer = pools.again(pool)
+        assert newcomer.client_id >> INCARNATION_BITS == ident >> INCARNATION_BITS
+        client.do("close")
+        assert ids(pool) == {pool.client_id, newcomer.client_id}
+    assert "fenced" not in {event["kind"] for event in pool.events()}
+    assert store.get(b"key") == b"value"
+    assert pool.audit()["leaked"] == 0
+
+
+def test_handle_with_a_damaged_journal_can_be_closed_at_once(pools: Any) -> None:
+    pool = pools(node_size="2MiB")
+    other = pools.again(pool)
+    other.client.enter()
+    other.client.log(NO_OBJECT, 0)
+    with pytest.raises(limpet.ClientError, match="has left the pool"):
+        other.client.leave()
+    other.close()
+    assert len(ids(pool)) == 2  # DYING, until it is recovered
+    pool.recover()
+    assert ids(pool) == {pool.client_id}
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["its-own", "another-handle"])
+def test_drop_does_not_wait_for_a_pin_of_a_handle_of_its_process_in_no_operation(
+    pools: Any, own: bool
+) -> None:
+    """A damaged word: no operation runs, so no client would ever take the pin back."""
+    pool = pools(node_size="2MiB", fence="wait", lease_us=20_000)
+    pool.store("race", name="store", capacity=64)
+
+    def drop() -> None:
+        assert pool.client_id
+        with limpet.open(pool.url) as other:
+            pinned = pool if own else other
+            pool.endpoint.store(pinned.client.slot + PIN, 1)
+            pool.drop("store")
+            assert pool.endpoint.load(pinned.client.slot + PIN) == 0
+
+    gather(drop, lifetime_s=20)
+    assert pool.stores() == []
+
+
+def test_pin_of_a_handle_of_this_process_stays_while_its_operation_runs(pools: Any) -> None:
+    pool = pools(node_size="2MiB", fence="wait", lease_us=20_000)
+    other = pools.again(pool)
+    other.client.enter()
+    (laggard,) = pool.grace.laggards(pool.grace.close_period())
+    assert not pool.membership.hurry(laggard)
+    other.client.leave()
+    assert pool.grace.laggards(pool.grace.close_period()) == []

@@ -18,6 +18,7 @@ from limpet.shm.errors import (
     PoolVersion,
 )
 from limpet.shm.parameters import NODE_SIZE_MAX, PoolParameters
+from limpet.shm.release import PROTOCOL
 
 PARAMETERS = PoolParameters(nodes=3, node_size=1 << 20)
 UUID = bytes(range(16))
@@ -58,7 +59,7 @@ def test_layout_is_the_documented_one() -> None:
     assert len(data) == 4096
     assert data[:8] == b"\x89limpet\n"
     assert struct.unpack_from("<IIQ16sQII", data, 8) == (
-        2, 1, 1 << 20, UUID, 1_700_000_000_000_000_000, 1000, len(PARAMETERS.to_json()),
+        PROTOCOL, 1, 1 << 20, UUID, 1_700_000_000_000_000_000, 1000, len(PARAMETERS.to_json()),
     )  # fmt: skip
     assert data[56:4088].rstrip(b"\0") == PARAMETERS.to_json()
 
@@ -96,10 +97,12 @@ def test_another_magic_is_foreign(data: bytes) -> None:
         superblock.unpack(data, "here")
 
 
-@pytest.mark.parametrize(("version", "age"), [(1, "older"), (3, "newer"), (2**32 - 1, "newer")])
+@pytest.mark.parametrize(
+    ("version", "age"), [(1, "older"), (PROTOCOL + 1, "newer"), (2**32 - 1, "newer")]
+)
 def test_another_version_is_refused_before_its_layout_is_read(version: int, age: str) -> None:
     data = superblock.MAGIC + struct.pack("<I", version) + b"\xee" * 4084
-    with pytest.raises(PoolVersion, match=rf"version {version}, {age}"):
+    with pytest.raises(PoolVersion, match=rf"protocol {version}, {age}"):
         superblock.unpack(data, "here")
 
 

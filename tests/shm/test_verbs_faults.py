@@ -272,6 +272,25 @@ def test_a_fault_on_foreign_memory_ends_the_process_where_nobody_handles_it():
 
 
 @needs_native
+def test_memory_is_lost_and_not_another_files_whose_descriptor_has_the_number():
+    """A longer file there would pass for a full file system, and be mapped in its place."""
+    code, out, err = script_of("""
+        endpoint = Endpoint()
+        descriptor, memory = mapping()
+        endpoint.attach(0, memory, 8192, None, 0, descriptor)
+        os.truncate(f"/proc/self/fd/{descriptor}", 0)
+        other, _ = mapping()
+        os.dup2(other, descriptor)
+        for _ in range(2):
+            try:
+                endpoint.load(0)
+            except NodeFailed:
+                print("failed", flush=True)
+    """)
+    assert (code, out, err) == (0, "failed\nfailed\n", "")
+
+
+@needs_native
 def test_a_sigbus_that_was_sent_reaches_the_handler_and_protection_stays():
     code, out, err = script_of("""
         signal.signal(signal.SIGBUS, lambda *_: print("handled", flush=True))

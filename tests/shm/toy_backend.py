@@ -14,6 +14,7 @@ from typing import ClassVar
 
 from limpet.shm.backends.backend import Location, SegmentPlace, Usage, check_owner, check_size
 from limpet.shm.backends.file import FilePlace
+from limpet.shm.backends.name import hold, let_go
 from limpet.shm.backends.numa import NodeOptions
 from limpet.shm.endpoint.layout import CONTROL_NODE
 from limpet.shm.errors import ParameterError, PoolExists, PoolNotFound
@@ -37,14 +38,18 @@ class MemfdPlace(FilePlace):
             raise FileNotFoundError(2, "no such memfd", str(self.path))
         return os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
 
-    def remove(self) -> None:
+    def same(self, fd: int) -> bool:
+        name, segment = self.key
+        there = _pools.get(name, {}).get(segment)
+        return there is not None and os.path.sameopenfile(there, fd)
+
+    def remove(self, fd: int) -> None:
         name, segment = self.key
         with _lock:
-            fd = _pools.get(name, {}).pop(segment, None)
-            if fd is not None:
-                os.close(fd)
-            if not _pools.get(name):
-                _pools.pop(name, None)
+            if self.same(fd):
+                os.close(_pools[name].pop(segment))
+                if not _pools[name]:
+                    del _pools[name]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,13 +85,17 @@ class Memfds(Location):
         check_size(size, self.page_size(), f"{self.segment(index)}: its size")
         fd = os.memfd_create(f"limpet-{self.name}", os.MFD_CLOEXEC)
         os.ftruncate(fd, size)
+        own = os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
+        if index == CONTROL_NODE:
+            hold(own)
         with _lock:
             segments = _pools.setdefault(self.name, {})
             if (index, generation) in segments:
                 os.close(fd)
+                let_go(own)
                 raise PoolExists(f"{self.segment(index)} is there already")
             segments[index, generation] = fd
-        return self.place(index, generation), os.dup(fd)
+        return self.place(index, generation), own
 
     def removable(self, any_owner: bool) -> list[tuple[int, int]]:
         found = sorted(_pools.get(self.name, {}).items())

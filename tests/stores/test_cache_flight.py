@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import pickle
 import signal
+import sys
 import threading
 import time
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 from kit.clocks import clocked
-from kit.processes import end, fork, gather
+from kit.cuts import Lines
+from kit.processes import end, fork, gather, start
 from kit.stores import sound
 
 import limpet
@@ -549,3 +553,156 @@ def test_terms_that_are_wrong_are_refused_before_the_computation(pools: Any, how
 def test_early_must_not_be_negative(pools: Any) -> None:
     with pytest.raises(limpet.ParameterError):
         pools().cache("test").get_or_compute("k", lambda: 1, early=-1.0)
+
+
+# ---- forks, handlers that raise, own keys --------------------------------------------------------
+
+
+@pytest.mark.parametrize("ends", ["returns", "raises", "exits"])
+def test_computation_of_a_parent_goes_on_beside_a_child_forked_in_it(pools: Any, ends: str) -> None:
+    pool = pools(clients=16)
+    cache = pool.cache("test")
+    other = pools.again(pool).cache("test").store
+    name = cache.codec.encode_key("k")
+
+    def compute() -> str:
+        pid = os.fork()
+        if pid:
+            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+            assert other.begin_flight(name, 0, 60_000)[0] == OTHERS
+            return "the parent's"
+        if ends == "exits":
+            os._exit(7)
+        if ends == "raises":
+            raise ZeroDivisionError
+        return "the child's"
+
+    me = os.getpid()
+    found: Any = None
+    try:
+        found = cache.get_or_compute("k", compute)
+    except ZeroDivisionError:
+        assert os.getpid() != me
+    finally:
+        if os.getpid() != me:
+            os._exit(7 if found in (None, "the child's") else 1)
+    assert found == cache["k"] == "the parent's"
+
+
+def test_child_that_is_forked_in_a_computation_waits_for_its_parents(pools: Any) -> None:
+    """It is no computation of its own that it asks for."""
+    cache = pools(clients=16).cache("test")
+    asked: list[tuple[int, Any]] = []
+
+    def compute() -> int:
+        asked.append(start(lambda: cache.get_or_compute("k", lambda: 2)))
+        return 1
+
+    assert cache.get_or_compute("k", compute) == 1
+    ((pid, out),) = asked
+    with out:
+        assert pickle.loads(out.read()) == 1
+    assert os.waitpid(pid, 0)[1] == 0
+
+
+def test_computation_that_asks_for_its_own_key_is_told_at_once(pools: Any) -> None:
+    cache = pools().cache("test")
+    again = cache.store.pool.cache("test")
+
+    def own() -> Any:
+        return again.get_or_compute("k", own)
+
+    def around() -> Any:
+        return cache.get_or_compute("other", own)
+
+    for compute in (own, around):
+        with pytest.raises(limpet.ReentrantUse, match="computation of 'k' asks the cache 'test'"):
+            cache.get_or_compute("k", compute)
+    assert cache.get_or_compute("k", lambda: cache.get_or_compute("other", lambda: 1)) == 1
+
+    @cache.memoize()
+    def sums(number: int) -> int:
+        return number and number + sums(number - (number != 3))
+
+    assert sums(2) == 3
+    with pytest.raises(limpet.ReentrantUse, match="sums"):
+        sums(4)
+    assert not cache.store.flight_of(cache.codec.encode_key("k"))
+
+
+def test_coroutine_that_asks_for_its_own_key_is_told_at_once(pools: Any) -> None:
+    """Also from a task that it has started; one that is left behind may ask afterwards."""
+    cache = pools().cache("test")
+    left: list[asyncio.Task[Any]] = []
+
+    async def own() -> Any:
+        return await asyncio.wait_for(cache.get_or_compute_async("k", own), 50)
+
+    async def one() -> int:
+        return 1
+
+    async def later(ended: asyncio.Event) -> Any:
+        await ended.wait()
+        flight = cache.store.begin_flight(cache.codec.encode_key("k"), 0, 200)
+        assert flight[0] == MINE
+        return await cache.get_or_compute_async("k", one, patience=1)
+
+    async def leave(ended: asyncio.Event) -> int:
+        left.append(asyncio.ensure_future(later(ended)))
+        return 2
+
+    async def ask() -> None:
+        with pytest.raises(limpet.ReentrantUse, match="computation of 'k'"):
+            await cache.get_or_compute_async("k", own)
+        ended = asyncio.Event()
+        assert await cache.get_or_compute_async("k", lambda: leave(ended)) == 2
+        cache.delete("k")
+        ended.set()
+        assert await left[0] == 1
+
+    asyncio.run(ask())
+
+
+def test_handler_that_raises_leaves_no_computation_to_the_living(pools: Any) -> None:
+    """At each line of Python between the caller and the word of the flight."""
+    cache = pools().cache("test")
+    name = cache.codec.encode_key("k")
+    number, cut = 0, True
+    while cut:
+        number += 1
+        lines = Lines(("stores/cache/flight.py", "stores/cache/cache.py"), number)
+        cache.delete("k")
+        with lines.watched():
+            cache.get_or_compute("k", lambda: 1)
+        cut = lines.cut
+        assert not cache.store.flight_of(name), f"line {number}"
+    assert number > 20
+    assert cache.get_or_compute("k", lambda: 2) == 1
+
+
+@pytest.mark.parametrize("gone", ["class", "module"])
+def test_value_whose_class_is_gone_is_computed(
+    pools: Any, monkeypatch: pytest.MonkeyPatch, gone: str
+) -> None:
+    """Also one that is stale, while another caller computes: it is waited for."""
+    pool = clocked(pools)
+    cache = pool.cache("test")
+    module = ModuleType("module_of_an_earlier_version")
+    kind = module.Kind = type("Kind", (), {"__module__": module.__name__})  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    cache.set("k", kind())
+    cache.set("stale", kind(), ttl=1000, stale=60_000)
+    if gone == "class":
+        del module.Kind  # type: ignore[attr-defined]
+    else:
+        monkeypatch.delitem(sys.modules, module.__name__)
+    with pytest.raises((AttributeError, ImportError)):
+        cache.get("k")
+    assert cache.get_or_compute("k", lambda: 1) == cache["k"] == 1
+    pool.sleep_ms(2000)
+    name = cache.codec.encode_key("stale")
+    how, _, _, flight = cache.store.begin_flight(name, 0, 1000)
+    assert how == MINE
+    assert cache.get_or_compute("stale", lambda: 2, patience=20) == 2
+    assert cache.store.finish_flight(name, cache.codec.encode(3), Terms(flight=flight))
+    assert asyncio.run(cache.get_or_compute_async("stale", asyncio.sleep)) == 3  # type: ignore[arg-type]

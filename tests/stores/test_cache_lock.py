@@ -126,3 +126,32 @@ def test_delete_prefix_takes_text_or_bytes_that_begin_so(cache: Any) -> None:
     assert set(cache) == {"b:1", b"a:1", 7}
     assert cache.delete_prefix(b"a:") == 1
     assert cache.delete_prefix("a:") == 0
+
+
+def test_lock_of_a_parent_is_not_that_of_a_forked_child(cache: Any) -> None:
+    """Also when the child has locks of its own, of that object."""
+    lock, other = cache.lock("k"), cache.lock("k")
+
+    def frees() -> bool:
+        with pytest.raises(limpet.ParameterError, match="not held by this process"):
+            lock.release()
+        return bool(lock.locked() and not lock.end() and not lock.acquire(blocking=False))
+
+    def unwinds() -> bool:
+        with pytest.raises(limpet.ParameterError, match="not held by this process"):
+            lock.__exit__(None, None, None)
+        return bool(lock.locked())
+
+    def has_it() -> bool:
+        with ThreadPoolExecutor(1) as thread:
+            assert thread.submit(lock.acquire, False).result()
+        lock.release()
+        return bool(not lock.locked())
+
+    with lock:
+        assert gather(frees, unwinds, lambda: None) == [True, True, None]
+        assert lock.locked()
+        assert not other.acquire(blocking=False)
+    lock.acquire()
+    cache.clear()  # frees it, but the lock does not know
+    assert gather(has_it) == [True]

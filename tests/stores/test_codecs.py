@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +20,7 @@ from limpet.__main__ import main
 from limpet.stores import codec_kinds, codecs
 from limpet.stores.codecs import Codec
 
-pytestmark = pytest.mark.either_build("codecs are not compiled")
+pytestmark = pytest.mark.either_build("codecs are the same", but=["test_deeply*"])
 
 
 VALUES: dict[str, list[Any]] = {
@@ -54,6 +55,40 @@ def test_values_are_read_as_they_were_set(base: str, compression: str, pools: An
             assert found == value
         assert list(mapping) == [key]
     assert {store["codec"] for store in pool.stores()} == {name}
+
+
+def nested(depth: int, wrap: Callable[[Any], Any]) -> Any:
+    made: Any = ()
+    for _ in range(depth):
+        made = wrap(made)
+    return made
+
+
+@pytest.mark.parametrize("name", codecs._MAKERS)
+def test_deeply_nested_keys_and_values_are_refused(name: str, pools: Any) -> None:
+    """In a child: compiled code that calls itself without a limit ends it by a signal."""
+    if name == "msgpack":
+        pytest.importorskip("msgpack")
+    mapping = pools(node_size="4MiB").dict("d", codec=name)
+
+    def look() -> int:
+        """How many of them were refused."""
+        refused = 0
+        deep = [nested(20_000, wrap) for wrap in (lambda each: (each,), lambda each: (1, each))]
+        deep.append(nested(20_000, lambda each: frozenset([each])))
+        for key in deep:
+            for call in (mapping.get, mapping.__contains__, mapping.codec.encode_key):
+                try:
+                    refused += call(key) is False
+                except (RecursionError, TypeError):
+                    refused += 1
+        try:
+            mapping["k" if name != "bytes" else b"k"] = nested(20_000, lambda each: [each])
+        except (RecursionError, TypeError, ValueError):
+            refused += 1
+        return refused
+
+    assert gather(look) == [10]
 
 
 def test_whole_numbers_take_as_few_bytes_as_they_need() -> None:

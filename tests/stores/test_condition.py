@@ -12,7 +12,9 @@ import pytest
 from kit.processes import children, gather, start
 
 import limpet
-from limpet.stores.channels.layout import LINE, SLEEPERS
+from limpet.shm.endpoint.fabric import Endpoint
+from limpet.stores.channels.layout import LINE, MOMENT, MOMENTS, SLEEPERS
+from limpet.stores.channels.lock.ticket_layout import QUEUED
 
 WAITS_S = 20.0
 
@@ -59,6 +61,79 @@ def test_what_is_notified_before_a_thread_sleeps_is_not_missed(pools: Any) -> No
 
     gather(lambda: player(0), lambda: player(1))
     assert turn.value == 2 * rounds
+
+
+def test_a_thread_that_was_notified_is_not_overtaken_by_a_newcomer(pools: Any) -> None:
+    """A thread that took the lock again and again let others in only when it waited itself."""
+    pool = pools()
+    mine, waiters = pool.condition("c"), pools.again(pool).condition("c")
+    order = []
+
+    def wait() -> None:
+        with waiters:
+            waiters.wait()
+            order.append("waiter")
+
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    sleeps(pool, mine)
+    mine.acquire()
+    mine.notify_all()
+    while not pool.endpoint.load(mine.lock.address) & QUEUED:
+        time.sleep(0.001)
+    mine.release()
+    with mine:
+        order.append("newcomer")
+    thread.join(WAITS_S)
+    assert order == ["waiter", "newcomer"]
+
+
+class PausingEndpoint(Endpoint):
+    """Notes its longer pauses."""
+
+    def __init__(self) -> None:
+        self.pauses: list[int] = []
+
+    def pause(self, attempt: int) -> int:
+        if attempt >= MOMENT:
+            self.pauses.append(attempt)
+        return super().pause(attempt)
+
+
+class PausingPool(limpet.Pool):
+    endpoint_class = PausingEndpoint
+
+
+@pytest.mark.parametrize("loop", ["wait_for", "wait"])
+def test_a_thread_that_waits_in_vain_does_not_come_to_the_lock_in_step_with_others(
+    pools: Any, loop: str
+) -> None:
+    """It would find its condition false each time, though it is true in between."""
+    pool = pools()
+    mine, waiters = pool.condition("c"), pools.keep(PausingPool.open(pool.url)).condition("c")
+    looks = []
+
+    def is_true() -> bool:
+        looks.append(len(waiters.endpoint.pauses))
+        return len(looks) > 2 * MOMENTS
+
+    def wait() -> None:
+        with waiters:
+            if loop == "wait_for":
+                waiters.wait_for(is_true)
+            else:
+                while not is_true():
+                    waiters.wait()
+
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    while thread.is_alive():
+        with mine:
+            mine.notify_all()
+        time.sleep(0.001)
+    assert looks[:2] == [0, 0], "a first wait ends as soon as it can"
+    assert len(looks) == 2 * MOMENTS + 1
+    assert set(waiters.endpoint.pauses) == set(range(MOMENT, MOMENT + MOMENTS))
 
 
 def test_a_thread_that_waits_learns_that_the_lock_was_left_by_a_dead_process(pools: Any) -> None:

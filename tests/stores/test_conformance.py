@@ -498,6 +498,14 @@ def test_full_memory_loses_nothing_and_goes_on(tight_store: Any, size: int) -> N
     sound(store)
 
 
+def test_insert_of_a_key_that_is_there_says_so_when_memory_is_full(tight_store: Any) -> None:
+    keys = _fill(tight_store, bytes(5000))
+    for size in (5000, 9000):
+        with pytest.raises(limpet.KeyExists):
+            tight_store.insert(keys[0], bytes(size))
+    assert tight_store.get(keys[0]) == bytes(5000)
+
+
 def test_full_memory_takes_updates(tight_store: Any) -> None:
     """Of trees and of majorities, whose updates take more, when there is a little room."""
     store = tight_store

@@ -17,8 +17,10 @@ from kit.processes import gather, start
 from kit.puppets import Puppet, verb_on_address
 
 import limpet
-from limpet.shm.catalogue.directory import DROPPING, EMPTYING, READY, VOID
+from limpet.fault.explore.greenlets import greenlet
+from limpet.shm.catalogue.directory import DROPPING, EMPTYING, READY, VOID, Directory
 from limpet.shm.endpoint.slots import PIN
+from limpet.stores import dropping
 from limpet.stores.registry import KINDS, UNPROVED, UNRECOVERED
 
 pytestmark = pytest.mark.exhaustive_in_pure(
@@ -145,8 +147,10 @@ def test_interrupted_drop_is_finished_by_the_same_client(pools: Any, monkeypatch
     assert in_use(pool) == before
 
 
-def test_a_store_whose_drop_begins_is_not_attached_to(pools: Any, monkeypatch: Any) -> None:
-    """A handle that notes the word of DROPPING would use the store after its end."""
+def test_a_store_whose_drop_begins_while_it_is_attached_to_is_not_used(
+    pools: Any, monkeypatch: Any
+) -> None:
+    """The handle has the word of READY, which was seen under the pin: not that of DROPPING."""
     pool = pools(nodes=3, node_size="8MiB")
     before = in_use(pool)
     fill(pool, "race")
@@ -158,10 +162,13 @@ def test_a_store_whose_drop_begins_is_not_attached_to(pools: Any, monkeypatch: A
         return handle_of(entry)
 
     monkeypatch.setattr(pool, "handle_of", late)
-    assert pool.exclusively(lambda: pool._attach_to(entry)) is None
+    store = pool._attach_to(entry)
     monkeypatch.undo()
     pool.catalogue.let_go(entry.number, pool.membership.ident)
     assert pool.recover()["stores"] == 1
+    with pytest.raises(limpet.StoreDropped):
+        store.put(b"key", b"value")
+    assert pool._attach_to(entry) is None
     assert in_use(pool) == before
 
 
@@ -310,38 +317,180 @@ def test_drop_waits_for_a_stopped_operation_by_the_policy(pools: Any) -> None:
     assert pool.stores() == []
 
 
-def audited(pool: limpet.Pool) -> None:
+LOOKS = {
+    "audit": lambda pool: pool.audit(),
+    "count": lambda pool: pool.stores(count=True),
+    "growth": lambda pool: pool.growth(),
+    "recover": lambda pool: pool.recover(),
+    "links": lambda pool: pool.exclusively(
+        lambda: pool.client.pinned(
+            lambda: [pool.contents.linked(1 << 12, number << 48) for number in range(3)]
+        )
+    ),
+}
+
+
+class Dropper:
+    """A client that has waited for all operations, and stands still before it frees anything."""
+
+    def __init__(self, url: str) -> None:
+        self.pool = limpet.open(url)
+        self.at = greenlet(lambda: self.pool.drop("s"))
+        free_all = dropping._free_all
+
+        def late(pool: Any, entry: Any) -> Any:
+            self.at.parent.switch()
+            return free_all(pool, entry)
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(dropping, "_free_all", late)
+            self.at.switch()
+
+    def end(self) -> None:
+        self.at.switch()
+        assert self.at.dead
+
+
+@pytest.mark.parametrize("anew", ["", "race", "loco"], ids=["gone", "alike", "another"])
+@pytest.mark.parametrize("look", list(LOOKS))
+@pytest.mark.parametrize("kind", ["race", "fusee", "rtx-sherman", "loco", "cache"])
+def test_a_look_makes_nothing_of_a_store_that_is_dropped_meanwhile(
+    pools: Any, monkeypatch: Any, kind: str, look: str, anew: str
+) -> None:
+    """The drop began before the look, and so does not wait for its pin. It ends once the look has
+    read the entry; perhaps there is another store of the name by then, which is dropped, too, by
+    the same client: its entry has the same word."""
+    pool = pools(nodes=3, node_size="8MiB")
+    made = lambda at: at.cache("s").store if kind == "cache" else fill(at, kind)  # noqa: E731
+    other = fill(pool, "race", "other")
+    before = in_use(pool), pool.regions.references().tolist()
+    made(pool).put(b"key", b"value")
+    dropper = Dropper(pool.url)
+    handle_of = pool.handle_of
+    ends = []
+
+    def late(entry: Any, *given: Any) -> Any:
+        if entry.name == b"s" and not ends:
+            ends.append(entry)
+            dropper.end()
+            if anew:
+                store = dropper.pool.store(anew, name="s", capacity=3000)
+                again = dropper.pool.catalogue.at(store.entry_number)
+                assert again.number == entry.number
+                taken = dropper.pool.catalogue.take(again, DROPPING, entry.client)
+                assert taken is not None
+        return handle_of(entry, *given)
+
+    monkeypatch.setattr(pool, "handle_of", late)
+    LOOKS[look](pool)
+    if not ends:
+        dropper.end()
+    monkeypatch.undo()
+    dropper.pool.exclusively(lambda: [dropper.pool.catalogue.let_go(n, dropper.pool.client.ident)
+                                      for n in range(3)])  # fmt: skip
+    dropper.pool.close()
+    pool.recover()
+    assert (in_use(pool), pool.regions.references().tolist()) == before
+    assert [store["name"] for store in pool.stores()] == ["other"]
+    other.check()
+
+
+def test_a_region_that_is_dropped_while_it_is_found_is_not_there(
+    pools: Any, monkeypatch: Any
+) -> None:
+    """It was said that the pool is damaged, and to be destroyed."""
+    pool = pools(nodes=2)
+    pool.exclusively(lambda: pool.regions.obtain(0, "r", 300))
+    find = Directory.find
+
+    def late(directory: Any, name: bytes) -> Any:
+        entry = find(directory, name)
+        monkeypatch.undo()
+        pool.regions.discard(0, "r")
+        return entry
+
+    monkeypatch.setattr(Directory, "find", late)
+    assert pool.exclusively(lambda: pool.regions.find(0, "r")) is None
+
+
+@pytest.mark.parametrize("size", [300, 20_000, 3_000_000])
+def test_an_audit_finds_the_regions_of_no_store(pools: Any, size: int) -> None:
+    pool = pools(nodes=2, node_size="8MiB")
+    for kind in ("race", "fusee"):
+        fill(pool, kind, f"s/{kind}")
+    pool.lock("lock").acquire()
+    assert pool.audit()["leaked"] == 0
+    pool.exclusively(lambda: pool.regions.obtain(1, "gone/1", size))
+    audit = pool.audit()
+    assert audit["leaked"] >= size
+    assert sum(audit.values()) == 2 * audit["total"]
+    pool.exclusively(lambda: pool.regions.discard(1, "gone/1"))
     assert pool.audit()["leaked"] == 0
 
 
-def resolved(pool: limpet.Pool) -> None:
-    """A recovery asks whether a reference is linked: there is nothing to find out any more."""
-    (number,) = (entry.number for entry in pool.catalogue if entry.name == b"s")
-    assert pool.exclusively(lambda: pool.make_contents().linked(1 << 12, number << 48))
+def test_the_plan_of_a_region_goes_with_its_store(pools: Any) -> None:
+    """A creator is killed in the midst of it; the next one that wants the name fails."""
+    pool = pools(nodes=2, node_size="8MiB")
+    before = in_use(pool)
+    obtain = type(pool.regions).obtain
+
+    def dies(regions: Any, node: int, name: str, size: int, **given: Any) -> Any:
+        kill = lambda region: os.kill(os.getpid(), signal.SIGKILL)  # noqa: E731
+        return obtain(regions, node, name, size, kill if node == 1 else None, **given)
+
+    def fails(regions: Any, node: int, *given: Any) -> Any:
+        raise limpet.StoreFull
+
+    def create() -> None:
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(type(pool.regions), "obtain", dies)
+            fill(pool, "race")
+
+    pid, out = start(create)
+    with out:
+        out.read()
+    os.waitpid(pid, 0)
+    pool.recover()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(type(pool.regions), "obtain", fails)
+        with pytest.raises(limpet.StoreFull):
+            pool.store("race", name="s", capacity=200)
+    assert in_use(pool) == before
+    assert not len(pool.regions.references())
 
 
-@pytest.mark.parametrize("look", [audited, resolved])
-def test_a_look_passes_over_a_store_that_is_dropped_meanwhile(
-    pools: Any, monkeypatch: Any, look: Any
+# ---- handles that are cut off -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [*ALL, "cache"])
+def test_a_handle_whose_making_is_cut_off_is_told_of_no_replaced_node(
+    pools: Any, kind: str, monkeypatch: Any
 ) -> None:
-    """The stores are listed first, and then handles of them are made."""
+    """Other handles of the process raised its AttributeError at the first operation after it."""
     pool = pools(nodes=3, node_size="8MiB")
-    other = fill(pool, "race", "other")
-    fill(pool, "rtx-sherman")
-    dropper = limpet.open(pool.url)
-    linking = pool.linking
+    there = pools.again(pool)
+    other = fill(pool, "fusee", "other")
+    cache = kind == "cache"
+    made = lambda at: at.cache("s") if cache else at.store(kind, name="s")  # noqa: E731
+    made(there)
+    kept: list[BaseException] = []
+    search = Directory._search
 
-    def late() -> list[Any]:
-        monkeypatch.undo()
-        entries: list[Any] = linking()
-        dropper.drop("s")
-        return entries
+    def cut(directory: Any, name: bytes) -> Any:
+        if directory in pool.regions.directories:
+            raise KeyboardInterrupt
+        return search(directory, name)
 
-    monkeypatch.setattr(pool, "linking", late)
-    look(pool)
-    assert [store["name"] for store in pool.stores()] == ["other"]
-    other.check()
-    dropper.close()
+    monkeypatch.setattr(Directory, "_search", cut)
+    try:
+        made(pool)
+    except KeyboardInterrupt as error:
+        kept.append(error)  # and with it the frames that have the handle
+    monkeypatch.undo()
+    assert kept
+    there.fail_node(1)
+    there.replace_node(1)
+    assert dict(other.items()) == PAIRS
 
 
 # ---- many, and full memory ----------------------------------------------------------------------

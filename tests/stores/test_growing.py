@@ -58,7 +58,7 @@ def test_places_that_are_not_known_cost_a_round_trip_a_level(pools: Any, kind: s
         other = pools.again(pool).store(kind, name="s")
         before = other.stats()["round_trips"]
         assert other.get_many(batch) == [b"v"] * len(batch)
-        levels = other.index.deepest - store.parameters.depth
+        levels = other.index.seen.deepest - store.parameters.depth
         assert levels > 1
         assert other.stats()["round_trips"] - before == 3 + levels
         before = other.stats()["round_trips"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -174,3 +175,21 @@ def test_update_with_inside_of_itself_is_refused(mapping: Any) -> None:
     assert mapping["n"] == 0
     assert mapping.update_with("n", lambda n: n + mapping.update_with("m", lambda m: m + 2)) == 2
     assert mapping.update_with("n", lambda n: n + 1) == 3
+
+
+def test_update_with_of_a_parent_is_not_that_of_a_forked_child(mapping: Any) -> None:
+    """Its threads have the idents of its parent's again, those that it starts as well."""
+    mapping["n"] = 0
+
+    def child() -> list[int]:
+        threads = [mapping.update_with("n", lambda n: n + 5)]
+        with ThreadPoolExecutor(1) as thread:
+            threads.append(thread.submit(mapping.update_with, "n", lambda n: n + 5).result())
+        return threads
+
+    def fork_first(n: int) -> int:
+        if not n:
+            assert gather(child) == [[5, 10]]
+        return n + 1
+
+    assert mapping.update_with("n", fork_first) == 11

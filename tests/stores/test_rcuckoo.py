@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from kit.cuckoo import RING, ROWS, Clients, Ring, places_of, some
+from kit.processes import dies_at
 from kit.puppets import verb_on
 
 import limpet
@@ -481,3 +482,24 @@ def test_who_waits_for_a_lock_uses_up_no_memory(pools: Any) -> None:
     assert waiting.go()
     assert clients.store.get(beside) == large
     clients.sound()
+
+
+def test_a_dead_owner_is_looked_for_as_soon_in_a_pool_that_has_had_many_clients(
+    pools: Any,
+) -> None:
+    """What once was there is not waited for (trap G24)."""
+    pool = pools(clients=100)
+    store = pool.store("rcuckoo", capacity=100)
+    store.put(b"k", b"v")
+
+    def attempts(fuse: int) -> int:
+        assert dies_at(pool, fuse, lambda: store.update(b"k", b"w"))
+        before = store.stats()["retries"]
+        store.update(b"k", b"x")
+        return int(store.stats()["retries"] - before)
+
+    holding = next(fuse for fuse in range(1, 30) if attempts(fuse))
+    few = attempts(holding)
+    for handle in [pools.again(pool) for _ in range(80)]:
+        handle.close()
+    assert [attempts(holding) for _ in range(3)] == [few] * 3

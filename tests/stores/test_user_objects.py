@@ -58,9 +58,23 @@ def test_array_is_attached_to_as_it_was_made(pool: limpet.Pool, pools: Any) -> N
         again.objects("cells", 11)
     with pytest.raises(StoreMismatch, match="begin as b'x'"):
         again.objects("cells", 10, initial=b"y")
-    pool.store("rtx-race", name="plain")
-    with pytest.raises(StoreMismatch, match="no array of objects"):
-        pool.objects("plain")
+
+
+def test_arrays_and_stores_of_a_user_are_not_taken_for_each_other(pool: limpet.Pool) -> None:
+    mine = pool.store("rtx-race", name="accounts")
+    for value in (b"100", b"12345678, as a number of objects"):
+        mine.put(b"array", value)
+        for count in (None, 10):
+            with pytest.raises(StoreMismatch, match="an rtx-race store of your own, not an array"):
+                pool.objects("accounts", count)
+        assert dict(mine.items()) == {b"array": value}
+    pool.objects("cells", 10)
+    opens = (lambda: pool.store("rtx-race", "cells"), lambda: pool.dict("cells", store="rtx-race"))
+    for open_it in opens:
+        with pytest.raises(StoreMismatch, match=r"is an array of objects.*pool.objects\('cells'\)"):
+            open_it()
+    pool.rename("cells", "accounts2")
+    assert len(pool.objects("accounts2")) == 10
 
 
 @pytest.mark.parametrize("count", [0, -1, True, 1.5, 1 << 41])

@@ -20,6 +20,7 @@ from limpet.stores.baselines.clover.parameters import CloverParameters
 from limpet.stores.baselines.clover.server import HEADER, table_of
 from limpet.stores.fusee.log import LoggedObjects
 from limpet.stores.fusee.marks import DEATH
+from limpet.stores.whole import check_each
 
 NEWER: Final = DEATH
 DELETED: Final = 1
@@ -28,6 +29,25 @@ DELETED: Final = 1
 def newer_of(version: int) -> int:
     """Address of the word of a version that names the next one."""
     return (version & ADDRESS_MASK) + NEWER
+
+
+class Walk:
+    """One walk along a chain. Damage can make a chain a ring, which has no end: R. P. Brent's
+    search for a cycle, one comparison a step. Pinned, no version comes twice otherwise."""
+
+    def __init__(self) -> None:
+        self._mark = 0
+        self._steps = 0
+        self._limit = 1
+
+    def step(self, version: int) -> None:
+        """Go on to `version`. Raises StoreCorrupt in a ring."""
+        if version == self._mark:
+            raise StoreCorrupt(f"the chain of version {version:#x} is a ring: memory was damaged")
+        self._steps += 1
+        if self._steps == self._limit:
+            self._mark = version
+            self._limit *= 2
 
 
 class Chains(Store):
@@ -53,6 +73,7 @@ class Chains(Store):
 
     def _follow(self, version: int) -> int:
         """The newest version of this chain, read to the image; 0: its key is deleted."""
+        walk = Walk()
         while True:
             self.objects.load(version)
             newer = self.endpoint.load(newer_of(version))
@@ -60,6 +81,7 @@ class Chains(Store):
             if newer in (0, DELETED):
                 return version if newer == 0 else 0
             version = newer
+            walk.step(version)
 
     # ---- all chains -----------------------------------------------------------------------------
 
@@ -90,12 +112,14 @@ class Chains(Store):
 
     def _last_of(self, version: int) -> int:
         """As `_follow`, without round trips: for looks at all chains."""
+        walk = Walk()
         while True:
             newer = self.endpoint.load(newer_of(version))
             if newer in (0, DELETED):
                 self.objects.load(version)
                 return version if newer == 0 else 0
             version = newer
+            walk.step(version)
 
     def references(self) -> Any:
         """References to all versions on nodes in service, as uint64; for audits."""
@@ -126,27 +150,26 @@ class Chains(Store):
         found in the others.
         """
         seen: dict[bytes, int] = {}
-        lost = None
-        for table, start in enumerate(self.tables):
-            try:
-                words = self.pool.exclusively(lambda table=table: self._table(table))
-                for index in np.flatnonzero(words).tolist():
-                    self._check_chain(table, start + HEADER + 8 * index, seen)
-            except NodeFailed as error:
-                lost = error
-        if lost is not None:
-            raise lost
+
+        def check(table: int) -> None:
+            words = self.within(self._table, table)
+            for index in np.flatnonzero(words).tolist():
+                self._check_chain(table, self.tables[table] + HEADER + 8 * index, seen)
+
+        check_each(range(self.parameters.tables), check)
 
     def _check_chain(self, table: int, head: int, seen: dict[bytes, int]) -> None:
         with self.client:
             self.require_there()
             version = self.endpoint.load(head)
             keys = set()
+            walk = Walk()
             while version not in (0, DELETED):
                 wrong = self._wrong_with(version)
                 if wrong:
                     raise StoreCorrupt(f"{self.name}: version {version:#x} of {head:#x}: {wrong}")
                 keys.add(self.objects.key())
+                walk.step(version)
                 version = self.endpoint.load(newer_of(version))
             if len(keys) > 1:
                 raise StoreCorrupt(f"{self.name}: the chain of {head:#x} has the keys {keys}")

@@ -41,7 +41,7 @@ class VersionPlace:
     def __init__(self, pool: Any, name: str, word: int) -> None:
         """`word`: of the store's entry in the catalogue; a store that is made anew has another."""
         self.url = pool.url
-        self.control = pool.segments()[-1].fd
+        self.control = pool.segments()[-1].descriptor
         self.store = f"{pool.uuid.hex()}.{hash64(name.encode()):x}.{word:x}"
         self.first = LOCKS + STRIDE * (hash64(self.store.encode()) >> 32)
 
@@ -51,14 +51,14 @@ class VersionPlace:
 
     def holder(self) -> tuple[int, bool]:
         """Number of the metadata process, and whether it has read its index; 0: there is none."""
-        kind, length = self.ask(self.control, fcntl.F_OFD_GETLK, fcntl.F_WRLCK, STRIDE - 1)
+        kind, length = self.ask(self.control.number(), fcntl.F_OFD_GETLK, fcntl.F_WRLCK, STRIDE - 1)
         return (0, False) if kind == fcntl.F_UNLCK else (length, kind == fcntl.F_RDLCK)
 
     def listen(self) -> Held | None:
         """Be the metadata process, which listens from now on; None: there is one already."""
         # ORDER: a description of our own, which a forked child of the client does not share; and
         # open before the socket is, so that it is closed before the socket is.
-        own = describe(self.control)
+        own = describe(self.control.number())
         listener, number = self._bound()
         listener.listen(1024)
         try:

@@ -17,10 +17,11 @@ import os
 import socket
 import time
 import weakref
+from pathlib import Path
 from typing import Any, Final
 
 from limpet.shm.clients.liveness import Watcher, start_time
-from limpet.shm.descriptors import descriptors_needed
+from limpet.shm.descriptors import Descriptor, descriptors_needed
 from limpet.shm.errors import NodeFailed, StoreError
 from limpet.shm.uninterrupted import uninterrupted
 from limpet.stores.baselines.clover import server
@@ -52,6 +53,7 @@ class Remote:
         self.patience_s = max(PATIENCE_S, pool.parameters.lease_us / 1e6)
         self.watcher = Watcher()
         self.socket: socket.socket | None = None
+        self.descriptor: Descriptor
         self.owner = 0
         self.pid = 0
         """Of the metadata process."""
@@ -102,7 +104,7 @@ class Remote:
         """Leave the metadata process; the last one to leave ends it."""
         connection, self.socket = self.socket, None
         if connection is not None:
-            connection.close()
+            _close(connection, self.descriptor)
 
     def _missed(self) -> None:
         log.warning(
@@ -112,14 +114,14 @@ class Remote:
         self.close()
 
     def _connected(self) -> socket.socket:
-        if self.socket is not None and self.owner == os.getpid():
+        if self.connected and self.descriptor.is_open():
+            assert self.socket is not None
             return self.socket
         with descriptors_needed(self.pool.url):
             return self._connect_again()
 
     def _connect_again(self) -> socket.socket:
-        if self.socket is not None and self.owner != os.getpid():
-            self.close()  # the connection is our parent's
+        self.close()  # the connection is our parent's, or was closed behind us
         end = time.monotonic() + self.patience_s
         while self.socket is None:
             number, ready = self.place.holder()
@@ -173,8 +175,9 @@ class Remote:
         connection.settimeout(self.patience_s)
         self.pid = pid
         self.owner = os.getpid()
+        self.descriptor = Descriptor(connection.fileno(), Path(self.pool.url))
         self.socket = connection
-        weakref.finalize(self, connection.close)
+        weakref.finalize(self, _close, connection, self.descriptor)
 
     def _receive(self, connection: socket.socket) -> bytes:
         named = False
@@ -204,3 +207,10 @@ class Remote:
         started = start_time(self.pid)
         if kill and started is not None:
             self.watcher.kill(self.pid, started)
+
+
+def _close(connection: socket.socket, descriptor: Descriptor) -> None:
+    """Close a connection, unless its number is another file's by now."""
+    if not descriptor.is_open():
+        connection.detach()
+    connection.close()

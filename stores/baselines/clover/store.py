@@ -63,6 +63,7 @@ update 1 and insert 2; delete 1.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -71,7 +72,7 @@ import numpy as np
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.errors import NodeFailed, StoreFull
 from limpet.stores.base import as_bytes
-from limpet.stores.baselines.clover.chains import DELETED, Chains, newer_of
+from limpet.stores.baselines.clover.chains import DELETED, Chains, Walk, newer_of
 from limpet.stores.baselines.clover.parameters import CloverParameters
 from limpet.stores.baselines.clover.remote import Remote
 from limpet.stores.baselines.clover.server import (
@@ -255,6 +256,7 @@ class Clover(Chains):
 
     def _append(self, period: int, key: bytes, version: int, start: int) -> int:
         """Link a version at the end of the chain of `start`; MISSING: the chain has ended."""
+        walk = Walk()
         while True:
             at = newer_of(start)
             self.client.retarget(0, at)
@@ -268,6 +270,7 @@ class Clover(Chains):
             if newer == DELETED:
                 return MISSING
             start = newer
+            walk.step(start)
 
     def _begin(self, period: int, key: bytes, version: int, head: int) -> int:
         """Begin a chain with a version, at the key's head."""
@@ -285,7 +288,9 @@ class Clover(Chains):
         period = self._period(key)
         version = self._cached(key, period) or self.remote.state(LOOKUP, key)[1]
         self.cache.pop(key, None)
+        walk = Walk()
         while version not in (0, DELETED):
+            walk.step(version)
             # LINEARIZES: delete
             newer = self.endpoint.cas(newer_of(version), 0, DELETED)
             self.endpoint.wait()
@@ -315,7 +320,7 @@ class Clover(Chains):
     def _collect_all(self) -> None:
         for table in range(self.parameters.tables):
             with contextlib.suppress(NodeFailed):  # its chains are gone with it
-                words = self.pool.exclusively(lambda table=table: self._table(table))
+                words = self.within(self._table, table)
                 first = self.tables[table] + HEADER
                 self._collect([first + 8 * i for i in np.flatnonzero(words).tolist()])
 
@@ -324,22 +329,20 @@ class Clover(Chains):
         for done in range(0, len(heads), DUE_MAX):
             # one pin a batch: a pin held for long looks like a process that stands still
             batch = heads[done : done + DUE_MAX]
-            self.pool.exclusively(lambda batch=batch: self._collect_batch(batch))
+            self.pool.exclusively(functools.partial(self.while_there, self._collect_batch, batch))
 
     def _collect_batch(self, heads: list[int]) -> None:
-        self.client.pin()
-        try:
-            for head in heads:
-                with contextlib.suppress(NodeFailed):  # its chain is gone with it
-                    self._retire(head)
-        finally:
-            self.client.unpin()
+        for head in heads:
+            with contextlib.suppress(NodeFailed):  # its chain is gone with it
+                self._retire(head)
 
     def _retire(self, head: int) -> None:
         endpoint = self.endpoint
         version = endpoint.load(head)
         counted = False
+        walk = Walk()
         while version:
+            walk.step(version)
             newer = endpoint.load(newer_of(version))
             if newer == 0:
                 return

@@ -88,7 +88,7 @@ class Recovery:
         membership.sweep_sometimes()
         if Stop(self.store, table).look_for():
             return True
-        holder = self.locks.holder(at) if at else 0
+        holder = self.store.while_there(self.locks.holder, at) if at else 0
         if holder:
             membership.gone(holder, f"the object at {at:#x} of {self.store.name!r}")
         return holder != 0

@@ -147,7 +147,7 @@ class DtxSherman(InlineStore):
     def look_for(self, tree: int, at: int) -> None:
         """Check the client that we wait for, at this node of a tree. Outside of operations."""
         if not self.recovery.look_for(tree, at):
-            look_after_torn(self, at)
+            self.while_there(look_after_torn, self, at)
 
     # ---- in order -------------------------------------------------------------------------------
 

@@ -43,6 +43,7 @@ class Stop:
     """The word of one table, for one client. `at`: its address."""
 
     def __init__(self, store: Any, table: int) -> None:
+        self.store = store
         self.pool = store.pool
         self.endpoint = store.endpoint
         self.ident = store.client.ident
@@ -74,9 +75,10 @@ class Stop:
     def look_for(self) -> bool:
         """Check the client that has stopped the table, and let the table go on if it is no client
         any more; False: no client has stopped it."""
-        holder = self.endpoint.load(self.at)
+        there = self.store.while_there
+        holder: int = there(self.endpoint.load, self.at)
         if holder and self.pool.membership.gone(holder, self.what):
-            self.endpoint.cas(self.at, holder, 0)
+            there(self.endpoint.cas, self.at, holder, 0)
         return holder != 0
 
     def _try(self) -> bool:
@@ -101,7 +103,8 @@ class Stop:
     @functools.cached_property
     def _words(self) -> list[int]:
         """The words of all tables of all such stores."""
-        return [word for store in self.pool.stopping_stores() for word in store.stop_words()]
+        found = self.pool.of_stores(lambda store: store.stop_words(), lambda cls: cls.stops)
+        return [word for words in found for word in words]
 
     def _recovers(self, slot: int, ident: int) -> bool:
         """Whether that client, of that slot, stops a table, or is about to."""

@@ -23,6 +23,7 @@ from limpet.stores.baselines.pdpm.parameters import (
 )
 from limpet.stores.names import shown
 from limpet.stores.records import Objects
+from limpet.stores.whole import check_each
 
 REDO: Final = 8
 FIRST_SLOT: Final = 2
@@ -123,11 +124,8 @@ class Buckets(Store):
         return np.frombuffer(raw, dtype="<u8").reshape(-1, BUCKET_WORDS)
 
     def __len__(self) -> int:
-        def count() -> int:
-            tables = range(self.parameters.tables)
-            return sum(int(np.count_nonzero(self._table(t)[:, FIRST_SLOT:])) for t in tables)
-
-        return int(self.pool.exclusively(count))
+        tables = (self.within(self._table, table) for table in range(self.parameters.tables))
+        return sum(int(np.count_nonzero(table[:, FIRST_SLOT:])) for table in tables)
 
     def references(self) -> Any:
         """References to all pairs and redo copies on nodes in service, as uint64; for audits."""
@@ -169,14 +167,7 @@ class Buckets(Store):
         found in the others.
         """
         seen: dict[bytes, int] = {}
-        lost = None
-        for bucket in self._buckets():
-            try:
-                self._check_bucket(bucket, seen)
-            except NodeFailed as error:
-                lost = error
-        if lost is not None:
-            raise lost
+        check_each(self._buckets(), lambda bucket: self._check_bucket(bucket, seen))
 
     def _check_bucket(self, bucket: int, seen: dict[bytes, int]) -> None:
         with self.client:

@@ -290,18 +290,14 @@ class Pdpm(Buckets):
         self.pool.exclusively(lambda: self._take_over(home))
 
     def _take_over(self, home: int) -> None:
-        self.look_whether_there()
-        holder = self.endpoint.load(home)
-        if not holder or not self._is_gone(holder):
-            return
-        self.client.pin()
-        try:
-            self.require_there()
-            if self.endpoint.cas(home, holder, self.client.ident) == holder:
-                # CRASH(locked): the next one takes it over from us.
-                self._finish(home)
-        finally:
-            self.client.unpin()
+        holder = self.while_there(self.endpoint.load, home)
+        if holder and self._is_gone(holder):
+            self.while_there(self._take_from, home, holder)
+
+    def _take_from(self, home: int, holder: int) -> None:
+        if self.endpoint.cas(home, holder, self.client.ident) == holder:
+            # CRASH(locked): the next one takes it over from us.
+            self._finish(home)
 
     def _is_gone(self, holder: int) -> bool:
         return bool(self.membership.gone(holder, f"a lock of {self.name!r}"))

@@ -44,10 +44,11 @@ cdef class Barrier(Channel):
     @cython.locals(state=u64)
     cdef int _found(self, u64 place) except -1
     cdef bint _acts(self, u64 place) except -1
-    cdef int _act(self, u64 place) except -1
-    cdef bint _pause(self, u64 place, u64 token, int looks, deadline) except -1
-    @cython.locals(state=u64)
-    cdef int _break(self, u64 place) except -1
+    cdef int _require_party(self, u64 ident) except -1
+    cdef int _act(self, u64 place, u64 ident) except -1
+    cdef bint _pause(self, u64 place, u64 token, int looks, deadline, u64 ident) except -1
+    @cython.locals(state=u64, ours=bint)
+    cdef int _break(self, u64 place, u64 ident) except -1
     @cython.locals(number=u64)
     cdef bint _begin_anew(self, u64 state) except -1
     @cython.locals(resets=u64, ago=u64)

@@ -132,12 +132,14 @@ class Barrier(Channel):
         """Wait until all parties have arrived; our number among them, from 0 on.
 
         The last to arrive runs the action first. Raises BrokenBarrierError: a participant died
-        (`pids`), the `timeout` of a party is over, or a party called `abort` or `reset`.
+        (`pids`), the `timeout` of a party is over, or a party called `abort` or `reset`; or this
+        process was forked in the wait or action of a party, which goes on as if it had not.
         """
         self.manager.fence()
         limit = self.timeout if timeout is None else timeout
         deadline = deadline_after(limit)
         place, token, looks = NOWHERE, 0, 0
+        ident = 0  # the client that was counted at `place`
         sleepy = False
         try:
             while True:
@@ -145,6 +147,9 @@ class Barrier(Channel):
                 try:
                     if place == NOWHERE:
                         place = self._come()
+                        ident = self.client.ident
+                    else:
+                        self._require_party(ident)
                     found = self._found(place)
                     if found == WAITS and sleepy and not self._acts(place):
                         if token:
@@ -158,14 +163,21 @@ class Barrier(Channel):
                 if found == AGAIN:
                     place = NOWHERE
                 elif self._acts(place):
-                    self._act(place)
+                    self._act(place, ident)
                 else:
                     looks += 1
-                    sleepy = self._pause(place, token, looks, deadline)
+                    sleepy = self._pause(place, token, looks, deadline, ident)
         except BaseException:
             if place != NOWHERE:
-                self._break(place)
+                self._break(place, ident)
             raise
+
+    def _require_party(self, ident: int) -> None:
+        """Raise BrokenBarrierError in a child that was forked after its parent was counted."""
+        if ident != self.client.ident:
+            raise BrokenBarrierError(
+                f"{self.name!r}: this process was forked while its parent waited, and is no party"
+            )
 
     def _come(self) -> int:
         """Count this party; the round as before, or NOWHERE: the last round is still full."""
@@ -277,11 +289,12 @@ class Barrier(Channel):
         """Whether the party that was counted there is to run the action."""
         return place != NOWHERE and self.action is not None and self._left(place) == 1
 
-    def _act(self, place: int) -> None:
+    def _act(self, place: int, ident: int) -> None:
         assert self.action is not None
         self.action()
         self.enter()
         try:
+            self._require_party(ident)
             # LINEARIZES: all parties pass.
             # CRASH(acting): a round that is full, and a register of a dead process.
             self.endpoint.cas(self.address, place + 1, _next(place))
@@ -291,24 +304,28 @@ class Barrier(Channel):
 
     # ---- waiting and breaking -------------------------------------------------------------------
 
-    def _pause(self, place: int, token: int, looks: int, deadline: float | None) -> bool:
+    def _pause(
+        self, place: int, token: int, looks: int, deadline: float | None, ident: int
+    ) -> bool:
         """Wait for a moment; break the barrier after the deadline. Whether to sleep next."""
         left = still_us(deadline)
         if not left:
-            self._break(place)
+            self._break(place, ident)
             return True
         if not token:
             return not self.waiting.spin(looks)
         self.waiting.sleep(token, left)
         return True
 
-    def _break(self, place: int) -> None:
-        """Break the round in which we were counted, or the full one before it."""
+    def _break(self, place: int, ident: int) -> None:
+        """Break the round in which the client `ident` was counted, if that is ours, or the full one
+        before it."""
         self.enter()
         try:
+            ours = ident == self.client.ident
             state = self.endpoint.load(self.address)
             while not state & BROKEN and (
-                place == NOWHERE or place >> AGAIN_SHIFT == state >> AGAIN_SHIFT
+                place == NOWHERE or (ours and place >> AGAIN_SHIFT == state >> AGAIN_SHIFT)
             ):
                 # CRASH(broken): the barrier is broken; sleepers look after a while.
                 self.endpoint.cas(self.address, state, state | BROKEN)
@@ -319,7 +336,7 @@ class Barrier(Channel):
 
     def abort(self) -> None:
         """Break the barrier: until `reset`, waiting and new parties get BrokenBarrierError."""
-        self._break(NOWHERE)
+        self._break(NOWHERE, 0)
 
     def reset(self) -> None:
         """Make it as it was at first; waiting parties get BrokenBarrierError. Forgets the dead."""

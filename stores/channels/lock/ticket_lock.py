@@ -43,8 +43,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from limpet.shm.endpoint.states import former
-from limpet.shm.errors import AddressError, ParameterError, PoolClosed
+from limpet.shm.endpoint.states import DISOWNED, former
+from limpet.shm.errors import AddressError, ClientError, ParameterError, PoolClosed
 from limpet.stores.channels.lock.ticket_layout import (
     BEHIND_MAX,
     FULL_ATTEMPT,
@@ -163,6 +163,8 @@ class TicketLock:
             while seen != word:
                 word = seen
                 if word & HOLDER != mine:
+                    if endpoint.load(self.client.slot) != self.client.word:
+                        raise ClientError(DISOWNED)
                     raise RuntimeError("a lock was released that this process does not hold")
                 seen = endpoint.cas(self.address, word, word & ~HOLDER)
             # ORDER: free before we look at the queue; a waiter looks again before it sleeps.

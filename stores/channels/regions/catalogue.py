@@ -68,6 +68,7 @@ from limpet.shm.errors import (
     StoreMismatch,
     ValueTooLarge,
 )
+from limpet.stores.base import made_for
 from limpet.stores.channels.layout import DESCRIPTION, DESCRIPTION_SIZE, LINE, SIZE_MASK
 from limpet.stores.channels.regions.directories import Directories
 from limpet.stores.channels.regions.region import Region
@@ -128,11 +129,15 @@ class ChannelCatalogue:
     unmake = staticmethod(Race.unmake)
     complete = staticmethod(Race.complete)
 
+    entry_number: int
+    entry_word: int
+
     def __init__(self, pool: Any, kind: str, name: str, parameters: Any) -> None:
         self.pool = pool
         self.client = pool.client
         self.endpoint = pool.endpoint
-        self.race = Race(pool, kind, name, parameters, RegionObjects(pool.heap))
+        given = (pool, kind, name, parameters, RegionObjects(pool.heap))
+        self.race = made_for(Race, self.entry_number, self.entry_word, *given)
         self.table = RegionTable(pool, self.race)
         self.directories = Directories(pool, self.race)
 
@@ -162,6 +167,12 @@ class ChannelCatalogue:
     def check(self) -> None:
         """Verify the table; StoreCorrupt says what does not hold."""
         self.race.check()
+
+    def replaced(self, node: int) -> None:
+        self.race.replaced(node)
+
+    def let_go(self) -> None:
+        self.race.let_go()
 
     def left_by(self, ident: int) -> set[str]:
         """The named crash points of the table at which the dead client `ident` may have been."""

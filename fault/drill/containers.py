@@ -1,0 +1,198 @@
+"""The drill of containers: clients in PID and mount namespaces of their own, which are killed, or
+stand still, at each step of a change, beside a client outside.
+
+The pool has `multi_host=True`: no client can end one of another namespace. For every subject
+(subjects.py):
+
+    killed   the container is killed; the client outside goes on at once, and recovers it
+    frozen   the container stands still, and stays so. The client outside works on: after two
+             leases nothing that the container keeps is in its way any more, neither a lock nor
+             memory. Then the container is killed
+    thawed   as frozen, and then the container goes on: its change ends well, or it is told that it
+             was declared dead. It was not killed, and works on with a new client
+
+The pool's memory is scarce and the values are long, so one reader that is given up too late shows
+as StoreFull. At the end the subject is whole and no memory leaks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterator
+from typing import Final
+
+from limpet.fault.drill.beside import Result
+from limpet.fault.inject.containers import contain
+from limpet.fault.inject.stopping import StoppingPool
+from limpet.fault.inject.workers import Workers
+from limpet.fault.matrix.operations import Broken, demand
+from limpet.fault.matrix.subjects import CHANGES, StoreSubject, opened, pool_sizes
+from limpet.fault.matrix.testbed import look_away, within
+from limpet.shm.backends.segments import destroy
+from limpet.shm.errors import ClientError, LimpetError, StoreFull
+
+ROLES: Final = ("killed", "frozen", "thawed")
+LEASE_S: Final = 0.2
+PATIENCE_S: Final = 20.0
+TURNS: Final = 60
+SHARE: Final = 3
+STEPS_MAX: Final = 4000
+LONGEST: Final = 3000
+"""How often a value repeats its number: some KiB."""
+STANDS: Final = b"s"
+ENDED: Final = b"e"
+GO_ON: Final = b"g"
+
+
+class Containers:
+    """Runs the roles for one subject, in the main thread only.
+
+    `share`: of the steps behind step k, one in k / share is taken; 0: every step.
+    """
+
+    def __init__(self, subject: str, url: str, share: int = SHARE) -> None:
+        self.subject = subject
+        self.url = url
+        self.share = share
+        self.runs = 0
+        self.stopped = 0
+        self._turn = 0
+
+    def run(self, role: str) -> Result:
+        """Run one role; its result."""
+        self.runs = self.stopped = 0
+        failure = ""
+        pool = StoppingPool.create(
+            self.url, multi_host=True, lease_us=int(LEASE_S * 1e6), clients=16, fence="kill",
+            **pool_sizes(self.subject),
+        )  # fmt: skip
+        try:
+            self.pool = pool
+            self.work = opened(pool, self.subject)
+            if isinstance(self.work, StoreSubject):
+                self.work.longest = LONGEST
+                self.work.tolerated = (KeyError,)
+            self._turns()
+            for k in self._ks():
+                self.runs += 1
+                if not self._one(role, k):
+                    break
+            with within(PATIENCE_S, "the look at what is left"):
+                self._look()
+        except (Broken, LimpetError) as error:
+            failure = f"run {self.runs}: {type(error).__name__}: {error}"
+        finally:
+            pool.close()
+            with contextlib.suppress(LimpetError):
+                destroy(self.url)
+        return Result(self.subject, role, self.runs, self.stopped, failure)
+
+    def _ks(self) -> Iterator[int]:
+        """Steps from 1 on, closely at first."""
+        k = 1
+        while k < STEPS_MAX:
+            yield k
+            k += 1 + (k // self.share if self.share else 0)
+        raise Broken(f"a change has {STEPS_MAX} steps or more")
+
+    def _one(self, role: str, k: int) -> bool:
+        """One container, at step k of a change; whether the change has that step."""
+        (told, tell), (heard, say) = os.pipe(), os.pipe()
+
+        def target(slot: int, incarnation: int) -> None:
+            os.close(told)
+            os.close(say)
+            contain(lambda pid: os.write(tell, pid.to_bytes(8, "little")))
+            self._contained(k, tell, heard)
+
+        name = f"the container, {role} at step {k}"
+        with contextlib.ExitStack() as undo, Workers(target) as workers:
+            undo.callback(os.close, told)
+            undo.callback(os.close, say)
+            door = workers.start(0)
+            os.close(tell)
+            os.close(heard)
+            with within(PATIENCE_S, name):
+                inside = int.from_bytes(os.read(told, 8), "little")
+                reached = os.read(told, 1)
+            if not reached:
+                ended = workers.reap(door)
+                raise Broken(f"{name} ended with {ended.status}: {ended.traceback}")
+            if reached == STANDS:
+                self.stopped += 1
+                self._fault(role, inside, name)
+            said = b""
+            if role == "thawed" or reached == ENDED:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(inside, signal.SIGCONT)
+                os.write(say, GO_ON)
+                with within(PATIENCE_S, f"{name}, which went on"):
+                    said = os.read(told, 1)
+            with within(PATIENCE_S, f"the end of {name}"):
+                ended = workers.reap(door)
+            expected = 0 if said else -signal.SIGKILL
+            demand(ended.status == expected, f"{name} ended with {ended.status}: {ended.traceback}")
+        self._turns()
+        return reached == STANDS
+
+    def _contained(self, k: int, tell: int, heard: int) -> None:
+        """Process 1: a change that stands still at step k until it is told to go on."""
+        pool = self.pool
+        look_away(pool)
+        assert pool.client_id
+
+        def stand(where: bytes = STANDS) -> None:
+            os.write(tell, where)
+            os.read(heard, 1)
+
+        pool.endpoint.interrupt = stand
+        pool.endpoint.stop_at = k
+        with contextlib.suppress(ClientError):  # it was declared dead while it stood still
+            self.work.write(CHANGES)
+        if pool.endpoint.stop_at:
+            pool.endpoint.stop_at = 0
+            stand(ENDED)
+        with StoppingPool.open(self.url) as again:
+            opened(again, self.subject).write(CHANGES)
+        pool.close()
+        os.write(tell, ENDED)
+
+    def _fault(self, role: str, inside: int, name: str) -> None:
+        if role == "killed":
+            os.kill(inside, signal.SIGKILL)
+            with within(PATIENCE_S, f"a client beside {name}"):
+                self._turns()
+            return
+        os.kill(inside, signal.SIGSTOP)
+        began = time.monotonic()
+        with within(PATIENCE_S, f"a client beside {name}"):
+            while time.monotonic() - began < 3 * LEASE_S:
+                self._turns()
+            while self._turns():
+                pass
+        if role == "frozen":
+            os.kill(inside, signal.SIGKILL)
+
+    def _turns(self) -> int:
+        """Make the turns of a client; how many of them found memory full."""
+        full = 0
+        for _ in range(TURNS):
+            try:
+                self.work.write(self._turn)
+            except StoreFull:
+                full += 1
+            self._turn += 1
+        return full
+
+    def _look(self) -> None:
+        self.pool.recover()
+        for store in self.pool.stores():
+            if store["name"] == "subject":
+                self.pool.store(store["kind"], name="subject").check()
+        audit = self.pool.audit()
+        demand(not audit["leaked"], f"{audit['leaked']} bytes are leaked: {audit}")
+        kinds = {event["kind"] for event in self.pool.events()}
+        demand("fenced" not in kinds, f"a client was killed: {self.pool.events()}")

@@ -1,0 +1,16 @@
+from limpet.shm.endpoint.verbs cimport u64
+from limpet.stores.cache.store cimport CacheStore
+from limpet.stores.cache.terms cimport Terms
+
+cdef int MINE
+
+cdef class CacheLock:
+    cdef object __weakref__
+    cdef readonly CacheStore store
+    cdef readonly bytes key
+    cdef readonly object ttl
+    cdef readonly dict flights
+
+    cdef bint _take(self, Terms note, bint blocking, double timeout) except -1
+    cpdef bint end(self) except -1
+    cdef bint _lives(self, u64 flight) except -1
