@@ -544,7 +544,7 @@ POOL_ROWS: Final[Mapping[str, Row]] = {
     "__exit__": _with,
 }
 OWN_OF_POOLS: Final = frozenset({
-    "attached", "entry_of", "exclusively", "free_unreachable", "handle_if_there", "handle_of",
+    "attached", "bare", "entry_of", "exclusively", "free_unreachable", "handle_if_there", "handle_of",
     "known_stores", "linking", "make_contents", "mark_failed", "parameters_of", "references",
     "segments", "stopping_stores", "stored", "strays",
 })  # fmt: skip
