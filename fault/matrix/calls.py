@@ -544,8 +544,8 @@ POOL_ROWS: Final[Mapping[str, Row]] = {
     "__exit__": _with,
 }
 OWN_OF_POOLS: Final = frozenset({
-    "attached", "bare", "entry_of", "exclusively", "free_unreachable", "handle_if_there", "handle_of",
-    "known_stores", "linking", "make_contents", "mark_failed", "parameters_of", "references",
+    "attached", "bare", "entry_of", "exclusively", "free_unreachable", "handle_if_there",
+    "handle_of", "known_stores", "linking", "make_contents", "mark_failed", "parameters_of", "references",
     "segments", "stopping_stores", "stored", "strays",
 })  # fmt: skip
 PRIVATE_OF_POOLS: Final = frozenset(
