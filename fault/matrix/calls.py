@@ -545,8 +545,8 @@ POOL_ROWS: Final[Mapping[str, Row]] = {
 }
 OWN_OF_POOLS: Final = frozenset({
     "attached", "bare", "entry_of", "exclusively", "free_unreachable", "handle_if_there",
-    "handle_of", "known_stores", "linking", "make_contents", "mark_failed", "parameters_of", "references",
-    "segments", "stopping_stores", "stored", "strays",
+    "handle_of", "known_stores", "linking", "make_contents", "mark_failed", "parameters_of",
+    "references", "segments", "stopping_stores", "stored", "strays",
 })  # fmt: skip
 PRIVATE_OF_POOLS: Final = frozenset(
     {"close", "closed", "create", "object", "open", "whole_since", "__enter__", "__exit__"}
