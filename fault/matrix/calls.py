@@ -544,9 +544,9 @@ POOL_ROWS: Final[Mapping[str, Row]] = {
     "__exit__": _with,
 }
 OWN_OF_POOLS: Final = frozenset({
-    "attached", "entry_of", "exclusively", "free_unreachable", "handle_if_there", "handle_of",
-    "known_stores", "linking", "make_contents", "mark_failed", "parameters_of", "references",
-    "segments", "stopping_stores", "stored", "strays",
+    "attached", "bare", "entry_of", "exclusively", "free_unreachable", "handle_if_there",
+    "handle_of", "known_stores", "linking", "make_contents", "mark_failed", "parameters_of",
+    "references", "segments", "stopping_stores", "stored", "strays",
 })  # fmt: skip
 PRIVATE_OF_POOLS: Final = frozenset(
     {"close", "closed", "create", "object", "open", "whole_since", "__enter__", "__exit__"}

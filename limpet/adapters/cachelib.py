@@ -90,5 +90,6 @@ class LimpetCache(BaseCache):
 
 def _seconds(timeout: float | datetime.timedelta) -> int:
     """Whole seconds, and one for a part of one."""
-    is_span = isinstance(timeout, datetime.timedelta)
-    return math.ceil(timeout.total_seconds() if is_span else timeout)
+    if isinstance(timeout, datetime.timedelta):
+        timeout = timeout.total_seconds()
+    return math.ceil(timeout)

@@ -36,7 +36,6 @@ from limpet.cli.values import (
     RAW,
     bare,
     dropped_if_empty,
-    existing,
     key_named,
     read,
     shown,
@@ -100,9 +99,8 @@ def dump(url: str, name: str, decoded: bool) -> None:
     The pool may be in use: each entry is read at one moment, but not all at the same one. Of a
     cache, the entries that count are written, with their deadlines and tags.
     """
-    with existing(url, name) if decoded else bare(url, name) as opened:
-        store, codec = (opened.store, opened.codec) if decoded else (opened[0], None)
-        named = codec.name if codec else opened[1]
+    with bare(url, name) as (store, named):
+        codec = Codec.named(named) if decoded else None
         head = {"limpet": FORMAT, "store": name, "kind": store.kind, "codec": named}
         if store.kind in CACHES:
             head["parameters"] = {field: getattr(store.parameters, field) for field in PARAMETERS}
