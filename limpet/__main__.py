@@ -17,7 +17,7 @@ from limpet.cli.full import full
 from limpet.cli.matrix import check, matrix
 from limpet.cli.pools import create, destroy, fail_node, hosts, inspect, ls, replace_node, watch
 from limpet.cli.rack import rack
-from limpet.cli.standing import beside, throttle
+from limpet.cli.standing import beside, looks, throttle
 from limpet.cli.values import delete, drop, get, put, rename
 
 
@@ -30,7 +30,7 @@ def main() -> None:
     """
 
 
-for command in (matrix, check, bank, cache_drill, full, damage, throttle, beside):
+for command in (matrix, check, bank, cache_drill, full, damage, throttle, beside, looks):
     drill.add_command(command)
 of_pools = (create, ls, inspect, hosts, watch, fail_node, replace_node, destroy)
 of_stores = (keys, get, put, delete, drop, rename, dump, load, cache)

@@ -1,4 +1,4 @@
-"""`limpet drill throttle` and `limpet drill beside`: clients that stand still, and bystanders."""
+"""`limpet drill throttle`, `beside` and `looks`: clients that stand still, and bystanders."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import click
 
 from limpet.cli.common import console, json_option, print_json, table
 from limpet.cli.drill_run import exit_status
-from limpet.fault.drill.beside import ROLES, SHARE, Beside, roles_of
+from limpet.fault.drill import looks as of_looks
+from limpet.fault.drill.beside import ROLES, SHARE, Beside, Result, roles_of
 from limpet.fault.drill.throttle import ThrottleParameters
 from limpet.fault.drill.throttle import run as run_throttle
 from limpet.fault.inject.interrupt import ended_by_signals
@@ -106,25 +107,59 @@ def beside(
     at steps of their own, and the lease is an hour, so the command finds a client that waits for
     one of them. Exit status 0 only if none did.
     """
-    shown = table(
-        "beside clients that stand still", "subject", "role", "runs", "stopped", "verdict",
-        right=("runs", "stopped"),
-    )  # fmt: skip
-    results = []
     if realtime and len(os.sched_getaffinity(0)) < 2:
         raise click.UsageError("--realtime needs two cores, or all else would stand still")
+    url, share = f"shm://drill-{os.getpid()}", 0 if every else SHARE
+    _run_roles(
+        "beside clients that stand still",
+        [
+            (Beside(subject, url, share, realtime), role)
+            for subject in subjects or SUBJECTS
+            for role in roles_of(subject)
+            if role in (roles or ROLES)
+        ],
+        as_json,
+    )
+
+
+@click.command()
+@click.argument("subjects", nargs=-1, type=click.Choice(sorted(of_looks.LIVING)),
+                metavar="[SUBJECT]...")  # fmt: skip
+@click.option("--role", "roles", multiple=True, type=click.Choice(of_looks.ROLES),
+              help="Only this one; may be repeated.  [default: all]")  # fmt: skip
+@click.option("--every", is_flag=True, help="Every step of each look: takes hours.")
+@json_option
+def looks(subjects: tuple[str, ...], roles: tuple[str, ...], every: bool, as_json: bool) -> None:
+    """Look at all there is while others make, rename and drop one name, stop, and die.
+
+    A SUBJECT is a kind of store, the cache, or a channel; all of them if none is named. Exit status
+    0 only if no look failed, none made anything, and all memory came back.
+    """
+    url = f"shm://drill-{os.getpid()}"
+    _run_roles(
+        "looks beside clients that make, rename and drop",
+        [
+            (of_looks.Looks(subject, url, every), role)
+            for subject in subjects or of_looks.LIVING
+            for role in roles or of_looks.ROLES
+        ],
+        as_json,
+    )
+
+
+def _run_roles(title: str, drills: list[tuple[Beside, str]], as_json: bool) -> None:
+    """Run each drill's role, and show the results; exit status 1 unless all held."""
+    shown = table(title, "subject", "role", "runs", "stopped", "verdict", right=("runs", "stopped"))
+    results: list[Result] = []
     with exit_status(), ended_by_signals() as check:
-        for subject in subjects or SUBJECTS:
-            share = 0 if every else SHARE
-            drill = Beside(subject, f"shm://drill-{os.getpid()}", share, realtime)
-            for role in [each for each in roles_of(subject) if each in (roles or ROLES)]:
-                check()
-                result = drill.run(role)
-                results.append(result)
-                shown.add_row(
-                    subject, role, str(result.runs), str(result.stopped),
-                    "held" if result.ok else "failed",
-                )  # fmt: skip
+        for drill, role in drills:
+            check()
+            result = drill.run(role)
+            results.append(result)
+            shown.add_row(
+                result.subject, role, str(result.runs), str(result.stopped),
+                "held" if result.ok else "failed",
+            )  # fmt: skip
     if as_json:
         print_json([{**dataclasses.asdict(result), "ok": result.ok} for result in results])
     else:
