@@ -120,11 +120,13 @@ class Looks(Beside):
     steps of a life, one in `stride` is taken.
     """
 
+    pool: LookingPool
+    work: Any = None
+
     def __init__(self, subject: str, url: str, every: bool = False, stride: int = 1) -> None:
         super().__init__(subject, url)
         self.every = every
         self.stride = stride
-        self.work = None
 
     def run(self, role: str) -> Result:
         """Run one role; its result."""
