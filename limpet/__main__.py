@@ -17,7 +17,7 @@ from limpet.cli.full import full
 from limpet.cli.matrix import check, matrix
 from limpet.cli.pools import create, destroy, fail_node, hosts, inspect, ls, replace_node, watch
 from limpet.cli.rack import rack
-from limpet.cli.standing import beside, containers_, throttle
+from limpet.cli.standing import beside, containers_, looks, throttle
 from limpet.cli.values import delete, drop, get, put, rename
 
 
@@ -30,7 +30,18 @@ def main() -> None:
     """
 
 
-for command in (matrix, check, bank, cache_drill, full, damage, throttle, beside, containers_):
+for command in (
+    matrix,
+    check,
+    bank,
+    cache_drill,
+    full,
+    damage,
+    throttle,
+    beside,
+    looks,
+    containers_,
+):
     drill.add_command(command)
 of_pools = (create, ls, inspect, hosts, watch, fail_node, replace_node, destroy)
 of_stores = (keys, get, put, delete, drop, rename, dump, load, cache)

@@ -116,13 +116,17 @@ def live(pool: Any, subject: str) -> None:
 class Looks(Beside):
     """Runs the roles for one subject, in the main thread only.
 
-    `every`: each step of each look, beside each step of a life; else one step of one look.
+    `every`: each step of each look, beside each step of a life; else one step of one look. Of the
+    steps of a life, one in `stride` is taken.
     """
 
-    def __init__(self, subject: str, url: str, every: bool = False) -> None:
+    pool: LookingPool
+    work: Any = None
+
+    def __init__(self, subject: str, url: str, every: bool = False, stride: int = 1) -> None:
         super().__init__(subject, url)
         self.every = every
-        self.work = None
+        self.stride = stride
 
     def run(self, role: str) -> Result:
         """Run one role; its result."""
@@ -193,7 +197,7 @@ class Looks(Beside):
                 for j in steps:
                     self.runs += 1
                     goes_on = self._pair(name, k, j + 1)
-            k += 1
+            k += self.stride
 
     def _steps_of(self, look: Callable[[Any], object]) -> int:
         endpoint = self.pool.endpoint
@@ -241,7 +245,7 @@ class Looks(Beside):
             self.runs += 1
             demand(k < STEPS_MAX, "a life has no end")
             died = self._kill(k)
-            k += 1
+            k += self.stride
 
     def _kill(self, k: int) -> bool:
         def lives(endpoint: Any, _: Any) -> None:

@@ -1,4 +1,4 @@
-"""`limpet drill throttle`, `beside` and `containers`: clients that stand still, and bystanders."""
+"""`limpet drill throttle`, `beside`, `looks`, `containers`: clients that stand still, or look."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 import os
 import re
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import click
@@ -14,6 +14,7 @@ import click
 from limpet.cli.common import console, json_option, print_json, table
 from limpet.cli.drill_run import exit_status
 from limpet.fault.drill import containers
+from limpet.fault.drill import looks as of_looks
 from limpet.fault.drill.beside import ROLES, SHARE, Beside, Result, roles_of
 from limpet.fault.drill.containers import Containers
 from limpet.fault.drill.throttle import ThrottleParameters
@@ -112,13 +113,42 @@ def beside(
     """
     if realtime and len(os.sched_getaffinity(0)) < 2:
         raise click.UsageError("--realtime needs two cores, or all else would stand still")
-    share = 0 if every else SHARE
+    url, share = f"shm://drill-{os.getpid()}", 0 if every else SHARE
+    _run_roles(
+        "beside clients that stand still",
+        [
+            (Beside(subject, url, share, realtime), role)
+            for subject in subjects or SUBJECTS
+            for role in roles_of(subject)
+            if role in (roles or ROLES)
+        ],
+        as_json,
+    )
 
-    def made(subject: str) -> tuple[Drill, Sequence[str]]:
-        drill = Beside(subject, f"shm://drill-{os.getpid()}", share, realtime)
-        return drill, roles_of(subject)
 
-    _run_roles("beside clients that stand still", made, subjects, roles, as_json)
+@click.command()
+@click.argument("subjects", nargs=-1, type=click.Choice(sorted(of_looks.LIVING)),
+                metavar="[SUBJECT]...")  # fmt: skip
+@click.option("--role", "roles", multiple=True, type=click.Choice(of_looks.ROLES),
+              help="Only this one; may be repeated.  [default: all]")  # fmt: skip
+@click.option("--every", is_flag=True, help="Every step of each look: takes hours.")
+@json_option
+def looks(subjects: tuple[str, ...], roles: tuple[str, ...], every: bool, as_json: bool) -> None:
+    """Look at all there is while others make, rename and drop one name, stop, and die.
+
+    A SUBJECT is a kind of store, the cache, or a channel; all of them if none is named. Exit status
+    0 only if no look failed, none made anything, and all memory came back.
+    """
+    url = f"shm://drill-{os.getpid()}"
+    _run_roles(
+        "looks beside clients that make, rename and drop",
+        [
+            (of_looks.Looks(subject, url, every), role)
+            for subject in subjects or of_looks.LIVING
+            for role in roles or of_looks.ROLES
+        ],
+        as_json,
+    )
 
 
 @click.command("containers")
@@ -134,46 +164,42 @@ def containers_(
 
     A SUBJECT is a kind of store, or a channel; all of them if none is named. Each container is a
     process in PID and mount namespaces of its own, so the command needs root. Exit status 0 only
-    if the client outside was never in the way of what a container kept for longer than two leases,
-    and no container that was thawed had been killed.
+    if nothing that a container kept was in the way of the client outside for longer than two
+    leases, and no container that was thawed had been killed.
     """
     if why := why_not():
         raise click.UsageError(f"this process cannot make containers: {why}")
-    share = 0 if every else containers.SHARE
-
-    def made(subject: str) -> tuple[Drill, Sequence[str]]:
-        return Containers(subject, f"shm://drill-{os.getpid()}", share), containers.ROLES
-
-    _run_roles("containers that are killed, or stand still", made, subjects, roles, as_json)
+    url, share = f"shm://drill-{os.getpid()}", 0 if every else containers.SHARE
+    _run_roles(
+        "containers that are killed, or stand still",
+        [
+            (Containers(subject, url, share), role)
+            for subject in subjects or SUBJECTS
+            for role in roles or containers.ROLES
+        ],
+        as_json,
+    )
 
 
 class Drill(Protocol):
-    """A drill of one subject (beside.py, containers.py)."""
+    """A drill of one subject (beside.py, looks.py, containers.py)."""
 
     def run(self, role: str) -> Result: ...
 
 
-def _run_roles(
-    title: str,
-    made: Callable[[str], tuple[Drill, Sequence[str]]],
-    subjects: Sequence[str],
-    roles: Sequence[str],
-    as_json: bool,
-) -> None:
-    """Run the roles of each subject, and print a row for each."""
+def _run_roles(title: str, drills: Sequence[tuple[Drill, str]], as_json: bool) -> None:
+    """Run each drill's role, and show the results; exit status 1 unless all held."""
     shown = table(title, "subject", "role", "runs", "stopped", "verdict", right=("runs", "stopped"))
-    results = []
+    results: list[Result] = []
     with exit_status(), ended_by_signals() as check:
-        for subject in subjects or SUBJECTS:
-            drill, known = made(subject)
-            for role in [each for each in known if each in (roles or known)]:
-                check()
-                result = drill.run(role)
-                results.append(result)
-                shown.add_row(
-                    subject, role, str(result.runs), str(result.stopped),
-                    "held" if result.ok else "failed",
-                )  # fmt: skip
+        for drill, role in drills:
+            check()
+            result = drill.run(role)
+            results.append(result)
+            shown.add_row(
+                result.subject, role, str(result.runs), str(result.stopped),
+                "held" if result.ok else "failed",
+            )  # fmt: skip
     if as_json:
         print_json([{**dataclasses.asdict(result), "ok": result.ok} for result in results])
     else:

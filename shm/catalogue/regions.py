@@ -340,8 +340,10 @@ class Regions:
         # ORDER: regions, stores, regions again: a store's entry is there before its first region is
         # planned, and until its last one is gone.
         there = homes()
+        if there is None:
+            return []
         found = []
-        for node, entry in seen if there is not None else ():
+        for node, entry in seen:
             parts = entry.name.split(b"/")
             names = {b"/".join(parts[:count]) for count in range(1, len(parts) + 1)}
             if there & names or entry.name.startswith(INTERNAL.encode()):

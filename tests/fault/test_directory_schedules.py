@@ -1,5 +1,7 @@
 """Creators and droppers of one name, and of one that collides with it, under schedules of simulated
-processes that stall and die; a variant whose claims are not looked at again is found out."""
+processes that stall and die; a variant whose claims are not looked at again is found out. Stores
+that are made, renamed and dropped, and looks at all of them; a look that makes is found out.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,17 @@ import pytest
 from kit.channels import Play
 
 import limpet
+from limpet.fault.explore.explorer import Exploration, explore
+from limpet.fault.explore.schedule import SWITCH, Action, Point
 from limpet.fault.explore.sim_cluster import SimulatedCluster
+from limpet.fault.explore.sim_names import NamesCluster
+from limpet.fault.explore.sim_program import OF_NAMES, parse_program
+from limpet.fault.explore.sim_run import replay
 from limpet.shm.catalogue.directory import CLAIMED, READY, Directory, Entry
+from limpet.shm.catalogue.regions import Regions
 from limpet.shm.endpoint.fabric import hash64
+from limpet.stores.pool import LINKING, Pool
+from limpet.stores.registry import KINDS
 
 pytestmark = pytest.mark.exhaustive_in_pure("the same lines as compiled, and slower")
 
@@ -109,3 +119,51 @@ def test_claim_that_is_not_looked_at_again_makes_a_name_twice(
 
     with pytest.raises((AssertionError, limpet.LimpetError)):
         run_all()
+
+
+# ---- stores, and looks at all of them -----------------------------------------------------------
+
+
+@pytest.mark.exhaustive("every kind", quick=["race", "fusee", "rtx-sherman", "loco"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_names_hold_whoever_looks_stalls_or_dies(kind: str) -> None:
+    report = explore(Exploration(kind, schedules=SCHEDULES // 5, seed=3, names=True, crashes=2))
+    assert report.ok, report.failures
+
+
+def test_every_call_of_names_can_be_in_a_program() -> None:
+    program = parse_program("oa oa ya ob zb za l|oa l|ga")
+    assert {call.kind for calls in program for call in calls} > OF_NAMES
+    with NamesCluster("race", 3) as cluster:
+        assert replay(cluster, program, {}).failure == ""
+    with pytest.raises(limpet.ParameterError, match="explore with names"):
+        Exploration(program="oa za|l|")
+
+
+class LooksThatMake:
+    """As it was: a look finds the entries, makes handles without a pin, and these make regions."""
+
+    @staticmethod
+    def attach(regions: Any, node: int, name: str, size: int) -> int:
+        return int(regions.obtain(node, name, size).address)
+
+    @staticmethod
+    def of_stores(pool: Any, work: Any, wanted: Any = None) -> list[Any]:
+        handles = (pool.handle_of(entry) for entry in pool.linking() if entry.state in LINKING)
+        return [work(handle) for handle in handles]
+
+
+@pytest.mark.parametrize("bad", [False, True], ids=["sound", "makes"])
+def test_look_that_makes_a_dropped_store_anew_is_found(bad: bool, monkeypatch: Any) -> None:
+    """One switch to a client that drops, at any step of a look."""
+    if bad:
+        monkeypatch.setattr(Regions, "attach", LooksThatMake.attach)
+        monkeypatch.setattr(Pool, "of_stores", LooksThatMake.of_stores)
+    program = parse_program("ob l|zb")
+    with NamesCluster("race", 2) as cluster:
+        steps = cluster.steps_of(program[0][1])
+        for step in range(1, steps, 1 if bad else 7):
+            run = replay(cluster, program, {Point(0, 1, step): (Action(SWITCH, 1),)})
+            if run.failure:
+                break
+    assert bool(run.failure) == bad, run.failure

@@ -12,7 +12,7 @@ import pytest
 from kit.mutants.sightings import sightings_for_ever
 
 import limpet
-from limpet.fault.drill import beside
+from limpet.fault.drill import beside, looks
 from limpet.fault.drill.beside import Beside, roles_of
 from limpet.fault.drill.containers import ROLES, Containers
 from limpet.fault.drill.throttle import NO_TURN, ThrottleParameters, run
@@ -82,6 +82,20 @@ def test_nobody_waits_for_a_lease_beside(
     result = Beside(subject, make_url(), share=1).run(role)
     assert result.ok, result.failure
     assert result.runs > 1
+
+
+@pytest.mark.either_build("every step of the same lines", but=["race-*", "lock-*"])
+@pytest.mark.exhaustive("every kind", quick=["race-*", "cache-storm", "fusee-killed", "lock-*"])
+@pytest.mark.parametrize("role", looks.ROLES)
+@pytest.mark.parametrize("subject", looks.LIVING)
+def test_looks_make_nothing_beside_creators_and_droppers(
+    subject: str, role: str, make_url: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(looks, "STORM_S", 0.5)
+    monkeypatch.setattr(beside, "PATIENCE_S", 60.0)
+    result = looks.Looks(subject, make_url(), stride=9).run(role)
+    assert result.ok, result.failure
+    assert result.runs > 1 or role == "storm"
 
 
 def test_waiter_that_does_not_look_whether_its_store_was_dropped_is_found(
