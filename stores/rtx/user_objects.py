@@ -16,7 +16,8 @@ what that of any key of the store does.
 
 An array is a store of its name, with a codec of its own in the catalogue: `pool.objects` opens no
 store of the user's, and `pool.store` and `pool.dict` no array. Its keys are the numbers of the
-objects, 8 bytes; the key `array` has how many there are, and `initial`. Objects with a name are in the store `.object`, by name.
+objects, 8 bytes; the key `array` has how many there are, and `initial`. Objects with a name are in
+the store `.object`, by name.
 """
 
 from __future__ import annotations
