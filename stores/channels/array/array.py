@@ -275,14 +275,15 @@ class Array(Elements):
     def numpy(self) -> npt.NDArray[Any]:
         """The array as an ndarray without a copy: the shared memory itself.
 
-        It stays there as long as the ndarray, or one made of it, also after the pool was closed.
+        It stays the array's as long as the ndarray, or one made of it, in any process: also after
+        the array was removed, the pool closed, and in forked children (keeper.py).
         Raises ParameterError for an array of several stripes, which no ndarray can be without a
         copy: `parts()` has each of them, and `a[...]` is a copy. Raises CoherenceError in a pool
-        where plain loads and stores are not visible to all, NodeFailed, ChannelRemoved.
+        where plain loads and stores are not visible to all, NodeFailed, ChannelRemoved; and as
+        `limpet.open` does, as the process has one more client for this.
 
         Reads and writes of it are not checked: when the node is lost, it becomes memory of this
-        process alone (in the pure build the process dies); and do not touch it any more when the
-        array was removed.
+        process alone (in the pure build the process dies).
         """
         if self.stripes > 1:
             raise ParameterError(
