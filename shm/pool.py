@@ -108,6 +108,7 @@ os.register_at_fork(after_in_child=_forked)
 class PoolCore:
     """The memory nodes and the control segment of a pool, and this process's place in it."""
 
+    _leaves_at_exit = True
     endpoint_class: type[Endpoint] = Endpoint
     mapped_class: type[MappedNodes] = MappedNodes
     """The classes of `endpoint` and `mapped`. Fault injection derives from these and from this."""
@@ -386,6 +387,12 @@ class PoolCore:
         self._leaving = Leaving()
         inside = (self.client, self.membership, self.endpoint, self.mapped.segments, self._pid)
         self._finalizer = weakref.finalize(self, close_handle, *inside, self._leaving)
+        self._finalizer.atexit = self._leaves_at_exit
+
+    def stay_to_the_end(self) -> None:
+        """Leave the pool when the handle is closed or forgotten, but not while Python ends: the
+        process may still use memory that this client keeps."""
+        self._leaves_at_exit = self._finalizer.atexit = False
 
     @property
     def client_id(self) -> int:

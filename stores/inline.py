@@ -346,7 +346,7 @@ class InlineStore(Store):
         Other clients may be at work. NodeFailed: a node is lost with its keys, and the rest is
         sound.
         """
-        self.checker().check()
+        self.proved(self.checker().check)
 
     def left_by(self, ident: int) -> set[str]:
         found: set[str] = self.checker().left_by(ident)

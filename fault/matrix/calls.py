@@ -544,9 +544,10 @@ POOL_ROWS: Final[Mapping[str, Row]] = {
     "__exit__": _with,
 }
 OWN_OF_POOLS: Final = frozenset({
-    "attached", "bare", "entry_of", "exclusively", "free_unreachable", "handle_if_there",
-    "handle_of", "known_stores", "linking", "make_contents", "mark_failed", "parameters_of",
-    "references", "segments", "stopping_stores", "stored", "strays",
+    "attached", "bare", "entry_of", "exclusively", "free_unreachable", "handle_at",
+    "handle_if_there", "handle_of", "known_stores", "linking", "make_contents", "mark_failed",
+    "objects_store", "of_stores", "parameters_of", "references", "segments", "stay_to_the_end",
+    "stopping_stores", "stored", "strays",
 })  # fmt: skip
 PRIVATE_OF_POOLS: Final = frozenset(
     {"close", "closed", "create", "object", "open", "whole_since", "__enter__", "__exit__"}
@@ -560,7 +561,7 @@ MANAGER_ROWS: Final[Mapping[str, Row]] = {
 }
 OWN_OF_MANAGERS: Final = frozenset({
     "attach", "catalogue", "clear", "complete", "follow", "forget", "issue", "let_go",
-    "parameters_of", "region", "replaced", "require_not_lost", "wait_for",
+    "keeper", "parameters_of", "region", "replaced", "require_not_lost", "wait_for",
 })  # fmt: skip
 
 OBJECTS: Final[Mapping[str, Calls]] = {

@@ -38,6 +38,7 @@ from limpet.shm.errors import (
 )
 from limpet.shm.replicas.view import IN_SERVICE
 from limpet.stores.channels.ack_key import AckKey
+from limpet.stores.channels.array.keeper import Keeper
 from limpet.stores.channels.regions.region import Links, Region
 from limpet.stores.names import NAME_SIZE_MAX, is_name
 from limpet.stores.registry import CHANNELS
@@ -95,6 +96,7 @@ class Manager:
         self.replacements = 0
         """How often a node was given new memory."""
         self._marks: set[weakref.ref[Any]] = set()
+        self._keepers: list[Keeper] = []
         pool.handles.add(self)
 
     @functools.cached_property
@@ -227,8 +229,22 @@ class Manager:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of channels of {self.pool.url}>"
 
+    def keeper(self, reference: int) -> Keeper:
+        """A client of this process that can keep this region (array/keeper.py). Raises as `open`
+        does."""
+        for keeper in self._keepers:
+            keeper.settle()
+            if keeper.has_room(reference):
+                return keeper
+        self._keepers.append(Keeper(self.pool))
+        return self._keepers[-1]
+
     def let_go(self) -> None:
-        """The pool's handle was closed; channels have no resources outside of memory."""
+        """The pool's handle was closed: a keeper stays as long as there are ndarrays that need
+        it."""
+        for keeper in self._keepers:
+            keeper.settle()
+        self._keepers.clear()
 
     def forget(self, channel: Any) -> None:
         """Forget an endpoint: the next `open` of this channel makes another one."""

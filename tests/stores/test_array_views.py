@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import select
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from kit.puppets import PuppetPool
 
 import limpet
+from limpet.shm.endpoint.slots import PIN, RECORDS_COUNT
+from limpet.stores.channels.array.keeper import Keeper
 
 SCRIPT = """
 import gc, os, sys
@@ -51,8 +59,284 @@ def test_views_that_are_gone_are_watched_no_more(tmp_path: Path) -> None:
     """A process can watch so many mappings and no more, and each has a descriptor."""
     with limpet.create(f"file://{tmp_path}/pool", node_size="1MiB") as pool:
         array = pool.array("a", 8)
+        array.numpy()  # the client that keeps its memory has descriptors, too
         before = len(list(Path("/proc/self/fd").iterdir()))
         for number in range(5_000):
             array.numpy()[0] = number
         assert array[0] == 4_999
         assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+# ---- memory that was given back -----------------------------------------------------------------
+
+ROWS = 50_000
+
+
+class Holder:
+    """A forked process that does `work`, says so, waits until it is told, and does `then`."""
+
+    def __init__(self, work: Callable[[], Any], then: Callable[[Any], object]) -> None:
+        said, say = os.pipe()
+        told, self.tell = os.pipe()
+        self.pid = os.fork()
+        if not self.pid:
+            try:
+                os.close(self.tell)
+                kept = work()
+                os.write(say, b"x")
+                os.read(told, 1)
+                then(kept)
+                os._exit(0)
+            except BaseException:
+                sys.excepthook(*sys.exc_info())
+            finally:
+                os._exit(1)
+        os.close(say)
+        os.close(told)
+        assert os.read(said, 1) == b"x"
+        os.close(said)
+
+    def go_on(self) -> None:
+        os.close(self.tell)
+        assert os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1]) == 0
+
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+        os.close(self.tell)
+
+
+def scribble(views: Any) -> None:
+    for view in views:
+        view[...] = 7
+
+
+def fill(pool: limpet.Pool) -> dict[int, bytes]:
+    """Fill all memory; what is there then."""
+    pairs: dict[int, bytes] = {}
+    mapping = pool.dict("others", codec="pickle")
+    try:
+        while True:
+            value = bytes([len(pairs) % 251]) * 4000
+            mapping[len(pairs)] = value
+            pairs[len(pairs)] = value
+    except limpet.StoreFull:
+        return pairs
+
+
+def unharmed(pool: limpet.Pool, pairs: dict[int, bytes]) -> None:
+    mapping = pool.dict("others", codec="pickle")
+    mapping.store.check()
+    assert len(pairs) > 100
+    assert dict(mapping.items()) == pairs
+    pool.drop("others")
+
+
+def held(pool: limpet.Pool) -> int:
+    found = pool.audit()
+    assert found["leaked"] == 0
+    return found["held"]
+
+
+def views_of(url: str) -> list[Any]:
+    array = limpet.open(url).array("x", (ROWS, 2), "u1", stripes=2)
+    return [view for _, view in array.parts()]
+
+
+def test_a_removed_array_stays_as_long_as_a_process_has_its_ndarrays(pools: Any) -> None:
+    pool = pools(nodes=2)
+    holder = Holder(lambda: views_of(pool.url), scribble)
+    mine = [view for _, view in pool.array("x").parts()]
+    pool.channels.remove("x")
+    pairs = fill(pool)
+    assert held(pool) >= 2 * ROWS
+    scribble(mine)
+    del mine
+    assert held(pool) >= 2 * ROWS
+    holder.go_on()
+    pool.recover()
+    assert held(pool) == 0
+    unharmed(pool, pairs)
+
+
+def test_a_closed_pool_keeps_the_memory_of_ndarrays(pools: Any) -> None:
+    pool = pools()
+    mine = pools.again(pool)
+    view = mine.array("x", ROWS, "u1").numpy()
+    part = view[5:]
+    del view
+    mine.close()
+    pool.channels.remove("x")
+    pairs = fill(pool)
+    part[:] = 7
+    assert held(pool) >= ROWS
+    del part
+    assert held(pool) == 0
+    unharmed(pool, pairs)
+
+
+def test_a_killed_process_keeps_no_array(pools: Any) -> None:
+    """Nor does the next client of its slot."""
+    pool = pools(nodes=2)
+    before = pool.audit()
+    holder = Holder(lambda: views_of(pool.url), scribble)
+    slots = {client["slot"] for client in pool.clients()}
+    pool.channels.remove("x")
+    assert held(pool) >= 2 * ROWS
+    holder.kill()
+    pool.recover()
+    assert held(pool) == 0
+    heirs = [pools.again(pool) for _ in slots]
+    assert slots <= {client["slot"] for client in pool.clients()}
+    views = [heir.array(f"y{n}", ROWS, "u1").numpy() for n, heir in enumerate(heirs)]
+    for number in range(len(heirs)):
+        pool.channels.remove(f"y{number}")
+    assert held(pool) >= ROWS * len(heirs)
+    del views
+    assert held(pool) == 0
+    after = pool.audit()
+    assert after["reachable"] - before["reachable"] < 4096
+
+
+@pytest.mark.parametrize("parent", ["drops", "is killed"])
+def test_a_forked_child_keeps_the_arrays_of_its_parent(pools: Any, parent: str) -> None:
+    pool = pools(nodes=2)
+    url = pool.url
+    said, say = os.pipe()
+    told, tell = os.pipe()
+
+    def fork() -> list[Any]:
+        views = views_of(url)
+        if not os.fork():
+            os.close(tell)
+            os.write(say, b"x")
+            os.read(told, 1)
+            scribble(views)
+            os.write(say, b"y")
+            os._exit(0)
+        if parent == "drops":
+            views.clear()
+        return views
+
+    holder = Holder(fork, lambda views: None)
+    assert os.read(said, 1) == b"x"
+    pool.channels.remove("x")
+    if parent == "is killed":
+        holder.kill()
+        pool.recover()
+    pairs = fill(pool)
+    assert held(pool) >= 2 * ROWS
+    os.write(tell, b"x")
+    assert os.read(said, 1) == b"y"
+    if parent == "drops":
+        holder.go_on()
+    for _ in range(1000):
+        pool.recover()
+        if not held(pool):
+            break
+    assert held(pool) == 0
+    unharmed(pool, pairs)
+    for end in (said, say, told, tell):
+        os.close(end)
+
+
+@pytest.mark.parametrize("parent", ["drops", "is killed"])
+def test_a_child_that_is_stopped_in_the_fork(pools: Any, monkeypatch: Any, parent: str) -> None:
+    """Until it has records of its own, its parent gives nothing back. If its parent is killed, and
+    recovered, the memory may be another's: the child ends itself."""
+    pool = pools(nodes=2)
+    inherit = Keeper.inherit
+
+    def stop(keeper: Keeper) -> None:
+        os.kill(os.getpid(), signal.SIGSTOP)
+        inherit(keeper)
+
+    read, write = os.pipe()
+
+    def fork() -> tuple[list[Any], int]:
+        views = views_of(pool.url)
+        monkeypatch.setattr(Keeper, "inherit", stop)
+        child = os.fork()
+        if not child:
+            scribble(views)
+            os._exit(0)
+        os.waitid(os.P_PID, child, os.WSTOPPED | os.WNOWAIT)
+        os.write(write, child.to_bytes(4, "little"))
+        if parent == "drops":
+            views.clear()
+        return views, child
+
+    def end(found: tuple[list[Any], int]) -> None:
+        os.kill(found[1], signal.SIGCONT)
+        assert os.waitpid(found[1], 0)[1] == 0
+
+    holder = Holder(fork, end)
+    child = int.from_bytes(os.read(read, 4), "little")
+    pool.channels.remove("x")
+    if parent == "is killed":
+        holder.kill()
+        pool.recover()
+    pairs = fill(pool)
+    assert (held(pool) >= 2 * ROWS) == (parent == "drops")
+    if parent == "drops":
+        holder.go_on()
+    else:
+        watched = os.pidfd_open(child)
+        os.kill(child, signal.SIGCONT)
+        select.select([watched], [], [])
+        os.close(watched)
+    pool.recover()
+    assert held(pool) == 0
+    unharmed(pool, pairs)
+    os.close(read)
+    os.close(write)
+
+
+def test_a_process_keeps_more_arrays_than_one_client_can(pools: Any) -> None:
+    pool = pools()
+    names = [f"x{number}" for number in range(2 * RECORDS_COUNT + 3)]
+    views = [pool.array(name, 1000, "u1").numpy() for name in names]
+    for name in names:
+        pool.channels.remove(name)
+    assert held(pool) >= 1000 * len(names)
+    pairs = fill(pool)
+    scribble(views)
+    views.clear()
+    assert held(pool) == 0
+    unharmed(pool, pairs)
+
+
+def test_an_array_that_is_removed_while_it_is_asked_for_its_memory(pools: Any) -> None:
+    """At each verb of `numpy()`, another client removes the array and fills the pool."""
+    pool = pools()
+    other = pools.keep(PuppetPool.open(pool.url))
+    number = found = 0
+    while True:
+        array = other.array("x", ROWS, "u1")
+        number += 1
+        left, pairs = [number], {}
+
+        def remove(verb: str, address: int, left: Any = left, pairs: Any = pairs) -> None:
+            left[0] -= 1
+            if not left[0] and not other.endpoint.load(other.client.slot + PIN):
+                pool.channels.remove("x")
+                pairs.update(fill(pool))
+
+        other.endpoint.before = remove
+        try:
+            view = array.numpy()
+        except limpet.ChannelRemoved:
+            view = None
+        other.endpoint.before = None
+        if pairs:
+            found += 1
+            if view is not None:
+                view[:] = 7
+            unharmed(pool, pairs)
+        del view
+        if left[0] > 0:
+            break
+        if not pairs:
+            pool.channels.remove("x")
+        assert held(pool) == 0
+    assert found

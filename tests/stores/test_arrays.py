@@ -461,6 +461,7 @@ def test_the_stripes_that_are_left_stay_readable(pools: Any, lost: int, replaced
         ):
             with pytest.raises(limpet.NodeFailed):
                 use()
+    del left, part, caught  # they keep the memory of stripes
     pool.channels.remove("a")
     pool.recover()
     accounted(pool)

@@ -40,6 +40,7 @@ Limits. A stripe is filled with zeros by way of a buffer of its size in the proc
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Iterator
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, Final
@@ -104,6 +105,7 @@ class Array(Elements):
         form = form_of(shape, dtype)
         layout = Stripes.of(form, stripes)
         self.lay_out(form, layout.per, layout.number)
+        self.node = node
         self.stripe_rows = layout.rows
         """Rows of each stripe; of the last one, at most so many."""
         super().__init__(
@@ -273,14 +275,15 @@ class Array(Elements):
     def numpy(self) -> npt.NDArray[Any]:
         """The array as an ndarray without a copy: the shared memory itself.
 
-        It stays there as long as the ndarray, or one made of it, also after the pool was closed.
+        It stays the array's as long as the ndarray, or one made of it, in any process: also after
+        the array was removed, the pool closed, and in forked children (keeper.py).
         Raises ParameterError for an array of several stripes, which no ndarray can be without a
         copy: `parts()` has each of them, and `a[...]` is a copy. Raises CoherenceError in a pool
-        where plain loads and stores are not visible to all, NodeFailed, ChannelRemoved.
+        where plain loads and stores are not visible to all, NodeFailed, ChannelRemoved; and as
+        `limpet.open` does, as the process has one more client for this.
 
         Reads and writes of it are not checked: when the node is lost, it becomes memory of this
-        process alone (in the pure build the process dies); and do not touch it any more when the
-        array was removed.
+        process alone (in the pure build the process dies).
         """
         if self.stripes > 1:
             raise ParameterError(
@@ -288,8 +291,7 @@ class Array(Elements):
                 "copy: parts() has an ndarray of each, and a[...] is a copy of all"
             )
         self._require_coherent()
-        with self.operation():
-            return self._view(0)
+        return self._view(0, False)
 
     def parts(
         self, skip_lost: bool = False
@@ -301,41 +303,71 @@ class Array(Elements):
         """
         self._require_coherent()
         found = []
-        with self.operation(skip_lost):
-            for stripe in range(self.stripes):
-                try:
-                    view = self._view(stripe)
-                except NodeFailed:
-                    if not skip_lost:
-                        raise
-                    continue
-                found.append((self._rows_of(stripe) if self.shape else ..., view))
+        for stripe in range(self.stripes):
+            try:
+                view = self._view(stripe, skip_lost)
+            except NodeFailed:
+                if not skip_lost:
+                    raise
+                continue
+            found.append((self._rows_of(stripe) if self.shape else ..., view))
         return iter(found)
 
     def _require_coherent(self) -> None:
         if not self.pool.parameters.coherent:
             raise CoherenceError(f"{self.pool.url} has memory that is not coherent: use indices")
 
-    def _view(self, stripe: int) -> npt.NDArray[Any]:
-        """A stripe as an ndarray. In an operation."""
+    def _view(self, stripe: int, anyhow: bool) -> npt.NDArray[Any]:
+        """A stripe as an ndarray, which keeps its memory. `anyhow`: as of `operation`."""
         rows = self._rows_of(stripe) if self.shape else None
         shape = self.shape if rows is None else (rows.stop - rows.start, *self.shape[1:])
         if not self.size:
-            return np.empty(self.shape, self.dtype)
-        at = self.at_number(stripe * self.per)
+            with self.operation(anyhow):
+                return np.empty(self.shape, self.dtype)
+        with self.operation(anyhow):
+            at = self.at_number(stripe * self.per)
+            if at >> NODE_SHIFT in self.marked.gone:
+                raise self.lost(stripe)
+            self.endpoint.load(at)
+            reference = self._reference_of(stripe)
+        keeper = self.manager.keeper(reference)
+        raw = None
+        with self.operation(anyhow):
+            keeper.hold(reference)
+            try:
+                # ORDER: after the record: it was linked when we had that, or counts as removed.
+                if self._reference_of(stripe) != reference:
+                    raise ChannelRemoved(
+                        f"the channel {self.name!r} of {self.pool.url} was removed"
+                    )
+                raw = self._mapped(at, math.prod(shape) * self.itemsize)
+                weakref.finalize(raw, keeper.drop, reference).atexit = False
+            finally:
+                if raw is None:
+                    keeper.drop(reference)
+        return raw.view(self.dtype).reshape(shape)
+
+    def _reference_of(self, stripe: int) -> int:
+        """Reference to the object with the memory of a stripe. In an operation."""
+        name, of, node = self.name, 0 if self.parent is None else self.mark, self.node
+        if self.stripes > 1:
+            name, of = f"{name}.stripe{stripe}", self.mark
+            node = ((node or 0) + stripe) % self.pool.parameters.nodes
+        found = int(self.manager.catalogue.reference_of(name, of, node))
+        if not found:
+            raise ChannelRemoved(f"the channel {self.name!r} of {self.pool.url} was removed")
+        return found
+
+    def _mapped(self, at: int, size: int) -> npt.NDArray[Any]:
+        """Bytes of shared memory as an ndarray."""
         node = at >> NODE_SHIFT
-        if node in self.marked.gone:
-            raise self.lost(stripe)
-        self.endpoint.load(at)
         segments = [one for one in self.pool.segments() if one.index == node]
         if not segments:
             raise NodeFailed(node, "its memory is not mapped")
         segment = segments[0]
         watched: Any = Watched(segment.map, segment.size, segment.watched_fd)
-        size = math.prod(shape) * self.itemsize
         # By `frombuffer`: it keeps the buffer, and so the mapping. `np.ndarray` keeps the object.
-        raw = np.frombuffer(watched, np.uint8, size, at & (1 << NODE_SHIFT) - 1)
-        return raw.view(self.dtype).reshape(shape)
+        return np.frombuffer(watched, np.uint8, size, at & (1 << NODE_SHIFT) - 1)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
         """For `numpy.asarray`: as `numpy()`, or a copy where there has to be one.

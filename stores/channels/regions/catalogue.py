@@ -339,6 +339,18 @@ class ChannelCatalogue:
                 "remove the channel"
             ) from error
 
+    def reference_of(self, name: str, of: int, node: int | None) -> int:
+        """Reference to the object with the memory of a region, as of `region`; 0: it is gone. In an
+        operation."""
+        value = self.table.locate(self.key_of(name, of, node))
+        if not value:
+            return 0
+        beside = self.endpoint.load(value + DESCRIPTION_SIZE) >> NODE_OF_MEMORY & NODE_MASK
+        if beside:
+            mark = of or self.endpoint.load(value)
+            return self.reference_of(f"{name}..memory", mark, beside - 1)
+        return int(self.table.reference())
+
     def mark(self, name: str) -> int:
         """The mark of a channel; 0: there is none, it is being removed, or its region was lost."""
         if self.directories.is_away(self.node_of(name.encode())):

@@ -15,6 +15,7 @@ cdef int FULL
 cdef u64 HEADER
 cdef u64 LINE
 cdef u64 MASK
+cdef u64 OBJECT_MASK
 cdef u64 SIZE_MASK
 
 cdef class RegionObjects(Objects):
@@ -30,6 +31,7 @@ cdef class RegionTable:
 
     cpdef u64 node_of(self, bytes key) except? 0
     cpdef u64 locate(self, bytes key) except? 0
+    cpdef u64 reference(self) noexcept
     cdef u64 _find(self, bytes key) except? 0
     cdef u64 _value(self, bytes key) noexcept
     @cython.locals(slot=u64, value=u64, outcome=int)

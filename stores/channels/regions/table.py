@@ -31,6 +31,7 @@ from limpet.stores.channels.layout import DESCRIPTION, DESCRIPTION_SIZE, LINE, M
 from limpet.stores.channels.regions.links import unlink
 from limpet.stores.object_layout import HEADER
 from limpet.stores.race.index import Place
+from limpet.stores.race.layout import OBJECT_MASK
 from limpet.stores.race.store import Race
 from limpet.stores.records import Objects
 from limpet.stores.status import DONE, FULL
@@ -74,6 +75,10 @@ class RegionTable:
     def locate(self, key: bytes) -> int:
         """Address of the value of a key; 0: there is none. In an operation."""
         return self._value(key) if self._find(key) else 0
+
+    def reference(self) -> int:
+        """Reference to the object of the key that was located last."""
+        return self.place.word & OBJECT_MASK
 
     def _find(self, key: bytes) -> int:
         """Address of the slot with the key, or 0; the table's image then has the pair."""
