@@ -7,7 +7,7 @@ no process of its pid and start time has the pool mapped (liveness.py). That is 
 immediate. If the slot's lock is on no file that we see, the process alone decides. For another PID
 namespace (a container) only the lock can be asked. In a pool with `multi_host`, a client of another
 host is lost by its lease (hosts.py); so is a client of another PID namespace whose lock we cannot
-see, or do not find held. A client whose lock is held never counts as dead, however long its
+see. A client whose lock is held never counts as dead, however long its
 container is frozen. In a pool without `multi_host`, another boot id means that the host was
 restarted; and while a client of another PID namespace lives, a newcomer of this one is refused,
 because neither could fence the other.
@@ -246,7 +246,7 @@ class Membership:
             if held and multi_host and host != here:
                 # may ask its container to end it, once its lease is over
                 self.remote.lost(slot, word, waiting)
-            if held or (host != here and not multi_host):
+            if held or host != here:
                 return not held
         if host == here:
             return not self._uses(self.pid(word), self.endpoint.load(at + slots.STARTED))
