@@ -26,8 +26,8 @@ A test of the lock is one system call. It needs no descriptor of the other proce
 that differs between namespaces: not its pid (another PID namespace does not know it), not its start
 time (another time namespace sees it shifted), not /proc. So a client of another container of this
 host is known to be alive, however long it is frozen, and known to be dead at once. For such a
-client the question has no answer: in a pool with `multi_host` its lease decides, and in another
-pool the newcomer of another container takes it for dead.
+client the question has no answer, and a lock that is not held is taken for a death. In a pool with
+`multi_host` a client that lives then finds out at its next step, and makes none (`Endpoint.guard`).
 
 A forked child shares its parent's descriptions, so it closes them before anything else
 (`os.register_at_fork`), and opens its own when it joins. A child that C code forks, without

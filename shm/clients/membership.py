@@ -7,11 +7,11 @@ no process of its pid and start time has the pool mapped (liveness.py). That is 
 immediate. If the slot's lock is on no file that we see, the process alone decides. For another PID
 namespace (a container) only the lock can be asked. In a pool with `multi_host`, a client of another
 host is lost by its lease (hosts.py); so is a client of another PID namespace whose lock we cannot
-see, or do not find held. A client whose lock is held lives; in another PID namespace it is given up
-by its lease all the same, since its container may be frozen, and the guard keeps it from the pool
-when it goes on (`Endpoint.guard`); but not with `fence="wait"`. In a pool without `multi_host`,
-another boot id means that the host was restarted; and while a client of another PID namespace
-lives, a newcomer of this one is refused, because neither could fence the other.
+see. A client whose lock is held lives; in another PID namespace it is given up by its lease all the
+same, since its container may be frozen, and the guard keeps it from the pool when it goes on
+(`Endpoint.guard`); but not with `fence="wait"`. In a pool without `multi_host`, another boot id
+means that the host was restarted; and while a client of another PID namespace lives, a newcomer of
+this one is refused, because neither could fence the other.
 
 `fence`: a client that lives, but stands still for a lease while other clients wait for it, gets
 SIGKILL, and the waiting client waits for its death, since its next plain write could land anywhere.
@@ -259,7 +259,7 @@ class Membership:
             if held and multi_host and host != here and self.parameters.fence != "wait":
                 # It lives. Its container may stand still: then the guard keeps it from the pool.
                 return self.remote.lost(slot, word, waiting)
-            if held or (host != here and not multi_host):
+            if held or host != here:
                 return not held
         if host == here:
             return not self._uses(self.pid(word), self.endpoint.load(at + slots.STARTED))
