@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+from kit.waiting import long_enough
 
 import limpet
 from limpet.fault.check.history import read_history
