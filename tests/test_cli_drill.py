@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 import pytest
 from click.testing import CliRunner, Result
-from kit.waiting import ended, until
+from kit.waiting import ended, long_enough, until
 from rich.console import Console
 
 import limpet
@@ -38,7 +38,17 @@ SHORT = ("--seconds", "0.6", "--keys", "100", "--clients", "2", "--kill-rate", K
 
 def run(*arguments: str, url: str = "") -> Result:
     url = url or f"test-{os.getpid()}-cli-drill"
-    return CliRunner().invoke(main, ["drill", *arguments, "--url", url], catch_exceptions=False)
+    asked = ["drill", *arguments, "--url", url]
+
+    def for_seconds(seconds: float) -> Result:
+        more = ["--seconds", str(seconds)] if "--seconds" in asked else []
+        return CliRunner().invoke(main, [*asked, *more], catch_exceptions=False)
+
+    def did_something(shown: Result) -> bool:
+        return "no operation came back in the whole run" not in shown.output
+
+    seconds = asked[asked.index("--seconds") + 1] if "--seconds" in asked else "0.6"
+    return long_enough(for_seconds, did_something, float(seconds))
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from limpet.shm.endpoint.verbs cimport Endpoint, u64
 cdef int ATTEMPTS_MAX
 cdef u64 COARSE_LEAST
 cdef int LARGE_CLASS
+cdef int NOWHERE
 cdef u64 PRESSURE
 cdef int SHORT_SHARE
 cdef int SLACK_SHARE

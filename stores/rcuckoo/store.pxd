@@ -34,6 +34,7 @@ cdef class Rcuckoo(InlineStore):
     cdef int _refuse_stray(self) except -1
     @cython.locals(lookup=Lookup, base=u64)
     cdef u64 _table_with(self, u64 word) except? 0
+    @cython.locals(clients=u64)
     cdef int _take_patience(self) except -1
     @cython.locals(locks=Locks, word=u64, bits=u64)
     cpdef int look_after(self) except -1

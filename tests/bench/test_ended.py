@@ -65,7 +65,7 @@ def test_a_benchmark_that_is_ended_leaves_nothing(name: str) -> None:
         return list(Path("/dev/shm").glob(f"limpet.*-{process.pid}[-.]*"))
 
     try:
-        until(lambda: bool(segments()) or process.poll() is not None, "no pool was made")
+        until(lambda: bool(segments()) or process.poll() is not None, "no pool was made", 60)
         assert segments()
         time.sleep(0.5)  # in the midst of the work
         children = psutil.Process(process.pid).children(recursive=True)

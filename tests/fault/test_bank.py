@@ -15,6 +15,7 @@ import psutil
 import pytest
 from click.testing import CliRunner
 from kit.variants import vary
+from kit.waiting import long_enough
 
 import limpet
 from limpet.__main__ import main
@@ -64,14 +65,17 @@ class Watcher:
 def banked(
     url: str, *, history: str | None = None, watcher: Watcher | None = None, **given: Any
 ) -> BankReport:
-    """Run the bank; again, and longer, when no client came to a transfer, on a loaded machine."""
-    parameters: dict[str, Any] = {"seed": 1, "clients": 3, "seconds": 1.0, "accounts": 24, **given}
-    while True:
-        report = bank.run(BankParameters(url, **parameters), watcher or Watcher(), history)
+    parameters: dict[str, Any] = {"seed": 1, "clients": 3, "accounts": 24, **given}
+
+    def run(seconds: float) -> BankReport:
+        made = BankParameters(url, **{**parameters, "seconds": seconds})
+        return bank.run(made, watcher or Watcher(), history)
+
+    def has_transfers(report: BankReport) -> bool:
         counts = report.counts
-        if counts.transfers + counts.aborted + counts.unknown or parameters["seconds"] > 20:
-            return report
-        parameters["seconds"] *= 4
+        return counts.transfers + counts.aborted + counts.unknown > 0
+
+    return long_enough(run, has_transfers, parameters.get("seconds", 1.0))
 
 
 def failed(report: BankReport) -> set[str]:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+from kit.waiting import long_enough
 
 import limpet
 from limpet.fault.check.history import read_history
@@ -62,10 +63,16 @@ class Seen:
 def drilled(
     url: str, *, history: str | None = None, seen: Seen | None = None, **given: Any
 ) -> DrillReport:
-    parameters: dict[str, Any] = {
-        "seed": 1, "clients": 3, "seconds": 1.0, "keys": 100, "stop_rate": 0.0, **given,
-    }  # fmt: skip
-    return drill.run(DrillParameters(url, **parameters), seen or Seen(), history)
+    parameters: dict[str, Any] = {"seed": 1, "clients": 3, "keys": 100, "stop_rate": 0.0, **given}
+
+    def run(seconds: float) -> DrillReport:
+        made = DrillParameters(url, **{**parameters, "seconds": seconds})
+        return drill.run(made, seen or Seen(), history)
+
+    def is_over_or_busy(report: DrillReport) -> bool:
+        return report.counts.operations > 100 or bool(report.checks[WORKERS])
+
+    return long_enough(run, is_over_or_busy, parameters.get("seconds", 1.0))
 
 
 def failed(report: DrillReport) -> set[str]:

@@ -56,7 +56,7 @@ def line(process: subprocess.Popen[str]) -> str:
 
 
 def test_two_containers_work_on_one_pool_and_one_is_killed(pools: Any, tmp_path: Any) -> None:
-    pool = pools(multi_host=True)
+    pool = pools(multi_host=True, lease_us=60_000_000)
     counter, kv = pool.counter("c"), pool.store("race", name="s")
     with container(pool.url, "a", tmp_path / "stop") as a:
         with container(pool.url, "b", tmp_path / "stop") as b:
@@ -71,8 +71,8 @@ def test_two_containers_work_on_one_pool_and_one_is_killed(pools: Any, tmp_path:
         dead = time.monotonic()
         while len(pool.clients()) > 2:
             pool.recover()
-            # Life locks tell at once: no lease of two seconds is waited for.
-            assert time.monotonic() < dead + 1.5
+            # Life locks tell at once: no lease is waited for.
+            assert time.monotonic() < dead + 50
         before = counter.value
         while counter.value < before + 100:
             assert time.monotonic() < end + 30

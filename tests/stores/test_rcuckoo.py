@@ -484,11 +484,12 @@ def test_who_waits_for_a_lock_uses_up_no_memory(pools: Any) -> None:
     clients.sound()
 
 
+@pytest.mark.exhaustive_in_pure("the same lines, and slower")
 def test_a_dead_owner_is_looked_for_as_soon_in_a_pool_that_has_had_many_clients(
     pools: Any,
 ) -> None:
     """What once was there is not waited for (trap G24)."""
-    pool = pools(clients=100)
+    pool = pools(clients=60)
     store = pool.store("rcuckoo", capacity=100)
     store.put(b"k", b"v")
 
@@ -500,6 +501,6 @@ def test_a_dead_owner_is_looked_for_as_soon_in_a_pool_that_has_had_many_clients(
 
     holding = next(fuse for fuse in range(1, 30) if attempts(fuse))
     few = attempts(holding)
-    for handle in [pools.again(pool) for _ in range(80)]:
+    for handle in [pools.again(pool) for _ in range(40)]:
         handle.close()
     assert [attempts(holding) for _ in range(3)] == [few] * 3
