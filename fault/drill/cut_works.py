@@ -207,10 +207,12 @@ class Growing:
 
 
 def parts_of(store: Any) -> int:
-    """How far an index has grown: bytes of subtables, or leaves; 0: it does not grow."""
+    """How far an index has grown: leaves of trees, or subtables that splits have made; 0: it does
+    not grow."""
     scans = getattr(store, "scans", None)
     if scans is None:
-        return int(store.index_size())
+        made, grown = store.parameters, store.growth()
+        return max(0, grown["subtables"] - (made.subtables << made.depth)) if grown else 0
     leaves = 0
     for tree in range(len(store.trees.roots)):
         start: bytes | None = b""
@@ -330,7 +332,9 @@ def cache_works(pool: Any, draw: random.Random) -> Works:
         "stats": cache.stats,
         "check": cache.check,
         "open": lambda: pool.cache("cut"),
-        **growing_works(pool, "cache", lambda pool, name: pool.cache(name, codec="bytes").store),
+        **growing_works(
+            pool, "cache", lambda pool, name: pool.store("cache", name, capacity=1, groups=2)
+        ),
     }
 
 

@@ -295,7 +295,7 @@ class Reads:
         for index in range(self.objects_count):
             noted = self.objects[index]
             noted.forget()
-        # ORDER: the counts before the lists: a signal handler that raises leaves none beyond a list.
+        # ORDER: counts before lists: a signal handler that raises leaves none beyond its list.
         self.objects_count = 0
         if len(self.objects) > KEPT:
             del self.objects[KEPT:]
