@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import os
 import queue
 import random
@@ -107,16 +106,18 @@ def _numbered(count: int, start: int = 0) -> list[bytes]:
 
 
 class Growing:
-    """A table that grows and shrinks: `open` opens it, made anew after a drop.
+    """A table that grows and shrinks: `opened` opens it by its name, made anew after a drop.
 
     One handle goes on through all cuts, so what a cut leaves of its private state is what it works
     with next. `forgets`: keys may be gone, as in a cache.
     """
 
-    def __init__(self, pool: Any, name: str, opened: Callable[[Any], Any], forgets: bool) -> None:
+    def __init__(
+        self, pool: Any, name: str, opened: Callable[[Any, str], Any], forgets: bool
+    ) -> None:
         self.pool = pool
         self.name = name
-        self.open = opened
+        self.opened = opened
         self.forgets = forgets
         self.store: Any = None
         self.fresh: Any = None
@@ -125,6 +126,10 @@ class Growing:
         """The keys with these numbers are there, for sure."""
         self.most = GROWN
         self.start = self.before = self.grown = self.shrunk = 0
+
+    def open(self, pool: Any) -> Any:
+        """The table, by way of this handle of the pool."""
+        return self.opened(pool, self.name)
 
     def renew(self) -> None:
         """Look at all of the table from this handle and from another one, and make a new one."""
@@ -225,10 +230,7 @@ def parts_of(store: Any) -> int:
 def growing_works(pool: Any, kind: str, opened: Callable[[Any, str], Any]) -> Works:
     """Those of a table of the kind that grows, and of another one that shrinks."""
     cls, forgets = store_class(kind), kind in CACHES
-    one, other = (
-        Growing(pool, name, functools.partial(opened, name=name), forgets)
-        for name in ("growing", "shrinking")
-    )
+    one, other = (Growing(pool, name, opened, forgets) for name in ("growing", "shrinking"))
     return {
         "grow": Prepared(
             one.fill, one.prepare_filling, one.judge,
