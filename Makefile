@@ -78,8 +78,8 @@ rack: .venv/tools
 # The drills of cuts and of damage on a build with bounds checks and gcc's sanitizers (setup.py), in a
 # directory of its own; the modules in the tree stay as they are. The first error ends the run.
 SANITIZED := build/sanitize
-SANITIZE_CUTS := --seconds 1 --stride 9 --verbs 200
-SANITIZE_DAMAGE := --cases 300
+SANITIZE_CUTS := --seconds 1 --stride 23 --verbs 200
+SANITIZE_DAMAGE := --cases 100
 sanitize: $(SANITIZED)/built
 	cd $(SANITIZED)/tree && run() { PYTHONPATH=. LD_PRELOAD=$$($(CC) -print-file-name=libasan.so) \
 	    ASAN_OPTIONS=detect_leaks=0:handle_sigbus=0 UBSAN_OPTIONS=halt_on_error=1 \

@@ -80,7 +80,7 @@ class Staged:
             node = self.nodes[index]
             node.forget()
         self.nodes_count = self.changed = 0
-        # ORDER: after the count: a signal handler that raises leaves no count beyond the list.
+        # ORDER: the count before the list: a signal handler that raises leaves none beyond it.
         if len(self.nodes) > KEPT:
             del self.nodes[KEPT:]
         self.places = None

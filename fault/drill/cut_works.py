@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import functools
 import os
 import queue
 import random
@@ -110,16 +109,18 @@ def _numbered(count: int, start: int = 0) -> list[bytes]:
 
 
 class Growing:
-    """A table that grows and shrinks: `open` opens it, made anew after a drop.
+    """A table that grows and shrinks: `opened` opens it by its name, made anew after a drop.
 
     One handle goes on through all cuts, so what a cut leaves of its private state is what it works
     with next. `forgets`: keys may be gone, as in a cache.
     """
 
-    def __init__(self, pool: Any, name: str, opened: Callable[[Any], Any], forgets: bool) -> None:
+    def __init__(
+        self, pool: Any, name: str, opened: Callable[[Any, str], Any], forgets: bool
+    ) -> None:
         self.pool = pool
         self.name = name
-        self.open = opened
+        self.opened = opened
         self.forgets = forgets
         self.store: Any = None
         self.fresh: Any = None
@@ -128,6 +129,10 @@ class Growing:
         """The keys with these numbers are there, for sure."""
         self.most = GROWN
         self.start = self.before = self.grown = self.shrunk = 0
+
+    def open(self, pool: Any) -> Any:
+        """The table, by way of this handle of the pool."""
+        return self.opened(pool, self.name)
 
     def renew(self) -> None:
         """Look at all of the table from this handle and from another one, and make a new one."""
@@ -210,10 +215,12 @@ class Growing:
 
 
 def parts_of(store: Any) -> int:
-    """How far an index has grown: bytes of subtables, or leaves; 0: it does not grow."""
+    """How far an index has grown: leaves of trees, or subtables that splits have made; 0: it does
+    not grow."""
     scans = getattr(store, "scans", None)
     if scans is None:
-        return int(store.index_size())
+        made, grown = store.parameters, store.growth()
+        return max(0, grown["subtables"] - (made.subtables << made.depth)) if grown else 0
     leaves = 0
     for tree in range(len(store.trees.roots)):
         start: bytes | None = b""
@@ -226,10 +233,7 @@ def parts_of(store: Any) -> int:
 def growing_works(pool: Any, kind: str, opened: Callable[[Any, str], Any]) -> Works:
     """Those of a table of the kind that grows, and of another one that shrinks."""
     cls, forgets = store_class(kind), kind in CACHES
-    one, other = (
-        Growing(pool, name, functools.partial(opened, name=name), forgets)
-        for name in ("growing", "shrinking")
-    )
+    one, other = (Growing(pool, name, opened, forgets) for name in ("growing", "shrinking"))
     return {
         "grow": Prepared(
             one.fill, one.prepare_filling, one.judge,
@@ -333,7 +337,9 @@ def cache_works(pool: Any, draw: random.Random) -> Works:
         "stats": cache.stats,
         "check": cache.check,
         "open": lambda: pool.cache("cut"),
-        **growing_works(pool, "cache", lambda pool, name: pool.cache(name, codec="bytes").store),
+        **growing_works(
+            pool, "cache", lambda pool, name: pool.store("cache", name, capacity=1, groups=2)
+        ),
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import sys
 from typing import Any
 
 import click
@@ -57,7 +58,10 @@ def cut(subjects: tuple[str, ...], as_json: bool, **given: Any) -> None:
     unknown = sorted(set(subjects) - set(SUBJECTS))
     if unknown:
         raise click.UsageError(f"no subject {', '.join(unknown)}; there are {', '.join(SUBJECTS)}")
+    streams = sys.stdin, sys.stdout, sys.stderr
     reports = [cuts.drill(cuts.CutParameters(subject, **given)) for subject in subjects or SUBJECTS]
+    # click's runner of commands is cut off, too, while it has others in their places
+    sys.stdin, sys.stdout, sys.stderr = streams
     if as_json:
         print_json([dataclasses.asdict(report) for report in reports])
     else:

@@ -147,9 +147,10 @@ class Commit(Staged):
         for index in range(self.count):
             write = self.writes[index]
             write.forget()
-        if self.count > KEPT:
-            del self.writes[KEPT:]
+        # ORDER: before the list, as in `Reads.clear`.
         self.count = self.inserts = self.written_reads = 0
+        if len(self.writes) > KEPT:
+            del self.writes[KEPT:]
         self._taken = None
         self._epoch_known = self._same_epoch = False
         if self.crowded:

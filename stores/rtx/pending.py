@@ -114,10 +114,11 @@ class PendingWrites:
             write = self.writes[place]
             write.key = b""
             write.value = None
-        if self.count > KEPT:
-            del self.writes[KEPT:]
         self.places = None
+        # ORDER: before the list, as in `Reads.clear`.
         self.count = 0
+        if len(self.writes) > KEPT:
+            del self.writes[KEPT:]
 
 
 def key_of(write: PendingWrite) -> bytes:

@@ -295,18 +295,19 @@ class Reads:
         for index in range(self.objects_count):
             noted = self.objects[index]
             noted.forget()
-        if self.objects_count > KEPT:
-            del self.objects[KEPT:]
+        # ORDER: counts before lists: a signal handler that raises leaves none beyond its list.
         self.objects_count = 0
+        if len(self.objects) > KEPT:
+            del self.objects[KEPT:]
         self.places = None
         if self.looks:
             self.looks = []
         for index in range(self.count):
             read = self.keys[index]
             read.forget()
-        if self.count > KEPT:
-            del self.keys[KEPT:]
         self.count = 0
+        if len(self.keys) > KEPT:
+            del self.keys[KEPT:]
         self.stores = None
         self.epoch = 0
         self.counted = UNKNOWN

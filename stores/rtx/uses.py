@@ -52,9 +52,10 @@ class Used:
         for index in range(self.count):
             reading = self.readings[index]
             reading.forget()
-        if self.count > KEPT:
-            del self.readings[KEPT:]
+        # ORDER: before the list, as in `Reads.clear`.
         self.count = 0
+        if len(self.readings) > KEPT:
+            del self.readings[KEPT:]
         if self.written.count:
             self.written.clear()
         self.deletes = False
