@@ -80,6 +80,7 @@ class MemoryNode:
     ) -> None:
         """Map the segment that `fd`, which this object closes from now on, refers to."""
         self._close_fd = weakref.finalize(self, let_go, fd)
+        self._close_fd.atexit = False  # an exit handler may use the pool after that of `weakref`
         self.name = name
         self.index = index
         self.generation = generation

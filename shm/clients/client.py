@@ -193,10 +193,11 @@ class Client:
             self.endpoint.store(self.slot + PIN, pin >> PIN_SHIFT << PIN_SHIFT | counter)
 
     def disown(self) -> None:
+        if self.ident:
+            raise ClientError(DISOWNED)
+        self.rejoin()  # PoolClosed with the pool's name, if its handle was closed
         if not self.ident:
-            self.rejoin()  # PoolClosed with the pool's name, if its handle was closed
             raise PoolClosed("this process has no place in the pool: it has not joined it")
-        raise ClientError(DISOWNED)
 
     def unpin(self) -> None:
         """Settle the client journal, then unpin the epoch.

@@ -17,6 +17,7 @@ import threading
 import weakref
 from typing import TYPE_CHECKING
 
+from limpet.shm import leaving
 from limpet.shm.clients import fencing
 from limpet.shm.endpoint import slots
 from limpet.shm.endpoint.layout import slot_address
@@ -41,8 +42,12 @@ class Heart:
         running.acquire()
         self._running = running
         target = (weakref.ref(membership), running, membership.client.slot, membership.client.word)
-        self._thread = threading.Thread(target=_beat, args=target, name="limpet-lease", daemon=True)
-        self._thread.start()
+        # For an operation of an exit handler, the lease is long enough as it is.
+        if not leaving.ending:
+            self._thread = threading.Thread(
+                target=_beat, args=target, name="limpet-lease", daemon=True
+            )
+            self._thread.start()
 
     def stop(self) -> None:
         """End the thread, if there is one. May be called twice."""

@@ -174,7 +174,7 @@ class Remote:
         self.pid = pid
         self.owner = os.getpid()
         self.socket = connection
-        weakref.finalize(self, connection.close)
+        weakref.finalize(self, connection.close).atexit = False
 
     def _receive(self, connection: socket.socket) -> bytes:
         named = False
