@@ -15,6 +15,7 @@ import os
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from limpet.shm import uninterrupted as threads
 from limpet.shm.endpoint.layout import NODE_STATES
 from limpet.shm.endpoint.states import IN_SERVICE, state_of
 from limpet.shm.errors import NodeFailed, PoolClosed
@@ -103,8 +104,6 @@ def depart(client: Client, membership: Membership, endpoint: Endpoint) -> None:
 _handles: weakref.WeakSet[Any] = weakref.WeakSet()
 _registered = 0
 """The process that has registered `_at_exit`."""
-ending = False
-"""Whether the interpreter has begun to end, and starts no thread any more."""
 
 
 def depart_at_exit(pool: Any) -> None:
@@ -122,8 +121,7 @@ def _register() -> None:
 
 
 def _at_exit() -> None:
-    global ending
-    ending = True
+    threads.ending = True
     with contextlib.ExitStack() as each:
         for pool in _handles:
             each.callback(pool.depart_at_exit)

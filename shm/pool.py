@@ -15,6 +15,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, Final
 
 from limpet.shm import housekeeping, leaving, mending, report
+from limpet.shm import uninterrupted as threads
 from limpet.shm.alloc.allocator import Allocator
 from limpet.shm.alloc.blocks import BlockTable
 from limpet.shm.alloc.heap import Heap
@@ -352,7 +353,7 @@ class PoolCore:
             if self._adopted == os.getpid():
                 # Another thread was first, and may be inside an operation by now; or this is an
                 # operation of an exit handler, or a destructor, after ours.
-                if leaving.ending and not self.client.ident:
+                if threads.ending and not self.client.ident:
                     self._join()
                 return
             if not self._finalizer.alive:

@@ -25,6 +25,9 @@ from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
+ending = False
+"""Whether the interpreter has begun to end (leaving.py), and may start no thread any more."""
+
 
 class _Job(Generic[T]):
     """One piece of work, done in a thread of its own."""

@@ -17,7 +17,7 @@ import threading
 import weakref
 from typing import TYPE_CHECKING
 
-from limpet.shm import leaving
+from limpet.shm import uninterrupted as threads
 from limpet.shm.clients import fencing
 from limpet.shm.endpoint import slots
 from limpet.shm.endpoint.layout import slot_address
@@ -43,7 +43,7 @@ class Heart:
         self._running = running
         target = (weakref.ref(membership), running, membership.client.slot, membership.client.word)
         # For an operation of an exit handler, the lease is long enough as it is.
-        if not leaving.ending:
+        if not threads.ending:
             self._thread = threading.Thread(
                 target=_beat, args=target, name="limpet-lease", daemon=True
             )
