@@ -210,7 +210,8 @@ def _calls(
 def _effects(
     form: str, unknown: bool, invoked: dict[str, Any], ended: dict[str, Any]
 ) -> Iterator[Effect]:
-    f, key, value = invoked[":f"], invoked.get(":key"), invoked.get(":value")
+    f, key = invoked[":f"], invoked.get(":key")
+    value: Any = invoked.get(":value")
     failed = ended[":type"] == ":fail"
     if f == ":txn":
         if not failed:
@@ -246,7 +247,7 @@ def _of_transaction(name: str, key: Hashable, value: Any, unknown: bool) -> Effe
 # ---- verdicts ----------------------------------------------------------------------------------
 
 States = tuple[Hashable, ...]
-Effects = tuple[tuple[str, int, Hashable, Hashable], ...]
+Effects = tuple[tuple[str, int, Any, Hashable], ...]
 
 
 EMPTY: Final = (None, "", ())
