@@ -1,16 +1,26 @@
-"""The end of a pool's handle, and functions for objects that outlive it: none keeps it alive."""
+"""The end of a pool's handle, and functions for objects that outlive it: none keeps it alive.
+
+At the end of the interpreter, other exit handlers and destructors may still use a pool: handlers
+that were registered before limpet was imported, and the `__del__` of what modules have. So at exit
+a handle gives up its client, as `close` does, but keeps its memory. The next operation joins again
+(`PoolCore._rejoin`), and that client is left to the handle's own end or, if it has none, to other
+clients, which recover it. Locks that the handle has are given up at exit.
+"""
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import os
+import weakref
 from typing import TYPE_CHECKING, Any
 
+from limpet.shm import uninterrupted as threads
 from limpet.shm.endpoint.layout import NODE_STATES
 from limpet.shm.endpoint.states import IN_SERVICE, state_of
 from limpet.shm.errors import NodeFailed, PoolClosed
 
 if TYPE_CHECKING:
-    import weakref
     from collections.abc import Callable
 
     from limpet.shm.backends.node import MemoryNode
@@ -70,13 +80,7 @@ def close_handle(
         return
     try:
         if ours:
-            try:
-                membership.depart()
-            except NodeFailed:
-                pass  # the control segment is gone, and our slot with it
-            finally:
-                client.assume(0, 0, 0)
-                endpoint.end()
+            depart(client, membership, endpoint)
     finally:
         try:
             endpoint.detach()
@@ -85,3 +89,43 @@ def close_handle(
         finally:
             # ORDER: the life lock last, when we can touch nothing any more.
             membership.close()
+
+
+def depart(client: Client, membership: Membership, endpoint: Endpoint) -> None:
+    """Give up the client's place, inside an operation, and end that."""
+    try:
+        with contextlib.suppress(NodeFailed):  # the control segment is gone, and our slot with it
+            membership.depart()
+    finally:
+        client.assume(0, 0, 0)
+        endpoint.end()
+
+
+_handles: weakref.WeakSet[Any] = weakref.WeakSet()
+_registered = 0
+"""The process that has registered `_at_exit`."""
+
+
+def depart_at_exit(pool: Any) -> None:
+    """Have this handle give up its client when the interpreter ends."""
+    _handles.add(pool)
+    if _registered != os.getpid():
+        _register()  # a child of `multiprocessing` has dropped the handlers of its parent
+
+
+def _register() -> None:
+    global _registered
+    atexit.unregister(_at_exit)
+    atexit.register(_at_exit)
+    _registered = os.getpid()
+
+
+def _at_exit() -> None:
+    threads.ending = True
+    with contextlib.ExitStack() as each:
+        for pool in _handles:
+            each.callback(pool.depart_at_exit)
+
+
+# As early as it can be: handlers run in the reverse order.
+_register()

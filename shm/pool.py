@@ -14,7 +14,8 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any, Final
 
-from limpet.shm import housekeeping, mending, report
+from limpet.shm import housekeeping, leaving, mending, report
+from limpet.shm import uninterrupted as threads
 from limpet.shm.alloc.allocator import Allocator
 from limpet.shm.alloc.blocks import BlockTable
 from limpet.shm.alloc.heap import Heap
@@ -183,9 +184,10 @@ class PoolCore:
                 )
         self.blocks = BlockTable(self.endpoint, self.heap, coherent_blocks)
         # Its own client must not keep it alive: dropping the last handle leaves the pool.
-        rejoin = weakref.WeakMethod(self._rejoin)
+        rejoin: list[Any] = [weakref.WeakMethod(self._rejoin)]
+        self._own_rejoin = rejoin
         remotely_fenced = parameters.multi_host
-        self.client = Client(self.endpoint, self.heap, lambda: alive(rejoin)(), remotely_fenced)
+        self.client = Client(self.endpoint, self.heap, lambda: alive(rejoin[0])(), remotely_fenced)
         self.clock = Clock(self.client)
         self.membership = Membership(self.endpoint, self.client, parameters, self.url)
         self.client.resigned = self.membership.resigned
@@ -365,7 +367,11 @@ class PoolCore:
     def _rejoin_once(self) -> None:
         with _identity_lock:
             if self._adopted == os.getpid():
-                return  # another thread was first, and may be inside an operation by now
+                # Another thread was first, and may be inside an operation by now; or this is an
+                # operation of an exit handler, or a destructor, after ours.
+                if threads.ending and not self.client.ident:
+                    self._join()
+                return
             if not self._finalizer.alive:
                 self.client.assume(0, 0, 0)
             elif self._pid != os.getpid():
@@ -387,12 +393,25 @@ class PoolCore:
         self._leaving = Leaving()
         inside = (self.client, self.membership, self.endpoint, self.mapped.segments, self._pid)
         self._finalizer = weakref.finalize(self, close_handle, *inside, self._leaving)
-        self._finalizer.atexit = self._leaves_at_exit
+        self._finalizer.atexit = False
+        leaving.depart_at_exit(self)
 
     def stay_to_the_end(self) -> None:
         """Leave the pool when the handle is closed or forgotten, but not while Python ends: the
         process may still use memory that this client keeps."""
-        self._leaves_at_exit = self._finalizer.atexit = False
+        self._leaves_at_exit = False
+
+    def depart_at_exit(self) -> None:
+        """Give up this client, unless a thread of it is inside; the next operation joins again."""
+        if (
+            self._leaves_at_exit
+            and not self.closed
+            and self._pid == os.getpid()
+            and self.endpoint.begin_last()
+        ):
+            leaving.depart(self.client, self.membership, self.endpoint)
+            # A destructor that the garbage collector calls finds no weak reference to us.
+            self._own_rejoin[0] = lambda: self._rejoin
 
     @property
     def client_id(self) -> int:

@@ -18,11 +18,15 @@ call in `uninterrupted` and the return of its result.
 from __future__ import annotations
 
 import _thread
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
+
+ending = False
+"""Whether the interpreter has begun to end (leaving.py), and may start no thread any more."""
 
 
 class _Job(Generic[T]):
@@ -68,8 +72,8 @@ def uninterrupted(work: Callable[[], T], undo: Callable[[T], object] = _nothing)
 
     When a handler has raised before the caller could get the result, `undo` is called with it.
     """
-    if _thread.get_ident() != threading.main_thread().ident:
-        return work()
+    if _thread.get_ident() != threading.main_thread().ident or sys.is_finalizing():
+        return work()  # an interpreter that ends runs no handler, and no other thread
     job = _Job(work, undo)
     try:
         _thread.start_new_thread(job.run, ())

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from limpet.fault.check.history import Record
-from limpet.fault.check.linearize import BudgetExceeded, Search, Timed, events_of
+from limpet.fault.check.linearize import NEVER, BudgetExceeded, Search, Timed, events_of
 from limpet.fault.check.models import (
     LockModel,
     LockOp,
@@ -20,6 +20,7 @@ from limpet.fault.check.models import (
     QueueOp,
     State,
 )
+from limpet.fault.check.queue_monitor import Stay, queue_fault
 
 BUDGET: Final = 200_000
 
@@ -43,17 +44,45 @@ def judge_queue(history: Sequence[Record], budget: int = BUDGET) -> str:
         for record in history
         if record.op == "put" and record.result == "ok" and record.value not in got
     }
-    cut = sum(record.op == "get" and record.result == "unknown" for record in history)
+    cuts = [r.call_ns for r in history if r.op == "get" and r.result == "unknown"]
     if any(count > 1 for count in got.values()):
         return f"got twice: {got.most_common(1)[0]}"
-    if len(lost) > cut:
-        return f"lost: {lost}, and {cut} gets were cut"
-    timed = [
-        Timed(_queue_op(record), record.call_ns, record.return_ns)
-        for record in history
-        if record.result != "full" and not _unseen(record, got, lost)
+    if len(lost) > len(cuts):
+        return f"lost: {lost}, and {len(cuts)} gets were cut"
+    seen = [
+        record for record in history if record.result != "full" and not _unseen(record, got, lost)
     ]
+    if fault := _monitor(seen, lost, min(cuts, default=NEVER)):
+        return f"history: {fault}"
+    if len(lost) < 2:
+        return ""
+    # Which of the cut gets took which value is not known.
+    timed = [Timed(_queue_op(record), record.call_ns, record.return_ns) for record in seen]
     return _judge(QueueModel(), timed, budget)
+
+
+def _monitor(history: Sequence[Record], lost: set[bytes | None], cut: int) -> str:
+    """The violation that is there even if each lost value was got by the first cut get, called at
+    `cut`; the earlier the call of its get, the less a value is in the way. So with one lost value,
+    or none, there is no other violation."""
+    gets = {record.read: record for record in history if record.read is not None}
+    stays = []
+    for put in history:
+        if put.op != "put":
+            continue
+        value, returned = put.value or b"", _end(put)
+        if get := gets.pop(value, None):
+            stays.append(Stay(value, put.call_ns, returned, get.call_ns, _end(get)))
+        elif value in lost:
+            stays.append(Stay(value, put.call_ns, returned, cut, NEVER))
+    if gets:
+        return f"{next(iter(gets))!r} is got, and was not put"
+    empties = [(get.call_ns, _end(get)) for get in history if get.result == "missing"]
+    return queue_fault(stays, empties)
+
+
+def _end(record: Record) -> int:
+    return NEVER if record.return_ns is None else record.return_ns
 
 
 def _unseen(record: Record, got: Counter[bytes | None], lost: set[bytes | None]) -> bool:

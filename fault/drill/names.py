@@ -65,7 +65,12 @@ OLD, NEW = 1, 2
 
 @contextlib.contextmanager
 def _shm() -> Iterator[str]:
-    yield f"shm://drill-names-{os.getpid()}"
+    url = f"shm://drill-names-{os.getpid()}"
+    try:
+        yield url
+    finally:
+        with contextlib.suppress(PoolNotFound):
+            destroy(url)
 
 
 @contextlib.contextmanager

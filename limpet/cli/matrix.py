@@ -10,7 +10,7 @@ from typing import Final
 import click
 
 from limpet.cli.common import console, json_option, print_json, table
-from limpet.fault.check import serializability
+from limpet.fault.check import formats, serializability
 from limpet.fault.check.linearizability import check_file
 from limpet.fault.inject.interrupt import Interrupted, ended_by_signals
 from limpet.fault.matrix import cache_matrix, channel_matrix, encounter
@@ -157,8 +157,15 @@ def matrix(
 @click.option("--budget", type=click.IntRange(1), help="Configurations tried for one key, at most.")
 @click.option("--transactions", is_flag=True,
               help="FILE is a history of transactions: is it strictly serializable?")  # fmt: skip
+@click.option("--format", "form", type=click.Choice(formats.FORMATS),
+              help="FILE is a history of another program; it may have cas and append.")  # fmt: skip
+@click.option(
+    "--initial", default="nil", help="With --format: the first value of each key, as EDN."
+)
 @json_option
-def check(file: str, budget: int | None, transactions: bool, as_json: bool) -> None:
+def check(
+    file: str, budget: int | None, transactions: bool, form: str | None, initial: str, as_json: bool
+) -> None:
     """Judge the history in FILE (JSON Lines): is it linearizable?
 
     Exit status 0 only for "ok"; "unknown" means that the budget did not suffice. A file without
@@ -166,7 +173,10 @@ def check(file: str, budget: int | None, transactions: bool, as_json: bool) -> N
     """
     if transactions:
         raise SystemExit(_check_transactions(file, as_json))
-    report = check_file(file, budget=budget)
+    if form is None:
+        report = check_file(file, budget=budget)
+    else:
+        report = formats.check_file(file, form, initial=initial, budget=budget)
     if not report.operations:
         raise click.ClickException(f"{file} has no operation in it: there is nothing to judge")
     if as_json:

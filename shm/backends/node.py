@@ -82,6 +82,7 @@ class MemoryNode:
         """Map the segment that `fd`, which this object closes from now on, refers to."""
         self.descriptor = Descriptor(fd, at.path)
         self._close_fd = weakref.finalize(self, _let_go, self.descriptor)
+        self._close_fd.atexit = False  # an exit handler may use the pool after that of `weakref`
         self.name = name
         self.index = index
         self.generation = generation

@@ -15,15 +15,17 @@
 All numbers are little-endian. The magic and the number of the protocol keep their places for ever;
 what follows them may change.
 
-Word 0 is one of: zero (a new segment), CREATING (a creator is at work, or died), MAGIC (complete),
-or anything else (not ours). A superblock is valid when word 0 is MAGIC, the protocol is ours, the
-checksum holds and the fields agree with each other. It is written once, by the creator, body first
-and MAGIC last with one aligned 8-byte store, and never changes afterwards; `destroy` alone takes
-the magic away, on a device whose segments cannot be unlinked.
+Word 0 is one of: zero (a new segment), CREATING (a process makes or removes it, or died), MAGIC
+(complete), or anything else (not ours). A superblock is valid when word 0 is MAGIC, the protocol is
+ours, the checksum holds and the fields agree with each other. It is written once, by the creator,
+body first and MAGIC last with one aligned 8-byte store, and never changes afterwards; `destroy`
+alone takes the magic of the control segment away, and on a device, whose segments cannot be
+unlinked, that of all.
 
-A kill of the creator leaves zero or CREATING in word 0, and the segment is refused as incomplete
-until the pool is destroyed. While CREATING is there, only the size is meaningful, and only on
-device DAX, where memory node 0 begins after the control segment.
+A kill of the creator, or of a process that destroys the pool, leaves zero or CREATING in word 0 of
+the control segment, and the pool is refused as incomplete until it is removed (name.py). While a
+creator has CREATING there, only the size is meaningful, and only on device DAX, where memory node 0
+begins after the control segment.
 """
 
 from __future__ import annotations

@@ -234,10 +234,11 @@ class Client:
     def disown(self) -> None:
         if self.has_resigned:
             raise ClientError(RESIGNED)
+        if self.ident:
+            raise ClientError(DISOWNED)
+        self.rejoin()  # PoolClosed with the pool's name, if its handle was closed
         if not self.ident:
-            self.rejoin()  # PoolClosed with the pool's name, if its handle was closed
             raise PoolClosed("this process has no place in the pool: it has not joined it")
-        raise ClientError(DISOWNED)
 
     def unpin(self) -> None:
         """Settle the client journal, then unpin the epoch.

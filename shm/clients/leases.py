@@ -25,6 +25,7 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from limpet.shm import uninterrupted as threads
 from limpet.shm.clients import fencing
 from limpet.shm.clients.sightings import Sightings
 from limpet.shm.endpoint import slots
@@ -51,6 +52,8 @@ class Heart:
         running = threading.Lock()
         running.acquire()
         self._running = running
+        if threads.ending:
+            return  # for an operation of an exit handler, the lease is long enough as it is
         slot, word = membership.client.slot, membership.client.word
         if Renewal is not None:
             self._renewal = Renewal(

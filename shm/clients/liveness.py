@@ -71,8 +71,12 @@ class Process(NamedTuple):
 def look_at(pid: int) -> Process:
     """The process of this PID namespace with that pid; `ended` when there is none."""
     try:
-        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
-            fields = file.read(4096).rpartition(b")")[2].split()
+        # Not by `open`, which is gone when the interpreter calls its last destructors.
+        fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fields = os.read(fd, 4096).rpartition(b")")[2].split()
+        finally:
+            os.close(fd)
     except OSError:
         # There is no such process, or we may not see it, or we have no descriptor left for a look.
         return Process(not _answers(pid), None)

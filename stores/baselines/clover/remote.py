@@ -177,7 +177,7 @@ class Remote:
         self.owner = os.getpid()
         self.descriptor = Descriptor(connection.fileno(), Path(self.pool.url))
         self.socket = connection
-        weakref.finalize(self, _close, connection, self.descriptor)
+        weakref.finalize(self, _close, connection, self.descriptor).atexit = False
 
     def _receive(self, connection: socket.socket) -> bytes:
         named = False

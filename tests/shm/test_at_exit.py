@@ -1,0 +1,132 @@
+"""Exit handlers and destructors that use a pool after limpet's own, and before.
+
+A destructor of a module's global runs when nothing can be imported any more: so its store is open.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+import limpet
+
+PROGRAMS = {
+    "handler before the import": """
+import atexit
+atexit.register(lambda: use("a"))
+import limpet
+pool = limpet.open(URL)
+""",
+    "handler between import and open": """
+import atexit, limpet
+atexit.register(lambda: use("a"))
+pool = limpet.open(URL)
+""",
+    "handler after open": """
+import atexit, limpet
+pool = limpet.open(URL)
+atexit.register(lambda: use("a"))
+""",
+    "finalizer before the import": """
+import weakref
+class Owner: pass
+owner = Owner()
+weakref.finalize(owner, lambda: use("a"))
+import limpet
+pool = limpet.open(URL)
+""",
+    "finalizer of multiprocessing before the import": """
+import multiprocessing.util
+multiprocessing.util.Finalize(None, lambda: use("a"), exitpriority=-100)
+import limpet
+pool = limpet.open(URL)
+""",
+    "end of the threads": """
+import threading
+threading._register_atexit(lambda: use("a"))
+import limpet
+pool = limpet.open(URL)
+""",
+    "thread that goes on": """
+import limpet, threading, time
+pool = limpet.open(URL)
+def go_on():
+    threading.main_thread().join()
+    use("a")
+threading.Thread(target=go_on).start()
+""",
+    "destructor": """
+import limpet
+class Owner:
+    def __init__(self):
+        self.entries = limpet.open(URL).dict("d")
+    def __del__(self, use=use):
+        use("a", self.entries)
+owner = Owner()
+""",
+    "destructor, in a cycle": """
+import limpet
+class Owner:
+    def __init__(self):
+        self.entries, self.itself = limpet.open(URL).dict("d"), self
+    def __del__(self, use=use):
+        use("a", self.entries)
+owner = Owner()
+""",
+    "child of multiprocessing": """
+import limpet, multiprocessing.util
+pool = limpet.open(URL)
+def target():
+    multiprocessing.util.Finalize(None, lambda: use("a"), exitpriority=-100)
+child = multiprocessing.get_context("fork").Process(target=target)
+child.start()
+child.join()
+assert child.exitcode == 0
+""",
+}
+
+
+@pytest.mark.parametrize(
+    ("order", "multi_host"),
+    [
+        *((order, False) for order in PROGRAMS),
+        ("handler before the import", True),
+        ("destructor, in a cycle", True),
+    ],
+)
+def test_pool_can_be_used_until_the_end_of_the_interpreter(
+    order: str, multi_host: bool, make_url: Callable[[], str]
+) -> None:
+    url = make_url()
+    use = """
+def use(key, d=None):
+    d = pool.dict("d") if d is None else d
+    d[key] = d.get(key, 0) + 1
+    d.update_with(key, lambda value: value + 1)
+"""
+    with limpet.create(url, node_size="2MiB", clients=8, multi_host=multi_host) as pool:
+        program = f"URL = {url!r}\n{use}{PROGRAMS[order]}"
+        ended = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60
+        )
+        assert (ended.returncode, ended.stderr) == (0, "")
+        assert dict(pool.dict("d")) == {"a": 2}
+        pool.recover()
+        assert [client["ours"] for client in pool.clients()] == [True]
+        assert pool.audit()["leaked"] == 0
+    limpet.destroy(url)
+
+
+def test_process_that_uses_nothing_at_exit_leaves_nothing_to_recover(
+    make_url: Callable[[], str],
+) -> None:
+    url = make_url()
+    with limpet.create(url, node_size="2MiB", clients=8) as pool:
+        program = f"import limpet; pool = limpet.open({url!r}); pool.dict('d')['a'] = 1"
+        subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+        assert [client["ours"] for client in pool.clients()] == [True]
+        assert pool.events() == []
+    limpet.destroy(url)
