@@ -416,7 +416,7 @@ def test_pool_whose_memory_is_used_again_is_not_destroyed_under_a_living_client(
         with pytest.raises(PoolExists):
             new_pool(url)
         assert len(limpet.destroy(url, force=True)) == 3
-        assert old.exit_code() == -signal.SIGKILL
+        assert old.reap() == -signal.SIGKILL
     with new_pool(url) as pool:
         assert pool.stores() == []
         assert pool.audit()["leaked"] == 0
@@ -432,7 +432,13 @@ def test_own_handle_of_a_pool_whose_memory_is_used_again_keeps_it(url: str) -> N
 def test_forked_child_becomes_no_client_of_the_next_pool(url: str) -> None:
     """It has the old handle, and took a client slot in the memory of the next pool."""
     old = new_pool(url)
-    with child(use=lambda: repr(pytest.raises(PoolNotFound, old.stores).value)) as forked:
+
+    def use() -> str:
+        with pytest.raises(PoolNotFound) as raised:
+            old.stores()
+        return str(raised.value)
+
+    with child(use=use) as forked:
         old.close()
         limpet.destroy(url)
         with new_pool(url) as pool:
