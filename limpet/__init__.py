@@ -8,7 +8,7 @@
 There is no server. Any process may be killed at any instruction; see the README.
 """
 
-from limpet.shm.backends.segments import destroy
+from limpet.shm.destroying import destroy
 from limpet.shm.endpoint.fabric import BUILD as build  # noqa: N811
 from limpet.shm.errors import (
     AddressError,

@@ -23,6 +23,7 @@ from limpet.shm.audit import Audit
 from limpet.shm.backends import node as nodes
 from limpet.shm.backends.inventory import remove_leftovers
 from limpet.shm.backends.location import parse_url
+from limpet.shm.backends.name import is_there
 from limpet.shm.backends.numa import NumaNode
 from limpet.shm.backends.segments import (
     canonical,
@@ -353,6 +354,14 @@ class PoolCore:
             mending.join(self, forked)
         else:
             self.membership.join()
+        self._require_there()
+
+    def _require_there(self) -> None:
+        """Leave, and raise PoolNotFound, if the memory is another pool's by now (destroying.py)."""
+        location, control = parse_url(self.url), self.mapped.segments[-1]
+        if location.reuses_memory and not is_there(location, control.fd, self.uuid):
+            self.membership.depart()
+            raise PoolNotFound(f"{self.url} was destroyed; its memory is another pool's by now")
         if not self.parameters.multi_host:
             agree(self.endpoint, self.membership.here.boot, time_shift_s())
 

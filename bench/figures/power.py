@@ -22,7 +22,7 @@ from rich.table import Table
 
 from limpet.cli.common import table
 from limpet.fault.inject.children import die_with_parent
-from limpet.shm.backends.segments import destroy
+from limpet.shm.destroying import destroy
 from limpet.shm.errors import LimpetError, ParameterError
 from limpet.stores.channels.power_controller import (
     Circuit,

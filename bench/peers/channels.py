@@ -40,7 +40,7 @@ from limpet.bench.peers import mpi
 from limpet.bench.peers.mpi import MPI
 from limpet.cli.common import table, time_text
 from limpet.fault.inject.children import die_with_parent
-from limpet.shm.backends.segments import destroy
+from limpet.shm.destroying import destroy
 from limpet.shm.errors import LimpetError, ParameterError
 from limpet.stores.pool import Pool
 

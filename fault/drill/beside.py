@@ -34,7 +34,7 @@ from limpet.fault.inject.workers import Exit, Workers
 from limpet.fault.matrix.operations import Broken, demand
 from limpet.fault.matrix.subjects import CHANGES, KEYS, opened, pool_sizes
 from limpet.fault.matrix.testbed import look_away, within
-from limpet.shm.backends.segments import destroy
+from limpet.shm.destroying import destroy
 from limpet.shm.errors import LimpetError, StoreDropped
 from limpet.stores.pool import Pool
 from limpet.stores.registry import KINDS

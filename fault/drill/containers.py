@@ -31,7 +31,7 @@ from limpet.fault.inject.workers import Workers
 from limpet.fault.matrix.operations import Broken, demand
 from limpet.fault.matrix.subjects import CHANGES, StoreSubject, opened, pool_sizes
 from limpet.fault.matrix.testbed import look_away, within
-from limpet.shm.backends.segments import destroy
+from limpet.shm.destroying import destroy
 from limpet.shm.errors import ClientError, LimpetError, StoreFull
 
 ROLES: Final = ("killed", "frozen", "thawed")

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from limpet.fault.matrix.fault_profile import profile_of
-from limpet.shm.backends.segments import destroy
+from limpet.shm.destroying import destroy
 from limpet.shm.errors import BrokenBarrierError, PoolExists, PoolNotFound, StoreDropped, StoreFull
 from limpet.stores.cache.status import MINE, OTHERS
 from limpet.stores.channels.power_controller import PowerController

@@ -36,7 +36,7 @@ from typing import Any, Final
 
 from limpet.fault.drill.cut_works import SUBJECTS, TOLERATED, Prepared, Work, Works
 from limpet.shm.backends.location import SHM_DIR
-from limpet.shm.backends.segments import destroy
+from limpet.shm.destroying import destroy
 from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.endpoint.hooked import MUTATING, READS, WAITS, HookedEndpoint
 from limpet.shm.endpoint.slots import PIN

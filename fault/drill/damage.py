@@ -41,7 +41,7 @@ from limpet.fault.drill.damage_work import Subject, subject_of
 from limpet.fault.inject.children import end_with_parent
 from limpet.fault.matrix.channel_kinds import CHANNELS
 from limpet.shm.backends.location import parse_url
-from limpet.shm.backends.segments import destroy
+from limpet.shm.destroying import destroy
 from limpet.shm.errors import LimpetError
 from limpet.stores.registry import KINDS, UNPROVED, UNRECOVERED
 

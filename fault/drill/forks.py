@@ -34,7 +34,7 @@ from limpet.fault.inject.children import end_with_parent
 from limpet.fault.matrix.fault_profile import profile_of
 from limpet.fault.matrix.operations import Broken, demand
 from limpet.fault.matrix.testbed import within
-from limpet.shm.backends.segments import destroy
+from limpet.shm.destroying import destroy
 from limpet.shm.errors import LimpetError
 from limpet.stores.cache.status import OTHERS
 from limpet.stores.channels.sst import SST

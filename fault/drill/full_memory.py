@@ -26,7 +26,7 @@ from typing import Any, Final
 
 from limpet.fault.matrix.fault_profile import profile_of
 from limpet.fault.matrix.operations import Broken, demand
-from limpet.shm.backends.segments import destroy
+from limpet.shm.destroying import destroy
 from limpet.shm.errors import LimpetError, ParameterError, StoreFull
 from limpet.stores.pool import Pool
 from limpet.stores.registry import KINDS, UNRECOVERED

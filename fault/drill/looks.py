@@ -35,7 +35,7 @@ from limpet.fault.inject.workers import Workers
 from limpet.fault.matrix.operations import Broken, demand
 from limpet.fault.matrix.subjects import CHANNELS, SUBJECTS, opened, pool_sizes
 from limpet.fault.matrix.testbed import look_away, within
-from limpet.shm.backends.segments import destroy
+from limpet.shm.destroying import destroy
 from limpet.shm.endpoint.hooked import MUTATING
 from limpet.shm.errors import (
     ChannelRemoved,

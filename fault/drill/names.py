@@ -35,7 +35,7 @@ from limpet.fault.inject.workers import Workers
 from limpet.fault.matrix.operations import Broken, demand
 from limpet.shm.backends import dax
 from limpet.shm.backends.location import parse_url
-from limpet.shm.backends.segments import destroy
+from limpet.shm.destroying import destroy
 from limpet.shm.endpoint.hooked import MUTATING, HookedEndpoint
 from limpet.shm.endpoint.layout import CONTROL_NODE
 from limpet.shm.errors import (

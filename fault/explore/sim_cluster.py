@@ -34,9 +34,9 @@ from limpet.fault.explore.sim_program import ABSENT, PRESENT, VALUE_SIZE
 from limpet.fault.matrix.fault_profile import profile_of
 from limpet.shm.alloc.slabs import Slab
 from limpet.shm.backends.location import register
-from limpet.shm.backends.segments import destroy
 from limpet.shm.catalogue.regions import INTERNAL
 from limpet.shm.clients.epoch import NEVER
+from limpet.shm.destroying import destroy
 from limpet.shm.endpoint.layout import slot_address
 from limpet.shm.endpoint.simulated import PID_FIRST, SimulatedProcesses
 from limpet.shm.endpoint.simulated_memory import PersistentMemory

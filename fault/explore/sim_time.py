@@ -32,7 +32,7 @@ from limpet.fault.explore.greenlets import getcurrent, greenlet
 from limpet.fault.explore.sim_latency import LatencyModel
 from limpet.fault.explore.sim_pools import RestorablePool, SimulatedPool
 from limpet.fault.matrix.fault_profile import profile_of
-from limpet.shm.backends.segments import destroy
+from limpet.shm.destroying import destroy
 from limpet.shm.endpoint.layout import CONTROL_NODE, NODE_SHIFT
 from limpet.shm.endpoint.simulated import (
     ATOMICS,

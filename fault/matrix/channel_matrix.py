@@ -27,7 +27,7 @@ from limpet.fault.matrix.crash_matrix import DISTANT, LATE_MAX, LIMIT, chosen
 from limpet.fault.matrix.matrix_result import MatrixResult, ResultCollector
 from limpet.fault.matrix.operations import demand
 from limpet.fault.matrix.testbed import PATIENCE_S, PoolTestbed, look_away, within
-from limpet.shm.backends.segments import destroy
+from limpet.shm.destroying import destroy
 from limpet.shm.endpoint.slots import INCARNATION_BITS
 from limpet.shm.errors import LimpetError
 from limpet.stores.pool import Pool

@@ -52,7 +52,7 @@ from limpet.fault.matrix.operations import (
     operations_of,
 )
 from limpet.fault.matrix.testbed import PATIENCE_S, StoreTestbed, short, within
-from limpet.shm.backends.segments import destroy
+from limpet.shm.destroying import destroy
 from limpet.shm.endpoint.layout import slot_address
 from limpet.shm.errors import LimpetError
 from limpet.stores.registry import kind_named

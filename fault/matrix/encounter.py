@@ -45,7 +45,7 @@ from limpet.fault.matrix.matrix_result import MatrixResult, ResultCollector
 from limpet.fault.matrix.operations import BYSTANDER, KEY, OLD, demand
 from limpet.fault.matrix.testbed import PATIENCE_S, StoreTestbed, look_away, within
 from limpet.shm.backends.location import parse_url
-from limpet.shm.backends.segments import destroy
+from limpet.shm.destroying import destroy
 from limpet.shm.endpoint.hooked import READS, size_of
 from limpet.shm.endpoint.layout import CONTROL_NODE, NODE_SHIFT
 from limpet.shm.endpoint.slots import INCARNATION_BITS

@@ -446,13 +446,15 @@ def replace_node(url: str, node: int, as_json: bool) -> None:
 
 @click.command()
 @pool_argument
+@click.option("--force", is_flag=True, help="On dax: end the processes that use it first.")
 @json_option
-def destroy(url: str, as_json: bool) -> None:
+def destroy(url: str, force: bool, as_json: bool) -> None:
     """Remove a pool, also a half-created or damaged one.
 
-    Processes that have it open go on with the memory that they have mapped.
+    Processes that have it open go on with the memory that they have mapped. On dax that memory will
+    be the next pool's: there the command names them and removes nothing, or ends them.
     """
-    removed = limpet.destroy(url, any_owner=any_owner())
+    removed = limpet.destroy(url, any_owner=any_owner(), force=force)
     if as_json:
         print_json({"removed": removed})
     else:

@@ -25,6 +25,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
+import fcntl
 import mmap
 import os
 import re
@@ -75,6 +77,8 @@ if TYPE_CHECKING:
 SYSFS: Path = Path("/sys/bus/dax/devices")
 NAME: Final = re.compile(r"dax\d{1,6}\.\d{1,6}", re.ASCII)
 ALIGN_MIN: Final = 4096
+_FLOCK: Final = struct.Struct("hh4xqqi4x")
+"""`struct flock` of 64-bit Linux, as in life_locks.py."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -320,6 +324,7 @@ class Devices(Location):
             if index == CONTROL_NODE:
                 if not hold(fd):
                     raise _claimed(where, at)
+                _refuse_mapped(where, at, fd)
                 self._refuse_used(options.overwrite)
             self._claim(at, fd, index, size, generation)
         except BaseException:
@@ -397,6 +402,22 @@ class Devices(Location):
             return word, unpack(MAGIC + data[len(MAGIC) :], self.segment(index))
         except PoolError:
             return word, None
+
+
+def _refuse_mapped(where: str, at: DevicePlace, fd: int) -> None:
+    """PoolExists while a client of an earlier pool here lives: its life lock is held."""
+    asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+    try:
+        kind, *_ = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_OFD_GETLK, asked))
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK):
+            raise
+        return
+    if kind != fcntl.F_UNLCK:
+        raise PoolExists(
+            f"{where}: a process still has an earlier pool on {at.path} open, and would write into "
+            "the new one; end the processes that use the device (`fuser`, `lsof`)"
+        )
 
 
 def _claimed(where: str, at: DevicePlace) -> PoolExists:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Callable
 from typing import Any
 
 from limpet.shm.backends.backend import Location, Usage
@@ -37,13 +38,15 @@ def unlink_all(
     any_owner: bool = False,
     uuid: bytes | None = None,
     timeout_s: float = PATIENCE_S,
+    leave: Callable[[], None] = lambda: None,
 ) -> list[str]:
     """Remove every segment of the pool, in any state; the names of the removed ones.
 
     Nothing is removed if this raises PoolNotFound (there is none, or not the one of this `uuid`),
     PoolForeign (one of them is not limpet's, or belongs to another pool), PoolPermission (another
     user's, unless `any_owner`), or PoolIncomplete (after `timeout_s`, another process still creates
-    or removes it). On dax, the contents of devices that are not claimed stay as they are.
+    or removes it). On dax, the contents of devices that are not claimed stay as they are. `leave`
+    is called when no process can open the pool any more; if it raises, the pool is as before.
     """
     found = location.removable(any_owner)  # before anything is made or locked
     made = uuid is None and not _has_control(found)
@@ -52,7 +55,7 @@ def unlink_all(
     with held(location, timeout_s) as fd:
         if uuid is not None:
             require_ours(location, fd, uuid)
-        removed = _remove_all(location, fd, any_owner)
+        removed = _remove_all(location, fd, any_owner, leave)
     return removed[:-1] if made else removed
 
 
@@ -67,12 +70,20 @@ def _make_control(location: Location) -> None:
         let_go(location.create(CONTROL_NODE, location.page_size(), options)[1])
 
 
-def _remove_all(location: Location, fd: int, any_owner: bool) -> list[str]:
+def _remove_all(
+    location: Location, fd: int, any_owner: bool, leave: Callable[[], None] = lambda: None
+) -> list[str]:
     """Remove every segment of the pool whose name is held by its control segment `fd`."""
     found = location.removable(any_owner)
     control = location.place(CONTROL_NODE)
     with explained(location.segment(CONTROL_NODE), "removed"):
-        take_back(location, fd)
+        was_complete = take_back(location, fd)
+    try:
+        leave()
+    except BaseException:
+        if was_complete:
+            control.mark(fd, MAGIC)
+        raise
     for index, generation in found:
         with explained(location.segment(index), "removed"):
             if not control.same(fd):

@@ -153,9 +153,12 @@ def require_ours(location: Location, fd: int, uuid: bytes) -> None:
         raise PoolNotFound(f"{location} was destroyed meanwhile")
 
 
-def take_back(location: Location, fd: int) -> None:
-    """Make the control segment incomplete, before the first of the others is removed."""
+def take_back(location: Location, fd: int) -> bool:
+    """Make the control segment incomplete, before the first of the others is removed; whether it
+    was complete."""
     at = location.place(CONTROL_NODE)
-    if at.read(fd, len(MAGIC)) == MAGIC:
+    complete = at.read(fd, len(MAGIC)) == MAGIC
+    if complete:
         # CRASH(half-removed): the segments that are left count as those of a killed creator.
         at.mark(fd, CREATING)
+    return complete

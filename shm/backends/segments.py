@@ -18,7 +18,7 @@ import atomics
 
 from limpet.shm.backends import node as nodes
 from limpet.shm.backends.inventory import remove_leftovers, remove_stray_nodes
-from limpet.shm.backends.name import PATIENCE_S, is_there, release, take_back
+from limpet.shm.backends.name import is_there, release, take_back
 from limpet.shm.backends.numa import NumaNode
 from limpet.shm.backends.superblock import Superblock
 from limpet.shm.clients.hosts import given_name
@@ -57,7 +57,6 @@ from limpet.shm.errors import (
     PoolTruncated,
 )
 from limpet.shm.parameters import NODE_SIZE_MAX, PoolParameters, parse_size
-from limpet.shm.uninterrupted import uninterrupted
 
 CLAIMS_MAX: Final = 100
 OPTIONS: Final = (
@@ -393,17 +392,3 @@ def unlink_quietly(url: str, uuid: bytes) -> None:
     """Remove this pool, if the name still stands for it."""
     with contextlib.suppress(PoolNotFound):
         nodes.unlink_all(nodes.parse_url(nodes.full_url(url)), uuid=uuid)
-
-
-def destroy(url: str, *, any_owner: bool = False, timeout_s: float = PATIENCE_S) -> list[str]:
-    """Remove a pool, also a half-created or damaged one; the names of the removed segments.
-
-    Processes that have it open go on with the memory that they have mapped; no process can open it
-    any more. Another process that creates or removes it is waited for, up to `timeout_s`; then
-    PoolIncomplete names it. Raises PoolNotFound, PoolPermission, and PoolForeign for segments that
-    are not limpet's.
-    """
-    location = nodes.parse_url(nodes.full_url(url))
-    return uninterrupted(
-        lambda: nodes.unlink_all(location, any_owner=any_owner, timeout_s=timeout_s)
-    )

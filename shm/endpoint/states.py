@@ -39,7 +39,8 @@ FORMER: Final = 1 << 62
 DISOWNED: Final = (
     "this process is no longer a client of the pool: its lease was over (its host stood still, or "
     "was too busy to renew it), so it was declared dead and another client has taken over what it "
-    "had; the operation that it was in may have happened or not; open the pool again"
+    "had; or the pool was destroyed; the operation that it was in may have happened or not; open "
+    "the pool again"
 )
 """The error of a client that another client has declared dead."""
 FORKED: Final = (

@@ -14,8 +14,8 @@ import limpet
 from kit.processes import child
 from limpet.fault.explore.sim_pools import SimulatedPmem
 from limpet.shm.backends.location import register
-from limpet.shm.backends.segments import destroy
 from limpet.shm.clients import hosts, liveness
+from limpet.shm.destroying import destroy
 from limpet.shm.endpoint.layout import POWER
 
 LEASE_S = 0.3

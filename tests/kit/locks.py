@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from limpet.fault.explore.greenlets import getcurrent, greenlet
 from limpet.fault.explore.sim_pools import RestorablePool, SimulatedPool
-from limpet.shm.backends.segments import destroy
+from limpet.shm.destroying import destroy
 from limpet.shm.endpoint.simulated import (
     PAUSE,
     PID_FIRST,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from unittest import mock
 
 import pytest
 from kit.clients import slot_of
+from kit.processes import child
 from kit.segments import (
     ALIGN,
     CONTROL_SIZE,
@@ -344,7 +346,9 @@ def test_a_device_is_used_again_by_a_client_that_is_alone(tmp_path: Path) -> Non
             pool.fail_node(0)
             with (
                 limpet.open(url),
-                pytest.raises(limpet.ParameterError, match=f"close it in {os.getpid()} first"),
+                pytest.raises(
+                    limpet.ParameterError, match=rf"close it in {os.getpid()} \(.*\) first"
+                ),
             ):
                 pool.replace_node(0)
             for node in range(3):
@@ -372,3 +376,84 @@ def test_pool_on_a_device_is_for_several_hosts_unless_it_is_said(tmp_path: Path)
                     dead = [] if found else [other.client_id]
                     assert pool.recover()["clients"] == dead
             limpet.destroy(url)
+
+
+# ---- memory that is used again under living clients ----------------------------------------------
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> Iterator[str]:
+    """Of a pool on two stand-ins that a test makes."""
+    devices = [make_device(tmp_path, f"dax{number}.0", 4 << 20) for number in range(2)]
+    with mock.patch.object(dax, "SYSFS", tmp_path / "sys"):
+        yield "dax://" + ",".join(map(str, devices))
+
+
+def new_pool(url: str, **given: Any) -> limpet.Pool:
+    return limpet.create(url, node_size=2 << 20, clients=16, lease_us=100_000, **given)
+
+
+@pytest.mark.parametrize("multi_host", [False, True])
+def test_pool_whose_memory_is_used_again_is_not_destroyed_under_a_living_client(
+    url: str, multi_host: bool
+) -> None:
+    """Old clients wrote into the next pool: most of its keys were wrong or missing."""
+    new_pool(url, multi_host=multi_host).close()
+    held: list[Any] = []
+
+    def use() -> int:
+        held.append(limpet.open(url).store("race", name="s", capacity=100))
+        held[0].put(b"k", b"v")
+        return os.getpid()
+
+    with child(use=use, put=lambda: held[0].put(b"k", b"w")) as old:
+        pid = old.do("use")
+        with pytest.raises(limpet.ClientError, match=rf"end process {pid} .*--force"):
+            limpet.destroy(url)
+        old.do("put")
+        with limpet.open(url) as pool:
+            assert pool.store("race", name="s").get(b"k") == b"w"
+        with pytest.raises(PoolExists):
+            new_pool(url)
+        assert len(limpet.destroy(url, force=True)) == 3
+        assert old.reap() == -signal.SIGKILL
+    with new_pool(url) as pool:
+        assert pool.stores() == []
+        assert pool.audit()["leaked"] == 0
+    limpet.destroy(url)
+
+
+def test_own_handle_of_a_pool_whose_memory_is_used_again_keeps_it(url: str) -> None:
+    with new_pool(url), pytest.raises(limpet.ClientError, match=f"end process {os.getpid()} "):
+        limpet.destroy(url, force=True)
+    limpet.destroy(url)
+
+
+def test_forked_child_becomes_no_client_of_the_next_pool(url: str) -> None:
+    """It has the old handle, and took a client slot in the memory of the next pool."""
+    old = new_pool(url)
+
+    def use() -> str:
+        with pytest.raises(PoolNotFound) as raised:
+            old.stores()
+        return str(raised.value)
+
+    with child(use=use) as forked:
+        old.close()
+        limpet.destroy(url)
+        with new_pool(url) as pool:
+            assert "was destroyed" in forked.do("use")
+            assert len(pool.clients()) == 1
+    limpet.destroy(url)
+
+
+def test_memory_with_a_living_client_of_an_earlier_pool_gets_no_new_one(url: str) -> None:
+    """The earlier pool is gone by another hand, which cleared the device."""
+    with new_pool(url):
+        for path in url.removeprefix("dax://").split(","):
+            with open(path, "r+b") as device:
+                device.write(bytes(4096))
+        with pytest.raises(PoolExists, match="still has an earlier pool"):
+            new_pool(url)
+    new_pool(url).close()
+    limpet.destroy(url)
