@@ -37,8 +37,8 @@ SIZES: Final = (10, 300, 3000)
 DROPPED: Final = "dropped"
 GROWN: Final = 2000
 """So many keys are put into a table that grows, and deleted again."""
-STEP: Final = 100
-"""Keys of one work on such a table."""
+STEP: Final = 200
+"""Keys of one work on such a table: enough that some of them split subtables."""
 TOLERATED: Final = (
     KeyError, StoreFull, queue.Empty, queue.Full, BrokenBarrierError, PoolExists, PoolNotFound,
 )  # fmt: skip
