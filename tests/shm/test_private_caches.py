@@ -115,8 +115,8 @@ ATOMICS: Final[dict[str, Callable[[Any], object]]] = {
 """Atomics are made in the hardware-coherent range only: elsewhere they are refused."""
 OTHERS: Final = {
     "attach", "watch_states", "expect", "expected", "release", "detach", "guard", "make_durable",
-    "lost", "failed", "wait", "begin", "end", "background", "begin_idle", "begin_last", "adopted", "counters",
-    "reset_counters", "pause", "microseconds", "futex_wake",
+    "lost", "failed", "wait", "begin", "end", "background", "begin_idle", "begin_last", "adopted",
+    "counters", "reset_counters", "pause", "microseconds", "futex_wake",
     "result",  # of a ticket
     "lend",  # memory that is used without verbs; only where it is coherent (stores/views.py)
     "image",  # private words, which read_words fills
