@@ -73,7 +73,7 @@ def banked(
 
     def has_transfers(report: BankReport) -> bool:
         counts = report.counts
-        return counts.transfers + counts.aborted + counts.unknown > 0
+        return counts.transfers + counts.aborted > 0
 
     return long_enough(run, has_transfers, parameters.get("seconds", 1.0))
 
