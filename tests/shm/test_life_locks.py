@@ -108,7 +108,7 @@ def test_frozen_client_of_another_container_is_given_up_and_finds_out(pools: Any
             time.sleep(LEASE_S / 10)
         assert found == [ident]
         other.wake()
-        with pytest.raises(RuntimeError, match="ClientError.*its lease was over"):
+        with pytest.raises(RuntimeError, match=r"ClientError.*its lease was over"):
             other.do("put")
 
 
