@@ -134,6 +134,11 @@ soak: .venv/tools .venv-pure/built
 	    done; \
 	    over || $(BIN)/limpet drill beside --every; \
 	    over || $(BIN)/limpet drill ends --every; \
+	    over || $(BIN)/limpet drill forks; \
+	    over || $(BIN)/limpet drill names --every; \
+	    over || $(BIN)/limpet drill looks; \
+	    over || $(BIN)/limpet drill explore race --names --schedules 5000 --crashes 2; \
+	    over || [ "$$(id -u)" != 0 ] || $(BIN)/limpet drill containers --every; \
 	    over || $(BIN)/limpet $(EXPLORE); \
 	    over || $(BIN)/limpet $(EXPLORE) --node-failures 1; \
 	    for store in race fusee swarm rcuckoo loco; do \

@@ -5,7 +5,8 @@ A store kind is a module with a class derived from `Store` and a frozen dataclas
 of keys that surely fit, and every parameter has a default that suits the pool. registry.py names
 the kinds, and takes those of programs (`register`); examples/own_store.py is one. A class provides
     make(pool, name, parameters)      static: make the regions, perhaps half made already; each has
-                                      the store's name, or this, "/" and more, as its name
+                                      the store's name, or this, a zero byte (PART)
+                                      and more, as its name
     unmake(pool, name, parameters)    static: give them back after `make` raised
     get, _write, delete, __len__, keys, references, check
     losses_survived, replicated       of a replicated store

@@ -203,7 +203,7 @@ def with_floats(form: Any, integers: range) -> Any:
     Raises OverflowError: one is too large for a float, too.
     """
     if type(form) is tuple:
-        return tuple(with_floats(part, integers) for part in form)
+        return each_part(form, lambda part: with_floats(part, integers))
     if type(form) is int and form not in integers and float(form) == form:
         return float(form)
     return form

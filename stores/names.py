@@ -4,6 +4,7 @@ import contextlib
 import io
 from typing import Final
 
+from limpet.shm.catalogue.regions import PART
 from limpet.stores.keys import PlainUnpickler
 
 NAME_SIZE_MAX: Final = 100
@@ -16,8 +17,9 @@ TEXT_MAX: Final = 60
 
 
 def is_name(name: object, without: str = "") -> bool:
-    """Whether that is text of 1 to NAME_SIZE_MAX bytes of UTF-8, without these characters."""
-    if not isinstance(name, str) or not name or set(name) & set(without):
+    """Whether that is text of 1 to NAME_SIZE_MAX bytes of UTF-8, without zero bytes and these
+    characters."""
+    if not isinstance(name, str) or not name or set(name) & {PART, *without}:
         return False
     try:
         return len(name.encode()) <= NAME_SIZE_MAX

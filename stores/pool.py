@@ -543,7 +543,8 @@ def _refuse_internal(kind: str) -> None:
 def _check_name(name: str) -> None:
     if not is_name(name):
         raise ParameterError(
-            f"a store's name is text of 1 to {NAME_SIZE_MAX} bytes of UTF-8, not {name!r}"
+            f"a store's name is text of 1 to {NAME_SIZE_MAX} bytes of UTF-8 without zero bytes, "
+            f"not {name!r}"
         )
 
 

@@ -544,10 +544,10 @@ POOL_ROWS: Final[Mapping[str, Row]] = {
     "__exit__": _with,
 }
 OWN_OF_POOLS: Final = frozenset({
-    "attached", "bare", "entry_of", "exclusively", "free_unreachable", "handle_at",
-    "handle_if_there", "handle_of", "known_stores", "linking", "make_contents", "mark_failed",
-    "objects_store", "of_stores", "parameters_of", "references", "segments", "stay_to_the_end",
-    "stopping_stores", "stored", "strays",
+    "attached", "bare", "depart_at_exit", "entry_of", "exclusively", "free_unreachable",
+    "handle_at", "handle_if_there", "handle_of", "known_stores", "linking", "make_contents",
+    "mark_failed", "objects_store", "of_stores", "parameters_of", "references", "segments",
+    "stay_to_the_end", "stopping_stores", "stored", "strays",
 })  # fmt: skip
 PRIVATE_OF_POOLS: Final = frozenset(
     {"close", "closed", "create", "object", "open", "whole_since", "__enter__", "__exit__"}

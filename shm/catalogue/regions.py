@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from limpet.shm.clients.membership import Membership
 
 _PAYLOAD: Final = struct.Struct("<4Q")
+PART: Final = "\0"
+"""In a region's name between that of its store, which has no such character, and the rest."""
 INTERNAL: Final = "."
 """Names of limpet's own stores begin with this; they may use the reserve."""
 _ZEROS: Final = bytes(1 << 16)
@@ -331,7 +333,7 @@ class Regions:
         object that the region lies in, or 0.
 
         `homes()`: those of all stores; None: they are not known. The regions of a store have its
-        home as their name, or as the part before a "/".
+        home as their name, or as the part before PART.
         """
         seen = []
         for node, directory in enumerate(self.directories):
@@ -344,9 +346,8 @@ class Regions:
             return []
         found = []
         for node, entry in seen:
-            parts = entry.name.split(b"/")
-            names = {b"/".join(parts[:count]) for count in range(1, len(parts) + 1)}
-            if there & names or entry.name.startswith(INTERNAL.encode()):
+            home = entry.name.partition(PART.encode())[0]
+            if home in there or home.startswith(INTERNAL.encode()):
                 continue
             with contextlib.suppress(NodeFailed):
                 reference = self._link(node, entry.number)

@@ -45,7 +45,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from limpet.shm.endpoint import slots
 from limpet.shm.endpoint.fabric import hash64
 from limpet.shm.endpoint.layout import slot_address
-from limpet.shm.endpoint.slots import LIVE, STATE_SHIFT
+from limpet.shm.endpoint.slots import DYING, LIVE, STATE_BELOW, STATE_SHIFT
 from limpet.shm.errors import ClientError
 from limpet.shm.release import text_of, text_word
 
@@ -151,7 +151,15 @@ class Remote:
 
     def lost(self, slot: int, word: int, waiting: bool = False) -> bool:
         """Whether the client of that slot and state word, of another host, is lost. `waiting`: we
-        wait for what it keeps."""
+        wait for what it keeps. One that is lost is DYING: the guard keeps it from the pool."""
+        if not self._is_over(slot, word, waiting):
+            return False
+        # ORDER: before we act on it: the client may go on, and must find that it was given up.
+        dying = DYING << STATE_SHIFT | word & STATE_BELOW
+        self.membership.endpoint.cas(slot_address(slot), word, dying)
+        return True
+
+    def _is_over(self, slot: int, word: int, waiting: bool) -> bool:
         members, at = self.membership, slot_address(slot)
         load = members.endpoint.load
         boot = load(at + slots.BOOT)

@@ -131,7 +131,7 @@ class Manager:
                 if not _is_name(name):
                     raise ParameterError(
                         f"a channel's name is text of 1 to {NAME_SIZE_MAX} bytes of UTF-8, without "
-                        f"'/', '.' and '@', not {name!r}"
+                        f"'/', '.', '@' and zero bytes, not {name!r}"
                     )
                 with self._naming(name):
                     found = self._made(cls, name, parameters)

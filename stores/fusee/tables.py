@@ -31,6 +31,7 @@ from array import array
 from collections.abc import Callable
 from typing import Any, Final
 
+from limpet.shm.catalogue.regions import PART
 from limpet.shm.clients.unique_ids import Tickets
 from limpet.shm.endpoint.layout import NODE_SHIFT, OFFSET_MASK, VIEW
 from limpet.shm.endpoint.states import EXCLUDED, FORMER, IN_SERVICE, RESTORING, former, settled
@@ -54,7 +55,7 @@ def identity(word: int) -> int:
 
 
 def region_name(name: str, table: int) -> str:
-    return f"{name}/{table}"
+    return f"{name}{PART}{table}"
 
 
 def obtain_directory(

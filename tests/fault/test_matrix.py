@@ -398,7 +398,7 @@ def test_mutant_lock_that_dies_with_its_holder_is_caught(monkeypatch: pytest.Mon
 
     def update(store: Any, key: bytes, value: bytes) -> None:
         pool = store.pool
-        lock = pool.exclusively(lambda: pool.regions.obtain(0, f"{store.name}/lock", 64)).address
+        lock = pool.exclusively(lambda: pool.regions.obtain(0, f"{store.name}\0lock", 64)).address
         attempt = 0
         while pool.endpoint.cas(lock, 0, 1):
             attempt += 1

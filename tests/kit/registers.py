@@ -7,6 +7,7 @@ from typing import Any
 from kit.puppets import Puppet
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.slots import INCARNATION_BITS
+from limpet.stores.fusee.tables import region_name
 
 
 class Scene:
@@ -46,7 +47,7 @@ class Scene:
             range(region.address, region.address + self.store.parameters.directory_size)
             for node in range(replicas)
             for table in range(3)
-            if (region := self.pool.regions.find(node, f"test/{table}")) is not None
+            if (region := self.pool.regions.find(node, region_name("test", table))) is not None
         ]
         assert self.directories
 

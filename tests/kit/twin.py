@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from limpet.fault.matrix.fault_profile import FAULT_PROFILES, FaultProfile
+from limpet.shm.catalogue.regions import PART
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.errors import KeyExists, NodeFailed
 from limpet.stores.base import Store, made_for
@@ -84,7 +85,7 @@ class Twin(Store):  # type: ignore[misc]
         Race.unmake(pool, name, parameters)
         for node in range(NODES):
             with contextlib.suppress(NodeFailed):
-                pool.regions.discard(node, f"{name}/lock {node}")
+                pool.regions.discard(node, f"{name}{PART}lock {node}")
 
     # ---- the lock -------------------------------------------------------------------------------
 
@@ -185,7 +186,7 @@ class FirstSideFirst(Twin):
 
 
 def _lock(pool: Any, name: str, node: int) -> int:
-    return int(pool.regions.obtain(node, f"{name}/lock {node}", 64).address)
+    return int(pool.regions.obtain(node, f"{name}{PART}lock {node}", 64).address)
 
 
 @contextlib.contextmanager

@@ -94,9 +94,28 @@ def test_dead_client_of_another_container_is_recovered_by_who_opens(pools: Any) 
         assert ident not in ids(pool)
 
 
-def test_frozen_client_of_another_container_is_not_buried(pools: Any) -> None:
-    """Its beat stands still for many leases; its container is asked to end it, and it lives."""
+def test_frozen_client_of_another_container_is_given_up_and_finds_out(pools: Any) -> None:
+    """Its beat stands still, and keeps memory from all others: it stopped all writes."""
     pool = pools(multi_host=True, lease_us=int(LEASE_S * 1e6))
+    with serving(pool, pool.store("race", name="s", capacity=64)) as other:
+        ident = other.do("join")
+        into_another_container(pool, ident)
+        other.stop()
+        found: list[int] = []
+        end = time.monotonic() + 20
+        while not found and time.monotonic() < end:
+            found = pool.recover()["clients"]
+            time.sleep(LEASE_S / 10)
+        assert found == [ident]
+        other.wake()
+        with pytest.raises(RuntimeError, match=r"ClientError.*its lease was over"):
+            other.do("put")
+
+
+def test_frozen_client_of_another_container_is_waited_for_where_nobody_may_end_it(
+    pools: Any,
+) -> None:
+    pool = pools(multi_host=True, lease_us=int(LEASE_S * 1e6), fence="wait")
     with serving(pool) as other:
         ident = other.do("join")
         other.do("pin")
@@ -106,7 +125,7 @@ def test_frozen_client_of_another_container_is_not_buried(pools: Any) -> None:
         while time.monotonic() < end:
             assert pool.recover()["clients"] == []
             time.sleep(LEASE_S / 10)
-        assert pool.endpoint.load(slot_of(ident) + slots.FENCE) == pool.client_id
+        assert pool.endpoint.load(slot_of(ident) + slots.FENCE) == 0
         other.kill()
         assert pool.recover()["clients"] == [ident]
 

@@ -385,7 +385,7 @@ def test_second_pid_namespace_is_refused_without_multi_host(pools: Any) -> None:
     with serving(pool) as other:
         ident = other.do("join")
         rewrite_host(pool, ident, slots.NAMESPACE)
-        with pytest.raises(limpet.ClientError, match=f"process {other.pid} uses it from another"):
+        with pytest.raises(limpet.ClientError, match=f"process {other.pid} of another container"):
             limpet.open(pool.url)
         assert ids(pool) == {pool.client_id, ident}
 

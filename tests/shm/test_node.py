@@ -305,7 +305,7 @@ def test_open_refuses_damage_without_a_write(location: Location, index: int) -> 
     patch(location, index, 100, b"\xff")
     assert "checksum" in refused(location, index, PoolCorrupt)
     patch(location, index, 8, struct.pack("<I", 9))
-    assert "version 9" in refused(location, index, PoolVersion)
+    assert "protocol 9" in refused(location, index, PoolVersion)
     patch(location, index, 0, superblock.CREATING)
     refused(location, index, PoolIncomplete)
     patch(location, index, 0, b"a text.\n")

@@ -7,6 +7,7 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from kit.puppets import PuppetPool
 
 import limpet
 from limpet.shm.endpoint.slots import PIN, RECORDS_COUNT
-from limpet.stores.channels.array.keeper import Keeper
+from limpet.stores.channels.array.keeper import FORK_MS, Keeper
 
 SCRIPT = """
 import gc, os, sys
@@ -238,6 +239,70 @@ def test_a_forked_child_keeps_the_arrays_of_its_parent(pools: Any, parent: str) 
     unharmed(pool, pairs)
     for end in (said, say, told, tell):
         os.close(end)
+
+
+def test_a_daemon_keeps_the_arrays_of_the_processes_that_ended_in_their_forks(pools: Any) -> None:
+    """A process that makes a daemon ends as soon as it has forked, twice."""
+    pool = pools(nodes=2)
+    said, say = os.pipe()
+    told, tell = os.pipe()
+
+    def daemon() -> None:
+        views = views_of(pool.url)
+        if os.fork() or os.fork():
+            os._exit(0)
+        os.close(tell)
+        os.write(say, b"x")
+        os.read(told, 1)
+        scribble(views)
+        os._exit(0)
+
+    first = os.fork()
+    if not first:
+        daemon()
+    os.close(say)
+    os.close(told)
+    assert os.waitpid(first, 0)[1] == 0
+    assert os.read(said, 1) == b"x"
+    pool.channels.remove("x")
+    pool.recover()
+    pairs = fill(pool)
+    assert held(pool) >= 2 * ROWS
+    os.close(tell)
+    assert os.read(said, 1) == b""  # it has ended
+    os.close(said)
+    for _ in range(1000):
+        pool.recover()
+        if not held(pool):
+            break
+    assert held(pool) == 0
+    unharmed(pool, pairs)
+
+
+def test_a_fork_waits_for_no_child_that_gets_no_slot(pools: Any) -> None:
+    pool = pools(clients=4)  # one slot is kept; two are of this process, and its keeper
+    views = pool.array("x", ROWS, "u1").numpy()
+    others = [pools.again(pool)]
+    began = time.monotonic()
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(write)
+        os.read(read, 1)
+        os._exit(0)
+    assert time.monotonic() - began < FORK_MS / 1000
+    os.close(read)
+    del views
+    pool.channels.remove("x")
+    assert held(pool) >= ROWS  # of the child, which has no records
+    os.close(write)
+    assert os.waitpid(child, 0)[1] == 0
+    for _ in range(1000):
+        if not held(pool):
+            break
+        time.sleep(0.01)
+    assert held(pool) == 0
+    del others
 
 
 @pytest.mark.parametrize("parent", ["drops", "is killed"])

@@ -374,13 +374,13 @@ def test_capacities_that_cannot_be(pools: Any, kind: str, capacity: Any) -> None
     pool.store(kind, name="s", capacity=100).put(b"k", b"v")
 
 
-@pytest.mark.parametrize("name", ["", "n" * 101, "é" * 51, 5, None, b"n"], ids=repr)
+@pytest.mark.parametrize("name", ["", "n" * 101, "é" * 51, 5, None, b"n", "\0", "a\0001"], ids=repr)
 def test_names_that_cannot_be(pools: Any, kind: str, name: Any) -> None:
     with pytest.raises(limpet.ParameterError, match="name"):
         pools().store(kind, name=name)
 
 
-@pytest.mark.parametrize("name", ["n" * 100, "é" * 50, " ", "a/0", "a", "\0", "a\nb"], ids=repr)
+@pytest.mark.parametrize("name", ["n" * 100, "é" * 50, " ", "a/0", "a", "a\nb"], ids=repr)
 def test_names_that_can_be(pools: Any, kind: str, name: str) -> None:
     pool = pools()
     pool.store(kind, name=name, capacity=10).put(b"k", b"v")

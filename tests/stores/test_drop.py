@@ -413,6 +413,27 @@ def test_a_region_that_is_dropped_while_it_is_found_is_not_there(
     assert pool.exclusively(lambda: pool.regions.find(0, "r")) is None
 
 
+@pytest.mark.parametrize("rest", ["race", "fusee", "swarm", "rtx-sherman"])
+@pytest.mark.parametrize("first", ["fusee", "swarm", "dm-abd"])
+def test_stores_of_names_that_begin_alike_have_nothing_in_common(
+    pools: Any, first: str, rest: str
+) -> None:
+    """A store "a/0" was taken for a region of the store "a"."""
+    pool = pools(nodes=3, node_size="16MiB")
+    names = ("a/0", "a", "a/1", "a/0/0", "a/lock 0")
+    for _ in range(2):
+        stores = {name: fill(pool, first if name == "a" else rest, name) for name in names}
+        for name, store in stores.items():
+            store.put(b"name", name.encode())
+        assert pool.audit()["leaked"] == 0
+        for name in names:
+            assert stores[name].get(b"name") == name.encode()
+            assert all(stores[name].get(key) == value for key, value in PAIRS.items())
+            stores[name].check()
+            pool.drop(name)
+        assert in_use(pool) == (0, 0)
+
+
 @pytest.mark.parametrize("size", [300, 20_000, 3_000_000])
 def test_an_audit_finds_the_regions_of_no_store(pools: Any, size: int) -> None:
     pool = pools(nodes=2, node_size="8MiB")
@@ -420,11 +441,11 @@ def test_an_audit_finds_the_regions_of_no_store(pools: Any, size: int) -> None:
         fill(pool, kind, f"s/{kind}")
     pool.lock("lock").acquire()
     assert pool.audit()["leaked"] == 0
-    pool.exclusively(lambda: pool.regions.obtain(1, "gone/1", size))
+    pool.exclusively(lambda: pool.regions.obtain(1, "gone\0001", size))
     audit = pool.audit()
     assert audit["leaked"] >= size
     assert sum(audit.values()) == 2 * audit["total"]
-    pool.exclusively(lambda: pool.regions.discard(1, "gone/1"))
+    pool.exclusively(lambda: pool.regions.discard(1, "gone\0001"))
     assert pool.audit()["leaked"] == 0
 
 

@@ -111,7 +111,7 @@ def test_a_folder_that_cannot_be_made_is_no_missing_pool() -> None:
 def test_a_pool_that_cannot_be_removed_says_so(
     make_url: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(self: FilePlace) -> None:
+    def refuse(self: FilePlace, fd: int) -> None:
         raise PermissionError(1, "Operation not permitted")
 
     url = make_url()

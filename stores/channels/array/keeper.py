@@ -12,9 +12,10 @@ While Python ends, it stays: other threads and finalizers may still use the memo
 
 Forks. A child has its parent's ndarrays. It takes records of its own in the fork, before any other
 code of it runs; until it has done so, its parent gives none back: it waits for the end of a pipe.
-If the parent is killed before that, and its record is gone, the memory may be another's, and no
-ndarray can be taken from a process: the child ends itself. If the child cannot have a slot, the
-parent keeps the memory until the child has ended.
+In its `fork` the parent waits FORK_MS at most, since one that makes a daemon ends right after it.
+If the parent is dead before the child has records, and its own are gone, the memory may be
+another's, and no ndarray can be taken from a process: the child ends itself. If the child cannot
+have a slot, the parent keeps the memory until the child has ended.
 
 A kill leaves behind: records, which recovery lets go.
 """
@@ -33,6 +34,9 @@ from limpet.shm.endpoint.slots import RECORDS_COUNT
 from limpet.shm.endpoint.words import LINK_MASK, VIEWED
 from limpet.shm.errors import NodeFailed, PoolNotFound
 
+FORK_MS: Final = 1000
+"""Less than a lease of 2 s: a process may fork within an operation, in a signal handler."""
+
 
 class Keeper:
     """A client of this process that keeps up to RECORDS_COUNT regions."""
@@ -47,7 +51,8 @@ class Keeper:
         """By reference: the record, and how many ndarrays of this process need it."""
         self.children: list[int] = []
         """Pipes whose other end a child has, until it has records of its own."""
-        self.pipe: tuple[int, int] | None = None
+        self.pipes: dict[int, tuple[int, int]] = {}
+        """Of threads that are forking, by their numbers."""
         self._waits = False
         """Whether a thread waits for the children."""
         self._dropped: collections.deque[int] = collections.deque()
@@ -142,29 +147,46 @@ _keepers: Final[weakref.WeakSet[Keeper]] = weakref.WeakSet()
 def _before_fork() -> None:
     for keeper in _keepers:
         if keeper.records:
-            keeper.pipe = os.pipe()
+            keeper.pipes[threading.get_ident()] = os.pipe()
 
 
 def _in_parent() -> None:
-    for keeper in _keepers:
-        if keeper.pipe is not None:
-            read, write = keeper.pipe
-            keeper.pipe = None
-            os.close(write)
+    for keeper in list(_keepers):
+        ends = keeper.pipes.pop(threading.get_ident(), None)
+        if ends is None:
+            continue
+        read, write = ends
+        os.close(write)
+        poll = select.poll()
+        poll.register(read, select.POLLIN)
+        # A byte is of a child that gets no records. Of one that has them the end is closed.
+        if any(event & select.POLLIN for _, event in poll.poll(FORK_MS) or [(read, select.POLLIN)]):
             keeper.children.append(read)
+        else:
+            os.close(read)
 
 
 def _in_child() -> None:
+    failed = None
     for keeper in list(_keepers):
-        for end in keeper.children:
-            os.close(end)
+        mine = keeper.pipes.pop(threading.get_ident(), None)
+        for ends in [keeper.children, *keeper.pipes.values()]:
+            for end in ends:
+                os.close(end)
         keeper.children.clear()
-        if keeper.pipe is not None:
-            read, write = keeper.pipe
-            keeper.pipe = None
+        keeper.pipes.clear()
+        if mine is not None:
+            read, write = mine
             os.close(read)
-            keeper.inherit()
-            os.close(write)
+            try:
+                keeper.inherit()
+            except BaseException as error:  # a full pool, or a signal handler that raises
+                failed = failed or error
+                os.write(write, b"-")
+            else:
+                os.close(write)
+    if failed is not None:
+        raise failed
 
 
 os.register_at_fork(before=_before_fork, after_in_parent=_in_parent, after_in_child=_in_child)
