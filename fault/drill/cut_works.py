@@ -286,6 +286,17 @@ def store_works(pool: Any, draw: random.Random, kind: str) -> Works:
     }
     if store.ordered:
         works["scan"] = lambda: list(store.scan(KEYS[0], KEYS[-1]))
+    if store.views:
+
+        def look() -> None:
+            with store.view(key()) as seen:
+                assert seen is None or len(seen) >= 0
+
+        def fill() -> None:
+            with store.reserve(key(), draw.choice(SIZES)) as buffer:
+                buffer[:] = os.urandom(len(buffer))
+
+        works |= {"view": look, "reserve": fill}
     if store.swaps:
         works["swap"] = lambda: store.swap(key(), store.get(KEYS[0]) or b"", value())
     if "rtx" in kind:
