@@ -16,6 +16,7 @@ from limpet.fault.drill.cuts import CutParameters, CutPool
 from limpet.shm import pool as pools
 from limpet.shm.destroying import destroy
 from limpet.shm.endpoint.fabric import BUILD
+from limpet.stores.baselines.clover.server import LOOKUP
 from limpet.stores.baselines.pdpm.store import Pdpm
 from limpet.stores.cache.flight import Computation
 from limpet.stores.registry import CACHES, KINDS
@@ -99,6 +100,27 @@ def test_trap_drop_that_forgets_what_a_cut_left_is_caught_by_the_drill(
     assert cuts.drill(given).failures == []
     monkeypatch.setattr(CutPool, "free_unreachable", lambda self: 0)
     assert any("bytes" in failure for failure in cuts.drill(given).failures)
+
+
+def test_connection_to_a_metadata_process_that_is_closed_is_no_leak(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Cut off at each call of leaving one, or of reaching it, or another one, again."""
+
+    def works(pool: CutPool, draw: object) -> object:
+        store = pool.store("clover", capacity=64)
+        store.put(b"key", b"value")
+
+        def leave() -> None:
+            store.remote.close()
+            store.remote.state(LOOKUP, b"key")
+
+        return {"leave": leave}
+
+    monkeypatch.setattr(cuts, "SUBJECTS", {"leaving": works})
+    report = cuts.drill(CutParameters("leaving", seconds=0))
+    assert report.failures == []
+    assert report.at_calls > 20
 
 
 @pytest.mark.parametrize("work", ["view", "reserve"])
