@@ -443,6 +443,11 @@ def computation_works(pool: Any, draw: random.Random) -> Works:
                 store.abandon_flight(name, flight)
         return "the lock of the key is left held" if lock.locked() else ""
 
+    def judge_acquired() -> str:
+        """A cut between `acquire` and `release` is the program's to mend: it has the lock."""
+        lock.end()
+        return judge()
+
     def compute() -> object:
         return cache.get_or_compute(key, lambda: os.urandom(9))
 
@@ -466,10 +471,15 @@ def computation_works(pool: Any, draw: random.Random) -> Works:
         "get_or_compute_async": drive,
         "memoize": memoized,
         "lock": hold,
-        "acquire": lambda: lock.acquire(timeout=0.01) and lock.release(),
     }
     prepared = {name: Prepared(work, begin, judge) for name, work in works.items()}
-    return {**prepared, "get_or_compute, stale": Prepared(compute, begin_stale, judge)}
+    return {
+        **prepared,
+        "acquire": Prepared(
+            lambda: lock.acquire(timeout=0.01) and lock.release(), begin, judge_acquired
+        ),
+        "get_or_compute, stale": Prepared(compute, begin_stale, judge),
+    }
 
 
 def pool_works(pool: Any, draw: random.Random) -> Works:
