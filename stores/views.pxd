@@ -5,29 +5,36 @@ from limpet.stores.base cimport Store
 
 cdef int NODE_SHIFT
 
-cdef class Block:
+cdef class Loan:
     cdef readonly Store store
-    cdef readonly bytes key
-    cdef u64 ident
-    cdef u64 record
-    cdef int node
+    cdef object block
+    cdef bint over
     cdef object value
     cdef object lent
 
+    cdef object begin(self, object lent)
+    cdef bint take_back(self) except -1
+    cdef bint end(self) except -1
+
+cdef class Block:
+    cdef readonly Store store
+    cdef readonly bytes key
+    cdef Loan loan
+    cdef object __weakref__
+
     cdef int _require_new(self) except -1
-    cdef _lend(self, u64 record, u64 address, u64 size, bint writable)
-    cdef bint _take_back(self) except -1
-    cdef bint _in_use(self) except -1
-    cdef int _let_go(self) except -1
+    cdef object _begin(self, Loan loan)
 
 cdef class View(Block):
-    pass
+    cdef int node
 
 cdef class Reservation(Block):
     cdef u64 size
     cdef u64 reference
 
-@cython.locals(block=Block)
+    cdef int _link(self, Loan loan) except -1
+
+@cython.locals(loan=Loan)
 cpdef int settle_late(object client) except -1
 
-cdef int disown(Block block) except -1
+cdef int disown(Loan loan) except -1

@@ -14,6 +14,9 @@ The end of a block releases the memoryview: using it raises ValueError. If somet
 its memory then (a numpy array on it, a slice of it), the object stays as it is for as long as that
 has it, and the end of the block raises BufferError; what was reserved is not linked then.
 
+A signal handler that raises at the beginning or at the end of a block ends it. The memory is given
+back at once, or, if a handler raises meanwhile, when the next block begins or the handle is closed.
+
 A kill leaves behind: the record; recovery lets it go, with the object if that is not linked. A
 process that stands still in a block keeps that object, of at most RECORDS_COUNT, until it goes on
 or ends; no other memory waits for it, and it is never fenced for it. A child that was forked in a
@@ -23,7 +26,7 @@ block has neither of them: its memoryviews are released in the fork.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import weakref
 from typing import Any
 
 from limpet.shm.endpoint.fabric import checksum_buffer
@@ -49,78 +52,91 @@ class PrivateMemory:
         return True
 
 
-class Block:
-    """The common part of a view and a reservation: memory of one object, lent for a block."""
+class Loan:
+    """Memory of one object that is lent for one block; the client holds the object for it.
 
-    def __init__(self, store: Any, key: bytes) -> None:
-        self.store = store
-        self.key = key
-        self.ident = 0
-        """The client that holds the object; 0: none does, or it is the client of the process that
-        this one was forked from."""
-        self.record = 0
-        self.node = 0
+    It is noted in `_loans` before anything is taken, until all is given back. A signal handler may
+    cut off any step: `end` can be repeated, and `settle_late` ends the loans of blocks that are
+    gone.
+    """
+
+    def __init__(self, block: Block) -> None:
+        self.store = block.store
+        self.block = weakref.ref(block)
+        self.over = False
+        """Whether the block has ended, or is that of the process that this one was forked from."""
         self.value: memoryview | None = None
         self.lent: Any = None
         """The memory that was lent, until nothing has it any longer."""
 
-    def _require_new(self) -> None:
-        """Before a block: let go what others left; StoreError: this object is in a block."""
+    def begin(self, lent: Any) -> memoryview:
+        self.lent = lent
+        value: memoryview = lent.memory()
+        self.value = value
+        return value
+
+    def take_back(self) -> bool:
+        """Release the memory; False: something still has it."""
         if self.value is not None:
+            try:
+                self.value.release()
+            except BufferError:
+                return False
+            self.value = None
+        if self.lent is not None:
+            if not self.lent.end():
+                return False
+            self.lent = None
+        return True
+
+    def end(self) -> bool:
+        """End the block, and let the object go; False: something still has its memory."""
+        self.over = True
+        if not self.take_back():
+            return False
+        if self.store.client.holds.record_of(self):
+            self.store.let_go_of(self)
+        _loans.discard(self)
+        return True
+
+
+class Block:
+    """The common part of a view and a reservation: one loan for each block."""
+
+    def __init__(self, store: Any, key: bytes) -> None:
+        self.store = store
+        self.key = key
+        self.loan: Loan | None = None
+        """The loan of the last block."""
+
+    def _require_new(self) -> None:
+        """Before a block: StoreError: this object is in a block."""
+        if self.loan is not None and not self.loan.over:
             raise StoreError(
                 f"{self.store.name}: this view or reservation of {self.key!r} is in a block "
                 "already; make another one for each block"
             )
-        if _late:
-            settle_late(self.store.client)
 
-    def _lend(self, record: int, address: int, size: int, writable: bool) -> memoryview:
-        self.record = record
-        self.node = address >> NODE_SHIFT
-        return self._begin(lambda: self.store.endpoint.lend(address, size, writable))
-
-    def _begin(self, lend: Callable[[], Any]) -> memoryview:
-        self.ident = self.store.client.ident
-        done = False
+    def __enter__(self) -> memoryview | None:
+        self._require_new()
+        entered = False
         try:
-            self.lent = lend()
-            value: memoryview = self.lent.memory()
-            self.value = value
-            _lent.add(self)
-            done = True
+            if _loans:
+                settle_late(self.store.client)
+            self.loan = Loan(self)
+            _loans.add(self.loan)
+            value = self._begin(self.loan)
+            entered = value is not None
             return value
         finally:
-            if not done:
-                self._let_go()
+            if not entered and self.loan is not None:
+                self.loan.end()
 
-    def _take_back(self) -> bool:
-        """Release the memory; False: something still has it."""
-        value, self.value = self.value, None
-        _lent.discard(self)
-        if value is not None:
-            try:
-                value.release()
-            except BufferError:
-                return False
-        return not self._in_use()
-
-    def _in_use(self) -> bool:
-        """Whether something has the memory that was lent."""
-        if self.lent is None:
-            return False
-        if not self.lent.end():
-            return True
-        self.lent = None
-        return False
-
-    def _let_go(self) -> None:
-        """Let the object go, unless this is another client by now."""
-        ident, self.ident = self.ident, 0
-        if self.record and ident and ident == self.store.client.ident:
-            self.store.let_go_of(self.record)
+    def _begin(self, loan: Loan) -> memoryview | None:
+        """Take memory for the block; None: there is none."""
+        raise NotImplementedError
 
     def _still_lent(self, what: str) -> BufferError:
-        _late.append(self)
         return BufferError(
             f"{self.store.name}: the memory of {what} {self.key!r} is still in use after its "
             "block, by a slice of it or an array on it; copy what outlives the block"
@@ -130,24 +146,24 @@ class Block:
 class View(Block):
     """`with store.view(key) as value`."""
 
-    def __enter__(self) -> memoryview | None:
-        self._require_new()
-        found = self.store.hold(self.key)
+    def __init__(self, store: Any, key: bytes) -> None:
+        Block.__init__(self, store, key)
+        self.node = 0
+
+    def _begin(self, loan: Loan) -> memoryview | None:
+        found = self.store.hold(self.key, loan)
         if found is None:
             return None
-        record, address, size = found
-        return self._lend(record, address, size, writable=False)
+        address, size = found
+        self.node = address >> NODE_SHIFT
+        return loan.begin(self.store.endpoint.lend(address, size, False))
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        free = self._take_back()
-        if not self.ident:
+        loan = self.loan
+        if loan is None or loan.over:
             return
-        if free:
-            self._let_go()
-        elif error is None:
+        if not loan.end() and error is None:
             raise self._still_lent("the value of")
-        else:
-            _late.append(self)
         if error is None and self.store.endpoint.lost(self.node):
             raise NodeFailed(self.node, "it was lost while a value on it was viewed")
 
@@ -160,44 +176,37 @@ class Reservation(Block):
         self.size = size
         self.reference = 0
 
-    def __enter__(self) -> memoryview:
-        self._require_new()
+    def _begin(self, loan: Loan) -> memoryview | None:
         if self.store.replicated:
             self.store.have_ready(self.key, self.size)
-            return self._begin(lambda: PrivateMemory(self.size))
-        record, self.reference, address = self.store.reserve_object(self.key, self.size)
-        return self._lend(record, address, self.size, writable=True)
+            return loan.begin(PrivateMemory(self.size))
+        self.reference, address = self.store.reserve_object(self.key, self.size, loan)
+        return loan.begin(self.store.endpoint.lend(address, self.size, True))
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        if self.value is None or not self.ident:
-            self._take_back()
+        loan = self.loan
+        if loan is None or loan.over:
             return
-        store = self.store
-        if error is not None:
-            if self._take_back():
-                self._let_go()
-            else:
-                _late.append(self)
-            return
-        value, digest = b"", 0
-        done = False
         try:
-            if store.replicated:
-                value = self.value.tobytes()
-            else:
-                digest = checksum_buffer(self.value, store.objects.seed(self.key, self.size))
-            done = True
+            if error is None:
+                self._link(loan)
         finally:
-            free = self._take_back()
-            if not done and free:
-                self._let_go()
-        if not free:
+            loan.end()
+
+    def _link(self, loan: Loan) -> None:
+        """Make what was filled the value of the key."""
+        store = self.store
+        value, digest = b"", 0
+        if store.replicated:
+            value = loan.value.tobytes()  # type: ignore[union-attr]
+        else:
+            digest = checksum_buffer(loan.value, store.objects.seed(self.key, self.size))
+        if not loan.take_back():
             raise self._still_lent("what was reserved for")
-        record, self.ident = self.record, 0
         if store.replicated:
             store.put(self.key, value)
         else:
-            store.link_reserved(self.key, record, self.reference, self.size, digest)
+            store.link_reserved(self.key, loan, self.reference, self.size, digest)
 
 
 def require_coherence(store: Any) -> None:
@@ -210,28 +219,26 @@ def require_coherence(store: Any) -> None:
 
 
 def settle_late(client: Any) -> None:
-    """Let go what something had after its block, and has no longer."""
-    for block in [late for late in _late if late.store.client is client]:
-        if not block._in_use():
-            _late.remove(block)
-            block._let_go()
+    """End the loans whose blocks are over, if nothing has their memory any longer."""
+    for loan in list(_loans):
+        if loan.store.client is client and (loan.over or loan.block() is None):
+            loan.end()
 
 
-_late: list[Any] = []
-_lent: set[Any] = set()
-"""The blocks in which this process is. Each has a record, so there are not many."""
+_loans: set[Any] = set()
+"""The loans of this process. Most of them have a record, so there are not many."""
 
 
-def disown(block: Block) -> None:
+def disown(loan: Loan) -> None:
     """Release the memory of a block of the process that this one was forked from."""
-    block.ident = 0
-    block._take_back()
+    loan.over = True
+    loan.take_back()
 
 
 def _disown_in_child() -> None:
-    for block in list(_lent):
-        disown(block)
-    _late.clear()
+    for loan in list(_loans):
+        disown(loan)
+    _loans.clear()
 
 
 os.register_at_fork(after_in_child=_disown_in_child)

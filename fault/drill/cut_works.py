@@ -286,6 +286,17 @@ def store_works(pool: Any, draw: random.Random, kind: str) -> Works:
     }
     if store.ordered:
         works["scan"] = lambda: list(store.scan(KEYS[0], KEYS[-1]))
+    if store.views:
+
+        def look() -> None:
+            with store.view(key()) as seen:
+                assert seen is None or len(seen) >= 0
+
+        def fill() -> None:
+            with store.reserve(key(), draw.choice(SIZES)) as buffer:
+                buffer[:] = os.urandom(len(buffer))
+
+        works |= {"view": look, "reserve": fill}
     if store.swaps:
         works["swap"] = lambda: store.swap(key(), store.get(KEYS[0]) or b"", value())
     if "rtx" in kind:
@@ -432,6 +443,11 @@ def computation_works(pool: Any, draw: random.Random) -> Works:
                 store.abandon_flight(name, flight)
         return "the lock of the key is left held" if lock.locked() else ""
 
+    def judge_acquired() -> str:
+        """A cut between `acquire` and `release` is the program's to mend: it has the lock."""
+        lock.end()
+        return judge()
+
     def compute() -> object:
         return cache.get_or_compute(key, lambda: os.urandom(9))
 
@@ -455,10 +471,15 @@ def computation_works(pool: Any, draw: random.Random) -> Works:
         "get_or_compute_async": drive,
         "memoize": memoized,
         "lock": hold,
-        "acquire": lambda: lock.acquire(timeout=0.01) and lock.release(),
     }
     prepared = {name: Prepared(work, begin, judge) for name, work in works.items()}
-    return {**prepared, "get_or_compute, stale": Prepared(compute, begin_stale, judge)}
+    return {
+        **prepared,
+        "acquire": Prepared(
+            lambda: lock.acquire(timeout=0.01) and lock.release(), begin, judge_acquired
+        ),
+        "get_or_compute, stale": Prepared(compute, begin_stale, judge),
+    }
 
 
 def pool_works(pool: Any, draw: random.Random) -> Works:

@@ -1,10 +1,9 @@
 cimport cython
 
 from limpet.shm.clients.client cimport Client
-from limpet.shm.endpoint.verbs cimport Endpoint, bit, lowest_bit, u64
+from limpet.shm.endpoint.verbs cimport Endpoint, bit, u64
 
 cdef u64 ALIASED
-cdef u64 ALL_RECORDS
 cdef u64 HOLDS
 cdef int INCARNATION_BITS
 cdef u64 OWES
@@ -18,15 +17,18 @@ cpdef bint let_go(Client client, u64 record) except -1
 cdef class Holds:
     cdef readonly Client client
     cdef readonly Endpoint endpoint
-    cdef u64 taken
-    cdef readonly u64 count
+    cdef readonly list owners
     cdef bint marked
 
     cpdef int forget(self) except -1
-    @cython.locals(index=u64, record=u64)
-    cpdef u64 take(self, u64 word) except 0
-    cpdef int give_back(self, u64 record) except -1
-    @cython.locals(index=u64)
-    cpdef int release(self, u64 record) except -1
+    @cython.locals(index=Py_ssize_t, record=u64)
+    cpdef u64 take(self, u64 word, owner) except 0
+    @cython.locals(index=Py_ssize_t, record=u64)
+    cpdef u64 record_of(self, owner) except? 0
+    @cython.locals(record=u64)
+    cpdef int give_back(self, owner) except -1
+    cpdef int release(self, owner) except -1
+    @cython.locals(index=Py_ssize_t)
+    cdef Py_ssize_t _index_of(self, owner) except -2
     @cython.locals(slot=u64)
     cdef u64 _slot(self) noexcept

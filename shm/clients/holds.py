@@ -25,6 +25,9 @@ Rule. A client that frees an object looks at HOLDS, and where there are records,
 An object that is being filled has OWES from the beginning. In its last operation the object moves
 from the record to the client journal, and is linked from there as any new one.
 
+Owners. A record is taken for an owner, an object of this process that is noted before the record is
+written. What a signal handler cuts off is given back by the owner's name, at any later time.
+
 A kill leaves behind: records. Recovery lets them go as their client would have.
 """
 
@@ -32,7 +35,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from limpet.shm.endpoint.fabric import bit, lowest_bit
+from limpet.shm.endpoint.fabric import bit
 from limpet.shm.endpoint.layout import HOLDS
 from limpet.shm.endpoint.slots import INCARNATION_BITS, RECORDS, RECORDS_COUNT
 from limpet.shm.endpoint.words import OWES, REFERENCE_MASK
@@ -40,7 +43,6 @@ from limpet.shm.errors import ClientError
 
 ALIASED: Final = 63
 """The bit of HOLDS that the slots from this one on share."""
-ALL_RECORDS: Final = (1 << RECORDS_COUNT) - 1
 
 
 def let_go(client: Any, record: int) -> bool:
@@ -69,14 +71,16 @@ class Holds:
 
     def forget(self) -> None:
         """Begin anew, with another slot or none."""
-        self.taken = 0
-        """Bit k: record k is taken."""
-        self.count = 0
+        self.owners: list[Any] = [None] * RECORDS_COUNT
+        """By record: the owner for which it is taken, or None."""
         self.marked = False
 
-    def take(self, word: int) -> int:
-        """Write `word` into a free record; the record's address. ClientError: there is none."""
-        if self.count == RECORDS_COUNT:
+    def take(self, word: int, owner: Any) -> int:
+        """Write `word` into a free record for this owner; the record's address. What an earlier
+        attempt of the owner took is given back before. ClientError: no record is free."""
+        self.give_back(owner)
+        index = self._index_of(None)
+        if index < 0:
             raise ClientError(
                 f"{RECORDS_COUNT} values are viewed or reserved by this handle already, which is "
                 "the most; end one of their blocks, or open the pool once more"
@@ -85,28 +89,45 @@ class Holds:
             # ORDER: before the record: a client that frees looks at records only if this is set.
             self.endpoint.fetch_or(HOLDS, bit(self._slot()))
             self.marked = True
-        index = lowest_bit(~self.taken & ALL_RECORDS)
         record: int = self.client.slot + RECORDS + 8 * index
-        self.taken |= bit(index)
-        self.count += 1
+        # ORDER: before the record: a signal handler may raise at the verb.
+        self.owners[index] = owner
         # ORDER: a full barrier before the link is looked at again.
         self.endpoint.swap(record, word)
         return record
 
-    def give_back(self, record: int) -> None:
-        """Let go what the record names."""
-        let_go(self.client, record)
-        self.release(record)
+    def record_of(self, owner: Any) -> int:
+        """The address of the owner's record; 0: it has none."""
+        index = self._index_of(owner)
+        record: int = self.client.slot + RECORDS + 8 * index if index >= 0 else 0
+        return record
 
-    def release(self, record: int) -> None:
-        """The record is 0, and may be taken again."""
-        index = (record - self.client.slot - RECORDS) >> 3
-        if self.taken & bit(index):
-            self.taken &= ~bit(index)
-            self.count -= 1
-        if not self.count and self.marked and self._slot() != ALIASED:
-            self.endpoint.mcas(HOLDS, 0, 0, 0, bit(self._slot()))
+    def give_back(self, owner: Any) -> None:
+        """Let go what the owner's record names, if it has one."""
+        record = self.record_of(owner)
+        if record:
+            let_go(self.client, record)
+            self.release(owner)
+
+    def release(self, owner: Any) -> None:
+        """The owner's record is 0, and may be taken again."""
+        self.owners[self._index_of(owner)] = None
+        if self.marked and not self.count and self._slot() != ALIASED:
+            # ORDER: our note first: a bit that is set without records is harmless.
             self.marked = False
+            self.endpoint.mcas(HOLDS, 0, 0, 0, bit(self._slot()))
+
+    def _index_of(self, owner: Any) -> int:
+        """The number of the owner's record, or of a free one if the owner is None; -1: none."""
+        for index in range(RECORDS_COUNT):
+            if self.owners[index] is owner:
+                return index
+        return -1
+
+    @property
+    def count(self) -> int:
+        """How many records are taken."""
+        return RECORDS_COUNT - self.owners.count(None)
 
     def _slot(self) -> int:
         """The number of our bit in HOLDS."""

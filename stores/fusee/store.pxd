@@ -36,7 +36,7 @@ cdef class Fusee(HashStore):
     cdef readonly IndexCache cache
 
     cpdef object search_once(self, Place place, bytes key)
-    cpdef hold_once(self, Place place, bytes key)
+    cpdef hold_once(self, Place place, bytes key, owner)
     @cython.locals(slot=u64)
     cdef _search(self, Place place, bytes key)
     cpdef bint search_batch(self, Place place, list keys, list found) except -1

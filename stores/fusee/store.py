@@ -126,10 +126,10 @@ class Fusee(HashStore):
         self._learn(place, slot)
         return self.objects.value()
 
-    def hold_once(self, place: Place, key: bytes) -> Any:
+    def hold_once(self, place: Place, key: bytes, owner: Any) -> Any:
         while True:
             try:
-                return HashStore.hold_once(self, place, key)
+                return HashStore.hold_once(self, place, key, owner)
             except NodeFailed as error:
                 if not self.tables.outlive(error.node):
                     raise

@@ -59,22 +59,20 @@ cdef class HashStore(Store):
     @cython.locals(slot=u64)
     cdef object search_once(self, Place place, bytes key)
     @cython.locals(place=Place, attempt=u64, busy=u64, table=u64)
-    cpdef hold(self, bytes key)
-    @cython.locals(slot=u64, record=u64, holds=ClientHolds, address=u64, size=u64)
-    cpdef hold_once(self, Place place, bytes key)
+    cpdef hold(self, bytes key, owner)
+    @cython.locals(slot=u64, holds=ClientHolds)
+    cpdef hold_once(self, Place place, bytes key, owner)
     cpdef u64 busy_slot(self, u64 slot) noexcept
     @cython.locals(
-        place=Place, exact=u64, node=u64, reference=u64, record=u64, start=u64, holds=ClientHolds
+        place=Place, exact=u64, node=u64, reference=u64, start=u64, holds=ClientHolds
     )
-    cpdef reserve_object(self, bytes key, u64 size)
+    cpdef reserve_object(self, bytes key, u64 size, owner)
     @cython.locals(
-        place=Place, attempt=u64, outcome=int, busy=u64, table=u64, holds=ClientHolds
+        place=Place, attempt=u64, outcome=int, busy=u64, table=u64, record=u64, holds=ClientHolds
     )
-    cpdef int link_reserved(
-        self, bytes key, u64 record, u64 reference, u64 size, u64 digest
-    ) except -1
+    cpdef int link_reserved(self, bytes key, owner, u64 reference, u64 size, u64 digest) except -1
     @cython.locals(holds=ClientHolds)
-    cpdef let_go_of(self, u64 record)
+    cpdef let_go_of(self, owner)
     @cython.locals(
         row=int, count=int, first=Py_ssize_t, search=BatchSearch, decided=bint, slot=u64, at=Place
     )

@@ -159,8 +159,8 @@ class HashStore(Store):
 
     # ---- values in place ----------------------------------------------------------------------
 
-    def hold(self, key: bytes) -> tuple[int, int, int] | None:
-        """Hold the object of a key (holds.py): its record, and address and size of the value; None:
+    def hold(self, key: bytes, owner: Any) -> tuple[int, int] | None:
+        """Hold the object of a key for this owner (holds.py): address and size of the value; None:
         the key is missing."""
         self.operations += 1
         place = self.place
@@ -169,7 +169,7 @@ class HashStore(Store):
             self.client.enter()
             try:
                 self.require_there()
-                found = self.hold_once(place, key)
+                found = self.hold_once(place, key, owner)
                 if found is not None:
                     return found
                 busy = place.busy
@@ -183,7 +183,7 @@ class HashStore(Store):
             self.endpoint.pause(attempt)
             self.give_way(busy, table, attempt)
 
-    def hold_once(self, place: Place, key: bytes) -> tuple[int, int, int] | None:
+    def hold_once(self, place: Place, key: bytes, owner: Any) -> tuple[int, int] | None:
         """As `hold`. None: the key is missing, or, if `place.busy` or `place.word` is set, its slot
         is not at rest."""
         self.index.choose(place, key)
@@ -197,21 +197,20 @@ class HashStore(Store):
             place.busy = self.busy_slot(slot)
             return None
         holds = self.client.holds
-        record = holds.take(place.word & OBJECT_MASK | VIEWED)
+        holds.take(place.word & OBJECT_MASK | VIEWED, owner)
         # ORDER: the slot after the record, as holds.py says.
         if self.endpoint.load(slot) == place.word:
-            address, size = self.objects.value_place()
-            return record, address, size
-        holds.give_back(record)
+            return self.objects.value_place()
+        holds.give_back(owner)
         return None
 
     def busy_slot(self, slot: int) -> int:
         """The word for `place.busy` to wait for a slot that is held by a transaction."""
         return 0
 
-    def reserve_object(self, key: bytes, size: int) -> tuple[int, int, int]:
-        """An object for this key and a value of `size` bytes: its record, its reference and the
-        address of the value."""
+    def reserve_object(self, key: bytes, size: int, owner: Any) -> tuple[int, int]:
+        """An object for this key and a value of `size` bytes, held for this owner: its reference
+        and the address of the value."""
         exact = self.objects.size_for(key, size)
         self.operations += 1
         place = self.place
@@ -225,10 +224,10 @@ class HashStore(Store):
                 reference = self.allocator.allocate(node, exact, self.replicas)
                 if reference:
                     # ORDER: in the record before it leaves the client journal.
-                    record = holds.take(reference | OWES)
+                    holds.take(reference | OWES, owner)
                     self.client.drop(0)
                     start = self.objects.prefix + HEADER + (len(key) + 7 & ~7)
-                    return record, reference, (reference & ADDRESS_MASK) + start
+                    return reference, (reference & ADDRESS_MASK) + start
             finally:
                 self.client.leave()
             self._obtain_memory(key, PUT, exact, True)
@@ -248,9 +247,9 @@ class HashStore(Store):
                 self.client.leave()
             self._obtain_memory(key, PUT, exact, True)
 
-    def link_reserved(self, key: bytes, record: int, reference: int, size: int, digest: int) -> int:
-        """Make the value that is in a reserved object, with this checksum, the value of its key;
-        the record is given back in any case."""
+    def link_reserved(self, key: bytes, owner: Any, reference: int, size: int, digest: int) -> int:
+        """Make the value that is in a reserved object, with this checksum, the value of its key.
+        After an exception the owner may still hold it."""
         self.operations += 1
         place = self.place
         holds = self.client.holds
@@ -261,9 +260,10 @@ class HashStore(Store):
             try:
                 # ORDER: in the client journal before the record is given back, so that a kill in
                 # between leaves it to one of them.
+                record = holds.record_of(owner)
                 self.client.log(reference, record)
                 self.endpoint.swap(record, 0)
-                holds.release(record)
+                holds.release(owner)
                 self.require_there()
                 # the program has written there without verbs
                 self.endpoint.dirty(reference & ADDRESS_MASK, size)
@@ -277,7 +277,7 @@ class HashStore(Store):
                 busy = place.busy
                 table = place.table
                 if outcome in (AGAIN, FULL):
-                    record = holds.take(reference | OWES)
+                    holds.take(reference | OWES, owner)
                     self.client.drop(0)
             finally:
                 self.client.leave()
@@ -287,20 +287,16 @@ class HashStore(Store):
                 self.endpoint.pause(attempt)
                 self.give_way(busy, table, attempt)
             elif outcome == FULL:
-                try:
-                    self.grow(key)
-                except BaseException:
-                    self.let_go_of(record)
-                    raise
+                self.grow(key)
             else:
                 return outcome
 
-    def let_go_of(self, record: int) -> None:
-        """Let go what a record of this client holds."""
+    def let_go_of(self, owner: Any) -> None:
+        """Let go what this client holds for the owner."""
         holds = self.client.holds
         self.client.enter()
         try:
-            holds.give_back(record)
+            holds.give_back(owner)
         finally:
             self.client.leave()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 from collections.abc import Callable
 
@@ -13,7 +14,9 @@ from limpet.fault.drill import cuts
 from limpet.fault.drill.cut_works import GROWN, SUBJECTS, growing_works, store_works
 from limpet.fault.drill.cuts import CutParameters, CutPool
 from limpet.shm import pool as pools
+from limpet.shm.destroying import destroy
 from limpet.shm.endpoint.fabric import BUILD
+from limpet.stores.baselines.clover.server import LOOKUP
 from limpet.stores.baselines.pdpm.store import Pdpm
 from limpet.stores.cache.flight import Computation
 from limpet.stores.registry import CACHES, KINDS
@@ -97,6 +100,67 @@ def test_trap_drop_that_forgets_what_a_cut_left_is_caught_by_the_drill(
     assert cuts.drill(given).failures == []
     monkeypatch.setattr(CutPool, "free_unreachable", lambda self: 0)
     assert any("bytes" in failure for failure in cuts.drill(given).failures)
+
+
+def test_connection_to_a_metadata_process_that_is_closed_is_no_leak(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Cut off at each call of leaving one, or of reaching it, or another one, again."""
+
+    def works(pool: CutPool, draw: object) -> object:
+        store = pool.store("clover", capacity=64)
+        store.put(b"key", b"value")
+
+        def leave() -> None:
+            store.remote.close()
+            store.remote.state(LOOKUP, b"key")
+
+        return {"leave": leave}
+
+    monkeypatch.setattr(cuts, "SUBJECTS", {"leaving": works})
+    report = cuts.drill(CutParameters("leaving", seconds=0))
+    assert report.failures == []
+    assert report.at_calls > 20
+
+
+@pytest.mark.parametrize("work", ["view", "reserve"])
+@pytest.mark.parametrize("kind", ["race", "fusee"])
+def test_block_that_is_cut_off_and_again_while_it_is_given_back_leaves_nothing(
+    make_url: Callable[[], str], kind: str, work: str
+) -> None:
+    """The second handler raises at each side of a verb of what the first one has begun."""
+    cut, sides = [], [0, 0]
+    step = 1 if BUILD == "compiled" else 13
+
+    def raising(number: int, frame: object) -> None:
+        cut.append(number)
+        pool.endpoint.cut_at = sides[1] if len(cut) == 1 else 0
+        raise cuts.Cut
+
+    before = signal.signal(cuts.SIGNAL, raising)
+    try:
+        with CutPool.create(make_url(), node_size="8MiB", clients=4) as pool:
+            store = pool.store(kind, capacity=64)
+            store.put(b"key", b"value")
+            while True:
+                sides = [sides[0] + step, 0]
+                while len(cut) > 1 or not sides[1]:
+                    sides[1] += 1
+                    cut.clear()
+                    pool.endpoint.cut_at = sides[0]
+                    block = store.view(b"key") if work == "view" else store.reserve(b"key", 5)
+                    with contextlib.suppress(cuts.Cut), block:
+                        pass
+                    pool.endpoint.cut_at = 0
+                    with store.view(b"none"):
+                        assert pool.client.holds.count == 0, sides
+                    assert pool.audit()["held"] == pool.audit()["leaked"] == 0, sides
+                if not cut:
+                    break
+            assert sides[0] > 20
+        destroy(pool.url)
+    finally:
+        signal.signal(cuts.SIGNAL, before)
 
 
 def test_pool_that_was_cut_off_while_it_was_made_is_not_there(

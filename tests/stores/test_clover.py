@@ -282,6 +282,48 @@ def test_process_that_binds_the_name_of_one_that_ended_does_no_harm(store: Any, 
     sound(store)
 
 
+def test_metadata_process_that_is_interrupted_as_it_begins_is_no_copy_of_its_parent(
+    store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C is for it, too; here it comes between the fork and the first statement of it."""
+    store.put(b"k", b"v")
+    kill_metadata(store)
+    live, parent, remote = server._live, os.getpid(), store.remote
+
+    def interrupted(*given: Any) -> None:
+        signal.raise_signal(signal.SIGINT)
+        live(*given)
+
+    monkeypatch.setattr(server, "_live", interrupted)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    try:
+        assert server.start(remote.pool, remote.place, remote.tables, remote.heads) == ""
+    finally:
+        if os.getpid() != parent:
+            os._exit(1)
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before
+    assert remote.place.holder()[0]
+    sound(store)
+
+
+def test_answer_to_a_request_that_was_cut_off_is_not_taken_for_another_one(
+    store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By two signal handlers: while it waits, and where it begins to close the connection."""
+    store.put(b"k", b"v")
+
+    def cut_off(remote: Remote, *_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Remote, "_receive", cut_off)
+        patch.setattr(Remote, "close", cut_off)
+        with pytest.raises(KeyboardInterrupt):
+            store.remote.state(LOOKUP, b"none")
+    assert store.remote.state(LOOKUP, b"k")[0]
+    sound(store)
+
+
 def test_client_of_another_network_namespace_starts_no_second_one(store: Any) -> None:
     """Two that assign heads would give one head to two keys."""
     isolated = ["unshare", "-n"]

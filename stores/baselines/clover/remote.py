@@ -55,6 +55,7 @@ class Remote:
         self.socket: socket.socket | None = None
         self.descriptor: Descriptor
         self.owner = 0
+        """The process whose connection it is; 0: it is not to be used any more."""
         self.pid = 0
         """Of the metadata process."""
         self.waits = 1
@@ -70,14 +71,14 @@ class Remote:
         for _ in range(STARTS_MAX):
             try:
                 connection = self._connected()
+                # ORDER: first: a late answer must not be taken for the answer to another request.
+                self.owner = 0
                 connection.send(bytes([kind]) + key)
                 answer = self._receive(connection)
+                self.owner = os.getpid()
             except ConnectionError:
                 self._missed()
                 continue
-            except BaseException:
-                self.close()  # a late answer must not be taken for the answer to another request
-                raise
             self.pool.endpoint.wait()
             if answer[0]:
                 raise NodeFailed(WORDS.unpack(answer[1:])[0], "the metadata process met it as lost")
@@ -102,9 +103,11 @@ class Remote:
 
     def close(self) -> None:
         """Leave the metadata process; the last one to leave ends it."""
-        connection, self.socket = self.socket, None
-        if connection is not None:
-            _close(connection, self.descriptor)
+        # ORDER: first: it is not used again, if a signal handler cuts off the rest.
+        self.owner = 0
+        if self.socket is not None:
+            _close(self.socket, self.descriptor)
+            self.socket = None
 
     def _missed(self) -> None:
         log.warning(

@@ -178,12 +178,18 @@ def start(pool: Any, place: VersionPlace, tables: list[int], heads: int) -> str:
     It is a grandchild, so that no zombie is left for this process to wait for.
     """
     out, into = os.pipe()
-    child = os.fork()
-    if child == 0:
-        _live(pool, place, tables, heads, into)
-    os.close(into)
-    os.waitpid(child, 0)
     with open(out, "rb") as pipe:
+        # A signal handler that raises in the child before `_live` would have it go on as a copy of
+        # the program.
+        held = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        try:
+            child = os.fork()
+            if child == 0:
+                _live(pool, place, tables, heads, into)
+        finally:
+            os.close(into)
+            signal.pthread_sigmask(signal.SIG_SETMASK, held)
+        os.waitpid(child, 0)
         return pipe.read().decode(errors="replace")
 
 

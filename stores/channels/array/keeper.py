@@ -48,7 +48,8 @@ class Keeper:
             raise PoolNotFound(f"{pool.url} was destroyed, and another pool of that name created")
         self.pool.stay_to_the_end()
         self.records: dict[int, list[int]] = {}
-        """By reference: the record, and how many ndarrays of this process need it."""
+        """By reference: the record, or 0 until it is taken, and how many ndarrays of this process
+        need it."""
         self.children: list[int] = []
         """Pipes whose other end a child has, until it has records of its own."""
         self.pipes: dict[int, tuple[int, int]] = {}
@@ -68,14 +69,16 @@ class Keeper:
         with self._lock:
             found = self.records.get(reference)
             if found is None:
-                found = self.records[reference] = [self._take(reference), 0]
+                found = self.records[reference] = [0, 0]
+            if not found[0]:
+                found[0] = self._take(reference, found)
             # ORDER: last: what a signal handler cuts off is kept too long, never too short.
             found[1] += 1
         self.settle()
 
-    def _take(self, reference: int) -> int:
+    def _take(self, reference: int, found: list[int]) -> int:
         with self.pool.client:
-            return int(self.pool.client.holds.take(reference | VIEWED))
+            return int(self.pool.client.holds.take(reference | VIEWED, found))
 
     def drop(self, reference: int) -> None:
         """One ndarray fewer. Called at any moment, in any thread."""
@@ -103,7 +106,7 @@ class Keeper:
             del self.records[reference]
             try:
                 with self.pool.client:
-                    self.pool.client.holds.give_back(found[0])
+                    self.pool.client.holds.give_back(found)
             except NodeFailed:
                 pass  # it is lost with its node
 
@@ -128,11 +131,12 @@ class Keeper:
         """In a forked child: keep as a client of its own what the parent keeps."""
         client = self.pool.client
         slot, word = client.slot, client.word
-        theirs = {reference: record for reference, (record, _) in self.records.items()}
+        theirs = {reference: record for reference, (record, _) in self.records.items() if record}
         self._lock = threading.Lock()
         self._waits = False
         for reference, record in theirs.items():
-            self.records[reference][0] = self._take(reference)
+            found = self.records[reference]
+            found[0] = self._take(reference, found)
             # ORDER: after our record: a client that frees it from now on finds that.
             if (
                 self.pool.endpoint.load(slot) != word
