@@ -30,7 +30,7 @@ from limpet.shm.endpoint.layout import (
 from limpet.shm.parameters import NODES_MAX, PoolParameters
 from limpet.shm.release import PROTOCOL
 
-PROTOCOLS: Final = {3: "d65d43604ae40c17"}
+PROTOCOLS: Final = {3: "a9abd312eb925c72"}
 """For each number of the protocol, the digest of its layouts (`digest`)."""
 LAYOUTS: Final = ("layout", "words", "slots", "states", "superblock", "flight_word", "epoch")
 """How the names of modules end that say where words are, and what their bits mean."""
