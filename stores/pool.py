@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from limpet.shm.catalogue.directory import DROPPING, READY, Entry
+from limpet.shm.catalogue.directory import LINKING, READY, Entry
 from limpet.shm.contents import Contents
 from limpet.shm.errors import (
     ClientError,
@@ -48,8 +48,6 @@ from limpet.stores.rtx.transaction import ATTEMPTS, Result, Transaction, run
 from limpet.stores.rtx.user_objects import TxObject, TxObjects, named_object, object_array
 from limpet.stores.views import settle_late
 
-LINKING: Final = (READY, DROPPING)
-"""States of a store that links to objects."""
 RAW: Final = "bytes"
 """The codec of a store that `Pool.store` makes."""
 OBJECTS: Final = "objects"

@@ -8,7 +8,11 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-from limpet.shm.errors import NodeFailed, StoreMismatch
+from limpet.shm.catalogue.directory import LINKING
+from limpet.shm.clients.membership import log
+from limpet.shm.endpoint.layout import address
+from limpet.shm.endpoint.states import FORMER
+from limpet.shm.errors import NodeFailed, PoolCorrupt, StoreMismatch
 
 
 def make(pool: Any, name: str, tables: int, size: int) -> None:
@@ -28,7 +32,21 @@ def unmake(pool: Any, name: str, tables: int) -> None:
 def attach(pool: Any, name: str, tables: int, size: int) -> list[int]:
     """Addresses of the tables; that of a lost table raises NodeFailed. Makes nothing."""
     _check(pool, name, tables)
-    return [pool.regions.attach(node, name, size) for node in range(tables)]
+    return [_attached(pool, node, name, size) for node in range(tables)]
+
+
+def _attached(pool: Any, node: int, name: str, size: int) -> int:
+    try:
+        return int(pool.regions.attach(node, name, size))
+    except PoolCorrupt as error:
+        # ORDER: pinned, the region before the entry: a store in these states has all its regions.
+        entry = pool.catalogue.at_home(name.encode())
+        if entry is None or entry.state not in LINKING:
+            raise  # a client has given it back
+        if (node, name) not in pool.regions.told:
+            pool.regions.told.add((node, name))
+            log.warning("%s", error)
+        return FORMER | address(node, 0)
 
 
 def _check(pool: Any, name: str, tables: int) -> None:

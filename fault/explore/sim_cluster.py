@@ -34,7 +34,7 @@ from limpet.fault.explore.sim_program import ABSENT, PRESENT, VALUE_SIZE
 from limpet.fault.matrix.fault_profile import profile_of
 from limpet.shm.alloc.slabs import Slab
 from limpet.shm.backends.location import register
-from limpet.shm.catalogue.regions import INTERNAL
+from limpet.shm.catalogue.regions import INTERNAL, WITNESS
 from limpet.shm.clients.epoch import NEVER
 from limpet.shm.destroying import destroy
 from limpet.shm.endpoint.layout import slot_address
@@ -292,7 +292,7 @@ class SimulatedCluster:
                 free = np.flatnonzero(kinds == FREE)
                 for run in np.split(free, np.flatnonzero(np.diff(free) > 1) + 1):
                     if len(run):
-                        size = len(run) * BLOCK_SIZE
+                        size = len(run) * BLOCK_SIZE - WITNESS
                         setup_client.regions.obtain(node, f"{INTERNAL}filler {run[0]}", size)
 
         setup_client.exclusively(fill)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from limpet.fault.matrix.fault_profile import profile_of
-from limpet.shm.catalogue.regions import PART
+from limpet.shm.catalogue.regions import PART, WITNESS
 from limpet.shm.endpoint.states import IN_SERVICE
 from limpet.shm.errors import StoreDropped, StoreFull, StoreMismatch, ValueTooLarge
 from limpet.stores.pool import Pool
@@ -97,7 +97,7 @@ def _fill_last_node(pool: Pool, kv: Any) -> None:
         for count in (16, 8, 4, 2, 1):
             with contextlib.suppress(StoreFull):
                 while (free := pool.blocks.free_count(node)) >= count + spare:
-                    size = count * pool.layout.block_size
+                    size = count * pool.layout.block_size - WITNESS
                     pool.regions.obtain(node, f"{kv.name}{PART}filler, {free} free", size)
 
     pool.exclusively(fill)

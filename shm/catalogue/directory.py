@@ -67,6 +67,8 @@ AT_WORK: Final = (CLAIMED, PLANNED, DROPPING, EMPTYING)
 """States whose word has the client at work in it."""
 NAMED: Final = (PLANNED, READY, DROPPING, EMPTYING)
 """States in which name and payload are there."""
+LINKING: Final = (READY, DROPPING)
+"""States of a store that links to objects, and has all of its regions."""
 
 LENGTHS: Final = 8
 CHECKSUM: Final = 16

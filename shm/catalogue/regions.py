@@ -8,6 +8,11 @@ Payload of a region's directory entry: four words: first block, number of blocks
 mark (36 random bits and the entry's number) is also in the region's block words, so that a block
 can be told from one of an earlier region of the same name. A region in an object has 0 blocks.
 
+Behind the region, in the next whole word, is its *witness*: bits 0-47 the mark, 48-56 the node and
+one. A region without it, or whose blocks are not the region's in the block table, is lost: the node
+has another's contents, or none, behind a superblock that is right. It is not found, and not made
+anew either.
+
 A region is READY only after it is filled with zeros and made by its store; from then on it stays,
 until its store is dropped. The object of a region is filled with zeros before it is linked; it is
 freed as every object is (client.py): in the client journal, then unlinked by a CAS, then free.
@@ -54,6 +59,8 @@ INTERNAL: Final = "."
 _ZEROS: Final = bytes(1 << 16)
 ATTEMPTS_MAX: Final = 16
 """Attempts in which memory is found that is no run of blocks long enough."""
+WITNESS: Final = 8
+"""Bytes of the witness."""
 _LINE: Final = 64
 """Regions begin at a cache line; objects do so at a multiple of 16 bytes."""
 
@@ -82,6 +89,8 @@ class Regions:
         self.nodes = nodes
         self.allocator = allocator
         self.client = membership.client
+        self.told: set[tuple[int, str]] = set()
+        """The regions whose loss this process has logged: node and name."""
         layout = blocks.heap.layout
         self.block_size = layout.block_size
         self.first_block = layout.blocks
@@ -114,7 +123,7 @@ class Regions:
         memory for it, StoreMismatch when the region exists with another size.
         """
         client = self.membership.ident
-        count = -(-size // self.block_size)
+        count = -(-_taken(size) // self.block_size)
         if not whole and size <= self.block_size // 2:
             count = 0
         spared = 0 if name.startswith(INTERNAL) else self.blocks.reserve
@@ -139,8 +148,10 @@ class Regions:
                 self._fill(address(node, self.first_block + first * self.block_size), size)
             else:
                 self._link_object(node, index, size, name.startswith(INTERNAL), pinned)
+            region = self._region(node, payload, self._link(node, index))
+            self.blocks.endpoint.store(_witness_at(region), _witness(node, mark))
             if make is not None:
-                make(self._region(node, payload, self._link(node, index)))
+                make(region)
 
         undone: list[int] = []
 
@@ -166,6 +177,10 @@ class Regions:
                     self._release(node, mark)
                 raise
             region = self._ready(node, entry)
+            if region is not None and not self._is_whole(node, entry, region):
+                if self.directories[node].is_unchanged(entry.number, entry.word):
+                    raise self.lost(node, name, size)
+                region = None
         if region.size != size:
             raise StoreMismatch(
                 f"{self.membership.pool}: region {name!r} of node {node} has {region.size} bytes, "
@@ -249,19 +264,45 @@ class Regions:
                 self.client.unpin()
 
     def find(self, node: int, name: str) -> Region | None:
-        """The region of that name on `node`, or None. Makes nothing."""
+        """The region of that name on `node`; None: it is not there, or lost. Makes nothing."""
         while (entry := self.directories[node].find(name.encode())) is not None:
             region = self._ready(node, entry)
-            if region is not None:
+            if region is not None and self._is_whole(node, entry, region):
                 return region
+            # ORDER: the region, then the entry again: a client may have dropped it meanwhile.
+            if self.directories[node].is_unchanged(entry.number, entry.word):
+                return None
         return None
+
+    def _is_whole(self, node: int, entry: Entry, region: Region) -> bool:
+        """Whether the region has its witness, and its memory is in use; false, too, if it was
+        dropped since its entry was read."""
+        first, count, _, mark = self._extent(node, entry.payload)
+        load = self.blocks.endpoint.load
+        if load(_witness_at(region)) != _witness(node, mark):
+            return False
+        if not count:
+            reference = self._link(node, entry.number)
+            return self.blocks.heap.plausible(reference) and self.blocks.heap.used_at(reference, 0)
+        at, word = self.blocks.heap.table_word(node, first), block_word(REGION, mark)
+        return self.blocks.endpoint.read(at, 8 * count) == word.to_bytes(8, "little") * count
+
+    def lost(self, node: int, name: str, size: int) -> PoolCorrupt:
+        """The error for a region that was made with its store, and is not on its node."""
+        return PoolCorrupt(
+            f"{self.membership.pool}: memory node {node} has no region {name!r} of {size} bytes, "
+            "which was made with its store: what the node has in memory is not what it had. If "
+            "that is elsewhere, bring it back. If it is lost, `limpet fail-node "
+            f"{self.membership.pool} {node}` marks the node as failed; then stores with replicas "
+            "go on, and `limpet replace-node` gives it new memory"
+        )
 
     def attach(self, node: int, name: str, size: int) -> int:
         """Address of a region of that size which was made with its store. Makes nothing.
 
         If its node is lost, an address on that node; if the node was replaced since, one that is
-        FORMER (states.py). PoolCorrupt: it is not there, so the store was dropped meanwhile, or
-        memory is damaged.
+        FORMER (states.py). PoolCorrupt: it is not there, so the store was dropped meanwhile, or the
+        node has lost it.
         """
         try:
             replaced = generation_of(self.blocks.endpoint.expected(node)) > 0
@@ -271,10 +312,7 @@ class Regions:
         if found is None and replaced:
             return FORMER | address(node, 0)
         if found is None or found.size != size:
-            raise PoolCorrupt(
-                f"{self.membership.pool}: node {node} has no region {name!r} of {size} bytes, "
-                "which was made with its store; destroy the pool"
-            )
+            raise self.lost(node, name, size)
         return found.address
 
     def discard(self, node: int, name: str) -> None:
@@ -440,7 +478,7 @@ class Regions:
         in_blocks = (
             count > 0
             and 0 <= first <= self.blocks.count - count
-            and (count - 1) * self.block_size < size <= count * self.block_size
+            and (count - 1) * self.block_size < _taken(size) <= count * self.block_size
         )
         in_object = count == 0 and 0 < size <= self.block_size // 2
         if not in_blocks and not in_object:
@@ -449,3 +487,16 @@ class Regions:
                 "the pool"
             )
         return first, count, size, mark
+
+
+def _witness_at(region: Region) -> int:
+    return region.address + _taken(region.size) - WITNESS
+
+
+def _witness(node: int, mark: int) -> int:
+    return node + 1 << 48 | mark
+
+
+def _taken(size: int) -> int:
+    """Bytes of a region of this size with its witness."""
+    return -(-size // WITNESS) * WITNESS + WITNESS

@@ -50,7 +50,10 @@ FORKED: Final = (
 """The error of a child that goes on with its parent's operation."""
 REPLACE: Final = "pool.replace_node (`limpet replace-node`) gives it new memory"
 BRING_BACK: Final = "bring it back (bind the device, mount the file system), then open the pool"
-FORMERLY: Final = "what was there is gone: the node was replaced, and no other had a replica of it"
+FORMERLY: Final = (
+    "what was there is gone: the node was replaced, or has lost what was in its memory (the log "
+    "says so, and what to do), and no other had a replica of it"
+)
 
 
 def state_of(word: int) -> int:

@@ -67,6 +67,7 @@ cdef class ReplicatedSlots(Slots):
     @cython.locals(word=u64)
     cdef bint _key_in(self, u64 slot, bytes key, u64 fingerprint) except -1
     @cython.locals(theirs=u64)
+    cdef _require_one_key(self, u64 slot, u64 word, u64 head, bytes key)
     cdef bint _yield_to(self, u64 slot, u64 word, u64 head, u64 attempt) except -1
     @cython.locals(tables=ReplicatedTables, ticket=bint)
     cpdef bint resolved(self, u64 reference, u64 link_address) except -1

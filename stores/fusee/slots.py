@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from limpet.shm.errors import NodeFailed
+from limpet.shm.errors import NodeFailed, StoreCorrupt
 from limpet.stores.fusee.index import ReplicatedIndex
 from limpet.stores.fusee.links import ENTRY, OLD, PLACE_BITS
 from limpet.stores.fusee.log import LoggedObjects
@@ -47,6 +47,7 @@ from limpet.stores.fusee.marks import (
 )
 from limpet.stores.fusee.snapshot import ReplicatedSlot
 from limpet.stores.fusee.tables import ReplicatedTables
+from limpet.stores.names import shown
 from limpet.stores.race.index import Place, is_vacant, is_valid
 from limpet.stores.race.layout import FROZEN, OBJECT_MASK
 from limpet.stores.race.slots import Slots
@@ -245,7 +246,11 @@ class ReplicatedSlots(Slots):
             elif word >> 56 == fingerprint and is_valid(word):
                 self.objects.post_keyed(word & OBJECT_MASK, key)
                 self.endpoint.wait()
-                if self.objects.matches(key) and self._yield_to(slot, word, place.head, attempt):
+                if not self.objects.matches(key):
+                    continue
+                if attempt >= PATIENCE:
+                    self._require_one_key(slot, word, place.head, key)
+                if self._yield_to(slot, word, place.head, attempt):
                     return True
         return False
 
@@ -257,6 +262,22 @@ class ReplicatedSlots(Slots):
         self.objects.post_keyed(word & OBJECT_MASK, key)
         self.endpoint.wait()
         return self.objects.matches(key)
+
+    def _require_one_key(self, slot: int, word: int, head: int, key: bytes) -> None:
+        """Raise StoreCorrupt if the first backup has our key in a slot that has another key.
+
+        A proposal in a slot that is filled is of the key that is there. We would give way for ever.
+        """
+        theirs = self.slot.look(slot)
+        # ORDER: the primary, the backup, the primary: so the backup had `word` beside `theirs`.
+        there = self.slot.look(self.tables.backup(slot, head, 1))
+        if there != word or not is_valid(theirs) or self._key_in(slot, key, word >> 56):
+            return
+        if self.slot.look(slot) == theirs:
+            raise StoreCorrupt(
+                f"{self.index.name}: the replicas of the slot at {slot:#x} have two keys, one of "
+                f"them {shown(key)}: memory was damaged. Save what is left; make the store again"
+            )
 
     def _yield_to(self, slot: int, word: int, head: int, attempt: int) -> bool:
         """Whether we give way to another slot with our key; if not, its round is void."""

@@ -31,10 +31,19 @@ from array import array
 from collections.abc import Callable
 from typing import Any, Final
 
+from limpet.shm.catalogue.directory import LINKING
 from limpet.shm.catalogue.regions import PART
 from limpet.shm.clients.unique_ids import Tickets
 from limpet.shm.endpoint.layout import NODE_SHIFT, OFFSET_MASK, VIEW
-from limpet.shm.endpoint.states import EXCLUDED, FORMER, IN_SERVICE, RESTORING, former, settled
+from limpet.shm.endpoint.states import (
+    EXCLUDED,
+    FORMER,
+    IN_SERVICE,
+    RESTORING,
+    former,
+    settled,
+    state_of,
+)
 from limpet.shm.endpoint.words import ADDRESS_MASK, REPLICATED
 from limpet.shm.errors import NodeFailed, StoreMismatch
 from limpet.stores.fusee.links import ENTRY, OFFSET_BITS, PLACE_BITS, is_entry, is_slot
@@ -279,13 +288,27 @@ class ReplicatedTables:
         return [(subtable + k) % nodes for k in range(self.parameters.replicas)]
 
     def _region(self, node: int, subtable: int) -> int:
-        """Address of the replica on that node; 0 when there is none, or the node is lost."""
+        """Address of the replica on that node; 0 when there is none, or the node is lost.
+
+        PoolCorrupt: the node is in service, and has lost it.
+        """
+        name, word = region_name(self.name, subtable), self.view.word(node)
         try:
-            found = self.pool.regions.find(node, region_name(self.name, subtable))
+            found = self.pool.regions.find(node, name)
         except NodeFailed:
             self.view.fail_if_lost(node)  # perhaps no client knows that yet
             return 0
-        return 0 if found is None else int(found.address)
+        if found is not None:
+            return int(found.address)
+        # ORDER: the region before the entry: in these states the store has all of its regions on
+        # the nodes that were in service before and after that.
+        if (
+            self.pool.catalogue.at(self.number_of_store).state in LINKING
+            and state_of(word) == IN_SERVICE
+            and self.view.word(node) == word
+        ):
+            raise self.pool.regions.lost(node, name, self.parameters.directory_size)
+        return 0
 
     def outlive(self, node: int) -> bool:
         """`node` was lost in the midst of an operation: wait for the view to change.

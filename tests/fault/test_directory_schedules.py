@@ -18,10 +18,10 @@ from limpet.fault.explore.sim_cluster import SimulatedCluster
 from limpet.fault.explore.sim_names import NamesCluster
 from limpet.fault.explore.sim_program import OF_NAMES, parse_program
 from limpet.fault.explore.sim_run import replay
-from limpet.shm.catalogue.directory import CLAIMED, READY, Directory, Entry
+from limpet.shm.catalogue.directory import CLAIMED, LINKING, READY, Directory, Entry
 from limpet.shm.catalogue.regions import Regions
 from limpet.shm.endpoint.fabric import hash64
-from limpet.stores.pool import LINKING, Pool
+from limpet.stores.pool import Pool
 from limpet.stores.registry import KINDS
 
 pytestmark = pytest.mark.exhaustive_in_pure("the same lines as compiled, and slower")

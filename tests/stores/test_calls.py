@@ -13,6 +13,7 @@ import limpet
 from limpet.fault.inject.cut_off import CutOffPool, Gone
 from limpet.fault.matrix.calls import KEY, KEYS, OBJECTS, Calls
 from limpet.shm.backends.location import parse_url
+from limpet.shm.catalogue.regions import WITNESS
 from limpet.shm.endpoint.fabric import Endpoint
 from limpet.shm.endpoint.hooked import READS, HookedEndpoint
 from limpet.shm.endpoint.layout import CONTROL_NODE, NODE_SHIFT
@@ -86,7 +87,8 @@ class Reuse:
             for blocks in (16, 4, 1):
                 with contextlib.suppress(limpet.StoreFull):
                     while True:
-                        size, name = blocks * pool.layout.block_size, f"r{len(self.regions)}"
+                        size = blocks * pool.layout.block_size - WITNESS
+                        name = f"r{len(self.regions)}"
                         at = pool.regions.obtain(node, name, size).address
                         pool.endpoint.write(at, self.noise[:size])
                         self.regions.append((node, name, at, size))

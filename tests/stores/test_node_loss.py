@@ -5,8 +5,10 @@ So it is with the kinds that keep one copy of everything; of the others see test
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from kit.processes import gather
 
 import limpet
 from limpet.shm.backends.location import SHM_DIR
+from limpet.shm.endpoint.layout import NodeLayout
 from limpet.stores.registry import KINDS, UNRECOVERED, store_class
 
 pytestmark = pytest.mark.exhaustive_in_pure(
@@ -246,3 +249,131 @@ def test_a_lost_control_segment(store: Any) -> None:
     store.pool.close()
     with pytest.raises(limpet.PoolClosed):
         store.get(b"1")
+
+
+# ---- what is behind a superblock -----------------------------------------------------------------
+
+PARTS = ["region_directory", "block_table", "bitmaps", "blocks"]
+"""Where the part of a node begins that is not what it was."""
+
+
+@contextlib.contextmanager
+def altered(folder: Path, kind: str, alter: Callable[[Path, NodeLayout], None]) -> Iterator[Any]:
+    """A pool, opened again after `alter` has changed its files, with a store of that kind."""
+    url = f"file://{folder}/pool"
+    try:
+        with limpet.create(url, nodes=NODES, node_size="8MiB") as pool:
+            store = pool.store(kind, name="s", capacity=1000)
+            store.put_many((key, b"value of " + key) for key in KEYS)
+            layout = pool.layout
+        alter(folder / "pool", layout)
+        with limpet.open(url) as pool:
+            yield pool
+    finally:
+        limpet.destroy(url)
+
+
+def blank(folder: Path, layout: NodeLayout, part: str) -> None:
+    file = folder / f"node.{LOST}"
+    data = file.read_bytes()[: getattr(layout, part)]
+    file.write_bytes(data.ljust(layout.node_size, b"\0"))
+
+
+def exchange(folder: Path, layout: NodeLayout, part: str) -> None:
+    files, begin = [folder / "node.0", folder / f"node.{LOST}"], getattr(layout, part)
+    first, second = (file.read_bytes() for file in files)
+    files[0].write_bytes(first[:begin] + second[begin:])
+    files[1].write_bytes(second[:begin] + first[begin:])
+
+
+def _values(store: Any) -> dict[bytes, bool]:
+    """Whether each key is served, with its value; else it raises NodeFailed."""
+    found = {}
+    for key in KEYS:
+        try:
+            assert store.get(key) == b"value of " + key
+            found[key] = True
+        except limpet.NodeFailed:
+            found[key] = False
+    return found
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize(("alter", "lost"), [(blank, {LOST}), (exchange, {0, LOST})])
+def test_what_a_node_has_no_more_is_not_taken_for_missing(
+    tmp_path: Path, kind: str, alter: Any, lost: set[int], part: str, caplog: Any
+) -> None:
+    """Behind a superblock that is right, zeros were taken for an empty table."""
+    with altered(tmp_path, kind, lambda *there: alter(*there, part)) as pool:
+        store = pool.store(kind, name="s")
+        for node in lost:
+            assert f"memory node {node} has no region 's'" in caplog.text
+        served = _values(store)
+        assert len(set(served.values())) == 2
+        for key, there in served.items():
+            if there:
+                store.put(key, b"new")
+            else:
+                with pytest.raises(limpet.NodeFailed):
+                    store.put(key, b"new")
+        with pytest.raises(limpet.NodeFailed):
+            store.check()
+        others = pool.store(kind, name="s")
+        assert _values_after(others, served)
+        for node in sorted(lost - {0}):
+            pool.fail_node(node)
+            pool.replace_node(node)
+        assert _values_after(pool.store(kind, name="s"), served)
+
+
+def _values_after(store: Any, served: dict[bytes, bool]) -> bool:
+    """Whether the keys that were served have their new values, and the others raise NodeFailed."""
+    for key, there in served.items():
+        try:
+            if store.get(key) != b"new":
+                return False
+        except limpet.NodeFailed:
+            if there:
+                return False
+    return True
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("alter", [blank, exchange])
+@pytest.mark.parametrize("replicated", ["fusee", "swarm", "dm-abd"])
+def test_replicas_that_a_node_has_no_more_are_refused_until_it_is_marked(
+    tmp_path: Path, replicated: str, alter: Any, part: str
+) -> None:
+    with altered(tmp_path, replicated, lambda *there: alter(*there, part)) as pool:
+        for _ in range(2):
+            with pytest.raises(limpet.PoolCorrupt, match=r"memory node [01] .*fail-node"):
+                pool.store(replicated, name="s").get(KEYS[0])
+        if alter is blank:
+            pool.fail_node(LOST)
+            assert all(_values(pool.store(replicated, name="s")).values())
+            pool.replace_node(LOST)
+            store = pool.store(replicated, name="s")
+            assert all(_values(store).values())
+            store.check()
+            assert pool.audit()["leaked"] == 0
+
+
+def test_a_channel_is_not_begun_anew_on_a_node_that_has_lost_it(tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/pool"
+    names = [f"channel {number}" for number in range(12)]
+    try:
+        with limpet.create(url, nodes=NODES, node_size="8MiB") as pool:
+            for name in names:
+                pool.counter(name).add(5)
+            layout = pool.layout
+        blank(tmp_path / "pool", layout, "region_directory")
+        with limpet.open(url) as pool:
+            found = []
+            for name in names:
+                try:
+                    found.append(pool.counter(name).value)
+                except limpet.NodeFailed:
+                    found.append(None)
+            assert set(found) == {5, None}
+    finally:
+        limpet.destroy(url)

@@ -119,3 +119,25 @@ def test_node_lost_while_an_insert_is_taken_back_leaves_an_empty_journal(pools: 
     assert len(references) == 3  # two pairs and their subtable
     assert all(working.heap.used(reference) for reference in references)
     assert store.get(kept) == b"precious"
+
+
+@pytest.mark.parametrize("kind", ["fusee", "swarm", "dm-abd"])
+def test_a_slot_whose_replicas_have_two_keys_ends_an_insert(pools: Any, kind: str) -> None:
+    """It made an object for each attempt, and gave way to the backup's for ever."""
+    store = pools(nodes=3).store(kind, name="s", capacity=20)
+    keys = [b"%d" % number for number in range(12)]
+    for key in keys:
+        store.put(key, b"value")
+    looking, writing = (pools.again(store.pool).store(kind, name="s") for _ in range(2))
+    for key in keys:
+        looking.update(key, b"newer")  # nothing is remembered: it searches
+        place = looking.place
+        slots = [pair + 8 * n for pair in (place.first, place.second) for n in range(16) if n % 8]
+        words = {slot: store.endpoint.load(slot) for slot in slots}
+        found = [slot for slot, word in words.items() if word >> 56 == place.hash & 0xFF]
+        if len(found) == 1:
+            store.endpoint.store(found[0], words[found[0]] ^ 1 << 60)
+            with pytest.raises(limpet.StoreCorrupt, match="two keys"):
+                writing.put(key, b"value")
+            return
+    pytest.fail("no slot was found")

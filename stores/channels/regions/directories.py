@@ -63,7 +63,8 @@ class Directories:
             return
         regions = self.pool.regions
         region = regions.find(node, self.race.name)
-        if region is None and make:
+        # A node that was not replaced has lost the directory: its entries may be elsewhere.
+        if region is None and make and generation_of(self.pool.view.word(node)):
             # CRASH(renewed): the region is made by the next client, or is complete.
             size = self.race.parameters.directory_size
             region = regions.obtain(node, self.race.name, size, self._write_number)
