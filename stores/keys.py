@@ -79,7 +79,7 @@ def plain(key: Any) -> Any:
             if kind.__eq__ is not base.__eq__ or kind.__hash__ is not base.__hash__:
                 raise TypeError(
                     f"{kind.__name__} compares in a way of its own, so its objects may equal other "
-                    f"keys than a {base.__name__} does; make a {base.__name__} of the key"
+                    f"keys than its {base.__name__} does; make the key with {base.__name__}()"
                 )
             return FORMS[base](key)
     return key

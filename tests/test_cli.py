@@ -445,3 +445,13 @@ def test_drill_check_tells_a_stale_read(tmp_path: Path) -> None:
     assert run("drill", "check", str(history), "--json").exit_code == 1
     history.write_text("{}\n")
     assert run("drill", "check", str(history)).exit_code == 1
+
+
+def test_ctrl_c_is_exit_status_130(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(limpet, "destroy", interrupted)
+    done = run("destroy", f"file://{tmp_path}/pool")
+    assert done.exit_code == 130
+    assert done.stderr == "ended by Ctrl-C before it was done\n"

@@ -47,6 +47,7 @@ def test_wrong_dump_is_refused_by_line(pools: Any) -> None:
     done = run("load", pool.url, stdin=head + '{"key": "61", "value": "62"}\n{"key": 1}\n')
     assert done.exit_code == 1
     assert "line 3" in done.output
+    assert "the entries before it are loaded" in done.output
     assert pool.dict("s")[b"a"] == b"b"
     done = run("load", pool.url, stdin=head.replace("bytes", "json"))
     assert done.exit_code == 1

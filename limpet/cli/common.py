@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import signal
 import sys
 from importlib import import_module
 from typing import Any, Final
@@ -26,7 +27,8 @@ FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 class Commands(click.Group):
-    """A group whose commands' LimpetErrors become one line on stderr and exit status 1 or 2."""
+    """A group whose commands' LimpetErrors become one line on stderr and exit status 1 or 2, and
+    Ctrl-C one and 130."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -37,6 +39,9 @@ class Commands(click.Group):
             raise click.UsageError(str(error)) from error
         except LimpetError as error:
             raise click.ClickException(f"{type(error).__name__}: {error}") from error
+        except KeyboardInterrupt:
+            click.echo("ended by Ctrl-C before it was done", err=True)
+            ctx.exit(128 + signal.SIGINT)
         except OSError as error:
             if error.errno not in FULL or error.filename is not None:
                 raise

@@ -51,9 +51,9 @@ SUBJECTS["commands"] = command_works
 def cut(subjects: tuple[str, ...], as_json: bool, **given: Any) -> None:
     """Let a signal handler raise, as Ctrl-C does, at every verb, every call, and at random times.
 
-    SUBJECTs are store kinds, `channels`, `transactions`, `pools` and `commands`; all if none is
-    named. Exit status 0 only if each handle works afterwards, no client is pinned, and no memory,
-    lock or descriptor is left behind.
+    SUBJECTs are store kinds, `cache`, `computations`, `channels`, `transactions`, `pools` and
+    `commands`; all if none is named. Exit status 0 only if each handle works afterwards, no client
+    is pinned, and no memory, lock or descriptor is left behind.
     """
     unknown = sorted(set(subjects) - set(SUBJECTS))
     if unknown:

@@ -244,7 +244,7 @@ def _load(store: Any, lines: Iterator[tuple[int, str]], codec: Codec | None) -> 
                 store.write(key, value, PUT, terms)
         except limpet.LimpetError as error:
             kind = type(error).__name__
-            raise click.ClickException(f"line {number}: {kind}: {error}") from error
+            raise click.ClickException(f"line {number}: {kind}: {error}{_rest(number)}") from error
         count += 1
     return count, expired
 
@@ -275,7 +275,13 @@ def _entry(line: str, number: int, codec: Codec | None) -> tuple[bytes, bytes, T
             return bytes.fromhex(key), bytes.fromhex(value), _terms(entry)
         return key_bytes(key, codec), value_bytes(value, codec), _terms(entry)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise click.ClickException(f"line {number} is no entry of a dump: {error}") from error
+        raise click.ClickException(
+            f"line {number} is no entry of a dump: {error}{_rest(number)}"
+        ) from error
+
+
+def _rest(number: int) -> str:
+    return "; the entries before it are loaded" if number > 2 else ""
 
 
 def _terms(entry: dict[str, Any]) -> Terms | None:

@@ -57,6 +57,10 @@ def memoized(
     cache: Computes, key: Callable[..., Any] | None, how: dict[str, Any]
 ) -> Callable[[F], F]:
     """The decorator. `how`: arguments of `get_or_compute`."""
+    if key is not None and not callable(key):
+        raise TypeError(
+            f"the key of memoize is a function that makes a key of the arguments, not {key!r}"
+        )
 
     def decorate(function: F) -> F:
         key_of = key or functools.partial(_key, cache.codec, FunctionName(function))

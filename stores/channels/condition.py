@@ -80,9 +80,8 @@ class Condition(Channel):
         False: the time was over. True: check the condition again, as the notify may have been for
         another thread, or the lock's holder has died. Raises RuntimeError without the lock.
         """
-        self._check_owned("wait")
         deadline = deadline_after(timeout)
-        before = self._number()
+        before = self._number("wait")
         vain = self.vain
         count = self.lock._release_save()
         try:
@@ -111,26 +110,29 @@ class Condition(Channel):
 
         Raises RuntimeError without the lock.
         """
-        self._check_owned("notify")
         if n > 0:
             self.notify_all()
+        else:
+            self._number("notify")
 
     def notify_all(self) -> None:
         """Wake all threads that wait. Raises RuntimeError without the lock."""
-        self._check_owned("notify")
-        self.vain = 0
         with self.operation():
+            self._check_owned("notify")
+            self.vain = 0
             # LINEARIZES: all threads that wait now are notified.
             # CRASH(notifying): sleepers look after a while.
             self.endpoint.faa(self.address, 1)
             self.waiting.wake()
 
     def _check_owned(self, what: str) -> None:
+        """In an operation: before its first one, a forked child seems to be its parent."""
         if not self.lock._is_owned():
             raise RuntimeError(f"cannot {what} on {self!r} without its lock")
 
-    def _number(self) -> int:
+    def _number(self, what: str) -> int:
         with self.operation():
+            self._check_owned(what)
             return int(self.endpoint.load(self.address))
 
     def _is_notified(self, before: int, deadline: float | None) -> bool:

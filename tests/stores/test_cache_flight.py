@@ -363,6 +363,12 @@ def test_memoize_says_when_it_needs_a_key_function(pools: Any, codec: str) -> No
     assert [keyed(Scaled(3), 2), keyed(Scaled(4), 2)] == [12, 16]
 
 
+def test_memoize_refuses_a_key_that_is_no_function(pools: Any) -> None:
+    key: Any = "report"
+    with pytest.raises(TypeError, match="is a function that makes a key of the arguments"):
+        pools().cache("test").memoize(key=key)
+
+
 def test_memoize_leaves_a_type_error_of_the_function(pools: Any) -> None:
     @pools().cache("test").memoize()
     def fails(n: int) -> int:

@@ -201,3 +201,27 @@ def test_a_condition_that_is_removed_says_so(pools: Any) -> None:
     with pytest.raises(limpet.ChannelRemoved):
         condition.acquire()
     assert pool.audit()["leaked"] == 0
+
+
+def test_a_forked_child_of_a_process_that_has_the_lock_has_it_not(pools: Any) -> None:
+    """Also in its first operation."""
+    condition = pools().condition("c")
+    calls = (
+        condition.notify,
+        condition.notify_all,
+        lambda: condition.notify(0),
+        lambda: condition.wait(0.01),
+        condition.release,
+    )
+    with condition:
+        for call in calls:
+            child = os.fork()
+            if not child:
+                try:
+                    call()
+                except RuntimeError:
+                    os._exit(0)
+                finally:
+                    os._exit(1)
+            assert os.waitpid(child, 0)[1] == 0
+        condition.notify()
