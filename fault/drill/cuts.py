@@ -174,7 +174,11 @@ class Drill:
         """Count exceptions that Python drops because they were raised in a destructor."""
         if isinstance(lost.exc_value, Cut):
             self.report.dropped += 1
-        elif not isinstance(lost.exc_value, ResourceWarning):
+        elif not isinstance(lost.exc_value, ResourceWarning) and not (
+            # A coroutine that was cut off before it began.
+            isinstance(lost.exc_value, RuntimeWarning)
+            and str(lost.exc_value).endswith("was never awaited")
+        ):
             self.report.failures.append(f"in a destructor: {lost.exc_value!r}")
 
     def _try(self, work: Work) -> str:
