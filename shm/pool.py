@@ -411,14 +411,19 @@ class PoolCore:
         self._leaves_at_exit = False
 
     def depart_at_exit(self) -> None:
-        """Give up this client, unless a thread of it is inside; the next operation joins again."""
+        """Give up this client, unless a thread of it is inside, or the program still has values in
+        place; the next operation joins again."""
         if (
             self._leaves_at_exit
             and not self.closed
             and self._pid == os.getpid()
+            and not self.client.holds.count
             and self.endpoint.begin_last()
         ):
             leaving.depart(self.client, self.membership, self.endpoint)
+            # Its blocks are others' by now: the next client of this handle has none of them.
+            self.allocator.forget()
+            self.clock.forget()
             # A destructor that the garbage collector calls finds no weak reference to us.
             self._own_rejoin[0] = lambda: self._rejoin
 
