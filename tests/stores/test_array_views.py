@@ -247,9 +247,9 @@ def test_a_child_that_is_stopped_in_the_fork(pools: Any, monkeypatch: Any, paren
     pool = pools(nodes=2)
     inherit = Keeper.inherit
 
-    def stop(keeper: Keeper) -> None:
+    def stop(keeper: Keeper, theirs: dict[int, int]) -> None:
         os.kill(os.getpid(), signal.SIGSTOP)
-        inherit(keeper)
+        inherit(keeper, theirs)
 
     read, write = os.pipe()
 
@@ -290,6 +290,40 @@ def test_a_child_that_is_stopped_in_the_fork(pools: Any, monkeypatch: Any, paren
     unharmed(pool, pairs)
     os.close(read)
     os.close(write)
+
+
+def test_a_child_without_a_slot_gives_back_nothing_of_its_parents(pools: Any) -> None:
+    """Also later, when there is a slot for it, as it drops the ndarrays."""
+    pool = pools(clients=4)
+    more = pools.again(pool)
+    view = pool.array("x", ROWS, "u1").numpy()
+    read, write = os.pipe()
+    told, tell = os.pipe()
+    child = os.fork()
+    if not child:
+        os.read(told, 1)
+        del view
+        os.write(write, b"x")
+        os.read(told, 1)
+        os._exit(0)
+    more.close()
+    os.write(tell, b"x")
+    assert os.read(read, 1) == b"x"
+    pool.channels.remove("x")
+    pairs = fill(pool)
+    view[:] = 7
+    assert held(pool) >= ROWS
+    unharmed(pool, pairs)
+    os.write(tell, b"x")
+    assert os.waitpid(child, 0)[1] == 0
+    del view
+    for _ in range(1000):
+        pool.recover()
+        if not held(pool):
+            break
+    assert held(pool) == 0
+    for end in (read, write, told, tell):
+        os.close(end)
 
 
 def test_a_process_keeps_more_arrays_than_one_client_can(pools: Any) -> None:

@@ -13,8 +13,11 @@ While Python ends, it stays: other threads and finalizers may still use the memo
 Forks. A child has its parent's ndarrays. It takes records of its own in the fork, before any other
 code of it runs; until it has done so, its parent gives none back: it waits for the end of a pipe.
 If the parent is killed before that, and its record is gone, the memory may be another's, and no
-ndarray can be taken from a process: the child ends itself. If the child cannot have a slot, the
-parent keeps the memory until the child has ended.
+ndarray can be taken from a process: the child ends itself. If the child cannot have a slot, it has
+no records, and the parent keeps the memory until the child has ended. If there is no descriptor
+left for a pipe, the parent keeps the memory until its own end.
+
+Limit: when the parent of a child without records is killed, nobody keeps the memory for that child.
 
 A kill leaves behind: records, which recovery lets go.
 """
@@ -22,6 +25,7 @@ A kill leaves behind: records, which recovery lets go.
 from __future__ import annotations
 
 import collections
+import contextlib
 import os
 import select
 import signal
@@ -44,9 +48,12 @@ class Keeper:
             raise PoolNotFound(f"{pool.url} was destroyed, and another pool of that name created")
         self.pool.stay_to_the_end()
         self.records: dict[int, list[int]] = {}
-        """By reference: the record, and how many ndarrays of this process need it."""
+        """By reference: the record, and how many ndarrays of this process need it. The record is 0
+        if this process has none: its parent keeps the region."""
         self.children: list[int] = []
         """Pipes whose other end a child has, until it has records of its own."""
+        self.stays = False
+        """Whether there is a child without a pipe, so that nothing is given back any more."""
         self.pipe: tuple[int, int] | None = None
         self._waits = False
         """Whether a thread waits for the children."""
@@ -64,6 +71,8 @@ class Keeper:
             found = self.records.get(reference)
             if found is None:
                 found = self.records[reference] = [self._take(reference), 0]
+            elif not found[0]:
+                found[0] = self._take(reference)
             # ORDER: last: what a signal handler cuts off is kept too long, never too short.
             found[1] += 1
         self.settle()
@@ -79,7 +88,7 @@ class Keeper:
 
     def settle(self) -> None:
         """Give back what no ndarray needs, or have a thread do that which waits for children."""
-        while self._dropped and not self._waits:
+        while self._dropped and not self._waits and not self.stays:
             if not self._lock.acquire(blocking=False):
                 return  # a thread is at it, perhaps this one, and comes by here
             try:
@@ -96,6 +105,8 @@ class Keeper:
         found[1] -= 1
         if not found[1]:
             del self.records[reference]
+            if not found[0]:
+                return
             try:
                 with self.pool.client:
                     self.pool.client.holds.give_back(found[0])
@@ -119,17 +130,23 @@ class Keeper:
         self._waits = False
         self.settle()
 
-    def inherit(self) -> None:
+    def disown(self) -> dict[int, int]:
+        """In a forked child, first: it has no record yet. The records of its parent."""
+        theirs = {reference: found[0] for reference, found in self.records.items()}
+        for found in self.records.values():
+            found[0] = 0
+        self._lock = threading.Lock()
+        self._waits = self.stays = False
+        return theirs
+
+    def inherit(self, theirs: dict[int, int]) -> None:
         """In a forked child: keep as a client of its own what the parent keeps."""
         client = self.pool.client
         slot, word = client.slot, client.word
-        theirs = {reference: record for reference, (record, _) in self.records.items()}
-        self._lock = threading.Lock()
-        self._waits = False
         for reference, record in theirs.items():
             self.records[reference][0] = self._take(reference)
             # ORDER: after our record: a client that frees it from now on finds that.
-            if (
+            if record and (
                 self.pool.endpoint.load(slot) != word
                 or (self.pool.endpoint.load(record) ^ reference) & LINK_MASK
             ):
@@ -140,13 +157,16 @@ _keepers: Final[weakref.WeakSet[Keeper]] = weakref.WeakSet()
 
 
 def _before_fork() -> None:
-    for keeper in _keepers:
+    for keeper in list(_keepers):
         if keeper.records:
-            keeper.pipe = os.pipe()
+            try:
+                keeper.pipe = os.pipe()
+            except OSError:  # no descriptor is left
+                keeper.stays = True
 
 
 def _in_parent() -> None:
-    for keeper in _keepers:
+    for keeper in list(_keepers):
         if keeper.pipe is not None:
             read, write = keeper.pipe
             keeper.pipe = None
@@ -155,16 +175,23 @@ def _in_parent() -> None:
 
 
 def _in_child() -> None:
-    for keeper in list(_keepers):
-        for end in keeper.children:
-            os.close(end)
-        keeper.children.clear()
-        if keeper.pipe is not None:
-            read, write = keeper.pipe
-            keeper.pipe = None
-            os.close(read)
-            keeper.inherit()
-            os.close(write)
+    with contextlib.ExitStack() as each:
+        for keeper in list(_keepers):
+            for end in keeper.children:
+                os.close(end)
+            keeper.children.clear()
+            # Each, also if another one cannot have a slot.
+            each.callback(_inherit, keeper, keeper.disown())
+
+
+def _inherit(keeper: Keeper, theirs: dict[int, int]) -> None:
+    pipe, keeper.pipe = keeper.pipe, None
+    if pipe is not None:
+        os.close(pipe[0])
+    keeper.inherit(theirs)
+    # If it was in vain, the other end stays open as long as this process, and its own children.
+    if pipe is not None:
+        os.close(pipe[1])
 
 
 os.register_at_fork(before=_before_fork, after_in_parent=_in_parent, after_in_child=_in_child)
