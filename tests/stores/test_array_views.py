@@ -326,6 +326,46 @@ def test_a_child_without_a_slot_gives_back_nothing_of_its_parents(pools: Any) ->
         os.close(end)
 
 
+NO_DESCRIPTOR = """
+import os, resource, sys
+import limpet
+pool = limpet.open(sys.argv[1])
+view = pool.array("x", 4000, "u1").numpy()
+told, tell = os.pipe()
+soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+child = os.fork()
+if not child:
+    os.read(told, 1)
+    view[:] = 7
+    os._exit(0)
+resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+del view
+print("forked", flush=True)
+input()
+os.write(tell, b"x")
+os.waitpid(child, 0)
+"""
+
+
+def test_a_fork_without_a_descriptor_left_keeps_the_memory_of_ndarrays(pools: Any) -> None:
+    pool = pools()
+    with subprocess.Popen(
+        [sys.executable, "-c", NO_DESCRIPTOR, pool.url],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert process.stdout.readline() == "forked\n"
+        pool.channels.remove("x")
+        pairs = fill(pool)
+        assert held(pool) >= 4000
+        process.communicate("\n", timeout=60)
+    assert process.returncode == 0
+    pool.recover()
+    assert held(pool) == 0
+    unharmed(pool, pairs)
+
+
 def test_a_process_keeps_more_arrays_than_one_client_can(pools: Any) -> None:
     pool = pools()
     names = [f"x{number}" for number in range(2 * RECORDS_COUNT + 3)]

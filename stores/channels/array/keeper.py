@@ -154,6 +154,8 @@ class Keeper:
 
 
 _keepers: Final[weakref.WeakSet[Keeper]] = weakref.WeakSet()
+_staying: Final[set[Keeper]] = set()
+"""Those that stay without an ndarray, too."""
 
 
 def _before_fork() -> None:
@@ -163,6 +165,7 @@ def _before_fork() -> None:
                 keeper.pipe = os.pipe()
             except OSError:  # no descriptor is left
                 keeper.stays = True
+                _staying.add(keeper)
 
 
 def _in_parent() -> None:
@@ -175,6 +178,7 @@ def _in_parent() -> None:
 
 
 def _in_child() -> None:
+    _staying.clear()
     with contextlib.ExitStack() as each:
         for keeper in list(_keepers):
             for end in keeper.children:
