@@ -138,14 +138,14 @@ LATE = {
 def use():
     try:
         for number in range(500):
-            mine.put(b"late %d" % number, b"m" * 100)
+            mine.put(b"late %d" % number, b"m" * 400)
     except limpet.StoreFull:
         pass
 """,
     "has values in place": """
 def use():
-    assert bytes(viewed) == b"m" * 100
-    reserved[:] = b"r" * 100
+    assert bytes(viewed) == b"m" * 400
+    reserved[:] = b"r" * 400
 """,
 }
 
@@ -164,10 +164,10 @@ atexit.register(late)
 import limpet
 mine = limpet.open({url!r}).store("race", "mine")
 for number in range(20):
-    mine.put(b"%d" % number, b"m" * 100)
+    mine.put(b"%d" % number, b"m" * 400)
 viewed = reserved = None
 if {how!r} == "has values in place":
-    view, reservation = mine.view(b"1"), mine.reserve(b"new", 100)
+    view, reservation = mine.view(b"1"), mine.reserve(b"new", 400)
     viewed, reserved = view.__enter__(), reservation.__enter__()
 {LATE[how]}
 """
@@ -175,7 +175,8 @@ if {how!r} == "has values in place":
         others = pool.store("race", "others")
         with subprocess.Popen(
             [sys.executable, "-c", program],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True,
         ) as process:  # fmt: skip
             assert process.stdout is not None
             assert process.stdout.readline() == "left\n"
@@ -183,11 +184,11 @@ if {how!r} == "has values in place":
             count = 0
             with contextlib.suppress(limpet.StoreFull):
                 while True:
-                    others.put(b"%d" % count, b"o" * 100)
+                    others.put(b"%d" % count, b"o" * 400)
                     count += 1
-            process.communicate("\n", timeout=60)
-        assert process.returncode == 0
-        assert dict(others.items()) == {b"%d" % n: b"o" * 100 for n in range(count)}
+            _, errors = process.communicate("\n", timeout=60)
+        assert (process.returncode, errors) == (0, "")
+        assert dict(others.items()) == {b"%d" % n: b"o" * 400 for n in range(count)}
         others.check()
         pool.recover()
         found = pool.audit()

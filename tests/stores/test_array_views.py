@@ -301,11 +301,13 @@ def test_a_child_without_a_slot_gives_back_nothing_of_its_parents(pools: Any) ->
     told, tell = os.pipe()
     child = os.fork()
     if not child:
+        os.write(write, b"x")
         os.read(told, 1)
         del view
         os.write(write, b"x")
         os.read(told, 1)
         os._exit(0)
+    assert os.read(read, 1) == b"x"
     more.close()
     os.write(tell, b"x")
     assert os.read(read, 1) == b"x"
