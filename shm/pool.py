@@ -442,6 +442,8 @@ class PoolCore:
         self._leaving.waits = True
         uninterrupted(self._finalizer)
         if self._pid == os.getpid():
+            # At exit, `weakref` no longer calls finalizers.
+            self.membership.heart.stop()
             self.membership.heart.join()
 
     @property

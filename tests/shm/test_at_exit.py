@@ -194,3 +194,24 @@ if {how!r} == "has values in place":
         found = pool.audit()
         assert (found["leaked"], found["held"]) == (0, 0)
     limpet.destroy(url)
+
+
+def test_close_at_exit_ends_though_a_thread_was_inside(make_url: Callable[[], str]) -> None:
+    url = make_url()
+    program = f"""
+import atexit, threading, time
+atexit.register(lambda: pool.close())
+import limpet
+pool = limpet.open({url!r})
+inside = threading.Event()
+def work():
+    with pool.client:
+        inside.set()
+        time.sleep(0.5)
+threading.Thread(target=work, daemon=True).start()
+inside.wait()
+"""
+    with limpet.create(url, node_size="2MiB", clients=8, multi_host=True):
+        done = subprocess.run([sys.executable, "-c", program], check=False, timeout=30)
+        assert done.returncode == 0
+    limpet.destroy(url)
