@@ -2,9 +2,11 @@
 
 At the end of the interpreter, other exit handlers and destructors may still use a pool: handlers
 that were registered before limpet was imported, and the `__del__` of what modules have. So at exit
-a handle gives up its client, as `close` does, but keeps its memory. The next operation joins again
-(`PoolCore._rejoin`), and that client is left to the handle's own end or, if it has none, to other
-clients, which recover it. Locks that the handle has are given up at exit.
+a handle gives up its client, as `close` does, but keeps its memory mapped. The next operation joins
+again (`PoolCore._rejoin`), without the blocks that the first client had, and that client is left to
+the handle's own end or, if it has none, to other clients, which recover it. Locks that the handle
+has are given up at exit. A handle with views or reservations keeps its client, since the program
+may still use that memory.
 """
 
 from __future__ import annotations

@@ -37,6 +37,7 @@ from limpet.shm.catalogue.regions import Regions
 from limpet.shm.clients.client import Client
 from limpet.shm.clients.clock import Clock
 from limpet.shm.clients.epoch import EPOCH_MAX, Grace
+from limpet.shm.clients.inside import is_over
 from limpet.shm.clients.life_locks import LifeLocks
 from limpet.shm.clients.liveness import time_shift_s
 from limpet.shm.clients.membership import Membership
@@ -67,6 +68,7 @@ from limpet.shm.errors import (
     PoolExists,
     PoolIncomplete,
     PoolNotFound,
+    ReentrantUse,
 )
 from limpet.shm.leaving import Leaving, alive, back, close_handle, vanished
 from limpet.shm.mapped_nodes import MappedNodes
@@ -102,6 +104,8 @@ def _forked() -> None:
     for pool in list(_handles):
         if not pool.closed:
             pool.client.forked(NO_STATE)
+            if not pool._is_inside():
+                pool.endpoint.end()  # if a thread is inside, it is one that the child has not
 
 
 os.register_at_fork(after_in_child=_forked)
@@ -370,8 +374,22 @@ class PoolCore:
         handle that has no client. PoolClosed: it was closed."""
         if self.closed and self._adopted == os.getpid():
             raise PoolClosed(f"{self.url}: this handle was closed; open the pool again")
+        if self._adopted != os.getpid() and self._is_inside():
+            raise ReentrantUse(
+                f"{self.url}: this process was forked in the midst of an operation of its parent, "
+                "and has not left it yet"
+            )
         with descriptors_needed(self.url):
             uninterrupted(self._rejoin_once)
+
+    def _is_inside(self) -> bool:
+        """In a forked child: whether its thread is in an operation that its parent has begun."""
+        endpoint = self.endpoint
+        if endpoint.begin_idle():
+            endpoint.end()
+            return False
+        frame = endpoint.frame
+        return endpoint.begin_last() and not (frame and is_over(threading.get_ident(), frame))
 
     def _rejoin_once(self) -> None:
         with _identity_lock:
@@ -411,14 +429,19 @@ class PoolCore:
         self._leaves_at_exit = False
 
     def depart_at_exit(self) -> None:
-        """Give up this client, unless a thread of it is inside; the next operation joins again."""
+        """Give up this client, unless a thread of it is inside, or the program still has values in
+        place; the next operation joins again."""
         if (
             self._leaves_at_exit
             and not self.closed
             and self._pid == os.getpid()
+            and not self.client.holds.count
             and self.endpoint.begin_last()
         ):
             leaving.depart(self.client, self.membership, self.endpoint)
+            # Its blocks are others' by now: the next client of this handle has none of them.
+            self.allocator.forget()
+            self.clock.forget()
             # A destructor that the garbage collector calls finds no weak reference to us.
             self._own_rejoin[0] = lambda: self._rejoin
 
@@ -437,6 +460,8 @@ class PoolCore:
         self._leaving.waits = True
         uninterrupted(self._finalizer)
         if self._pid == os.getpid():
+            # At exit, `weakref` no longer calls finalizers.
+            self.membership.heart.stop()
             self.membership.heart.join()
 
     @property

@@ -267,7 +267,8 @@ class SimulatedCluster:
         self.image = self.setup_client.image()
         if self.durable:
             segments = self.setup_client.mapped.segments
-            self.power = PersistentMemory({segment.index: segment.map for segment in segments})
+            views = {segment.index: memoryview(segment.map) for segment in segments}
+            self.power = PersistentMemory(views)
             for client in self.clients:
                 client.endpoint.memory = self.power
 

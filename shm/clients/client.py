@@ -276,6 +276,7 @@ class Client:
         # DYING, as any client that is being recovered; this process lives on.
         self.ident = 0
         self.held = 0
+        self.holds.forget()  # they are let go with the slot; else the handle could not be closed
         self.has_resigned = True
         if self.remotely_fenced:
             self.endpoint.guard(0, 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import signal
 import threading
@@ -174,3 +175,32 @@ def test_operation_that_a_function_entered_for_its_caller_is_not_over(pools: Any
     assert other.is_alive(), "another thread took the operation over"
     counter.leave()
     other.join()
+
+
+def test_a_child_that_is_forked_in_an_operation_does_not_go_on_with_it(pools: Any) -> None:
+    """It becomes no client in the midst of it: as one, it would do its parent's steps again."""
+    pool = pools()
+    read, write = os.pipe()
+
+    def work() -> None:
+        child = os.fork()
+        if not child:
+            for use in (pool.clients, lambda: pool.endpoint.store(pool.client.slot + PIN, 0)):
+                try:
+                    use()
+                except limpet.LimpetError as error:
+                    os.write(write, type(error).__name__.encode() + b" ")
+            raise SystemExit
+        os.waitpid(child, 0)
+
+    parent = os.getpid()
+    try:
+        pool.exclusively(work)
+    except SystemExit:
+        os.write(write, b"left %d" % len(pool.clients()))
+    finally:
+        if os.getpid() != parent:
+            os._exit(0)
+    assert os.read(read, 100) == b"ReentrantUse ClientError left 2"
+    os.close(read)
+    os.close(write)

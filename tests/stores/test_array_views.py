@@ -312,9 +312,9 @@ def test_a_child_that_is_stopped_in_the_fork(pools: Any, monkeypatch: Any, paren
     pool = pools(nodes=2)
     inherit = Keeper.inherit
 
-    def stop(keeper: Keeper) -> None:
+    def stop(keeper: Keeper, theirs: dict[int, int]) -> None:
         os.kill(os.getpid(), signal.SIGSTOP)
-        inherit(keeper)
+        inherit(keeper, theirs)
 
     read, write = os.pipe()
 
@@ -355,6 +355,82 @@ def test_a_child_that_is_stopped_in_the_fork(pools: Any, monkeypatch: Any, paren
     unharmed(pool, pairs)
     os.close(read)
     os.close(write)
+
+
+def test_a_child_without_a_slot_gives_back_nothing_of_its_parents(pools: Any) -> None:
+    """Also later, when there is a slot for it, as it drops the ndarrays."""
+    pool = pools(clients=4)
+    more = pools.again(pool)
+    view = pool.array("x", ROWS, "u1").numpy()
+    read, write = os.pipe()
+    told, tell = os.pipe()
+    child = os.fork()
+    if not child:
+        os.write(write, b"x")
+        os.read(told, 1)
+        del view
+        os.write(write, b"x")
+        os.read(told, 1)
+        os._exit(0)
+    assert os.read(read, 1) == b"x"
+    more.close()
+    os.write(tell, b"x")
+    assert os.read(read, 1) == b"x"
+    pool.channels.remove("x")
+    pairs = fill(pool)
+    view[:] = 7
+    assert held(pool) >= ROWS
+    unharmed(pool, pairs)
+    os.write(tell, b"x")
+    assert os.waitpid(child, 0)[1] == 0
+    del view
+    for _ in range(1000):
+        pool.recover()
+        if not held(pool):
+            break
+    assert held(pool) == 0
+    for end in (read, write, told, tell):
+        os.close(end)
+
+
+NO_DESCRIPTOR = """
+import os, resource, sys
+import limpet
+pool = limpet.open(sys.argv[1])
+view = pool.array("x", 4000, "u1").numpy()
+told, tell = os.pipe()
+soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+child = os.fork()
+if not child:
+    os.read(told, 1)
+    view[:] = 7
+    os._exit(0)
+resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+del view
+print("forked", flush=True)
+input()
+os.write(tell, b"x")
+os.waitpid(child, 0)
+"""
+
+
+def test_a_fork_without_a_descriptor_left_keeps_the_memory_of_ndarrays(pools: Any) -> None:
+    pool = pools()
+    with subprocess.Popen(
+        [sys.executable, "-c", NO_DESCRIPTOR, pool.url],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert process.stdout.readline() == "forked\n"
+        pool.channels.remove("x")
+        pairs = fill(pool)
+        assert held(pool) >= 4000
+        process.communicate("\n", timeout=60)
+    assert process.returncode == 0
+    pool.recover()
+    assert held(pool) == 0
+    unharmed(pool, pairs)
 
 
 def test_a_process_keeps_more_arrays_than_one_client_can(pools: Any) -> None:

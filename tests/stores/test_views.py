@@ -14,7 +14,7 @@ from kit.stores import checked, key_of, sound
 
 import limpet
 from limpet.shm.alloc.heap import Heap
-from limpet.shm.endpoint.layout import HOLDS
+from limpet.shm.endpoint.layout import HOLDS, NODE_SHIFT
 from limpet.shm.endpoint.slots import RECORDS_COUNT
 from limpet.stores.registry import KINDS, store_class
 
@@ -445,3 +445,20 @@ def test_the_exception_of_a_block_goes_on_though_an_array_keeps_the_pool_open(
     assert "1 of its values are viewed" in caplog.text
     kept.clear()
     pool.close()
+
+
+def test_a_handle_that_has_resigned_in_a_block_can_be_closed(store: Any, other: Any) -> None:
+    store.put(b"key", b"value")
+    nowhere = 9 << NODE_SHIFT | 4096
+
+    def cut_off() -> None:
+        with store.client:
+            store.client.log(nowhere, 0)
+            raise RuntimeError
+
+    with store.view(b"key"), pytest.raises(limpet.ClientError, match="close the pool"):
+        cut_off()
+    store.pool.close()
+    other.pool.recover()
+    assert other.pool.audit()["held"] == 0
+    assert other.get(b"key") == b"value"

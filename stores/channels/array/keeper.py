@@ -15,7 +15,10 @@ code of it runs; until it has done so, its parent gives none back: it waits for 
 In its `fork` the parent waits FORK_MS at most, since one that makes a daemon ends right after it.
 If the parent is dead before the child has records, and its own are gone, the memory may be
 another's, and no ndarray can be taken from a process: the child ends itself. If the child cannot
-have a slot, the parent keeps the memory until the child has ended.
+have a slot, it has no records, and the parent keeps the memory until the child has ended. If there
+is no descriptor left for a pipe, the parent keeps the memory until its own end.
+
+Limit: when the parent of a child without records is killed, nobody keeps the memory for that child.
 
 A kill leaves behind: records, which recovery lets go.
 """
@@ -48,10 +51,12 @@ class Keeper:
             raise PoolNotFound(f"{pool.url} was destroyed, and another pool of that name created")
         self.pool.stay_to_the_end()
         self.records: dict[int, list[int]] = {}
-        """By reference: the record, or 0 until it is taken, and how many ndarrays of this process
-        need it."""
+        """By reference: the record, and how many ndarrays of this process need it. The record is 0
+        until it is taken, and where a parent keeps the region."""
         self.children: list[int] = []
         """Pipes whose other end a child has, until it has records of its own."""
+        self.stays = False
+        """Whether there is a child without a pipe, so that nothing is given back any more."""
         self.pipes: dict[int, tuple[int, int]] = {}
         """Of threads that are forking, by their numbers."""
         self._waits = False
@@ -87,7 +92,7 @@ class Keeper:
 
     def settle(self) -> None:
         """Give back what no ndarray needs, or have a thread do that which waits for children."""
-        while self._dropped and not self._waits:
+        while self._dropped and not self._waits and not self.stays:
             if not self._lock.acquire(blocking=False):
                 return  # a thread is at it, perhaps this one, and comes by here
             try:
@@ -104,6 +109,8 @@ class Keeper:
         found[1] -= 1
         if not found[1]:
             del self.records[reference]
+            if not found[0]:
+                return
             try:
                 with self.pool.client:
                     self.pool.client.holds.give_back(found)
@@ -127,18 +134,24 @@ class Keeper:
         self._waits = False
         self.settle()
 
-    def inherit(self) -> None:
+    def disown(self) -> dict[int, int]:
+        """In a forked child, first: it has no record yet. The records of its parent."""
+        theirs = {reference: found[0] for reference, found in self.records.items()}
+        for found in self.records.values():
+            found[0] = 0
+        self._lock = threading.Lock()
+        self._waits = self.stays = False
+        return theirs
+
+    def inherit(self, theirs: dict[int, int]) -> None:
         """In a forked child: keep as a client of its own what the parent keeps."""
         client = self.pool.client
         slot, word = client.slot, client.word
-        theirs = {reference: record for reference, (record, _) in self.records.items() if record}
-        self._lock = threading.Lock()
-        self._waits = False
         for reference, record in theirs.items():
             found = self.records[reference]
             found[0] = self._take(reference, found)
             # ORDER: after our record: a client that frees it from now on finds that.
-            if (
+            if record and (
                 self.pool.endpoint.load(slot) != word
                 or (self.pool.endpoint.load(record) ^ reference) & LINK_MASK
             ):
@@ -146,12 +159,18 @@ class Keeper:
 
 
 _keepers: Final[weakref.WeakSet[Keeper]] = weakref.WeakSet()
+_staying: Final[set[Keeper]] = set()
+"""Those that stay without an ndarray, too."""
 
 
 def _before_fork() -> None:
-    for keeper in _keepers:
+    for keeper in list(_keepers):
         if keeper.records:
-            keeper.pipes[threading.get_ident()] = os.pipe()
+            try:
+                keeper.pipes[threading.get_ident()] = os.pipe()
+            except OSError:  # no descriptor is left
+                keeper.stays = True
+                _staying.add(keeper)
 
 
 def _in_parent() -> None:
@@ -171,6 +190,7 @@ def _in_parent() -> None:
 
 
 def _in_child() -> None:
+    _staying.clear()
     failed = None
     for keeper in list(_keepers):
         mine = keeper.pipes.pop(threading.get_ident(), None)
@@ -179,16 +199,18 @@ def _in_child() -> None:
                 os.close(end)
         keeper.children.clear()
         keeper.pipes.clear()
+        theirs = keeper.disown()
         if mine is not None:
-            read, write = mine
-            os.close(read)
-            try:
-                keeper.inherit()
-            except BaseException as error:  # a full pool, or a signal handler that raises
-                failed = failed or error
-                os.write(write, b"-")
-            else:
-                os.close(write)
+            os.close(mine[0])
+        try:
+            keeper.inherit(theirs)
+        except BaseException as error:  # a full pool, or a signal handler that raises
+            failed = failed or error
+            if mine is not None:  # and the end stays open as long as this process
+                os.write(mine[1], b"-")
+        else:
+            if mine is not None:
+                os.close(mine[1])
     if failed is not None:
         raise failed
 
