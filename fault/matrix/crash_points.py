@@ -18,6 +18,8 @@ CRASH_POINTS: Final[dict[str, frozenset[str]]] = {
     "shm/alloc/blocks.py": frozenset({"pending-run", "span-shortened", "tails-first"}),
     "shm/alloc/heap.py": frozenset({"tentative-link", "used-in-part"}),
     "shm/alloc/reclaim.py": frozenset({"taken"}),
+    "shm/backends/file.py": frozenset({"unlocked"}),
+    "shm/backends/name.py": frozenset({"half-removed"}),
     "shm/catalogue/directory.py": frozenset({"claimed-entry", "planned-entry"}),
     "shm/catalogue/regions.py": frozenset({"discarded-region"}),
     "shm/clients/client.py": frozenset({"held"}),
