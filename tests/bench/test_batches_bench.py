@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
+import pytest
+
 from limpet.bench import batches
 from limpet.bench.instructions import MANY, SINGLY
 
 KEYS: Final = 2 * batches.SOME
 
 
+@pytest.mark.either_build("round trips are the same; thousands of keys take a minute in pure")
 def test_a_call_saves_round_trips_of_keys_that_are_drawn() -> None:
     found = list(batches.run(["race"], 2, False, KEYS))
     assert [one.operation for one in found] == list(SINGLY)
