@@ -102,6 +102,28 @@ class Result:
         return not self.failure
 
 
+def steps(share: int) -> Iterator[int]:
+    """The steps at which a drill stops or kills: from 1 on, closely at first. One in k / share of
+    those behind step k; 0: every step. Broken: there are STEPS_MAX or more."""
+    k = 1
+    while k < STEPS_MAX:
+        yield k
+        k += 1 + (k // share if share else 0)
+    raise Broken(f"a call has {STEPS_MAX} steps or more")
+
+
+def look_at_what_is_left(pool: Any) -> None:
+    """Recover, and demand that the subject is whole, no memory leaked, and no client was fenced."""
+    pool.recover()
+    for store in pool.stores():
+        if store["name"] == "subject":
+            pool.store(store["kind"], name="subject").check()
+    audit = pool.audit()
+    demand(not audit["leaked"], f"{audit['leaked']} bytes are leaked: {audit}")
+    fenced = [event for event in pool.events() if event["kind"] == "fenced"]
+    demand(not fenced, f"clients were killed: {fenced}")
+
+
 class Beside:
     """Runs the roles for one subject, in the main thread only.
 
@@ -138,7 +160,7 @@ class Beside:
                 "drop": self._drops,
             }[role]()
             with within(PATIENCE_S, "the look at what is left"):
-                self._look()
+                look_at_what_is_left(pool)
         except (Broken, LimpetError) as error:
             failure = f"run {self.runs}: {type(error).__name__}: {error}"
         finally:
@@ -150,13 +172,6 @@ class Beside:
     def _write(self) -> None:
         self.work.write(self._turn)
         self._turn += 1
-
-    def _ks(self) -> Iterator[int]:
-        """Steps from 1 on, closely at first."""
-        k = 1
-        while k < STEPS_MAX:
-            yield k
-            k += 1 + (k // self.share if self.share else 0)
 
     def _client(self, work: Callable[[Any, Any], object]) -> Callable[[int, int], None]:
         """A forked client, with a handle that it inherits, which does `work(endpoint, subject)`."""
@@ -194,11 +209,10 @@ class Beside:
     # ---- the roles ------------------------------------------------------------------------------
 
     def _readers(self) -> None:
-        for k in self._ks():
+        for k in steps(self.share):
             self.runs += 1
             if not self._reader(k):
                 return
-        raise Broken(f"a read has {STEPS_MAX} steps or more")
 
     def _reader(self, k: int) -> bool:
         def work(endpoint: Any, subject: Any) -> None:
@@ -217,12 +231,11 @@ class Beside:
         self._beside_waiters(self._waiter)
 
     def _beside_waiters(self, run: Callable[[int, int], bool]) -> None:
-        for k in self._ks():
+        for k in steps(self.share):
             for number in PAUSES:
                 self.runs += 1
                 if not run(k, number):
                     return
-        raise Broken(f"a change has {STEPS_MAX} steps or more")
 
     def _waiter(self, k: int, number: int) -> bool:
         return self._with_waiter(
@@ -295,7 +308,7 @@ class Beside:
             with within(PATIENCE_S, "the client that is to be at work"):
                 while turns[0] < TURNS:
                     time.sleep(0.001)
-            for k in self._ks():
+            for k in steps(self.share):
                 self.runs += 1
                 if not self._repair(k):
                     break
@@ -325,13 +338,3 @@ class Beside:
         )
         self._beside("a client after a repair")
         return died
-
-    def _look(self) -> None:
-        self.pool.recover()
-        for store in self.pool.stores():
-            if store["name"] == "subject":
-                self.pool.store(store["kind"], name="subject").check()
-        audit = self.pool.audit()
-        demand(not audit["leaked"], f"{audit['leaked']} bytes are leaked: {audit}")
-        fenced = [event for event in self.pool.events() if event["kind"] == "fenced"]
-        demand(not fenced, f"clients were killed: {fenced}")

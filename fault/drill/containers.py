@@ -21,10 +21,9 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterator
 from typing import Final
 
-from limpet.fault.drill.beside import Result
+from limpet.fault.drill.beside import Result, look_at_what_is_left, steps
 from limpet.fault.inject.containers import contain
 from limpet.fault.inject.stopping import StoppingPool
 from limpet.fault.inject.workers import Workers
@@ -39,7 +38,6 @@ LEASE_S: Final = 0.2
 PATIENCE_S: Final = 20.0
 TURNS: Final = 60
 SHARE: Final = 3
-STEPS_MAX: Final = 4000
 LONGEST: Final = 3000
 """How often a value repeats its number: some KiB."""
 STANDS: Final = b"s"
@@ -76,12 +74,12 @@ class Containers:
                 self.work.longest = LONGEST
                 self.work.tolerated = (KeyError,)
             self._turns()
-            for k in self._ks():
+            for k in steps(self.share):
                 self.runs += 1
                 if not self._one(role, k):
                     break
             with within(PATIENCE_S, "the look at what is left"):
-                self._look()
+                look_at_what_is_left(pool)
         except (Broken, LimpetError) as error:
             failure = f"run {self.runs}: {type(error).__name__}: {error}"
         finally:
@@ -89,14 +87,6 @@ class Containers:
             with contextlib.suppress(LimpetError):
                 destroy(self.url)
         return Result(self.subject, role, self.runs, self.stopped, failure)
-
-    def _ks(self) -> Iterator[int]:
-        """Steps from 1 on, closely at first."""
-        k = 1
-        while k < STEPS_MAX:
-            yield k
-            k += 1 + (k // self.share if self.share else 0)
-        raise Broken(f"a change has {STEPS_MAX} steps or more")
 
     def _one(self, role: str, k: int) -> bool:
         """One container, at step k of a change; whether the change has that step."""
@@ -186,13 +176,3 @@ class Containers:
                 full += 1
             self._turn += 1
         return full
-
-    def _look(self) -> None:
-        self.pool.recover()
-        for store in self.pool.stores():
-            if store["name"] == "subject":
-                self.pool.store(store["kind"], name="subject").check()
-        audit = self.pool.audit()
-        demand(not audit["leaked"], f"{audit['leaked']} bytes are leaked: {audit}")
-        kinds = {event["kind"] for event in self.pool.events()}
-        demand("fenced" not in kinds, f"a client was killed: {self.pool.events()}")

@@ -37,10 +37,11 @@ import resource
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from limpet.fault.drill.beside import steps
 from limpet.fault.inject.children import end_with_parent
 from limpet.fault.inject.stopping import StoppingPool
 from limpet.fault.inject.workers import Workers
@@ -55,7 +56,6 @@ LEASE_US: Final = 20_000
 PATIENCE_S: Final = 30.0
 TURNS: Final = 8
 SHARE: Final = 6
-STEPS_MAX: Final = 4000
 """The limit of steps in a change."""
 PROGRAM: Final = ["sleep", "1000"]
 DESCRIPTORS_MAX: Final = 4096
@@ -216,12 +216,10 @@ class Ends:
             self.pool = pool
             self.work = opened(pool, self.subject)
             self._turns()
-            for k in self._ks():
+            for k in steps(self.share):
                 self.runs += 1
                 if not self._end_at(way, k):
                     break
-            else:
-                raise Broken(f"a change has {STEPS_MAX} steps or more")
         except (Broken, LimpetError) as error:
             failure = f"step {k if self.runs else 0}: {type(error).__name__}: {error}"
         finally:
@@ -229,12 +227,6 @@ class Ends:
             with contextlib.suppress(LimpetError):
                 destroy(self.url)
         return Result(self.subject, way, self.runs, failure)
-
-    def _ks(self) -> Iterator[int]:
-        k = 1
-        while k < STEPS_MAX:
-            yield k
-            k += 1 + (k // self.share if self.share else 0)
 
     def _turns(self) -> None:
         for _ in range(TURNS):
