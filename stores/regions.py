@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-from limpet.shm.catalogue.directory import LINKING
+from limpet.shm.catalogue.directory import DROPPING, READY
 from limpet.shm.clients.membership import log
 from limpet.shm.endpoint.layout import address
 from limpet.shm.endpoint.states import FORMER
@@ -39,9 +39,14 @@ def _attached(pool: Any, node: int, name: str, size: int) -> int:
     try:
         return int(pool.regions.attach(node, name, size))
     except PoolCorrupt as error:
-        # ORDER: pinned, the region before the entry: a store in these states has all its regions.
+        # ORDER: pinned, the entry before the second look at the region: a store that is READY, or
+        # that we drop, has all its regions. A later store of the name has one by now.
         entry = pool.catalogue.at_home(name.encode())
-        if entry is None or entry.state not in LINKING:
+        is_ours = entry is not None and (
+            entry.state == READY
+            or (entry.state == DROPPING and entry.client == pool.membership.ident)
+        )
+        if not is_ours or pool.regions.find(node, name) is not None:
             raise  # a client has given it back
         if (node, name) not in pool.regions.told:
             pool.regions.told.add((node, name))
