@@ -27,6 +27,7 @@ from limpet.shm.backends.inventory import unlink_all
 from limpet.shm.backends.location import full_url, parse_url
 from limpet.shm.backends.name import PATIENCE_S
 from limpet.shm.clients import fencing
+from limpet.shm.endpoint.slots import JOINING, STATE_SHIFT
 from limpet.shm.errors import ClientError, LimpetError
 from limpet.shm.pool import PoolCore
 from limpet.shm.uninterrupted import uninterrupted
@@ -82,8 +83,13 @@ def _require_alone(pool: Any, force: bool) -> None:
     members = pool.membership
     until = time.monotonic() + LEASES * members.lease_s
     while others := pool.exclusively(lambda: _others(members, force)):
-        told_by_lease = [slot for slot, _ in others if not members.is_provable(slot)]
-        if time.monotonic() >= until or (not force and len(told_by_lease) < len(others)):
+        # A newcomer has its first steps to make; if it died in them, a lease tells that.
+        certain = [
+            slot
+            for slot, word in others
+            if members.is_provable(slot) and word >> STATE_SHIFT != JOINING
+        ]
+        if time.monotonic() >= until or (certain and not force):
             named = ", ".join(members.process(*other) for other in others)
             raise ClientError(
                 f"{pool.url} is in use, and its memory will be another pool's: end process {named} "
