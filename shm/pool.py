@@ -430,12 +430,17 @@ class PoolCore:
 
     def depart_at_exit(self) -> None:
         """Give up this client, unless a thread of it is inside, or the program still has values in
-        place; the next operation joins again."""
+        place; the next operation joins again.
+
+        A client whose journal names an unfinished change is left to others, as after a kill: to
+        settle it may have to wait for another client of this process, which makes no step.
+        """
         if (
             self._leaves_at_exit
             and not self.closed
             and self._pid == os.getpid()
             and not self.client.holds.count
+            and not self.client.held
             and self.endpoint.begin_last()
         ):
             leaving.depart(self.client, self.membership, self.endpoint)
