@@ -9,6 +9,8 @@ from limpet.stores.rcuckoo.writer cimport Plan, Writer
 cdef u64 REPLICATED
 cdef u64 PATIENCE
 cdef u64 CLIENTS_PER_ATTEMPT
+cdef u64 SLOTS_PER_ATTEMPT
+cdef u64 SLOTS_USED
 cdef int LOOKS_MAX
 cdef int LOST_MAX
 cdef int LOST
@@ -34,7 +36,7 @@ cdef class Rcuckoo(InlineStore):
     cdef int _refuse_stray(self) except -1
     @cython.locals(lookup=Lookup, base=u64)
     cdef u64 _table_with(self, u64 word) except? 0
-    @cython.locals(clients=u64)
+    @cython.locals(clients=u64, used=u64)
     cdef int _take_patience(self) except -1
     @cython.locals(locks=Locks, word=u64, bits=u64)
     cpdef int look_after(self) except -1

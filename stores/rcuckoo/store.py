@@ -46,6 +46,7 @@ from __future__ import annotations
 import functools
 from typing import Any, Final
 
+from limpet.shm.endpoint.layout import SLOTS_USED
 from limpet.shm.endpoint.words import REPLICATED
 from limpet.shm.errors import StoreCorrupt, StoreFull
 from limpet.stores import regions
@@ -67,6 +68,8 @@ lock; and again after twice as many, four times, eight times, and every eight ti
 CLIENTS_PER_ATTEMPT: Final = 4
 """A look reads a word of every client's journal. It is made once in so many attempts that its cost
 for each of them does not grow with the number of clients (trap C14)."""
+SLOTS_PER_ATTEMPT: Final = 12
+"""The same for slots without a client."""
 
 
 class Rcuckoo(InlineStore):
@@ -188,10 +191,11 @@ class Rcuckoo(InlineStore):
         return int(lookup.tables[self.found.table])
 
     def _take_patience(self) -> None:
-        """Set the number of attempts between looks by the present number of clients, not by how
-        many slots were ever used (trap G24)."""
+        """Set the number of attempts between looks by the present number of clients, and less by
+        how many slots were ever used (trap G24): a look reads their journals, too."""
         clients = len(list(self.pool.membership.occupied()))
-        self.patience = max(PATIENCE, clients // CLIENTS_PER_ATTEMPT)
+        used = self.endpoint.load(SLOTS_USED)
+        self.patience = max(PATIENCE, clients // CLIENTS_PER_ATTEMPT, used // SLOTS_PER_ATTEMPT)
 
     def look_after(self) -> None:
         """Recover the owner of the lock we wait for, if it is dead or stands still for a lease."""

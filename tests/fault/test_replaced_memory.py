@@ -75,10 +75,10 @@ def test_what_a_store_has_is_in_the_new_memory() -> None:
 def test_replacement_that_leaves_the_index_empty_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """No client read there, as the other node was never lost after it."""
+    """No client read there, as the other node was never lost after it. Now the node is named."""
     nothing = dict.fromkeys(("objects", "blocks", "regions", "bytes"), 0)
     monkeypatch.setattr(StoreContents, "refill", lambda contents, node: nothing)
-    assert "raised NodeFailed, though the store survives 1" in read_from_new_memory()
+    assert "memory node 0 has no region" in read_from_new_memory()
 
 
 # ---- how they are explored -----------------------------------------------------------------------
