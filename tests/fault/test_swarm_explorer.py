@@ -122,18 +122,18 @@ def test_no_room_for_a_register_and_a_buffer_is_an_error() -> None:
         assert replay(made, parse_program("ua ga"), {}).failure == ""
 
 
-@pytest.mark.exhaustive("more seeds", quick=["2552"])
-@pytest.mark.parametrize("number", [1374, 2552, 3254])
-def test_who_take_memory_from_each_other_are_told_that_it_is_full(
-    monkeypatch: pytest.MonkeyPatch, number: int
+def test_clients_that_take_memory_from_each_other_are_told_that_it_is_full(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Two that each need a register and a buffer took the last blocks by turns, without end."""
-    sized = dataclasses.replace(FAULT_PROFILES["dm-abd"], explorer_node_size=256 << 10)
+    sized = dataclasses.replace(FAULT_PROFILES["dm-abd"], explorer_node_size=160 << 10)
     monkeypatch.setitem(FAULT_PROFILES, "dm-abd", sized)
     monkeypatch.setattr(sim_run, "STEPS_MAX", 100_000)
     parameters = Exploration(store="dm-abd", ops=4, seed=9)
     with cluster_of(parameters) as made:
-        assert "StoreFull" in numbered_run(made, parameters, number).failure
+        failures = [numbered_run(made, parameters, number).failure for number in range(40)]
+    assert any(failures)
+    assert all("StoreFull" in failure for failure in failures if failure)
 
 
 # ---- wait-freedom --------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import dataclasses
 import os
 import subprocess
 import sys
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,8 +23,9 @@ from limpet.fault.explore.schedule import STALL, parse_schedule
 from limpet.fault.explore.sim_shrink import kind_of
 from limpet.fault.matrix.crash_matrix import Matrix
 from limpet.fault.matrix.operations import OLD, OPERATIONS, Operation
+from limpet.shm import pool as pool_core
 from limpet.shm.backends.location import SHM_DIR
-from limpet.shm.clients.liveness import Watcher, exists
+from limpet.shm.clients.liveness import exists
 from limpet.shm.clients.membership import Membership
 from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.endpoint.layout import slot_address
@@ -126,7 +128,7 @@ def test_trap_g5_pid_alone_does_not_name_a_process(
 ) -> None:
     pool, ident = client_of_a_reused_pid
     assert _states(pool, ident) == ["dead"]
-    monkeypatch.setattr(Watcher, "alive", lambda self, pid, started: exists(pid))
+    monkeypatch.setattr(Membership, "_uses", lambda self, pid, started: exists(pid))
     assert _states(pool, ident) == ["live"], "a dead client would never be recovered"
 
 
@@ -139,6 +141,13 @@ def test_trap_g5_fork_does_not_clone_the_identity(monkeypatch: pytest.MonkeyPatc
 
     assert Matrix("race", 9).killed(OPERATIONS["update"]).failures == ()
     monkeypatch.setattr(PoolCore, "_rejoin", cloned)
+
+    # Nor is a child told that it is no client yet.
+    class Untold(weakref.WeakSet[Any]):
+        def __iter__(self) -> Iterator[Any]:
+            return iter(())
+
+    monkeypatch.setattr(pool_core, "_handles", Untold())
     result = Matrix("race", 9).killed(OPERATIONS["update"])
     assert any("are held" in failure for failure in result.failures), result.failures
 
