@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from limpet.shm.backends.inventory import unlink_all
 from limpet.shm.backends.location import full_url, parse_url
@@ -35,9 +35,9 @@ from limpet.shm.uninterrupted import uninterrupted
 if TYPE_CHECKING:
     from limpet.shm.backends.backend import Location
 
-LOOKS: int = 20
+LOOKS: Final = 20
 """Looks in a lease at clients of which only their leases tell whether they live."""
-LEASES: int = 3
+LEASES: Final = 3
 """For so many leases such clients are looked at: two, in which they are given up, and one more."""
 
 
