@@ -28,7 +28,7 @@ Control segment, offsets in bytes
     4368         failing: word; the node that a user gave up last (failing.py)
     4416         power: word; the boot since which a durable pool is whole (mending.py)
     4424         pool_clock: word; from 1970 to the boot of the one host (pool_clock.py)
-    4480         gate: word; the process that opens a durable pool of several hosts (gate.py)
+    4480         gate: word; the process that opens a durable pool of several hosts (mending.py)
     4488         gate_beat: word; goes up while that process lives
     8192         node states: 256 words (states.py)
     12288        event ring: 128 entries of 64 bytes (events.py)

@@ -1,4 +1,4 @@
-from limpet.shm.clients.clock cimport Clock
+from limpet.shm.clients.unique_ids cimport Clock
 from limpet.shm.endpoint.verbs cimport Endpoint
 from limpet.stores.swarm.max_register cimport MaxRegister
 from limpet.stores.swarm.quorum cimport Quorum

@@ -6,7 +6,7 @@ both succeed. Locks are never unlocked, and locked again at higher timestamps.
 
 A lock with a higher timestamp than its writer's would make the writer believe that a reader has
 confirmed its guess (trap S2). So the timestamps of a writer's number only ever rise, even when
-another client takes the number over: shm/clients/clock.py.
+another client takes the number over: shm/clients/unique_ids.py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The words of SWARM's registers. Plain arithmetic; constants are in layout.py.
 
 Metadata word (SWARM section 4: timestamp and pointer, 8 bytes)
-    bits 14-63  i      time of the guess, in us since 2025 (clock.py); all ones: a tombstone
+    bits 14-63  i      time of the guess, in us since 2025 (unique_ids.py); all ones: a tombstone
     bits 8-13   tid    the writer whose value it is
     bit 7       VERIFIED, or else GUESSED
     bits 1-6    row    whose pointers lead to the value's buffer: the writer's row, or that of a

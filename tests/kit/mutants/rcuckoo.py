@@ -41,7 +41,7 @@ from limpet.stores.status import DONE, MISSING
 def in_force(mutant: Mutant) -> Iterator[None]:
     """Have pools made meanwhile be the mutant's.
 
-    That a busy client is no suspect is also seen to by what its hold is (sightings.py): variants
+    That a busy client is no suspect is also seen to by what its hold is (fencing.py): variants
     in which it is one are without either.
     """
     suspicious = mutant in (BUSY_IS_SUSPECT, LEASE_IS_SUSPECT)

@@ -70,7 +70,9 @@ def in_force(mutant: Mutant) -> Iterator[None]:
         pytest.MonkeyPatch.context() as patch,
     ):
         if mutant.clock:
-            clock = uncompiled(("shm/clients/clock",), *mutant.clock)["shm/clients/clock"].Clock
+            clock = uncompiled(("shm/clients/unique_ids",), *mutant.clock)[
+                "shm/clients/unique_ids"
+            ].Clock
             patch.setattr(pool_module, "Clock", clock)
         yield
 
@@ -354,7 +356,7 @@ LITERAL_ALGORITHM_3: Final = Mutant(
 CLOCK_STARTS_ANEW: Final = Mutant(
     "s2-clock-is-not-that-of-the-slot",
     (),
-    clock=(Change("shm/clients/clock", "Clock._use", starts_anew),),
+    clock=(Change("shm/clients/unique_ids", "Clock._use", starts_anew),),
 )
 WHOLE_WORDS: Final = Mutant(
     "s5-whole-words-are-compared",
