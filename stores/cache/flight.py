@@ -34,9 +34,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from limpet.shm.endpoint import forks
 from limpet.shm.errors import ReentrantUse
-from limpet.stores.cache.layout import EARLY_SHIFT, pilot_of
-from limpet.stores.cache.status import LANDED, MINE
-from limpet.stores.cache.terms import Terms
+from limpet.stores.cache.layout import EARLY_SHIFT, LANDED, MINE, pilot_of
+from limpet.stores.cache.validity import Terms
 
 if TYPE_CHECKING:
     from limpet.stores.cache.store import CacheStore

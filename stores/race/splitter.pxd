@@ -20,7 +20,6 @@ cdef u64 PREFETCH_SIZE
 cdef u64 REFERENCE_MASK
 cdef u64 SPLIT
 cdef u64 UNSET
-
 cdef int DONE
 cdef int NO_MEMORY
 

@@ -41,6 +41,7 @@ from typing import Any
 from limpet.shm.clients.unique_ids import Tickets
 from limpet.shm.endpoint.layout import CLIENT_SLOTS, SLOT_SIZE
 from limpet.shm.endpoint.slots import INCARNATION_BITS, START_US
+from limpet.stores.records import vacant_word
 from limpet.stores.rtx.layout import (
     AT_ONCE_MAX,
     LOCKED,
@@ -51,7 +52,6 @@ from limpet.stores.rtx.layout import (
     VERSION_MASK,
     WORDS,
 )
-from limpet.stores.vacant import vacant_word
 
 
 class LLLocks:

@@ -50,6 +50,8 @@ its own round as reset.
 
 A kill leaves behind: a register, by which the others notice the death. A kill between two CASes of
 `reset`: a broken barrier.
+
+The registers of a barrier's participants: an SST with one word a row (barrier.py).
 """
 
 from __future__ import annotations
@@ -79,12 +81,19 @@ from limpet.stores.channels.barrier.layout import (
     THREADS_SHIFT,
     WORD_MASK,
 )
-from limpet.stores.channels.barrier.registers import Registers
 from limpet.stores.channels.channel import Channel
-from limpet.stores.channels.checks import whole
-from limpet.stores.channels.deadline import deadline_after, still_us
 from limpet.stores.channels.layout import LINE
-from limpet.stores.channels.waiting import Waiting
+from limpet.stores.channels.sst import SST
+from limpet.stores.channels.waiting import Waiting, deadline_after, still_us, whole
+
+
+class Registers(SST):
+    """The registers of a barrier."""
+
+    def vacates(self, row: int, last: bool) -> bool:
+        there: bool = self.parent.vacates_register(row, last)
+        return there
+
 
 WAITS, PASSED, AGAIN = range(3)
 

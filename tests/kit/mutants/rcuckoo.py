@@ -54,7 +54,7 @@ def in_force(mutant: Mutant) -> Iterator[None]:
 
 def places_of_variant(change: Change, rows: int, locality: float) -> Any:
     """The places of keys as a variant has them."""
-    made = uncompiled(("stores/rcuckoo/dependent_hash",), change)
+    made = uncompiled(("stores/rcuckoo/rows",), change)
     return made["rcuckoo/dependent_hash"].DependentHash(rows, locality)
 
 

@@ -29,14 +29,7 @@ from limpet.stores.swarm.layout import (
     VERIFIED,
 )
 from limpet.stores.swarm.parameters import SwarmParameters
-from limpet.stores.swarm.words import (
-    is_tombstone,
-    rank_of,
-    row_of,
-    side_of,
-    stamp_of,
-    writer_of,
-)
+from limpet.stores.swarm.words import is_tombstone, rank_of, row_of, side_of, stamp_of, writer_of
 
 NODE_SIZE: Final = 1 << 20
 
