@@ -1,10 +1,11 @@
-"""The answers of a pool's stores to the memory layer (shm/contents.py).
+"""What a pool does with its stores: it answers the memory layer for them, and drops them.
 
-A client journal has a link that only a store can judge by the store's own name of it
-(fusee/links.py), which has the number of the store's entry in the catalogue.
+The answers (`StoreContents`, shm/contents.py). A client journal has a link that only a store can
+judge by the store's own name of it (fusee/links.py), which has the number of the store's entry in
+the catalogue.
 
-Giving a store back: `pool.drop`. All its memory is freed, also when clients use the store, and
-when the client that drops it is killed.
+Giving a store back (`drop`, for `pool.drop`). All its memory is freed, also when clients use the
+store, and when the client that drops it is killed.
 
 The entry of the store in the catalogue has the step (directory.py):
 

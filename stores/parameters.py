@@ -1,8 +1,7 @@
 """Checks that the parameters of several store kinds share: keys in all, and keys of a table.
 
-A store has one of its `tables` on each memory node.
-
-Parameters of the stores with pairs in tables of a fixed size (inline.py): `loco`, `rcuckoo`.
+A store has one of its `tables` on each memory node. `loco` and `rcuckoo` have pairs in tables of a
+fixed size (inline.py), and share the parameters in `FIELDS`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""An out-of-place object: one key-value pair, written once, never changed while it is linked.
+"""Out-of-place objects, their stamps, and the words of slots that link none.
+
+An object is one key-value pair, written once, and never changed while it is linked (`Objects`).
 
 Layout, in bytes from the object's address
     0     sizes      bits 0-15 length of the key, bits 16-63 length of the value
@@ -11,12 +13,11 @@ used again while a pinned client may read it (epoch.py). The checksum is for `ch
 damaged memory by it, also where memory is not hardware-coherent; gets do not compute it. In `pdpm`,
 which writes pairs in place, readers find a torn one by it.
 
-Words of vacant slots, none of which ever comes again (trap F3).
-
-A slot whose pair is deleted, or the pointer of an object that is given up, gets a word with a
-unique id, a number that no client in the pool has used (shm/clients/unique_ids.py). So a CAS that
-expects one succeeds once, however late it is, and a client that finds the same word again knows
-that the slot was vacant meanwhile.
+Words of vacant slots (`vacant_word`), none of which ever comes again (trap F3). A slot whose pair
+is deleted, or the pointer of an object that is given up, gets a word with a unique id, a number
+that no client in the pool has used (shm/clients/unique_ids.py). So a CAS that expects one succeeds
+once, however late it is, and a client that finds the same word again knows that the slot was vacant
+meanwhile.
 
     bits 56-63  bits 47-54 of the number
     bits 48-55  VACANT_CLASS, which no reference to an object has
@@ -30,21 +31,15 @@ A unique id is below 2^54: ten million a second last for 57 years, and then `tak
 PoolCorrupt. So the word does not overflow, and bits 56-63 are not 0: it is neither SPLIT nor UNSET
 (race/layout.py).
 
-Stamps of objects, by which a get proves without a pin what it has read (race/glance.py).
-
-A stamp is a unique id (shm/clients/unique_ids.py), scrambled; some kinds shift it, to have a mark
-in its lowest bits (fusee/log.py). No stamp comes again in the pool. Memory that has become
-something else holds a stamp that was there only by a chance of one in 2^62, since a scrambled
-number looks like none that programs store. When no id is left, new objects have no stamp, but a
-word below LEAST, and a get needs a pin to read them.
+Stamps (`Stamps`), by which a get proves without a pin what it has read (race/glance.py). A stamp is
+a unique id (shm/clients/unique_ids.py), scrambled; some kinds shift it, to have a mark in its
+lowest bits (fusee/log.py). No stamp comes again in the pool. Memory that has become something else
+holds a stamp that was there only by a chance of one in 2^62, since a scrambled number looks like
+none that programs store. When no id is left, new objects have no stamp, but a word below LEAST, and
+a get needs a pin to read them.
 
 It is written with its object, before the object is linked, and does not change while it is linked.
-
-Objects that begin with a stamp, so that they can be read without a pin (race/glance.py).
-
-Layout, in bytes from the object's address
-    0     stamp     of records.py
-    8     the object, as of records.py
+Objects of some kinds begin with it (`StampedObjects`): 8 bytes, then the object as above.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ from limpet.shm.endpoint.verbs cimport Endpoint, u64
 
 cdef int LARGE
 cdef int LARGE_CLASS
+cdef int NOWHERE
+cdef int PATIENCE
 cdef int SLAB
 
 cdef class Claims:

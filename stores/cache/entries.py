@@ -1,18 +1,15 @@
-"""The steps of an operation on one entry of a cache: `Entries`.
+"""The steps of an operation on one entry of a cache: `Entries`; its object, and its flight's word.
 
-All run within an operation. The index finds an entry, which is then in the image (entries.py).
+All run within an operation. The index finds an entry, which is then in the image (`CacheObjects`).
 `head` is the address of the words in front of the pair of its object (layout.py).
 
-Objects of a cache: a head (layout.py), then the pair as records.py says.
+An object of a cache is a head (layout.py), then the pair as records.py says. `heading` is the next
+object's head; a store sets it within the operation that writes the object. The words of a head that
+change are read and written by atomic verbs, at `at`.
 
-`heading` is the next object's head; a store sets it within the operation that writes the object.
-The words of a head that change are read and written by atomic verbs, at `at`.
-
-The word of an entry that says which flight computes its value: `FlightWord`.
-
-It is in the head of the entry's object (layout.py): 0, or a client and the number of its flight.
-flight.py has the protocol, and the callers that wait; this module changes the word, within an
-operation.
+`FlightWord` changes the word that says which flight computes the value of an entry. The word is in
+the head of the entry's object: 0, or a client and the number of its flight. flight.py has the
+protocol, and the callers that wait.
 
 All threads of a process are one client, so the number tells their flights apart: a caller whose
 flight was cancelled, as the key was deleted, cannot end the flight that another thread has begun

@@ -1,4 +1,4 @@
-"""Words of a cache in memory. Plain constants.
+"""Words of a cache in memory, and the outcomes of its steps. Plain constants.
 
 The head of an object, before its sizes (records.py); 48 bytes, so head, sizes and checksum are one
 cache line
@@ -28,7 +28,7 @@ The cache's words, behind the directory of memory node 0
     192   counts         64 bytes for each client slot: see COUNTS
     then  tags           4,096 words: the number of the last invalidation of a tag; tag 0 is of all
 
-How steps of a cache end, and kinds of writes besides those of stores/status.py. Constants.
+The outcomes of steps, and kinds of writes, are besides those of stores/status.py.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""How many items and bytes a cache has: counted by laps, so that a kill does no lasting harm.
+"""The counts of a cache: items and bytes (`Ledger`), hits and misses (`Counters`).
 
-A count beside a table drifts when a client is killed between a change of the table and the change
-of the count. Here each object says in which lap of the hand (room.py) it is accounted for, and each
-of the last laps has a bank, one word with its items and units. As the hand passes an object of an
-earlier lap, it moves it into the bank of this lap. When the hand has been everywhere, no object is
-left in an earlier bank. So the bank of a lap that is three laps old is not counted any more, and
-the errors that kills left in it go with it. An eviction scans no more than it needs for itself.
+Items and bytes are counted by laps, so that a kill does no lasting harm. A count beside a table
+drifts when a client is killed between a change of the table and the change of the count. Here each
+object says in which lap of the hand (room.py) it is accounted for, and each of the last laps has a
+bank, one word with its items and units. As the hand passes an object of an earlier lap, it moves it
+into the bank of this lap. When the hand has been everywhere, no object is left in an earlier bank.
+So the bank of a lap that is three laps old is not counted any more, and the errors that kills left
+in it go with it. An eviction scans no more than it needs for itself.
 
 The order makes each error an overcount: an object is added before it is linked, and taken away
 after it was unlinked; the hand adds to the new bank before it takes away from the old one. So the
@@ -30,12 +31,10 @@ no client yet, and a client that is late with clearing it keeps the next lap fro
 
 A kill leaves behind: at most an object's units too many in a bank, until that bank is not counted.
 
-Hits, misses and so on, as the clients of a cache count them: `Counters`.
-
-Each client slot has a line of counters among the cache's own words (layout.py). Only the process
-that has the slot writes them, so a count is a load and a store. The line stays when its client is
-gone, and the next client of the slot counts on in it, so the counts of a killed client are not
-lost.
+Hits, misses and so on are counted by the clients of a cache. Each client slot has a line of
+counters among the cache's own words (layout.py). Only the process that has the slot writes them, so
+a count is a load and a store. The line stays when its client is gone, and the next client of the
+slot counts on in it, so the counts of a killed client are not lost.
 """
 
 from __future__ import annotations

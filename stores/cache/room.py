@@ -1,16 +1,15 @@
 """How a cache makes room, by evicting: `Room`.
 
 There are three kinds of room:
-    the cache's bounds   the hand (room.py) goes on until the ledger has room
+    the cache's bounds   the hand goes on until the ledger has room
     the pool's memory    more and more of the cache is evicted, up to all of it
     a slot of a key      when the subtable cannot be split for want of memory, one of the entries in
                          the key's buckets is evicted
 
-The eviction: a hand that goes round the table, a window at a time (the policy: __init__.py).
-
-The hand is one word: the lap, and a place, which is a directory, the bits of a hash and a group.
-The bits lead to a subtable, as those of a key do (race/index.py), so the hand goes on in the halves
-of one that is split, and meets each group at least once a lap.
+Eviction: the hand (`Hand`) goes round the table, a window at a time (the policy: __init__.py). It
+is one word: the lap, and a place, which is a directory, the bits of a hash and a group. The bits
+lead to a subtable, as those of a key do (race/index.py), so the hand goes on in the halves of one
+that is split, and meets each group at least once a lap.
 
 Step of a client that wants room, an operation of its own
     1. read the hand; read groups from there on until they have 16 entries, or 32 groups

@@ -10,7 +10,7 @@ tags have the same number: then the entries of both are invalidated.
 Deadlines are by the pool's clock (shm/endpoint/pool_clock.py), in us since 1970, as a pool may
 outlive a boot and be shared by hosts.
 
-The terms of a write of a cache, its entry's times and tags, and its condition: `Terms`.
+`Terms` are those of a write: its entry's times and tags, and its condition.
 """
 
 from __future__ import annotations

@@ -14,11 +14,10 @@ out in order (FIFO). So, for verbs that the threads of this process have issued 
 
 The threads of a process share one endpoint, so one `wait` completes the verbs of all of them.
 
-`AckKey`: tells whether operations on channels are complete (LOCO 5.2).
-
-The paper's key is a set of bits, one for each verb on its way, which a polling thread clears. Here
-all verbs of a process that are on their way make up a phase, and become complete together (the
-manager counts phases): a key is the set of the phases of its verbs.
+An `AckKey` tells whether operations on channels are complete (LOCO 5.2). The paper's key is a set
+of bits, one for each verb on its way, which a polling thread clears. Here all verbs of a process
+that are on their way make up a phase, and become complete together (the manager counts phases): a
+key is the set of the phases of its verbs.
 """
 
 from __future__ import annotations

@@ -20,9 +20,7 @@ A kill of a client before its `wake`, or of the client that it woke, costs time 
 longer than SLEEP_US, and the sleeper then clears WOKEN. So does a bit that a dead client has left:
 an idle `wake` is one system call.
 
-Timeouts of operations that wait, as threading and queue take them.
-
-Numbers that channels are made with.
+Timeouts are as threading and queue take them (`deadline_of`, `deadline_after`).
 """
 
 from __future__ import annotations

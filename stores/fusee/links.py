@@ -1,4 +1,4 @@
-"""Names of links of a replicated index in a client's journal. Plain arithmetic.
+"""Names of links of a replicated index in a client's journal, and constants of its log entries.
 
 Each replica of a slot has an address of its own, and its first one may be lost, so the client
 journal has the slot's name instead (Heap.settle asks the store then):
@@ -13,8 +13,6 @@ journal has the slot's name instead (Heap.settle asks the store then):
     bit 0       REPLICATED
 
 A client that has a name in its client journal is pinned, so the subtable is not used again.
-
-Constants of the log entry and of rounds. Plain, as compiled modules need them.
 
 A log entry has no counter. The numbers of vacant words in slots count up (stores/records.py).
 """

@@ -1,18 +1,16 @@
 """The leader's steps for the tables of a replicated index when nodes are lost or replaced.
 
 All others are parked meanwhile (shm/replicas/view.py). After a loss the leader puts the replicas in
-order that are left: slots by the client journals that name them (restoring.py), entries of
+order that are left: slots by the client journals that name them (`reconcile`), entries of
 directories to the greatest word of all replicas. A node with new memory gets copies from the others
 (`refill`).
 
 A kill leaves behind: rounds that client journals name as before, so that the next leader begins
 anew.
 
-The leader's step in a change of the view: put the slots in order that clients were changing.
-
-Algorithm 3 of FUSEE, lines 5 to 7. No client is in the midst of a round (shm/replicas/view.py); all
-slots whose replicas may differ are named in client journals. For each that had a replica on a lost
-node:
+Slots that clients were changing: algorithm 3 of FUSEE, lines 5 to 7. No client is in the midst of a
+round (shm/replicas/view.py); all slots whose replicas may differ are named in client journals. For
+each that had a replica on a lost node:
 
     its primary is still there: all backups get its value. Proposals have no effect
     its primary is lost: all replicas that are left get the value that `chosen` picks from them, and

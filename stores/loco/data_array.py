@@ -31,7 +31,7 @@ Invariants
     - an entry that is claimed or deleted is named in the journal of its lock
     - of all valid entries, one has a given key
 
-The journal beside each lock of a table: the step of its holder.
+Beside each lock of a table there is a journal with the step of the lock's holder (`Journal`).
 
     0     intent  bits 0-1 nothing, inserting, updating or deleting; bits 2-29 the entry
                   bits 32-63 sequence, one more at each end; it may wrap, as it only shows

@@ -51,7 +51,7 @@ the key's home was raised before that; so when the reach was read, later, e was 
 that the index has learned since. If e changed before that look, there is a message of it that is
 applied, or will be, after the look.
 
-The tracker of a memory node: a ring buffer of messages that name changed entries.
+The tracker of a memory node (`Tracker`) is a ring buffer of messages that name changed entries.
 
 Loco's kvstore broadcasts changes of the index on ring buffers called trackers (LOCO section 6).
 Here a node's data array has one tracker, to which all clients append:

@@ -4,10 +4,9 @@ In them the key's index is up to date, and the traces of the lock's last holder 
 (repair.py). A late client gives the lock back, brings its index up to date, and tries again: an
 index is never made anew under a lock (L4).
 
-The locks of a kvstore: an array of ticket locks in each table (LOCO section 6).
-
-They are the ticket locks of channels (ticket_lock.py), in the operations of the store. Where no
-client waits, a lock is taken and released within the operation that needs it.
+The locks (`KeyLocks`) are an array in each table (LOCO section 6): the ticket locks of channels
+(ticket_lock.py), in the operations of the store. Where no client waits, a lock is taken and
+released within the operation that needs it.
 
 A waiting client passes over a dead one, as in every ticket lock. A client that stands still for a
 lease with a lock of keys is killed, or waited for, by the pool's policy (membership.py): it is in

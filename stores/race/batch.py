@@ -3,8 +3,8 @@
 A batch has each phase of a single put once, and the verbs of a phase are posted: one exchange with
 all nodes concerned (batch_puts.py):
 
-    1. all entries of directories and all buckets; then all objects with a matching fingerprint
-       (batch.py)
+    1. (`BatchSearch`) all entries of directories and all buckets; then all objects with a
+       matching fingerprint
     2. memory for all new objects; the pairs of all in the client journal, with the slot that will
        link an object, and the object that it replaces: two writes (client.py); all used bits, those
        of one word at once
@@ -35,9 +35,7 @@ rows that are left are put in their order, after the batch.
 A kill leaves behind: the pairs of each row in the client journal, as a single put does. Each row is
 put or not, whatever the others are: recovery looks at each pair alone.
 
-The search for the keys of a batch, each phase once for all of them: `BatchSearch`.
-
-Phases, each an exchange with all nodes concerned:
+`BatchSearch` finds the keys of a batch. Its phases, each an exchange with all nodes concerned:
 
     1   the entries of all directories, and all buckets. If entries are others than this handle
         remembered: where they are split, those of their halves, once for each level; then the

@@ -4,7 +4,7 @@
 the store begins and ends: its `within(step, ...)`. Counting is an operation for each entry of the
 directories as they were made. Listing references does not pin.
 
-A `race` index after a power cut: `Mending` ends or takes back what was under way.
+After a power cut `Mending` ends or takes back what was under way in a `race` index:
 
     undecided inserts     their slots become vacant: no client went by them
     an entry that is not  its halves are given up, and its subtable's slots are not frozen any more.

@@ -26,10 +26,9 @@ step 4 the old subtable in the client journal.
 
 Limits: subtables are not merged again, and their memory is not given back.
 
-How far a hash table has grown: its subtables, how full they are, and the splits under way.
-
-A look takes one operation for each subtable, and reads it. Other clients may be at work: what is
-told of a subtable was so at one moment, and the whole is no snapshot.
+`progress_of` says how far a hash table has grown: its subtables, how full they are, and the splits
+under way. It takes one operation for each subtable, and reads it. Other clients may be at work:
+what is told of a subtable was so at one moment, and the whole is no snapshot.
 """
 
 from __future__ import annotations

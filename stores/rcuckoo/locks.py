@@ -9,12 +9,11 @@ A client that meets a taken lock gives its own back (as in section 4.1; in secti
 while it holds, so that one dead client could stop all), and tries again when it has seen the bits
 clear. Locks are given back by a masked CAS that compares nothing, and so cannot fail.
 
-Journals: the locks and writes that each client is about to make in a table.
-
-The paper's lock table does not name the holder of a lock (RCuckoo section 4.2), and its repair
-recomputes the CRC of a row that was half written (section 4.3), which makes garbage valid. So each
-client notes the locks before it takes them, and the rows and words before it writes them. The notes
-are in words of its own beside the table, in the same batch: they cost no round trip.
+A `Journal` notes the locks and writes that a client is about to make in a table. The paper's lock
+table does not name the holder of a lock (RCuckoo section 4.2), and its repair recomputes the CRC of
+a row that was half written (section 4.3), which makes garbage valid. So each client notes the locks
+before it takes them, and the rows and words before it writes them. The notes are in words of its
+own beside the table, in the same batch: they cost no round trip.
 
 A journal, one for each client slot of the pool
 

@@ -22,7 +22,7 @@ meanwhile, or whose writer was killed, is not whole. The contents of a row chang
 
 Rows are read into `words`, at numbered places, and changed there before they are written.
 
-Dependent hashing: a key's two rows, most often close together (RCuckoo section 3.3).
+`DependentHash` chooses a key's two rows, most often close together (RCuckoo section 3.3).
 
     L1(K) = h1(K) mod T
     L2(K) = L1 + d mod T,   d = (h2(K) mod floor(f^(f + Z(h3(K))))) | 1

@@ -1,19 +1,18 @@
-"""The keys of a hash store, as transactions read and write them (reads.py, parts.py).
+"""The keys of a hash store in transactions, and its single operations beside them.
 
-A look-up is RACE's own. What it rests on, its *witness*, is the pointer of the directory's entry,
-so that a split is seen, and the word of the key's slot, or the words of all slots in which an
-absent key could be (hash_keys.py). A write keeps the key's slot, or takes a vacant one.
+Transactions read and write keys by `HashKeys` (reads.py, parts.py). A look-up is RACE's own. What
+it rests on, its *witness*, is the pointer of the directory's entry, so that a split is seen, and
+the word of the key's slot, or the words of all slots in which an absent key could be. A write keeps
+the key's slot, or takes a vacant one.
 
 A read has no pin where a get has none (race/glance.py). The epoch that was read before the first
 look-up says for how long witnesses count (reads.py), and the client pins one only when there is
 something to look at again.
 
-Single operations of a hash store beside transactions over its keys (rTX sections 4.3, 4.5).
-
-RACE's own operations change a slot by one CAS and lock nothing (Opt2: concurrency control is
-delegated to them). A transaction holds each slot that it writes by a CAS, too
-(stores/rtx/parts.py), so a single operation that expected another word fails and looks again. Of a
-held slot
+Single operations (`TransactionSlots`; rTX sections 4.3, 4.5). RACE's own operations change a slot
+by one CAS and lock nothing (Opt2: concurrency control is delegated to them). A transaction holds
+each slot that it writes by a CAS, too (stores/rtx/parts.py), so a single operation that expected
+another word fails and looks again. Of a held slot
 
     get                reads by the log what is decided, and waits for what is not
     put, update, delete, insert of its key

@@ -5,7 +5,7 @@ write set what is done to each; here each kind of participant says for itself wh
 
     TXObj    a wrapped object: a tree node, an entry of a directory   tx_object.py
     Part     slots of a hash index that are written on a memory node  parts.py
-    Extent   memory that is linked from another participant           participant.py
+    Extent   memory that is linked from another participant           below
 
     step         figure           TXObj               Part                   Extent
     reserve      7, line 8        take memory for the new data, and have the log name it (log.py)
@@ -24,11 +24,10 @@ the participants from the log (participants.py), and calls `publish`, `release` 
 of these is made of CASes that expect words which never come again, so any number of clients may be
 at it.
 
-Extent: memory that another participant of a transaction links, or does not link any more.
-
-A value that is too long for its tree node is in an object of its own, which the node names. So the
-extent is there, or is not, as the node is: it has no lock, and nothing is done to it but freed. An
-entry of the log with object 0. A kill leaves behind: an extent in the log, which frees it.
+An `Extent` is memory that another participant links, or does not link any more. A value that is too
+long for its tree node is in an object of its own, which the node names. So the extent is there, or
+is not, as the node is: it has no lock, and nothing is done to it but freed. An entry of the log
+with object 0. A kill leaves behind: an extent in the log, which frees it.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 An entry of the directory (race/index.py) is the TXObj of its subtable (stores/rtx/tx_object.py).
 Searches, inserts, updates and deletes are RACE's own, and take no lock: concurrency control is
 delegated to RACE (Opt2). A client that finds no room, or a frozen slot, splits the subtable by a
-transaction with a log (race.py), so a split that was killed is carried out or undone by any
-other client. Keys take part in transactions of users (hash_keys.py, hash_keys.py).
+transaction with a log (`TransactionSplitter`), so a split that was killed is carried out or undone
+by any other client. Keys take part in transactions of users (hash_keys.py).
 
 A get has no pin if memory is hardware-coherent. It is proven as in `race` (race/glance.py), since
 transactions change nothing on which that proof rests:
@@ -33,22 +33,16 @@ transactions change nothing on which that proof rests:
 The reads of a transaction are such gets, too (hash_keys.py); they are looked at again when it
 commits, under its pin.
 
-A kill leaves behind: the log in the client journal (stores/rtx/log.py). Recovery gives the halves
-back, if it was not decided; else it carries the split out.
+Changes of keys (`WriteSet`): those that a transaction stages in slots. Within one operation, by
+`Commit` (stores/rtx/commit.py). A key that is there keeps its slot. If the transaction has read it,
+and what that rests on still stands, it is not looked up again. A key that is new gets a vacant one,
+which no other key of the transaction gets. If there is none, the subtable is split by a transaction
+of its own before this one is tried again: growth is no conflict. All keys are staged before that,
+so that all subtables are split that are crowded: else a transaction would be tried again as often
+as it takes splits.
 
-The changes that a transaction stages in slots of a hash store (hash_keys.py).
-
-Within one operation, by `Commit` (stores/rtx/commit.py). A key that is there keeps its slot. If the
-transaction has read it, and what that rests on still stands, it is not looked up again. A key that
-is new gets a vacant one, which no other key of the transaction gets. If there is none, the
-subtable is split by a transaction of its own before this one is tried again: growth is no conflict.
-All keys are staged before that, so that all subtables are split that are crowded: else a
-transaction would be tried again as often as it takes splits.
-
-A subtable of `rtx-race` is split by one transaction (rTX section 5).
-
-A client that finds no room, or a frozen slot, splits the subtable by a
-transaction with a log (stores/rtx/commit.py) that writes three objects,
+Splits (`TransactionSplitter`). One transaction (stores/rtx/commit.py) splits a subtable. It writes
+three objects,
 
     the entry           from the subtable to a vacant word, which says that it is split
     the two halves      from 0 to new subtables

@@ -1,4 +1,6 @@
-"""TryCommit: what was decided is carried out, however often it is tried (rTX 4.3, figure 9).
+"""TryCommit and abort: the end of a transaction, by its owner or a client that repairs it.
+
+TryCommit carries out what was decided, however often it is tried (rTX 4.3, figure 9).
 
 The text of the paper that we have lacks the figure. It is rebuilt here from section 4.3, which
 names lines 1-3, 4-5, 6-7 and 8:
@@ -23,9 +25,9 @@ is lost with its memory node is passed over.
 A kill in lines 4-7 leaves behind a log in DOING, with some objects new and some unlocked: the next
 client that meets one of its locks, or recovers the dead client, starts again at line 1.
 
-The participants of a transaction, as its log has them (participant.py).
+`participants_of` a log are those that it names (participant.py).
 
-Abort: a transaction gives up, by its owner (rTX 4.3, figure 8).
+Abort: the owner gives the transaction up (rTX 4.3, figure 8).
 
     1    log's state: INIT -> ABORT
     2    for each participant that it has locked: unlock it, to the version from before

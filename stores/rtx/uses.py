@@ -7,10 +7,9 @@ A read of a hash store is one call (`TxKeys.read`). A read of trees is a `Visito
 that looks the key up, as it goes into the read set there, and is looked at again when another
 client has changed its leaf (reads.py), or when it is read anew for the next attempt (cut.py).
 
-The writes of a transaction to one store, by key, until its commit stages them (execution.py).
-
-Few keys are compared one by one, and more are found by a dict: most transactions write a few. What
-holds a write is used again by the next transaction. Private to one client.
+`PendingWrites` has the writes of a transaction to one store, by key, until its commit stages them
+(execution.py). Few keys are compared one by one, and more are found by a dict: most transactions
+write a few. What holds a write is used again by the next transaction.
 """
 
 from __future__ import annotations

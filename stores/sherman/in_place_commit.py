@@ -17,7 +17,7 @@ A kill leaves behind: locked nodes, perhaps one of them torn; and in the client 
 new nodes and extents, and unlinked memory. Recovery cannot tell whether these are linked, and keeps
 them.
 
-The locks of nodes that are changed in place (baselines/dtx/locks.py). Where the words are:
+Locks (`NodeLocks`, as in baselines/dtx/locks.py). Where the words are:
 
     table      one word for each `node_size` bytes of a memory node's blocks, in the tree's region,
                and one for the root (Sherman's lock table). So a client can lock a node before it

@@ -1,9 +1,8 @@
-"""Parameters of a tree whose nodes are changed in place: checked when made, stored.
+"""Parameters of a tree whose nodes are changed in place: checked when made, stored. Words of a
+node.
 
-Words of a node that is changed in place; in_place_trees.py gives their meaning.
-
-The version counts in a whole word, modulo 2^64: 58,000 years of ten million a second. No other
-field does: a lock is a client id.
+in_place_trees.py gives the meaning of the words. The version counts in a whole word, modulo 2^64:
+58,000 years of ten million a second. No other field does: a lock is a client id.
 """
 
 from __future__ import annotations

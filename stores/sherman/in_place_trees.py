@@ -1,11 +1,10 @@
-"""Trees whose nodes are changed in place, under locks, and linked by address (in_place_trees.py).
+"""Trees whose nodes are changed in place, under locks, and linked by address; and their nodes.
 
 A root stays where it is for ever, at the front of its tree's region; all other nodes are objects of
 the heap. The remembered place of a key may lead to memory that is no node any more.
 
-A node that is changed in place, under a lock, while clients read it (Sherman, SIGMOD '22).
-
-A page (stores/sherman/page.py) of 16 bytes less than the node, with other first words, and two more
+A node (`Node`) is changed in place, under a lock, while clients read it (Sherman, SIGMOD '22): a
+page (stores/sherman/page.py) of 16 bytes less than the node, with other first words, and two more
 behind it:
 
 Words

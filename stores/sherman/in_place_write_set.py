@@ -1,14 +1,12 @@
-"""The write set of an operation on a tree that is changed in place (write_set.py).
+"""Changes of trees in place, as steps of a store's operations, and the tidying up after them.
 
-The leaf is the one that the operation has read; if the store is not optimistic, the operation has
-locked it before. New nodes have memory of their own, which no client finds before the change is
-written.
+The write set (write_set.py). The leaf is the one that the operation has read; if the store is not
+optimistic, the operation has locked it before. New nodes have memory of their own, which no client
+finds before the change is written.
 
-Changes of trees in place, as steps of a store's operations, and the tidying up after them.
-
-A change is staged (in_place_write_set.py) and committed (in_place_commit.py, or a commit by way of
-a log) in one operation. After that the client links the nodes above to new nodes, if that was left
-for later, and merges a leaf that is nearly empty. If this fails, siblings still lead to every node.
+A change is staged and committed (in_place_commit.py, or a commit by way of a log) in one operation.
+After that the client links the nodes above to new nodes, if that was left for later, and merges a
+leaf that is nearly empty. If this fails, siblings still lead to every node.
 """
 
 from __future__ import annotations

@@ -8,12 +8,12 @@ protocol        SafeGuess, which has a TimestampLock, or Abd: READ and WRITE of 
 Tombstone       the last WRITE
 Recycling       buffers and given-up registers that client journals name
 
-A tombstone: the last tuple of a register, greater than all others (SWARM section 5.3).
+A tombstone is the last tuple of a register, greater than all others (SWARM section 5.3). Its number
+stands where other tuples have the reference to a buffer. The author also writes it to the key's
+slot in the index (records.py).
 
-Its number stands where other tuples have the reference to a buffer. The author also writes it to
-the key's slot in the index (records.py).
-
-A register for a key that is not there: made, with its first value, before the index has it.
+`NewRegister` makes the register of a key that is not there, with its first value, before the index
+has it.
 """
 
 from __future__ import annotations

@@ -12,11 +12,10 @@ greater one than (`_least`). Each majority of the replicas left has one of these
 lost; a replaced node has the greatest of all (refilling.py). A write that was complete when the
 read began is on as many replicas, since at most l of its replicas are lost.
 
-The interface of a register's protocol to its store: READ and WRITE.
-
-WRITE although our row is not in order: it is repaired until the tuple is written.
-
-For a tuple that other clients may have seen at a minority already, so it cannot be given up.
+`Protocol` is the interface of a register's protocol to its store: READ and WRITE of a value.
+`Insistence` is a WRITE although our row is not in order: the row is repaired until the tuple is
+written. It is for a tuple that other clients may have seen at a minority already, so it cannot be
+given up.
 """
 
 from __future__ import annotations

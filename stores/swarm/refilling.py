@@ -2,13 +2,11 @@
 
 All other clients are parked (shm/replicas/replacement.py). The index is filled as in any other
 replicated store (stores/fusee/restoring.py). Then the replica of each register on the new node gets
-the greatest tuple of all (refilling.py), so that it may count in any majority again.
+the greatest tuple of all (`level`), so that it may count in any majority again.
 
-A register's replica on a node that was replaced, and is being filled (SWARM section 6).
-
-All other clients are parked. The replica was copied from one other replica, which need not belong
-to the majority that has the last tuple. Once it has the greatest tuple of all replicas, it may
-count in any majority.
+The replica that is being filled (SWARM section 6) was copied from one other replica, which need not
+belong to the majority that has the last tuple. Once it has the greatest tuple of all replicas, it
+may count in any majority.
 """
 
 from __future__ import annotations

@@ -1,16 +1,14 @@
-"""The object that a slot of the index links to: a key, and the words of its register
-(registers.py).
+"""The object that a slot of the index links to: a key, and the words of its register.
 
 As every object of a replicated index it has a log entry in front (stores/fusee/log.py); its
 checksum covers the key and the sizes, as the words change. It is written once, to all replicas,
 before the slot is changed: with the first value of the key in a buffer, in place, and in every word
 of the metadata array, VERIFIED. So a key is there, with its value, when the index says so.
 
-A register in memory: where its words are (SWARM section 4), for the current key.
-
-A register is an object with replicas (shm/replicas/replica_layout.py); each replica is one of the
-unreliable max registers of algorithm 8 (replica.py). Its key is in an object's header
-(stores/fusee/log.py), and then, from the address *area* on, words of 8 bytes:
+A register in memory (`Register`: where its words are, for the current key; SWARM section 4) is an
+object with replicas (shm/replicas/replica_layout.py); each replica is one of the unreliable max
+registers of algorithm 8 (replica.py). Its key is in an object's header (stores/fusee/log.py), and
+then, from the address *area* on, words of 8 bytes:
 
     0           ident     a number that no other register has; 0 once this one has been given up
     1           capacity  bytes of the value in place, a multiple of 8

@@ -16,10 +16,9 @@ used again, such a header can stand where the pointer was, in an object that no 
 yet; its writer overwrites it.) So a handle may remember places of keys between operations, and an
 update need not read first.
 
-Out-of-place buffers: the values of a register (SWARM section 4).
-
-A buffer is an object with as many replicas as its register, and its primary is on the same node. So
-each replica of the register has a replica of the buffer beside it:
+Out-of-place buffers (`Buffers`) have the values of a register (SWARM section 4). A buffer is an
+object with as many replicas as its register, and its primary is on the same node. So each replica
+of the register has a replica of the buffer beside it:
 
     0 stamp (bits 8-63)    8 ident of the register    16 length    24 hash    32 value
 

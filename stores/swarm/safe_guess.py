@@ -38,11 +38,10 @@ The functions below name these lines. Points that the paper leaves open, and our
 A kill leaves behind: a tuple at a minority or, GUESSED, at a majority, which readers resolve (trap
 S8); its buffer, in the client journal, or named by a pointer, or both.
 
-Timestamp locks TSL (SWARM section 3.3 and appendix B, algorithm 9).
-
-Each replica of a register has a word for each writer, a fallible CAS object. TRYLOCK(ts, mode)
-races for a majority of the words of the writer of `ts`; READ and WRITE of the same timestamp never
-both succeed. Locks are never unlocked, and locked again at higher timestamps.
+Timestamp locks TSL (`TimestampLock`; SWARM section 3.3 and appendix B, algorithm 9). Each replica
+of a register has a word for each writer, a fallible CAS object. TRYLOCK(ts, mode) races for a
+majority of the words of the writer of `ts`; READ and WRITE of the same timestamp never both
+succeed. Locks are never unlocked, and locked again at higher timestamps.
 
 A lock with a higher timestamp than its writer's would make the writer believe that a reader has
 confirmed its guess (trap S2). So the timestamps of a writer's number only ever rise, even when

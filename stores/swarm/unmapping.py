@@ -4,9 +4,8 @@ A DELETE decides by the slot: of several authors of tombstones, the one whose nu
 the end has deleted the key. A client that meets a tombstone vacates the slot on behalf of an
 author.
 
-Registers as client journals name them: whether a buffer is linked, and the end of a register.
-
-A buffer is linked when its register is in use, has its ident, and names it (row.py).
+`Recycling` looks at registers as client journals name them. A buffer is linked when its register is
+in use, has its ident, and names it (row.py).
 
 A register is given up with its key: a tombstone is at a majority by then, and no slot of the index
 names it. A client clears its ident on every replica, then frees the buffers that its pointers name,

@@ -22,7 +22,6 @@ EVERYTHING: Final = (
     "limpet.shm.alloc.heap",
     "limpet.shm.clients.client",
     "limpet.shm.clients.unique_ids",
-    "limpet.shm.clients.unique_ids",
     "limpet.shm.replicas.replica_layout",
 )
 """Modules all of whose functions are hot."""

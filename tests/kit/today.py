@@ -59,7 +59,7 @@ UNDECLARED: Final = {
         HOLDER
     """,
     "limpet.stores.race.check": """
-        HELD_MASK TENTATIVE VACANT_CLASS
+        HELD_MASK
     """,
     "limpet.stores.race.locked": """
         INCARNATION_BITS PIN

@@ -15,9 +15,8 @@ An image is an object of its own, of the same size as its original. None of thes
 
 It is in the owner's journal from before the first lock is taken until all are given back.
 
-The log of a change of a tree (stores/baselines/dtx/log.py): whole nodes.
-
-An object in it is a node. New nodes have no images: they are written before the log says DOING.
+In the log of a change of a tree (`NodeLog`) an object is a node. New nodes have no images: they are
+written before the log says DOING.
 """
 
 from __future__ import annotations

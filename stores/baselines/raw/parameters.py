@@ -1,6 +1,5 @@
-"""Parameters of a `raw` store: checked when made, stored in the catalogue.
-
-Constants of RAW's objects. Plain, as compiled modules need them.
+"""Parameters of a `raw` store: checked when made, stored in the catalogue. Constants of its
+objects.
 
 No word of an object counts up.
 """

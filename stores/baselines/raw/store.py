@@ -9,7 +9,7 @@ Round trips where the place is remembered: 1 for a get, an update and a put, 2 f
 otherwise one or two more, for the index. A key's first insert is that of `race`, 3; its memory
 stays its own after a delete.
 
-A pair that is overwritten in place: as in records.py, with room for any value of the store.
+A pair that is overwritten in place is as in records.py, with room for any value of the store:
 
     0     sizes   bits 0-15 length of the key, bits 16-62 of the value; bit 63: it was deleted
     8     0       (no checksum: readers do not check whether a value is whole)

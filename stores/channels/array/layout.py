@@ -1,17 +1,15 @@
-"""Constants of arrays. Plain, as compiled modules need them.
+"""Arrays on paper: constants of their words, shapes and dtypes, stripes, and what an index selects.
 
-Shapes and dtypes of arrays: as a caller gives them, as numpy has them, as JSON of the catalogue.
+Shapes and dtypes have three forms: a caller's, numpy's, and JSON of the catalogue. A dtype is kept
+as its text, `"<i8"`, or, with fields, as the list of them, `[["x", "<f4"], ["y", "<f4", [3]]]`;
+both are those of numpy's .npy files. A shape is kept as a list.
 
-A dtype is kept as its text, `"<i8"`, or, with fields, as the list of them, `[["x", "<f4"], ["y",
-"<f4", [3]]]`; both are those of numpy's .npy files. A shape is kept as a list.
+`Stripes` divides an array along its first axis.
 
-How an array is divided into stripes along its first axis. Plain arithmetic.
-
-Indices of numpy over an array that is no ndarray: the elements that they select, as runs.
-
-`Selection` has the shape of the result and, for each of its elements, the number of the array's
-element, in C order: as the first of a run, or as an array of numbers where they are no run. So an
-index means what it means in numpy, which evaluates it, and no element is touched meanwhile.
+`Selection` takes an index of numpy over an array that is no ndarray, and has the elements that it
+selects, as runs. It has the shape of the result and, for each of its elements, the number of the
+array's element, in C order: as the first of a run, or as an array of numbers where they are no run.
+So an index means what it means in numpy, which evaluates it, and no element is touched meanwhile.
 
 A basic index (whole numbers, slices, `...` and None) is applied to an array of the same shape whose
 memory nobody accesses: offset and strides of the view are the selection. Any other index (arrays,

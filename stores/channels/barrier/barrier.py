@@ -50,8 +50,6 @@ its own round as reset.
 
 A kill leaves behind: a register, by which the others notice the death. A kill between two CASes of
 `reset`: a broken barrier.
-
-The registers of a barrier's participants: an SST with one word a row (barrier.py).
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Open tasks: elements that consumers have got and are not done with; counted for `join`.
+"""Parts of a queue in memory: the counts of open tasks, and the addresses of its slots.
+
+Open tasks (`Tasks`) are elements that consumers have got and are not done with, counted for `join`.
 
 Memory: a line for each participant's row of the queue
     0     open    bits 0-39 elements of the row's participant, bits 40-63 turn
@@ -26,12 +28,11 @@ on later, does not change the count of its successor.
 A kill leaves behind: an element that is counted and was not taken, if the kill was between the two
 steps. A kill in `fold`: words of different turns; the next `fold` goes on.
 
-Addresses of a queue's slots, and of the links to its large elements.
-
-Slot s is in stripe s % stripes, on different memory nodes. Behind a stripe's slots there is a link
-for each: 0, or a reference to an object. Links do not move, as a link that is in two places would
-be freed twice: a *cell* is a link's number, those of slots first, then those of entries (notes.py).
-Each slot and each entry has one cell, its own at first.
+Addresses of slots, and of the links to large elements (`QueueSlots`). Slot s is in stripe s %
+stripes, on different memory nodes. Behind a stripe's slots there is a link for each: 0, or a
+reference to an object. Links do not move, as a link that is in two places would be freed twice: a
+*cell* is a link's number, those of slots first, then those of entries (notes.py). Each slot and
+each entry has one cell, its own at first.
 
     cell, spare   bits 0-27 number of the cell + 1; 0: the own one. Bits 28-63 bits of a ticket
 """

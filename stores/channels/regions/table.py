@@ -15,15 +15,14 @@ A value, in bytes from its start
 A region may have links (links.py): words that are 0 or a reference to an object, which audits
 follow and which are freed with the region. The description has their places.
 
-The directories of the catalogue's hash table: made anew on nodes that were replaced.
-
-The entries of the former directory are lost; the catalogue says what it means that a key is not
-found (catalogue.py). The new directory is made, empty, by the first client that needs it, and has a
-number: how often nodes of the pool had been replaced by then. The number lies in entry 0, which has
-no other use, in place of the lock. So whatever has a smaller number is older than this directory. A
-directory that was made with the table has number 0. Before a region is given its number, the
-directories of all nodes in service are made (`renew_all`), so none of them has a greater number;
-with a node that is not in service then, the region counts as older.
+Directories (`Directories`) are made anew on nodes that were replaced. The entries of the former
+directory are lost; the catalogue says what it means that a key is not found (catalogue.py). The new
+directory is made, empty, by the first client that needs it, and has a number: how often nodes of
+the pool had been replaced by then. The number lies in entry 0, which has no other use, in place of
+the lock. So whatever has a smaller number is older than this directory. A directory that was made
+with the table has number 0. Before a region is given its number, the directories of all nodes in
+service are made (`renew_all`), so none of them has a greater number; with a node that is not in
+service then, the region counts as older.
 
 A handle knows a directory by its address; that of a lost one is FORMER (shm/endpoint/states.py)
 until the handle has found the new one.

@@ -1,23 +1,20 @@
-"""The messages of a ring buffer in memory, by their positions (ring_buffer.py has the table).
+"""The messages of a ring buffer, its readers and its writer (ring_buffer.py has the table).
 
 A position is a count of bytes since the beginning; its place in memory is position % size. A
 message is its size, its number (from 0 on) and its bytes, padded to a multiple of 8. A message that
 does not fit before the end of memory goes on at its beginning.
 
-A reader of a ring buffer.
-
-A newcomer takes its row, with the end as its position, and only then chooses its beginning: the
-end, or the oldest message. The writer, which may not have seen the row, overwrites nothing from the
-end on. The writer may overwrite an older message while the newcomer reads it: the message is whole
-if `oldest` is not beyond it after it was read.
+`Reader`. A newcomer takes its row, with the end as its position, and only then chooses its
+beginning: the end, or the oldest message. The writer, which may not have seen the row, overwrites
+nothing from the end on. The writer may overwrite an older message while the newcomer reads it: the
+message is whole if `oldest` is not beyond it after it was read.
 
 A reader that was overtaken may have read any bytes (trap L5), so it looks at `oldest` before it
 computes with a size. A message that ends beyond `end` is damaged: StoreCorrupt.
 
-The writer of a ring buffer.
-
-The first client that sends is the writer. When it is dead, or has closed, the next client that
-sends becomes the writer, by a CAS from the old id; while a writer lives, others get ChannelFull.
+`Writer`. The first client that sends is the writer. When it is dead, or has closed, the next client
+that sends becomes the writer, by a CAS from the old id; while a writer lives, others get
+ChannelFull.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The ring buffer: one writer sends messages of mixed sizes to all readers (LOCO section 5.4).
 
 As FaRM's, with acknowledgements by an SST: each reader's row says up to which position it has read
-(ring_buffer.py). The parts: the messages in memory (messages.py), the writer (writer.py), and a
-reader (messages.py). Here are the interface and the waiting.
+(`Positions`). messages.py has the messages in memory, the writer and the readers. Here are the
+interface and the waiting.
 
 Memory: a region of its own
     0     end          position behind the last message
@@ -23,8 +23,6 @@ message, and counts those that it has lost.
 
 A kill leaves behind: a message that is not sent, if the end has not moved, and perhaps an `oldest`
 that is higher than necessary; the next writer goes on behind the last message. A dead reader's row.
-
-The positions of a ring buffer's readers (ring_buffer.py): an SST with one word a row.
 """
 
 from __future__ import annotations
