@@ -156,7 +156,7 @@ FAULT_PROFILES: Final = {
     ),
     "dtx-race": FaultProfile(
         capacity_never=1 << 20,
-        sources=("baselines/dtx/[!s]*.py", "baselines/dtx/stop.py", "race/*.py"),
+        sources=("baselines/dtx/[!s]*.py", "baselines/dtx/recovery.py", "race/*.py"),
         explorer={"groups": 2, "bucket_size": 1},
         not_met=OF_REPLICAS | OF_GROWTH | {"noted", "stopped"},
         waits_for_stopped=True,
