@@ -1,4 +1,4 @@
-"""Part of the portable fabric: a mapping, as bytes and as words; the lines that were changed there."""
+"""Part of the portable fabric: a mapping, as bytes and as words, and its changed lines."""
 
 from __future__ import annotations
 

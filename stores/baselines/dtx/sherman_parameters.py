@@ -36,5 +36,5 @@ class DtxParameters(InPlaceParameters):
 
     @property
     def table_size(self) -> int:
-        """Bytes of a tree's region: its root, and the words by which it is stopped (recovery.py)."""
+        """Bytes of a tree's region: its root, and the words that stop it (recovery.py)."""
         return self.node_size + stop_size(self.clients)
