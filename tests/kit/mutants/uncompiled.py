@@ -39,15 +39,14 @@ LOCO: Final = (
     "stores/race/batch",
     *_in(
         "stores/loco",
-        "parameters tracker data_array local_index journal lookup writer repair check locking "
-        "batch_updates store",
+        "parameters data_array local_index lookup writer repair check locking batch_updates store",
     ),
 )
 RCUCKOO: Final = (
     *INLINE,
     *_in(
         "stores/rcuckoo",
-        "layout dependent_hash rows journal locks search lookup repair check writer store",
+        "layout rows locks search lookup repair check writer store",
     ),
 )
 TRANSACTIONS: Final = (
@@ -56,13 +55,13 @@ TRANSACTIONS: Final = (
     "stores/entry_log",
     *_in(
         "stores/rtx",
-        "log participant tx_object extents parts participants try_commit abort reads repair",
+        "log participant tx_object parts try_commit reads repair",
     ),
     "stores/staged",
     *_in("stores/sherman", "fences page routes check trees tx_trees scans leaf_writer write_set"),
     "stores/rtx/commit",
     *_in("stores/sherman", "tree_keys transactional"),
-    *_in("stores/rtx", "cut pending uses execution transaction"),
+    *_in("stores/rtx", "cut uses execution transaction"),
 )
 IN_PLACE: Final = (
     *INLINE,
@@ -72,22 +71,18 @@ IN_PLACE: Final = (
     "stores/staged",
     *_in(
         "stores/sherman",
-        "routes check trees tx_trees scans leaf_writer write_set in_place_node in_place_trees "
-        "in_place_locks in_place_commit in_place_write_set in_place_writer in_place_check plain",
+        "routes check trees tx_trees scans leaf_writer write_set in_place_trees in_place_commit "
+        "in_place_write_set in_place_check plain",
     ),
-    *_in("stores/baselines/dtx", "sherman_log sherman_commit sherman"),
+    *_in("stores/baselines/dtx", "sherman_commit sherman"),
 )
 REPLICATED: Final = (
     "shm/clients/unique_ids",
     "stores/records",
-    "stores/records",
-    *_in(
-        "stores/race", "index glance batch batch_search slots batch_puts splitter check hash_store"
-    ),
+    *_in("stores/race", "index glance batch slots batch_puts splitter check hash_store"),
     *_in(
         "stores/fusee",
-        "log cache reconcile tables index glance snapshot slots batch_rounds growth check "
-        "restoring",
+        "log cache tables index glance snapshot slots batch_rounds growth check restoring",
     ),
 )
 FUSEE: Final = (*REPLICATED, "stores/fusee/store")
@@ -95,10 +90,8 @@ SWARM: Final = (
     *REPLICATED,
     *_in(
         "stores/swarm",
-        "words register buffers replica quorum row write_back max_register timestamp_lock "
-        "protocol insistence safe_guess abd tombstone recycling key_register registers cache "
-        "check level unmapping refilling finder new_register write_steps batch_reads batch_writes "
-        "store",
+        "words registers replica quorum row write_back max_register safe_guess abd unmapping "
+        "key_register cache check refilling finder write_steps batch_reads batch_writes store",
     ),
 )
 
