@@ -203,8 +203,10 @@ FAULT_PROFILES: Final = {
         {"value_size": 16},
         capacity_never=60_000,
         sources=(
-            "baselines/dtx/[!r]*.py", "baselines/dtx/recovery.py", "sherman/in_place_commit.py",
-        ),  # fmt: skip
+            "baselines/dtx/[!r]*.py",
+            "baselines/dtx/recovery.py",
+            "sherman/in_place_commit.py",
+        ),
         checksum=_ROWS,
         not_met=OF_REPLICAS | {"tentative-link"},
         waits_for_stopped=True,
