@@ -2,7 +2,7 @@
 stand still, at each step of a change, beside a client outside.
 
 The pool has `multi_host=True`: no client can end one of another namespace. For every subject
-(subjects.py):
+(subjects.py) but a store with a metadata process, which clients of other hosts cannot reach:
 
     killed   the container is killed; the client outside goes on at once, and recovers it
     frozen   the container stands still, and stays so. The client outside works on: after two
@@ -27,12 +27,18 @@ from limpet.fault.drill.beside import Result, look_at_what_is_left, steps
 from limpet.fault.inject.containers import contain
 from limpet.fault.inject.stopping import StoppingPool
 from limpet.fault.inject.workers import Workers
+from limpet.fault.matrix.fault_profile import profile_of
 from limpet.fault.matrix.operations import Broken, demand
-from limpet.fault.matrix.subjects import CHANGES, StoreSubject, opened, pool_sizes
+from limpet.fault.matrix.subjects import CHANGES, CHANNELS, StoreSubject, opened, pool_sizes
 from limpet.fault.matrix.testbed import look_away, within
 from limpet.shm.destroying import destroy
 from limpet.shm.errors import ClientError, LimpetError, StoreFull
+from limpet.stores.registry import KINDS
 
+CONTAINED: Final = (
+    *(kind for kind in KINDS if not profile_of(kind).metadata_process),
+    *CHANNELS,
+)
 ROLES: Final = ("killed", "frozen", "thawed")
 LEASE_S: Final = 0.2
 PATIENCE_S: Final = 20.0

@@ -152,7 +152,8 @@ def looks(subjects: tuple[str, ...], roles: tuple[str, ...], every: bool, as_jso
 
 
 @click.command("containers")
-@subjects_argument
+@click.argument("subjects", nargs=-1, type=click.Choice(sorted(containers.CONTAINED)),
+                metavar="[SUBJECT]...")  # fmt: skip
 @click.option("--role", "roles", multiple=True, type=click.Choice(containers.ROLES),
               help="Only this one; may be repeated.  [default: all]")  # fmt: skip
 @click.option("--every", is_flag=True, help="Every step, not some of them.")
@@ -162,10 +163,10 @@ def containers_(
 ) -> None:
     """Kill, freeze and thaw containers at steps of a change, beside a client outside of them.
 
-    A SUBJECT is a kind of store, or a channel; all of them if none is named. Each container is a
-    process in PID and mount namespaces of its own, so the command needs root. Exit status 0 only
-    if nothing that a container kept was in the way of the client outside for longer than two
-    leases, and no container that was thawed had been killed.
+    A SUBJECT is a kind of store whose pool may have clients of many hosts, or a channel; all of
+    them if none is named. Each container is a process in PID and mount namespaces of its own, so
+    the command needs root. Exit status 0 only if nothing that a container kept was in the way of
+    the client outside for longer than two leases, and no container that was thawed had been killed.
     """
     if why := why_not():
         raise click.UsageError(f"this process cannot make containers: {why}")
@@ -174,7 +175,7 @@ def containers_(
         "containers that are killed, or stand still",
         [
             (Containers(subject, url, share), role)
-            for subject in subjects or SUBJECTS
+            for subject in subjects or containers.CONTAINED
             for role in roles or containers.ROLES
         ],
         as_json,

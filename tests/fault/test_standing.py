@@ -14,7 +14,7 @@ from kit.mutants.sightings import sightings_for_ever
 import limpet
 from limpet.fault.drill import beside, looks
 from limpet.fault.drill.beside import Beside, roles_of
-from limpet.fault.drill.containers import ROLES, Containers
+from limpet.fault.drill.containers import CONTAINED, ROLES, Containers
 from limpet.fault.drill.throttle import NO_TURN, ThrottleParameters, run
 from limpet.fault.inject.containers import why_not
 from limpet.fault.matrix.subjects import CHANNELS, PARTS, SUBJECTS
@@ -141,7 +141,7 @@ def test_repair_that_waits_for_those_at_work_is_found(
 @pytest.mark.either_build("the same lines of Python")
 @pytest.mark.exhaustive("every kind", quick=["race-*", "queue-*"])
 @pytest.mark.parametrize(
-    ("subject", "role"), [(subject, role) for subject in SUBJECTS for role in ROLES]
+    ("subject", "role"), [(subject, role) for subject in CONTAINED for role in ROLES]
 )
 def test_containers_that_are_killed_or_stand_still_stop_no_client_outside(
     subject: str, role: str, make_url: Callable[[], str]
