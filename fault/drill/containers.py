@@ -29,16 +29,12 @@ from limpet.fault.inject.stopping import StoppingPool
 from limpet.fault.inject.workers import Workers
 from limpet.fault.matrix.fault_profile import profile_of
 from limpet.fault.matrix.operations import Broken, demand
-from limpet.fault.matrix.subjects import CHANGES, CHANNELS, StoreSubject, opened, pool_sizes
+from limpet.fault.matrix.subjects import CHANGES, SUBJECTS, StoreSubject, opened, pool_sizes
 from limpet.fault.matrix.testbed import look_away, within
 from limpet.shm.destroying import destroy
 from limpet.shm.errors import ClientError, LimpetError, StoreFull
-from limpet.stores.registry import KINDS
 
-CONTAINED: Final = (
-    *(kind for kind in KINDS if not profile_of(kind).metadata_process),
-    *CHANNELS,
-)
+CONTAINED: Final = tuple(one for one in SUBJECTS if not profile_of(one).metadata_process)
 ROLES: Final = ("killed", "frozen", "thawed")
 LEASE_S: Final = 0.2
 PATIENCE_S: Final = 20.0

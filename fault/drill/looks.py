@@ -33,7 +33,7 @@ from limpet.fault.drill.beside import LEASE_US, Beside, Result, WaitingEndpoint,
 from limpet.fault.inject.stopping import stop
 from limpet.fault.inject.workers import Workers
 from limpet.fault.matrix.operations import Broken, demand
-from limpet.fault.matrix.subjects import CHANNELS, SUBJECTS, opened, pool_sizes
+from limpet.fault.matrix.subjects import SUBJECTS, TURNING, opened, pool_sizes
 from limpet.fault.matrix.testbed import look_away, within
 from limpet.shm.destroying import destroy
 from limpet.shm.endpoint.hooked import MUTATING
@@ -101,7 +101,7 @@ def make(pool: Any, kind: str) -> Any:
 
 def live(pool: Any, subject: str) -> None:
     """One life of the subject."""
-    if subject in CHANNELS:
+    if subject in TURNING:
         opened(pool, subject).write(0)
         for name in pool.channels.names():
             pool.channels.remove(name)
@@ -145,7 +145,7 @@ class Looks(Beside):
                 range(found.base, found.base + found.entries * found.entry_size)
                 for found in directories
             ]
-            if self.subject in CHANNELS:
+            if self.subject in TURNING:
                 pool.endpoint.spans = [range(1 << 63)]
             live(pool, self.subject)
             self.before = self._there()
@@ -167,7 +167,7 @@ class Looks(Beside):
             demand(not audit["leaked"] and not audit["held"], f"leaked or held: {audit}")
             regions = self.pool.exclusively(lambda: self.pool.regions.references().tolist())
             # The table of channels grows, and keeps what the next one of a name clears.
-            linked = 0 if self.subject in CHANNELS else audit["reachable"]
+            linked = 0 if self.subject in TURNING else audit["reachable"]
             return [self.pool.stores(), self.pool.channels.list(), regions, linked]
 
     def _account(self, what: str) -> None:

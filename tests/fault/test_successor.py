@@ -209,7 +209,7 @@ def test_a_lock_that_dies_with_its_holder_is_seen(monkeypatch: pytest.MonkeyPatc
         handle.ticket.grab() or channel_matrix.demand(False, "the lock was not to be had")
         handle.release()
 
-    failure = channel_failure(monkeypatch, "lock", "with", calls={"with": forever}, round=grab)
+    failure = channel_failure(monkeypatch, "lock", "with", calls={"with": forever}, judge=grab)
     assert "the lock was not to be had" in failure
 
 
