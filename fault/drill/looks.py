@@ -19,7 +19,6 @@ there before: no store, no channel, no region, no byte leaked; and the name can 
 
 from __future__ import annotations
 
-import logging
 import os
 import random
 import signal
@@ -32,6 +31,7 @@ from limpet.fault.drill.beside import LEASE_US, Beside, WaitingEndpoint, Waiting
 from limpet.fault.drill.engine import STEPS_MAX, Result
 from limpet.fault.inject.stopping import stop
 from limpet.fault.inject.workers import Workers
+from limpet.fault.matrix.crash_matrix import quiet
 from limpet.fault.matrix.operations import demand
 from limpet.fault.matrix.subjects import SUBJECTS, TURNING, opened, pool_sizes
 from limpet.fault.matrix.testbed import look_away, within
@@ -133,13 +133,8 @@ class Looks(Beside):
         """Nothing: each life makes it."""
 
     def run(self, role: str) -> Result:
-        log = logging.getLogger("limpet")
-        level = log.level
-        log.setLevel(logging.ERROR)  # every kill is on purpose here
-        try:
+        with quiet():  # every kill is on purpose here
             return super().run(role)
-        finally:
-            log.setLevel(level)
 
     def strike(self, way: str) -> None:
         directories = [self.pool.catalogue, *self.pool.regions.directories]

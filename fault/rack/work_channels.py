@@ -88,7 +88,7 @@ class ChannelWork(abc.ABC):
     def read(self, pool: Any, record: Record, incarnation: int) -> list[str]:
         return []
 
-    def check(self, pool: Any) -> None:
+    def check(self, pool: Any) -> None:  # noqa: B027
         """Nothing: a channel has no check()."""
 
 

@@ -77,7 +77,8 @@ def test_every_kind_of_channel_is_registered() -> None:
         waiting += cls.__subclasses__()
         if cls.__module__.startswith("limpet.") and cls is not Channel:
             there.add(cls.__name__)
-    with channel_matrix.ChannelMatrix("counter").testbed() as scene:
+    matrix = ChannelMatrix("counter")
+    with matrix.testbed(matrix.call("add")) as scene:
         opened = {type(kind.open(scene.pool, name)).__name__ for name, kind in CHANNELS.items()}
     assert there - parts == opened - parts
 
@@ -214,8 +215,8 @@ def test_a_lock_that_dies_with_its_holder_is_seen(monkeypatch: pytest.MonkeyPatc
 
 
 def test_scenes_of_channels_leave_nothing_when_they_fail() -> None:
-    def unlucky(url: str, kind: str) -> ChannelTestbed:
-        made = ChannelTestbed(url, kind)
+    def unlucky(url: str, kind: str, fence: str) -> ChannelTestbed:
+        made = ChannelTestbed(url, kind, fence)
         made.inspect = lambda: channel_matrix.demand(False, "nothing is right")  # type: ignore[method-assign]
         return made
 
