@@ -37,6 +37,7 @@ CONTAINED: Final = tuple(one for one in SUBJECTS if not profile_of(one).metadata
 ROLES: Final = ("killed", "frozen", "thawed")
 LEASE_S: Final = 0.2
 PATIENCE_S: Final = 20.0
+PAUSE_S: Final = 0.01
 TURNS: Final = 60
 SHARE: Final = 3
 LONGEST: Final = 3000
@@ -118,13 +119,19 @@ class Containers(Fault):
 
         pool.endpoint.interrupt = stand
         pool.endpoint.stop_at = k
-        with contextlib.suppress(ClientError):  # it was declared dead while it stood still
+        # It was declared dead while it stood still, or the client outside has the memory.
+        with contextlib.suppress(ClientError, StoreFull):
             self.work.write(CHANGES)
         if pool.endpoint.stop_at:
             pool.endpoint.stop_at = 0
             stand(ENDED)
         with StoppingPool.open(self.url) as again:
-            opened(again, self.subject).write(CHANGES)
+            work = opened(again, self.subject)
+            while True:
+                with contextlib.suppress(StoreFull):
+                    work.write(CHANGES)
+                    break
+                time.sleep(PAUSE_S)
         pool.close()
         os.write(tell, ENDED)
 
