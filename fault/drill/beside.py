@@ -27,7 +27,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from limpet.fault.drill.engine import SHARE, Fault, demand_sound, demand_unfenced, steps
+from limpet.fault.drill.engine import SHARE, Fault, demand_sound, demand_unfenced
 from limpet.fault.inject.stopping import StoppingEndpoint, StoppingPool, stop, stops
 from limpet.fault.inject.workers import Exit, Workers
 from limpet.fault.matrix.operations import demand
@@ -164,7 +164,7 @@ class Beside(Fault):
         self._beside_waiters(self._waiter)
 
     def _beside_waiters(self, run: Callable[[int, int], bool]) -> None:
-        for k in steps(self.share):
+        for k in self.steps():
             for number in PAUSES:
                 self.runs += 1
                 if not run(k, number):
