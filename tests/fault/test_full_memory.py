@@ -93,7 +93,7 @@ def url(make_url: Callable[[], str]) -> str:
 def requests(kind: str) -> int:
     if kind in ("swarm", "dm-abd"):
         return 110
-    return 50 if kind.startswith("fusee") or kind == OF_CHANNELS else 16
+    return 70 if kind == OF_CHANNELS else 50 if kind.startswith("fusee") else 16
 
 
 @pytest.mark.exhaustive("every kind", quick=["race", "fusee", "swarm", "channels"])
