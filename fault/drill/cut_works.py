@@ -23,7 +23,7 @@ from typing import Any, Final
 from limpet.fault.matrix.fault_profile import profile_of
 from limpet.shm.destroying import destroy
 from limpet.shm.errors import BrokenBarrierError, PoolExists, PoolNotFound, StoreDropped, StoreFull
-from limpet.stores.cache.status import MINE, OTHERS
+from limpet.stores.cache.layout import MINE, OTHERS
 from limpet.stores.channels.power_controller import PowerController
 from limpet.stores.channels.sst import SST
 from limpet.stores.pool import Pool
