@@ -36,15 +36,17 @@ Forks
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from atomics import UINT, atomicview
+from atomics import UINT, MemoryOrder, atomicview
 
 from limpet.shm.clients.inside import calling_frame
 from limpet.shm.endpoint.layout import CONTROL_NODE, POOL_CLOCK
@@ -119,6 +121,34 @@ def flush_mapping(mapping: Any, size: int) -> None:
         "this build is pure Python, which cannot flush cache lines: what it writes cannot be made "
         "persistent"
     )
+
+
+@contextlib.contextmanager
+def _word_of(mapping: Any, offset: int) -> Iterator[Any]:
+    """The aligned word `offset` bytes into a writable mapping."""
+    view = contiguous(mapping)
+    if view.readonly or not 0 <= offset <= view.nbytes - 8 or offset % 8:
+        raise AddressError(f"there is no word {offset} bytes into the mapping")
+    with view.cast("B")[offset : offset + 8] as at, atomicview(buffer=at, atype=UINT) as word:
+        yield word
+
+
+def buffer_load(mapping: Any, offset: int) -> int:
+    """The word `offset` bytes into a mapping, for code without an endpoint: `Endpoint.load`."""
+    with _word_of(mapping, offset) as word:
+        return int(word.load(MemoryOrder.ACQUIRE))
+
+
+def buffer_store(mapping: Any, offset: int, word: int) -> None:
+    """Likewise `Endpoint.store`."""
+    with _word_of(mapping, offset) as at:
+        at.store(u64(word), MemoryOrder.RELEASE)
+
+
+def buffer_cas(mapping: Any, offset: int, expected: int, desired: int) -> int:
+    """Likewise `Endpoint.cas`; the old word."""
+    with _word_of(mapping, offset) as word:
+        return int(word.cmpxchg_strong(u64(expected), u64(desired)).expected)
 
 
 Renewal: Any = None
