@@ -67,6 +67,15 @@ def test_every_command_has_help() -> None:
         assert "Usage: " in result.output
 
 
+def test_rack_without_its_machines_says_how_to_run_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "limpet.cli.rack", raising=False)
+    monkeypatch.setitem(sys.modules, "limpet.fault.rack", None)
+    result = run("rack", "race")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "run `make rack` in a checkout" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
 def test_help_has_no_sentence_that_begins_as_a_question() -> None:
     texts = list(_help_of(main))
     assert len(texts) > 30
