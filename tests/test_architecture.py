@@ -10,6 +10,9 @@ import ast
 import importlib
 import inspect
 import pkgutil
+import re
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +22,7 @@ import pytest
 from kit import compiled_constants, today
 
 import limpet
+from limpet import stores
 from limpet.stores import registry
 
 ROOT = Path(limpet.__file__).parent
@@ -153,6 +157,37 @@ def levels(cls: type) -> int:
     """Classes of limpet from this one on to `object`, along the longest line."""
     above = [levels(base) for base in cls.__bases__ if base.__module__.startswith("limpet.")]
     return 1 + max(above, default=0)
+
+
+LARGE: Final = ("asyncio", "limpet.adapters", "limpet.bench", "limpet.fault", "rich") + (
+    ("atomics", "cffi") if limpet.build == "compiled" else ()
+)
+CALLS: Final = {"limpet.stores.channels", "limpet.stores.channels.of_pool"}
+"""Of the packages of stores and channels, what declares the calls of a pool."""
+
+
+@pytest.mark.parametrize(
+    ("program", "unused"),
+    [
+        ("import limpet", (*LARGE, "click", "limpet.cli")),
+        (
+            "import limpet.__main__ as m; m.main(['ls', '--json'], 'x', standalone_mode=False)",
+            LARGE,
+        ),
+    ],
+    ids=["import limpet", "limpet ls"],
+)
+def test_what_is_not_used_is_not_imported(program: str, unused: tuple[str, ...]) -> None:
+    """No kind of store, channel, cache or transaction, and nothing that is large."""
+    code = f"{program}\nimport sys\nprint('imported:', *sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    imported = set(done.stdout.rpartition("imported:")[2].split())
+    assert "limpet.shm.pool" in imported
+    assert {
+        name for name in imported if f"{name}.".startswith(tuple(f"{x}." for x in unused))
+    } == set()
+    packages = "|".join(info.name for info in pkgutil.iter_modules(stores.__path__) if info.ispkg)
+    assert {one for one in imported if re.match(rf"limpet\.stores\.({packages})\b", one)} == CALLS
 
 
 def test_no_class_of_stores_is_deep() -> None:

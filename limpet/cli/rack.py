@@ -12,10 +12,18 @@ from typing import Any
 import click
 
 import limpet
-from limpet.fault.rack import image, scenarios
-from limpet.fault.rack.rack import RackParameters
-from limpet.fault.rack.scenarios import ALONE, SCENARIOS
-from limpet.fault.rack.works import KINDS, work_of
+
+try:
+    from limpet.fault.rack import image, scenarios
+    from limpet.fault.rack.rack import RackParameters
+    from limpet.fault.rack.scenarios import ALONE, SCENARIOS
+    from limpet.fault.rack.works import KINDS, work_of
+except ModuleNotFoundError as error:
+    if error.name != "limpet.fault.rack":
+        raise
+    raise click.ClickException(
+        "an installed limpet has no virtual machines; run `make rack` in a checkout of its sources"
+    ) from error
 
 
 @click.command()

@@ -19,6 +19,8 @@ import pytest
 from click.testing import CliRunner
 from kit.processes import gather
 
+pytest.importorskip("limpet.fault.rack", reason="no wheel has it")
+
 from limpet.__main__ import main
 from limpet.fault.check.recorder import NOTE, Operation, Result
 from limpet.fault.check.self_check import identity
