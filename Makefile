@@ -71,7 +71,8 @@ bench: .venv/tools
 	$(BIN)/limpet bench peers $(ARGS)
 
 # Virtual machines that share device DAX; a machine, its power or a device is lost (docs/hosts.md).
-# It says what it needs and how to get that; docs/rack.txt is what it printed last.
+# It says what it needs and how to get that; docs/rack.txt is what a whole run
+# printed last; a run of some scenarios (ARGS) writes to docs/rack.txt.part.
 rack: .venv/tools
 	$(BIN)/limpet rack --report docs/rack.txt $(ARGS)
 

@@ -33,7 +33,7 @@ from limpet.shm.errors import (
     StoreDropped,
     StoreFull,
 )
-from limpet.stores.cache.status import MINE, OTHERS
+from limpet.stores.cache.layout import MINE, OTHERS
 from limpet.stores.pool import Pool
 from limpet.stores.registry import CACHES, KINDS, store_class
 

@@ -35,7 +35,7 @@ from limpet.fault.matrix.fault_profile import profile_of
 from limpet.fault.matrix.operations import Broken, demand
 from limpet.fault.matrix.testbed import within
 from limpet.shm.errors import LimpetError
-from limpet.stores.cache.status import OTHERS
+from limpet.stores.cache.layout import OTHERS
 from limpet.stores.channels.sst import SST
 from limpet.stores.pool import Pool
 from limpet.stores.registry import KINDS, store_class

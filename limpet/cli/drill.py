@@ -11,6 +11,8 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from limpet.cli.bank import bank
+from limpet.cli.cache_drill import cache_drill
 from limpet.cli.common import (
     console,
     json_option,
@@ -21,9 +23,13 @@ from limpet.cli.common import (
     table,
     time_text,
 )
+from limpet.cli.damage import damage
 from limpet.cli.drill_cuts import cut
 from limpet.cli.drill_ends import ends, fork, names
 from limpet.cli.drill_run import StoreOrCommand, exit_status, run
+from limpet.cli.full import full
+from limpet.cli.matrix import check, matrix
+from limpet.cli.standing import beside, containers_, looks, throttle
 from limpet.fault.drill import recovery_time, soak
 from limpet.fault.explore.schedule import STRATEGIES, parse_schedule, schedule_text
 from limpet.fault.explore.sim_latency import PRESETS
@@ -42,11 +48,11 @@ def drill() -> None:
     """
 
 
-drill.add_command(run)
-drill.add_command(cut)
-drill.add_command(ends)
-drill.add_command(fork)
-drill.add_command(names)
+for command in (
+    run, cut, ends, fork, names, matrix, check, bank, cache_drill, full, damage, throttle, beside,
+    looks, containers_,
+):  # fmt: skip
+    drill.add_command(command)
 
 
 @drill.command()
