@@ -28,7 +28,7 @@ from limpet.shm.errors import (
 from limpet.shm.late import late
 from limpet.shm.parameters import parse_size
 from limpet.shm.pool import PoolCore
-from limpet.stores import dropping
+from limpet.stores import contents
 from limpet.stores.base import made_for
 from limpet.stores.channels.of_pool import ChannelCalls
 from limpet.stores.codecs import Codec, name_of
@@ -322,7 +322,7 @@ class Pool(PoolCore, ChannelCalls):
                 plan,
                 make,
                 undo,
-                functools.partial(dropping.finish, self),
+                functools.partial(contents.finish, self),
             )
         finally:
             self.client.unpin()
@@ -409,7 +409,7 @@ class Pool(PoolCore, ChannelCalls):
         name `new`, or the names happen to have the same 12 bits of hash; StoreFull.
         """
         _check_name(new)
-        finish = functools.partial(dropping.finish, self)
+        finish = functools.partial(contents.finish, self)
         there = {found["name"] for found in self.stores()}
         if old not in there:
             raise StoreError(
@@ -439,15 +439,15 @@ class Pool(PoolCore, ChannelCalls):
         Others may use it meanwhile: their operations raise StoreDropped from now on. Waits for
         running operations; a client that stands still in one is fenced by the pool's policy.
         Afterwards the name is free. If the client is killed in the midst of it, the next one that
-        wants the name, or `recover()`, goes on (stores/dropping.py). Takes a walk over all objects
+        wants the name, or `recover()`, goes on (stores/contents.py). Takes a walk over all objects
         of the store. Raises StoreError: there is no store of that name.
         """
         _check_name(name)
-        self.exclusively(lambda: dropping.drop(self, name))
+        self.exclusively(lambda: contents.drop(self, name))
 
     def _recover(self) -> dict[str, Any]:
         found = super()._recover()
-        found["stores"] = dropping.finish_all(self)
+        found["stores"] = contents.finish_all(self)
         return found
 
     def dict(

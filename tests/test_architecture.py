@@ -259,9 +259,8 @@ RECURSIONS: Final = {
         "canonical with_floats", "by each_part, which is not compiled and so counted"
     ),
     "limpet.stores.race.check": (
-        "_linked_below _keys_below _check_below", "the depth of a directory"
+        "_linked_below _keys_below _check_below mend_below", "the depth of a directory"
     ),
-    "limpet.stores.race.mending": ("mend_below", "the depth of a directory"),
     "limpet.stores.sherman.write_set": (
         "_put _put_all _split _halve _raise_root link_above _merge", "LEVEL_MASK"
     ),

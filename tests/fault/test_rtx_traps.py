@@ -41,8 +41,8 @@ import limpet
 from limpet.fault.matrix.testbed import look_away
 from limpet.shm.endpoint.layout import slot_address
 from limpet.shm.endpoint.words import ADDRESS_MASK
+from limpet.stores.records import is_vacant
 from limpet.stores.rtx.layout import COUNT, OBJECT_SIZE, POINTER, STATE, TX_LOG
-from limpet.stores.vacant import is_vacant
 
 pytestmark = pytest.mark.either_build("the same lines on either build")
 
