@@ -109,13 +109,30 @@ TABLE: Final = [
     Variant(RTX, rtx.FREES_NEW, Transactions("mab mab|mab mbc|mab")),
     Variant(RTX, rtx.CUT_WITHOUT_LOCKS, Transactions(READERS)),
 ]  # fmt: skip
+RARE: Final = {
+    "waits-for-the-dead", "object-and-proposals-in-one-phase", "f4-outcome-by-value",
+    "f5-free-before-the-round-has-ended", "f8-primary-cas-unchecked", "f10-no-look-for-rivals",
+    "f10-rivals-on-the-primary-only", "r11-cut-that-locks-nothing",
+    "c1-of-two-copies-the-good-one-is-cleared",
+}  # fmt: skip
+"""Variants that take seconds to find."""
 SCENES: Final = {
     str(row.search): (row.of, row.search) for row in TABLE if isinstance(row.search, Steps)
 }
 
 
 @pytest.mark.skipif(BUILD != "compiled", reason="takes many runs")
-@pytest.mark.parametrize("row", TABLE, ids=Variant.name)
+@pytest.mark.parametrize(
+    "row",
+    [
+        pytest.param(
+            row,
+            id=row.name(),
+            marks=[pytest.mark.exhaustive("thousands of runs")] * (row.mutant.name in RARE),
+        )
+        for row in TABLE
+    ],
+)
 def test_known_bad_variant_is_found(row: Variant, pools: Any) -> None:
     with row.of.in_force(row.mutant):
         found = row.search(pools)
