@@ -18,7 +18,7 @@ from kit.known_bad import (
     scheduled,
     stepped,
 )
-from kit.mutants import batches, fusee, loco, race, rcuckoo, rtx, swarm, uncompiled
+from kit.mutants import batches, fusee, loco, race, rcuckoo, rtx, rtx_race, swarm, uncompiled
 from kit.scenes import fusee as fusee_scenes
 from kit.scenes import loco as loco_scenes
 from kit.scenes import (
@@ -26,6 +26,7 @@ from kit.scenes import (
     rcuckoo_repair,
     rtx_reads,
     swarm_batches,
+    swarm_rows,
 )
 from kit.scenes import rcuckoo as rcuckoo_scenes
 from kit.scenes import rtx as rtx_scenes
@@ -47,9 +48,11 @@ SWARM: Final = Subject("swarm", swarm.in_force, swarm.UNCHANGED)
 LOCO: Final = Subject("loco", loco.in_force, uncompiled.UNCHANGED)
 RCUCKOO: Final = Subject("rcuckoo", rcuckoo.in_force, uncompiled.UNCHANGED)
 RTX: Final = Subject("rtx-sherman", rtx.in_force, rtx.UNCHANGED)
+RTX_RACE: Final = Subject("rtx-race", rtx_race.in_force, None)
 
 of_loco = functools.partial(scheduled, "loco")
 of_paths = functools.partial(scheduled, "rcuckoo", around=crowded, parameters=SMALL_RING)
+over_hash = functools.partial(Transactions, kind="rtx-race", crashes=1)
 WRONG: Final = ("history", "check")
 
 
@@ -64,7 +67,7 @@ TABLE: Final = [
     *explored(FUSEE, (*fusee.EXPLORED, *batches.ROUNDS)),
     *stepped(FUSEE, fusee_scenes.STEPS),
     *explored(SWARM, (*swarm.EXPLORED, *swarm_batches.EXPLORED)),
-    *stepped(SWARM, (*swarm_scenes.STEPS, *swarm_batches.STEPS)),
+    *stepped(SWARM, (*swarm_scenes.STEPS, *swarm_batches.STEPS, *swarm_rows.STEPS)),
     *stepped(LOCO, (*loco_scenes.STEPS, *loco_batches.STEPS)),
     Variant(LOCO, loco.NOT_UP_TO_DATE, of_loco("ga gc|ic"), WRONG),
     Variant(LOCO, loco.POSITION_LAST, of_loco("ic|gc gc"), WRONG),
@@ -108,6 +111,10 @@ TABLE: Final = [
     Variant(RTX, rtx.FORGETS_FIRST, Transactions("mab mab|mab mbc|mab"), ("leaked",)),
     Variant(RTX, rtx.FREES_NEW, Transactions("mab mab|mab mbc|mab")),
     Variant(RTX, rtx.CUT_WITHOUT_LOCKS, Transactions(READERS)),
+    Variant(RTX_RACE, rtx_race.NOT_VALIDATED, over_hash("cab|cba|"), ("order",)),
+    Variant(RTX_RACE, rtx_race.ABSENT_NOT_VALIDATED, over_hash("fab|fba|"), ("order",)),
+    Variant(RTX_RACE, rtx_race.LET_GO_BEFORE, over_hash("mab|mab|s gb ga")),
+    Variant(RTX_RACE, rtx_race.NOT_HELD_AGAIN, over_hash("mab mab|s s|"), ("order",)),
 ]  # fmt: skip
 RARE: Final = {
     "waits-for-the-dead", "object-and-proposals-in-one-phase", "f4-outcome-by-value",
@@ -118,6 +125,11 @@ RARE: Final = {
 """Variants that take seconds to find."""
 SCENES: Final = {
     str(row.search): (row.of, row.search) for row in TABLE if isinstance(row.search, Steps)
+}
+AS_SHIPPED: Final = {
+    scene
+    for module in (loco_scenes, rcuckoo_scenes, rcuckoo_repair, rtx_scenes, rtx_reads)
+    for _, scene in module.STEPS
 }
 
 
@@ -142,9 +154,9 @@ def test_known_bad_variant_is_found(row: Variant, pools: Any) -> None:
 
 @pytest.mark.parametrize("name", SCENES)
 def test_what_ships_holds_step_by_step(name: str, pools: Any) -> None:
-    """As the variants are run, and as it ships, if the scenes do not need a crowded store."""
+    """As the variants are run, and as it ships, if the scene needs nothing else."""
     of, search = SCENES[name]
-    if of not in (FUSEE, SWARM):
+    if search.scene in AS_SHIPPED:
         search.scene(pools)
     with of.in_force(search.ships or of.unchanged):
         search.scene(pools)

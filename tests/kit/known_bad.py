@@ -88,12 +88,16 @@ class Transactions:
     """Random schedules of transactions, which are judged as a whole."""
 
     program: str
+    kind: str = "rtx-sherman"
+    crashes: int = 2
 
     def __str__(self) -> str:
         return "transactions"
 
     def __call__(self, pools: Any) -> str:
-        return transaction_runs.explore(3000, crashes=2, stalls=2, program=self.program).failure
+        return transaction_runs.explore(
+            3000, crashes=self.crashes, stalls=2, program=self.program, kind=self.kind
+        ).failure
 
 
 @dataclasses.dataclass(frozen=True)
