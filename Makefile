@@ -71,7 +71,8 @@ bench: .venv/tools
 	$(BIN)/limpet bench peers $(ARGS)
 
 # Virtual machines that share device DAX; a machine, its power or a device is lost (docs/hosts.md).
-# It says what it needs and how to get that; docs/rack.txt is what it printed last.
+# It says what it needs and how to get that; docs/rack.txt is what a whole run
+# printed last; a run of some scenarios (ARGS) writes to docs/rack.txt.part.
 rack: .venv/tools
 	$(BIN)/limpet rack --report docs/rack.txt $(ARGS)
 
@@ -95,79 +96,10 @@ $(SANITIZED)/built: .venv/built $(TREE)
 	    ../../../$(BIN)/python setup.py -q build_ext --inplace
 	@touch $@
 
-# By turns, until SOAK_MINUTES are over or one of them fails (what has begun is ended): demos and
-# drills with many kills, damage, cuts, clients that end or stand still, long explorations (also with
-# lost nodes, scarce memory, and memory without coherence where the CPU can flush it), the whole
-# crash matrix, the tests of both builds with other random choices.
-RECOVERED := race rtx-race dtx-race fusee fusee-cr fusee-nc clover rcuckoo loco rtx-sherman \
-    dtx-sherman pdpm swarm dm-abd
-CHANNELS := counter array array-d array-striped atomic_var owned_var sst shared_region power_controller event \
-    barrier barrier-continue rendezvous lock lock-recursive condition queue ring ring-skip
-EXPLORE := drill explore race --schedules 20000 --crashes 2
+# Demos, all drills and the tests of both builds by turns (fault/drill/soak.py), until SOAK_MINUTES
+# are over or one of them fails. ARGS are the demo's.
 soak: .venv/tools .venv-pure/built
-	set -e; end=$$(( $$(date +%s) + 60 * $(SOAK_MINUTES) )); \
-	over() { [ $$(date +%s) -ge $$end ]; }; \
-	while ! over; do \
-	    $(BIN)/limpet demo --seconds 60 --kill-rate 10 $(ARGS); \
-	    over || $(BIN)/limpet drill race --seconds 60 --kill-rate 50 --stop-rate 5; \
-	    over || $(BIN)/limpet drill race --seconds 20 --lease-ms 50 --stop-rate 20 --nodes 1 \
-	        --node-size 2MiB --keys 100 --value-size 1000:4000; \
-	    over || $(BIN)/limpet drill race --seconds 20 --kill-rate 50 --fail-node 10; \
-	    over || $(BIN)/limpet drill explore sherman --schedules 20000 --crashes 0 --stalls 0; \
-	    for store in fusee swarm rcuckoo rtx-race dtx-race rtx-sherman dtx-sherman; do \
-	        over || $(BIN)/limpet drill $$store --seconds 30 --kill-rate 50 --stop-rate 5; \
-	        over || $(BIN)/limpet drill explore $$store --schedules 10000 --crashes 2 \
-	            --stalls 2 --value-size 40; \
-	    done; \
-	    for store in rtx-race rtx-sherman; do \
-	        over || $(BIN)/limpet drill explore $$store --transactions --schedules 10000 --crashes 2 \
-	            --stalls 2 --value-size 40; \
-	    done; \
-	    over || $(BIN)/limpet drill bank --seconds 30 --kill-rate 50 --stop-rate 5; \
-	    over || $(BIN)/limpet drill cache --seconds 60 --kill-rate 50; \
-	    over || $(BIN)/limpet drill explore cache --schedules 10000 --crashes 2 --stalls 2; \
-	    over || $(BIN)/limpet drill matrix cache; \
-	    over || $(BIN)/limpet drill cuts --seconds 10; \
-	    for lease in 200 2000; do \
-	        over || $(BIN)/limpet drill throttle --seconds 60 --lease-ms $$lease; \
-	        over || $(BIN)/limpet drill throttle --seconds 20 --lease-ms $$lease --kill-rate 4 --busy; \
-	    done; \
-	    over || $(BIN)/limpet drill beside --every; \
-	    over || $(BIN)/limpet drill ends --every; \
-	    over || $(BIN)/limpet drill forks; \
-	    over || $(BIN)/limpet drill names --every; \
-	    over || $(BIN)/limpet drill looks; \
-	    over || $(BIN)/limpet drill explore race --names --schedules 5000 --crashes 2; \
-	    over || [ "$$(id -u)" != 0 ] || $(BIN)/limpet drill containers --every; \
-	    over || $(BIN)/limpet $(EXPLORE); \
-	    over || $(BIN)/limpet $(EXPLORE) --node-failures 1; \
-	    for store in race fusee swarm rcuckoo loco; do \
-	        over || $(BIN)/limpet drill explore $$store --schedules 5000 --crashes 1 --stalls 1 \
-	            --node-failures 1 --replace --value-size 40; \
-	    done; \
-	    over || $(BIN)/limpet $(EXPLORE) --scarce --ops 3; \
-	    over || ! grep -qw clflushopt /proc/cpuinfo || $(BIN)/limpet $(EXPLORE) --incoherent; \
-	    over || $(BIN)/limpet drill explore race --clients 2 --program "ic|dc" \
-	        --strategy exhaustive --bound 1 --schedules 100000; \
-	    over || $(BIN)/limpet drill matrix race; \
-	    over || $(BIN)/limpet drill damage --cases 10000; \
-	    for kind in $(RECOVERED); do \
-	        over || $(BIN)/limpet drill matrix $$kind --only succeeded; \
-	        over || $(BIN)/limpet drill matrix $$kind --only succeeded --every --op insert --op update \
-	            --op delete --op get --op join --op close; \
-	    done; \
-	    for kind in $(CHANNELS); do over || $(BIN)/limpet drill matrix $$kind --every; done; \
-	    for store in fusee fusee-cr fusee-nc swarm dm-abd; do \
-	        over || $(BIN)/limpet drill matrix $$store --encounters 1 --limit 100; \
-	        over || $(BIN)/limpet drill matrix $$store --encounters 2 --limit 50; \
-	    done; \
-	    over || $(BIN)/limpet drill matrix fusee --encounters 1 --every; \
-	    over || $(BIN)/limpet drill full; \
-	    over || LIMPET_TEST_LONG=1 LIMPET_EXPECT_BUILD=compiled $(BIN)/python -m pytest -q \
-	        --ignore tests/test_packaging.py -p no:cacheprovider --hypothesis-seed=$$(date +%s); \
-	    over || (cd tests && LIMPET_TEST_LONG=1 LIMPET_EXPECT_BUILD=pure ../$(PURE)/pytest $(PYTEST) -q \
-	        --ignore test_packaging.py -p no:cacheprovider --hypothesis-seed=$$(date +%s)); \
-	done; echo "soak: $(SOAK_MINUTES) minutes without a failure"
+	$(BIN)/limpet drill soak --minutes $(SOAK_MINUTES) --tests -- $(ARGS)
 
 # Removes what was built, never a pool.
 clean:

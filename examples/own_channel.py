@@ -23,9 +23,8 @@ from typing import Any
 
 import limpet
 from limpet.stores.channels.channel import Channel
-from limpet.stores.channels.deadline import deadline_after, still_us
 from limpet.stores.channels.layout import LINE
-from limpet.stores.channels.waiting import Waiting
+from limpet.stores.channels.waiting import Waiting, deadline_after, still_us
 
 LOGGERS = 3
 

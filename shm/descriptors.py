@@ -1,7 +1,7 @@
 """The descriptors of a handle: `Descriptor`; and the error of a process that has none left.
 
 A handle needs descriptors when it is opened (probe.py), becomes a client in a forked child
-(life_locks.py), maps a node that was replaced, or, of a `clover` store, connects. A process that
+(liveness.py), maps a node that was replaced, or, of a `clover` store, connects. A process that
 has no descriptor left gets a `ClientError` that says so, and no OSError. The step that needed one
 is undone, and can be done again when there are descriptors.
 

@@ -35,13 +35,12 @@ from limpet.shm.backends.segments import (
 from limpet.shm.catalogue.directory import Directory
 from limpet.shm.catalogue.regions import Regions
 from limpet.shm.clients.client import Client
-from limpet.shm.clients.clock import Clock
 from limpet.shm.clients.epoch import EPOCH_MAX, Grace
 from limpet.shm.clients.inside import is_over
-from limpet.shm.clients.life_locks import LifeLocks
-from limpet.shm.clients.liveness import time_shift_s
+from limpet.shm.clients.liveness import LifeLocks, time_shift_s
 from limpet.shm.clients.membership import Membership
 from limpet.shm.clients.recovery import recover_client, release_client
+from limpet.shm.clients.unique_ids import Clock
 from limpet.shm.contents import Contents
 from limpet.shm.descriptors import descriptors_needed
 from limpet.shm.endpoint.fabric import Endpoint

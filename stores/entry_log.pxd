@@ -3,7 +3,7 @@ cimport cython
 from limpet.shm.alloc.heap cimport Heap
 from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
-from limpet.stores.vacant cimport is_vacant
+from limpet.stores.records cimport is_vacant
 
 cdef u64 ADDRESS_MASK
 cdef u64 COUNT

@@ -18,8 +18,8 @@ from typing import Any
 
 from limpet.shm.endpoint.words import ADDRESS_MASK, LARGE_CLASS, REFERENCE_MASK
 from limpet.shm.errors import StoreCorrupt
+from limpet.stores.records import is_vacant
 from limpet.stores.rtx.layout import COUNT, ENTRIES, ENTRY_SIZE, INIT, OWNER, STATE
-from limpet.stores.vacant import is_vacant
 
 
 class Entry:

@@ -1,6 +1,7 @@
 """Checks that the parameters of several store kinds share: keys in all, and keys of a table.
 
-A store has one of its `tables` on each memory node.
+A store has one of its `tables` on each memory node. `loco` and `rcuckoo` have pairs in tables of a
+fixed size (inline.py), and share the parameters in `FIELDS`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from limpet.shm.parameters import check_whole
 if TYPE_CHECKING:
     from limpet.shm.endpoint.layout import NodeLayout
     from limpet.shm.parameters import PoolParameters
+
 
 CAPACITY_MAX: Final = 1 << 36
 PAIR_SIZE: Final = 512
@@ -59,3 +61,30 @@ def check_replicas(replicas: int, most: int, pool: PoolParameters) -> None:
 def aligned(size: int) -> int:
     """The same, or more: a whole number of cache lines."""
     return size + LINE - 1 & -LINE
+
+
+KEY_SIZE_MAX: Final = 255
+VALUE_SIZE: Final = 64
+VALUE_SIZE_MAX: Final = 4096
+
+FIELDS: Final = {
+    "capacity": (1, 1 << 34),
+    "tables": TABLES,
+    "key_size": (0, KEY_SIZE_MAX),
+    "value_size": (0, VALUE_SIZE_MAX),
+}
+"""The least and the most of the parameters that they share."""
+
+
+def check_sizes(key_size: int, value_size: int) -> None:
+    """Raise ParameterError if a table cannot have such keys and values."""
+    check_whole("key_size", key_size, 0, KEY_SIZE_MAX)
+    check_whole("value_size", value_size, 0, VALUE_SIZE_MAX)
+
+
+def inline_capacity(
+    pool: PoolParameters, layout: NodeLayout, capacity: int | None, entry_words: int
+) -> int:
+    """The capacity that was asked for; or a key for every 512 bytes of the pool's blocks, or for
+    the bytes of every four entries."""
+    return capacity_for(pool, layout, capacity, max(PAIR_SIZE, 32 * entry_words), CAPACITY_MAX)

@@ -1,6 +1,7 @@
 cimport cython
 
 from limpet.shm.alloc.heap cimport Heap
+from limpet.shm.clients.unique_ids cimport Tickets
 from limpet.shm.endpoint.verbs cimport (
     Endpoint,
     Image,
@@ -10,14 +11,32 @@ from limpet.shm.endpoint.verbs cimport (
     u64,
     write_summed,
 )
-from limpet.stores.stamps cimport Stamps
 
+cdef u64 NUMBER_MAX
+cdef int LOW_BITS
+cdef u64 LOW_MASK
+cdef u64 VACANT_CLASS
+cdef u64 MASK
+cdef u64 SCRAMBLE
 cdef u64 ADDRESS_MASK
 cdef u64 HEADER
 cdef u64 IMAGE_SIZE
 cdef u64 KEY_MAX
 cdef int LARGE_CLASS
-cdef u64 MASK
+cdef u64 STAMP_SIZE
+
+cpdef bint is_vacant(u64 pointer) noexcept
+@cython.locals(number=u64)
+cpdef u64 vacant_word(u64 ticket) noexcept
+
+# STAMP_SIZE and LEAST are for others to import.
+
+@cython.final
+cdef class Stamps:
+    cdef readonly Tickets tickets
+
+    cpdef int forget(self) except -1
+    cdef u64 take(self) except? 0
 
 cdef class Objects:
     cdef readonly Heap heap
@@ -80,3 +99,8 @@ cdef class Objects:
     @cython.locals(seed=u64)
     cpdef bint intact(self) except -1
     cpdef u64 bytes_used(self) noexcept
+
+cdef class StampedObjects(Objects):
+    @cython.locals(sizes=u64, seed=u64)
+    cpdef int write_hashed(self, u64 reference, bytes key, bytes value, u64 hashed) except -1
+    cpdef int write_head(self, u64 reference, bytes key, u64 size, u64 digest) except -1

@@ -1,4 +1,6 @@
-"""An out-of-place object: one key-value pair, written once, never changed while it is linked.
+"""Out-of-place objects, their stamps, and the words of slots that link none.
+
+An object is one key-value pair, written once, and never changed while it is linked (`Objects`).
 
 Layout, in bytes from the object's address
     0     sizes      bits 0-15 length of the key, bits 16-63 length of the value
@@ -10,23 +12,89 @@ Valid when it is linked: linking comes after the last word is written (release),
 used again while a pinned client may read it (epoch.py). The checksum is for `check()`, which finds
 damaged memory by it, also where memory is not hardware-coherent; gets do not compute it. In `pdpm`,
 which writes pairs in place, readers find a torn one by it.
+
+Words of vacant slots (`vacant_word`), none of which ever comes again (trap F3). A slot whose pair
+is deleted, or the pointer of an object that is given up, gets a word with a unique id, a number
+that no client in the pool has used (shm/clients/unique_ids.py). So a CAS that expects one succeeds
+once, however late it is, and a client that finds the same word again knows that the slot was vacant
+meanwhile.
+
+    bits 56-63  bits 47-54 of the number
+    bits 48-55  VACANT_CLASS, which no reference to an object has
+    bits 1-47   bits 0-46 of the number
+    bit 0       0
+
+The number is 2^55 - 1 less the unique id. So bits 4-47 begin as an address outside of all nodes:
+code that took one of these words for a reference would get AddressError, and write to no memory.
+
+A unique id is below 2^54: ten million a second last for 57 years, and then `take` raises
+PoolCorrupt. So the word does not overflow, and bits 56-63 are not 0: it is neither SPLIT nor UNSET
+(race/layout.py).
+
+Stamps (`Stamps`), by which a get proves without a pin what it has read (race/glance.py). A stamp is
+a unique id (shm/clients/unique_ids.py), scrambled; some kinds shift it, to have a mark in its
+lowest bits (fusee/log.py). No stamp comes again in the pool. Memory that has become something else
+holds a stamp that was there only by a chance of one in 2^62, since a scrambled number looks like
+none that programs store. When no id is left, new objects have no stamp, but a word below LEAST, and
+a get needs a pin to read them.
+
+It is written with its object, before the object is linked, and does not change while it is linked.
+Objects of some kinds begin with it (`StampedObjects`): 8 bytes, then the object as above.
 """
 
 from __future__ import annotations
 
 from array import array
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from limpet.shm.clients.unique_ids import Tickets
 from limpet.shm.endpoint.fabric import checksum, hash64, post_summed, write_summed
 from limpet.shm.endpoint.words import ADDRESS_MASK, LARGE_CLASS
-from limpet.shm.errors import KeyTooLarge, ValueTooLarge
+from limpet.shm.errors import KeyTooLarge, PoolCorrupt, ValueTooLarge
 from limpet.stores.names import shown
 from limpet.stores.object_layout import HEADER, IMAGE_SIZE, KEY_MAX
+from limpet.stores.status import VACANT_CLASS
 
-if TYPE_CHECKING:
-    from limpet.stores.stamps import Stamps
+NUMBER_MAX: Final = 0x7F_FFFF_FFFF_FFFF
+LOW_BITS: Final = 47
+LOW_MASK: Final = 0x7FFF_FFFF_FFFF
+
+
+def is_vacant(pointer: int) -> bool:
+    """Whether an object with this pointer has no data."""
+    return pointer == 0 or pointer >> 48 & 0xFF == VACANT_CLASS
+
+
+def vacant_word(ticket: int) -> int:
+    """The word with this unique id."""
+    number = NUMBER_MAX - ticket
+    return number >> LOW_BITS << 56 | VACANT_CLASS << 48 | (number & LOW_MASK) << 1
+
 
 MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
+SCRAMBLE: Final = 0x9E37_79B9_7F4A_7C15
+"""An odd number: the product, modulo 2^64 or 2^62, is another one for each unique id."""
+STAMP_SIZE: Final = 8
+LEAST: Final = 4
+"""A get takes a smaller word for none."""
+
+
+class Stamps:
+    """The stamps of one client."""
+
+    def __init__(self, client: Any) -> None:
+        self.tickets = Tickets(client)
+
+    def forget(self) -> None:
+        """Take new unique ids next time."""
+        self.tickets.forget()
+
+    def take(self) -> int:
+        """A stamp that no object has had; 0: no unique id is left, and the object has no stamp."""
+        try:
+            return (self.tickets.take() + 1) * SCRAMBLE & MASK
+        except PoolCorrupt:
+            return 0
 
 
 class Objects:
@@ -249,3 +317,30 @@ class Objects:
         """Whether the checksum of the object in the image holds."""
         seed = (hash64(self.key()) + self.sizes) & MASK
         return self.image.word(1) == checksum(self.value(), seed)
+
+
+class StampedObjects(Objects):
+    """Objects with a stamp."""
+
+    def __init__(self, heap: Any, client: Any) -> None:
+        super().__init__(heap, in_place=True)
+        self.prefix = STAMP_SIZE
+        self.header = array("Q", [0, 0, 0])
+        self.stamps = Stamps(client)
+
+    def write_hashed(self, reference: int, key: bytes, value: bytes, hashed: int) -> None:
+        """Write stamp and pair to the object; one write."""
+        sizes = len(key) | len(value) << 16
+        self.header[0] = self.stamps.take()  # type: ignore[union-attr]
+        self.header[1] = sizes
+        seed = (hashed + sizes) & MASK
+        if self.posts:
+            post_summed(self.endpoint, reference & ADDRESS_MASK, self.header, 3, key, value, seed)
+        else:
+            write_summed(self.endpoint, reference & ADDRESS_MASK, self.header, 3, key, value, seed)
+
+    def write_head(self, reference: int, key: bytes, size: int, digest: int) -> None:
+        self.header[0] = self.stamps.take()  # type: ignore[union-attr]
+        self.header[1] = len(key) | size << 16
+        self.header[2] = digest
+        self.endpoint.write_gather(reference & ADDRESS_MASK, self.header, 3, key, b"")

@@ -10,6 +10,9 @@ import ast
 import importlib
 import inspect
 import pkgutil
+import re
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +22,7 @@ import pytest
 from kit import compiled_constants, today
 
 import limpet
+from limpet import stores
 from limpet.stores import registry
 
 ROOT = Path(limpet.__file__).parent
@@ -155,6 +159,37 @@ def levels(cls: type) -> int:
     return 1 + max(above, default=0)
 
 
+LARGE: Final = ("asyncio", "limpet.adapters", "limpet.bench", "limpet.fault", "rich") + (
+    ("atomics", "cffi") if limpet.build == "compiled" else ()
+)
+CALLS: Final = {"limpet.stores.channels", "limpet.stores.channels.of_pool"}
+"""Of the packages of stores and channels, what declares the calls of a pool."""
+
+
+@pytest.mark.parametrize(
+    ("program", "unused"),
+    [
+        ("import limpet", (*LARGE, "click", "limpet.cli")),
+        (
+            "import limpet.__main__ as m; m.main(['ls', '--json'], 'x', standalone_mode=False)",
+            LARGE,
+        ),
+    ],
+    ids=["import limpet", "limpet ls"],
+)
+def test_what_is_not_used_is_not_imported(program: str, unused: tuple[str, ...]) -> None:
+    """No kind of store, channel, cache or transaction, and nothing that is large."""
+    code = f"{program}\nimport sys\nprint('imported:', *sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    imported = set(done.stdout.rpartition("imported:")[2].split())
+    assert "limpet.shm.pool" in imported
+    assert {
+        name for name in imported if f"{name}.".startswith(tuple(f"{x}." for x in unused))
+    } == set()
+    packages = "|".join(info.name for info in pkgutil.iter_modules(stores.__path__) if info.ispkg)
+    assert {one for one in imported if re.match(rf"limpet\.stores\.({packages})\b", one)} == CALLS
+
+
 def test_no_class_of_stores_is_deep() -> None:
     found = {name for name, cls in classes_of_stores().items() if levels(cls) > LEVELS}
     assert found == set(), f"more than {LEVELS} classes to `object`"
@@ -224,9 +259,8 @@ RECURSIONS: Final = {
         "canonical with_floats", "by each_part, which is not compiled and so counted"
     ),
     "limpet.stores.race.check": (
-        "_linked_below _keys_below _check_below", "the depth of a directory"
+        "_linked_below _keys_below _check_below mend_below", "the depth of a directory"
     ),
-    "limpet.stores.race.mending": ("mend_below", "the depth of a directory"),
     "limpet.stores.sherman.write_set": (
         "_put _put_all _split _halve _raise_root link_above _merge", "LEVEL_MASK"
     ),

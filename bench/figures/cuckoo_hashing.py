@@ -25,9 +25,9 @@ from limpet.bench.figures.cuckoo_tables import (
 from limpet.cli.common import table
 from limpet.shm.endpoint.fabric import hash64
 from limpet.shm.errors import StoreFull
-from limpet.stores.rcuckoo.dependent_hash import DependentHash
 from limpet.stores.rcuckoo.layout import SLOTS
 from limpet.stores.rcuckoo.parameters import LOCALITY
+from limpet.stores.rcuckoo.rows import DependentHash
 
 WITHIN: Final = (1, 2, 5, 10, 32, 256)
 PAPER_WITHIN: Final = 0.68

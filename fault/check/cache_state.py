@@ -14,12 +14,12 @@ from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.stores.cache.layout import (
     ITEMS_SHIFT,
     LAPS_LIVE,
+    OTHERS,
     PREFIX,
     UNIT,
     UNITS_MASK,
     pilot_of,
 )
-from limpet.stores.cache.status import OTHERS
 from limpet.stores.object_layout import HEADER
 
 STEPS_MAX: Final = 10_000

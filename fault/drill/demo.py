@@ -47,7 +47,7 @@ from limpet.shm.errors import (
     ValueTooLarge,
 )
 from limpet.shm.parameters import KIB, MIB, PoolParameters
-from limpet.stores.inline_parameters import KEY_SIZE_MAX
+from limpet.stores.parameters import KEY_SIZE_MAX
 from limpet.stores.registry import parameters_of
 from limpet.stores.swarm.parameters import REPLICAS
 

@@ -37,9 +37,8 @@ from limpet.fault.explore.sim_program import ABSENT, KINDS, PRESENT, RECOVER, Ca
 from limpet.fault.explore.sim_run import Run
 from limpet.shm.endpoint.simulated import SimulatedEndpoint
 from limpet.shm.errors import KeyExists, LimpetError
-from limpet.stores.cache.layout import pilot_of
-from limpet.stores.cache.status import LANDED, MINE, SWAP
-from limpet.stores.cache.terms import Terms
+from limpet.stores.cache.layout import LANDED, MINE, SWAP, pilot_of
+from limpet.stores.cache.validity import Terms
 from limpet.stores.status import DONE, PUT
 
 SPEED: Final = 64

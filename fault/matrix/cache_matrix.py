@@ -35,8 +35,8 @@ from limpet.fault.matrix.operations import (
 )
 from limpet.fault.matrix.testbed import StoreTestbed, look_away, short
 from limpet.stores.cache.flight import Computation, Flights, Seat
-from limpet.stores.cache.status import SWAP
-from limpet.stores.cache.terms import Terms
+from limpet.stores.cache.layout import SWAP
+from limpet.stores.cache.validity import Terms
 from limpet.stores.pool import Pool
 from limpet.stores.status import DONE, INSERT, PUT
 

@@ -12,10 +12,8 @@ bounded time, and returns what the call returns, with each iterator exhausted.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import inspect
-import queue
 from collections.abc import Callable, Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any, Final
@@ -34,8 +32,6 @@ NAME: Final = "called"
 KEYS: Final = tuple(b"key %d" % number for number in range(40))
 KEY: Final = KEYS[0]
 VALUE: Final = b"a value of a row"
-SOON_S: Final = 0.002
-"""A call that waits gives up after this."""
 TECHNICAL: Final = frozenset(dir(object)) | {
     "__abstractmethods__", "__annotations__", "__class_getitem__", "__del__",
     "__dict__", "__firstlineno__", "__getstate__", "__module__", "__orig_bases__",
@@ -281,219 +277,30 @@ def _with(handle: Any, key: object) -> None:
         pass
 
 
-def _within(call: Callable[[Any], object]) -> Row:
-    def row(handle: Any, key: object) -> None:
-        with handle:
-            call(handle)
-
-    return row
-
-
-def _received(ring: Any) -> Any:
-    ring.subscribe(start="oldest")
-    with contextlib.suppress(queue.Empty):
-        return ring.receive(timeout=SOON_S)
-
-
-def _put_get(jobs: Any, call: Callable[[Any], object]) -> object:
-    jobs.put(1, timeout=SOON_S)
-    found = call(jobs)
-    jobs.task_done()
-    return found
-
-
 OWN_OF_CHANNELS: Final = frozenset({
     "enter", "joined", "leave", "lives", "mark", "mark_address", "on_join", "on_leave",
     "open_rows", "operation", "participants", "region", "removed", "row", "suits", "take_part",
     "vacates",
 })  # fmt: skip
-CHANNEL_ROWS: Final[Mapping[str, Row]] = {
-    "refresh": lambda c, key: c.refresh(),
-    "resign": lambda c, key: c.resign(),
+COMMON: Final[Mapping[str, Callable[[Any], object]]] = {
+    "refresh": lambda c: c.refresh(),
+    "resign": lambda c: c.resign(),
 }
+"""Methods of every channel."""
 
 
-def _origin(array: Any) -> tuple[int, ...]:
-    return (0,) * int(array.ndim)
-
-
-_ARRAY: Final[Mapping[str, Row]] = {
-    "add": lambda a, key: a.add(_origin(a)),
-    "assign": lambda a, key: a.assign(..., 1),
-    "bit_and": lambda a, key: a.bit_and(_origin(a), 1),
-    "bit_or": lambda a, key: a.bit_or(_origin(a), 1),
-    "bit_xor": lambda a, key: a.bit_xor(_origin(a), 1),
-    "compare_and_swap": lambda a, key: a.compare_and_swap(_origin(a), 1, 2),
-    "copied": lambda a, key: a.copied(...),
-    "dtype": lambda a, key: a.dtype,
-    "nbytes": lambda a, key: a.nbytes,
-    "ndim": lambda a, key: a.ndim,
-    "numpy": lambda a, key: a.numpy().copy(),
-    "parts": lambda a, key: [part.copy() for _, part in a.parts()],
-    "shape": lambda a, key: a.shape,
-    "size": lambda a, key: a.size,
-    "swap": lambda a, key: a.swap(_origin(a), 1),
-    "__array__": lambda a, key: a.__array__(),
-    "__buffer__": lambda a, key: bytes(a.__buffer__()),
-    "__delitem__": lambda a, key: a.__delitem__(0),
-    "__dlpack__": lambda a, key: bool(a.__dlpack__()),
-    "__dlpack_device__": lambda a, key: a.__dlpack_device__(),
-    "__getitem__": lambda a, key: a[_origin(a)],
-    "__iter__": lambda a, key: _all(a),
-    "__len__": lambda a, key: len(a),
-    "__setitem__": lambda a, key: a.__setitem__(..., 1),
-}
-_OF_ARRAYS: Final = frozenset(
-    {"dtype", "nbytes", "ndim", "shape", "size", "__delitem__", "__dlpack_device__", "__len__"}
-)
-_OWN_OF_ARRAYS: Final = frozenset({"at_number", "lay_out", "lost", "number_of"})
-_BARRIER: Final[Mapping[str, Row]] = {
-    "abort": lambda b, key: b.abort(),
-    "broken": lambda b, key: b.broken,
-    "n_waiting": lambda b, key: b.n_waiting,
-    "parties": lambda b, key: b.parties,
-    "reset": lambda b, key: b.reset(),
-    "wait": lambda b, key: b.wait(SOON_S),
-}
-_OWN_OF_BARRIERS: Final = frozenset(
-    {"announce", "change", "look_after", "missed", "regroup", "regrouped", "vacates_register"}
-)
-_LOCK: Final[Mapping[str, Row]] = {
-    "acquire": lambda lock, key: lock.acquire(timeout=SOON_S),
-    "inherited": lambda lock, key: lock.inherited,
-    "locked": lambda lock, key: lock.locked(),
-    "release": lambda lock, key: (lock.acquire(timeout=SOON_S), lock.release()),
-    "__enter__": _with,
-    "__exit__": _with,
-}
-_RING: Final[Mapping[str, Row]] = {
-    "close": lambda ring, key: ring.close(),
-    "lost": lambda ring, key: ring.lost,
-    "receive": lambda ring, key: _received(ring),
-    "receive_nowait": lambda ring, key: (ring.subscribe(), ring.receive_nowait()),
-    "send": lambda ring, key: ring.send(1, SOON_S),
-    "send_nowait": lambda ring, key: ring.send_nowait(1),
-    "subscribe": lambda ring, key: ring.subscribe(),
-    "unsubscribe": lambda ring, key: ring.unsubscribe(),
-    "__iter__": lambda ring, key: (ring.subscribe(), iter(ring)),
-}
-_TABLE: Final[Mapping[str, Row]] = {
-    "mine": lambda table, key: table.mine().load(),
-    "push_broadcast": lambda table, key: table.push_broadcast().wait(),
-    "store_mine": lambda table, key: table.store_mine(7),
-    "__getitem__": lambda table, key: table[0].load(),
-    "__iter__": lambda table, key: [row.load() for row in table],
-}
-OF_CHANNELS: Final[Mapping[str, tuple[Mapping[str, Row], frozenset[str], frozenset[str]]]] = {
-    "array": (_ARRAY, _OWN_OF_ARRAYS, _OF_ARRAYS),
-    "atomic_var": (
-        {
-            "cas": lambda v, key: v.cas(0, 1),
-            "faa": lambda v, key: v.faa(1),
-            "load": lambda v, key: v.load(),
-            "store": lambda v, key: v.store(1),
-            "swap": lambda v, key: v.swap(1),
-        },
-        frozenset(),
-        frozenset(),
-    ),
-    "barrier": (_BARRIER, _OWN_OF_BARRIERS, frozenset({"parties"})),
-    "condition": (
-        {
-            "acquire": lambda c, key: c.acquire(timeout=SOON_S),
-            "inherited": lambda c, key: c.inherited,
-            "notify": _within(lambda c: c.notify()),
-            "notify_all": _within(lambda c: c.notify_all()),
-            "release": lambda c, key: (c.acquire(timeout=SOON_S), c.release()),
-            "wait": _within(lambda c: c.wait(SOON_S)),
-            "wait_for": _within(lambda c: c.wait_for(lambda: False, SOON_S)),
-            "__enter__": _with,
-            "__exit__": _with,
-        },
-        frozenset(),
-        frozenset({"inherited"}),
-    ),
-    "counter": (
-        {
-            "add": lambda c, key: c.add(),
-            "set": lambda c, key: c.set(1),
-            "value": lambda c, key: c.value,
-        },
-        frozenset(),
-        frozenset(),
-    ),
-    "event": (
-        {
-            "clear": lambda e, key: e.clear(),
-            "is_set": lambda e, key: e.is_set(),
-            "set": lambda e, key: e.set(),
-            "wait": lambda e, key: e.wait(SOON_S),
-        },
-        frozenset(),
-        frozenset(),
-    ),
-    "lock": (_LOCK, frozenset(), frozenset({"inherited"})),
-    "owned_var": (
-        {
-            "load": lambda v, key: v.load(),
-            "push": lambda v, key: v.push().wait(),
-            "store": lambda v, key: v.store(bytes(24)),
-        },
-        frozenset({"clear", "is_second_older", "is_whole", "peek", "place"}),
-        frozenset({"store"}),
-    ),
-    "power_controller": (
-        {
-            "push": lambda p, key: p.push(p.duty, [0.5] * len(p.duty)),
-            "take": lambda p, key: p.take(p.voltage),
-        },
-        frozenset(),
-        frozenset(),
-    ),
-    "queue": (
-        {
-            "cancel_join_thread": lambda q, key: q.cancel_join_thread(),
-            "close": lambda q, key: q.close(),
-            "empty": lambda q, key: q.empty(),
-            "forget_lost": lambda q, key: q.forget_lost(),
-            "full": lambda q, key: q.full(),
-            "get": lambda q, key: _put_get(q, lambda jobs: jobs.get(timeout=SOON_S)),
-            "get_many": lambda q, key: _put_get(q, lambda jobs: jobs.get_many(2, timeout=SOON_S)),
-            "get_nowait": lambda q, key: _put_get(q, lambda jobs: jobs.get_nowait()),
-            "join": lambda q, key: q.join(SOON_S),
-            "join_thread": lambda q, key: q.join_thread(),
-            "lost": lambda q, key: q.lost(),
-            "put": lambda q, key: q.put(1, timeout=SOON_S),
-            "put_many": lambda q, key: q.put_many([1], timeout=SOON_S),
-            "put_nowait": lambda q, key: q.put_nowait(1),
-            "qsize": lambda q, key: q.qsize(),
-            "task_done": lambda q, key: _put_get(q, lambda jobs: jobs.get_nowait()),
-        },
-        frozenset({"ready"}),
-        frozenset({"cancel_join_thread", "close", "join_thread"}),
-    ),
-    "rendezvous": ({"waiting": lambda r, key: r.waiting()}, frozenset(), frozenset()),
-    "ring": (_RING, frozenset(), frozenset({"close", "lost", "unsubscribe"})),
-    "shared_region": (
-        {
-            "read": lambda r, key: r.read(0, 8, 16),
-            "write": lambda r, key: r.write(0, 8, bytes(16)).wait(),
-        },
-        frozenset({"part"}),
-        frozenset(),
-    ),
-    "sst": (_TABLE, frozenset(), frozenset()),
-}
-"""Of each kind of channel: the rows, the names that limpet calls, and the private rows."""
+def _of_handle(call: Callable[[Any], object]) -> Row:
+    return lambda handle, key: call(handle)
 
 
 def _channel(kind: str) -> Calls:
-    rows, own, private = OF_CHANNELS[kind.partition("-")[0]]
+    channel = CHANNELS[kind]
+    methods = {**COMMON, **channel.methods}
     return Calls(
-        lambda pool: CHANNELS[kind].open(pool, NAME),
-        {**CHANNEL_ROWS, **rows},
-        OWN_OF_CHANNELS | own,
-        private,
+        lambda pool: channel.open(pool, NAME),
+        {name: _of_handle(call) for name, call in methods.items()},
+        OWN_OF_CHANNELS | channel.own,
+        channel.private,
         remove=lambda pool: pool.channels.remove(NAME),
     )
 

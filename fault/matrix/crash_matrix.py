@@ -89,8 +89,8 @@ def chosen(steps: int, limit: int | None, cost: int = 1) -> list[int]:
     ]
 
 
-class Matrix:
-    """Runs operations of one store kind through the dimensions. In the main thread only.
+class Sweep:
+    """Runs operations of one kind at their steps, in pools of their own. In the main thread only.
 
     `limit`: about so many runs of one dimension of one operation; None: every step. `step`: this
     one only. `testbed` makes the pools.
@@ -100,10 +100,9 @@ class Matrix:
         self,
         kind: str,
         limit: int | None = LIMIT,
-        testbed: Callable[[str, str, str], StoreTestbed] = StoreTestbed,
+        testbed: Callable[[str, str, str], Any] = StoreTestbed,
         step: int | None = None,
     ) -> None:
-        kind_named(kind)  # raises if there is no such kind
         self.kind = kind
         self.limit = limit
         self.step = step
@@ -111,7 +110,7 @@ class Matrix:
         self._count = 0
 
     @contextlib.contextmanager
-    def testbed(self, operation: Operation, fence: str = "kill") -> Iterator[StoreTestbed]:
+    def testbed(self, operation: Operation, fence: str = "kill") -> Iterator[Any]:
         """A new pool for this operation, gone afterwards."""
         self._count += 1
         url = f"shm://limpet-matrix-{os.getpid()}-{self._count}"
@@ -132,7 +131,7 @@ class Matrix:
         with self.testbed(operation) as testbed:
             testbed.reset(operation)
             demand(not testbed.run(testbed.victim(operation, DISTANT)), "the fuse was too short")
-            return testbed.told(1)
+            return int(testbed.told(1))
 
     def chosen(self, steps: int, cost: int = 1) -> list[int]:
         """The steps to take, of so many, when each of them costs `cost` runs."""
@@ -156,7 +155,7 @@ class Matrix:
         operation: Operation,
         at: str,
         ks: Sequence[int],
-        one: Callable[[StoreTestbed, int, Any], bool],
+        one: Callable[[Any, int, Any], bool],
         variants: Mapping[str, Any] = ONCE,
         fence: str = "kill",
     ) -> set[int]:
@@ -193,6 +192,14 @@ class Matrix:
                         break
             done = max(done, first + 1)
         return struck
+
+
+class Matrix(Sweep):
+    """Runs operations of one store kind through the dimensions."""
+
+    def __init__(self, kind: str, *given: Any, **named: Any) -> None:
+        kind_named(kind)  # raises if there is no such kind
+        super().__init__(kind, *given, **named)
 
     def run(self, operation: Operation, dimension: str) -> MatrixResult:
         """One dimension of one operation."""
@@ -285,7 +292,7 @@ class Matrix:
             with self.testbed(operation) as testbed:
                 testbed.reset(operation)
                 one(testbed, DISTANT, None)
-                return testbed.told(1)
+                return int(testbed.told(1))
 
         at = f"{letters[0]}={k}, {letters[1]}="
         steps = None if found.full else found.counted(f"{at}never", count)

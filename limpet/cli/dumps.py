@@ -46,7 +46,7 @@ from limpet.shm.parameters import check_whole, parse_size
 from limpet.stores.cache.cache import tag_numbers, tags_of_numbers
 from limpet.stores.cache.layout import TAGS_MAX, US_PER_MS
 from limpet.stores.cache.parameters import TTL_MAX_MS
-from limpet.stores.cache.terms import Terms
+from limpet.stores.cache.validity import Terms
 from limpet.stores.codecs import Codec, codec_of_keys, name_of
 from limpet.stores.registry import CACHES
 from limpet.stores.status import PUT

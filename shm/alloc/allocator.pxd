@@ -3,7 +3,7 @@ cimport cython
 from limpet.shm.alloc.claims cimport Claims
 from limpet.shm.alloc.heap cimport Heap
 from limpet.shm.alloc.slabs cimport Slab, Slabs
-from limpet.shm.alloc.spans cimport Spans
+from limpet.shm.alloc.claims cimport Spans
 from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 

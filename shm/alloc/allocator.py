@@ -2,7 +2,7 @@
 
 A client cuts each block that it owns into objects of one size class, or into 64 pages, of which
 larger objects of all sizes are made, and only this client allocates from the block (slabs.py). An
-object of more than eight blocks has blocks of its own (spans.py). The client's notes on
+object of more than eight blocks has blocks of its own (claims.py). The client's notes on
 its blocks are private and lost with it. The used bits (heap.py) are in shared memory, and recovery
 needs only these.
 
@@ -25,12 +25,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from limpet.shm.alloc.block_pages import NOWHERE
-from limpet.shm.alloc.claims import Claims
+from limpet.shm.alloc.claims import Claims, Relief, Spans
+from limpet.shm.alloc.pages import NOWHERE
 from limpet.shm.alloc.reclaim import Shortage
-from limpet.shm.alloc.relief import Relief
 from limpet.shm.alloc.slabs import Slab, Slabs, find_freed
-from limpet.shm.alloc.spans import Spans
 from limpet.shm.endpoint.layout import PRESSURE
 from limpet.shm.endpoint.words import LARGE_CLASS
 from limpet.shm.errors import StoreFull
@@ -490,5 +488,5 @@ class Allocator:
     def reclaim(
         self, attempt: int, shortage: Shortage, needed: dict[int, int] | None = None
     ) -> bool:
-        """Get memory from any source (relief.py); False when no more can be had."""
+        """Get memory from any source (claims.py); False when no more can be had."""
         return self.relief.reclaim(attempt, shortage, needed or {})

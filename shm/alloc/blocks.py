@@ -10,7 +10,7 @@ A span (LARGE) or a region is made in steps, and each intermediate state names t
 A kill in between leaves PENDING blocks of a dead client, and TAILs behind one; `recover` gives them
 back. A span is given back last block first, so a LARGE with fewer TAILs is a span being given back.
 
-The pages of a block are allocated before memory in it is handed out: block_pages.py.
+The pages of a block are allocated before memory in it is handed out: pages.py.
 
 The owner gives a block back, or a client in need takes it from the owner: reclaim.py. A block with
 backups is claimed and given back with them: replica_sets.py.
@@ -22,9 +22,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from limpet.shm.alloc.block_pages import BlockPages
 from limpet.shm.alloc.heap import Heap
-from limpet.shm.alloc.pages import ALL_PAGES, best_run
+from limpet.shm.alloc.pages import ALL_PAGES, BlockPages, best_run
 from limpet.shm.alloc.reclaim import expel
 from limpet.shm.endpoint.layout import EPOCH, PAGES
 from limpet.shm.endpoint.words import (

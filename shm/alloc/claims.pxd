@@ -1,9 +1,11 @@
 from limpet.shm.alloc.heap cimport Heap
 from limpet.shm.clients.client cimport Client
-from limpet.shm.endpoint.verbs cimport Endpoint
+from limpet.shm.endpoint.verbs cimport Endpoint, u64
 
 cdef int LARGE
 cdef int LARGE_CLASS
+cdef int NOWHERE
+cdef int PATIENCE
 cdef int SLAB
 
 cdef class Claims:
@@ -14,3 +16,12 @@ cdef class Claims:
     cdef readonly object grace
     cdef readonly object membership
     cdef readonly bint bounded
+
+cdef class Spans:
+    cdef readonly Claims claims
+    cdef readonly Client client
+    cdef readonly Heap heap
+    cdef readonly object grace
+    cdef readonly list owned
+
+    cpdef u64 take(self, u64 node, u64 blocks, u64 replicas) except? 0

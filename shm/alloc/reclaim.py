@@ -47,8 +47,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 
-from limpet.shm.alloc.block_pages import NOWHERE
-from limpet.shm.alloc.pages import ALL_PAGES, around, best_run
+from limpet.shm.alloc.pages import ALL_PAGES, NOWHERE, around, best_run
 from limpet.shm.endpoint.layout import PRESSURE
 from limpet.shm.endpoint.words import (
     LARGE,
@@ -66,7 +65,7 @@ from limpet.shm.endpoint.words import (
 from limpet.shm.errors import NodeFailed
 
 if TYPE_CHECKING:
-    from limpet.shm.alloc.table import Table
+    from limpet.shm.alloc.pages import Table
     from limpet.shm.arrays import Words
     from limpet.shm.clients.epoch import Grace
 

@@ -8,7 +8,7 @@ closed. An object whose used bit any client has cleared becomes pending, and the
 grace period (clients/epoch.py) is over. These bitmaps are lost with the client; the used bits
 (heap.py) are in shared memory, and recovery needs only these.
 
-The pages of a block are allocated in parts, as its objects are taken (block_pages.py): `backed` is
+The pages of a block are allocated in parts, as its objects are taken (pages.py): `backed` is
 the number of its first objects that have pages. When the file system has none for the next part,
 the ready objects behind it count as `kept` until the client looks for memory again.
 

@@ -78,7 +78,7 @@ SYSFS: Path = Path("/sys/bus/dax/devices")
 NAME: Final = re.compile(r"dax\d{1,6}\.\d{1,6}", re.ASCII)
 ALIGN_MIN: Final = 4096
 _FLOCK: Final = struct.Struct("hh4xqqi4x")
-"""`struct flock` of 64-bit Linux, as in life_locks.py."""
+"""`struct flock` of 64-bit Linux, as in liveness.py."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,7 +16,7 @@ States
     PLANNED   name and payload are final; the client is making what they describe
     READY     it is made; the serial tells it from an earlier or later one of the same name
     DROPPING  the client is giving back what was made; 0: the next client that meets it goes on
-    EMPTYING  likewise, and a part of it is gone already (stores/dropping.py)
+    EMPTYING  likewise, and a part of it is gone already (stores/contents.py)
     VOID      nothing is made; any creator may claim the entry
 
 The name in the text is the entry's *home* for good: what is made goes by it. Its name is that one

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from limpet.shm.alloc.block_pages import NOWHERE
+from limpet.shm.alloc.pages import NOWHERE
 from limpet.shm.alloc.reclaim import Shortage
 from limpet.shm.catalogue.directory import DROPPING, PLANNED, READY, VOID, Directory
 from limpet.shm.endpoint.layout import REGION_ENTRY_SIZE, address

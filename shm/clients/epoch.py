@@ -25,7 +25,7 @@ may see an old era with a new pin, and take that for an older epoch: then it wai
 
 Ends. The epoch lasts for 2^62 closings, 14,000 years of ten million a second. A pin's counter wraps
 after 2^20 operations. A client that judges whether another one stands still compares its pins
-within one wait only, and also its progress word (sightings.py). Block words have only the low bits
+within one wait only, and also its progress word (fencing.py). Block words have only the low bits
 of an epoch: words.py.
 
 Dead clients: their pins count until they are recovered, so the objects in their client journals are

@@ -2,7 +2,7 @@
 
 joining.py has the way in which a client takes its slot, and the steps of the slot's state word.
 
-Death. A client of this host is dead when the kernel has dropped its life lock (life_locks.py) and
+Death. A client of this host is dead when the kernel has dropped its life lock (liveness.py) and
 no process of its pid and start time has the pool mapped (liveness.py). That is certain and
 immediate. If the slot's lock is on no file that we see, the process alone decides. For another PID
 namespace (a container) only the lock can be asked. In a pool with `multi_host`, a client of another
@@ -16,7 +16,7 @@ this one is refused, because neither could fence the other.
 `fence`: a client that lives, but stands still for a lease while other clients wait for it, gets
 SIGKILL, and the waiting client waits for its death, since its next plain write could land anywhere.
 With `fence="wait"` the log names it instead. fencing.py decides which process may be killed.
-"Standing still" refers to one hold of one resource (sightings.py): all the time the client is seen
+"Standing still" refers to one hold of one resource (fencing.py): all the time the client is seen
 in the same operation, by the count in its pin, or in none, and its progress word does not change.
 A client that takes a resource for which others wait, outside of an operation or for several of
 them, advances that word first.
@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from limpet.shm.clients import events, fencing, hosts, joining
 from limpet.shm.clients.events import FENCED, NODE_FAILED, RECOVERED, SUSPENDED
-from limpet.shm.clients.leases import Heart
+from limpet.shm.clients.fencing import Heart, Sightings
 from limpet.shm.clients.liveness import (
     Host,
     Watcher,
@@ -42,7 +42,6 @@ from limpet.shm.clients.liveness import (
     process_name,
     this_host,
 )
-from limpet.shm.clients.sightings import Sightings
 from limpet.shm.endpoint import slots
 from limpet.shm.endpoint.layout import (
     CLIENT_SLOTS,
@@ -62,7 +61,7 @@ if TYPE_CHECKING:
 
     from limpet.shm.clients.client import Client
     from limpet.shm.clients.epoch import Pinned
-    from limpet.shm.clients.life_locks import LifeLocks
+    from limpet.shm.clients.liveness import LifeLocks
     from limpet.shm.endpoint.fabric import Endpoint
     from limpet.shm.parameters import PoolParameters
 
@@ -159,7 +158,7 @@ class Membership:
             self.locks.drop((slot - CLIENT_SLOTS) // SLOT_SIZE)
 
     def guard_gate(self, number: int) -> None:
-        """Make no step without a slot while the gate has another number (gate.py). 0: end that."""
+        """Without a slot, make no step while the gate has another number; 0: end that."""
         self._gate = number
         if not self.ident:
             self.endpoint.guard(GATE if number else 0, number)
@@ -303,7 +302,7 @@ class Membership:
         """Whether `resource` has been seen in this hold for a whole lease.
 
         `hold`: a value that no other hold of it has. `steadily`: a later hold may have the same
-        value, so only the looks of one wait count (sightings.py).
+        value, so only the looks of one wait count (fencing.py).
         """
         gap_s = max(self.lease_s, WAIT_GAP_S) if steadily else math.inf
         return self._sightings.lasted(resource, hold, self.now(), gap_s) >= self.lease_s

@@ -18,7 +18,7 @@ Control segment, offsets in bytes
     0            superblock
     4096         epoch: word (epoch.py); its cache line has only this and the next three
     4104         pressure: word; counts takings of blocks from living owners (reclaim.py)
-    4112         drops: word; counts stores that were dropped (stores/dropping.py)
+    4112         drops: word; counts stores that were dropped (stores/contents.py)
     4120         holds: word; which clients keep objects between operations (holds.py)
     4160         slots_used: word; no client slot at or above it was ever taken
     4224         event_count: word; events written so far
@@ -28,7 +28,7 @@ Control segment, offsets in bytes
     4368         failing: word; the node that a user gave up last (failing.py)
     4416         power: word; the boot since which a durable pool is whole (mending.py)
     4424         pool_clock: word; from 1970 to the boot of the one host (pool_clock.py)
-    4480         gate: word; the process that opens a durable pool of several hosts (gate.py)
+    4480         gate: word; the process that opens a durable pool of several hosts (mending.py)
     4488         gate_beat: word; goes up while that process lives
     8192         node states: 256 words (states.py)
     12288        event ring: 128 entries of 64 bytes (events.py)

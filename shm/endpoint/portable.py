@@ -117,6 +117,30 @@ def flush_mapping(mapping: Any, size: int) -> None:
     )
 
 
+def _word_of(mapping: Any, offset: int) -> Word:
+    """The aligned word `offset` bytes into a writable mapping."""
+    view = contiguous(mapping)
+    if view.readonly or not 0 <= offset <= view.nbytes - 8 or offset % 8:
+        raise AddressError(f"there is no word {offset} bytes into the mapping")
+    held = ctypes.c_char.from_buffer(view, offset)
+    return Word(held, ctypes.addressof(held))
+
+
+def buffer_load(mapping: Any, offset: int) -> int:
+    """The word `offset` bytes into a mapping, for code without an endpoint: `Endpoint.load`."""
+    return _word_of(mapping, offset).load()
+
+
+def buffer_store(mapping: Any, offset: int, word: int) -> None:
+    """Likewise `Endpoint.store`."""
+    _word_of(mapping, offset).store(u64(word))
+
+
+def buffer_cas(mapping: Any, offset: int, expected: int, desired: int) -> int:
+    """Likewise `Endpoint.cas`; the old word."""
+    return _word_of(mapping, offset).cas(u64(expected), u64(desired))
+
+
 Renewal: Any = None
 """The thread that renews a lease without the interpreter: there is none in this build."""
 

@@ -43,17 +43,18 @@ class Behind:
 
 
 def file_size(mapping: object) -> int | None:
-    """Bytes of the file behind `mapping`; None when it has no file, or no file with a size."""
+    """Bytes of the file behind `mapping`; None when it has no file, none with a size known, or
+    another thread has unmapped it."""
     if isinstance(mapping, Behind):
-        return mapping.size() or None
+        return mapping.size()
     if not isinstance(mapping, mmap.mmap):
         return None
     try:
-        return mapping.size() or None
-    except ValueError:  # made with trackfd=False
+        return mapping.size()
+    except ValueError:  # made with trackfd=False, or closed
         return None
     except OSError as error:
-        if error.errno != errno.EBADF:  # EBADF: an anonymous map
+        if error.errno != errno.EBADF:  # EBADF: an anonymous map, or one that is being closed
             raise
         return None
 
@@ -153,7 +154,7 @@ class Node:
         self.state = state
         self.lost = False
         self.behind = Behind(fd) if fd >= 0 else mapping
-        self.watched = file_size(self.behind) is not None
+        self.watched = bool(file_size(self.behind))
         held = ctypes.c_char.from_buffer(whole)
         self.start = ctypes.addressof(held)
         self._held: Any = held
@@ -174,7 +175,7 @@ class Node:
     def gone(self) -> bool:
         """Whether the memory is lost, by the size of the file behind it."""
         if self.watched and not self.lost:
-            size = self.behind.size()
+            size = file_size(self.behind)
             self.lost = size is not None and size < self.size
         return self.lost
 

@@ -4,7 +4,7 @@ cdef class Renewal:
     """Renews the lease of the client whose slot, at the address `slot`, has the state word `word`,
     from a thread that does not need the interpreter, four times each `lease_us`, until `stop`.
 
-    Raises OSError if no thread can be started. shm/clients/leases.py says what it does.
+    Raises OSError if no thread can be started. shm/clients/fencing.py says what it does.
     """
 
     cdef limpet_lease* _lease

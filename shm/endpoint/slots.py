@@ -6,15 +6,15 @@ Client slot, 640 bytes in the control segment; only its client writes it, except
     16   boot         hash of the host's boot id
     24   namespace    hash of the PID namespace
     32   beat         multi-host pools: wall clock in us at the last renewal of the lease; goes up
-                      several times a lease (leases.py)
+                      several times a lease (fencing.py)
     40   fence        multi-host pools: id of a client that asks this one's host to end it
     48   progress     counted up while it makes something that others may wait for (directory.py)
     56   parked       1 while it waits in an operation for the view to change (view.py)
     64   pin          0, or low bits of the epoch and a counter, while an operation runs (epoch.py)
-    72   clock        above every timestamp that this slot's clients have used (clock.py); the next
-                      client of the slot goes on from there
+    72   clock        above every timestamp that this slot's clients have used (unique_ids.py);
+                      the next client of the slot goes on from there
     80   own          two words of a protocol of stores (stores/rtx/layout.py has the only ones)
-    96   locked       the file that the client's life lock is on (life_locks.py); 0: none
+    96   locked       the file that the client's life lock is on (liveness.py); 0: none
     104  era          the other bits of the epoch that is pinned (epoch.py)
     112  machine      the host, the same after its reboots, or 0 (hosts.py)
     120  name         the first 8 bytes of the host's name

@@ -31,7 +31,7 @@ it may be free by now, and its client has yet to read there how the round ended.
 were claimed while the node was lost find their place free, since no place was promised to two sets
 (replica_sets.py).
 
-The new memory gets the pages that are needed, as in alloc/block_pages.py: of a slab, those up to
+The new memory gets the pages that are needed, as in alloc/pages.py: of a slab, those up to
 the last object that is copied, and at least the first part; and the whole of other blocks. Clients
 forget, when they map it, how far their slabs have pages (`Allocator.replaced`), and where objects
 were that may be free by now (caches of stores). Of the replica that is left only what has pages is

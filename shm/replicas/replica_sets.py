@@ -77,7 +77,7 @@ from limpet.shm.errors import NodeFailed
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from limpet.shm.alloc.table import Table
+    from limpet.shm.alloc.pages import Table
     from limpet.shm.arrays import Flags, Words
 
     Moves = list[tuple[int, int, int, int]]

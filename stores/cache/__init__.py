@@ -6,14 +6,14 @@ So an entry is found, linked, replaced, freed and recovered as any pair of `race
 only the parts that a cache has besides:
 
     layout.py      the words: the head of an object, and the cache's own words behind a directory
-    objects.py     writes and reads objects with a head
+    entries.py     writes and reads objects with a head
     ledger.py      how many items and bytes there are, so that a kill does no lasting harm
-    hand.py        the eviction: a hand that goes round the table
+    room.py        the eviction: a hand that goes round the table
     counters.py    the clients' counters: hits, misses, and so on
-    terms.py       the terms of a write: times, tags and condition of its entry
+    validity.py       the terms of a write: times, tags and condition of its entry
     entries.py     the steps of an operation on one entry: read, judge, touch, unlink
     room.py        making room by evicting, when the cache, the pool or a bucket is full
-    flight_word.py the word of an entry that says which client computes its value
+    entries.py the word of an entry that says which client computes its value
     store.py       the operations, bytes to bytes: the kind `cache`
     cache.py       `Cache`, the user's view: Python objects, as a MutableMapping
     flight.py      `get_or_compute` and `memoize`: one process computes, the others wait for it

@@ -27,12 +27,11 @@ from limpet.shm.endpoint.fabric import hash64
 from limpet.shm.errors import KeyTooLarge, ParameterError, ValueTooLarge
 from limpet.shm.parameters import check_whole
 from limpet.stores.cache.flight import Computation, Flights, Seat
-from limpet.stores.cache.layout import TAG_BITS, TAGS_EACH, TAGS_MAX, US_PER_MS
+from limpet.stores.cache.layout import SWAP, TAG_BITS, TAGS_EACH, TAGS_MAX, US_PER_MS
 from limpet.stores.cache.lock import PREFIX, CacheLock
 from limpet.stores.cache.memoize import Computes, memoized
 from limpet.stores.cache.parameters import LIFE_MAX_MS, TTL_MAX_MS
-from limpet.stores.cache.status import SWAP
-from limpet.stores.cache.terms import Terms
+from limpet.stores.cache.validity import Terms
 from limpet.stores.codecs import Codec
 from limpet.stores.dict import MISSING, is_hashable
 from limpet.stores.status import DONE, INSERT, PUT, UPDATE

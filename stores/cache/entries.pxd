@@ -1,15 +1,19 @@
 cimport cython
 
 from limpet.shm.clients.client cimport Client
-from limpet.shm.endpoint.verbs cimport Endpoint, u64
-from limpet.stores.cache.counters cimport Counters
+from limpet.shm.endpoint.verbs cimport Endpoint, checksum, u64
+from limpet.stores.cache.ledger cimport Counters
 from limpet.stores.cache.ledger cimport Ledger
-from limpet.stores.cache.objects cimport CacheObjects
-from limpet.stores.cache.terms cimport Terms
-from limpet.stores.cache.validity cimport Validity
+from limpet.stores.cache.validity cimport Terms, Validity
 from limpet.stores.race.index cimport Index, Place
 from limpet.stores.race.slots cimport Slots
+from limpet.stores.records cimport Objects
 
+cdef u64 ADDRESS_MASK
+cdef u64 HEADER
+cdef u64 MASK
+cdef u64 PREFIX
+cdef u64 UNIT
 cdef int DONE
 cdef int EXISTS
 cdef int INSERT
@@ -19,7 +23,6 @@ cdef int SWAP
 cdef int FINISH
 cdef int FRESH
 cdef int VOID
-
 cdef u64 BIRTH
 cdef u64 BORN_MASK
 cdef int BORN_SHIFT
@@ -42,6 +45,27 @@ cdef u64 TAGGED
 cdef u64 TAGS
 cdef u64 TIMES
 cdef u64 US_PER_MS
+cdef int LANDED
+cdef int MINE
+cdef int OTHERS
+cdef int STALE
+cdef int UNDECIDED
+cdef int EARLY_SHIFT
+cdef int NUMBER_AT
+
+cdef class CacheObjects(Objects):
+    cdef u64[::1] heading
+
+    @cython.locals(sizes=u64)
+    cpdef int write_hashed(self, u64 reference, bytes key, bytes value, u64 hashed) except -1
+    @cython.final
+    cdef u64 at(self) noexcept
+    @cython.final
+    cdef u64 checksum(self) except? 0xFEEDFACEDEADBEA7
+    @cython.final
+    cdef u64 units_of(self, u64 sizes) noexcept
+    @cython.final
+    cdef u64 units(self) noexcept
 
 @cython.final
 cdef class Entries:
@@ -77,3 +101,23 @@ cdef class Entries:
     cdef tuple take(self, Place place, bytes key)
     @cython.locals(slot=u64)
     cdef bint purge(self, Place place, bytes key) except -1
+
+@cython.final
+cdef class FlightWord:
+    cdef readonly Entries entries
+    cdef readonly Endpoint endpoint
+    cdef readonly Client client
+
+    @cython.locals(number=u64)
+    cdef u64 following(self) except? 0
+    @cython.locals(
+        entries=Entries, objects=CacheObjects, head=u64, state=int, birth=u64, other=u64, flight=u64,
+        found=u64,
+    )
+    cdef object board(self, Place place, bytes key, u64 dead, u64 early, Terms terms)
+    @cython.locals(entries=Entries, head=u64)
+    cdef u64 find(self, Place place, bytes key) except? 0
+    @cython.locals(endpoint=Endpoint, deadline=u64, took=u64)
+    cdef bint _is_early(self, u64 head, u64 early) except -1
+    @cython.locals(entries=Entries, slot=u64, head=u64, pending=u64)
+    cdef bint alight(self, Place place, bytes key, u64 flight) except -1

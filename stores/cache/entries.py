@@ -1,14 +1,30 @@
-"""The steps of an operation on one entry of a cache: `Entries`.
+"""The steps of an operation on one entry of a cache: `Entries`; its object, and its flight's word.
 
-All run within an operation. The index finds an entry, which is then in the image (objects.py).
+All run within an operation. The index finds an entry, which is then in the image (`CacheObjects`).
 `head` is the address of the words in front of the pair of its object (layout.py).
+
+An object of a cache is a head (layout.py), then the pair as records.py says. `heading` is the next
+object's head; a store sets it within the operation that writes the object. The words of a head that
+change are read and written by atomic verbs, at `at`.
+
+`FlightWord` changes the word that says which flight computes the value of an entry. The word is in
+the head of the entry's object: 0, or a client and the number of its flight. flight.py has the
+protocol, and the callers that wait.
+
+All threads of a process are one client, so the number tells their flights apart: a caller whose
+flight was cancelled, as the key was deleted, cannot end the flight that another thread has begun
+since. Numbers come again after 65,536 flights of the process. A cancelled flight that lasts so long
+has a chance of one in 65,536 to be taken for the one that the key has then.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import itertools
+from array import array
+from typing import Any, Final
 
-from limpet.stores.cache.counters import Counters
+from limpet.shm.endpoint.fabric import checksum
+from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.stores.cache.layout import (
     BIRTH,
     BORN_MASK,
@@ -16,31 +32,79 @@ from limpet.stores.cache.layout import (
     DEAD,
     DEADLINE,
     DELETES,
+    EARLY_SHIFT,
     EXPIRATIONS,
+    FINISH,
     FLIGHT,
+    FRESH,
     HITS,
     HITS_MASK,
     HITS_MAX,
+    LANDED,
     LAP_SHIFT,
     LIFE,
+    MINE,
     MISSES,
+    NUMBER_AT,
+    OTHERS,
     PENDING,
     PILOT_MASK,
+    PREFIX,
     SLIDES,
     SPAN_MASK,
+    STALE,
+    SWAP,
     TAGGED,
     TAGS,
     TIMES,
+    UNDECIDED,
+    UNIT,
     US_PER_MS,
+    VOID,
 )
-from limpet.stores.cache.ledger import Ledger
-from limpet.stores.cache.objects import CacheObjects
-from limpet.stores.cache.status import FINISH, FRESH, SWAP, VOID
-from limpet.stores.cache.terms import Terms
-from limpet.stores.cache.validity import Validity
+from limpet.stores.cache.ledger import Counters, Ledger
+from limpet.stores.cache.validity import Terms, Validity
+from limpet.stores.object_layout import HEADER
 from limpet.stores.race.index import Index, Place
 from limpet.stores.race.slots import Slots
+from limpet.stores.records import Objects
 from limpet.stores.status import DONE, EXISTS, INSERT, MISSING, PUT
+
+MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
+
+
+class CacheObjects(Objects):
+    """Writes objects with a head, and reads them."""
+
+    def __init__(self, heap: Any) -> None:
+        super().__init__(heap, 1, True)
+        self.prefix = PREFIX
+        self.whole = True
+        self.heading = array("Q", bytes(64))
+        """Life, deadline, times, birth, tags and flight; then sizes and checksum."""
+
+    def write_hashed(self, reference: int, key: bytes, value: bytes, hashed: int) -> None:
+        """Write head and pair; one write."""
+        sizes = len(key) | len(value) << 16
+        self.heading[6] = sizes
+        self.heading[7] = checksum(value, (hashed + sizes) & MASK)
+        self.endpoint.write_gather(reference & ADDRESS_MASK, self.heading, 8, key, value)
+
+    def at(self) -> int:
+        """Address of the head of the object in the image."""
+        return self.address - PREFIX
+
+    def checksum(self) -> int:
+        """Of the pair in the image."""
+        return self.image.word(1)
+
+    def units_of(self, sizes: int) -> int:
+        """Units of an object with these sizes."""
+        return (PREFIX + HEADER + ((sizes & 0xFFFF) + 7 & ~7) + (sizes >> 16) + UNIT - 1) // UNIT
+
+    def units(self) -> int:
+        """Units of the object in the image."""
+        return self.units_of(self.sizes)
 
 
 class Entries:
@@ -243,4 +307,100 @@ class Entries:
         if self.state(self.objects.at()) != VOID or self.unlink(place, slot) != DONE:
             return False
         self.counters.count(EXPIRATIONS, 1)
+        return True
+
+
+_numbers: Final = itertools.count()
+"""One counter for all handles of this process: two of a pool's may be one client."""
+
+
+class FlightWord:
+    """Begins and ends this client's flights of entries."""
+
+    def __init__(self, entries: Entries) -> None:
+        self.entries = entries
+        self.endpoint = entries.endpoint
+        self.client = entries.client
+
+    def following(self) -> int:
+        """The word of a flight that this client begins now."""
+        number = next(_numbers) & 0xFFFF
+        return number << NUMBER_AT | self.client.ident
+
+    def board(self, place: Place, key: bytes, dead: int, early: int, terms: Terms) -> Any:
+        """Begin the flight of a key, unless it has a value or another client has it.
+
+        `early`: if it is not 0, a flight may begin before the deadline: by as many times the
+        time that the value took to compute, in 1/1024.
+        As `CacheStore.begin_flight` returns; None: there is no entry to compute. `terms.flight`
+        has the flight from before it is begun, so that a caller that is cut off can end it.
+        """
+        entries = self.entries
+        objects = entries.objects
+        entries.index.choose(place, key)
+        if not entries.index.find(place, key):
+            return None
+        head = objects.at()
+        state = entries.state(head)
+        if state == FRESH:
+            if early and self._is_early(head, early):
+                birth = entries.validity.birth()
+                terms.flight = flight = self.following()
+                # LINEARIZES: the beginning of an early flight
+                if self.endpoint.cas(head + FLIGHT, 0, flight) == 0:
+                    # A kill here: the value is served until its deadline, as if there were none.
+                    return MINE, objects.value(), birth, flight
+            entries.meet(head, self.endpoint.load(head + LIFE))
+            return LANDED, objects.value(), 0, 0
+        value = None
+        if state == STALE:
+            value = objects.value()
+        elif state != UNDECIDED:
+            return None  # it does not count any more: a new entry takes its place
+        birth = entries.validity.birth()
+        other = self.endpoint.load(head + FLIGHT)
+        if other and other != dead:
+            return OTHERS, value, 0, other
+        terms.flight = flight = self.following()
+        # LINEARIZES: the beginning of a flight
+        found = self.endpoint.cas(head + FLIGHT, other, flight)
+        # A kill here: a waiting caller sees that the client is dead, and takes over.
+        return (MINE, value, birth, flight) if found == other else (OTHERS, value, 0, found)
+
+    def find(self, place: Place, key: bytes) -> int:
+        """The flight of a key without a value, its client alive or not; 0: there is none."""
+        entries = self.entries
+        entries.index.choose(place, key)
+        if not entries.index.find(place, key):
+            return 0
+        head = entries.objects.at()
+        if entries.state(head) != UNDECIDED:
+            return 0
+        return self.endpoint.load(head + FLIGHT)
+
+    def _is_early(self, head: int, early: int) -> bool:
+        """Whether the entry's deadline is near, and no client computes another value."""
+        endpoint = self.endpoint
+        deadline = endpoint.load(head + DEADLINE)
+        if not deadline or endpoint.load(head + FLIGHT) or endpoint.load(head + LIFE) & SLIDES:
+            return False
+        took = endpoint.load(head + TIMES) & 0xFFFF_FFFF
+        return endpoint.microseconds() + (took * early * US_PER_MS >> EARLY_SHIFT) >= deadline
+
+    def alight(self, place: Place, key: bytes, flight: int) -> bool:
+        """End this flight of a key without a value; False: the key has it no more, or it is that of
+        another client, as of the process that this one was forked from."""
+        if flight & PILOT_MASK != self.client.ident:
+            return False
+        entries = self.entries
+        entries.index.choose(place, key)
+        slot = entries.index.find(place, key)
+        if not slot:
+            return False
+        head = entries.objects.at()
+        if self.endpoint.load(head + FLIGHT) != flight:
+            return False
+        pending = self.endpoint.load(head + LIFE) & PENDING
+        if not pending or entries.unlink(place, slot) != DONE:
+            self.endpoint.cas(head + FLIGHT, flight, 0)
         return True

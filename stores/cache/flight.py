@@ -4,7 +4,7 @@ The flight is a word in the head of the entry: the client that computes and a nu
 missing key, the caller inserts a PENDING entry, without a value. A caller begins a flight by a CAS
 of that word from 0, or from a dead client's, to its own. All other callers see it there, and wait.
 To take over from a dead client needs no recovery: a caller tests the client's life lock
-(shm/clients/life_locks.py), which takes one look.
+(shm/clients/liveness.py), which takes one look.
 
 The caller's value replaces the entry only if that still has the caller's flight. So if another one
 has set or deleted the key in the meantime, that change stays, also when a third one, of this
@@ -24,7 +24,6 @@ none comes, a PENDING entry expires after `patience`, and any other with its val
 
 from __future__ import annotations
 
-import asyncio
 import contextvars
 import math
 import random
@@ -34,9 +33,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from limpet.shm.endpoint import forks
 from limpet.shm.errors import ReentrantUse
-from limpet.stores.cache.layout import EARLY_SHIFT, pilot_of
-from limpet.stores.cache.status import LANDED, MINE
-from limpet.stores.cache.terms import Terms
+from limpet.stores.cache.layout import EARLY_SHIFT, LANDED, MINE, pilot_of
+from limpet.stores.cache.validity import Terms
 
 if TYPE_CHECKING:
     from limpet.stores.cache.store import CacheStore
@@ -149,6 +147,8 @@ class Flights:
 
     async def board_async(self, call: Computation, early: float = 0.0) -> Seat:
         """As `board`, without blocking the event loop."""
+        from asyncio import sleep  # not at the top: it would cost every program 20 ms
+
         end = time.monotonic() + call.patience / 1000
         dead, pause, margin = 0, PAUSE_S, earliness(early)
         while True:
@@ -158,7 +158,7 @@ class Flights:
             dead = self._dead(other) if other else 0
             if other and not dead:
                 call.require_other()
-                await asyncio.sleep(pause)
+                await sleep(pause)
                 pause = min(2 * pause, PAUSE_MAX_S)
 
     def _look(

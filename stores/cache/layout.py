@@ -1,4 +1,4 @@
-"""Words of a cache in memory. Plain constants.
+"""Words of a cache in memory, and the outcomes of its steps. Plain constants.
 
 The head of an object, before its sizes (records.py); 48 bytes, so head, sizes and checksum are one
 cache line
@@ -27,6 +27,8 @@ The cache's words, behind the directory of memory node 0
     128   invalidations  how many there were
     192   counts         64 bytes for each client slot: see COUNTS
     then  tags           4,096 words: the number of the last invalidation of a tag; tag 0 is of all
+
+The outcomes of steps, and kinds of writes, are besides those of stores/status.py.
 """
 
 from __future__ import annotations
@@ -124,3 +126,26 @@ def pilot_of(flight: int) -> int:
 
 assert len(COUNTS) * 8 <= COUNTER_SIZE
 assert TAGS_EACH * TAG_BITS <= 64
+
+
+FRESH: Final = 0
+STALE: Final = 1
+"""The deadline has passed, but the value may be served while another one is computed."""
+VOID: Final = 2
+"""It does not count: a read misses it, and any client may remove it."""
+UNDECIDED: Final = 3
+"""Its value is being computed, and it has no value that may be served."""
+
+OVER: Final = 16
+"""How a write ended: the cache would have too much."""
+SWAP: Final = 8
+"""A write that is made if the value that is there has the checksum of the terms."""
+FINISH: Final = 9
+"""A write that is made if this client has the flight of the entry."""
+
+LANDED: Final = 0
+"""How the beginning of a flight ended: there is a value."""
+MINE: Final = 1
+"""This client computes the value."""
+OTHERS: Final = 2
+"""Another client computes the value."""

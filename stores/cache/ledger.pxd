@@ -1,7 +1,11 @@
 cimport cython
 
+from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 
+cdef u64 COUNTER_SIZE
+cdef u64 COUNTERS
+cdef int INCARNATION_BITS
 cdef u64 BANK_MASK
 cdef u64 BANKS
 cdef u64 DEAD
@@ -20,6 +24,20 @@ cdef int PERIOD_AT
 cdef u64 PERIOD_LAPS
 cdef u64 PERIOD_MASK
 cdef u64 UNITS_MASK
+
+@cython.final
+cdef class Counters:
+    cdef readonly Endpoint endpoint
+    cdef readonly Client client
+    cdef readonly u64 clients
+    cdef readonly u64 words
+    cdef u64 line
+    cdef u64 owner
+
+    cpdef int place(self, u64 words) except -1
+    cpdef int count(self, u64 what, u64 number) except -1
+    @cython.locals(ident=u64)
+    cdef int _find_line(self) except -1
 
 cdef class Ledger:
     cdef readonly Endpoint endpoint

@@ -1,11 +1,12 @@
-"""How many items and bytes a cache has: counted by laps, so that a kill does no lasting harm.
+"""The counts of a cache: items and bytes (`Ledger`), hits and misses (`Counters`).
 
-A count beside a table drifts when a client is killed between a change of the table and the change
-of the count. Here each object says in which lap of the hand (hand.py) it is accounted for, and each
-of the last laps has a bank, one word with its items and units. As the hand passes an object of an
-earlier lap, it moves it into the bank of this lap. When the hand has been everywhere, no object is
-left in an earlier bank. So the bank of a lap that is three laps old is not counted any more, and
-the errors that kills left in it go with it. An eviction scans no more than it needs for itself.
+Items and bytes are counted by laps, so that a kill does no lasting harm. A count beside a table
+drifts when a client is killed between a change of the table and the change of the count. Here each
+object says in which lap of the hand (room.py) it is accounted for, and each of the last laps has a
+bank, one word with its items and units. As the hand passes an object of an earlier lap, it moves it
+into the bank of this lap. When the hand has been everywhere, no object is left in an earlier bank.
+So the bank of a lap that is three laps old is not counted any more, and the errors that kills left
+in it go with it. An eviction scans no more than it needs for itself.
 
 The order makes each error an overcount: an object is added before it is linked, and taken away
 after it was unlinked; the hand adds to the new bank before it takes away from the old one. So the
@@ -29,15 +30,24 @@ that epoch or before. The bank of the lap after the next one is cleared before t
 no client yet, and a client that is late with clearing it keeps the next lap from ending.
 
 A kill leaves behind: at most an object's units too many in a bank, until that bank is not counted.
+
+Hits, misses and so on are counted by the clients of a cache. Each client slot has a line of
+counters among the cache's own words (layout.py). Only the process that has the slot writes them, so
+a count is a load and a store. The line stays when its client is gone, and the next client of the
+slot counts on in it, so the counts of a killed client are not lost.
 """
 
 from __future__ import annotations
 
 from typing import Any, Final
 
+from limpet.shm.endpoint.slots import INCARNATION_BITS
 from limpet.stores.cache.layout import (
     BANK_MASK,
     BANKS,
+    COUNTER_SIZE,
+    COUNTERS,
+    COUNTS,
     DEAD,
     HAND,
     ITEM,
@@ -54,6 +64,48 @@ from limpet.stores.cache.layout import (
     PERIOD_MASK,
     UNITS_MASK,
 )
+
+
+class Counters:
+    """The counters of a cache whose words are at `words`. Used within an operation."""
+
+    def __init__(self, pool: Any, clients: int) -> None:
+        self.endpoint = pool.endpoint
+        self.client = pool.client
+        self.clients = clients
+        self.words = 0
+        self.line = 0
+        """Address of our line; 0: to be looked for."""
+        self.owner = 0
+
+    def place(self, words: int) -> None:
+        """The cache's words are at this address now."""
+        self.words = words
+        self.line = 0
+
+    def count(self, what: int, number: int) -> None:
+        """Count in the line of this client's slot."""
+        if self.owner != self.client.ident or not self.line:
+            self._find_line()
+        self.endpoint.store(self.line + what, self.endpoint.load(self.line + what) + number)
+
+    def _find_line(self) -> None:
+        ident = self.client.ident
+        self.line = self.words + COUNTERS + COUNTER_SIZE * (ident >> INCARNATION_BITS)
+        self.owner = ident
+
+    def all(self) -> dict[str, int]:
+        """The counts of all clients, living and dead ones."""
+        raw = self.endpoint.read(self.words + COUNTERS, COUNTER_SIZE * self.clients)
+        words = memoryview(raw).cast("Q").tolist()
+        return {name: sum(words[number::8]) for number, name in enumerate(COUNTS)}
+
+    def own(self) -> dict[str, int]:
+        """The counts of this process's client slot."""
+        self.count(0, 0)
+        raw = self.endpoint.read(self.line, COUNTER_SIZE)
+        return dict(zip(COUNTS, memoryview(raw).cast("Q").tolist(), strict=False))
+
 
 MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
 

@@ -1,6 +1,6 @@
 from limpet.shm.endpoint.verbs cimport u64
 from limpet.stores.cache.store cimport CacheStore
-from limpet.stores.cache.terms cimport Terms
+from limpet.stores.cache.validity cimport Terms
 
 cdef int MINE
 

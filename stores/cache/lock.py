@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from limpet.shm.endpoint import forks
 from limpet.shm.errors import ParameterError
-from limpet.stores.cache.layout import pilot_of
-from limpet.stores.cache.status import MINE
-from limpet.stores.cache.terms import Terms
+from limpet.stores.cache.layout import MINE, pilot_of
+from limpet.stores.cache.validity import Terms
 from limpet.stores.names import shown
 
 if TYPE_CHECKING:

@@ -3,11 +3,40 @@ cimport cython
 from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.stores.base cimport Store
-from limpet.stores.cache.counters cimport Counters
-from limpet.stores.cache.hand cimport Hand
-from limpet.stores.cache.ledger cimport Ledger
-from limpet.stores.race.index cimport Index, Place
+from limpet.stores.cache.entries cimport CacheObjects
+from limpet.stores.cache.ledger cimport Counters, Ledger
+from limpet.stores.cache.validity cimport Validity
+from limpet.stores.race.index cimport Index, Place, is_frozen, is_split, is_valid
 
+cdef u64 ADDRESS_MASK
+cdef u64 BORN_MASK
+cdef int BORN_SHIFT
+cdef u64 DEAD
+cdef u64 FLIGHT
+cdef u64 GROUP_MASK
+cdef u64 GROUP_SIZE
+cdef int GROUP_WORDS
+cdef u64 HAND
+cdef int CLIENT_JOURNAL_SIZE
+cdef u64 HITS_MASK
+cdef int LAP_AT
+cdef u64 LAP_MASK
+cdef u64 LAP_SHARE
+cdef int LAP_SHIFT
+cdef u64 LIFE
+cdef u64 OBJECT_MASK
+cdef u64 PREFIX
+cdef int PREFIX_AT
+cdef u64 PREFIX_MASK
+cdef u64 REFERENCE_MASK
+cdef int ROOM
+cdef int STALE
+cdef int TABLE_AT
+cdef int UNDECIDED
+cdef u64 US_PER_MS
+cdef int VOID
+cdef int WINDOW
+cdef u64 WINDOW_GROUPS
 cdef u64 EVICTED_MS
 cdef u64 EVICTIONS
 cdef u64 EXPIRATIONS
@@ -16,6 +45,45 @@ cdef u64 HITS_MAX
 cdef u64 HOPELESS
 cdef int ITEMS_SHIFT
 cdef u64 UNIT
+
+cdef class Hand:
+    cdef readonly Endpoint endpoint
+    cdef readonly Client client
+    cdef readonly Index index
+    cdef readonly CacheObjects objects
+    cdef readonly Ledger ledger
+    cdef readonly Validity validity
+    cdef readonly bint counts_hits
+    cdef u64[::1] row
+    cdef u64[::1] window
+    cdef int seen
+    cdef u64 rounds
+    cdef readonly int evicted
+    cdef readonly int expired
+    cdef readonly u64 aged_ms
+
+    @cython.locals(
+        index=Index, endpoint=Endpoint, at=u64, hand=u64, lap=u64, table=u64, prefix=u64, group=u64,
+        depth=u64, number=u64, pointer=u64, freed=u64, last=u64, base=u64, width=u64, moved=u64,
+    )
+    cpdef u64 step(self, u64 want, bint ruthless, bint ends) except? 0xFEEDFACEDEADBEA7
+    @cython.locals(
+        freed=u64, index=int, word=u64, head=u64, life=u64, state=int, taken=u64, at=int
+    )
+    cdef u64 _look(self, u64 group, u64 lap, bint ruthless) except? 0xFEEDFACEDEADBEA7
+    @cython.locals(freed=u64, found=bint, best=int, taken=u64)
+    cdef u64 _choose(self, u64 want) except? 0xFEEDFACEDEADBEA7
+    @cython.locals(now=u64, best=int, most=u64, number=int, life=u64, age=u64)
+    cdef int _oldest(self) except -2
+    @cython.locals(now=u64)
+    cdef u64 _age(self, u64 life) except? 0xFEEDFACEDEADBEA7
+    @cython.locals(number=int, life=u64, head=u64)
+    cdef int _count_down(self) except -1
+    cdef u64 _units(self, u64 head) except? 0xFEEDFACEDEADBEA7
+    @cython.locals(head=u64, units=u64)
+    cdef u64 _unlink(self, u64 slot, u64 word) except? 0xFEEDFACEDEADBEA7
+    @cython.locals(index=int, word=u64, head=u64, at=int)
+    cpdef u64 evict_from(self, u64[::1] words, Place place) except? 0xFEEDFACEDEADBEA7
 
 @cython.final
 cdef class Room:

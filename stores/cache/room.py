@@ -1,30 +1,268 @@
 """How a cache makes room, by evicting: `Room`.
 
 There are three kinds of room:
-    the cache's bounds   the hand (hand.py) goes on until the ledger has room
+    the cache's bounds   the hand goes on until the ledger has room
     the pool's memory    more and more of the cache is evicted, up to all of it
     a slot of a key      when the subtable cannot be split for want of memory, one of the entries in
                          the key's buckets is evicted
+
+Eviction: the hand (`Hand`) goes round the table, a window at a time (the policy: __init__.py). It
+is one word: the lap, and a place, which is a directory, the bits of a hash and a group. The bits
+lead to a subtable, as those of a key do (race/index.py), so the hand goes on in the halves of one
+that is split, and meets each group at least once a lap.
+
+Step of a client that wants room, an operation of its own
+    1. read the hand; read groups from there on until they have 16 entries, or 32 groups
+    2. account for each of their objects in this lap (ledger.py)
+    3. unlink those that are void: expired or invalidated
+    4. if that was not enough, unlink the oldest of those with no hits; if there is none, count the
+       hits of all down by one
+    5. CAS the hand to the place behind the window; at the end of the table, see `Ledger.end_lap`
+
+The hand moves last. If a client is killed before that, the next client repeats the window; so no
+entry is passed over, and the ledger depends on this. Several clients may be at one window: each
+unlinks by a CAS of the slot, and one of them wins.
+
+The hand takes no entry whose value a client is computing (flight.py), unless it is told to be
+`ruthless`, because there is no other entry.
 """
 
 from __future__ import annotations
 
+from array import array
 from typing import Any, Final
 
+from limpet.shm.endpoint.slots import CLIENT_JOURNAL_SIZE
+from limpet.shm.endpoint.words import ADDRESS_MASK, REFERENCE_MASK
 from limpet.shm.errors import StoreFull
 from limpet.stores.base import Store
-from limpet.stores.cache.counters import Counters
-from limpet.stores.cache.hand import Hand
 from limpet.stores.cache.layout import (
+    BORN_MASK,
+    BORN_SHIFT,
+    DEAD,
     EVICTED_MS,
     EVICTIONS,
     EXPIRATIONS,
+    FLIGHT,
+    GROUP_MASK,
+    HAND,
+    HITS_MASK,
     HITS_MAX,
     ITEMS_SHIFT,
+    LAP_AT,
+    LAP_MASK,
+    LAP_SHIFT,
+    LIFE,
+    PREFIX,
+    PREFIX_AT,
+    PREFIX_MASK,
+    STALE,
+    TABLE_AT,
+    UNDECIDED,
     UNIT,
+    US_PER_MS,
+    VOID,
 )
-from limpet.stores.cache.ledger import Ledger
-from limpet.stores.race.index import Index, Place
+from limpet.stores.cache.ledger import Counters, Ledger
+from limpet.stores.race.index import Index, Place, is_frozen, is_split, is_valid
+from limpet.stores.race.layout import OBJECT_MASK
+from limpet.stores.race.parameters import GROUP_SIZE, GROUP_WORDS
+
+WINDOW: Final = 16
+"""Entries of a window, or a few more."""
+WINDOW_GROUPS: Final = 32
+ROOM: Final = 64
+"""Entries that a window has at most: any more are passed over as if they had hits."""
+LAP_SHARE: Final = 16
+"""Times that the hand goes round before it tries to end a lap, unless it is told to."""
+
+
+class Hand:
+    """Evicts entries of a cache."""
+
+    def __init__(
+        self, pool: Any, index: Any, objects: Any, ledger: Any, validity: Any, counts_hits: bool
+    ) -> None:
+        self.endpoint = pool.endpoint
+        self.client = pool.client
+        self.index = index
+        self.objects = objects
+        self.ledger = ledger
+        self.validity = validity
+        self.counts_hits = counts_hits
+        self.row = array("Q", bytes(8 * GROUP_WORDS))
+        self.window = array("Q", bytes(24 * ROOM))
+        """Of each entry of the window: slot, its word, life."""
+        self.seen = 0
+        self.rounds = 0
+        """How often this client has seen the hand at the end of the table."""
+        self.evicted = 0
+        self.expired = 0
+        """Entries that the last step unlinked."""
+        self.aged_ms = 0
+        """The ages of those that it evicted, together."""
+
+    def step(self, want: int, ruthless: bool, ends: bool) -> int:
+        """One step, for `want` units; how many it freed. `ends`: it should end a lap if it can."""
+        index = self.index
+        endpoint = self.endpoint
+        at = self.ledger.words + HAND
+        hand = endpoint.load(at)
+        lap = hand >> LAP_AT
+        table = hand >> TABLE_AT & 0xFF
+        prefix = hand >> PREFIX_AT & PREFIX_MASK
+        group = hand & GROUP_MASK
+        depth = index.depth_first
+        number = 1 << depth | prefix >> index.depth_max - depth
+        pointer = endpoint.load(index.entry(table, number))
+        while is_split(pointer):
+            index.below(number)
+            depth += 1
+            number = 1 << depth | prefix >> index.depth_max - depth
+            pointer = endpoint.load(index.entry(table, number))
+        self.seen = self.evicted = self.expired = self.aged_ms = 0
+        freed = 0
+        last = group + WINDOW_GROUPS
+        if last > index.groups:
+            last = index.groups
+        if pointer:
+            base = index.base_of(pointer)
+            while group < last and self.seen < WINDOW:
+                freed += self._look(base + group * GROUP_SIZE, lap, ruthless)
+                group += 1
+        else:
+            group = index.groups
+        endpoint.wait()
+        if freed < want:
+            freed += self._choose(want - freed)
+        if group >= index.groups:
+            group = 0
+            width = index.depth_max - depth
+            prefix = (prefix >> width) + 1 << width
+            if prefix >> index.depth_max:
+                prefix = 0
+                table += 1
+        if table >= index.subtables:
+            table = 0
+            self.rounds += 1
+            if (ends or self.rounds % LAP_SHARE == 0) and self.ledger.end_lap(hand):
+                return freed
+        moved = lap << LAP_AT | table << TABLE_AT | prefix << PREFIX_AT | group
+        if moved != hand:
+            endpoint.cas(at, hand, moved)
+        endpoint.wait()
+        return freed
+
+    def _look(self, group: int, lap: int, ruthless: bool) -> int:
+        """Account for the entries of the group at this address, and note them in the window; units
+        freed by unlinking void entries."""
+        freed = 0
+        self.endpoint.read_words(group, self.row, GROUP_WORDS)
+        for index in range(GROUP_WORDS):
+            word = self.row[index]
+            if not index & 7 or not is_valid(word):
+                continue
+            head = word & OBJECT_MASK & ADDRESS_MASK
+            life = self.endpoint.load(head + LIFE)
+            if life >> LAP_SHIFT & LAP_MASK != lap:
+                life = self.ledger.restamp(head, life, self._units(head), lap)
+            if life & DEAD or is_frozen(word):
+                continue
+            state = self.validity.state(head, life)
+            if state == STALE and self.endpoint.load(head + FLIGHT):
+                state = UNDECIDED
+            if state == VOID:
+                taken = self._unlink(group + 8 * index, word)
+                if taken:
+                    self.expired += 1
+                freed += taken
+            elif self.seen < ROOM and (ruthless or state != UNDECIDED):
+                at = 3 * self.seen
+                self.window[at] = group + 8 * index
+                self.window[at + 1] = word
+                self.window[at + 2] = life
+                self.seen += 1
+        return freed
+
+    def _units(self, head: int) -> int:
+        """Units of the object whose head is here."""
+        return self.objects.units_of(self.endpoint.load(head + PREFIX))
+
+    def _choose(self, want: int) -> int:
+        """Unlink the oldest entries of the window that have no hits, until there are `want` units;
+        if there are none, count all hits down."""
+        freed = 0
+        found = True
+        while found and freed < want:
+            best = self._oldest()
+            found = best >= 0
+            if found:
+                taken = self._unlink(self.window[best], self.window[best + 1])
+                self.window[best + 1] = 0
+                if taken:
+                    self.evicted += 1
+                    self.aged_ms += self._age(self.window[best + 2])
+                freed += taken
+        if not freed:
+            self._count_down()
+        return freed
+
+    def _oldest(self) -> int:
+        """Where in the window the oldest entry without hits is; -1: there is none."""
+        now = self.endpoint.microseconds() // US_PER_MS
+        best = -1
+        most = 0
+        for number in range(self.seen):
+            life = self.window[3 * number + 2]
+            if self.window[3 * number + 1] and not (self.counts_hits and life & HITS_MASK):
+                age = now - (life >> BORN_SHIFT) & BORN_MASK
+                if best < 0 or age > most:
+                    best = 3 * number
+                    most = age
+        return best
+
+    def _age(self, life: int) -> int:
+        """Ms since an entry with this life was born."""
+        now = self.endpoint.microseconds() // US_PER_MS
+        return now - (life >> BORN_SHIFT) & BORN_MASK
+
+    def _count_down(self) -> None:
+        for number in range(self.seen):
+            life = self.window[3 * number + 2]
+            if self.window[3 * number + 1] and life & HITS_MASK:
+                head = self.window[3 * number + 1] & OBJECT_MASK & ADDRESS_MASK
+                self.endpoint.cas(head + LIFE, life, life - 1)
+
+    def _unlink(self, slot: int, word: int) -> int:
+        """Unlink the object of a slot with this word; its units, or 0: another client was faster,
+        or this operation has as many in its journal as it can."""
+        if self.client.held >= CLIENT_JOURNAL_SIZE - 1:
+            return 0
+        self.client.log(word & REFERENCE_MASK, slot)
+        # LINEARIZES: eviction
+        if self.endpoint.cas(slot, word, 0) != word:
+            return 0
+        # A kill here: the object is in the client journal and no longer linked.
+        head = word & OBJECT_MASK & ADDRESS_MASK
+        units = self._units(head)
+        self.ledger.account(head, units)
+        return units
+
+    def evict_from(self, words: Any, place: Any) -> int:
+        """Unlink the best of the entries in the buckets that were read for a key; units freed."""
+        self.seen = self.evicted = self.expired = self.aged_ms = 0
+        for index in range(32):
+            word = words[index]
+            if not index & 7 or not is_valid(word) or is_frozen(word):
+                continue
+            head = word & OBJECT_MASK & ADDRESS_MASK
+            at = 3 * self.seen
+            self.window[at] = self.index.address(place, index)
+            self.window[at + 1] = word
+            self.window[at + 2] = self.endpoint.load(head + LIFE)
+            self.seen += 1
+        return self._choose(1)
+
 
 HOPELESS: Final = 64
 """Steps of the hand in a row that free nothing, before it becomes ruthless and ends laps."""

@@ -2,16 +2,16 @@ cimport cython
 
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.stores.base cimport as_bytes
-from limpet.stores.cache.counters cimport Counters
+from limpet.stores.cache.ledger cimport Counters
 from limpet.stores.cache.entries cimport Entries
-from limpet.stores.cache.flight_word cimport FlightWord
-from limpet.stores.cache.hand cimport Hand
+from limpet.stores.cache.entries cimport FlightWord
+from limpet.stores.cache.room cimport Hand
 from limpet.stores.cache.ledger cimport Ledger
-from limpet.stores.cache.objects cimport CacheObjects
+from limpet.stores.cache.entries cimport CacheObjects
 from limpet.stores.cache.room cimport Room
-from limpet.stores.cache.terms cimport Terms
+from limpet.stores.cache.validity cimport Terms
 from limpet.stores.cache.validity cimport Validity
-from limpet.stores.race.batch_search cimport BatchSearch
+from limpet.stores.race.batch cimport BatchSearch
 from limpet.stores.race.check cimport Check
 from limpet.stores.race.hash_store cimport HashStore
 from limpet.stores.race.index cimport Holds, Index, Place

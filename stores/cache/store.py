@@ -27,25 +27,22 @@ from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.shm.errors import LimpetError, StoreFull, ValueTooLarge
 from limpet.stores import regions
 from limpet.stores.base import as_bytes
-from limpet.stores.cache.counters import Counters
-from limpet.stores.cache.entries import Entries
-from limpet.stores.cache.flight_word import FlightWord
-from limpet.stores.cache.hand import Hand
+from limpet.stores.cache.entries import CacheObjects, Entries, FlightWord
 from limpet.stores.cache.layout import (
     COMPUTATIONS,
+    FINISH,
     ITEMS_SHIFT,
+    MINE,
+    OVER,
     SETS,
     UNIT,
     UNITS_MASK,
     tags_at,
 )
-from limpet.stores.cache.ledger import Ledger
-from limpet.stores.cache.objects import CacheObjects
+from limpet.stores.cache.ledger import Counters, Ledger
 from limpet.stores.cache.parameters import CacheParameters
-from limpet.stores.cache.room import Room
-from limpet.stores.cache.status import FINISH, MINE, OVER
-from limpet.stores.cache.terms import Terms
-from limpet.stores.cache.validity import Validity
+from limpet.stores.cache.room import Hand, Room
+from limpet.stores.cache.validity import Terms, Validity
 from limpet.stores.names import shown
 from limpet.stores.race.check import Check
 from limpet.stores.race.hash_store import HashStore

@@ -2,6 +2,7 @@ cimport cython
 
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 
+cdef u64 US_PER_MS
 cdef u64 BIRTH
 cdef u64 DEADLINE
 cdef u64 FLIGHT
@@ -14,12 +15,26 @@ cdef u64 TAG_MASK
 cdef u64 TAGGED
 cdef u64 TAGS
 cdef u64 TIMES
-cdef u64 US_PER_MS
-
 cdef int FRESH
 cdef int STALE
 cdef int VOID
 cdef int UNDECIDED
+
+cdef class Terms:
+    cdef readonly u64 span
+    cdef public u64 slide
+    cdef public u64 stale
+    cdef public u64 took
+    cdef public u64 tags
+    cdef public bint born_now
+    cdef public u64 birth
+    cdef public u64 checksum
+    cdef public bint keep
+    cdef public bint renew
+    cdef public u64 flight
+    cdef public bint pending
+
+    cdef u64 deadline(self, u64 now) noexcept
 
 cdef class Validity:
     cdef readonly Endpoint endpoint

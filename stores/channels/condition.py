@@ -28,11 +28,10 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from limpet.stores.channels.channel import Channel
-from limpet.stores.channels.deadline import deadline_after, still_us
 from limpet.stores.channels.layout import LINE, MOMENT, MOMENTS
 from limpet.stores.channels.lock.lock import Lock
 from limpet.stores.channels.lock.ticket_layout import HOLDER
-from limpet.stores.channels.waiting import Waiting
+from limpet.stores.channels.waiting import Waiting, deadline_after, still_us
 
 Found = TypeVar("Found")
 

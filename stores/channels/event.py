@@ -13,9 +13,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from limpet.stores.channels.channel import Channel
-from limpet.stores.channels.deadline import deadline_after, still_us
 from limpet.stores.channels.layout import LINE
-from limpet.stores.channels.waiting import Waiting
+from limpet.stores.channels.waiting import Waiting, deadline_after, still_us
 
 SET: Final = 1
 MASK: Final = 0xFFFF_FFFF_FFFF_FFFF

@@ -13,6 +13,11 @@ out in order (FIFO). So, for verbs that the threads of this process have issued 
     GLOBAL   verbs of all threads before later ones, on any node          one round trip, if any
 
 The threads of a process share one endpoint, so one `wait` completes the verbs of all of them.
+
+An `AckKey` tells whether operations on channels are complete (LOCO 5.2). The paper's key is a set
+of bits, one for each verb on its way, which a polling thread clears. Here all verbs of a process
+that are on their way make up a phase, and become complete together (the manager counts phases): a
+key is the set of the phases of its verbs.
 """
 
 from __future__ import annotations
@@ -37,11 +42,34 @@ from limpet.shm.errors import (
     ValueTooLarge,
 )
 from limpet.shm.replicas.view import IN_SERVICE
-from limpet.stores.channels.ack_key import AckKey
 from limpet.stores.channels.array.keeper import Keeper
 from limpet.stores.channels.regions.region import Links, Region
 from limpet.stores.names import NAME_SIZE_MAX, is_name
 from limpet.stores.registry import CHANNELS
+
+
+class AckKey:
+    """The completion of one or more operations on channels."""
+
+    def __init__(self, manager: Any, phases: set[int]) -> None:
+        self.manager = manager
+        self.phases = phases
+
+    def query(self) -> bool:
+        """Whether all of them are complete, without waiting."""
+        return all(phase <= self.manager.completed for phase in self.phases)
+
+    def wait(self) -> None:
+        """Wait until they are: at most one round trip."""
+        if self.phases:
+            self.manager.wait_for(max(self.phases))
+
+    def union(self, *others: AckKey) -> AckKey:
+        """One key for these operations and those of `others`."""
+        return AckKey(self.manager, self.phases.union(*(other.phases for other in others)))
+
+    __or__ = union
+
 
 PAIR: Final = "pair"
 THREAD: Final = "thread"
@@ -96,7 +124,7 @@ class Manager:
         self.replacements = 0
         """How often a node was given new memory."""
         self._marks: set[weakref.ref[Any]] = set()
-        self._keepers: list[Keeper] = []
+        self.keepers: list[Keeper] = []
         pool.handles.add(self)
 
     @functools.cached_property
@@ -232,19 +260,19 @@ class Manager:
     def keeper(self, reference: int) -> Keeper:
         """A client of this process that can keep this region (array/keeper.py). Raises as `open`
         does."""
-        for keeper in self._keepers:
+        for keeper in self.keepers:
             keeper.settle()
             if keeper.has_room(reference):
                 return keeper
-        self._keepers.append(Keeper(self.pool))
-        return self._keepers[-1]
+        self.keepers.append(Keeper(self.pool))
+        return self.keepers[-1]
 
     def let_go(self) -> None:
         """The pool's handle was closed: a keeper stays as long as there are ndarrays that need
         it."""
-        for keeper in self._keepers:
+        for keeper in self.keepers:
             keeper.settle()
-        self._keepers.clear()
+        self.keepers.clear()
 
     def forget(self, channel: Any) -> None:
         """Forget an endpoint: the next `open` of this channel makes another one."""

@@ -19,14 +19,18 @@ woken, and leaves elements for others, has to call `wake_one` itself.
 A kill of a client before its `wake`, or of the client that it woke, costs time only: a sleep is no
 longer than SLEEP_US, and the sleeper then clears WOKEN. So does a bit that a dead client has left:
 an idle `wake` is one system call.
+
+Timeouts are as threading and queue take them (`deadline_of`, `deadline_after`).
 """
 
 from __future__ import annotations
 
+import operator
 import os
+import time
 from typing import Any
 
-from limpet.shm.errors import AddressError, PoolClosed
+from limpet.shm.errors import AddressError, ParameterError, PoolClosed
 from limpet.stores.channels.layout import (
     POLL_US,
     SLEEP_US,
@@ -104,3 +108,44 @@ class Waiting:
             if seen == word and not self.endpoint.futex_wake(self.address, 1):
                 # ORDER: the word has changed if a client has noted since that it will sleep.
                 self.endpoint.cas(self.address, counted, counted & ~WAKE_FLAGS)
+
+
+def deadline_of(block: bool, timeout: float | None) -> float | None:
+    """The end of the wait, by the monotonic clock; None: none. Arguments as of queue.Queue."""
+    if block and timeout is not None and timeout < 0:
+        raise ValueError("'timeout' must be a non-negative number")
+    return deadline_after(timeout if block else 0.0)
+
+
+def deadline_after(timeout: float | None) -> float | None:
+    """The same for a timeout as threading's objects take it."""
+    if timeout is None:
+        return None
+    return time.monotonic() + timeout if timeout > 0 else 0.0
+
+
+def still_us(deadline: float | None) -> int:
+    """Microseconds until the deadline; 0: it is over."""
+    if deadline is None:
+        return SLEEP_US
+    left = deadline - time.monotonic() if deadline else 0.0
+    return int(min(left * 1e6, SLEEP_US)) + 1 if left > 0 else 0
+
+
+def left_us(deadline: float | None, error: type[Exception]) -> int:
+    """As `still_us`; raises `error` when the time is over."""
+    left = still_us(deadline)
+    if not left:
+        raise error
+    return left
+
+
+def whole(what: str, number: Any, low: int, high: int) -> int:
+    """A whole number, of any type, as an int; ParameterError if it is not from `low` to `high`."""
+    try:
+        found = operator.index(number)
+    except TypeError:
+        found = low - 1
+    if not low <= found <= high:
+        raise ParameterError(f"{what} is a whole number from {low} to {high}, not {number!r}")
+    return found

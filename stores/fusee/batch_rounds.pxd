@@ -7,7 +7,7 @@ from limpet.stores.fusee.slots cimport ReplicatedSlots
 from limpet.stores.fusee.snapshot cimport ReplicatedSlot
 from limpet.stores.race.batch cimport Batch
 from limpet.stores.race.batch_puts cimport BatchPuts
-from limpet.stores.race.batch_search cimport BatchSearch
+from limpet.stores.race.batch cimport BatchSearch
 from limpet.stores.race.index cimport Place
 
 cdef int ALL

@@ -5,7 +5,7 @@ a round of its own, with its own pairs in the client journal, and none knows of 
 is not atomic. Only the phases are shared; their verbs are posted:
 
     1   the entries and buckets of all keys, on the primaries; then the objects with a matching
-        fingerprint (race/batch_search.py)
+        fingerprint (race/batch.py)
     2   all new objects, on all replicas. A phase of its own, as objects and backups are on
         different nodes: no backup may have an object that is not whole
     3   the CASes of all backups; for inserts both buckets on the first backup, after the CAS there
@@ -41,22 +41,21 @@ from typing import Any, Final
 from limpet.shm.errors import NodeFailed
 from limpet.stores.fusee.cache import IndexCache
 from limpet.stores.fusee.index import ReplicatedIndex
-from limpet.stores.fusee.links import OLD
-from limpet.stores.fusee.log import LoggedObjects
-from limpet.stores.fusee.marks import (
+from limpet.stores.fusee.links import (
     BIRTH,
     DEATH,
     INSERTED,
     INSERTING,
+    OLD,
     REPLICAS_ROW,
     UPDATED,
     UPDATING,
 )
+from limpet.stores.fusee.log import LoggedObjects
 from limpet.stores.fusee.slots import ReplicatedSlots
 from limpet.stores.fusee.tables import ReplicatedTables
-from limpet.stores.race.batch import Batch
+from limpet.stores.race.batch import Batch, BatchSearch
 from limpet.stores.race.batch_puts import BatchPuts
-from limpet.stores.race.batch_search import BatchSearch
 from limpet.stores.race.index import Place
 from limpet.stores.race.layout import OBJECT_MASK
 from limpet.stores.status import BATCH, CONTESTED, DONE, LEFT, MADE, READY

@@ -11,9 +11,8 @@ import numpy as np
 from limpet.shm.endpoint.layout import NODE_SHIFT, OFFSET_MASK
 from limpet.shm.endpoint.slots import INCARNATION_BITS
 from limpet.shm.errors import NodeFailed, StoreCorrupt
-from limpet.stores.fusee.links import OFFSET_BITS, PLACE_BITS, Link, is_entry, is_slot
+from limpet.stores.fusee.links import OFFSET_BITS, PLACE_BITS, REPLICAS_ROW, Link, is_entry, is_slot
 from limpet.stores.fusee.log import LoggedObjects
-from limpet.stores.fusee.marks import REPLICAS_ROW
 from limpet.stores.fusee.tables import ReplicatedTables, identity
 from limpet.stores.race.check import Check, Within
 from limpet.stores.race.index import Index, is_vacant, is_valid

@@ -2,7 +2,7 @@ cimport cython
 
 from limpet.shm.endpoint.verbs cimport post_summed, u64, write_summed
 from limpet.stores.records cimport Objects
-from limpet.stores.stamps cimport Stamps
+from limpet.stores.records cimport Stamps
 
 cdef u64 ADDRESS_MASK
 cdef u64 BIRTH

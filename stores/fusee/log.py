@@ -5,7 +5,7 @@ phase:
 
     0     birth   bits 0-1: 0; INSERTED: the insert is decided, but for the CAS of the primary slot;
                   UPDATED: proposed by an update of a key that is there
-                  bits 2-63: of a stamp (stamps.py), in stores whose gets have no pin
+                  bits 2-63: of a stamp (records.py), in stores whose gets have no pin
                   (race/glance.py); else 0
     8     death   0, or the word that replaced the object in its slot
     16    sizes, checksum, key, value: as records.py says
@@ -33,9 +33,8 @@ from typing import Any, Final
 from limpet.shm.endpoint.fabric import post_summed, write_summed
 from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.shm.errors import NodeFailed
-from limpet.stores.fusee.marks import BIRTH, BIRTH_MASK, DEATH, ENTRY_SIZE, STAMP_SHIFT
-from limpet.stores.records import Objects
-from limpet.stores.stamps import Stamps
+from limpet.stores.fusee.links import BIRTH, BIRTH_MASK, DEATH, ENTRY_SIZE, STAMP_SHIFT
+from limpet.stores.records import Objects, Stamps
 
 MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
 

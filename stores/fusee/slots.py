@@ -32,19 +32,21 @@ from typing import Any, Final
 
 from limpet.shm.errors import NodeFailed, StoreCorrupt
 from limpet.stores.fusee.index import ReplicatedIndex
-from limpet.stores.fusee.links import ENTRY, OLD, PLACE_BITS
-from limpet.stores.fusee.log import LoggedObjects
-from limpet.stores.fusee.marks import (
+from limpet.stores.fusee.links import (
     BIRTH,
     DEATH,
     DELETING,
+    ENTRY,
     FAILED,
     GONE,
     IDLE,
     INSERTED,
     INSERTING,
+    OLD,
+    PLACE_BITS,
     UPDATING,
 )
+from limpet.stores.fusee.log import LoggedObjects
 from limpet.stores.fusee.snapshot import ReplicatedSlot
 from limpet.stores.fusee.tables import ReplicatedTables
 from limpet.stores.names import shown

@@ -36,7 +36,7 @@ the round on behalf of a dead client, and returns whether the object is linked.
 
 When nodes are lost (algorithms 3 and 4): a participant that meets NodeFailed changes nothing more
 in its round, waits for the new view (shm/replicas/view.py), and finds out how the round ended
-(slots.py). The leader's steps are in reconcile.py.
+(slots.py). The leader's steps are in restoring.py.
 
 `sequential` (FUSEE-CR): backups are CASed one after another, each in a round trip of its own, and
 the first one's value wins.
@@ -48,17 +48,18 @@ from array import array
 from typing import Any, Final
 
 from limpet.shm.endpoint.layout import NODE_SHIFT
-from limpet.stores.fusee.links import OLD, PLACE_BITS
-from limpet.stores.fusee.log import LoggedObjects
-from limpet.stores.fusee.marks import (
+from limpet.stores.fusee.links import (
     DEATH,
     FINISH,
     LOSE,
+    OLD,
+    PLACE_BITS,
     REPLICAS_ROW,
     RULE_1,
     RULE_2,
     RULE_3,
 )
+from limpet.stores.fusee.log import LoggedObjects
 from limpet.stores.fusee.tables import ReplicatedTables, identity
 from limpet.stores.race.index import is_frozen, is_vacant
 from limpet.stores.race.layout import FROZEN, OBJECT_MASK

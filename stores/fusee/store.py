@@ -32,9 +32,16 @@ from limpet.stores.fusee.check import ReplicatedCheck
 from limpet.stores.fusee.glance import ReplicatedGlance
 from limpet.stores.fusee.growth import ReplicatedSplitter
 from limpet.stores.fusee.index import ReplicatedIndex
-from limpet.stores.fusee.links import PLACE_BITS
+from limpet.stores.fusee.links import (
+    BIRTH,
+    ENTRY_SIZE,
+    EXPECTED_SIZE,
+    FAILED,
+    IDLE,
+    PLACE_BITS,
+    UPDATED,
+)
 from limpet.stores.fusee.log import LoggedObjects
-from limpet.stores.fusee.marks import BIRTH, ENTRY_SIZE, EXPECTED_SIZE, FAILED, IDLE, UPDATED
 from limpet.stores.fusee.parameters import FuseeParameters
 from limpet.stores.fusee.restoring import Restoring
 from limpet.stores.fusee.snapshot import ReplicatedSlot
@@ -47,7 +54,7 @@ from limpet.stores.fusee.tables import (
 from limpet.stores.race.hash_store import HashStore
 from limpet.stores.race.index import Place, is_valid
 from limpet.stores.race.layout import OBJECT_MASK
-from limpet.stores.stamps import Stamps
+from limpet.stores.records import Stamps
 from limpet.stores.status import DONE, EXISTS, INSERT, MISSING, NO_MEMORY, PUT, UPDATE
 
 

@@ -5,7 +5,7 @@ from limpet.shm.clients.client cimport Client
 from limpet.shm.clients.unique_ids cimport Tickets
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.stores.race.index cimport Place, is_vacant
-from limpet.stores.vacant cimport vacant_word
+from limpet.stores.records cimport vacant_word
 
 cdef u64 ADDRESS_MASK
 cdef u64 ENTRY

@@ -11,10 +11,10 @@ A slot's value is that of the primary. Invariant: when no operation on a slot is
 replicas are equal; when one is, the client journal of a pinned client names the slot (links.py),
 and any client that meets it can complete it: `resolve`.
 
-Vacant slots. 0 at first; later a number that never comes again (vacant.py). Objects' addresses do
+Vacant slots. 0 at first; later a number that never comes again (records.py). Objects' addresses do
 not come again while a client is pinned that could have seen them. So no value comes back to a slot
 as long as any client knows it, and a CAS that is too late fails (traps F1, F3). Leaders do write
-the primary's value back to backups, in restoring.py and reconcile.py: then no client is in the
+the primary's value back to backups, in restoring.py and restoring.py: then no client is in the
 midst of a round, as a parked client looks how its round ended before it begins another.
 
 Entries of a directory need no rounds, since they only ever grow: 0, a pointer, SPLIT. The last
@@ -46,12 +46,18 @@ from limpet.shm.endpoint.states import (
 )
 from limpet.shm.endpoint.words import ADDRESS_MASK, REPLICATED
 from limpet.shm.errors import NodeFailed, StoreMismatch
-from limpet.stores.fusee.links import ENTRY, OFFSET_BITS, PLACE_BITS, is_entry, is_slot
-from limpet.stores.fusee.marks import REPLICAS_ROW
+from limpet.stores.fusee.links import (
+    ENTRY,
+    OFFSET_BITS,
+    PLACE_BITS,
+    REPLICAS_ROW,
+    is_entry,
+    is_slot,
+)
 from limpet.stores.race.index import Place, is_vacant
 from limpet.stores.race.layout import FROZEN, FROZEN_VACANT, MASK, OBJECT_MASK
 from limpet.stores.race.store import require_room
-from limpet.stores.vacant import vacant_word
+from limpet.stores.records import vacant_word
 
 NODES: Final = 256
 

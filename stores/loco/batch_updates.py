@@ -35,8 +35,7 @@ from typing import Any, Final
 
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.errors import LimpetError, NodeFailed
-from limpet.stores.loco.data_array import DataArray
-from limpet.stores.loco.journal import Journal
+from limpet.stores.loco.data_array import DataArray, Journal
 from limpet.stores.loco.layout import INTENT, UPDATING
 from limpet.stores.loco.local_index import LocalIndex
 from limpet.stores.loco.locking import Locking

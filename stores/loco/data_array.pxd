@@ -15,6 +15,13 @@ cdef u64 VALUE_LENGTH_MASK
 cdef int VALUE_LENGTH_SHIFT
 cdef u64 MIX
 cdef u64 MASK
+cdef u64 CLAIM
+cdef u64 INTENT
+cdef u64 INTENT_ENTRY_MASK
+cdef int INTENT_SHIFT
+cdef u64 REDO
+cdef u64 SEQUENCE
+cdef u64 SEQUENCE_MASK
 
 cdef class DataArray:
     cdef readonly Endpoint endpoint
@@ -47,3 +54,17 @@ cdef class DataArray:
     cpdef u64 compose(self, u64 state, bytes key, bytes value, u64 link) except 0
     @cython.locals(at=u64)
     cpdef int write(self, u64 entry, u64 count, u64 linked) except -1
+
+cdef class Journal:
+    cdef readonly Endpoint endpoint
+    cdef public u64 at
+    cdef u64 sequence
+
+    @cython.locals(word=u64)
+    cpdef u64 intent(self) except? 0xFEEDFACEDEADBEA7
+    cpdef u64 resume(self, u64 at, u64 word) noexcept
+    cpdef u64 claim(self) except? 0xFEEDFACEDEADBEA7
+    cpdef int declare(self, u64 what, u64 entry, u64 claim) except -1
+    cpdef int keep(self, DataArray entries, u64 count) except -1
+    cpdef int load(self, DataArray entries) except -1
+    cpdef int end(self) except -1

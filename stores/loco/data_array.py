@@ -23,13 +23,28 @@ writes the other words. In one life, key and its length do not change. `link` is
 other words, by itself: as long as a dead client's new object is not linked, nothing has changed.
 
 An entry is whole if its checksum holds. A valid entry that is not whole is being overwritten, or
-was when its writer was killed; then the journal of its lock has its new words (journal.py).
+was when its writer was killed; then the journal of its lock has its new words (locks.py).
 
 Invariants
     - a vacant entry has no link
     - an entry that is valid is whole, or named in the journal of its lock
     - an entry that is claimed or deleted is named in the journal of its lock
     - of all valid entries, one has a given key
+
+Beside each lock of a table there is a journal with the step of the lock's holder (`Journal`).
+
+    0     intent  bits 0-1 nothing, inserting, updating or deleting; bits 2-29 the entry
+                  bits 32-63 sequence, one more at each end; it may wrap, as it only shows
+                  waiting clients that the holder makes progress
+    8     claim   the state word of that entry: for an insert as it is claimed, else as it is valid
+    16    redo    when updating: the new words of the entry from `checksum` on
+
+The client that holds the lock writes it. A client that finds an intent when it gets the lock
+repairs (repair.py): the last holder died, or its operation ended with an error, while it held the
+lock.
+
+The claim identifies the intended entry: an entry that was claimed under this lock has the lock's
+number in its state, and no holder of another lock claims it with that number.
 """
 
 from __future__ import annotations
@@ -40,11 +55,17 @@ from typing import TYPE_CHECKING, Any, Final
 from limpet.shm.endpoint.fabric import crc_pair, words_bytes, words_equal, words_put
 from limpet.stores.loco.layout import (
     CHECKSUM,
+    CLAIM,
     ENTRY_SHIFT,
+    INTENT,
+    INTENT_ENTRY_MASK,
+    INTENT_SHIFT,
     KEY,
     KEY_LENGTH_MASK,
     LINK,
     PHASE_MASK,
+    REDO,
+    SEQUENCE,
     SIZES,
     STATE,
     VALID,
@@ -54,6 +75,7 @@ from limpet.stores.loco.layout import (
 
 if TYPE_CHECKING:
     from limpet.stores.loco.parameters import LocoParameters
+
 
 MIX: Final = 0x9E37_79B9_7F4A_7C15
 MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
@@ -161,3 +183,51 @@ class DataArray:
         # LINEARIZES: update; the last word
         at = self.address(entry) + 8 * CHECKSUM
         self.endpoint.write_words(at, self.words, count - CHECKSUM, CHECKSUM)
+
+
+SEQUENCE_MASK: Final = 0xFFFF_FFFF << 32
+
+
+class Journal:
+    """A journal. Its user sets `at`, its address."""
+
+    def __init__(self, endpoint: Any) -> None:
+        self.endpoint = endpoint
+        self.at = 0
+        self.sequence = 0
+
+    def intent(self) -> int:
+        """The holder's intent; 0: none. Without the sequence, which is remembered."""
+        word = self.endpoint.load(self.at + INTENT)
+        self.sequence = word & SEQUENCE_MASK
+        return word & INTENT_ENTRY_MASK
+
+    def resume(self, at: int, word: int) -> int:
+        """As `intent`, of the journal at `at`, whose intent was read: `word`."""
+        self.at = at
+        self.sequence = word & SEQUENCE_MASK
+        return word & INTENT_ENTRY_MASK
+
+    def claim(self) -> int:
+        """The state word of the intended entry."""
+        return self.endpoint.load(self.at + CLAIM)
+
+    def declare(self, what: int, entry: int, claim: int) -> None:
+        """Note the intent for an entry with this state word; after `intent`."""
+        self.endpoint.store(self.at + CLAIM, claim)
+        # ORDER: claim, and redo image, before the intent that makes them valid.
+        self.endpoint.store(self.at + INTENT, self.sequence | entry << INTENT_SHIFT | what)
+
+    def keep(self, entries: DataArray, count: int) -> None:
+        """Note the first new words of an entry, except the state."""
+        self.endpoint.write_words(self.at + REDO, entries.words, count - CHECKSUM, CHECKSUM)
+
+    def load(self, entries: DataArray) -> None:
+        """Load the noted words, all but the state, as the words of the entry."""
+        count = entries.entry_words - CHECKSUM
+        self.endpoint.read_words(self.at + REDO, entries.words, count, CHECKSUM)
+
+    def end(self) -> None:
+        """Clear the intent; after `intent`."""
+        self.sequence = self.sequence + SEQUENCE & SEQUENCE_MASK
+        self.endpoint.store(self.at + INTENT, self.sequence)

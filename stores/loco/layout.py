@@ -2,11 +2,11 @@
 
 A table is one region of a memory node:
 
-    0         position  number of messages of the node's tracker so far (tracker.py)
+    0         position  number of messages of the node's tracker so far (local_index.py)
     64        ring      the last of them, a word each
     then      reaches   a word for each part of the data array, from a multiple of 64 on
                         (local_index.py)
-    then      locks     a record for each, from a multiple of 64 on: lock and journal (journal.py)
+    then      locks     a record for each, from a multiple of 64 on: lock and journal (locks.py)
     then      array     the data array (data_array.py), from a multiple of 64 on
 """
 

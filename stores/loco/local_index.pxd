@@ -2,15 +2,36 @@ cimport cython
 
 from limpet.shm.endpoint.verbs cimport Endpoint, hash64, u64, words_prefetch
 from limpet.stores.loco.data_array cimport DataArray
-from limpet.stores.loco.tracker cimport Tracker
 
-cdef u64 CLAIMED
-cdef u64 PHASE_MASK
+cdef u64 LAP_MASK
+cdef u64 POSITION
+cdef u64 RING
 cdef int ROW_BITS
 cdef u64 ROW_MASK
+cdef u64 POSITION_MAX
+cdef u64 CLAIMED
+cdef u64 PHASE_MASK
 cdef u64 VALID
 cdef u64 SPREAD
 cdef u64 LOOKS
+
+cdef class Tracker:
+    cdef readonly Endpoint endpoint
+    cdef readonly u64 size
+    cdef int shift
+    cdef readonly u64 at
+    cdef readonly u64 ring
+
+    cpdef int move(self, u64 base) except -1
+    cpdef u64 position(self) except? 0xFEEDFACEDEADBEA7
+    @cython.locals(word=u64)
+    cpdef long long message(self, u64 number) except -2
+    cdef u64 _lap(self, u64 number) noexcept
+    @cython.locals(number='long long')
+    cpdef long long append(self, u64 entry) except -2
+    @cython.locals(endpoint=Endpoint, number=u64, slot=u64, there=u64, lap=u64)
+    cdef long long _try(self, u64 entry) except -2
+    cpdef object _damaged(self, u64 number, u64 there)
 
 cdef class LocalIndex:
     cdef readonly DataArray entries

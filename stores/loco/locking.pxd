@@ -3,14 +3,21 @@ cimport cython
 from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.stores.base cimport Store
+from limpet.stores.channels.channel cimport Channel
 from limpet.stores.channels.lock.ticket_lock cimport TicketLock
-from limpet.stores.loco.key_locks cimport KeyLocks
 from limpet.stores.loco.lookup cimport KeyEntry, Lookup
 from limpet.stores.loco.writer cimport Writer
 
 cdef u64 NEAR
 cdef int LATE_MAX
 cdef u64 WAITERS
+
+cdef class KeyLocks(Channel):
+    cdef readonly double patience_s
+    cdef object store
+
+    @cython.locals(there=bint)
+    cpdef int enter(self) except -1
 
 cdef class Locking:
     cdef readonly Client client

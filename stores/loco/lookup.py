@@ -18,9 +18,8 @@ from limpet.stores import regions
 from limpet.stores.inline import InlineIndex
 from limpet.stores.loco.data_array import DataArray
 from limpet.stores.loco.layout import TORN
-from limpet.stores.loco.local_index import LocalIndex
+from limpet.stores.loco.local_index import LocalIndex, Tracker
 from limpet.stores.loco.parameters import LocoParameters
-from limpet.stores.loco.tracker import Tracker
 from limpet.stores.records import Objects
 from limpet.stores.status import AGAIN, BATCH, DONE, MISSING
 

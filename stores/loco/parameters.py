@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 from limpet.shm.errors import ParameterError
 from limpet.shm.parameters import check_fields, check_whole
 from limpet.stores.channels.lock.ticket_lock import ticket_lock_size
-from limpet.stores.inline_parameters import FIELDS, VALUE_SIZE, check_sizes, inline_capacity
 from limpet.stores.loco.layout import (
     KEY,
     LOCK_BITS,
@@ -18,7 +17,14 @@ from limpet.stores.loco.layout import (
     RING_MIN,
     ROW_MASK,
 )
-from limpet.stores.parameters import aligned, share_of
+from limpet.stores.parameters import (
+    FIELDS,
+    VALUE_SIZE,
+    aligned,
+    check_sizes,
+    inline_capacity,
+    share_of,
+)
 
 if TYPE_CHECKING:
     from limpet.shm.endpoint.layout import NodeLayout

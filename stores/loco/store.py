@@ -2,9 +2,9 @@
 
 "LOCO: Rethinking Objects for Network Memory", section 6 and appendix C. One table on
 each memory node, chosen by the key's hash; its layout is in layout.py. A table has a data array
-(data_array.py) with a place for every key, locks with a journal each (journal.py), and a tracker
-(tracker.py), whose messages name the entries that have changed. Every process has its own index of
-the table (local_index.py), key -> entry, which the tracker keeps up to date.
+(data_array.py) with a place for every key, locks with a journal each (locks.py), and a tracker
+(local_index.py), whose messages name the entries that have changed. Every process has its own index
+of the table (local_index.py), key -> entry, which the tracker keeps up to date.
 
 Get takes no lock, and no pin if the value is in the entry (inline.py): bring the index up to date,
 which costs one load if nothing has changed; look the key up; read the entry. If the entry is valid

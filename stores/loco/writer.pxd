@@ -4,7 +4,7 @@ from limpet.shm.alloc.allocator cimport Allocator
 from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.stores.loco.data_array cimport DataArray
-from limpet.stores.loco.journal cimport Journal
+from limpet.stores.loco.data_array cimport Journal
 from limpet.stores.loco.local_index cimport LocalIndex
 from limpet.stores.loco.lookup cimport KeyEntry, Lookup
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.words import REFERENCE_MASK
-from limpet.stores.loco.journal import Journal
+from limpet.stores.loco.data_array import Journal
 from limpet.stores.loco.layout import (
     CLAIMED,
     COUNTER_MAX,

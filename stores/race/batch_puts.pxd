@@ -4,7 +4,7 @@ from limpet.shm.alloc.allocator cimport Allocator
 from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.stores.race.batch cimport Batch
-from limpet.stores.race.batch_search cimport BatchSearch
+from limpet.stores.race.batch cimport BatchSearch
 from limpet.stores.race.index cimport Index, Place
 from limpet.stores.race.slots cimport Slots
 from limpet.stores.records cimport Objects

@@ -6,8 +6,7 @@ from typing import Any
 
 from limpet.shm.endpoint.words import ADDRESS_MASK, HELD, HELD_MASK, REFERENCE_MASK, TENTATIVE
 from limpet.shm.errors import LimpetError
-from limpet.stores.race.batch import Batch
-from limpet.stores.race.batch_search import BatchSearch
+from limpet.stores.race.batch import Batch, BatchSearch
 from limpet.stores.race.index import Place
 from limpet.stores.race.layout import FROZEN
 from limpet.stores.race.slots import Slots

@@ -10,6 +10,14 @@ cdef int GROUP_WORDS
 cdef u64 HELD
 cdef u64 OBJECT_MASK
 cdef u64 POINTER
+cdef u64 ADDRESS_MASK
+cdef object CLASS
+cdef object CLASS_OF_FROZEN
+cdef u64 FROZEN
+cdef int LARGE_CLASS
+cdef u64 TENTATIVE
+cdef object UNSETTLED
+cdef int VACANT_CLASS
 
 cdef class Check:
     cdef readonly object pool
@@ -26,3 +34,16 @@ cdef class Check:
     cpdef list keys_in(self, u64 group)
     @cython.locals(base=u64, word=u64)
     cdef bint _holds(self, u64 slot, bytes key) except -1
+
+cdef class Mending:
+    cdef readonly Index index
+    cdef readonly Endpoint endpoint
+    cdef readonly Objects objects
+    cdef readonly dict large
+
+    @cython.locals(pointer=u64, half=u64)
+    cpdef int mend_below(self, u64 table, u64 number) except -1
+    @cython.locals(half=int, entry=u64)
+    cpdef int give_up_halves(self, u64 table, u64 number) except -1
+    @cython.locals(word=u64)
+    cpdef int mend_slots(self, u64 base) except -1

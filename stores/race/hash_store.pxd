@@ -6,7 +6,7 @@ from limpet.shm.alloc.allocator cimport Allocator
 from limpet.shm.clients.client cimport Client
 from limpet.stores.base cimport Store, as_bytes
 from limpet.stores.race.batch_puts cimport BatchPuts
-from limpet.stores.race.batch_search cimport BatchSearch
+from limpet.stores.race.batch cimport BatchSearch
 from limpet.stores.race.check cimport Check
 from limpet.stores.race.glance cimport Glance
 from limpet.stores.race.index cimport Index, Place, is_valid

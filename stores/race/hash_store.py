@@ -22,15 +22,14 @@ from limpet.shm.endpoint.words import (
 from limpet.shm.errors import StoreFull
 from limpet.stores.base import Store, as_bytes
 from limpet.stores.object_layout import HEADER
+from limpet.stores.race.batch import BatchSearch
 from limpet.stores.race.batch_puts import BatchPuts
-from limpet.stores.race.batch_search import BatchSearch
 from limpet.stores.race.check import Check
 from limpet.stores.race.glance import Glance
 from limpet.stores.race.index import Index, Place, is_valid
 from limpet.stores.race.layout import OBJECT_MASK
-from limpet.stores.race.progress import progress_of
 from limpet.stores.race.slots import Slots
-from limpet.stores.race.splitter import Splitter
+from limpet.stores.race.splitter import Splitter, progress_of
 from limpet.stores.status import (
     AGAIN,
     BATCH,
@@ -553,7 +552,7 @@ class HashStore(Store):
         return int(self.checker.size(self.within))
 
     def growth(self) -> dict[str, Any]:
-        """How far the table has grown, and the splits under way (progress.py)."""
+        """How far the table has grown, and the splits under way (splitter.py)."""
         return progress_of(self)
 
     def references(self) -> Any:

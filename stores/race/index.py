@@ -14,7 +14,7 @@ TXObj as of stores/rtx:
                    baselines/dtx/race.py); else 0
     8   pointer    0        nothing yet; the first client that inserts makes a subtable
                    SPLIT    split for good: the keys are in its halves. Any word of a vacant slot
-                            (stores/vacant.py) has the same meaning
+                            (stores/records.py) has the same meaning
                    else     reference to the subtable with the keys, an object (words.py)
 
 A store begins with the entries of depth `depth`; no client looks at those above them. A handle

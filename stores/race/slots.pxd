@@ -3,7 +3,7 @@ cimport cython
 from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.verbs cimport Endpoint, lowest_bit, u64
 from limpet.stores.race.batch cimport Batch
-from limpet.stores.race.batch_search cimport BatchSearch
+from limpet.stores.race.batch cimport BatchSearch
 from limpet.stores.race.index cimport Index, Place
 from limpet.stores.records cimport Objects
 

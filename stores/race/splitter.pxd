@@ -18,9 +18,12 @@ cdef int INCARNATION_BITS
 cdef u64 OBJECT_MASK
 cdef u64 PREFETCH_SIZE
 cdef u64 REFERENCE_MASK
+cdef int SLOTS_PER_BUCKET
+cdef int SLOTS_PER_GROUP
 cdef u64 SPLIT
+cdef u64 TENTATIVE
 cdef u64 UNSET
-
+cdef int VACANT_CLASS
 cdef int DONE
 cdef int NO_MEMORY
 

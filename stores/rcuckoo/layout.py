@@ -3,12 +3,12 @@
 A table is one region of a memory node:
 
     0         lease     0, or the id of the client that repairs the table (repair.py)
-    64        journals  one for each client slot of the pool (journal.py)
+    64        journals  one for each client slot of the pool (locks.py)
     then      locks     a bit each (locks.py), from a multiple of 64 on
     then      rows      (rows.py), from a multiple of 64 on
 
 Counters of less than a word: the sequence of a journal, 51 bits, which wraps after 7 years of ten
-million states a second (journal.py says why that is safe). The version of a row is a word; clients
+million states a second (locks.py says why that is safe). The version of a row is a word; clients
 compare it for equality, or for one or two more, modulo 2^64.
 """
 

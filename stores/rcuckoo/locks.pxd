@@ -1,10 +1,47 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport Endpoint, bit, u64
-from limpet.stores.rcuckoo.journal cimport Journal
+from limpet.stores.rcuckoo.rows cimport Rows
 
-cdef int GROUPS_MAX
+cdef u64 ANY
+cdef u64 COUNT_MASK
+cdef int COUNT_SHIFT
+cdef int GROUPS
+cdef u64 GROUPS_MAX
+cdef u64 HELD_MASK
+cdef int OWNER
+cdef int PATH
+cdef int PATH_SHIFT
+cdef int REDO
+cdef u64 SEQUENCE_MASK
+cdef int SEQUENCE_SHIFT
+cdef int STATE
 cdef int UNSURE
+
+cdef class Journal:
+    cdef readonly Endpoint endpoint
+    cdef public u64 at
+    cdef u64 sequence
+    cdef u64 count
+
+    @cython.locals(endpoint=Endpoint, index=u64)
+    cdef int publish(self, u64[::1] words, u64[::1] bits, u64 count) except -1
+    cpdef int say(self, u64 held, u64 unsure, u64 path) except -1
+    cpdef int end(self) except -1
+    cpdef int step(self, u64 index, u64 row, u64 slot, u64 version) except -1
+    @cython.locals(at=u64)
+    cpdef int commit(self, Rows rows, u64 place, u64 slot, u64 length) except -1
+    @cython.locals(
+        endpoint=Endpoint, count=Py_ssize_t, index=Py_ssize_t, at=u64, state=u64, known=u64,
+        group=u64, pair=u64, bits=u64, surely=u64, maybe=u64, found=u64,
+    )
+    cpdef u64 glance(
+        self, u64[::1] journals, u64 word, u64[::1] has, u64[::1] may_have
+    ) except? 0xFEEDFACEDEADBEA7
+    @cython.final
+    cdef bint _is_still(self, u64 at, u64 state) except -1
+    cpdef u64 owner(self) except? 0xFEEDFACEDEADBEA7
+    cpdef int adopt(self, u64 ident) except -1
 
 cdef class Locks:
     cdef readonly Endpoint endpoint

@@ -2,8 +2,8 @@ cimport cython
 
 from limpet.shm.endpoint.verbs cimport Endpoint, hash64, u64
 from limpet.stores.inline cimport InlineIndex
-from limpet.stores.rcuckoo.dependent_hash cimport DependentHash
-from limpet.stores.rcuckoo.journal cimport Journal
+from limpet.stores.rcuckoo.rows cimport DependentHash
+from limpet.stores.rcuckoo.locks cimport Journal
 from limpet.stores.rcuckoo.locks cimport Locks
 from limpet.stores.rcuckoo.rows cimport Rows
 from limpet.stores.records cimport Objects

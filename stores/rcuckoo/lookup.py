@@ -18,12 +18,10 @@ from limpet.shm.endpoint.words import REFERENCE_MASK
 from limpet.shm.errors import StoreCorrupt
 from limpet.stores import regions
 from limpet.stores.inline import InlineIndex
-from limpet.stores.rcuckoo.dependent_hash import DependentHash
-from limpet.stores.rcuckoo.journal import Journal
 from limpet.stores.rcuckoo.layout import INLINE, LOOKS_MAX
-from limpet.stores.rcuckoo.locks import Locks
+from limpet.stores.rcuckoo.locks import Journal, Locks
 from limpet.stores.rcuckoo.parameters import RcuckooParameters
-from limpet.stores.rcuckoo.rows import Rows
+from limpet.stores.rcuckoo.rows import DependentHash, Rows
 from limpet.stores.records import Objects
 from limpet.stores.status import AGAIN, DONE, MISSING
 

@@ -7,8 +7,14 @@ from typing import TYPE_CHECKING, Final
 
 from limpet.shm.errors import ParameterError
 from limpet.shm.parameters import check_fields, check_number, check_whole
-from limpet.stores.inline_parameters import FIELDS, VALUE_SIZE, check_sizes, inline_capacity
-from limpet.stores.parameters import aligned, share_of
+from limpet.stores.parameters import (
+    FIELDS,
+    VALUE_SIZE,
+    aligned,
+    check_sizes,
+    inline_capacity,
+    share_of,
+)
 from limpet.stores.rcuckoo.layout import JOURNALS, PATH_MAX, REDO, SLOTS, TRAILER_WORDS
 
 if TYPE_CHECKING:

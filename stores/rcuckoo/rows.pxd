@@ -1,13 +1,36 @@
 cimport cython
 
-from limpet.shm.endpoint.verbs cimport Endpoint, crc_pair, u64, words_bytes, words_equal, words_put
+from limpet.shm.endpoint.verbs cimport (
+    Endpoint,
+    crc_pair,
+    lowest_bit,
+    u64,
+    words_bytes,
+    words_equal,
+    words_put,
+)
 
+cdef u64 MASK
+cdef u64 MIX_FIRST
+cdef u64 MIX_SECOND
+cdef u64 MIX_THIRD
+cdef int RANGES
 cdef int FINGERPRINT_SHIFT
 cdef u64 INLINE
 cdef u64 LENGTH_MASK
 cdef int LENGTH_SHIFT
 cdef int SLOTS
 cdef int TRAILER_WORDS
+
+cdef class DependentHash:
+    cdef readonly u64 rows
+    cdef readonly u64 first
+    cdef readonly u64 second
+    cdef u64[::1] ranges
+
+    @cython.locals(third=u64, zeros=int, distance=u64, second=u64)
+    cpdef int place(self, u64 hashed) except -1
+    cpdef u64 other(self, u64 hashed, u64 row) except? 0
 
 cdef class Rows:
     cdef readonly Endpoint endpoint

@@ -1,7 +1,7 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport hash64, u64
-from limpet.stores.rcuckoo.dependent_hash cimport DependentHash
+from limpet.stores.rcuckoo.rows cimport DependentHash
 from limpet.stores.rcuckoo.rows cimport Rows
 
 cdef u64 EMPTY

@@ -26,9 +26,8 @@ from limpet.shm.endpoint.fabric import hash64
 from limpet.stores.rcuckoo.layout import EMPTY, FOUND, LACKING, NO_PATH, PATH_MAX, SLOTS
 
 if TYPE_CHECKING:
-    from limpet.stores.rcuckoo.dependent_hash import DependentHash
     from limpet.stores.rcuckoo.parameters import RcuckooParameters
-    from limpet.stores.rcuckoo.rows import Rows
+    from limpet.stores.rcuckoo.rows import DependentHash, Rows
 
 NODES_MAX: Final = 2048
 """Rows that one search looks at, at most."""

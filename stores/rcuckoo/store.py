@@ -2,8 +2,8 @@
 
 Grant and Snoeren, "Cuckoo for Clients: Disaggregated Cuckoo Hashing". One table on
 each memory node, chosen by the key's hash; the layout of a table is in layout.py. A key's entry is
-in one of two rows (dependent_hash.py) of 8 entries (rows.py), under locks (locks.py) whose owners
-are in journals (journal.py).
+in one of two rows (rows.py) of 8 entries (rows.py), under locks (locks.py) whose owners
+are in journals (locks.py).
 
 Get (section 3.2.1), without a pin if the value is in its row (inline.py): read both rows, by one
 covering read if they are adjacent. An entry is valid if its row is whole. Before a key counts as

@@ -4,7 +4,7 @@ from limpet.shm.alloc.allocator cimport Allocator
 from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.stores.inline cimport Attempt
-from limpet.stores.rcuckoo.journal cimport Journal
+from limpet.stores.rcuckoo.locks cimport Journal
 from limpet.stores.rcuckoo.locks cimport Locks
 from limpet.stores.rcuckoo.lookup cimport KeyRows, Lookup
 from limpet.stores.rcuckoo.rows cimport Rows

@@ -16,7 +16,7 @@ whose CAS came between the two sums would have been counted to odd after the fir
 word, and so the second sum would differ; or before, and then to even before the first sum, after
 its CAS. So nothing has changed in between.
 
-Counted are: puts and deletes of single keys of `rtx-race` (hash_slots.py), changes of one leaf of a
+Counted are: puts and deletes of single keys of `rtx-race` (hash_keys.py), changes of one leaf of a
 tree (sherman/leaf_writer.py), and decisions of transactions (log.py). Not counted is what changes
 no value: locks, splits, copies of a leaf by a repairer, and what carries out a decided log.
 

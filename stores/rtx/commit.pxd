@@ -3,19 +3,19 @@ cimport cython
 from limpet.shm.alloc.allocator cimport Allocator
 from limpet.shm.endpoint.verbs cimport u64
 from limpet.stores.entry_log cimport log_size
-from limpet.stores.rtx.abort cimport abort
-from limpet.stores.rtx.extents cimport Extent
+from limpet.stores.rtx.try_commit cimport abort
+from limpet.stores.rtx.participant cimport Extent
 from limpet.stores.rtx.lllock cimport LLLocks
 from limpet.stores.rtx.log cimport Log
 from limpet.stores.rtx.participant cimport Participant, go_on
-from limpet.stores.rtx.participants cimport give_back
+from limpet.stores.rtx.try_commit cimport give_back
 from limpet.stores.rtx.parts cimport Part, part_at, part_size
 from limpet.stores.rtx.reads cimport KeyRead, ObjectRead, ReadPlace, Reads, Staging
 from limpet.stores.rtx.slot_writes cimport SlotWrite, slot_of
 from limpet.stores.rtx.try_commit cimport carry_out
 from limpet.stores.rtx.tx_object cimport TXObj
 from limpet.stores.staged cimport Staged, StagedNode
-from limpet.stores.vacant cimport is_vacant
+from limpet.stores.records cimport is_vacant
 
 cdef int AGAIN
 cdef u64 ALIGNED

@@ -29,11 +29,11 @@ Here, with a participant (participant.py) in the place of each object:
                   pointer that it had, so it is not locked, or without a log, when its pointer
                   counts (lllock.py); each key that was only read has the value that it had, or
                   none, and no client holds its slot. Before that, `_is_alone`: no other slot has a
-                  key that is inserted (hash_slots.py)
+                  key that is inserted (hash_keys.py)
     lines 5-6, 11-12
                   after the abort, when no lock is held: the client looks at what was in the way,
                   `busy`, before it tries the transaction again (repair.py)
-    lines 7, 13   abort.py
+    lines 7, 13   try_commit.py
     line 14       `Log.decide`, and `carry_out` (try_commit.py)
     lines 17-24   nothing is tried again: one CAS decides the log, and a client that finds it
                   aborted has aborted
@@ -62,20 +62,17 @@ from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.words import REFERENCE_MASK
 from limpet.shm.errors import NodeFailed
 from limpet.stores.entry_log import log_size
-from limpet.stores.rtx.abort import abort
-from limpet.stores.rtx.extents import Extent
+from limpet.stores.records import is_vacant
 from limpet.stores.rtx.layout import KEPT, LATE_SIZE, LOGGED, PART, SLOT
 from limpet.stores.rtx.log import Log
-from limpet.stores.rtx.participant import go_on
-from limpet.stores.rtx.participants import give_back
+from limpet.stores.rtx.participant import Extent, go_on
 from limpet.stores.rtx.parts import part_at, part_size
 from limpet.stores.rtx.reads import ReadPlace
 from limpet.stores.rtx.slot_writes import SlotWrite, slot_of
-from limpet.stores.rtx.try_commit import carry_out
+from limpet.stores.rtx.try_commit import abort, carry_out, give_back
 from limpet.stores.rtx.tx_object import TXObj
 from limpet.stores.staged import Staged
 from limpet.stores.status import AGAIN, DONE, NO_MEMORY
-from limpet.stores.vacant import is_vacant
 
 if TYPE_CHECKING:
     from limpet.stores.rtx.lllock import LLLocks

@@ -38,12 +38,11 @@ from typing import Any, Final, NamedTuple
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.errors import NodeFailed
 from limpet.stores.entry_log import log_size
-from limpet.stores.rtx.abort import abort
 from limpet.stores.rtx.commit import Commit
 from limpet.stores.rtx.layout import INIT, LOCKED, LOGGED, POINTER, STATE_MASK
 from limpet.stores.rtx.log import Log
-from limpet.stores.rtx.participants import participants_of
 from limpet.stores.rtx.reads import ObjectRead
+from limpet.stores.rtx.try_commit import abort, participants_of
 from limpet.stores.rtx.tx_object import TXObj
 from limpet.stores.status import AGAIN, DONE, NO_MEMORY
 

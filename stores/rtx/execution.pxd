@@ -6,7 +6,7 @@ cimport limpet.stores.rtx.reads as read_sets
 from limpet.shm.clients.client cimport Client
 from limpet.stores.base cimport Store, as_bytes
 from limpet.stores.rtx.participant cimport go_on
-from limpet.stores.rtx.pending cimport PendingWrite, PendingWrites
+from limpet.stores.rtx.uses cimport PendingWrite, PendingWrites
 from limpet.stores.rtx.reads cimport ReadPlace, Staging, TxKeys
 from limpet.stores.rtx.uses cimport RangeReading, Reading, Used
 

@@ -19,7 +19,7 @@ the read set (reads.py) what says that it is as it was: of a tree the version of
 of a hash store the words that it was looked up in. It also looks whether all others that were read
 are still so: what a transaction has read was, at every moment, true together, and a function never
 works on what cannot be. A write (lines 6-7) is kept by key until the commit, which stages it in the
-nodes of trees (sherman/write_set.py), or the slots of hash stores (hash_writes.py). Line 8 is at
+nodes of trees (sherman/write_set.py), or the slots of hash stores (race.py). Line 8 is at
 the commit, too (commit.py).
 
 A transaction that wrote nothing is over with its last read: it does not write to memory, and takes

@@ -1,21 +1,77 @@
 cimport cython
 
 from limpet.shm.alloc.allocator cimport Allocator
+from limpet.shm.alloc.heap cimport Heap
 from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.stores.race.glance cimport Glance
 from limpet.stores.race.hash_store cimport HashStore
-from limpet.stores.race.index cimport Index, Place
+from limpet.stores.race.index cimport Holds, Index, Place, is_valid
+from limpet.stores.race.slots cimport Slots
 from limpet.stores.records cimport Objects
-from limpet.stores.rtx.hash_slots cimport TransactionHolds, TransactionSlots
+from limpet.stores.rtx.changes cimport begin_change, end_change
+from limpet.stores.rtx.lllock cimport LLLocks
 from limpet.stores.rtx.reads cimport KeyRead, Reads, TxKeys
 
-cdef u64 FROZEN
+cdef u64 ADDRESS_MASK
+cdef u64 COUNT_MAX
+cdef u64 ENTRY_SIZE
+cdef u64 FROZEN_VACANT
 cdef u64 HELD
 cdef u64 HELD_MASK
+cdef u64 LINK_MASK
+cdef u64 OBJECT_MASK
+cdef u64 OWNER
+cdef u64 PART_COUNT
+cdef u64 PART_ENTRIES
+cdef u64 PART_LOG
+cdef u64 PART_OWNER
 cdef u64 SLOT
+cdef u64 STATE
+cdef u64 STATE_MASK
+cdef u64 TENTATIVE
+cdef u64 ABORT
+cdef u64 COMMITTED
+cdef u64 DOING
+cdef u64 INIT
+cdef int AGAIN
+cdef u64 FROZEN
 cdef object CHANGED
 cdef object UNPROVEN
+
+cdef class TransactionHolds(Holds):
+    cdef readonly Objects objects
+    cdef readonly Heap heap
+    cdef readonly Endpoint endpoint
+
+    @cython.locals(part=u64, entry=u64, decided=u64, old=u64, new=u64, final=u64)
+    cpdef u64 held(self, Place place, u64 slot, u64 word, bytes key) except? 0
+    @cython.locals(part=u64, entry=u64, committed=bint, final=u64, held=u64)
+    cpdef u64 settled(self, u64 slot, u64 word) except? 0
+    @cython.locals(count=u64, index=u64, entry=u64)
+    cdef u64 entry_of(self, u64 part, u64 slot) except? 0
+    @cython.locals(log=u64, state=u64)
+    cdef u64 decision(self, u64 part) except? 255
+    cdef bint has(self, u64 word, bytes key) except -1
+
+cdef class TransactionSlots(Slots):
+    cdef readonly LLLocks locks
+
+    @cython.locals(outcome=int)
+    cpdef int replace(self, Place place, u64 slot, u64 desired) except -1
+    @cython.locals(outcome=int)
+    cpdef int remove(self, Place place, u64 slot) except -1
+    cpdef int begin_changes(self) except -1
+    cpdef int end_changes(self) except -1
+    @cython.locals(done=bint)
+    cpdef bint decide(self, u64 slot, u64 tentative, u64 desired) except -1
+    cpdef bint rival(self, Place place, bytes key, u64 slot, u64 attempt) except -1
+    @cython.locals(vacant=u64)
+    cpdef u64 vacated(self, u64 word) except? 0
+    @cython.locals(index=int)
+    cdef int hide(self, Place place, object taken) except -1
+    @cython.locals(fingerprint=u64, index=int, word=u64, other=u64, reference=u64)
+    cpdef bint is_alone(self, Place place, TransactionHolds holds, bytes key, u64 slot) except -1
 
 cdef class NotedGlance(Glance):
     cdef u64 slot

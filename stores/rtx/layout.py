@@ -3,9 +3,9 @@
 Fields that are narrower than a word, and count
     time of a lock state   50 bits of us since 2025, until September 2060. A client that draws one
                            then gets ClientError, and locks nothing; reads go on
-                           (shm/clients/clock.py)
+                           (shm/clients/unique_ids.py)
     takeovers of a log     61 bits, 7,000 years of ten million a second
-    vacant pointers        54 bits, 57 years of ten million a second (stores/vacant.py)
+    vacant pointers        54 bits, 57 years of ten million a second (stores/records.py)
 Leases are words of their own.
 """
 

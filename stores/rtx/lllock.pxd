@@ -1,10 +1,10 @@
 cimport cython
 
 from limpet.shm.clients.client cimport Client
-from limpet.shm.clients.clock cimport Clock
+from limpet.shm.clients.unique_ids cimport Clock
 from limpet.shm.clients.unique_ids cimport Tickets
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
-from limpet.stores.vacant cimport vacant_word
+from limpet.stores.records cimport vacant_word
 
 cdef u64 CLIENT_SLOTS
 cdef int INCARNATION_BITS

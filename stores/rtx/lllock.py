@@ -7,16 +7,16 @@ Lock word
     bit 63      LOCKED
     bit 62      LOGGED: the transaction has a log (log.py)
     bits 50-61  slot of the owner in the control segment
-    bits 0-49   time when the owner drew this state, in us since 2025 (clock.py)
+    bits 0-49   time when the owner drew this state, in us since 2025 (unique_ids.py)
     unlocked    the same without LOCKED and LOGGED, of the transaction that unlocked it last, or 0:
                 this is the version of the data
 
 The paper's word has a lease of milliseconds, which transactions of one client share (R1). Ours has
-the time of clock.py, which a slot never draws twice, whatever process has it: no state of a lock is
-ever seen again, so a CAS that expects one can succeed only once. The lease is what is added to it:
-something for clocks that differ, and for each object of the transaction; with a log it is there.
-A client that has seen a lock for a whole lease of the pool (membership.py) takes the lock's lease
-to be over, so a clock that was set back keeps no client waiting.
+the time of unique_ids.py, which a slot never draws twice, whatever process has it: no state of a
+lock is ever seen again, so a CAS that expects one can succeed only once. The lease is what is added
+to it: something for clocks that differ, and for each object of the transaction; with a log it is
+there. A client that has seen a lock for a whole lease of the pool (membership.py) takes the lock's
+lease to be over, so a clock that was set back keeps no client waiting.
 
 Repair is safe without fencing (the argument for all modules here):
     1. While an object is locked with a state m, every CAS of its pointer that belongs to m expects
@@ -41,6 +41,7 @@ from typing import Any
 from limpet.shm.clients.unique_ids import Tickets
 from limpet.shm.endpoint.layout import CLIENT_SLOTS, SLOT_SIZE
 from limpet.shm.endpoint.slots import INCARNATION_BITS, START_US
+from limpet.stores.records import vacant_word
 from limpet.stores.rtx.layout import (
     AT_ONCE_MAX,
     LOCKED,
@@ -51,7 +52,6 @@ from limpet.stores.rtx.layout import (
     VERSION_MASK,
     WORDS,
 )
-from limpet.stores.vacant import vacant_word
 
 
 class LLLocks:

@@ -35,7 +35,7 @@ So a late client that frees a log once more, as it may any object, changes nothi
                    object 0: `new` was allocated for the transaction, `old` is freed by it
                    object PART: `new` is a part, with slots of a hash index (parts.py); `old`, too,
                    unless the part is in the log itself
-                   new vacant: the object is given up (stores/vacant.py)
+                   new vacant: the object is given up (stores/records.py)
 
 Two words of the owner's slot (slots.py) say which log is its present one: `tx_log`, and `tx_time`,
 the time in its lock state, written after it and before any lock is taken, and 0 again before the

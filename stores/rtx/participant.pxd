@@ -6,6 +6,9 @@ from limpet.stores.entry_log cimport Entry
 from limpet.stores.rtx.log cimport Log
 
 cdef u64 STRIDE
+cdef u64 EXTENT_PAIR
+cdef int NODE_SHIFT
+cdef u64 REFERENCE_MASK
 
 cpdef int go_on(membership, u64 count) except -1
 
@@ -25,4 +28,19 @@ cdef class Participant(Entry):
     cpdef int unlinked(self, bint committed, list found) except -1
     @cython.locals(found=list, reference=u64)
     cpdef int free_unlinked(self, Log log, bint committed) except -1
+    cpdef list named(self)
+
+cdef class Extent(Participant):
+    cdef readonly u64 link_address
+    cdef readonly object staging
+    cdef readonly u64 leaf
+    cdef readonly tuple pair
+
+    cpdef u64 node(self) except? 255
+    cpdef list sizes(self)
+    cpdef bint reserve(self, Log log, Allocator allocator) except -1
+    @cython.locals(reference=u64)
+    cpdef bint prepare(self, Log log, Allocator allocator) except -1
+    @cython.locals(reference=u64)
+    cpdef int unlinked(self, bint committed, list found) except -1
     cpdef list named(self)

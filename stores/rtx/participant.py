@@ -5,7 +5,7 @@ write set what is done to each; here each kind of participant says for itself wh
 
     TXObj    a wrapped object: a tree node, an entry of a directory   tx_object.py
     Part     slots of a hash index that are written on a memory node  parts.py
-    Extent   memory that is linked from another participant           extents.py
+    Extent   memory that is linked from another participant           below
 
     step         figure           TXObj               Part                   Extent
     reserve      7, line 8        take memory for the new data, and have the log name it (log.py)
@@ -23,13 +23,21 @@ The client whose transaction it is calls all of them. A client that repairs it (
 the participants from the log (participants.py), and calls `publish`, `release` and `unlinked`. Each
 of these is made of CASes that expect words which never come again, so any number of clients may be
 at it.
+
+An `Extent` is memory that another participant links, or does not link any more. A value that is too
+long for its tree node is in an object of its own, which the node names. So the extent is there, or
+is not, as the node is: it has no lock, and nothing is done to it but freed. An entry of the log
+with object 0. A kill leaves behind: an extent in the log, which frees it.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from limpet.shm.endpoint.layout import NODE_SHIFT
+from limpet.shm.endpoint.words import REFERENCE_MASK
 from limpet.stores.entry_log import Entry
+from limpet.stores.rtx.layout import EXTENT_PAIR
 
 if TYPE_CHECKING:
     from limpet.stores.rtx.log import Log
@@ -108,3 +116,53 @@ class Participant(Entry):
         """Words that name objects of which some are linked, and where: what is left to the owner if
         the log is lost (commit.py)."""
         raise NotImplementedError
+
+
+class Extent(Participant):
+    """An extent that becomes linked, `new`, or is not linked any more, `old`."""
+
+    def __init__(
+        self,
+        old: int,
+        new: int,
+        link_address: int = 0,
+        staging: Any = None,
+        leaf: int = 0,
+        pair: tuple[bytes, bytes] = (b"", b""),
+    ) -> None:
+        """`link_address`: how a client journal names it. `staging`: of a new one, what writes it
+        with this pair, for a key in that leaf."""
+        self.describe(0, old, new)
+        self.link_address = link_address
+        self.staging = staging
+        self.leaf = leaf
+        self.pair = pair
+
+    def node(self) -> int:
+        return self.leaf >> NODE_SHIFT & 0xFF
+
+    def sizes(self) -> list[int]:
+        return [] if self.old else [self.staging.store.objects.size_of(*self.pair)]
+
+    def reserve(self, log: Log, allocator: Any) -> bool:
+        if self.old:
+            log.note(self)
+        return True  # a new one comes late
+
+    def prepare(self, log: Log, allocator: Any) -> bool:
+        if self.old:
+            return True
+        reference: int = self.staging.new_extent(allocator, self.leaf, *self.pair)
+        if not reference:
+            return False
+        self.new = reference
+        log.note_late(self)
+        return True
+
+    def unlinked(self, committed: bool, found: list[int]) -> None:
+        reference = (self.old if committed else self.new) & REFERENCE_MASK
+        if reference:
+            found.append(reference)
+
+    def named(self) -> list[tuple[int, int]]:
+        return [(self.old | self.new, self.link_address | EXTENT_PAIR)]

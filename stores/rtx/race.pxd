@@ -1,17 +1,62 @@
+cimport cython
+
 from limpet.shm.endpoint.verbs cimport u64
 from limpet.stores.race.check cimport Check
 from limpet.stores.race.hash_store cimport HashStore
-from limpet.stores.race.index cimport Index, is_split
-from limpet.stores.rtx.hash_slots cimport TransactionHolds, TransactionSlots
+from limpet.stores.race.index cimport Index, Place, is_split, is_valid
+from limpet.stores.race.splitter cimport Splitter
+from limpet.stores.rtx.commit cimport Commit
+from limpet.stores.rtx.hash_keys cimport HashKeys
+from limpet.stores.rtx.hash_keys cimport TransactionHolds, TransactionSlots
 from limpet.stores.rtx.lllock cimport LLLocks
+from limpet.stores.rtx.reads cimport KeyRead, Reads, Staging
+from limpet.stores.rtx.slot_writes cimport SlotWrite
 
+cdef int AGAIN
+cdef int DONE
+cdef int FULL
+cdef u64 ADDRESS_MASK
+cdef u64 DIRECTORY_ENTRY
+cdef u64 FROZEN
+cdef u64 HELD
+cdef u64 HELD_MASK
 cdef u64 LOCKED
-cdef u64 REPLICATED
+cdef u64 POINTER
 cdef u64 SLOT
+cdef u64 UNSET
+cdef u64 REPLICATED
 cdef u64 SLOT_MASK
 cdef int SLOT_SHIFT
 cdef u64 START_US
 cdef u64 TIME_MASK
+
+cdef class WriteSet(Staging):
+    cdef readonly HashKeys keys
+    cdef readonly Commit commit
+
+    @cython.locals(
+        keys=HashKeys, commit=Commit, reads=Reads, read=KeyRead, slot=u64, word=u64, found=bytes,
+    )
+    cpdef int stage(self, bytes key, bytes value) except -1
+    @cython.locals(write=SlotWrite)
+    cdef int _write(
+        self, u64 slot, u64 word, bytes key, bytes value, KeyRead read, bint inserts, u64 hashed
+    ) except -1
+
+cdef class TransactionSplitter(Splitter):
+    cdef readonly LLLocks locks
+    cdef readonly object repair
+    cdef readonly u64 link
+
+    cpdef int wait(self, u64 busy, u64 table, u64 attempt) except -1
+    @cython.locals(number=u64, at=u64, version=u64)
+    cpdef int split(self, Place place) except -1
+    cpdef bint is_current(self, Place place) except -1
+    @cython.locals(
+        index=Index, table=int, number=u64, first=u64, second=u64, at=int, word=u64, depth=int,
+        slot=u64, held=u64, attempt=u64,
+    )
+    cpdef int fill_halves(self, object parent, dict halves) except -1
 
 cdef class RtxRace(HashStore):
     cdef readonly u64 link

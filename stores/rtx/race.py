@@ -3,8 +3,8 @@
 An entry of the directory (race/index.py) is the TXObj of its subtable (stores/rtx/tx_object.py).
 Searches, inserts, updates and deletes are RACE's own, and take no lock: concurrency control is
 delegated to RACE (Opt2). A client that finds no room, or a frozen slot, splits the subtable by a
-transaction with a log (race_split.py), so a split that was killed is carried out or undone by any
-other client. Keys take part in transactions of users (hash_keys.py, hash_slots.py).
+transaction with a log (`TransactionSplitter`), so a split that was killed is carried out or undone
+by any other client. Keys take part in transactions of users (hash_keys.py).
 
 A get has no pin if memory is hardware-coherent. It is proven as in `race` (race/glance.py), since
 transactions change nothing on which that proof rests:
@@ -33,6 +33,42 @@ transactions change nothing on which that proof rests:
 The reads of a transaction are such gets, too (hash_keys.py); they are looked at again when it
 commits, under its pin.
 
+Changes of keys (`WriteSet`): those that a transaction stages in slots. Within one operation, by
+`Commit` (stores/rtx/commit.py). A key that is there keeps its slot. If the transaction has read it,
+and what that rests on still stands, it is not looked up again. A key that is new gets a vacant one,
+which no other key of the transaction gets. If there is none, the subtable is split by a transaction
+of its own before this one is tried again: growth is no conflict. All keys are staged before that,
+so that all subtables are split that are crowded: else a transaction would be tried again as often
+as it takes splits.
+
+Splits (`TransactionSplitter`). One transaction (stores/rtx/commit.py) splits a subtable. It writes
+three objects,
+
+    the entry           from the subtable to a vacant word, which says that it is split
+    the two halves      from 0 to new subtables
+
+Both halves come first in the order of addresses, so they are there when the entry is split.
+
+The paper has inserts look at the lock before they work on the subtable. That is not enough (trap
+R7): one that stands still between the look and its CAS writes to a subtable that has been copied,
+and its pair is lost, or seen and then lost. Here the slots of the old subtable are frozen
+(race/splitter.py) before they are copied, so a CAS that comes late fails, and no client needs to
+look at the lock. Readers go on all the time.
+
+A frozen slot cannot be written to before the split is done, so nothing is frozen before that is
+certain (R13): it is decided first, and the transaction has all memory that it takes in its log by
+then. A client that carries a decided split out, its owner or another one, does all of
+
+    1. freeze each slot of the old subtable. One that a transaction of a user holds
+       (hash_keys.py) is let go of first: that transaction is aborted, or carried out
+    2. CAS each slot of the halves that gets a pair from UNSET to what the frozen slot at the same
+       place says. The others stay UNSET, which is vacant to all who use a half
+    3. swing the pointers, and release the locks, as of every transaction (stores/rtx/log.py)
+
+Any number of clients may be at it, as in race/splitter.py, and none of it takes memory. Before a
+split is decided, its owner looks whether a slot is held, and gives way to the transaction that
+holds it.
+
 A kill leaves behind: the log in the client journal (stores/rtx/log.py). Recovery gives the halves
 back, if it was not decided; else it carries the split out.
 """
@@ -40,42 +76,204 @@ back, if it was not decided; else it carries the split out.
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
 
 from limpet.shm.endpoint.slots import START_US
-from limpet.shm.endpoint.words import REPLICATED
+from limpet.shm.endpoint.words import ADDRESS_MASK, HELD, HELD_MASK, REPLICATED
 from limpet.shm.errors import StoreCorrupt
 from limpet.shm.parameters import check_whole
 from limpet.stores.race.check import Check
 from limpet.stores.race.glance import Glance
 from limpet.stores.race.hash_store import HashStore
-from limpet.stores.race.index import Index, is_split
+from limpet.stores.race.index import Index, Place, is_split
+from limpet.stores.race.layout import DIRECTORY_ENTRY, UNSET
 from limpet.stores.race.parameters import GrowingParameters
-from limpet.stores.race.progress import progress_of
+from limpet.stores.race.splitter import Splitter, progress_of
 from limpet.stores.race.store import attach, make_directories, unmake_directories
-from limpet.stores.rtx.hash_keys import HashKeys
-from limpet.stores.rtx.hash_slots import TransactionHolds, TransactionSlots
-from limpet.stores.rtx.hash_writes import WriteSet
+from limpet.stores.records import StampedObjects
+from limpet.stores.rtx.commit import Commit
+from limpet.stores.rtx.hash_keys import HashKeys, TransactionHolds, TransactionSlots
 from limpet.stores.rtx.layout import (
     DRIFT_US,
     EACH_US,
     LOCKED,
+    POINTER,
     SLOT,
     SLOT_MASK,
     SLOT_SHIFT,
     TIME_MASK,
 )
 from limpet.stores.rtx.lllock import LLLocks
-from limpet.stores.rtx.race_split import TransactionSplitter
+from limpet.stores.rtx.reads import Staging
 from limpet.stores.rtx.repair import Repair
 from limpet.stores.rtx.try_commit import carry_out
-from limpet.stores.stamped import StampedObjects
+from limpet.stores.status import AGAIN, DONE, FULL
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
     from limpet.shm.endpoint.layout import NodeLayout
     from limpet.shm.parameters import PoolParameters
+    from limpet.stores.rtx.log import Log
+    from limpet.stores.rtx.reads import KeyRead
+
+
+class WriteSet(Staging):
+    """The changes of one transaction to one store."""
+
+    def __init__(self, keys: HashKeys, commit: Commit) -> None:
+        self.keys = keys
+        self.commit = commit
+
+    def stage(self, key: bytes, value: bytes | None) -> int:
+        """Stage one key's value, None to delete it: DONE, AGAIN or FULL."""
+        keys, commit, reads = self.keys, self.commit, self.commit.reads
+        read = None
+        if reads is not None:
+            read = reads.key_read(keys.link, key)
+            if read is not None and commit.is_of_read_epoch() and keys.is_writable(read):
+                self._write(read.slot, read.word, key, value, read, False, read.hash)
+                return DONE
+        # A key that is deleted needs no vacant slot, and what its look-up rests on stays as read.
+        slot, word = keys.place_for(key, commit.taken() if value is not None else ())
+        if keys.busy_at():
+            return AGAIN
+        found = keys.value_here()
+        if read is not None and read.value != found:
+            return AGAIN
+        if value is None and found is None:
+            # It was put by the transaction itself, which writes nothing for it; so nothing but its
+            # read set can show that the key was absent when it committed.
+            return DONE if reads is None or keys.note(reads, key, None) else AGAIN
+        if not slot:
+            commit.crowded.append((keys, key, keys.cramped))
+            return FULL
+        self._write(slot, word, key, value, read, found is None, keys.place.hash)
+        return DONE
+
+    def _write(
+        self,
+        slot: int,
+        word: int,
+        key: bytes,
+        value: bytes | None,
+        read: KeyRead | None,
+        inserts: bool,
+        hashed: int,
+    ) -> None:
+        """Stage the change of a slot that has this word."""
+        write = self.commit.write_slot(slot, inserts, read is not None)
+        write.stage(self.keys, slot, key, value, word, read, inserts, hashed)
+
+
+SLOTS_PER_OBJECT: Final = 8
+"""A slot takes so many times less than an object of a transaction, for the lease."""
+
+
+class TransactionSplitter(Splitter):
+    """Splits each subtable by a transaction."""
+
+    def __init__(self, pool: Any, index: Index, parameters: Any, store: Any) -> None:
+        super().__init__(pool, index, parameters)
+        self.locks = store.locks
+        self.repair = store.repair
+        self.link = store.link
+        self.objects_needed = 3
+        """Two halves, and the log, which takes memory of the same size."""
+
+    def wait(self, busy: int, table: int, attempt: int) -> None:
+        self.repair.stay(busy, attempt, True)
+
+    def split(self, place: Place) -> int:
+        commit = Split(self, place.pointer)
+        for number in (place.number, 2 * place.number, 2 * place.number + 1):
+            at = self.index.entry(place.table, number) - POINTER
+            version = self.endpoint.load(at)
+            if version & LOCKED:
+                place.busy = at
+                return AGAIN
+            commit.expect(at, version)
+            if number == place.number:
+                commit.write(at, None)
+            else:
+                commit.write(at, Half(self, number))
+        # ORDER: after the versions: it was not split in any of them.
+        if not self.is_current(place):
+            return DONE
+        outcome = commit.run()
+        place.busy = commit.busy or place.entry - POINTER
+        return int(outcome)
+
+    def is_current(self, place: Place) -> bool:
+        """Whether a key's subtable has not been split since it was chosen."""
+        return self.endpoint.load(place.entry) == place.pointer
+
+    def fill_halves(self, parent: Any, halves: dict[int, int]) -> None:
+        """Freeze the subtable that a decided split takes from the entry of `parent`, and have its
+        pairs in the halves; `halves`: their pointers, by the objects of their entries."""
+        index = self.index
+        number, first, second = 0, 0, 0
+        for table, directory in enumerate(index.tables):
+            if 0 <= parent.at - directory < index.directory_size:
+                number = index.entries - (parent.at - directory) // DIRECTORY_ENTRY
+                first = index.entry(table, 2 * number) - POINTER
+                second = index.entry(table, 2 * number + 1) - POINTER
+        if first not in halves or second not in halves:
+            raise StoreCorrupt(f"{index.name}: the log of a split of {parent.at:#x} is damaged")
+        first, second = halves[first] & ADDRESS_MASK, halves[second] & ADDRESS_MASK
+        # CRASH(split-decided): recovery, or whoever meets a lock when the lease is over, goes on.
+        attempt = 0
+        while held := self.freeze(parent.old):
+            if not self.repair.clear_slot(held):
+                attempt += 1
+                self.endpoint.pause(attempt)
+                self.pool.membership.progress()
+        self.fill_pairs(int(number).bit_length() - 1, first, second)
+
+    def first_held(self, pointer: int) -> int:
+        """The first slot of a subtable that a transaction holds, or 0."""
+        base = pointer & ADDRESS_MASK
+        held = self.index.slots_of(base) & np.uint64(HELD_MASK) == HELD
+        held[:, :, 0] = False  # headers of buckets
+        found = np.flatnonzero(held)
+        return base + 8 * int(found[0]) if len(found) else 0
+
+
+class Half:
+    """The new subtable of a half, of this number in its directory."""
+
+    def __init__(self, splitter: TransactionSplitter, number: int) -> None:
+        self.splitter = splitter
+        self.number = number
+        self.size = int(splitter.index.subtable_size)
+
+    def write(self, address: int, state: int) -> None:
+        """Write it there with nothing in it, to be filled when the split is decided."""
+        filled = self.splitter.filled(self.number, UNSET)
+        self.splitter.endpoint.write_words(address, filled, len(filled))
+
+
+class Split(Commit):
+    """The transaction that splits a subtable."""
+
+    def __init__(self, splitter: TransactionSplitter, old: int) -> None:
+        super().__init__(splitter.pool, splitter.locks)
+        self.allocator = splitter.allocator
+        self.begin(splitter.link)
+        self.splitter = splitter
+        self.old = old
+        self.effort = int(splitter.index.subtable_size) // 8 // SLOTS_PER_OBJECT
+
+    def complete(self) -> bool:
+        held = self.splitter.first_held(self.old)
+        if held:
+            self.busy = held | SLOT
+        return not held
+
+    def carry_out(self, log: Log) -> None:
+        self.splitter.repair.store.carry_out(log)
 
 
 @dataclasses.dataclass(frozen=True)

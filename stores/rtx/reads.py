@@ -11,7 +11,7 @@ only noted at the commit, and what was read before the function was called, are 
 A key of a hash store has no version, and its slot's word can come again: when the pair was freed
 and its memory used for another one. So what a look-up rests on, its *witness*, counts for as long
 as no memory can have been used again since: as long as it is the epoch in which it was read
-(epoch.py; vacant slots have words of their own, rtx/hash_slots.py). It is the epoch itself that
+(epoch.py; vacant slots have words of their own, rtx/hash_keys.py). It is the epoch itself that
 tells, and not our pin: a client that stands still before it sets its pin pins one that was over
 long ago. Else the keys are looked up again, and must have the values that they had; then their new
 witnesses are looked at once more, in the same operation, so all was true in between. It does not

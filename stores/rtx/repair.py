@@ -43,6 +43,7 @@ from typing import Any, Final
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.shm.errors import AddressError, NodeFailed, StoreCorrupt
+from limpet.stores.records import is_vacant
 from limpet.stores.rtx import layout as fields
 from limpet.stores.rtx.changes import begin_change, end_change
 from limpet.stores.rtx.layout import (
@@ -57,11 +58,9 @@ from limpet.stores.rtx.layout import (
 )
 from limpet.stores.rtx.lllock import LLLocks
 from limpet.stores.rtx.log import Log
-from limpet.stores.rtx.participants import give_back, participants_of
 from limpet.stores.rtx.parts import Part, is_held
-from limpet.stores.rtx.try_commit import carry_out
+from limpet.stores.rtx.try_commit import carry_out, give_back, participants_of
 from limpet.stores.status import AGAIN, DONE, NO_MEMORY
-from limpet.stores.vacant import is_vacant
 
 PATIENCE: Final = 4
 """After so many attempts, and as many more each time, a client looks whom it waits for."""

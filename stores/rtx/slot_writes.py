@@ -1,7 +1,7 @@
 """The changes of a slot of a hash store: `Change`; and, by its transaction, `SlotWrite`.
 
 A part of a log (parts.py) has an entry for each slot. The client whose transaction it is keeps its
-entries as it has staged them (hash_writes.py); every other client reads them from the part.
+entries as it has staged them (race.py); every other client reads them from the part.
 """
 
 from __future__ import annotations

@@ -8,4 +8,4 @@ cdef int SPARED_BLOCKS
 cdef tuple UNSTARTED
 
 @cython.locals(transaction=executing.Transaction, counted=int, reach=int, reading=bint)
-cpdef run(pool, work, attempts=*)
+cpdef run(pool, work, attempts)

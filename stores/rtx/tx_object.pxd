@@ -6,7 +6,7 @@ from limpet.stores.rtx.lllock cimport LLLocks
 from limpet.stores.rtx.log cimport Log
 from limpet.stores.rtx.participant cimport Participant
 from limpet.stores.sherman.page cimport Page
-from limpet.stores.vacant cimport is_vacant
+from limpet.stores.records cimport is_vacant
 
 cdef u64 ADDRESS_MASK
 cdef u64 LATE_SIZE

@@ -3,7 +3,7 @@
 In memory a TXObj is 16 bytes, at an address that stays its own for ever (the paper's mptr):
 
     0     LLLock   locked, or the version of the data (lllock.py)
-    8     pointer  to the data; vacant: it has none (stores/vacant.py)
+    8     pointer  to the data; vacant: it has none (stores/records.py)
 
 The data is written anew and not in place, so a reader has all of one version or all of the next.
 The data begins with the lock state under which it was written. A kill leaves behind what lllock.py
@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.words import ADDRESS_MASK, REFERENCE_MASK
+from limpet.stores.records import is_vacant
 from limpet.stores.rtx.layout import LATE_SIZE, POINTER
 from limpet.stores.rtx.participant import Participant
 from limpet.stores.sherman.page import Page
-from limpet.stores.vacant import is_vacant
 
 if TYPE_CHECKING:
     from limpet.stores.rtx.lllock import LLLocks

@@ -15,6 +15,7 @@ from limpet.shm.clients.membership import journal_of
 from limpet.shm.endpoint.slots import INCARNATION_BITS
 from limpet.shm.endpoint.words import ADDRESS_MASK, REFERENCE_MASK, REPLICATED
 from limpet.shm.errors import AddressError, NodeFailed, StoreCorrupt
+from limpet.stores.records import is_vacant
 from limpet.stores.rtx import layout as fields
 from limpet.stores.rtx.layout import (
     ABORT,
@@ -32,7 +33,6 @@ from limpet.stores.rtx.lllock import slot_of
 from limpet.stores.rtx.log import Log
 from limpet.stores.sherman.layout import KEY_SHIFT, LENGTH_MASK, SLOTS, VALUE_SHIFT
 from limpet.stores.sherman.page import Page
-from limpet.stores.vacant import is_vacant
 from limpet.stores.whole import check_each
 
 

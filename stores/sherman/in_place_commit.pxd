@@ -1,12 +1,13 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport u64
-from limpet.stores.sherman.in_place_locks cimport NodeLocks
-from limpet.stores.sherman.in_place_node cimport Node
-from limpet.stores.sherman.in_place_trees cimport InPlaceTrees
+from limpet.stores.baselines.dtx.locks cimport ObjectLocks
+from limpet.stores.sherman.in_place_trees cimport InPlaceTrees, Node
 from limpet.stores.sherman.trees cimport Leaf
 from limpet.stores.staged cimport Staged, StagedNode
 
+cdef int NODE_SHIFT
+cdef u64 OFFSET_MASK
 cdef u64 ADDRESS_MASK
 cdef int AGAIN
 cdef int DONE
@@ -14,9 +15,20 @@ cdef u64 EXTENT_PAIR
 cdef u64 GONE
 cdef Py_ssize_t META_WORDS
 cdef u64 NODE_PAIR
-cdef int NODE_SHIFT
 cdef int NO_MEMORY
 cdef int VERSION
+
+cdef class NodeLocks(ObjectLocks):
+    cdef u64[::1] roots
+    cdef u64 blocks
+    cdef u64 node_size
+    cdef u64 table_size
+    cdef readonly bint in_nodes
+    cdef bint idempotent
+
+    @cython.locals(root=u64, first=u64)
+    cpdef u64 word(self, u64 at) except? 0
+    cpdef int release(self, u64 at) except -1
 
 cdef class InPlaceCommit(Staged):
     cdef readonly object store

@@ -1,13 +1,17 @@
-"""Parameters of a tree whose nodes are changed in place: checked when made, stored."""
+"""Parameters of a tree whose nodes are changed in place: checked when made, stored. Words of a
+node.
+
+in_place_trees.py gives the meaning of the words. The version counts in a whole word, modulo 2^64:
+58,000 years of ten million a second. No other field does: a lock is a client id.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from limpet.shm.errors import ParameterError
 from limpet.shm.parameters import check_flag
-from limpet.stores.sherman.in_place_layout import TRAILER
 from limpet.stores.sherman.parameters import TreeParameters
 
 if TYPE_CHECKING:
@@ -15,6 +19,18 @@ if TYPE_CHECKING:
 
     from limpet.shm.endpoint.layout import NodeLayout
     from limpet.shm.parameters import PoolParameters
+
+
+LOCK: Final = 0
+VERSION: Final = 1
+"""Words of a node, at its front."""
+META_WORDS: Final = 2
+"""Both, which validation reads."""
+TRAILER: Final = 16
+"""Bytes at its rear: checksum, and the version again."""
+NODE_PAIR: Final = 4
+"""Bit of a link_address in a client journal: the pair is a node that is being linked, or was
+unlinked."""
 
 
 @dataclasses.dataclass(frozen=True)

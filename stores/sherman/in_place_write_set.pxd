@@ -3,9 +3,10 @@ cimport cython
 from limpet.shm.endpoint.verbs cimport hash64, u64
 from limpet.stores.sherman.in_place_commit cimport InPlaceCommit
 from limpet.stores.sherman.in_place_trees cimport InPlaceTrees
+from limpet.stores.sherman.leaf_writer cimport is_sparse
 from limpet.stores.sherman.page cimport Page
 from limpet.stores.sherman.trees cimport Leaf
-from limpet.stores.sherman.write_set cimport WriteSet, as_staged
+from limpet.stores.sherman.write_set cimport TreeWay, WriteSet, as_staged, commit_staged
 
 cdef int AGAIN
 cdef int DONE
@@ -14,6 +15,13 @@ cdef int MISSING
 cdef int NO_MEMORY
 cdef int PUT
 cdef int VERSION
+cdef int AT_ONCE
+cdef int DELETE
+cdef int EXISTS
+cdef u64 PATIENCE
+cdef u64 SPARED_BLOCKS
+cdef int SPARSE
+cdef int UNTIDY
 
 cdef class InPlaceStaging(WriteSet):
     cdef readonly InPlaceCommit own
@@ -41,3 +49,19 @@ cdef class InPlaceStaging(WriteSet):
     cdef bint _lock(self, Leaf leaf, u64 at, bytes key, u64 level) except -1
     @cython.locals(page=Page, leaf=Leaf, words=u64[::1])
     cpdef Leaf _read(self, u64 at)
+
+cdef class InPlaceWay(TreeWay):
+    cdef readonly object staging
+    cdef readonly InPlaceCommit own
+
+cdef class InPlaceWriter:
+    cdef readonly object store
+    cdef readonly Leaf leaf
+    cdef public object commit
+    cdef readonly list spares
+
+    cpdef InPlaceWay first_way(self)
+    @cython.locals(outcome=int)
+    cpdef int change_once(self, InPlaceWay way, bytes key, bytes value, int mode) except -1
+    cpdef TreeWay go_on(self, int outcome, InPlaceWay way, bytes key, int mode)
+    cpdef int stay(self, u64 attempt) except -1

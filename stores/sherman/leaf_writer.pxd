@@ -6,7 +6,7 @@ from limpet.shm.endpoint.verbs cimport Endpoint, hash64, u64
 from limpet.stores.records cimport Objects
 from limpet.stores.rtx.changes cimport begin_change, end_change
 from limpet.stores.rtx.lllock cimport LLLocks
-from limpet.stores.vacant cimport is_vacant
+from limpet.stores.records cimport is_vacant
 from limpet.stores.sherman.page cimport Page
 from limpet.stores.sherman.routes cimport Routes
 from limpet.stores.sherman.trees cimport Leaf

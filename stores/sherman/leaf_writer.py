@@ -13,6 +13,7 @@ from typing import Any
 from limpet.shm.endpoint.fabric import hash64
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.words import ADDRESS_MASK
+from limpet.stores.records import is_vacant
 from limpet.stores.rtx.changes import begin_change, end_change
 from limpet.stores.rtx.layout import EXTENT_PAIR, LOCKED, POINTER
 from limpet.stores.rtx.lllock import LLLocks
@@ -39,7 +40,6 @@ from limpet.stores.status import (
     PUT,
     UPDATE,
 )
-from limpet.stores.vacant import is_vacant
 
 
 def is_sparse(page: Page) -> bool:

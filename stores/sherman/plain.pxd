@@ -1,9 +1,9 @@
 from limpet.shm.endpoint.verbs cimport u64
 from limpet.stores.base cimport Store
 from limpet.stores.inline cimport Attempt, InlineStore
-from limpet.stores.sherman.in_place_locks cimport NodeLocks
+from limpet.stores.sherman.in_place_commit cimport NodeLocks
 from limpet.stores.sherman.in_place_trees cimport InPlaceTrees
-from limpet.stores.sherman.in_place_writer cimport InPlaceWriter
+from limpet.stores.sherman.in_place_write_set cimport InPlaceWriter
 from limpet.stores.sherman.scans cimport Scans
 from limpet.stores.sherman.trees cimport Leaf
 

@@ -3,7 +3,7 @@
 After Sherman (Wang et al., SIGMOD '22), with no transactions and no recovery: a baseline. Each
 memory node has a tree of its own, and a key's hash chooses the tree; a scan merges the trees. The
 region of a tree has its root node, which never moves, so no client races for it (R8), and a table
-of locks (in_place_locks.py). All other nodes are objects of the heap, linked by address.
+of locks (in_place_commit.py). All other nodes are objects of the heap, linked by address.
 
 Get: read the leaf, to which the routes (stores/sherman/routes.py) lead; read a torn node again.
 
@@ -27,7 +27,7 @@ The `dtx-sherman` store (stores/baselines/dtx/sherman.py) holds the same parts; 
 has a log.
 
 Further deviations: slotted pages with entries of any size; a checksum beside the versions
-(in_place_node.py); a lock word names its holder; the lock table has one word a node and no queues.
+(in_place_trees.py); a lock word names its holder; the lock table has one word a node and no queues.
 
 Round trips without conflict: get 1, insert, update and delete 3.
 """
@@ -42,13 +42,10 @@ from limpet.stores import regions
 from limpet.stores.base import Store
 from limpet.stores.inline import Attempt, InlineStore
 from limpet.stores.sherman.in_place_check import InPlaceCheck
-from limpet.stores.sherman.in_place_commit import InPlaceCommit
-from limpet.stores.sherman.in_place_layout import NODE_PAIR
-from limpet.stores.sherman.in_place_locks import NodeLocks
-from limpet.stores.sherman.in_place_parameters import InPlaceParameters
+from limpet.stores.sherman.in_place_commit import InPlaceCommit, NodeLocks
+from limpet.stores.sherman.in_place_parameters import NODE_PAIR, InPlaceParameters
 from limpet.stores.sherman.in_place_trees import InPlaceTrees, look_after_torn
-from limpet.stores.sherman.in_place_write_set import InPlaceStaging
-from limpet.stores.sherman.in_place_writer import InPlaceWriter
+from limpet.stores.sherman.in_place_write_set import InPlaceStaging, InPlaceWriter
 from limpet.stores.sherman.scans import Scans
 
 

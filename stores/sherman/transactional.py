@@ -3,7 +3,7 @@
 After Sherman (Wang et al., SIGMOD '22). Every tree node is the data of a TXObj
 (stores/rtx/lllock.py), so a client writes it anew and not in place, and swings the pointer. The
 TXObjs of a tree are a region, the paper's meta pool (figure 6): the first is always the root; one
-whose pointer stands for nothing (stores/vacant.py) is vacant. Each memory node has a tree of its
+whose pointer stands for nothing (stores/records.py) is vacant. Each memory node has a tree of its
 own, and a key's hash chooses the tree. So a lost node takes whole trees with it, and no link to it
 is left. A scan merges the trees.
 

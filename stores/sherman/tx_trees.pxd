@@ -2,7 +2,7 @@ cimport cython
 
 from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.verbs cimport Endpoint, hash64, u64
-from limpet.stores.vacant cimport is_vacant
+from limpet.stores.records cimport is_vacant
 from limpet.stores.sherman.page cimport Page
 from limpet.stores.sherman.routes cimport Routes
 from limpet.stores.sherman.trees cimport Leaf, Trees

@@ -52,7 +52,7 @@ from limpet.shm.endpoint.fabric import hash64
 from limpet.shm.endpoint.layout import DROPS
 from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.shm.errors import StoreFull
-from limpet.stores.records import Objects
+from limpet.stores.records import Objects, is_vacant
 from limpet.stores.rtx.layout import LOCKED, LOGGED, POINTER
 from limpet.stores.sherman.layout import (
     ENTRY_SIZE,
@@ -67,7 +67,6 @@ from limpet.stores.sherman.parameters import TreeParameters
 from limpet.stores.sherman.routes import Routes
 from limpet.stores.sherman.trees import Leaf, Trees
 from limpet.stores.status import AGAIN, BATCH, DONE, MISSING
-from limpet.stores.vacant import is_vacant
 
 DOUBT: Final = 16
 """A wrong guess of a pointer weighs as much as so many right ones."""

@@ -10,7 +10,7 @@ from limpet.stores.sherman.routes cimport Routes
 from limpet.stores.sherman.trees cimport Leaf, Trees, leaf_of
 from limpet.stores.sherman.tx_trees cimport TxTrees
 from limpet.stores.staged cimport Staged, StagedNode
-from limpet.stores.vacant cimport is_vacant
+from limpet.stores.records cimport is_vacant
 
 cdef int AGAIN
 cdef int ASIDE_MAX

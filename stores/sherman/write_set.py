@@ -42,6 +42,7 @@ from limpet.shm.endpoint.fabric import hash64, words_bytes
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.errors import NodeFailed, StoreCorrupt, StoreFull
 from limpet.stores.inline import Attempt
+from limpet.stores.records import is_vacant
 from limpet.stores.rtx.layout import EXTENT_PAIR, LOCKED, OBJECT_SIZE, POINTER
 from limpet.stores.rtx.reads import Staging
 from limpet.stores.sherman.layout import EXTENT, PLACE_MASK, PLACE_SHIFT, SLOTS
@@ -59,7 +60,6 @@ from limpet.stores.status import (
     PUT,
     UPDATE,
 )
-from limpet.stores.vacant import is_vacant
 
 if TYPE_CHECKING:
     from limpet.stores.staged import Staged

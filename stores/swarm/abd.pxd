@@ -1,8 +1,8 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport u64
-from limpet.stores.swarm.insistence cimport Insistence
-from limpet.stores.swarm.protocol cimport Protocol
+from limpet.stores.swarm.max_register cimport Insistence
+from limpet.stores.swarm.max_register cimport Protocol
 from limpet.stores.swarm.quorum cimport Quorum
 from limpet.stores.swarm.replica cimport Replica
 from limpet.stores.swarm.row cimport Row

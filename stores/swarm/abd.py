@@ -20,10 +20,8 @@ from __future__ import annotations
 from typing import Any
 
 from limpet.shm.errors import NodeFailed
-from limpet.stores.swarm.insistence import Insistence
 from limpet.stores.swarm.layout import DONE, HEADER, NO_MEMORY, REFUSED, VERIFIED
-from limpet.stores.swarm.max_register import MaxRegister
-from limpet.stores.swarm.protocol import Protocol
+from limpet.stores.swarm.max_register import Insistence, MaxRegister, Protocol
 from limpet.stores.swarm.quorum import Quorum
 from limpet.stores.swarm.row import Row
 from limpet.stores.swarm.words import is_tombstone, time_of, tuple_word

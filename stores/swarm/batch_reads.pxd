@@ -5,7 +5,7 @@ from limpet.stores.swarm.cache cimport LocationCache
 from limpet.stores.swarm.finder cimport Finder
 from limpet.stores.swarm.key_register cimport KeyRegister
 from limpet.stores.swarm.quorum cimport Quorum
-from limpet.stores.swarm.register cimport Register
+from limpet.stores.swarm.registers cimport Register
 from limpet.stores.swarm.words cimport is_tombstone
 
 cdef int BATCH

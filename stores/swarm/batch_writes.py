@@ -22,7 +22,7 @@ A batch takes 19 of the 23 places of the client journal: a row that goes on may 
 a copy that it writes back and for the buffers that it gives up.
 
 If a node is lost in phase 3, it is in doubt for every row which verbs have happened. Each row is
-then written on, with the same tuple, as if its own row was not in order (insistence.py), and its
+then written on, with the same tuple, as if its own row was not in order (max_register.py), and its
 buffer stays in the client journal until the operation ends, which asks the register whether it
 names it.
 
@@ -37,9 +37,8 @@ from typing import Any, Final
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.words import LARGE_CLASS
 from limpet.shm.errors import LimpetError, NodeFailed
-from limpet.stores.race.batch import Batch
+from limpet.stores.race.batch import Batch, BatchSearch
 from limpet.stores.race.batch_puts import BatchPuts
-from limpet.stores.race.batch_search import BatchSearch
 from limpet.stores.race.slots import Slots
 from limpet.stores.status import LEFT, MADE, READY
 from limpet.stores.swarm.batch_reads import Rows

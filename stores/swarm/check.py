@@ -12,7 +12,7 @@ from limpet.stores.race.index import is_valid
 from limpet.stores.race.layout import FROZEN, OBJECT_MASK
 from limpet.stores.race.parameters import GROUP_WORDS
 from limpet.stores.swarm.layout import DELETED, DONE, GONE, VERIFIED
-from limpet.stores.swarm.register import area_of, first_of
+from limpet.stores.swarm.registers import area_of, first_of
 from limpet.stores.swarm.words import is_tombstone, row_of, side_of, writer_of
 
 if TYPE_CHECKING:

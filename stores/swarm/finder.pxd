@@ -5,7 +5,7 @@ from limpet.stores.fusee.index cimport ReplicatedIndex
 from limpet.stores.race.index cimport Place, is_valid
 from limpet.stores.swarm.cache cimport LocationCache
 from limpet.stores.swarm.key_register cimport KeyRegister
-from limpet.stores.swarm.register cimport Register, area_of, first_of
+from limpet.stores.swarm.registers cimport Register, area_of, first_of
 from limpet.stores.swarm.registers cimport Registers
 from limpet.stores.swarm.row cimport Row
 

@@ -16,8 +16,7 @@ from limpet.stores.race.layout import OBJECT_MASK
 from limpet.stores.swarm.cache import LocationCache
 from limpet.stores.swarm.key_register import KeyRegister
 from limpet.stores.swarm.layout import CAPACITY_MASK, DONE, IN_PLACE_LEAST
-from limpet.stores.swarm.register import area_of, first_of
-from limpet.stores.swarm.registers import Registers
+from limpet.stores.swarm.registers import Registers, area_of, first_of
 
 
 class Finder:

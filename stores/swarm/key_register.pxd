@@ -1,17 +1,34 @@
 cimport cython
 
+from limpet.shm.alloc.allocator cimport Allocator
 from limpet.shm.endpoint.verbs cimport u64, words_bytes
-from limpet.stores.swarm.buffers cimport Buffer
+from limpet.stores.fusee.tables cimport ReplicatedTables
+from limpet.stores.swarm.replica cimport Buffer
 from limpet.stores.swarm.max_register cimport MaxRegister
-from limpet.stores.swarm.protocol cimport Protocol
+from limpet.stores.swarm.max_register cimport Protocol
 from limpet.stores.swarm.quorum cimport Quorum
-from limpet.stores.swarm.recycling cimport Recycling
-from limpet.stores.swarm.register cimport Register
-from limpet.stores.swarm.row cimport Row
-from limpet.stores.swarm.tombstone cimport Tombstone
-from limpet.stores.swarm.words cimport row_of, side_of
+from limpet.stores.swarm.unmapping cimport Recycling
+from limpet.stores.swarm.registers cimport Register, Registers, area_of, first_of
+from limpet.stores.swarm.row cimport Row, Wanted
+from limpet.stores.swarm.words cimport is_tombstone, row_of, side_of, tuple_word
 
+cdef int AGAIN
+cdef int DONE
+cdef int REFUSED
+cdef u64 TIME_MAX
+cdef u64 VERIFIED
 cdef int IN_PLACE_WORDS
+cdef u64 HEADER
+
+@cython.final
+cdef class Tombstone:
+    cdef MaxRegister max_register
+    cdef Quorum quorum
+    cdef Row row
+    cdef Buffer buffer
+
+    @cython.locals(quorum=Quorum, row=Row, writer=int, outcome=int, word=u64, wrote=int)
+    cpdef int write(self, u64 ticket) except -1
 
 @cython.final
 cdef class KeyRegister:
@@ -30,3 +47,19 @@ cdef class KeyRegister:
         pointer=int, in_place=int, stored=bytes, rest=u64,
     )
     cpdef bytes begin(self, u64 word, u64 reference, bytes value)
+
+@cython.final
+cdef class NewRegister:
+    cdef readonly Allocator allocator
+    cdef readonly ReplicatedTables tables
+    cdef readonly Registers logged
+    cdef readonly KeyRegister register
+    cdef readonly u64 replicas
+    cdef public u64 reference
+    cdef readonly u64 word
+
+    @cython.locals(
+        register=KeyRegister, writer=int, capacity=u64, size=u64, reference=u64, buffer=u64,
+        area=u64, ident=u64, word=u64, wanted=Wanted
+    )
+    cdef bint make(self, u64 node, bytes key, bytes value) except -1

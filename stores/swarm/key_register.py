@@ -7,6 +7,13 @@ MaxRegister     M: READ, which writes back the tuple it has read (WriteBack), an
 protocol        SafeGuess, which has a TimestampLock, or Abd: READ and WRITE of a value
 Tombstone       the last WRITE
 Recycling       buffers and given-up registers that client journals name
+
+A tombstone is the last tuple of a register, greater than all others (SWARM section 5.3). Its number
+stands where other tuples have the reference to a buffer. The author also writes it to the key's
+slot in the index (records.py).
+
+`NewRegister` makes the register of a key that is not there, with its first value, before the index
+has it.
 """
 
 from __future__ import annotations
@@ -16,17 +23,56 @@ from typing import Any
 
 from limpet.shm.endpoint.fabric import words_bytes
 from limpet.stores.swarm.abd import Abd
-from limpet.stores.swarm.layout import IN_PLACE_MAX, IN_PLACE_WORDS
-from limpet.stores.swarm.max_register import MaxRegister
-from limpet.stores.swarm.protocol import Protocol
+from limpet.stores.swarm.layout import (
+    AGAIN,
+    DONE,
+    HEADER,
+    IN_PLACE_MAX,
+    IN_PLACE_WORDS,
+    REFUSED,
+    TIME_MAX,
+    VERIFIED,
+)
+from limpet.stores.swarm.max_register import MaxRegister, Protocol
 from limpet.stores.swarm.quorum import Quorum
-from limpet.stores.swarm.recycling import Recycling
-from limpet.stores.swarm.register import Register
+from limpet.stores.swarm.registers import Register, Registers, area_of, first_of
+from limpet.stores.swarm.replica import Buffer
 from limpet.stores.swarm.row import Row
 from limpet.stores.swarm.safe_guess import SafeGuess
-from limpet.stores.swarm.tombstone import Tombstone
-from limpet.stores.swarm.words import row_of, side_of
+from limpet.stores.swarm.unmapping import Recycling
+from limpet.stores.swarm.words import is_tombstone, row_of, side_of, tuple_word
 from limpet.stores.swarm.write_back import WriteBack
+
+
+class Tombstone:
+    """WRITE of a tombstone to the current register."""
+
+    def __init__(self, max_register: MaxRegister, quorum: Quorum, row: Row) -> None:
+        self.max_register = max_register
+        self.quorum = quorum
+        self.row = row
+        self.buffer = Buffer()
+
+    def write(self, ticket: int) -> int:
+        """WRITE a tombstone that has this number; none was at a majority when we last read.
+
+        DONE: one is at a majority, this one or another; or AGAIN.
+        """
+        quorum, row = self.quorum, self.row
+        writer = row.identify()
+        outcome = quorum.gather(False, quorum.majority)
+        quorum.endpoint.wait()
+        if outcome != DONE or is_tombstone(quorum.top):
+            # One of another client, or one left in our row, which may have no room for a second.
+            return AGAIN if self.max_register.presence() == DONE else DONE
+        if not row.learn():
+            return row.repair()
+        self.buffer.reference = ticket
+        word = tuple_word(TIME_MAX, writer, VERIFIED, writer, row.side)
+        wrote = self.max_register.write(word, self.buffer)
+        # CRASH(entombed): at a minority or a majority; a client that meets it unmaps the key.
+        quorum.endpoint.wait()
+        return row.repair() if wrote == REFUSED else DONE
 
 
 class KeyRegister:
@@ -82,3 +128,44 @@ class KeyRegister:
         stored = value if fits else b""
         rest = place.capacity - len(stored) + 8 * place.writers
         return words_bytes(words, 0, 8 * (in_place + IN_PLACE_WORDS)) + stored + bytes(rest)
+
+
+class NewRegister:
+    """The register that an insert makes: its `reference`, or 0, and `word`, the tuple it has."""
+
+    def __init__(
+        self, allocator: Any, tables: Any, logged: Registers, register: KeyRegister
+    ) -> None:
+        self.allocator = allocator
+        self.tables = tables
+        self.logged = logged
+        self.register = register
+        self.replicas = register.place.replicas
+        self.reference = 0
+        self.word = 0
+
+    def make(self, node: int, key: bytes, value: bytes) -> bool:
+        """Write a register on `node` with its first value, and its buffer, at places 0 and 1 of the
+        client journal, and select it; False: there is no memory, `register.row.wanted`."""
+        register = self.register
+        writer = register.row.identify()
+        capacity = self.logged.capacity(key, value)
+        size = area_of(len(key)) + register.place.size(capacity)
+        wanted = register.row.wanted
+        wanted.node, wanted.size, wanted.also = node, size, HEADER + len(value)
+        reference = self.allocator.allocate(node, size, self.replicas)
+        buffer = 0
+        if reference:
+            buffer = self.allocator.allocate(node, HEADER + len(value), self.replicas)
+        if not buffer:
+            return False
+        area = area_of(len(key))
+        ident = self.tables.ticket()
+        register.select(reference, area, ident, capacity, first_of(reference, self.replicas))
+        register.row.forget()
+        word = tuple_word(register.protocol.clock.guess(), writer, VERIFIED, writer, 0)
+        self.logged.birth = 0
+        self.logged.write(reference, key, register.begin(word, buffer, value))
+        self.reference = reference
+        self.word = word
+        return True

@@ -9,7 +9,7 @@ TIME_SHIFT: Final = 14
 STAMP_SHIFT: Final = 8
 ROW_SHIFT: Final = 1
 TIME_MAX: Final = (1 << 64 - TIME_SHIFT) - 1
-"""The time of a tombstone. No clock says that: it ends before (shm/clients/clock.py)."""
+"""The time of a tombstone. No clock says that: it ends before (shm/clients/unique_ids.py)."""
 GUESSED: Final = 0
 VERIFIED: Final = 1 << STAMP_SHIFT - 1
 

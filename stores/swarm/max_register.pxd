@@ -1,12 +1,13 @@
 cimport cython
 
+from limpet.shm.clients.unique_ids cimport Clock
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
-from limpet.stores.swarm.buffers cimport Buffer
+from limpet.stores.swarm.replica cimport Buffer
 from limpet.stores.swarm.quorum cimport Quorum
-from limpet.stores.swarm.register cimport Register
+from limpet.stores.swarm.registers cimport Register
 from limpet.stores.swarm.replica cimport Replica
 from limpet.stores.swarm.row cimport Row
-from limpet.stores.swarm.words cimport is_tombstone
+from limpet.stores.swarm.words cimport is_tombstone, placed
 from limpet.stores.swarm.write_back cimport WriteBack
 
 cdef int AGAIN
@@ -39,3 +40,24 @@ cdef class MaxRegister:
     cdef int written(self, u64 word, Buffer buffer) except -1
     @cython.locals(quorum=Quorum, done=int, pending=int, k=int, outcome=int, replica=Replica)
     cdef int write(self, u64 word, Buffer buffer) except -1
+
+cdef class Protocol:
+    cdef MaxRegister max_register
+    cdef Quorum quorum
+    cdef Row row
+    cdef Register register
+    cdef Endpoint endpoint
+    cdef readonly Clock clock
+    cdef readonly bytes result
+
+    cpdef int read(self) except -1
+    cpdef int write(self, bytes value) except -1
+
+@cython.final
+cdef class Insistence:
+    cdef MaxRegister max_register
+    cdef Quorum quorum
+    cdef Row row
+
+    @cython.locals(quorum=Quorum, row=Row, attempt=u64, placed_word=u64)
+    cdef int write(self, u64 word, int outcome) except -1

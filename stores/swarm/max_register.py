@@ -9,19 +9,26 @@ A READ writes back the tuple it has read (write_back.py). A write back needs mem
 client with no memory ready, or without a row, reads all replicas in service instead. With l nodes
 lost, it returns the greatest tuple that f + 1 - l of the 2f + 1 - l replicas have, or have a
 greater one than (`_least`). Each majority of the replicas left has one of these, whatever else is
-lost; a replaced node has the greatest of all (level.py). A write that was complete when the read
-began is on as many replicas, since at most l of its replicas are lost.
+lost; a replaced node has the greatest of all (refilling.py). A write that was complete when the
+read began is on as many replicas, since at most l of its replicas are lost.
+
+`Protocol` is the interface of a register's protocol to its store: READ and WRITE of a value.
+`Insistence` is a WRITE although our row is not in order: the row is repaired until the tuple is
+written. It is for a tuple that other clients may have seen at a minority already, so it cannot be
+given up.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.errors import NodeFailed
-from limpet.stores.swarm.buffers import Buffer
 from limpet.stores.swarm.layout import AGAIN, DELETED, DONE, GONE, NO_MEMORY, REFUSED
 from limpet.stores.swarm.quorum import Quorum
+from limpet.stores.swarm.replica import Buffer
 from limpet.stores.swarm.row import Row
-from limpet.stores.swarm.words import is_tombstone
+from limpet.stores.swarm.words import is_tombstone, placed
 from limpet.stores.swarm.write_back import WriteBack
 
 
@@ -165,3 +172,57 @@ class MaxRegister:
             # We must not change the word that we found: the memory may have another use by now.
             return REFUSED
         return DONE if quorum.max_again(pending, word) else self.write(word, buffer)
+
+
+class Protocol:
+    """READ and WRITE of an atomic register; safe_guess.py and abd.py have one each."""
+
+    def __init__(self, max_register: MaxRegister, quorum: Quorum, row: Row, clock: Any) -> None:
+        self.max_register = max_register
+        self.quorum = quorum
+        self.row = row
+        self.register = self.quorum.register
+        self.endpoint = self.quorum.endpoint
+        self.clock = clock
+        self.result = b""
+        """The value that the last READ has found."""
+
+    def read(self) -> int:
+        """READ. DONE: `result` is the value; DELETED; GONE."""
+        raise NotImplementedError
+
+    def write(self, value: bytes) -> int:
+        """WRITE. DONE; or nothing was done: GONE, DELETED, NO_MEMORY, AGAIN."""
+        raise NotImplementedError
+
+
+class Insistence:
+    """Of a WRITE to the current register."""
+
+    def __init__(self, max_register: MaxRegister, quorum: Quorum, row: Row) -> None:
+        self.max_register = max_register
+        self.quorum = quorum
+        self.row = row
+
+    def write(self, word: int, outcome: int) -> int:
+        """WRITE the tuple that is prepared in our row's buffer. DONE, DELETED, or GONE.
+
+        `outcome`: of the last `gather`. Raises StoreCorrupt when the row cannot be put in order.
+        """
+        quorum, row = self.quorum, self.row
+        attempt = 0
+        while outcome == DONE:
+            row.repair()
+            outcome = quorum.gather(False, quorum.majority)
+            quorum.endpoint.wait()
+            if is_tombstone(quorum.top):
+                outcome = self.max_register.confirm()
+            elif outcome == DONE and row.learn():
+                placed_word = placed(word, row.writer, row.side)
+                if self.max_register.write(placed_word, row.buffer) == DONE:
+                    break
+            if outcome == DONE:
+                quorum.wait_again(attempt, word, "cannot be written, as the row is not in order")
+                attempt += 1
+        row.side = -1
+        return outcome

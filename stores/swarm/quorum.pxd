@@ -1,8 +1,8 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
-from limpet.stores.swarm.buffers cimport Buffer, Buffers
-from limpet.stores.swarm.register cimport Register
+from limpet.stores.swarm.replica cimport Buffer, Buffers
+from limpet.stores.swarm.registers cimport Register
 from limpet.stores.swarm.replica cimport Replica
 from limpet.stores.swarm.words cimport is_tombstone, row_of, side_of, stamp_of
 

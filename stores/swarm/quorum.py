@@ -16,9 +16,8 @@ from typing import Any
 
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.errors import AddressError, NodeFailed, StoreCorrupt
-from limpet.stores.fusee.marks import ENTRY_SIZE, KEY_OFFSET
+from limpet.stores.fusee.links import ENTRY_SIZE, KEY_OFFSET
 from limpet.stores.status import VACANT_CLASS
-from limpet.stores.swarm.buffers import Buffer, Buffers
 from limpet.stores.swarm.layout import (
     ATTEMPTS_MAX,
     DELETED,
@@ -28,8 +27,8 @@ from limpet.stores.swarm.layout import (
     REPLICAS_ROW,
     WRITER_MASK,
 )
-from limpet.stores.swarm.register import Register
-from limpet.stores.swarm.replica import Replica
+from limpet.stores.swarm.registers import Register
+from limpet.stores.swarm.replica import Buffer, Buffers, Replica
 from limpet.stores.swarm.words import is_tombstone, row_of, side_of, stamp_of
 
 

@@ -1,17 +1,59 @@
 cimport cython
 
+from limpet.shm.alloc.heap cimport Heap
 from limpet.shm.endpoint.verbs cimport hash64, u64
 from limpet.stores.fusee.log cimport LoggedObjects
-from limpet.stores.swarm.register cimport area_of
 
 cdef u64 ADDRESS_MASK
+cdef u64 BUFFER
+cdef u64 KEY_OFFSET
+cdef u64 IN_PLACE_MAX
+cdef int IN_PLACE_WORDS
+cdef u64 MASK
+cdef u64 MIX
+cdef int NODE_SHIFT
+cdef int REPLICAS_ROW
+cdef u64 REPLICATED
 cdef u64 HEADER
 cdef u64 IMAGE_SIZE
 cdef u64 IN_PLACE_LEAST
-cdef u64 IN_PLACE_MAX
 cdef u64 KEY_MAX
 cdef int LARGE_CLASS
 cdef u64 OBJECT_HEADER
+
+cpdef u64 area_of(u64 key_size) noexcept
+cpdef int first_of(u64 reference, u64 replicas) noexcept
+
+@cython.final
+cdef class Register:
+    cdef readonly Heap heap
+    cdef readonly u64 nodes
+    cdef u64 entry
+    cdef readonly int replicas
+    cdef readonly int writers
+    cdef readonly int buffers
+    cdef readonly int pointers
+    cdef readonly int width
+    cdef readonly int words_max
+    cdef u64[::1] bases
+    cdef public u64 reference
+    cdef public u64 area
+    cdef readonly u64 node
+    cdef public u64 ident
+    cdef public u64 capacity
+    cdef public int first
+
+    @cython.locals(row=u64, k=int)
+    cpdef int select(self, u64 reference, u64 area) except -1
+    @cython.locals(size_class=u64, address=u64)
+    cpdef u64 link_address(self) noexcept
+    cpdef u64 address(self, int k) noexcept
+    cpdef u64 metadata(self, int k, u64 row) noexcept
+    cpdef u64 pointer(self, int k, u64 row, u64 side) noexcept
+    cpdef u64 lock(self, int k, u64 writer) noexcept
+    cpdef u64 size(self, u64 capacity) noexcept
+    @cython.locals(there=u64, steps=u64)
+    cpdef u64 beside(self, u64 reference, int k) except? 0
 
 cdef class Registers(LoggedObjects):
     cdef readonly u64 rest

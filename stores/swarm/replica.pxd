@@ -1,18 +1,54 @@
 cimport cython
 
+from limpet.shm.alloc.heap cimport Heap
 from limpet.shm.endpoint.verbs cimport Endpoint, checksum, u64, words_bytes
-from limpet.stores.swarm.buffers cimport Buffer, Buffers
-from limpet.stores.swarm.register cimport Register
+from limpet.stores.swarm.registers cimport Register
 from limpet.stores.swarm.words cimport rank_of, row_of, side_of, stamp_of
 
+cdef u64 HEADER
+cdef int HEADER_WORDS
+cdef u64 IMAGE_SIZE
+cdef int LARGE_CLASS
+cdef u64 MASK
+cdef int STAMP_SHIFT
+cdef u64 VACANT_CLASS
 cdef int AGAIN
 cdef int DONE
 cdef int IN_PLACE_WORDS
-cdef u64 MASK
 cdef int REFUSED
-cdef int STAMP_SHIFT
-cdef u64 VACANT_CLASS
 cdef u64 VERIFIED
+
+@cython.final
+cdef class Buffer:
+    cdef u64 reference
+    cdef bint published
+    cdef bint doubtful
+    cdef int ahead
+    cdef bytes value
+    cdef u64[::1] header
+
+    cdef int prepare(self, u64 ident, u64 word, bytes value) except -1
+
+@cython.final
+cdef class Buffers:
+    cdef Endpoint endpoint
+    cdef Register register
+    cdef Heap heap
+    cdef u64[::1] image
+
+    @cython.locals(is_tombstone=bint, address=u64, other=int, value=bytes)
+    cdef int write(self, Buffer buffer, int k) except -1
+    @cython.locals(address=u64)
+    cdef int post(self, Buffer buffer, int k) except -1
+    cdef int _write_older(self, Buffer buffer, u64 address) except -1
+    @cython.locals(k=int)
+    cdef int write_first(self, Buffer buffer) except -1
+    @cython.locals(replicas=int, steps=int, address=u64)
+    cdef read(self, u64 reference, u64 stamp, int first)
+    @cython.locals(size_class=int, size=u64, length=u64, value=bytes, seed=u64)
+    cdef _read_at(self, u64 reference, u64 address, u64 stamp)
+    @cython.locals(address=u64)
+    cdef bint is_of(self, u64 reference, int k, u64 stamp) except -1
 
 @cython.final
 cdef class Replica:

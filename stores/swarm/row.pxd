@@ -4,13 +4,11 @@ from limpet.shm.alloc.allocator cimport Allocator
 from limpet.shm.alloc.heap cimport Heap
 from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
-from limpet.stores.swarm.buffers cimport Buffer, Buffers
+from limpet.stores.swarm.replica cimport Buffer, Buffers
 from limpet.stores.swarm.quorum cimport Quorum
-from limpet.stores.swarm.register cimport Register
+from limpet.stores.swarm.registers cimport Register
 from limpet.stores.swarm.replica cimport Replica
-from limpet.stores.swarm.words cimport (
-    is_tombstone, placed, rank_of, row_of, side_of, stamp_of,
-)
+from limpet.stores.swarm.words cimport is_tombstone, placed, rank_of, row_of, side_of, stamp_of
 
 cdef int AGAIN
 cdef int FIXED

@@ -1,6 +1,6 @@
 """Our row of a register: its pointers, the buffers that they name, and its repair.
 
-The row of a client is its word of M and two pointers on each replica (register.py). A store has
+The row of a client is its word of M and two pointers on each replica (registers.py). A store has
 rows for the clients in the first slots of the pool. SWARM sections 4.5 and 5.4 leave the recycling
 of out-of-place buffers open; the authors have not done it.
 
@@ -24,7 +24,7 @@ a tombstone leaves a pointer with the tombstone's number, to which no word of M 
 replica: such a pointer is emptied by the next client of the row (trap S10, `repair`).
 
 A kill leaves every buffer in the client journal. It is linked when its register is in use, has its
-ident, and names it (recycling.py).
+ident, and names it (unmapping.py).
 """
 
 from __future__ import annotations
@@ -36,18 +36,10 @@ from limpet.shm.endpoint.slots import INCARNATION_BITS
 from limpet.shm.errors import ClientError, NodeFailed
 from limpet.stores.fusee.links import OLD
 from limpet.stores.status import VACANT_CLASS
-from limpet.stores.swarm.buffers import Buffer
 from limpet.stores.swarm.layout import AGAIN, FIXED, HEADER, VERIFIED
 from limpet.stores.swarm.quorum import Quorum
-from limpet.stores.swarm.replica import Replica
-from limpet.stores.swarm.words import (
-    is_tombstone,
-    placed,
-    rank_of,
-    row_of,
-    side_of,
-    stamp_of,
-)
+from limpet.stores.swarm.replica import Buffer, Replica
+from limpet.stores.swarm.words import is_tombstone, placed, rank_of, row_of, side_of, stamp_of
 
 UNDECIDED: Final = 1
 """Instead of a reference: a tuple of our own row may be needed, and is not at a majority."""

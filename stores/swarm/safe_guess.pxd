@@ -1,26 +1,47 @@
 cimport cython
 
-from limpet.shm.endpoint.verbs cimport u64
-from limpet.stores.swarm.insistence cimport Insistence
-from limpet.stores.swarm.protocol cimport Protocol
+from limpet.shm.endpoint.verbs cimport Endpoint, u64
+from limpet.stores.swarm.max_register cimport Insistence, Protocol
 from limpet.stores.swarm.quorum cimport Quorum
+from limpet.stores.swarm.registers cimport Register
 from limpet.stores.swarm.replica cimport Replica
 from limpet.stores.swarm.row cimport Row
-from limpet.stores.swarm.timestamp_lock cimport TimestampLock
 from limpet.stores.swarm.words cimport (
-    is_tombstone, rank_of, side_of, stamp_of, time_of, tuple_word, writer_of,
+    is_tombstone,
+    rank_of,
+    side_of,
+    stamp_of,
+    time_of,
+    tuple_word,
+    writer_of,
 )
 
+cdef u64 ATTEMPTS_MAX
+cdef int NODE_SHIFT
+cdef int READ
+cdef int REPLICAS_ROW
+cdef int STAMP_SHIFT
+cdef int WRITE
 cdef int AGAIN
 cdef int DELETED
 cdef int DONE
 cdef int GONE
 cdef u64 GUESSED
 cdef int NO_MEMORY
-cdef int READ
 cdef int REFUSED
 cdef u64 VERIFIED
-cdef int WRITE
+
+@cython.final
+cdef class TimestampLock:
+    cdef Quorum quorum
+    cdef Register register
+    cdef Endpoint endpoint
+    cdef u64[::1] found
+
+    @cython.locals(quorum=Quorum, locked=u64, completed=int, refused=bint, k=int, rounds=int)
+    cdef bint try_lock(self, u64 word, int mode) except -1
+    @cython.locals(at=u64, iterations=int, expected=u64)
+    cdef int _race(self, int k, u64 writer, u64 locked) except -1
 
 cdef class SafeGuess(Protocol):
     cdef TimestampLock lock

@@ -47,9 +47,8 @@ from limpet.stores.swarm.batch_reads import BatchReads, Rows
 from limpet.stores.swarm.batch_writes import BatchWrites
 from limpet.stores.swarm.check import RegisterCheck, points_of
 from limpet.stores.swarm.finder import Finder
-from limpet.stores.swarm.key_register import KeyRegister
+from limpet.stores.swarm.key_register import KeyRegister, NewRegister
 from limpet.stores.swarm.layout import DELETED, GONE, IN_PLACE_WORDS
-from limpet.stores.swarm.new_register import NewRegister
 from limpet.stores.swarm.parameters import SwarmParameters
 from limpet.stores.swarm.refilling import Refilling
 from limpet.stores.swarm.registers import Registers

@@ -1,19 +1,42 @@
 cimport cython
 
+from limpet.shm.alloc.heap cimport Heap
 from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.stores.fusee.growth cimport ReplicatedSplitter
 from limpet.stores.fusee.snapshot cimport ReplicatedSlot
 from limpet.stores.fusee.tables cimport ReplicatedTables
 from limpet.stores.race.index cimport Place
-from limpet.stores.swarm.recycling cimport Recycling
+from limpet.stores.swarm.quorum cimport Quorum
+from limpet.stores.swarm.registers cimport Register, area_of
+from limpet.stores.swarm.replica cimport Replica
 
 cdef u64 ADDRESS_MASK
+cdef u64 ENTRY_SIZE
+cdef u64 REFERENCE_MASK
 cdef u64 DEATH
 cdef u64 FROZEN
 cdef u64 OBJECT_MASK
 cdef u64 OLD
 cdef u64 PLACE_BITS
+
+@cython.final
+cdef class Recycling:
+    cdef Endpoint endpoint
+    cdef Heap heap
+    cdef readonly Quorum quorum
+    cdef readonly Register register
+
+    @cython.locals(count=int, k=int, address=u64, sizes=u64)
+    cpdef bint visit(self, u64 reference) except -1
+    cpdef bint visit_home(self, u64 link_address) except -1
+    cpdef bint names(self, u64 reference, u64 link_address) except -1
+    @cython.locals(replica=Replica, row=int, side=int)
+    cdef bint _is_linked(self, u64 reference) except -1
+    @cython.locals(replica=Replica, ident=u64, buffer=u64)
+    cpdef int dispose(self, u64 reference) except -1
+    @cython.locals(replica=Replica, row=int, side=int, reference=u64)
+    cpdef set buffers_named(self)
 
 @cython.final
 cdef class Unmapping:

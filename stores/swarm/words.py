@@ -1,7 +1,7 @@
 """The words of SWARM's registers. Plain arithmetic; constants are in layout.py.
 
 Metadata word (SWARM section 4: timestamp and pointer, 8 bytes)
-    bits 14-63  i      time of the guess, in us since 2025 (clock.py); all ones: a tombstone
+    bits 14-63  i      time of the guess, in us since 2025 (unique_ids.py); all ones: a tombstone
     bits 8-13   tid    the writer whose value it is
     bit 7       VERIFIED, or else GUESSED
     bits 1-6    row    whose pointers lead to the value's buffer: the writer's row, or that of a
@@ -16,7 +16,7 @@ Lock word: bits 8-63 stamp, bit 1 WRITE, bit 0 READ; a replaced node may get a w
 Fields that end: i, in 2060, 35 years and 8 months after 2025. From then on a writer gets
 ClientError before it writes anything; older values can still be read. Timestamps are compared as
 numbers, so they cannot wrap. The numbers of registers and tombstones have words of their own
-(stores/vacant.py).
+(stores/records.py).
 """
 
 from __future__ import annotations

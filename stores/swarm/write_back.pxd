@@ -1,9 +1,9 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
-from limpet.stores.swarm.buffers cimport Buffer
+from limpet.stores.swarm.replica cimport Buffer
 from limpet.stores.swarm.quorum cimport Quorum
-from limpet.stores.swarm.register cimport Register
+from limpet.stores.swarm.registers cimport Register
 from limpet.stores.swarm.replica cimport Replica
 from limpet.stores.swarm.row cimport Row
 from limpet.stores.swarm.words cimport is_tombstone, placed, row_of, side_of, stamp_of

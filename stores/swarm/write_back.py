@@ -8,10 +8,9 @@ resolves it before it ends, whether it succeeds or not.
 from __future__ import annotations
 
 from limpet.shm.errors import NodeFailed
-from limpet.stores.swarm.buffers import Buffer
 from limpet.stores.swarm.layout import AGAIN, DONE, NO_MEMORY, REFUSED
 from limpet.stores.swarm.quorum import Quorum
-from limpet.stores.swarm.replica import Replica
+from limpet.stores.swarm.replica import Buffer, Replica
 from limpet.stores.swarm.row import Row
 from limpet.stores.swarm.words import is_tombstone, placed, row_of, side_of, stamp_of
 

@@ -9,7 +9,7 @@ from limpet.stores.race.index cimport Place
 from limpet.stores.swarm.cache cimport LocationCache
 from limpet.stores.swarm.finder cimport Finder
 from limpet.stores.swarm.key_register cimport KeyRegister
-from limpet.stores.swarm.new_register cimport NewRegister
+from limpet.stores.swarm.key_register cimport NewRegister
 from limpet.stores.swarm.row cimport Row
 from limpet.stores.swarm.unmapping cimport Unmapping
 

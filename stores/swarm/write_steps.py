@@ -2,7 +2,7 @@
 
     the place of the key's register is remembered     WRITE to it
     it is not                                         look in the index; WRITE to the register there
-    there is none, and it is no update                make a register (new_register.py), and link it
+    there is none, and it is no update                make a register (key_register.py), and link it
                                                       by SNAPSHOT (fusee/slots.py)
 
 An INSERT makes its register first, so that it is written when the index is read.
@@ -11,14 +11,14 @@ An INSERT makes its register first, so that it is written when the index is read
 from __future__ import annotations
 
 from limpet.shm.errors import NodeFailed
-from limpet.stores.fusee.marks import FAILED, IDLE
+from limpet.stores.fusee.links import FAILED, IDLE
 from limpet.stores.fusee.slots import ReplicatedSlots
 from limpet.stores.fusee.tables import ReplicatedTables
 from limpet.stores.race.index import Place
 from limpet.stores.status import AGAIN, DONE, EXISTS, INSERT, MISSING, NO_MEMORY, UPDATE
 from limpet.stores.swarm.finder import Finder
+from limpet.stores.swarm.key_register import NewRegister
 from limpet.stores.swarm.layout import DELETED
-from limpet.stores.swarm.new_register import NewRegister
 from limpet.stores.swarm.unmapping import Unmapping
 
 

@@ -27,9 +27,8 @@ from limpet.stores.channels.queue.notes import Notes
 from limpet.stores.channels.queue.shared_queue import SharedQueue
 from limpet.stores.channels.queue.tasks import Tasks
 from limpet.stores.channels.ring.layout import END, HEAD
-from limpet.stores.channels.ring.reader import Reader
+from limpet.stores.channels.ring.messages import Reader, Writer
 from limpet.stores.channels.ring.ring_buffer import RingBuffer
-from limpet.stores.channels.ring.writer import Writer
 from limpet.stores.channels.sst import SST
 
 pytestmark = pytest.mark.exhaustive_in_pure(

@@ -14,8 +14,7 @@ from limpet.fault.drill import ends
 from limpet.fault.drill.ends import EXEC, WAYS, Ends
 from limpet.fault.matrix.subjects import SUBJECTS
 from limpet.shm import pool
-from limpet.shm.clients.life_locks import LifeLocks
-from limpet.shm.clients.liveness import Watcher
+from limpet.shm.clients.liveness import LifeLocks, Watcher
 from limpet.shm.clients.membership import Membership
 from limpet.shm.descriptors import Descriptor
 

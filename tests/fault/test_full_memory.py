@@ -15,9 +15,9 @@ from click.testing import CliRunner
 
 import limpet
 from limpet.__main__ import main
-from limpet.fault.drill.full_memory import CHANNELS, kinds, require_small, run
+from limpet.fault.drill.full_memory import OF_CHANNELS, kinds, require_small, run
 from limpet.fault.matrix.operations import Broken
-from limpet.shm.alloc.block_pages import BlockPages
+from limpet.shm.alloc.pages import BlockPages
 from limpet.shm.errors import ParameterError
 
 RUNS = 6 if limpet.build == "compiled" else 2
@@ -31,7 +31,7 @@ for kind in sys.argv[3:]:
     print(run(kind, f"file://{folder}/pool", folder=folder, step=int(sys.argv[2])))
 """
 UNBACKED = """
-from limpet.shm.alloc.block_pages import BlockPages
+from limpet.shm.alloc.pages import BlockPages
 shipped = BlockPages.back
 BlockPages.back = lambda *block: shipped(*block) or True
 """
@@ -120,7 +120,7 @@ def namespace(script: str, folder: Path, *arguments: str) -> subprocess.Complete
 
 
 @pytest.mark.exhaustive("every kind", quick=["race"])
-@pytest.mark.parametrize("kind", ["race", "fusee", CHANNELS])
+@pytest.mark.parametrize("kind", ["race", "fusee", OF_CHANNELS])
 def test_full_tmpfs_refuses_writes_and_nothing_else(kind: str, tmp_path: Path) -> None:
     """As above, with no page left in the file system: one that is not asked for is SIGBUS."""
     done = namespace(ON_TMPFS, tmp_path, str(requests(kind) // RUNS), kind)

@@ -15,7 +15,7 @@ from kit.processes import children
 import limpet
 from limpet.fault.matrix.operations import KEY
 from limpet.shm.endpoint.fabric import BUILD
-from limpet.stores.rtx.race_split import Split
+from limpet.stores.rtx.race import Split
 
 pytestmark = pytest.mark.either_build("the same lines on either build")
 

@@ -19,10 +19,12 @@ import pytest
 from click.testing import CliRunner
 from kit.processes import gather
 
+pytest.importorskip("limpet.fault.rack", reason="no wheel has it")
+
 from limpet.__main__ import main
 from limpet.fault.check.recorder import NOTE, Operation, Result
 from limpet.fault.check.self_check import identity
-from limpet.fault.rack import image, rack, record, verdicts
+from limpet.fault.rack import image, rack, record, scenarios, verdicts
 from limpet.fault.rack.image import Needs, RackError
 from limpet.fault.rack.machine import Machine, Memory, arguments, cxl_arguments
 from limpet.fault.rack.rack import Rack, RackParameters
@@ -225,6 +227,32 @@ def test_machine_is_asked_and_told_and_starts_again(machine: Machine) -> None:
         assert machine.take("ended") == []
         machine.kill()
         assert not machine.runs
+
+
+def test_machine_that_boots_says_so(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Machine, "progress_s", 0.02)
+    made = Machine("a", [sys.executable, str(GUEST), str(tmp_path / "a.agent"), "0.5"], tmp_path)
+    try:
+        made.start()
+        assert made.await_ready()["event"] == "ready"
+    finally:
+        made.kill()
+    assert "machine a boots, for 0 s up to now\n" in capfd.readouterr().err
+
+
+def test_report_of_some_scenarios_does_not_replace_that_of_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, outcome: Outcome
+) -> None:
+    monkeypatch.setattr(image, "look", lambda build: Needs(build, build, build, build))
+    monkeypatch.setattr(scenarios, "run", lambda *_: [outcome])
+    for some in ([], ["race"], ["--scenario", "killed"]):
+        report = tmp_path / "_".join(["report", *some])
+        asked = ["rack", "--report", str(report), *some]
+        assert CliRunner().invoke(main, asked, catch_exceptions=False).exit_code == 0
+        part = report.with_name(report.name + ".part")
+        assert (report.exists(), part.exists()) == (not some, bool(some))
 
 
 def test_machine_that_refuses_says_why(machine: Machine) -> None:
@@ -490,12 +518,16 @@ def test_torn_value_is_caught(outcome: Outcome) -> None:
 def test_frozen_client_ends_with_an_error_that_says_why(
     outcome: Outcome, error: str, right: bool
 ) -> None:
-    verdicts.judge_frozen(outcome, (2,), [{"slot": 2, "error": error}])
+    ended = [{"slot": 2, "error": error}]
+    verdicts.judge_errors(outcome, verdicts.WHY, (2,), ended, verdicts.SAYS_WHY)
     assert outcome.ok == right
+    outcome.checks[verdicts.WHY] = []
+    verdicts.judge_errors(outcome, verdicts.WHY, (2,), ended, ("Client",), never="declared")
+    assert outcome.ok == ("slots" in error)
 
 
 def test_frozen_client_that_does_not_end_is_caught(outcome: Outcome) -> None:
-    verdicts.judge_frozen(outcome, (2, 3), [])
+    verdicts.judge_errors(outcome, verdicts.WHY, (2, 3), [], verdicts.SAYS_WHY)
     assert outcome.checks[verdicts.WHY] == [
         "the client of slot 2 has not ended", "the client of slot 3 has not ended",
     ]  # fmt: skip

@@ -23,7 +23,7 @@ from limpet.fault.explore.sim_shrink import kind_of
 from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.errors import ParameterError
 from limpet.stores.rtx import race, transaction
-from limpet.stores.rtx.hash_writes import WriteSet as HashStaging
+from limpet.stores.rtx.race import WriteSet as HashStaging
 
 pytestmark = pytest.mark.either_build("the same lines on either build")
 

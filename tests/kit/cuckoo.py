@@ -20,8 +20,8 @@ from limpet.fault.matrix import crash_evidence
 from limpet.fault.matrix.operations import BYSTANDER, KEY, OLD
 from limpet.fault.matrix.testbed import StoreTestbed
 from limpet.shm.endpoint.fabric import hash64
-from limpet.stores.rcuckoo.dependent_hash import DependentHash
 from limpet.stores.rcuckoo.layout import SLOTS
+from limpet.stores.rcuckoo.rows import DependentHash
 
 RING: Final[Mapping[str, Any]] = {
     "capacity": 64, "key_size": 15, "value_size": 32, "locality": 1.01, "rows_per_lock": 1,

@@ -21,7 +21,6 @@ TABLE: Final = Path(__file__).with_name("python_lines.json")
 EVERYTHING: Final = (
     "limpet.shm.alloc.heap",
     "limpet.shm.clients.client",
-    "limpet.shm.clients.clock",
     "limpet.shm.clients.unique_ids",
     "limpet.shm.replicas.replica_layout",
 )

@@ -39,7 +39,7 @@ UNDECLARED: Final = {
         CONTROL_SIZE DATA DESCRIPTION_MAX DONE_WITH FORGOTTEN LINE MAXSIZE_MAX NEWS
         PATIENCE ROOM SIZE_MAX
     """,
-    "limpet.stores.channels.regions.directories": """
+    "limpet.stores.channels.regions.table": """
         DIRECTORY_ENTRY FORMER NUMBER_MAX
     """,
     "limpet.stores.channels.ring.ring_buffer": """
@@ -55,16 +55,16 @@ UNDECLARED: Final = {
     "limpet.stores.fusee.tables": """
         EXCLUDED FORMER IN_SERVICE NODES OFFSET_MASK RESTORING
     """,
-    "limpet.stores.loco.key_locks": """
+    "limpet.stores.loco.locking": """
         HOLDER
     """,
     "limpet.stores.race.check": """
-        HELD_MASK TENTATIVE VACANT_CLASS
+        HELD_MASK
     """,
     "limpet.stores.race.locked": """
         INCARNATION_BITS PIN
     """,
-    "limpet.stores.rtx.race_split": """
+    "limpet.stores.rtx.race": """
         SLOTS_PER_OBJECT
     """,
     "limpet.stores.rtx.transaction": """

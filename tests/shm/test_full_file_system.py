@@ -14,8 +14,8 @@ from kit.processes import children
 from kit.stores import checked
 
 import limpet
-from limpet.shm.alloc.block_pages import BlockPages
 from limpet.shm.alloc.blocks import BlockTable
+from limpet.shm.alloc.pages import BlockPages
 from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.endpoint.words import BACKED, BEGUN, FREE, OWNER_MASK, SLAB, class_of
 from limpet.shm.replicas.replacement import Filling

@@ -16,7 +16,7 @@ from kit.durable_hosts import Host, durable_pool, mended
 from kit.processes import Child, child
 
 from limpet.shm import mending
-from limpet.shm.clients import gate, joining
+from limpet.shm.clients import joining
 from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.endpoint.layout import GATE
 from limpet.shm.endpoint.slots import LOCKED, NAMESPACE
@@ -102,7 +102,7 @@ class Opener(Host):
         return ""
 
     def open_impatiently(self) -> list[str]:
-        with mock.patch.object(gate, "TOLD_S", 0.05):
+        with mock.patch.object(mending, "TOLD_S", 0.05):
             return self.open()
 
     def hide(self) -> None:

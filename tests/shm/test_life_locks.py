@@ -21,7 +21,7 @@ from kit.processes import child, children, gather
 
 import limpet
 from limpet.shm.clients import liveness
-from limpet.shm.clients.life_locks import request
+from limpet.shm.clients.liveness import request
 from limpet.shm.endpoint import slots
 from limpet.shm.endpoint.layout import SLOTS_USED
 from limpet.shm.endpoint.slots import INCARNATION_BITS

@@ -13,7 +13,7 @@ from limpet.shm.endpoint import pool_clock
 from limpet.shm.endpoint.fabric import Endpoint, shift_boot_clock
 from limpet.shm.endpoint.layout import POOL_CLOCK
 from limpet.shm.endpoint.pool_clock import BOOT_SHIFT, OFFSET_MASK
-from limpet.stores.cache.status import MINE, OTHERS
+from limpet.stores.cache.layout import MINE, OTHERS
 from limpet.stores.pool import Pool
 
 HOUR_US = 3_600_000_000

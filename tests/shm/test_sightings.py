@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from limpet.shm.clients.sightings import SIGHTINGS_MAX, Sightings
+from limpet.shm.clients.fencing import SIGHTINGS_MAX, Sightings
 
 
 def test_sighting_lasts_as_long_as_the_hold_is_the_same() -> None:

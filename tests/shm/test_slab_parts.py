@@ -12,7 +12,7 @@ import pytest
 from kit.stores import checked
 
 import limpet
-from limpet.shm.alloc.block_pages import PART_SIZE
+from limpet.shm.alloc.pages import PART_SIZE
 from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.endpoint.words import (
     BACKED,

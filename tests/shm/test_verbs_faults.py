@@ -149,6 +149,20 @@ def test_a_truncated_node_fails_and_the_others_work_on(fabric, verb):
         endpoint.detach()
 
 
+def test_a_mapping_without_its_descriptor_is_not_lost(fabric):
+    """As in the instant in which one thread closes it while another one is in a verb."""
+    with file_mapping() as (descriptor, _):
+        os.close(own := os.dup(descriptor))
+        with endpoint_on(fabric, mmap.mmap(descriptor, SIZE)) as endpoint:
+            os.close(own)  # the number that was free
+            try:
+                assert endpoint.faa(0, 1) == 0
+                assert endpoint.load(0) == 1
+                assert not endpoint.lost(0)
+            finally:
+                os.dup2(descriptor, own)
+
+
 def test_every_endpoint_on_a_lost_mapping_learns_of_it(fabric):
     with file_mapping() as (descriptor, mapping):
         first, second = fabric.Endpoint(), fabric.Endpoint()

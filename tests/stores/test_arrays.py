@@ -19,7 +19,7 @@ from kit.stores import accounted, nothing_leaked
 import limpet
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.stores.channels.array.array import Array
-from limpet.stores.channels.array.forms import dtype_form, form_of
+from limpet.stores.channels.array.layout import dtype_form, form_of
 
 COMPILED = limpet.build == "compiled"
 POINT = [("x", "<f4"), ("y", "<f4", (2,)), ("name", "S3")]

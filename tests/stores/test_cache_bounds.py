@@ -20,10 +20,9 @@ from kit.stores import sound
 import limpet
 from limpet.fault.check.cache_state import bounds_fault, excess_fault, linked
 from limpet.shm.endpoint.hooked import HookedEndpoint
-from limpet.stores.cache.layout import BANKS, ITEMS_SHIFT
+from limpet.stores.cache.layout import BANKS, ITEMS_SHIFT, MINE
 from limpet.stores.cache.ledger import Ledger
-from limpet.stores.cache.status import MINE
-from limpet.stores.cache.terms import Terms
+from limpet.stores.cache.validity import Terms
 from limpet.stores.pool import Pool
 
 COMPILED = limpet.build == "compiled"

@@ -22,10 +22,9 @@ from kit.stores import sound
 
 import limpet
 from limpet.stores.cache.flight import earliness
-from limpet.stores.cache.layout import EARLY_SHIFT, pilot_of
-from limpet.stores.cache.status import LANDED, MINE, OTHERS, UNDECIDED, VOID
+from limpet.stores.cache.layout import EARLY_SHIFT, LANDED, MINE, OTHERS, UNDECIDED, VOID, pilot_of
 from limpet.stores.cache.store import CacheStore
-from limpet.stores.cache.terms import Terms
+from limpet.stores.cache.validity import Terms
 
 
 def noted(path: Path, value: Any, pause_s: float = 0.05) -> Any:

@@ -23,7 +23,7 @@ from kit.stores import KEY_MAX, SLACK, key_max, linked, sound
 
 import limpet
 from limpet.shm.endpoint.layout import ROOM_SHARE, object_sizes
-from limpet.stores.inline_parameters import KEY_SIZE_MAX
+from limpet.stores.parameters import KEY_SIZE_MAX
 from limpet.stores.registry import store_class
 
 Make = Callable[..., Any]

@@ -20,7 +20,7 @@ import limpet
 from limpet.fault.explore.greenlets import greenlet
 from limpet.shm.catalogue.directory import DROPPING, EMPTYING, READY, VOID, Directory
 from limpet.shm.endpoint.slots import PIN
-from limpet.stores import dropping
+from limpet.stores import contents
 from limpet.stores.registry import KINDS, UNPROVED, UNRECOVERED
 
 pytestmark = pytest.mark.exhaustive_in_pure(
@@ -336,14 +336,14 @@ class Dropper:
     def __init__(self, url: str) -> None:
         self.pool = limpet.open(url)
         self.at = greenlet(lambda: self.pool.drop("s"))
-        free_all = dropping._free_all
+        free_all = contents._free_all
 
         def late(pool: Any, entry: Any) -> Any:
             self.at.parent.switch()
             return free_all(pool, entry)
 
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(dropping, "_free_all", late)
+            patched.setattr(contents, "_free_all", late)
             self.at.switch()
 
     def end(self) -> None:

@@ -15,9 +15,8 @@ import limpet
 from limpet.shm.endpoint.fabric import hash64
 from limpet.shm.endpoint.layout import CONTROL_NODE, NODE_SHIFT, NODE_STATES
 from limpet.shm.endpoint.words import ADDRESS_MASK, REFERENCE_MASK
-from limpet.stores.fusee.links import Link
-from limpet.stores.fusee.marks import DEATH, GONE
-from limpet.stores.fusee.reconcile import tell
+from limpet.stores.fusee.links import DEATH, GONE, Link
+from limpet.stores.fusee.restoring import tell
 from limpet.stores.race.index import is_valid
 from limpet.stores.race.layout import FROZEN, OBJECT_MASK
 

@@ -167,7 +167,7 @@ def test_a_subtable_that_is_composed_in_place_is_not_whole() -> None:
 
 # ---- what a transaction writes -------------------------------------------------------------------
 
-PENDING = "rtx/pending.py"
+PENDING = "rtx/uses.py"
 WRITES = 20
 """More than a few: their places are in a dict."""
 

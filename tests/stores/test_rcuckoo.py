@@ -18,7 +18,6 @@ import limpet
 from limpet.fault.matrix.operations import OLD
 from limpet.shm.endpoint.fabric import BUILD, hash64
 from limpet.shm.endpoint.words import FREE
-from limpet.stores.rcuckoo.dependent_hash import DependentHash
 from limpet.stores.rcuckoo.layout import (
     COUNT_MASK,
     COUNT_SHIFT,
@@ -33,6 +32,7 @@ from limpet.stores.rcuckoo.layout import (
     STATE,
     UNSURE,
 )
+from limpet.stores.rcuckoo.rows import DependentHash
 from limpet.stores.rcuckoo.search import PathSearch
 
 NEW = b"new"

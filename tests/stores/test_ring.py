@@ -23,8 +23,8 @@ import limpet
 from limpet.shm.endpoint.fabric import Endpoint
 from limpet.stores.channels.layout import SLEEPERS
 from limpet.stores.channels.ring.layout import DATA, END, NUMBER, OLDEST, ROOM
+from limpet.stores.channels.ring.messages import Writer
 from limpet.stores.channels.ring.ring_buffer import RingBuffer
-from limpet.stores.channels.ring.writer import Writer
 
 COMPILED = limpet.build == "compiled"
 

@@ -1,7 +1,7 @@
 """Counters in the stores' words that begin just below an end, and go over it.
 
 Each module with a layout says which of its fields are narrower than a word, and what happens at
-their end (stores/*/layout.py, words.py, vacant.py, journal.py).
+their end (stores/*/layout.py, words.py, records.py, locks.py).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from limpet.shm.endpoint.layout import TICKETS
 from limpet.shm.endpoint.slots import CLOCK, INCARNATION_BITS
 from limpet.stores.race.layout import SPLIT, UNSET
 from limpet.stores.rcuckoo.layout import JOURNALS, SEQUENCE_SHIFT, STATE
+from limpet.stores.records import is_vacant, vacant_word
 from limpet.stores.rtx.layout import OBJECT_SIZE, POINTER
-from limpet.stores.vacant import is_vacant, vacant_word
 
 pytestmark = pytest.mark.exhaustive_in_pure("the same lines as compiled, and slower")
 

@@ -19,7 +19,7 @@ from kit.stores import sound
 
 import limpet
 from limpet.shm.endpoint.slots import INCARNATION_BITS
-from limpet.stores.swarm.register import area_of
+from limpet.stores.swarm.registers import area_of
 
 pytestmark = pytest.mark.exhaustive_in_pure(
     "the same lines as compiled, and slower", quick=["test_round_trips_without_conflict"]

@@ -18,8 +18,8 @@ from kit.stores import key_of, once, sound
 import limpet
 from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.endpoint.slots import PROGRESS
-from limpet.stores.rtx.hash_writes import WriteSet
-from limpet.stores.rtx.pending import PendingWrites
+from limpet.stores.rtx.race import WriteSet
+from limpet.stores.rtx.uses import PendingWrites
 
 TREE: Final = "rtx-sherman"
 HASH: Final = "rtx-race"

@@ -18,8 +18,8 @@ from limpet.stores import regions
 from limpet.stores.base import Store
 from limpet.stores.baselines.clover.parameters import CloverParameters
 from limpet.stores.baselines.clover.server import HEADER, table_of
+from limpet.stores.fusee.links import DEATH
 from limpet.stores.fusee.log import LoggedObjects
-from limpet.stores.fusee.marks import DEATH
 from limpet.stores.whole import check_each
 
 NEWER: Final = DEATH

@@ -1,7 +1,7 @@
 """Where the metadata process of a store listens: a lock on a file shows it.
 
 The metadata process holds a lock on bytes of the control segment's file (`fcntl`,
-F_OFD_SETLK, as life locks are: shm/clients/life_locks.py), far behind the segment's end:
+F_OFD_SETLK, as life locks are: shm/clients/liveness.py), far behind the segment's end:
 
     first byte    LOCKS + STRIDE * (32 bits of a hash of the store): the same for every metadata
                   process of the store, so only one at a time has the lock
@@ -25,7 +25,7 @@ import os
 import socket
 from typing import Any, Final, NamedTuple
 
-from limpet.shm.clients.life_locks import IN_THE_WAY, describe, request
+from limpet.shm.clients.liveness import IN_THE_WAY, describe, request
 from limpet.shm.endpoint.fabric import hash64
 from limpet.shm.errors import StoreError
 

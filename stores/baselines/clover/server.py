@@ -48,7 +48,7 @@ from limpet.shm.endpoint.states import IN_SERVICE, node_word
 from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.shm.errors import AddressError, NodeFailed
 from limpet.stores.baselines.clover.place import VersionPlace
-from limpet.stores.fusee.marks import ENTRY_SIZE, KEY_OFFSET
+from limpet.stores.fusee.links import ENTRY_SIZE, KEY_OFFSET
 
 LOOKUP: Final = 1
 ASSIGN: Final = 2

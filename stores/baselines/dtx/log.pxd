@@ -4,6 +4,7 @@ from limpet.stores.entry_log cimport Entry, EntryLog, free_entries
 
 cdef u64 DOING
 cdef u64 STATE
+cdef u64 ADDRESS_MASK
 
 cdef class ValueLog(EntryLog):
     cdef readonly ObjectLocks locks
@@ -13,3 +14,6 @@ cdef class ValueLog(EntryLog):
     cpdef int add(self, Entry entry, int index=*) except -1
     cpdef int decide(self) except -1
     cpdef int close(self, bint committed) except -1
+
+cdef class NodeLog(ValueLog):
+    cdef u64 node_size

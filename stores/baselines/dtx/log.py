@@ -14,12 +14,16 @@ lease:
 An image is an object of its own, of the same size as its original. None of these words counts up.
 
 It is in the owner's journal from before the first lock is taken until all are given back.
+
+In the log of a change of a tree (`NodeLog`) an object is a node. New nodes have no images: they are
+written before the log says DOING.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.stores.entry_log import Entry, EntryLog, free_entries
 from limpet.stores.rtx.layout import DOING, STATE
 
@@ -98,3 +102,16 @@ def give_back(heap: Any, entries: list[Entry], committed: bool) -> None:
     free_entries(heap, entries, committed)
     if committed:
         free_entries(heap, [entry for entry in entries if entry.at], False)
+
+
+class NodeLog(ValueLog):
+    """A log of this store."""
+
+    def __init__(self, store: Any, reference: int) -> None:
+        ValueLog.__init__(self, store.node_locks, reference)
+        self.node_size = store.parameters.node_size
+
+    def carry_out(self, locked: list[Entry]) -> None:
+        for entry in locked:
+            image = self.endpoint.read(entry.new & ADDRESS_MASK, self.node_size)
+            self.endpoint.write(entry.at, image)

@@ -39,19 +39,17 @@ from limpet.shm.endpoint.words import ADDRESS_MASK, REPLICATED
 from limpet.shm.errors import NodeFailed, StoreFull
 from limpet.stores import regions
 from limpet.stores.base import Store
+from limpet.stores.baselines.dtx.log import NodeLog
 from limpet.stores.baselines.dtx.recovery import Recovery
 from limpet.stores.baselines.dtx.sherman_commit import LoggedCommit
-from limpet.stores.baselines.dtx.sherman_log import NodeLog
 from limpet.stores.baselines.dtx.sherman_parameters import DtxParameters
 from limpet.stores.inline import Attempt, InlineStore
 from limpet.stores.rtx.layout import DOING, EXTENT_PAIR
 from limpet.stores.sherman.in_place_check import InPlaceCheck
-from limpet.stores.sherman.in_place_commit import InPlaceCommit
-from limpet.stores.sherman.in_place_layout import NODE_PAIR
-from limpet.stores.sherman.in_place_locks import NodeLocks
+from limpet.stores.sherman.in_place_commit import InPlaceCommit, NodeLocks
+from limpet.stores.sherman.in_place_parameters import NODE_PAIR
 from limpet.stores.sherman.in_place_trees import InPlaceTrees, look_after_torn
-from limpet.stores.sherman.in_place_write_set import InPlaceStaging
-from limpet.stores.sherman.in_place_writer import InPlaceWriter
+from limpet.stores.sherman.in_place_write_set import InPlaceStaging, InPlaceWriter
 from limpet.stores.sherman.scans import Scans
 
 if TYPE_CHECKING:

@@ -1,10 +1,10 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport u64
-from limpet.stores.baselines.dtx.sherman_log cimport NodeLog
+from limpet.stores.baselines.dtx.log cimport NodeLog
 from limpet.stores.entry_log cimport Entry, log_size
 from limpet.stores.sherman.in_place_commit cimport InPlaceCommit
-from limpet.stores.sherman.in_place_node cimport Node
+from limpet.stores.sherman.in_place_trees cimport Node
 from limpet.stores.staged cimport StagedNode
 
 cdef u64 ADDRESS_MASK

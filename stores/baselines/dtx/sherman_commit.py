@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from limpet.shm.endpoint.words import ADDRESS_MASK
-from limpet.stores.baselines.dtx.sherman_log import NodeLog
+from limpet.stores.baselines.dtx.log import NodeLog
 from limpet.stores.entry_log import Entry, log_size
 from limpet.stores.sherman.in_place_commit import InPlaceCommit
-from limpet.stores.sherman.in_place_node import Node
+from limpet.stores.sherman.in_place_trees import Node
 
 
 class LoggedCommit(InPlaceCommit):

@@ -1,4 +1,8 @@
-"""Parameters of a `raw` store: checked when made, stored in the catalogue."""
+"""Parameters of a `raw` store: checked when made, stored in the catalogue. Constants of its
+objects.
+
+No word of an object counts up.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,13 @@ from limpet.stores.race.parameters import SLOTS_PER_BUCKET, GrowingParameters
 if TYPE_CHECKING:
     from limpet.shm.endpoint.layout import NodeLayout
     from limpet.shm.parameters import PoolParameters
+
+
+DELETED: Final = 1 << 63
+SIZES_MASK: Final = DELETED - 1
+PREFETCH_SIZE: Final = 192
+"""Bytes of a pair that the first read fetches."""
+
 
 ROOM: Final = 1024
 ROOM_MAX: Final = 1 << 20

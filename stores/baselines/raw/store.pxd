@@ -6,11 +6,12 @@ from limpet.stores.race.hash_store cimport HashStore
 from limpet.stores.race.index cimport Index, Place
 from limpet.stores.race.slots cimport Slots
 from limpet.stores.race.splitter cimport Splitter
-from limpet.stores.baselines.raw.objects cimport RawObjects
+from limpet.stores.records cimport Objects
 from limpet.stores.swarm.cache cimport LocationCache
 
 cdef u64 ADDRESS_MASK
 cdef u64 DELETED
+cdef u64 SIZES_MASK
 cdef int DONE
 cdef int EXISTS
 cdef int INSERT
@@ -19,6 +20,17 @@ cdef int NO_MEMORY
 cdef u64 PREFETCH_SIZE
 cdef u64 OBJECT_MASK
 cdef int UPDATE
+
+cdef class RawObjects(Objects):
+    cdef readonly u64 room
+    cdef bytes empty
+
+    cpdef u64 size_of(self, bytes key, bytes value) except 0
+    cpdef int write_hashed(self, u64 reference, bytes key, bytes value, u64 hashed) except -1
+    cpdef bint deleted(self) noexcept
+    cpdef bytes value(self)
+    cpdef bint fits(self, u64 reference) except -1
+    cpdef bint intact(self) except -1
 
 cdef class Raw(HashStore):
     cdef RawObjects pairs

@@ -63,16 +63,20 @@ from limpet.shm.errors import (
 )
 from limpet.stores.channels.array.element import as_array
 from limpet.stores.channels.array.elements import Elements
-from limpet.stores.channels.array.forms import dtype_form, form_of
 from limpet.stores.channels.array.layout import (
     DTYPE,
     GIVEN_UP,
     MAKING,
     PIECE,
     READY,
+    Stripes,
+    dtype_form,
+    fit,
+    form_of,
+    readings,
+    select,
+    writings,
 )
-from limpet.stores.channels.array.selection import readings, select, writings
-from limpet.stores.channels.array.stripes import Stripes, fit
 from limpet.stores.channels.layout import LINE
 
 if TYPE_CHECKING:

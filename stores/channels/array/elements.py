@@ -36,8 +36,7 @@ from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.states import FORMER
 from limpet.shm.errors import NodeFailed, ParameterError
 from limpet.stores.channels.array.element import Element, element_bytes, scalar_of
-from limpet.stores.channels.array.forms import Form
-from limpet.stores.channels.array.layout import ADD, AND, OR, SIGNED, UNSIGNED, WIDE, XOR
+from limpet.stores.channels.array.layout import ADD, AND, OR, SIGNED, UNSIGNED, WIDE, XOR, Form
 from limpet.stores.channels.channel import Channel
 from limpet.stores.channels.layout import MASK, WORD
 from limpet.stores.channels.numbers import delta_word

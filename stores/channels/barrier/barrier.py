@@ -79,12 +79,19 @@ from limpet.stores.channels.barrier.layout import (
     THREADS_SHIFT,
     WORD_MASK,
 )
-from limpet.stores.channels.barrier.registers import Registers
 from limpet.stores.channels.channel import Channel
-from limpet.stores.channels.checks import whole
-from limpet.stores.channels.deadline import deadline_after, still_us
 from limpet.stores.channels.layout import LINE
-from limpet.stores.channels.waiting import Waiting
+from limpet.stores.channels.sst import SST
+from limpet.stores.channels.waiting import Waiting, deadline_after, still_us, whole
+
+
+class Registers(SST):
+    """The registers of a barrier."""
+
+    def vacates(self, row: int, last: bool) -> bool:
+        there: bool = self.parent.vacates_register(row, last)
+        return there
+
 
 WAITS, PASSED, AGAIN = range(3)
 

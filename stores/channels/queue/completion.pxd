@@ -4,7 +4,7 @@ from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.stores.channels.participants cimport Participants
 from limpet.stores.channels.queue.cyclic_ring cimport CyclicRing
 from limpet.stores.channels.queue.notes cimport Notes
-from limpet.stores.channels.queue.slots cimport QueueSlots
+from limpet.stores.channels.queue.tasks cimport QueueSlots
 from limpet.stores.channels.queue.tasks cimport Tasks
 
 cdef u64 READY

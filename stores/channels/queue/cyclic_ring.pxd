@@ -7,7 +7,7 @@ from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.stores.channels.channel cimport Mark
 from limpet.stores.channels.participants cimport Participants
 from limpet.stores.channels.queue.notes cimport Notes
-from limpet.stores.channels.queue.slots cimport QueueSlots
+from limpet.stores.channels.queue.tasks cimport QueueSlots
 from limpet.stores.channels.queue.tasks cimport Tasks
 from limpet.stores.channels.regions.links cimport unlink
 from limpet.stores.channels.waiting cimport Waiting

@@ -3,7 +3,7 @@ cimport cython
 from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.stores.channels.participants cimport Participants
-from limpet.stores.channels.queue.slots cimport QueueSlots
+from limpet.stores.channels.queue.tasks cimport QueueSlots
 from limpet.stores.channels.queue.tasks cimport Tasks
 from limpet.stores.channels.regions.links cimport unlink_from
 

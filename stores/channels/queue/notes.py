@@ -66,8 +66,7 @@ from limpet.stores.channels.queue.layout import (
     TAKEN,
     TICKET_SHIFT,
 )
-from limpet.stores.channels.queue.slots import QueueSlots
-from limpet.stores.channels.queue.tasks import Tasks
+from limpet.stores.channels.queue.tasks import QueueSlots, Tasks
 from limpet.stores.channels.regions.links import unlink_from
 
 assert SIZE < ENTRY_CELL < BEFORE < ENTRY_DATA

@@ -25,8 +25,6 @@ from limpet.shm.errors import (
     ValueTooLarge,
 )
 from limpet.stores.channels.channel import Channel
-from limpet.stores.channels.checks import whole
-from limpet.stores.channels.deadline import deadline_of, left_us, still_us
 from limpet.stores.channels.layout import LINE
 from limpet.stores.channels.participants import Participants
 from limpet.stores.channels.queue.completion import Completion
@@ -47,10 +45,9 @@ from limpet.stores.channels.queue.layout import (
     Refusal,
 )
 from limpet.stores.channels.queue.notes import MAXSIZE_MAX, Notes, entries_for, row_size
-from limpet.stores.channels.queue.slots import QueueSlots
-from limpet.stores.channels.queue.tasks import Tasks
+from limpet.stores.channels.queue.tasks import QueueSlots, Tasks
 from limpet.stores.channels.regions.region import Links
-from limpet.stores.channels.waiting import Waiting
+from limpet.stores.channels.waiting import Waiting, deadline_of, left_us, still_us, whole
 from limpet.stores.codecs import Codec
 from limpet.stores.status import AGAIN, FULL, NO_MEMORY
 

@@ -1,4 +1,6 @@
-"""Open tasks: elements that consumers have got and are not done with; counted for `join`.
+"""Parts of a queue in memory: the counts of open tasks, and the addresses of its slots.
+
+Open tasks (`Tasks`) are elements that consumers have got and are not done with, counted for `join`.
 
 Memory: a line for each participant's row of the queue
     0     open    bits 0-39 elements of the row's participant, bits 40-63 turn
@@ -25,14 +27,74 @@ on later, does not change the count of its successor.
 
 A kill leaves behind: an element that is counted and was not taken, if the kill was between the two
 steps. A kill in `fold`: words of different turns; the next `fold` goes on.
+
+Addresses of slots, and of the links to large elements (`QueueSlots`). Slot s is in stripe s %
+stripes, on different memory nodes. Behind a stripe's slots there is a link for each: 0, or a
+reference to an object. Links do not move, as a link that is in two places would be freed twice: a
+*cell* is a link's number, those of slots first, then those of entries (notes.py). Each slot and
+each entry has one cell, its own at first.
+
+    cell, spare   bits 0-27 number of the cell + 1; 0: the own one. Bits 28-63 bits of a ticket
 """
 
 from __future__ import annotations
 
+from array import array
 from typing import Any
 
+from limpet.shm.errors import StoreCorrupt
 from limpet.stores.channels.layout import CLAIMED, LINE
-from limpet.stores.channels.queue.layout import COUNT_BITS
+from limpet.stores.channels.queue.layout import CELL_MASK, COUNT_BITS
+
+
+class QueueSlots:
+    """The slots of a queue: addresses, nothing else."""
+
+    def __init__(
+        self,
+        name: str,
+        bases: list[int],
+        maxsize: int,
+        stride: int,
+        links: int,
+        cells: int,
+        entries: int,
+    ) -> None:
+        """`bases`: addresses of the stripes. `stride`: bytes of a slot. `links`: offset of the
+        links in a stripe. `cells`: the address of the cells of
+        `entries` entries, behind those of the slots."""
+        self.name = name
+        self.bases = array("Q", bases)
+        self.stripes = len(bases)
+        self.maxsize = maxsize
+        self.stride = stride
+        self.links = links
+        self.cells = cells
+        self.cell_count = maxsize + entries
+
+    def slot(self, number: int) -> int:
+        """Address of a slot."""
+        if self.stripes == 1:
+            return self.bases[0] + number * self.stride
+        return self.bases[number % self.stripes] + number // self.stripes * self.stride
+
+    def cell(self, word: int, own: int) -> int:
+        """The number of the cell that such a word names."""
+        number = word & CELL_MASK
+        if number > self.cell_count:
+            raise StoreCorrupt(
+                f"{self.name} has {self.cell_count} cells of links, and names number {number}: "
+                "memory was damaged; remove the queue, and make it anew"
+            )
+        return number - 1 if number else own
+
+    def link(self, cell: int) -> int:
+        """Address of a cell's link."""
+        if cell < self.maxsize:
+            at = self.links + 8 * (cell // self.stripes)
+            return self.bases[cell % self.stripes] + at
+        return self.cells + 16 * (cell - self.maxsize)
+
 
 TURN_SHIFT = COUNT_BITS
 COUNT_MASK = 0xFF_FFFF_FFFF

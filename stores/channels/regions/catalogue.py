@@ -28,7 +28,7 @@ number before its mark: the first number with which the key belongs to that node
 region keeps its name; if the key belongs to another node than its memory shall be on, the memory is
 a part. So names and regions are lost together, and no slot leads to memory that was replaced.
 
-A node that was replaced is given a new directory (directories.py). A key that is not found in there
+A node that was replaced is given a new directory (table.py). A key that is not found in there
     of a part        was lost, if the channel's mark is older than the directory; else it is missing
     of a channel     was lost, if it has parts: each has the part `..name` in the next directory
     of a channel without parts: if the next directory was replaced, too, no client can tell
@@ -70,9 +70,8 @@ from limpet.shm.errors import (
 )
 from limpet.stores.base import made_for
 from limpet.stores.channels.layout import DESCRIPTION, DESCRIPTION_SIZE, LINE, SIZE_MASK
-from limpet.stores.channels.regions.directories import Directories
 from limpet.stores.channels.regions.region import Region
-from limpet.stores.channels.regions.table import RegionObjects, RegionTable, memory_of
+from limpet.stores.channels.regions.table import Directories, RegionObjects, RegionTable, memory_of
 from limpet.stores.race.parameters import GrowingParameters
 from limpet.stores.race.store import Race
 

@@ -18,6 +18,13 @@ cdef u64 MASK
 cdef u64 OBJECT_MASK
 cdef u64 SIZE_MASK
 
+cdef class Directories:
+    cdef readonly object pool
+    cdef readonly Race race
+    cdef readonly int count
+
+    cdef u64 _number_at(self, u64 address)
+
 cdef class RegionObjects(Objects):
     @cython.locals(sizes=u64)
     cpdef int write_hashed(self, u64 reference, bytes key, bytes value, u64 hashed) except -1

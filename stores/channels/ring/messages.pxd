@@ -1,6 +1,8 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
+from limpet.stores.channels.participants cimport Participants
+from limpet.stores.channels.waiting cimport Waiting
 
 cdef u64 DATA
 cdef u64 END
@@ -8,6 +10,11 @@ cdef u64 HEAD
 cdef u64 NUMBER
 cdef u64 OLDEST
 cdef u64 POSITION_MAX
+cdef u64 EVER
+cdef u64 CLIENT_MASK
+cdef int DONE
+cdef int FULL
+cdef u64 WRITER
 
 cdef class Messages:
     cdef readonly Endpoint endpoint
@@ -32,3 +39,48 @@ cdef class Messages:
     cdef u64 length(self, u64 size, u64 room, u64 position) except 0
     cdef u64 sound(self, u64 position) except? 0
     cpdef object damaged(self, u64 position)
+
+cdef class Reader:
+    cdef readonly Messages messages
+    cdef readonly Endpoint endpoint
+    cdef readonly Waiting room
+    cdef readonly bint skips
+    cdef public u64 ident
+    cdef u64 ack
+    cdef readonly u64 position
+    cdef u64 seen_end
+    cdef u64 expected
+    cdef u64 unsafe
+    cdef readonly u64 lost
+
+    @cython.locals(messages=Messages, end=u64)
+    cdef int begin(self, u64 ident, u64 ack, start) except -1
+    @cython.locals(messages=Messages, at=u64, size=u64, number=u64, data=bytes, length=u64)
+    cdef bytes next(self)
+    @cython.locals(oldest=u64)
+    cpdef bint was_overtaken(self) except -1
+
+cdef class Writer:
+    cdef readonly Messages messages
+    cdef readonly Endpoint endpoint
+    cdef readonly Participants readers
+    cdef readonly u64 acks
+    cdef readonly u64 stride
+    cdef readonly bint skips
+    cdef readonly u64 ident
+    cdef readonly u64 end
+    cdef readonly u64 oldest
+    cdef readonly u64 number
+    cdef u64 limit
+
+    @cython.locals(length=u64)
+    cdef int send(self, bytes data) except -1
+    cpdef int write(self, bytes data) except -1
+    @cython.locals(messages=Messages, at=u64, mine=u64, ident=u64)
+    cdef int _become(self) except -1
+    cdef int resign(self) except -1
+    @cython.locals(size=u64, floor=u64, row=u64, ident=u64, position=u64)
+    cdef bint _has_room(self, u64 length) except -1
+    cpdef bint counts(self, u64 word) except -1
+    @cython.locals(messages=Messages, oldest=u64)
+    cdef int _overwrite(self, u64 end) except -1

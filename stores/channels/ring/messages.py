@@ -1,8 +1,20 @@
-"""The messages of a ring buffer in memory, by their positions (ring_buffer.py has the table).
+"""The messages of a ring buffer, its readers and its writer (ring_buffer.py has the table).
 
 A position is a count of bytes since the beginning; its place in memory is position % size. A
 message is its size, its number (from 0 on) and its bytes, padded to a multiple of 8. A message that
 does not fit before the end of memory goes on at its beginning.
+
+`Reader`. A newcomer takes its row, with the end as its position, and only then chooses its
+beginning: the end, or the oldest message. The writer, which may not have seen the row, overwrites
+nothing from the end on. The writer may overwrite an older message while the newcomer reads it: the
+message is whole if `oldest` is not beyond it after it was read.
+
+A reader that was overtaken may have read any bytes (trap L5), so it looks at `oldest` before it
+computes with a size. A message that ends beyond `end` is damaged: StoreCorrupt.
+
+`Writer`. The first client that sends is the writer. When it is dead, or has closed, the next client
+that sends becomes the writer, by a CAS from the old id; while a writer lives, others get
+ChannelFull.
 """
 
 from __future__ import annotations
@@ -10,8 +22,22 @@ from __future__ import annotations
 from array import array
 from typing import Any
 
-from limpet.shm.errors import StoreCorrupt
-from limpet.stores.channels.ring.layout import DATA, END, HEAD, NUMBER, OLDEST, POSITION_MAX
+from limpet.shm.errors import ChannelFull, StoreCorrupt
+from limpet.stores.channels.participants import Participants
+from limpet.stores.channels.ring.layout import (
+    CLIENT_MASK,
+    DATA,
+    END,
+    EVER,
+    HEAD,
+    NUMBER,
+    OLD,
+    OLDEST,
+    POSITION_MAX,
+    WRITER,
+)
+from limpet.stores.channels.waiting import Waiting
+from limpet.stores.status import DONE, FULL
 
 
 class Messages:
@@ -110,3 +136,204 @@ class Messages:
             f"{self.ring}: there is no message at position {position}: memory was damaged; remove "
             "the ring, and make it anew"
         )
+
+
+class Reader:
+    """This process as a reader. In an operation."""
+
+    def __init__(self, messages: Messages, room: Waiting, skips: bool) -> None:
+        """`room`: the word on which the writer sleeps. `skips`: slow readers are overtaken."""
+        self.messages = messages
+        self.endpoint = messages.endpoint
+        self.room = room
+        self.skips = skips
+        self.ident = 0
+        """Our client id when we became a reader."""
+        self.ack = 0
+        """Address of our position in shared memory."""
+        self.position = 0
+        self.seen_end = 0
+        """The end at our last look."""
+        self.expected = 0
+        """1 + number of the next message, after the first one."""
+        self.unsafe = 0
+        """The writer may overtake us up to this position."""
+        self.lost = 0
+        """Messages that were overwritten before we received them."""
+
+    def begin(self, ident: int, ack: int, start: str) -> None:
+        """Begin at the end, or at the oldest message, with the row whose position is at `ack`."""
+        messages = self.messages
+        self.ack = ack
+        # ORDER: after the row is there, so that nothing is overwritten from this end on.
+        self.seen_end = messages.end()
+        self.position = self.seen_end
+        self.unsafe = EVER if self.skips else self.seen_end
+        self.expected = 0
+        if start == OLD:
+            self.position = messages.sound(messages.oldest())
+            if self.seen_end < self.position:
+                self.seen_end = self.position  # the writer went on meanwhile
+        elif self.skips:
+            self.expected = messages.next_number(self.position) + 1
+            end = messages.end()
+            # ORDER: after the number, which may be of another message if the writer has overtaken
+            # us.
+            while end > self.position and messages.oldest() >= self.position:
+                self.seen_end = end
+                self.position = end
+                self.expected = messages.next_number(end) + 1
+                end = messages.end()
+        self.endpoint.swap(self.ack, self.position)
+        self.ident = ident
+
+    def next(self) -> Any:
+        """The next message, as bytes; None: there is none."""
+        messages = self.messages
+        while True:
+            if self.position == self.seen_end:
+                self.seen_end = messages.end()
+                if self.position == self.seen_end:
+                    return None
+            at = messages.place(self.position)
+            size = messages.size_at(at)
+            number = messages.number_at(at)
+            data = b""
+            if size <= messages.size - HEAD:
+                data = messages.body_at(at, size)
+            self.endpoint.wait()
+            # ORDER: after the message, which is whole if the writer has not overwritten it by then.
+            if self.position < self.unsafe and self.was_overtaken():
+                continue
+            length = messages.length(size, self.seen_end - self.position, self.position)
+            if number > POSITION_MAX or number + 1 < self.expected:
+                raise messages.damaged(self.position)
+            self.position += length
+            if self.expected:
+                self.lost += number + 1 - self.expected
+            self.expected = number + 2
+            # ORDER: a full barrier, before the look at `room`.
+            self.endpoint.swap(self.ack, self.position)
+            self.room.wake()
+            return data
+
+    def was_overtaken(self) -> bool:
+        """Whether the writer has overtaken us; if so, go on at the oldest message."""
+        oldest = self.messages.oldest()
+        if oldest <= self.position:
+            return False
+        self.position = self.messages.sound(oldest)
+        if self.seen_end < oldest:
+            self.seen_end = oldest
+        # ORDER: the position before the wake: a writer may wait for us.
+        self.endpoint.swap(self.ack, self.position)
+        self.room.wake()
+        return True
+
+
+assert NUMBER + 8 <= WRITER
+
+
+class Writer:
+    """This process as the writer. In an operation."""
+
+    def __init__(
+        self, messages: Messages, readers: Participants, acks: int, stride: int, skips: bool
+    ) -> None:
+        """`acks`: the address of the first reader's position; those of the others follow at
+        distances of `stride` bytes. `skips`: slow readers are overtaken."""
+        self.messages = messages
+        self.endpoint = messages.endpoint
+        self.readers = readers
+        self.acks = acks
+        self.stride = stride
+        self.skips = skips
+        self.ident = 0
+        """Our client id when we became the writer."""
+        self.end = 0
+        self.oldest = 0
+        self.number = 0
+        """Position of the next message and of the oldest one, and number of the next."""
+        self.limit = 0
+        """There is room up to this position, by our last look."""
+
+    def send(self, data: bytes) -> int:
+        """Write a message: DONE, or FULL. Raises ChannelFull."""
+        if self.ident != self.readers.client.ident:
+            self._become()
+        length = HEAD + (len(data) + 7 & ~7)
+        if self.end + length > self.limit and not self._has_room(length):
+            return FULL
+        if self.oldest + self.messages.size < self.end + length:
+            self._overwrite(self.end + length)
+        self.write(data)
+        # CRASH(sending): the message is not sent; the next writer writes over it.
+        self.end += length
+        self.number += 1
+        # LINEARIZES: all readers see it. ORDER: a full barrier, before the look at `news`.
+        self.endpoint.swap(self.messages.address + END, self.end)
+        self.endpoint.wait()
+        return DONE
+
+    def write(self, data: bytes) -> None:
+        """Write a message behind the end."""
+        self.messages.write(self.end, self.number, data)
+
+    def _become(self) -> None:
+        messages = self.messages
+        at, mine = messages.address + WRITER, self.readers.client.ident
+        while True:
+            ident = self.endpoint.load(at)
+            if ident and ident != mine and self.readers.lives(ident):
+                raise ChannelFull(f"{messages.ring} has a writer: client {ident}")
+            # CRASH(writer): the next client that sends sees that it is dead.
+            if self.endpoint.cas(at, ident, mine) == ident:
+                break
+        self.end = messages.sound(messages.end())
+        self.oldest = messages.sound(messages.oldest())
+        if self.oldest > self.end or self.end - self.oldest > messages.size:
+            raise messages.damaged(self.end)
+        self.number = messages.next_number(self.end)
+        self.limit = 0
+        self.ident = mine
+
+    def resign(self) -> None:
+        """Stop being the writer, if we are."""
+        self.endpoint.cas(self.messages.address + WRITER, self.readers.client.ident, 0)
+
+    def _has_room(self, length: int) -> bool:
+        """Look at the readers' positions; whether there is room for a message of that length."""
+        size = self.messages.size
+        self.messages.sound(self.end + length)
+        if self.skips:
+            self.limit = POSITION_MAX
+            return True
+        floor = self.end
+        for row in range(self.readers.count):
+            ident = self.readers.word(row)
+            if ident:
+                position = self.endpoint.load(self.acks + row * self.stride)
+                if position < floor and (
+                    position + size >= self.end + length or self.counts(ident)
+                ):
+                    floor = position
+        self.limit = min(floor + size, POSITION_MAX)
+        return self.end + length <= self.limit
+
+    def counts(self, word: int) -> bool:
+        """Whether the reader of that word, which leaves no room yet, is alive."""
+        return self.readers.lives(word & CLIENT_MASK)
+
+    def _overwrite(self, end: int) -> None:
+        """Move `oldest` behind all messages that a write up to position `end` destroys."""
+        messages = self.messages
+        oldest = self.oldest
+        while oldest + messages.size < end:
+            oldest += messages.length(
+                messages.size_at(messages.place(oldest)), self.end - oldest, oldest
+            )
+        if oldest == self.end:
+            self.endpoint.store(messages.address + NUMBER, self.number)
+        self.oldest = oldest
+        # ORDER: before any byte of them changes; a full barrier.
+        self.endpoint.swap(messages.address + OLDEST, oldest)

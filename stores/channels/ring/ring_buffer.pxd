@@ -1,8 +1,7 @@
 cimport cython
 
 from limpet.stores.channels.channel cimport Channel
-from limpet.stores.channels.ring.reader cimport Reader
-from limpet.stores.channels.ring.writer cimport Writer
+from limpet.stores.channels.ring.messages cimport Reader, Writer
 from limpet.stores.channels.waiting cimport Waiting
 
 cdef int DONE

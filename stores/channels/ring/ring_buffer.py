@@ -1,10 +1,8 @@
-# cython: binding=False
-# The interpreter calls methods that are no function objects more quickly.
 """The ring buffer: one writer sends messages of mixed sizes to all readers (LOCO section 5.4).
 
 As FaRM's, with acknowledgements by an SST: each reader's row says up to which position it has read
-(positions.py). The parts: the messages in memory (messages.py), the writer (writer.py), and a
-reader (reader.py). Here are the interface and the waiting.
+(`Positions`). messages.py has the messages in memory, the writer and the readers. Here are the
+interface and the waiting.
 
 Memory: a region of its own
     0     end          position behind the last message
@@ -37,7 +35,6 @@ from typing import Any
 from limpet.shm.errors import ChannelRemoved, NodeFailed, ParameterError, ValueTooLarge
 from limpet.shm.parameters import parse_size
 from limpet.stores.channels.channel import Channel
-from limpet.stores.channels.deadline import deadline_of, left_us
 from limpet.stores.channels.participants import Participants
 from limpet.stores.channels.ring.layout import (
     BLOCK,
@@ -52,13 +49,23 @@ from limpet.stores.channels.ring.layout import (
     SKIP,
     WRITER,
 )
-from limpet.stores.channels.ring.messages import Messages
-from limpet.stores.channels.ring.positions import Positions
-from limpet.stores.channels.ring.reader import Reader
-from limpet.stores.channels.ring.writer import Writer
-from limpet.stores.channels.waiting import Waiting
+from limpet.stores.channels.ring.messages import Messages, Reader, Writer
+from limpet.stores.channels.sst import SST
+from limpet.stores.channels.waiting import Waiting, deadline_of, left_us
 from limpet.stores.codecs import Codec
 from limpet.stores.status import DONE
+
+
+class Positions(SST):
+    """How far each reader has read; a newcomer begins at `first`."""
+
+    first = 0
+
+    def joined(self) -> None:
+        var = self[self.own_row]
+        var.store(self.first)
+        var.place()
+
 
 assert WRITER < NEWS < ROOM < DATA
 

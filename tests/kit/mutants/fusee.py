@@ -22,12 +22,12 @@ from limpet.shm import pool as pool_module
 from limpet.shm.endpoint.fabric import words_tagged
 from limpet.shm.endpoint.layout import NODE_SHIFT, VIEW
 from limpet.shm.replicas.view import View
-from limpet.stores.fusee.links import OLD
-from limpet.stores.fusee.marks import (
+from limpet.stores.fusee.links import (
     BIRTH,
     DELETING,
     FINISH,
     LOSE,
+    OLD,
     RULE_1,
     RULE_2,
     RULE_3,
@@ -37,8 +37,8 @@ from limpet.stores.fusee.marks import (
 from limpet.stores.fusee.parameters import FuseeParameters
 from limpet.stores.race.index import is_frozen, is_vacant, is_valid
 from limpet.stores.race.layout import FROZEN, OBJECT_MASK
+from limpet.stores.records import vacant_word
 from limpet.stores.status import AGAIN, DONE, FULL
-from limpet.stores.vacant import vacant_word
 
 SMALL: Final = 256 << 10
 """Bytes of a node where memory is used again at once; no blocks for more than two replicas."""

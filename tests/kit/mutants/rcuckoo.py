@@ -41,7 +41,7 @@ from limpet.stores.status import DONE, MISSING
 def in_force(mutant: Mutant) -> Iterator[None]:
     """Have pools made meanwhile be the mutant's.
 
-    That a busy client is no suspect is also seen to by what its hold is (sightings.py): variants
+    That a busy client is no suspect is also seen to by what its hold is (fencing.py): variants
     in which it is one are without either.
     """
     suspicious = mutant in (BUSY_IS_SUSPECT, LEASE_IS_SUSPECT)
@@ -54,7 +54,7 @@ def in_force(mutant: Mutant) -> Iterator[None]:
 
 def places_of_variant(change: Change, rows: int, locality: float) -> Any:
     """The places of keys as a variant has them."""
-    made = uncompiled(("stores/rcuckoo/dependent_hash",), change)
+    made = uncompiled(("stores/rcuckoo/rows",), change)
     return made["rcuckoo/dependent_hash"].DependentHash(rows, locality)
 
 

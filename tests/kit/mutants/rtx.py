@@ -21,6 +21,7 @@ from limpet.shm import pool as shm_pool
 from limpet.shm.endpoint.slots import INCARNATION_BITS, START_US
 from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.stores import pool as stores_pool
+from limpet.stores.records import is_vacant
 from limpet.stores.rtx.layout import (
     COMMITTED,
     LOCKED,
@@ -36,7 +37,6 @@ from limpet.stores.rtx.layout import DONE as LOG_DONE
 from limpet.stores.rtx.lllock import slot_at
 from limpet.stores.sherman.layout import ELSEWHERE, GONE, SLOTS
 from limpet.stores.status import AGAIN, MISSING, PUT
-from limpet.stores.vacant import is_vacant
 
 
 @dataclasses.dataclass(frozen=True)

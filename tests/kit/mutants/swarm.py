@@ -29,14 +29,7 @@ from limpet.stores.swarm.layout import (
     VERIFIED,
 )
 from limpet.stores.swarm.parameters import SwarmParameters
-from limpet.stores.swarm.words import (
-    is_tombstone,
-    rank_of,
-    row_of,
-    side_of,
-    stamp_of,
-    writer_of,
-)
+from limpet.stores.swarm.words import is_tombstone, rank_of, row_of, side_of, stamp_of, writer_of
 
 NODE_SIZE: Final = 1 << 20
 
@@ -70,7 +63,9 @@ def in_force(mutant: Mutant) -> Iterator[None]:
         pytest.MonkeyPatch.context() as patch,
     ):
         if mutant.clock:
-            clock = uncompiled(("shm/clients/clock",), *mutant.clock)["shm/clients/clock"].Clock
+            clock = uncompiled(("shm/clients/unique_ids",), *mutant.clock)[
+                "shm/clients/unique_ids"
+            ].Clock
             patch.setattr(pool_module, "Clock", clock)
         yield
 
@@ -354,7 +349,7 @@ LITERAL_ALGORITHM_3: Final = Mutant(
 CLOCK_STARTS_ANEW: Final = Mutant(
     "s2-clock-is-not-that-of-the-slot",
     (),
-    clock=(Change("shm/clients/clock", "Clock._use", starts_anew),),
+    clock=(Change("shm/clients/unique_ids", "Clock._use", starts_anew),),
 )
 WHOLE_WORDS: Final = Mutant(
     "s5-whole-words-are-compared",

@@ -79,7 +79,7 @@ IN_PLACE: Final = (
 )
 REPLICATED: Final = (
     "shm/clients/unique_ids",
-    "stores/stamps",
+    "stores/records",
     "stores/records",
     *_in(
         "stores/race", "index glance batch batch_search slots batch_puts splitter check hash_store"

@@ -1,9 +1,0 @@
-from limpet.shm.endpoint.verbs cimport u64
-from limpet.stores.race.store cimport Race
-
-cdef class Directories:
-    cdef readonly object pool
-    cdef readonly Race race
-    cdef readonly int count
-
-    cdef u64 _number_at(self, u64 address)
