@@ -21,7 +21,7 @@ pytestmark = pytest.mark.either_build(
 )
 
 COMPILED = BUILD == "compiled"
-RUNS = 300 if COMPILED else 40
+RUNS = 200 if COMPILED else 40
 PROGRAMS = (
     "pa mabcd|pb mcad|gb gc",
     "pb mdc|pa mcd dc|ic da",

@@ -58,7 +58,7 @@ pytestmark = pytest.mark.either_build(
 )
 
 COMPILED = BUILD == "compiled"
-RUNS = 600 if COMPILED else 60
+RUNS = 400 if COMPILED else 60
 RUNS_OF_MUTANT = 8000
 needs_flushes = pytest.mark.skipif(
     not COMPILED or "clflushopt" not in flush_features(),
