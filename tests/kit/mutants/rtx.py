@@ -433,6 +433,7 @@ BLIND_DELETE: Final = Mutant(
 )
 AT_ONCE: Final = replaced("rtx/transaction", "OPTIMISTIC", 0)
 """After the first conflict, what was read is read again under locks."""
+CUTS_AT_ONCE: Final = Mutant("cuts-at-once", (AT_ONCE,))
 CUT_WHATEVER_BECAME_OF_IT: Final = Mutant(
     "r11-cut-whose-locks-may-have-been-released",
     (AT_ONCE, replaced("rtx/cut", "Cut._stands", always)),
