@@ -2,21 +2,12 @@ cimport cython
 
 from limpet.shm.alloc.heap cimport Heap
 from limpet.shm.endpoint.verbs cimport (
-    Endpoint,
-    Image,
-    checksum,
-    hash64,
-    post_summed,
-    u64,
-    write_summed,
+    Endpoint, Image, checksum, hash64, post_summed, u64, write_summed,
 )
+from limpet.shm.endpoint.words cimport *
+from limpet.stores.object_layout cimport *
 from limpet.stores.stamps cimport Stamps
 
-cdef u64 ADDRESS_MASK
-cdef u64 HEADER
-cdef u64 IMAGE_SIZE
-cdef u64 KEY_MAX
-cdef int LARGE_CLASS
 cdef u64 MASK
 
 cdef class Objects:

@@ -1,10 +1,10 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport post_summed, u64, write_summed
+from limpet.shm.endpoint.words cimport *
 from limpet.stores.records cimport Objects
 from limpet.stores.stamps cimport Stamps
 
-cdef u64 ADDRESS_MASK
 cdef u64 MASK
 cdef u64 STAMP_SIZE
 

@@ -1,10 +1,7 @@
 from limpet.shm.alloc.heap cimport Heap
 from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.verbs cimport Endpoint
-
-cdef int LARGE
-cdef int LARGE_CLASS
-cdef int SLAB
+from limpet.shm.endpoint.words cimport *
 
 cdef class Claims:
     cdef readonly Client client

@@ -2,8 +2,7 @@ from limpet.shm.alloc.claims cimport Claims
 from limpet.shm.alloc.heap cimport Heap
 from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.verbs cimport u64
-
-cdef int LARGE_CLASS
+from limpet.shm.endpoint.words cimport *
 
 cdef class Spans:
     cdef readonly Claims claims

@@ -1,10 +1,10 @@
 cimport cython
 
 from limpet.shm.clients.client cimport Client
+from limpet.shm.endpoint.layout cimport *
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 
 # RANGE and TICKETS_MAX are for others to import, and of use once in so many numbers.
-cdef u64 TICKETS
 
 cdef class Tickets:
     cdef readonly Client client

@@ -1,11 +1,9 @@
 cimport cython
 
 from limpet.shm.clients.client cimport Client
+from limpet.shm.endpoint.slots cimport *
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
-
-cdef u64 COUNTER_SIZE
-cdef u64 COUNTERS
-cdef int INCARNATION_BITS
+from limpet.stores.cache.layout cimport *
 
 @cython.final
 cdef class Counters:

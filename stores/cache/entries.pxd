@@ -3,45 +3,15 @@ cimport cython
 from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.stores.cache.counters cimport Counters
+from limpet.stores.cache.layout cimport *
 from limpet.stores.cache.ledger cimport Ledger
 from limpet.stores.cache.objects cimport CacheObjects
+from limpet.stores.cache.status cimport *
 from limpet.stores.cache.terms cimport Terms
 from limpet.stores.cache.validity cimport Validity
 from limpet.stores.race.index cimport Index, Place
 from limpet.stores.race.slots cimport Slots
-
-cdef int DONE
-cdef int EXISTS
-cdef int INSERT
-cdef int MISSING
-cdef int PUT
-cdef int SWAP
-cdef int FINISH
-cdef int FRESH
-cdef int VOID
-
-cdef u64 BIRTH
-cdef u64 BORN_MASK
-cdef int BORN_SHIFT
-cdef u64 DEAD
-cdef u64 DEADLINE
-cdef u64 DELETES
-cdef u64 EXPIRATIONS
-cdef u64 FLIGHT
-cdef u64 HITS
-cdef u64 HITS_MASK
-cdef u64 HITS_MAX
-cdef int LAP_SHIFT
-cdef u64 LIFE
-cdef u64 MISSES
-cdef u64 PENDING
-cdef u64 PILOT_MASK
-cdef u64 SLIDES
-cdef u64 SPAN_MASK
-cdef u64 TAGGED
-cdef u64 TAGS
-cdef u64 TIMES
-cdef u64 US_PER_MS
+from limpet.stores.status cimport *
 
 @cython.final
 cdef class Entries:

@@ -3,28 +3,12 @@ cimport cython
 from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.stores.cache.entries cimport Entries
+from limpet.stores.cache.layout cimport *
 from limpet.stores.cache.objects cimport CacheObjects
+from limpet.stores.cache.status cimport *
 from limpet.stores.cache.terms cimport Terms
 from limpet.stores.race.index cimport Place
-
-cdef int DONE
-cdef int FRESH
-cdef int LANDED
-cdef int MINE
-cdef int OTHERS
-cdef int STALE
-cdef int UNDECIDED
-
-cdef u64 DEADLINE
-cdef int EARLY_SHIFT
-cdef u64 FLIGHT
-cdef u64 LIFE
-cdef int NUMBER_AT
-cdef u64 PENDING
-cdef u64 PILOT_MASK
-cdef u64 SLIDES
-cdef u64 TIMES
-cdef u64 US_PER_MS
+from limpet.stores.status cimport *
 
 @cython.final
 cdef class FlightWord:

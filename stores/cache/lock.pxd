@@ -1,8 +1,7 @@
 from limpet.shm.endpoint.verbs cimport u64
+from limpet.stores.cache.status cimport *
 from limpet.stores.cache.store cimport CacheStore
 from limpet.stores.cache.terms cimport Terms
-
-cdef int MINE
 
 cdef class CacheLock:
     cdef object __weakref__

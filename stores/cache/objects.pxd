@@ -1,13 +1,12 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport checksum, u64
+from limpet.shm.endpoint.words cimport ADDRESS_MASK
+from limpet.stores.cache.layout cimport *
+from limpet.stores.object_layout cimport *
 from limpet.stores.records cimport Objects
 
-cdef u64 ADDRESS_MASK
-cdef u64 HEADER
 cdef u64 MASK
-cdef u64 PREFIX
-cdef u64 UNIT
 
 cdef class CacheObjects(Objects):
     cdef u64[::1] heading

@@ -5,17 +5,12 @@ from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.stores.base cimport Store
 from limpet.stores.cache.counters cimport Counters
 from limpet.stores.cache.hand cimport Hand
+from limpet.stores.cache.layout cimport *
 from limpet.stores.cache.ledger cimport Ledger
 from limpet.stores.race.index cimport Index, Place
 
-cdef u64 EVICTED_MS
-cdef u64 EVICTIONS
-cdef u64 EXPIRATIONS
 cdef u64 GIVE_UP
-cdef u64 HITS_MAX
 cdef u64 HOPELESS
-cdef int ITEMS_SHIFT
-cdef u64 UNIT
 
 @cython.final
 cdef class Room:

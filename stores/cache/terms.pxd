@@ -1,6 +1,5 @@
 from limpet.shm.endpoint.verbs cimport u64
-
-cdef u64 US_PER_MS
+from limpet.stores.cache.layout cimport *
 
 cdef class Terms:
     cdef readonly u64 span

@@ -1,16 +1,12 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport post_summed, u64, write_summed
+from limpet.shm.endpoint.words cimport *
+from limpet.stores.fusee.marks cimport *
 from limpet.stores.records cimport Objects
 from limpet.stores.stamps cimport Stamps
 
-cdef u64 ADDRESS_MASK
-cdef u64 BIRTH
-cdef u64 BIRTH_MASK
-cdef u64 DEATH
-cdef u64 ENTRY_SIZE
 cdef u64 MASK
-cdef u64 STAMP_SHIFT
 
 cdef class LoggedObjects(Objects):
     cdef u64 birth

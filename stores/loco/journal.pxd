@@ -2,14 +2,8 @@ cimport cython
 
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.stores.loco.data_array cimport DataArray
+from limpet.stores.loco.layout cimport *
 
-cdef int CHECKSUM
-cdef u64 CLAIM
-cdef u64 INTENT
-cdef u64 INTENT_ENTRY_MASK
-cdef int INTENT_SHIFT
-cdef u64 REDO
-cdef u64 SEQUENCE
 cdef u64 SEQUENCE_MASK
 
 cdef class Journal:

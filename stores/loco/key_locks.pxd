@@ -1,7 +1,7 @@
 cimport cython
 
-from limpet.shm.endpoint.verbs cimport u64
 from limpet.stores.channels.channel cimport Channel
+from limpet.stores.channels.lock.ticket_layout cimport *
 from limpet.stores.channels.lock.ticket_lock cimport TicketLock
 
 cdef class KeyLocks(Channel):

@@ -5,12 +5,10 @@ from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.stores.base cimport Store
 from limpet.stores.channels.lock.ticket_lock cimport TicketLock
 from limpet.stores.loco.key_locks cimport KeyLocks
+from limpet.stores.loco.layout cimport *
 from limpet.stores.loco.lookup cimport KeyEntry, Lookup
+from limpet.stores.loco.parameters cimport *
 from limpet.stores.loco.writer cimport Writer
-
-cdef u64 NEAR
-cdef int LATE_MAX
-cdef u64 WAITERS
 
 cdef class Locking:
     cdef readonly Client client

@@ -1,12 +1,8 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
+from limpet.stores.loco.layout cimport *
 
-cdef u64 LAP_MASK
-cdef u64 POSITION
-cdef u64 RING
-cdef int ROW_BITS
-cdef u64 ROW_MASK
 cdef u64 POSITION_MAX
 
 cdef class Tracker:

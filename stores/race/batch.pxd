@@ -1,13 +1,10 @@
 cimport cython
 
+from limpet.shm.endpoint.slots cimport *
 from limpet.shm.endpoint.verbs cimport bit, hash64, u64
+from limpet.stores.object_layout cimport *
+from limpet.stores.status cimport *
 
-cdef int BATCH
-cdef int CLIENT_JOURNAL_SIZE
-cdef int HEADER
-cdef int LEFT
-cdef int MADE
-cdef int READY
 cdef int ROWS_MAX
 cdef int SIZE_MAX
 

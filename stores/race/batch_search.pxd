@@ -1,16 +1,15 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport Endpoint, hash64, lowest_bit, u64
+from limpet.shm.endpoint.words cimport *
 from limpet.stores.race.index cimport Index, Place
+from limpet.stores.race.layout cimport OBJECT_MASK
 from limpet.stores.records cimport Objects
+from limpet.stores.status cimport *
 
-cdef int BATCH
 cdef u64 ARRIVED
 cdef u64 KNOWN
 cdef u64 SPLIT
-cdef u64 HELD
-cdef u64 HELD_MASK
-cdef u64 OBJECT_MASK
 
 cdef class BatchSearch:
     cdef readonly Index index

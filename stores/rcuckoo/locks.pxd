@@ -2,9 +2,7 @@ cimport cython
 
 from limpet.shm.endpoint.verbs cimport Endpoint, bit, u64
 from limpet.stores.rcuckoo.journal cimport Journal
-
-cdef int GROUPS_MAX
-cdef int UNSURE
+from limpet.stores.rcuckoo.layout cimport *
 
 cdef class Locks:
     cdef readonly Endpoint endpoint

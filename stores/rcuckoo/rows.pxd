@@ -1,13 +1,7 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport Endpoint, crc_pair, u64, words_bytes, words_equal, words_put
-
-cdef int FINGERPRINT_SHIFT
-cdef u64 INLINE
-cdef u64 LENGTH_MASK
-cdef int LENGTH_SHIFT
-cdef int SLOTS
-cdef int TRAILER_WORDS
+from limpet.stores.rcuckoo.layout cimport *
 
 cdef class Rows:
     cdef readonly Endpoint endpoint

@@ -1,13 +1,12 @@
 cimport cython
 
 from limpet.shm.alloc.allocator cimport Allocator
+from limpet.shm.endpoint.layout cimport *
 from limpet.shm.endpoint.verbs cimport u64
+from limpet.shm.endpoint.words cimport *
+from limpet.stores.rtx.layout cimport *
 from limpet.stores.rtx.log cimport Log
 from limpet.stores.rtx.participant cimport Participant
-
-cdef u64 EXTENT_PAIR
-cdef int NODE_SHIFT
-cdef u64 REFERENCE_MASK
 
 cdef class Extent(Participant):
     cdef readonly u64 link_address

@@ -3,17 +3,16 @@ cimport cython
 from limpet.shm.alloc.allocator cimport Allocator
 from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
+from limpet.shm.endpoint.words cimport *
 from limpet.stores.race.glance cimport Glance
 from limpet.stores.race.hash_store cimport HashStore
 from limpet.stores.race.index cimport Index, Place
+from limpet.stores.race.layout cimport FROZEN
 from limpet.stores.records cimport Objects
 from limpet.stores.rtx.hash_slots cimport TransactionHolds, TransactionSlots
+from limpet.stores.rtx.layout cimport *
 from limpet.stores.rtx.reads cimport KeyRead, Reads, TxKeys
 
-cdef u64 FROZEN
-cdef u64 HELD
-cdef u64 HELD_MASK
-cdef u64 SLOT
 cdef object CHANGED
 cdef object UNPROVEN
 

@@ -5,10 +5,7 @@ from limpet.stores.rtx.commit cimport Commit
 from limpet.stores.rtx.hash_keys cimport HashKeys
 from limpet.stores.rtx.reads cimport KeyRead, Reads, Staging
 from limpet.stores.rtx.slot_writes cimport SlotWrite
-
-cdef int AGAIN
-cdef int DONE
-cdef int FULL
+from limpet.stores.status cimport *
 
 cdef class WriteSet(Staging):
     cdef readonly HashKeys keys

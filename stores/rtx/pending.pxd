@@ -1,7 +1,8 @@
 cimport cython
 
+from limpet.stores.rtx.layout cimport *
+
 cdef Py_ssize_t FEW
-cdef Py_ssize_t KEPT
 cdef Py_ssize_t NOT_WRITTEN
 
 cdef class PendingWrite:

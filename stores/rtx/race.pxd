@@ -1,17 +1,12 @@
+from limpet.shm.endpoint.slots cimport START_US
 from limpet.shm.endpoint.verbs cimport u64
+from limpet.shm.endpoint.words cimport *
 from limpet.stores.race.check cimport Check
 from limpet.stores.race.hash_store cimport HashStore
 from limpet.stores.race.index cimport Index, is_split
 from limpet.stores.rtx.hash_slots cimport TransactionHolds, TransactionSlots
+from limpet.stores.rtx.layout cimport *
 from limpet.stores.rtx.lllock cimport LLLocks
-
-cdef u64 LOCKED
-cdef u64 REPLICATED
-cdef u64 SLOT
-cdef u64 SLOT_MASK
-cdef int SLOT_SHIFT
-cdef u64 START_US
-cdef u64 TIME_MASK
 
 cdef class RtxRace(HashStore):
     cdef readonly u64 link

@@ -1,21 +1,13 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport u64
+from limpet.shm.endpoint.words cimport *
 from limpet.stores.race.index cimport Index, Place, is_valid
+from limpet.stores.race.layout cimport *
 from limpet.stores.race.splitter cimport Splitter
+from limpet.stores.rtx.layout cimport LOCKED, POINTER, SLOT
 from limpet.stores.rtx.lllock cimport LLLocks
-
-cdef u64 ADDRESS_MASK
-cdef int AGAIN
-cdef u64 DIRECTORY_ENTRY
-cdef int DONE
-cdef u64 FROZEN
-cdef u64 HELD
-cdef u64 HELD_MASK
-cdef u64 LOCKED
-cdef u64 POINTER
-cdef u64 SLOT
-cdef u64 UNSET
+from limpet.stores.status cimport *
 
 cdef class TransactionSplitter(Splitter):
     cdef readonly LLLocks locks

@@ -2,11 +2,11 @@ cimport cython
 
 from limpet.shm.endpoint.verbs cimport u64
 from limpet.stores.base cimport Store
+from limpet.stores.rtx.layout cimport *
 from limpet.stores.rtx.pending cimport PendingWrites
 from limpet.stores.rtx.reads cimport ObjectRead, Reads, TxKeys, Visitor
 
 cdef object CHANGED
-cdef Py_ssize_t KEPT
 
 cdef class Used:
     cdef readonly Store store

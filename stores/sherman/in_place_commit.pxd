@@ -1,22 +1,17 @@
 cimport cython
 
+from limpet.shm.endpoint.layout cimport NODE_SHIFT
 from limpet.shm.endpoint.verbs cimport u64
+from limpet.shm.endpoint.words cimport *
+from limpet.stores.rtx.layout cimport EXTENT_PAIR
+from limpet.stores.sherman.in_place_layout cimport *
 from limpet.stores.sherman.in_place_locks cimport NodeLocks
 from limpet.stores.sherman.in_place_node cimport Node
 from limpet.stores.sherman.in_place_trees cimport InPlaceTrees
+from limpet.stores.sherman.layout cimport *
 from limpet.stores.sherman.trees cimport Leaf
 from limpet.stores.staged cimport Staged, StagedNode
-
-cdef u64 ADDRESS_MASK
-cdef int AGAIN
-cdef int DONE
-cdef u64 EXTENT_PAIR
-cdef u64 GONE
-cdef Py_ssize_t META_WORDS
-cdef u64 NODE_PAIR
-cdef int NODE_SHIFT
-cdef int NO_MEMORY
-cdef int VERSION
+from limpet.stores.status cimport *
 
 cdef class InPlaceCommit(Staged):
     cdef readonly object store

@@ -1,10 +1,8 @@
 cimport cython
 
+from limpet.shm.endpoint.layout cimport *
 from limpet.shm.endpoint.verbs cimport u64
 from limpet.stores.baselines.dtx.locks cimport ObjectLocks
-
-cdef int NODE_SHIFT
-cdef u64 OFFSET_MASK
 
 cdef class NodeLocks(ObjectLocks):
     cdef u64[::1] roots

@@ -1,13 +1,11 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport Endpoint, crc_pair, u64
+from limpet.stores.sherman.in_place_layout cimport *
 from limpet.stores.sherman.page cimport Page
 
-cdef int LOCK
 cdef u64 MASK
 cdef u64 MIX
-cdef int TRAILER
-cdef int VERSION
 
 cdef class Node(Page):
     cdef u64 seed

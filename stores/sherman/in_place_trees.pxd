@@ -1,12 +1,11 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport Endpoint, hash64, u64
+from limpet.stores.sherman.in_place_layout cimport *
 from limpet.stores.sherman.in_place_node cimport Node
 from limpet.stores.sherman.routes cimport Routes
 from limpet.stores.sherman.trees cimport Leaf, Trees, leaf_of
-
-cdef int AGAIN
-cdef int LOCK
+from limpet.stores.status cimport *
 
 cdef class InPlaceTrees(Trees):
     cdef readonly u64 link

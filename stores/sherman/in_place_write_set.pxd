@@ -2,18 +2,14 @@ cimport cython
 
 from limpet.shm.endpoint.verbs cimport hash64, u64
 from limpet.stores.sherman.in_place_commit cimport InPlaceCommit
+from limpet.stores.sherman.in_place_layout cimport *
 from limpet.stores.sherman.in_place_trees cimport InPlaceTrees
 from limpet.stores.sherman.page cimport Page
 from limpet.stores.sherman.trees cimport Leaf
 from limpet.stores.sherman.write_set cimport WriteSet, as_staged
+from limpet.stores.status cimport *
 
-cdef int AGAIN
-cdef int DONE
 cdef int LEAF_ATTEMPTS
-cdef int MISSING
-cdef int NO_MEMORY
-cdef int PUT
-cdef int VERSION
 
 cdef class InPlaceStaging(WriteSet):
     cdef readonly InPlaceCommit own

@@ -1,22 +1,14 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport u64
+from limpet.stores.rtx.repair cimport *
 from limpet.stores.sherman.in_place_commit cimport InPlaceCommit
 from limpet.stores.sherman.in_place_write_set cimport InPlaceStaging
+from limpet.stores.sherman.layout cimport *
 from limpet.stores.sherman.leaf_writer cimport is_sparse
 from limpet.stores.sherman.trees cimport Leaf
 from limpet.stores.sherman.write_set cimport TreeWay, commit_staged
-
-cdef int AT_ONCE
-cdef int DELETE
-cdef int DONE
-cdef int EXISTS
-cdef int MISSING
-cdef int NO_MEMORY
-cdef u64 PATIENCE
-cdef u64 SPARED_BLOCKS
-cdef int SPARSE
-cdef int UNTIDY
+from limpet.stores.status cimport *
 
 cdef class InPlaceWay(TreeWay):
     cdef readonly object staging

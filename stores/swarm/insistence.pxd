@@ -1,12 +1,11 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport u64
+from limpet.stores.swarm.layout cimport *
 from limpet.stores.swarm.max_register cimport MaxRegister
 from limpet.stores.swarm.quorum cimport Quorum
 from limpet.stores.swarm.row cimport Row
 from limpet.stores.swarm.words cimport is_tombstone, placed
-
-cdef int DONE
 
 @cython.final
 cdef class Insistence:

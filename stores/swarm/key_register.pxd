@@ -2,6 +2,7 @@ cimport cython
 
 from limpet.shm.endpoint.verbs cimport u64, words_bytes
 from limpet.stores.swarm.buffers cimport Buffer
+from limpet.stores.swarm.layout cimport *
 from limpet.stores.swarm.max_register cimport MaxRegister
 from limpet.stores.swarm.protocol cimport Protocol
 from limpet.stores.swarm.quorum cimport Quorum
@@ -10,8 +11,6 @@ from limpet.stores.swarm.register cimport Register
 from limpet.stores.swarm.row cimport Row
 from limpet.stores.swarm.tombstone cimport Tombstone
 from limpet.stores.swarm.words cimport row_of, side_of
-
-cdef int IN_PLACE_WORDS
 
 @cython.final
 cdef class KeyRegister:

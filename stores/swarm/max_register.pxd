@@ -1,21 +1,15 @@
 cimport cython
 
+from limpet.shm.endpoint.layout cimport *
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.stores.swarm.buffers cimport Buffer
+from limpet.stores.swarm.layout cimport *
 from limpet.stores.swarm.quorum cimport Quorum
 from limpet.stores.swarm.register cimport Register
 from limpet.stores.swarm.replica cimport Replica
 from limpet.stores.swarm.row cimport Row
 from limpet.stores.swarm.words cimport is_tombstone
 from limpet.stores.swarm.write_back cimport WriteBack
-
-cdef int AGAIN
-cdef int DELETED
-cdef int DONE
-cdef int GONE
-cdef int NODE_SHIFT
-cdef int NO_MEMORY
-cdef int REFUSED
 
 @cython.final
 cdef class MaxRegister:

@@ -4,13 +4,11 @@ from limpet.shm.alloc.allocator cimport Allocator
 from limpet.shm.endpoint.verbs cimport u64
 from limpet.stores.fusee.tables cimport ReplicatedTables
 from limpet.stores.swarm.key_register cimport KeyRegister
+from limpet.stores.swarm.layout cimport *
 from limpet.stores.swarm.register cimport area_of, first_of
 from limpet.stores.swarm.registers cimport Registers
 from limpet.stores.swarm.row cimport Wanted
 from limpet.stores.swarm.words cimport tuple_word
-
-cdef u64 HEADER
-cdef u64 VERIFIED
 
 @cython.final
 cdef class NewRegister:

@@ -2,13 +2,11 @@ cimport cython
 
 from limpet.shm.alloc.heap cimport Heap
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
+from limpet.shm.endpoint.words cimport *
+from limpet.stores.fusee.marks cimport *
 from limpet.stores.swarm.quorum cimport Quorum
 from limpet.stores.swarm.register cimport Register, area_of
 from limpet.stores.swarm.replica cimport Replica
-
-cdef u64 ADDRESS_MASK
-cdef u64 ENTRY_SIZE
-cdef u64 REFERENCE_MASK
 
 @cython.final
 cdef class Recycling:

@@ -1,17 +1,11 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport hash64, u64
+from limpet.shm.endpoint.words cimport *
 from limpet.stores.fusee.log cimport LoggedObjects
+from limpet.stores.object_layout cimport HEADER as OBJECT_HEADER, IMAGE_SIZE, KEY_MAX
+from limpet.stores.swarm.layout cimport *
 from limpet.stores.swarm.register cimport area_of
-
-cdef u64 ADDRESS_MASK
-cdef u64 HEADER
-cdef u64 IMAGE_SIZE
-cdef u64 IN_PLACE_LEAST
-cdef u64 IN_PLACE_MAX
-cdef u64 KEY_MAX
-cdef int LARGE_CLASS
-cdef u64 OBJECT_HEADER
 
 cdef class Registers(LoggedObjects):
     cdef readonly u64 rest

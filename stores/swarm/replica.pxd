@@ -1,18 +1,13 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport Endpoint, checksum, u64, words_bytes
+from limpet.stores.status cimport VACANT_CLASS
 from limpet.stores.swarm.buffers cimport Buffer, Buffers
+from limpet.stores.swarm.layout cimport *
 from limpet.stores.swarm.register cimport Register
 from limpet.stores.swarm.words cimport rank_of, row_of, side_of, stamp_of
 
-cdef int AGAIN
-cdef int DONE
-cdef int IN_PLACE_WORDS
 cdef u64 MASK
-cdef int REFUSED
-cdef int STAMP_SHIFT
-cdef u64 VACANT_CLASS
-cdef u64 VERIFIED
 
 @cython.final
 cdef class Replica:

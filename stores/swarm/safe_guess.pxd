@@ -2,6 +2,7 @@ cimport cython
 
 from limpet.shm.endpoint.verbs cimport u64
 from limpet.stores.swarm.insistence cimport Insistence
+from limpet.stores.swarm.layout cimport *
 from limpet.stores.swarm.protocol cimport Protocol
 from limpet.stores.swarm.quorum cimport Quorum
 from limpet.stores.swarm.replica cimport Replica
@@ -10,17 +11,6 @@ from limpet.stores.swarm.timestamp_lock cimport TimestampLock
 from limpet.stores.swarm.words cimport (
     is_tombstone, rank_of, side_of, stamp_of, time_of, tuple_word, writer_of,
 )
-
-cdef int AGAIN
-cdef int DELETED
-cdef int DONE
-cdef int GONE
-cdef u64 GUESSED
-cdef int NO_MEMORY
-cdef int READ
-cdef int REFUSED
-cdef u64 VERIFIED
-cdef int WRITE
 
 cdef class SafeGuess(Protocol):
     cdef TimestampLock lock

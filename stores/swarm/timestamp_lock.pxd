@@ -1,16 +1,11 @@
 cimport cython
 
+from limpet.shm.endpoint.layout cimport *
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
+from limpet.stores.swarm.layout cimport *
 from limpet.stores.swarm.quorum cimport Quorum
 from limpet.stores.swarm.register cimport Register
 from limpet.stores.swarm.words cimport stamp_of, writer_of
-
-cdef u64 ATTEMPTS_MAX
-cdef int NODE_SHIFT
-cdef int READ
-cdef int REPLICAS_ROW
-cdef int STAMP_SHIFT
-cdef int WRITE
 
 @cython.final
 cdef class TimestampLock:

@@ -2,16 +2,11 @@ cimport cython
 
 from limpet.shm.endpoint.verbs cimport u64
 from limpet.stores.swarm.buffers cimport Buffer
+from limpet.stores.swarm.layout cimport *
 from limpet.stores.swarm.max_register cimport MaxRegister
 from limpet.stores.swarm.quorum cimport Quorum
 from limpet.stores.swarm.row cimport Row
 from limpet.stores.swarm.words cimport is_tombstone, tuple_word
-
-cdef int AGAIN
-cdef int DONE
-cdef int REFUSED
-cdef u64 TIME_MAX
-cdef u64 VERIFIED
 
 @cython.final
 cdef class Tombstone:

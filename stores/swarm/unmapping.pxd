@@ -2,18 +2,15 @@ cimport cython
 
 from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
+from limpet.shm.endpoint.words cimport *
 from limpet.stores.fusee.growth cimport ReplicatedSplitter
+from limpet.stores.fusee.links cimport *
+from limpet.stores.fusee.marks cimport *
 from limpet.stores.fusee.snapshot cimport ReplicatedSlot
 from limpet.stores.fusee.tables cimport ReplicatedTables
 from limpet.stores.race.index cimport Place
+from limpet.stores.race.layout cimport *
 from limpet.stores.swarm.recycling cimport Recycling
-
-cdef u64 ADDRESS_MASK
-cdef u64 DEATH
-cdef u64 FROZEN
-cdef u64 OBJECT_MASK
-cdef u64 OLD
-cdef u64 PLACE_BITS
 
 @cython.final
 cdef class Unmapping:

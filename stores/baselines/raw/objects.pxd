@@ -1,9 +1,7 @@
 from limpet.shm.endpoint.verbs cimport u64
+from limpet.shm.endpoint.words cimport *
+from limpet.stores.baselines.raw.layout cimport *
 from limpet.stores.records cimport Objects
-
-cdef u64 ADDRESS_MASK
-cdef u64 DELETED
-cdef u64 SIZES_MASK
 
 cdef class RawObjects(Objects):
     cdef readonly u64 room

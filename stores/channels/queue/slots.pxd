@@ -1,8 +1,7 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport u64
-
-cdef u64 CELL_MASK
+from limpet.stores.channels.queue.layout cimport *
 
 cdef class QueueSlots:
     cdef readonly str name

@@ -1,4 +1,6 @@
+from limpet.shm.endpoint.states cimport *
 from limpet.shm.endpoint.verbs cimport u64
+from limpet.stores.race.layout cimport *
 from limpet.stores.race.store cimport Race
 
 cdef class Directories:

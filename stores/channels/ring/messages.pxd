@@ -1,13 +1,7 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
-
-cdef u64 DATA
-cdef u64 END
-cdef u64 HEAD
-cdef u64 NUMBER
-cdef u64 OLDEST
-cdef u64 POSITION_MAX
+from limpet.stores.channels.ring.layout cimport *
 
 cdef class Messages:
     cdef readonly Endpoint endpoint

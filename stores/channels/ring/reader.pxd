@@ -1,12 +1,9 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
+from limpet.stores.channels.ring.layout cimport *
 from limpet.stores.channels.ring.messages cimport Messages
 from limpet.stores.channels.waiting cimport Waiting
-
-cdef u64 EVER
-cdef u64 HEAD
-cdef u64 POSITION_MAX
 
 cdef class Reader:
     cdef readonly Messages messages

@@ -1,11 +1,11 @@
 cimport cython
 
 from limpet.stores.channels.channel cimport Channel
+from limpet.stores.channels.ring.layout cimport *
 from limpet.stores.channels.ring.reader cimport Reader
 from limpet.stores.channels.ring.writer cimport Writer
 from limpet.stores.channels.waiting cimport Waiting
-
-cdef int DONE
+from limpet.stores.status cimport *
 
 cdef class RingBuffer(Channel):
     cdef readonly object encode

@@ -2,17 +2,9 @@ cimport cython
 
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.stores.channels.participants cimport Participants
+from limpet.stores.channels.ring.layout cimport *
 from limpet.stores.channels.ring.messages cimport Messages
-
-cdef u64 CLIENT_MASK
-cdef int DONE
-cdef u64 END
-cdef int FULL
-cdef u64 HEAD
-cdef u64 NUMBER
-cdef u64 OLDEST
-cdef u64 POSITION_MAX
-cdef u64 WRITER
+from limpet.stores.status cimport *
 
 cdef class Writer:
     cdef readonly Messages messages
