@@ -29,6 +29,8 @@ from kit import parts
 import limpet
 from limpet.adapters.pools import close_pool
 
+pytest.register_assert_rewrite("kit.scenes")
+
 HANG_S = 150 if limpet.build == "compiled" else 300
 AGAIN_S = 10
 """Python drops what is raised while a destructor runs."""
