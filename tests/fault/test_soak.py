@@ -9,7 +9,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from limpet.__main__ import drill, main
+from limpet.__main__ import main
+from limpet.cli.drill import drill
 from limpet.fault.drill import soak
 from limpet.fault.matrix.channel_kinds import CHANNELS
 from limpet.stores.registry import CACHES, KINDS
