@@ -72,8 +72,7 @@ class Pool(PoolCore, ChannelCalls):
     _manager: weakref.ref[Manager] | None = None
 
     def make_contents(self) -> Contents:
-        contents: Contents = late("limpet.stores.contents").StoreContents(self)
-        return contents
+        return contents.StoreContents(self)
 
     def handle_of(self, entry: Entry, remembers: bool = True) -> Any:
         """A new handle of the store with that entry; with its cache, if it has one, only if it

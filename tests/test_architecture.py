@@ -162,8 +162,10 @@ def levels(cls: type) -> int:
 LARGE: Final = ("asyncio", "limpet.adapters", "limpet.bench", "limpet.fault", "rich") + (
     ("atomics", "cffi") if limpet.build == "compiled" else ()
 )
-CALLS: Final = {"limpet.stores.channels", "limpet.stores.channels.of_pool"}
-"""Of the packages of stores and channels, what declares the calls of a pool."""
+LIGHT: Final = {
+    f"limpet.stores.{name}" for name in ("channels", "channels.of_pool", "fusee", "fusee.links")
+}
+"""Of the packages of stores and channels: the calls of a pool, and a layout."""
 
 
 @pytest.mark.parametrize(
@@ -187,7 +189,7 @@ def test_what_is_not_used_is_not_imported(program: str, unused: tuple[str, ...])
         name for name in imported if f"{name}.".startswith(tuple(f"{x}." for x in unused))
     } == set()
     packages = "|".join(info.name for info in pkgutil.iter_modules(stores.__path__) if info.ispkg)
-    assert {one for one in imported if re.match(rf"limpet\.stores\.({packages})\b", one)} == CALLS
+    assert {one for one in imported if re.match(rf"limpet\.stores\.({packages})\b", one)} == LIGHT
 
 
 def test_no_class_of_stores_is_deep() -> None:

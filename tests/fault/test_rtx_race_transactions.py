@@ -207,7 +207,7 @@ def test_object_of_a_held_slot_is_left_to_the_transaction(
 ) -> None:
     """The client that put it there settles it while the slot is held: the transaction aborts."""
     if not asks:
-        monkeypatch.setattr("limpet.stores.contents.concerns", lambda *given: False)
+        monkeypatch.setattr("limpet.stores.rtx.parts.concerns", lambda *given: False)
     scene = Scene(pools)
     put = scene.other
     scene.store.put(b"m", OLD)
