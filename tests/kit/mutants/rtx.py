@@ -20,8 +20,8 @@ from kit.mutants.uncompiled import Change, Instead, always, never, nothing, repl
 from limpet.shm import pool as shm_pool
 from limpet.shm.endpoint.slots import INCARNATION_BITS, START_US
 from limpet.shm.endpoint.words import ADDRESS_MASK
-from limpet.stores import pool as stores_pool
 from limpet.stores.records import is_vacant
+from limpet.stores.rtx import transaction
 from limpet.stores.rtx.layout import (
     COMMITTED,
     LOCKED,
@@ -54,7 +54,7 @@ def in_force(mutant: Mutant) -> Iterator[None]:
         uncompiled.store_in_force(uncompiled.TRANSACTIONS, store, mutant.changes) as made,
         pytest.MonkeyPatch.context() as patch,
     ):
-        patch.setattr(stores_pool, "run", made["rtx/transaction"].run)
+        patch.setattr(transaction, "run", made["rtx/transaction"].run)
         if mutant.no_grace:
             patch.setattr(shm_pool, "Grace", ReusesAtOnce)
         yield
