@@ -4,7 +4,7 @@
 # make sanitize    the drills of cuts and of damage under gcc's sanitizers
 # make rack    virtual machines that share a device, one of which is lost; needs qemu
 #
-# All set up what they need in .venv (and .venv-pure) the first time, and start at once afterwards.
+# All set up what they need in .venv (and .venv-pure, .venv-bench) the first time, and start at once afterwards.
 # PYTHON=python3.12 make ... takes another interpreter; ARGS="..." is handed to the program.
 
 PYTHON ?= python3
@@ -15,10 +15,12 @@ BIN := .venv/bin
 PURE := .venv-pure/bin
 PIP := -m pip --disable-pip-version-check -q
 
-# What the compiled modules are made of.
-COMPILED := $(shell sed -n 's/^    "limpet\..*": "\(.*\)",/\1/p' setup.py)
-SOURCES := setup.py pyproject.toml $(COMPILED) \
-    $(shell find -L limpet -name '*.pxd' -o -name '*.h')
+# What the compiled modules are made of; setup.py makes build/constants of the constants that they take.
+TYPES := $(shell find -L limpet -name '*.pxd')
+CONSTANTS := $(patsubst build/constants/%.pxd,%.py,$(wildcard build/constants/limpet/*/*.pxd \
+    build/constants/limpet/*/*/*.pxd build/constants/limpet/*/*/*/*.pxd))
+SOURCES := setup.py pyproject.toml $(TYPES) $(wildcard $(TYPES:.pxd=.py) $(CONSTANTS)) \
+    $(shell find -L limpet -name '*.pyx' -o -name '*.pxi' -o -name '*.h')
 # What the pure build is made of.
 TREE := $(SOURCES) MANIFEST.in README.md $(shell find -L limpet -name '*.py')
 
@@ -35,9 +37,10 @@ PYTEST := -c ../pyproject.toml --rootdir=..
 
 .PHONY: demo setup test test-rest test-all $(RUNS) lint bench rack soak sanitize clean
 
+# Packages of the pure build are installed beside the compilation.
 setup:
-	$(MAKE) -j1 .venv/tools
-	$(MAKE) -j1 .venv-pure/built
+	$(MAKE) -j1 .venv-pure/archive
+	$(MAKE) -j2 .venv/tools .venv-pure/built
 
 demo: .venv/built
 	$(BIN)/limpet demo $(ARGS)
@@ -67,8 +70,8 @@ lint: .venv/tools
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: .venv/tools
-	$(BIN)/limpet bench peers $(ARGS)
+bench: .venv-bench/built
+	.venv-bench/bin/limpet bench peers $(ARGS)
 
 # Virtual machines that share device DAX; a machine, its power or a device is lost (docs/hosts.md).
 # It says what it needs and how to get that; docs/rack.txt is what a whole run
@@ -103,7 +106,7 @@ soak: .venv/tools .venv-pure/built
 
 # Removes what was built, never a pool.
 clean:
-	rm -rf .venv .venv-pure build dist limpet.egg-info
+	rm -rf .venv .venv-pure .venv-bench build dist limpet.egg-info
 	rm -rf .pytest_cache .hypothesis .mypy_cache .ruff_cache
 	find shm stores fault bench limpet tests \( -name '*.so' -o -name '*.c' \) -type f -delete
 	find shm stores fault bench limpet tests examples -name __pycache__ -type d -exec rm -rf {} +
@@ -146,7 +149,7 @@ endef
 	    { echo "$(PYTHON) has no header files (Debian, Ubuntu: python3-dev)" >&2; exit 1; }
 	$(NEW_VENV)
 
-.venv-pure/made:
+.venv-pure/made .venv-bench/made:
 	$(NEW_VENV)
 
 .venv/built: .venv/made $(SOURCES)
@@ -155,15 +158,24 @@ endef
 	LIMPET_PURE= $(BIN)/python $(PIP) install --no-build-isolation -e .
 	@touch $@
 
+# Optimised as a wheel is; the tree is not (setup.py).
+.venv-bench/built: .venv-bench/made $(TREE)
+	$(REQUIRES)
+	LIMPET_PURE= .venv-bench/bin/python $(PIP) install --no-build-isolation '.[peers]'
+	@touch $@
+
 .venv/tools: .venv/built
 	$(EXTRAS)
 	@touch $@
 
 # By way of the sdist, as the compiled modules in the tree must not get in.
-.venv-pure/built: .venv-pure/made $(TREE)
+.venv-pure/archive: .venv-pure/made $(TREE)
 	$(REQUIRES)
 	rm -rf .venv-pure/dist
 	LIMPET_PURE=1 $(PURE)/python setup.py -q sdist -d .venv-pure/dist
+	@touch $@
+
+.venv-pure/built: .venv-pure/archive
 	LIMPET_PURE=1 $(PURE)/python $(PIP) wheel --no-build-isolation --no-deps --no-cache-dir \
 	    -w .venv-pure/dist .venv-pure/dist/*.tar.gz
 	wheel=$$(ls .venv-pure/dist/limpet-*-py3-none-any.whl) && \

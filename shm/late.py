@@ -17,6 +17,7 @@ from __future__ import annotations
 import functools
 import logging  # noqa: F401  ORDER: a fork takes its lock after ours, as the hook of `late` is later
 import os
+import sys
 import threading
 from importlib import import_module
 from typing import Any, Final
@@ -29,10 +30,10 @@ _importing = threading.RLock()
 
 def late(module: str) -> Any:
     """That module of limpet, imported now if it was not."""
-    try:
-        return _imported[module]
-    except KeyError:
-        return uninterrupted(functools.partial(_import, module))
+    found = _imported.get(module)
+    if found is None or sys.modules.get(module) is not found:
+        found = uninterrupted(functools.partial(_import, module))
+    return found
 
 
 def _import(module: str) -> Any:

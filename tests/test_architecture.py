@@ -245,13 +245,43 @@ def test_undeclared_constants_are_found(tmp_path: Path) -> None:
     source = tmp_path / "module.py"
     source.write_text(
         "from limpet.shm.endpoint.words import SLAB, TENTATIVE\n"
-        "FIRST: int = 3\nSECOND = FIRST << 4\nUNUSED = 1\nTEXT = 'x'\n"
-        "def function():\n    return FIRST + SECOND + SLAB + TENTATIVE, TEXT\n"
+        "FIRST: int = 3\nSECOND = FIRST << 4\nUNUSED = 1\nTEXT = 'x'\nTHIRD, FOURTH = (3, 4)\n"
+        "def function():\n    return FIRST + SECOND + SLAB + TENTATIVE + THIRD + FOURTH, TEXT\n"
     )
-    source.with_suffix(".pxd").write_text(
-        "cimport cython\nfrom there cimport (\n    Thing,\n    TENTATIVE,\n)\ncdef int FIRST\n"
-    )
-    assert compiled_constants.undeclared(source) == ["SECOND", "SLAB"]
+    pxd = "cimport cython\nfrom there cimport (\n    Thing,\n    TENTATIVE,\n)\ncdef int FIRST\n"
+    source.with_suffix(".pxd").write_text(pxd)
+    assert compiled_constants.undeclared(source) == ["FOURTH", "SECOND", "SLAB", "THIRD"]
+    star = "from limpet.shm.endpoint.words cimport *\n"
+    source.with_suffix(".pxd").write_text(star + "cdef int FIRST\ncdef int FOURTH\n")
+    assert compiled_constants.undeclared(source) == ["SECOND", "THIRD"]
+
+
+@pytest.mark.parametrize("module", compiled_constants.compiled_modules())
+def test_constants_mean_the_same_in_c(module: str) -> None:
+    assert compiled_constants.clashes(compiled_constants.compiled_modules()[module]) == []
+
+
+def test_clashes_of_constants_are_found(tmp_path: Path) -> None:
+    source = tmp_path / "module.py"
+    source.write_text("from limpet.stores.status import AGAIN, DONE\nPUT = 7\nLAST = 7\n")
+    status = "from limpet.stores.status cimport "
+    for pxd, wrong in (
+        (status + "AGAIN, DONE\ncdef int LAST\n", []),
+        (status + "*\n", ["PUT"]),
+        (status + "AGAIN, PUT as LAST\ncdef int GONE\n", ["GONE", "LAST"]),
+        ("from limpet.stores.rtx.layout cimport *\n", ["DONE"]),
+        (status + "AGAIN\nfrom limpet.stores.status cimport AGAIN, EXISTS as DONE\n",
+         ["AGAIN", "DONE"]),
+    ):  # fmt: skip
+        source.with_suffix(".pxd").write_text(pxd)
+        assert compiled_constants.clashes(source) == wrong, pxd
+
+
+@pytest.mark.parametrize("module", compiled_constants.numbers())
+def test_constants_that_c_is_told_are_those_of_the_module(module: str) -> None:
+    values = vars(importlib.import_module(module))
+    for name, number in compiled_constants.numbers()[module].items():
+        assert (type(values[name]), values[name]) == (int, number), name
 
 
 RECURSIONS: Final = {

@@ -27,8 +27,8 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from limpet.fault.drill.engine import SHARE, Fault, demand_sound, demand_unfenced, steps
-from limpet.fault.inject.stopping import StoppingEndpoint, StoppingPool, stop
+from limpet.fault.drill.engine import SHARE, Fault, demand_sound, demand_unfenced
+from limpet.fault.inject.stopping import StoppingEndpoint, StoppingPool, stop, stops
 from limpet.fault.inject.workers import Exit, Workers
 from limpet.fault.matrix.operations import demand
 from limpet.fault.matrix.subjects import CHANGES, KEYS, opened
@@ -128,8 +128,7 @@ class Beside(Fault):
     def _halted(pid: int, name: str) -> bool:
         """Wait until a client has stopped, or ended; whether it has stopped."""
         with within(PATIENCE_S, name):
-            state = os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
-        return state is not None and state.si_code == os.CLD_STOPPED
+            return stops(pid)
 
     @staticmethod
     def _end(workers: Workers, pid: int, name: str) -> Exit:
@@ -165,7 +164,7 @@ class Beside(Fault):
         self._beside_waiters(self._waiter)
 
     def _beside_waiters(self, run: Callable[[int, int], bool]) -> None:
-        for k in steps(self.share):
+        for k in self.steps():
             for number in PAUSES:
                 self.runs += 1
                 if not run(k, number):

@@ -74,6 +74,8 @@ class Fault(abc.ABC):
         self.share = share
         self.runs = 0
         self.stopped = 0
+        self.step = 0
+        """The step of the present run."""
         self.pool: Any = None
         self.work: Any = None
         self.turn = 0
@@ -92,7 +94,7 @@ class Fault(abc.ABC):
 
     def run(self, way: str) -> Result:
         """Run one way; its result."""
-        self.runs = self.stopped = 0
+        self.runs = self.stopped = self.step = 0
         failure = ""
         given = {"clients": 16, "fence": "kill", **self.settings(way)}
         pool = self.pool_class.create(self.url, **given)
@@ -101,7 +103,8 @@ class Fault(abc.ABC):
             self.work = self.open()
             self.strike(way)
         except self.broken as error:
-            failure = f"run {self.runs}: {type(error).__name__}: {error}"
+            where = f"run {self.runs}, step {self.step}" if self.step else f"run {self.runs}"
+            failure = f"{where}: {type(error).__name__}: {error}"
         finally:
             pool.close()
             with contextlib.suppress(LimpetError):
@@ -109,9 +112,15 @@ class Fault(abc.ABC):
         stopped = self.stopped if self.counts_stops else None
         return Result({"subject": self.subject, self.word: way}, self.runs, failure, stopped)
 
+    def steps(self) -> Iterator[int]:
+        """The steps at which the fault strikes, one after the other."""
+        for k in steps(self.share):
+            self.step = k
+            yield k
+
     def each_step(self, once: Callable[[int], bool]) -> None:
         """Do `once(k)` at each step, until it returns that there is no such step."""
-        for k in steps(self.share):
+        for k in self.steps():
             self.runs += 1
             if not once(k):
                 return

@@ -284,7 +284,7 @@ USES: Final[Mapping[str, Use]] = {
 
 
 class Forks(Fault):
-    """Forks in one use. `share` has no meaning: each way has one run."""
+    """Forks in one use. There are no steps."""
 
     broken = (Broken, *TOLD)
     pool_class = Pool

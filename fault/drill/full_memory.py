@@ -233,7 +233,7 @@ class ChannelRun(Run):
     """A run on channels, each of which is made and used while memory may run out."""
 
     def program(self) -> Iterator[Step]:
-        for number in range(ROUNDS):
+        for number in range(2):
             for kind in CHANNELS:
                 yield self.use(f"{kind} {number}")
 

@@ -163,10 +163,6 @@ class Act:
     begun: Callable[[str], Any] = lambda url: None
 
 
-def _closed(pool: Any) -> None:
-    pool.close()
-
-
 def _degraded(url: str) -> Any:
     pool = NamesPool.open(url)
     pool.fail_node(1)

@@ -1,9 +1,9 @@
 """The soak: every drill and the tests, by turns, until the time is over or one of them fails.
 
-A round takes each row of ROUND once for each subject that the row names. A drill that takes all
-subjects by itself has no list here, so a kind or a channel that is registered is in the soak. What
+A round has each line of ROUND once, or once for each of the set that it names. A drill that takes
+all subjects by itself names none, so a kind or a channel that is registered is in the soak. What
 has begun is ended, also when the time is over. tests/fault/test_soak.py fails for a drill or a
-subject that no row has.
+subject that no line has.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ import dataclasses
 import functools
 import itertools
 import os
+import re
 import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,91 +26,66 @@ from limpet.fault.matrix import encounter
 from limpet.fault.matrix.channel_kinds import CHANNELS
 from limpet.shm.endpoint.fabric import flush_features
 from limpet.shm.errors import LimpetError
-from limpet.stores.registry import CACHES, KINDS
+from limpet.stores.registry import KINDS
 
 PROGRAM: Final = (sys.executable, "-m", "limpet")
-TRANSACTIONAL: Final = ("rtx-race", "rtx-sherman")
-CLIENTS: Final = ("fusee", "swarm", "rcuckoo", "rtx-race", "dtx-race", "rtx-sherman", "dtx-sherman")
-"""Kinds whose clients are killed and stopped at random, besides race."""
-REPLACED: Final = ("race", "fusee", "swarm", "rcuckoo", "loco")
-OPERATIONS: Final = ("insert", "update", "delete", "get", "join", "close")
+SETS: Final[Mapping[str, Iterable[Any]]] = {
+    "kind": KINDS,
+    "channel": CHANNELS,
+    "replicated": encounter.kinds(),
+    "replaced": ("race", "fusee", "swarm", "rcuckoo", "loco"),
+    "transactional": ("rtx-race", "rtx-sherman"),
+    "killed": ("fusee", "swarm", "rcuckoo", "rtx-race", "dtx-race", "rtx-sherman", "dtx-sherman"),
+    "lease": (200, 2000),
+}
+"""A command is run with each of the set that it names."""
+ROUND: Final = """
+demo --seconds 60 --kill-rate 10
+drill race --seconds 60 --kill-rate 50 --stop-rate 5
+drill race --seconds 20 --lease-ms 50 --stop-rate 20 --nodes 1 --node-size 2MiB --keys 100 \
+    --value-size 1000:4000
+drill race --seconds 20 --kill-rate 50 --fail-node 10
+drill explore sherman --schedules 20000 --crashes 0 --stalls 0
+drill {killed} --seconds 30 --kill-rate 50 --stop-rate 5
+drill explore {killed} --schedules 10000 --crashes 2 --stalls 2 --value-size 40
+drill explore {transactional} --transactions --schedules 10000 --crashes 2 --stalls 2 \
+    --value-size 40
+drill bank --seconds 30 --kill-rate 50 --stop-rate 5
+drill cache --seconds 60 --kill-rate 50
+drill explore cache --schedules 10000 --crashes 2 --stalls 2
+drill matrix cache
+drill cuts --seconds 10
+drill throttle --seconds 60 --lease-ms {lease}
+drill throttle --seconds 20 --lease-ms {lease} --kill-rate 4 --busy
+drill beside --every
+drill ends --every
+drill forks
+drill names --every
+drill looks
+drill containers --every
+drill explore race --names --schedules 5000 --crashes 2
+drill explore race --schedules 20000 --crashes 2
+drill explore race --schedules 20000 --crashes 2 --node-failures 1
+drill explore {replaced} --schedules 5000 --crashes 1 --stalls 1 --node-failures 1 --replace \
+    --value-size 40
+drill explore race --schedules 20000 --crashes 2 --scarce --ops 3
+drill explore race --schedules 20000 --crashes 2 --incoherent
+drill explore race --clients 2 --program ic|dc --strategy exhaustive --bound 1 --schedules 100000
+drill matrix race
+drill damage --cases 10000
+drill matrix {kind} --only succeeded
+drill matrix {kind} --only succeeded --every --op insert --op update --op delete --op get \
+    --op join --op close
+drill matrix {channel} --every
+drill matrix {replicated} --encounters 1 --limit 100
+drill matrix {replicated} --encounters 2 --limit 50
+drill matrix fusee --encounters 1 --every
+drill full
+"""
 
 
 class SoakFailed(LimpetError):
     """A command of the soak did not end with exit status 0."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Row:
-    """A command of limpet, for each of `subjects` in the place of {}. `when`: whether this machine
-    and user can run it."""
-
-    command: str
-    subjects: Iterable[Any] = ("",)
-    when: Callable[[], bool] = lambda: True
-
-    def commands(self) -> list[str]:
-        return [self.command.format(subject) for subject in self.subjects]
-
-
-ROUND: Final = (
-    Row("demo --seconds 60 --kill-rate 10"),
-    Row("drill race --seconds 60 --kill-rate 50 --stop-rate 5"),
-    Row(
-        "drill race --seconds 20 --lease-ms 50 --stop-rate 20 --nodes 1 --node-size 2MiB "
-        "--keys 100 --value-size 1000:4000"
-    ),
-    Row("drill race --seconds 20 --kill-rate 50 --fail-node 10"),
-    Row("drill explore sherman --schedules 20000 --crashes 0 --stalls 0"),
-    Row("drill {} --seconds 30 --kill-rate 50 --stop-rate 5", CLIENTS),
-    Row("drill explore {} --schedules 10000 --crashes 2 --stalls 2 --value-size 40", CLIENTS),
-    Row(
-        "drill explore {} --transactions --schedules 10000 --crashes 2 --stalls 2 --value-size 40",
-        TRANSACTIONAL,
-    ),
-    Row("drill bank --seconds 30 --kill-rate 50 --stop-rate 5"),
-    Row("drill cache --seconds 60 --kill-rate 50"),
-    Row("drill explore cache --schedules 10000 --crashes 2 --stalls 2"),
-    Row("drill cuts --seconds 10"),
-    Row("drill throttle --seconds 60 --lease-ms {}", (200, 2000)),
-    Row("drill throttle --seconds 20 --lease-ms {} --kill-rate 4 --busy", (200, 2000)),
-    Row("drill beside --every"),
-    Row("drill ends --every"),
-    Row("drill forks"),
-    Row("drill names --every"),
-    Row("drill looks"),
-    Row("drill containers --every", when=lambda: os.geteuid() == 0),
-    Row("drill explore race --names --schedules 5000 --crashes 2"),
-    Row("drill explore race --schedules 20000 --crashes 2"),
-    Row("drill explore race --schedules 20000 --crashes 2 --node-failures 1"),
-    Row(
-        "drill explore {} --schedules 5000 --crashes 1 --stalls 1 --node-failures 1 --replace "
-        "--value-size 40",
-        REPLACED,
-    ),
-    Row("drill explore race --schedules 20000 --crashes 2 --scarce --ops 3"),
-    Row(
-        "drill explore race --schedules 20000 --crashes 2 --incoherent",
-        when=lambda: "clflushopt" in flush_features(),
-    ),
-    Row(
-        "drill explore race --clients 2 --program 'ic|dc' --strategy exhaustive --bound 1 "
-        "--schedules 100000"
-    ),
-    Row("drill matrix {}", ("race", *CACHES)),
-    Row("drill damage --cases 10000"),
-    Row("drill matrix {} --only succeeded", KINDS),
-    Row(
-        "drill matrix {} --only succeeded --every "
-        + " ".join(f"--op {operation}" for operation in OPERATIONS),
-        KINDS,
-    ),
-    Row("drill matrix {} --every", CHANNELS),
-    Row("drill matrix {} --encounters 1 --limit 100", encounter.kinds()),
-    Row("drill matrix {} --encounters 2 --limit 50", encounter.kinds()),
-    Row("drill matrix fusee --encounters 1 --every"),
-    Row("drill full"),
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,10 +116,18 @@ SUITES: Final = (
 
 
 def commands() -> Iterator[list[str]]:
-    """The words of each command of a round that can be run here."""
-    for row in ROUND:
-        if row.when():
-            yield from map(shlex.split, row.commands())
+    """The words of each command of a round."""
+    for line in ROUND.replace("\\\n", "").strip().splitlines():
+        of = SETS[line.partition("{")[2].partition("}")[0]] if "{" in line else [""]
+        for one in of:
+            yield re.sub(r"{\w+}", str(one), line).split()
+
+
+def _can_run(words: list[str]) -> bool:
+    """Whether this user may make containers, and this CPU can flush."""
+    if "containers" in words:
+        return os.geteuid() == 0
+    return "--incoherent" not in words or "clflushopt" in flush_features()
 
 
 def run(minutes: float, demo: Sequence[str], tests: bool, tell: Callable[[str], object]) -> None:
@@ -156,7 +140,7 @@ def run(minutes: float, demo: Sequence[str], tests: bool, tell: Callable[[str], 
         raise SoakFailed(f"there are no tests in {Path.cwd()}")
     end = time.monotonic() + 60 * minutes
     steps: list[tuple[str, Callable[[], int]]] = []
-    for words in commands():
+    for words in filter(_can_run, commands()):
         given = [*words, *demo] if words[0] == "demo" else words
         steps.append((f"limpet {shlex.join(given)}", functools.partial(_ended, [*PROGRAM, *given])))
     if tests:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any, Final
 
-from limpet.fault.matrix.channel_kinds import CHANNELS
+from limpet.fault.matrix.channel_kinds import CHANNELS, plain
 from limpet.fault.matrix.fault_profile import profile_of
 from limpet.stores.base import Store
 from limpet.stores.cache.cache import Cache
@@ -78,6 +78,14 @@ def _is_call(cls: type, name: str) -> bool:
     return not isinstance(member, type) and (callable(getattr(cls, name)) or described)
 
 
+def _of_handle(call: Callable[[Any], object]) -> Row:
+    return lambda handle, key: call(handle)
+
+
+def _plain(*names: str) -> dict[str, Row]:
+    return {name: _of_handle(call) for name, call in plain(*names).items()}
+
+
 def _all(found: Iterable[Any]) -> list[Any]:
     return list(found)
 
@@ -96,11 +104,11 @@ def _reserve(store: Any, key: bytes) -> None:
 
 
 STORE_ROWS: Final[Mapping[str, Row]] = {
+    **_plain("sizes", "first", "last", "check", "growth", "index_size", "recover", "stats"),
     "get": lambda s, key: s.get(key),
     "get_many": lambda s, key: s.get_many([key, KEYS[1], b"none"]),
     "get_slice": lambda s, key: s.get_slice(key, 1, 9),
     "size_of": lambda s, key: s.size_of(key),
-    "sizes": lambda s, key: s.sizes(),
     "put": lambda s, key: s.put(key, VALUE),
     "put_many": lambda s, key: s.put_many([(key, VALUE), (KEYS[1], VALUE), (b"+" + key, VALUE)]),
     "insert": lambda s, key: s.insert(b"-" + key, VALUE),
@@ -111,17 +119,10 @@ STORE_ROWS: Final[Mapping[str, Row]] = {
     "view": _view,
     "reserve": _reserve,
     "scan": lambda s, key: _all(s.scan(KEYS[0], KEYS[-1])),
-    "first": lambda s, key: s.first(),
-    "last": lambda s, key: s.last(),
     "ceiling": lambda s, key: s.ceiling(key),
     "floor": lambda s, key: s.floor(key),
     "keys": lambda s, key: _all(s.keys()),
     "items": lambda s, key: _all(s.items()),
-    "check": lambda s, key: s.check(),
-    "growth": lambda s, key: s.growth(),
-    "index_size": lambda s, key: s.index_size(),
-    "recover": lambda s, key: s.recover(),
-    "stats": lambda s, key: s.stats(),
     "__len__": lambda s, key: len(s),
     "__iter__": lambda s, key: _all(s),
     "__contains__": lambda s, key: key in s,
@@ -174,12 +175,11 @@ def _mapping(made: Any) -> Any:
 
 
 MAPPING_ROWS: Final[Mapping[str, Row]] = {
+    **_plain("popitem", "clear"),
     "get": lambda d, key: d.get(0),
     "pop": lambda d, key: d.pop(1, None),
-    "popitem": lambda d, key: d.popitem(),
     "setdefault": lambda d, key: d.setdefault(99, 1),
     "update": lambda d, key: d.update({2: 3}),
-    "clear": lambda d, key: d.clear(),
     "keys": lambda d, key: _all(d.keys()),
     "items": lambda d, key: _all(d.items()),
     "values": lambda d, key: _all(d.values()),
@@ -211,6 +211,7 @@ async def _later() -> int:
 
 
 CACHE_ROWS: Final[Mapping[str, Row]] = {
+    **_plain("expire", "stats", "check"),
     **MAPPING_ROWS,
     "set": lambda c, key: c.set(0, 1, ttl=1000),
     "add": lambda c, key: c.add(98, 1),
@@ -227,9 +228,6 @@ CACHE_ROWS: Final[Mapping[str, Row]] = {
     "delete_many": lambda c, key: c.delete_many([0, 95]),
     "invalidate": lambda c, key: c.invalidate("tag"),
     "delete_prefix": lambda c, key: c.delete_prefix("pre"),
-    "expire": lambda c, key: c.expire(),
-    "stats": lambda c, key: c.stats(),
-    "check": lambda c, key: c.check(),
     "get_or_compute": lambda c, key: c.get_or_compute(94, lambda: 1),
     "get_or_compute_async": lambda c, key: asyncio.run(c.get_or_compute_async(93, _later)),
     "lock": _cache_lock,
@@ -282,15 +280,8 @@ OWN_OF_CHANNELS: Final = frozenset({
     "open_rows", "operation", "participants", "region", "removed", "row", "suits", "take_part",
     "vacates",
 })  # fmt: skip
-COMMON: Final[Mapping[str, Callable[[Any], object]]] = {
-    "refresh": lambda c: c.refresh(),
-    "resign": lambda c: c.resign(),
-}
+COMMON: Final = plain("refresh", "resign")
 """Methods of every channel."""
-
-
-def _of_handle(call: Callable[[Any], object]) -> Row:
-    return lambda handle, key: call(handle)
 
 
 def _channel(kind: str) -> Calls:
@@ -314,32 +305,24 @@ def _pool(pool: Pool) -> Pool:
 
 
 POOL_ROWS: Final[Mapping[str, Row]] = {
+    **_plain("audit", "client_id", "clients", "close", "closed", "events"),
+    **_plain("growth", "hosts", "nodes", "recover", "whole_since"),
     "array": lambda p, key: p.array("a", 4),
-    "audit": lambda p, key: p.audit(),
     "barrier": lambda p, key: p.barrier("b", 1),
     "cache": lambda p, key: p.cache("c"),
     "channels": lambda p, key: p.channels.list(),
-    "client_id": lambda p, key: p.client_id,
-    "clients": lambda p, key: p.clients(),
-    "close": lambda p, key: p.close(),
-    "closed": lambda p, key: p.closed,
     "condition": lambda p, key: p.condition("cond"),
     "counter": lambda p, key: p.counter("n"),
     "create": lambda p, key: None,
     "dict": lambda p, key: p.dict("d"),
     "drop": lambda p, key: (p.store("race", "dropped"), p.drop("dropped")),
     "event": lambda p, key: p.event("e"),
-    "events": lambda p, key: p.events(),
     "fail_node": lambda p, key: p.fail_node(p.parameters.nodes - 1),
-    "growth": lambda p, key: p.growth(),
-    "hosts": lambda p, key: p.hosts(),
     "lock": lambda p, key: p.lock("l"),
-    "nodes": lambda p, key: p.nodes(),
     "object": lambda p, key: p.object("o"),
     "objects": lambda p, key: p.objects("os", 3),
     "open": lambda p, key: None,
     "queue": lambda p, key: p.queue("q"),
-    "recover": lambda p, key: p.recover(),
     "rename": lambda p, key: (p.store("race", "old"), p.rename("old", "new")),
     "replace_node": lambda p, key: p.replace_node(0),
     "ring": lambda p, key: p.ring("r"),
@@ -347,7 +330,6 @@ POOL_ROWS: Final[Mapping[str, Row]] = {
     "stores": lambda p, key: p.stores(count=True),
     "transaction": lambda p, key: p.transaction(lambda tx: tx.__setitem__("name", b"v")),
     "watch": lambda p, key: next(p.watch(until_destroyed=False)) if p.closed else None,
-    "whole_since": lambda p, key: p.whole_since(),
     "__enter__": _with,
     "__exit__": _with,
 }
@@ -361,9 +343,7 @@ PRIVATE_OF_POOLS: Final = frozenset(
     {"close", "closed", "create", "object", "open", "whole_since", "__enter__", "__exit__"}
 )
 MANAGER_ROWS: Final[Mapping[str, Row]] = {
-    "fence": lambda m, key: m.fence(),
-    "list": lambda m, key: m.list(),
-    "names": lambda m, key: m.names(),
+    **_plain("fence", "list", "names"),
     "open": lambda m, key: m.open(SST, "table", participants=2),
     "remove": lambda m, key: m.remove("table"),
 }

@@ -435,6 +435,19 @@ def _own_barrier(pool: Pool, name: str) -> Any:
 # ---- methods ------------------------------------------------------------------------------------
 
 
+def plain(*names: str) -> dict[str, Call]:
+    """Calls of methods without arguments, and of properties, by their names."""
+
+    def of(name: str) -> Call:
+        def call(handle: Any) -> object:
+            found = getattr(handle, name)
+            return found() if callable(found) else found
+
+        return call
+
+    return {name: of(name) for name in names}
+
+
 def _within(call: Call) -> Call:
     def method(handle: Any) -> None:
         with handle:
@@ -461,6 +474,7 @@ def _origin(array: Any) -> tuple[int, ...]:
 
 
 _ARRAY_METHODS: Final[Mapping[str, Call]] = {
+    **plain("dtype", "nbytes", "ndim", "shape", "size", "__array__", "__dlpack_device__"),
     "add": lambda a: a.add(_origin(a)),
     "assign": lambda a: a.assign(..., 1),
     "bit_and": lambda a: a.bit_and(_origin(a), 1),
@@ -468,19 +482,12 @@ _ARRAY_METHODS: Final[Mapping[str, Call]] = {
     "bit_xor": lambda a: a.bit_xor(_origin(a), 1),
     "compare_and_swap": lambda a: a.compare_and_swap(_origin(a), 1, 2),
     "copied": lambda a: a.copied(...),
-    "dtype": lambda a: a.dtype,
-    "nbytes": lambda a: a.nbytes,
-    "ndim": lambda a: a.ndim,
     "numpy": lambda a: a.numpy().copy(),
     "parts": lambda a: [part.copy() for _, part in a.parts()],
-    "shape": lambda a: a.shape,
-    "size": lambda a: a.size,
     "swap": lambda a: a.swap(_origin(a), 1),
-    "__array__": lambda a: a.__array__(),
     "__buffer__": lambda a: bytes(a.__buffer__()),
     "__delitem__": lambda a: a.__delitem__(0),
     "__dlpack__": lambda a: bool(a.__dlpack__()),
-    "__dlpack_device__": lambda a: a.__dlpack_device__(),
     "__getitem__": lambda a: a[_origin(a)],
     "__iter__": lambda a: list(a),
     "__len__": lambda a: len(a),
@@ -514,11 +521,7 @@ _BARRIER: Final = Channels(
     read=lambda handle, number: demand(not handle.broken, "the barrier is broken"),
     shared=_own_barrier,
     methods={
-        "abort": lambda b: b.abort(),
-        "broken": lambda b: b.broken,
-        "n_waiting": lambda b: b.n_waiting,
-        "parties": lambda b: b.parties,
-        "reset": lambda b: b.reset(),
+        **plain("abort", "broken", "n_waiting", "parties", "reset"),
         "wait": lambda b: b.wait(SOON_S),
     },
     own=frozenset(
@@ -543,14 +546,11 @@ _RING: Final = Channels(
     shared=lambda pool, name: pool.ring(name, 4096, overrun="skip"),
     large=lambda pool, name: pool.ring(name, 20_000),
     methods={
-        "close": lambda ring: ring.close(),
-        "lost": lambda ring: ring.lost,
+        **plain("close", "lost", "subscribe", "unsubscribe"),
         "receive": _received,
         "receive_nowait": lambda ring: (ring.subscribe(), ring.receive_nowait()),
         "send": lambda ring: ring.send(1, SOON_S),
         "send_nowait": lambda ring: ring.send_nowait(1),
-        "subscribe": lambda ring: ring.subscribe(),
-        "unsubscribe": lambda ring: ring.unsubscribe(),
         "__iter__": lambda ring: (ring.subscribe(), iter(ring)),
     },
     private=frozenset({"close", "lost", "unsubscribe"}),
@@ -570,9 +570,8 @@ CHANNELS: Final[Mapping[str, Channels]] = {
         turn=lambda handle, number: handle.add(),
         read=lambda handle, number: handle.value,
         methods={
-            "add": lambda c: c.add(),
+            **plain("add", "value"),
             "set": lambda c: c.set(1),
-            "value": lambda c: c.value,
         },
     ),
     "array": _ARRAY,
@@ -647,9 +646,7 @@ CHANNELS: Final[Mapping[str, Channels]] = {
         turn=lambda handle, number: handle.clear() if number % 2 else handle.set(),
         read=lambda handle, number: handle.wait(0.001),
         methods={
-            "clear": lambda e: e.clear(),
-            "is_set": lambda e: e.is_set(),
-            "set": lambda e: e.set(),
+            **plain("clear", "is_set", "set"),
             "wait": lambda e: e.wait(SOON_S),
         },
     ),
@@ -696,21 +693,15 @@ CHANNELS: Final[Mapping[str, Channels]] = {
         read=lambda handle, number: handle.qsize(),
         large=lambda pool, name: pool.queue(name, 4, item_size=3_000),
         methods={
-            "cancel_join_thread": lambda q: q.cancel_join_thread(),
-            "close": lambda q: q.close(),
-            "empty": lambda q: q.empty(),
-            "forget_lost": lambda q: q.forget_lost(),
-            "full": lambda q: q.full(),
+            **plain("cancel_join_thread", "close", "empty", "forget_lost"),
+            **plain("full", "join_thread", "lost", "qsize"),
             "get": lambda q: _put_get(q, lambda jobs: jobs.get(timeout=SOON_S)),
             "get_many": lambda q: _put_get(q, lambda jobs: jobs.get_many(2, timeout=SOON_S)),
             "get_nowait": lambda q: _put_get(q, lambda jobs: jobs.get_nowait()),
             "join": lambda q: q.join(SOON_S),
-            "join_thread": lambda q: q.join_thread(),
-            "lost": lambda q: q.lost(),
             "put": lambda q: q.put(1, timeout=SOON_S),
             "put_many": lambda q: q.put_many([1], timeout=SOON_S),
             "put_nowait": lambda q: q.put_nowait(1),
-            "qsize": lambda q: q.qsize(),
             "task_done": lambda q: _put_get(q, lambda jobs: jobs.get_nowait()),
         },
         own=frozenset({"ready"}),

@@ -37,6 +37,7 @@ import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from limpet.fault.inject.stopping import stops
 from limpet.fault.inject.workers import Workers
 from limpet.fault.matrix import crash_evidence, crash_points, successor
 from limpet.fault.matrix.fault_profile import profile_of
@@ -51,10 +52,8 @@ from limpet.fault.matrix.operations import (
     demand,
     operations_of,
 )
-from limpet.fault.matrix.testbed import PATIENCE_S, StoreTestbed, short, within
-from limpet.shm.destroying import destroy
+from limpet.fault.matrix.testbed import PATIENCE_S, StoreTestbed, in_new_pool, short, within
 from limpet.shm.endpoint.layout import slot_address
-from limpet.shm.errors import LimpetError
 from limpet.stores.registry import kind_named
 
 DISTANT: Final = 1 << 60
@@ -107,24 +106,14 @@ class Sweep:
         self.limit = limit
         self.step = step
         self._make_testbed = testbed
-        self._count = 0
 
     @contextlib.contextmanager
     def testbed(self, operation: Operation, fence: str = "kill") -> Iterator[Any]:
         """A new pool for this operation, gone afterwards."""
-        self._count += 1
-        url = f"shm://limpet-matrix-{os.getpid()}-{self._count}"
-        testbed = None
-        try:
+        with in_new_pool(lambda url: self._make_testbed(url, self.kind, fence)) as testbed:
             with within(PATIENCE_S, "the survivor, which prepares a pool"):
-                testbed = self._make_testbed(url, self.kind, fence)
                 operation.prepare(testbed.pool, testbed.store)
             yield testbed
-        finally:
-            if testbed is not None:
-                testbed.close()
-            with contextlib.suppress(LimpetError):
-                destroy(url)
 
     def steps(self, operation: Operation) -> int:
         """Steps of the operation without interference."""
@@ -356,8 +345,7 @@ class Matrix(Sweep):
         with Workers(testbed.victim(operation, k, pool, store)) as workers:
             pid = workers.start(0)
             with within(PATIENCE_S, "the victim"):
-                state = os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
-            stopped = state is not None and state.si_code == os.CLD_STOPPED
+                stopped = stops(pid)
             first = operation.after
             waits = fence == "wait" and profile_of(self.kind).waits_for_stopped
             if stopped:

@@ -133,7 +133,7 @@ OF_LOGS: Final = frozenset({
     "aborted", "taken-over", "copied",
 })  # fmt: skip
 """Named crash points of transactions with a log, which single operations seldom need, and of a
-client that meets a lock: tests/stores/test_sherman_nodes.py and tests/kit/scenes/rtx.py have them."""
+client that meets a lock: tests/stores/test_sherman_nodes.py, tests/kit/scenes/rtx.py have them."""
 FAULT_PROFILES: Final = {
     "race": FaultProfile(
         capacity_never=1 << 20,

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import click
+from rich.table import Table
 
 from limpet.cli.common import console, json_option, print_json, table
 from limpet.cli.drill_run import exit_status
@@ -56,6 +57,22 @@ def drill_url() -> str:
     return f"shm://drill-{os.getpid()}"
 
 
+def report(
+    as_json: bool, data: Any, shown: Table, failures: Iterable[str], held: bool | None = None
+) -> None:
+    """Show the result of a drill: JSON, or the table and the failures; exit status 1 if there are
+    any, or it has not `held`."""
+    broken = list(failures)
+    if as_json:
+        print_json(data)
+    else:
+        console().print(shown)
+        for failure in broken:
+            click.echo(failure)
+    if broken if held is None else not held:
+        raise SystemExit(1)
+
+
 def run_faults(title: str, runs: Iterable[Callable[[], Result]], as_json: bool) -> None:
     """Run faults, and show the results; exit status 1 unless all held."""
     results: list[Result] = []
@@ -63,19 +80,14 @@ def run_faults(title: str, runs: Iterable[Callable[[], Result]], as_json: bool) 
         for run in runs:
             check()
             results.append(run())
-    if as_json:
-        print_json([
-            {**one.of, **one.counts, "failure": one.failure, "ok": one.ok} for one in results
-        ])  # fmt: skip
-    else:
-        numbers = tuple(results[0].counts)
-        shown = table(title, *results[0].of, *numbers, "verdict", right=numbers)
-        for one in results:
-            counts = map(str, one.counts.values())
-            shown.add_row(*one.of.values(), *counts, "held" if one.ok else "failed")
-        console().print(shown)
-        for one in results:
-            if not one.ok:
-                click.echo(f"{', '.join(one.of.values())}: {one.failure}")
-    if not all(one.ok for one in results):
-        raise SystemExit(1)
+    numbers = tuple(results[0].counts)
+    shown = table(title, *results[0].of, *numbers, "verdict", right=numbers)
+    for one in results:
+        counts = map(str, one.counts.values())
+        shown.add_row(*one.of.values(), *counts, "held" if one.ok else "failed")
+    report(
+        as_json,
+        [{**one.of, **one.counts, "failure": one.failure, "ok": one.ok} for one in results],
+        shown,
+        (f"{', '.join(one.of.values())}: {one.failure}" for one in results if not one.ok),
+    )

@@ -11,9 +11,9 @@ from typing import Any
 
 import click
 
-from limpet.cli.common import console, json_option, print_json, table
+from limpet.cli.common import json_option, table
 from limpet.cli.drill_run import exit_status
-from limpet.cli.faults import drill_url, fault_command, run_faults
+from limpet.cli.faults import drill_url, fault_command, report, run_faults
 from limpet.fault.drill import containers
 from limpet.fault.drill import looks as of_looks
 from limpet.fault.drill.beside import ROLES, Beside, roles_of
@@ -73,21 +73,18 @@ def throttle(subjects: tuple[str, ...], as_json: bool, **given: Any) -> None:
     reports = []
     with exit_status():
         for subject in subjects or SUBJECTS:
-            report = run_throttle(ThrottleParameters(subject, **given))
-            reports.append(report)
+            one = run_throttle(ThrottleParameters(subject, **given))
+            reports.append(one)
             shown.add_row(
-                subject, f"{report.turns:,}", str(report.halts), str(report.stops),
-                str(report.kills), str(report.fenced), "held" if report.ok else "failed",
+                subject, f"{one.turns:,}", str(one.halts), str(one.stops), str(one.kills),
+                str(one.fenced), "held" if one.ok else "failed",
             )  # fmt: skip
-    if as_json:
-        print_json([{**dataclasses.asdict(report), "ok": report.ok} for report in reports])
-    else:
-        console().print(shown)
-        for report in reports:
-            for failure in report.failures:
-                click.echo(f"{report.parameters.subject}: {failure}")
-    if not all(report.ok for report in reports):
-        raise SystemExit(1)
+    report(
+        as_json,
+        [{**dataclasses.asdict(one), "ok": one.ok} for one in reports],
+        shown,
+        (f"{one.parameters.subject}: {failure}" for one in reports for failure in one.failures),
+    )
 
 
 @click.option("--realtime", is_flag=True,

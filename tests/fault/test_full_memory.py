@@ -91,7 +91,9 @@ def url(make_url: Callable[[], str]) -> str:
 
 
 def requests(kind: str) -> int:
-    return 110 if kind in ("swarm", "dm-abd") else 50 if kind.startswith("fusee") else 16
+    if kind in ("swarm", "dm-abd"):
+        return 110
+    return 70 if kind == OF_CHANNELS else 50 if kind.startswith("fusee") else 16
 
 
 @pytest.mark.exhaustive("every kind", quick=["race", "fusee", "swarm", "channels"])

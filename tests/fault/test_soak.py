@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 import time
 
@@ -12,7 +11,6 @@ from click.testing import CliRunner
 
 from limpet.__main__ import drill, main
 from limpet.fault.drill import soak
-from limpet.fault.drill.soak import ROUND, Row
 from limpet.fault.matrix.channel_kinds import CHANNELS
 from limpet.stores.registry import CACHES, KINDS
 
@@ -37,7 +35,7 @@ def parsed(words: list[str]) -> tuple[str, tuple[str, ...], dict[str, object]]:
 
 
 def test_every_drill_and_every_subject_is_in_the_soak() -> None:
-    rows = [parsed(shlex.split(command)) for row in ROUND for command in row.commands()]
+    rows = [parsed(words) for words in soak.commands()]
     assert {name for name, _, _ in rows} == {"demo", *drill.commands} - NO_DRILLS
     # A drill of which no subject is named takes all.
     assert {name for name, subjects, _ in rows if subjects} == {"run", "explore", "matrix"}
@@ -47,28 +45,24 @@ def test_every_drill_and_every_subject_is_in_the_soak() -> None:
     assert every == {*KINDS, *CHANNELS}
 
 
-def test_soak_runs_its_rows_by_turns_and_ends_with_the_first_that_fails(
+def test_soak_runs_its_lines_by_turns_and_ends_with_the_first_that_fails(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    rows = (Row("drill check {}", ("a", "b")), Row("drill full", when=lambda: False))
-    assert list_of(rows, monkeypatch) == [["drill", "check", "a"], ["drill", "check", "b"]]
+    monkeypatch.setattr(soak, "SETS", {"file": ("a", "b")})
+    monkeypatch.setattr(soak, "ROUND", "drill check {file} \\\n    --json\n")
+    assert list(soak.commands()) == [["drill", "check", file, "--json"] for file in "ab"]
     monkeypatch.setattr(soak, "PROGRAM", (sys.executable, "-c", "import sys; sys.exit(3)"))
     done = CliRunner().invoke(main, ["drill", "soak", "--minutes", "1"])
     assert done.exit_code == 1
-    assert "--- limpet drill check a\n" in done.output
-    assert "limpet drill check a ended with 3" in done.output
+    assert "--- limpet drill check a --json\n" in done.output
+    assert "limpet drill check a --json ended with 3" in done.output
     assert "check b" not in done.output
-
-
-def list_of(rows: tuple[Row, ...], monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    monkeypatch.setattr(soak, "ROUND", rows)
-    return list(soak.commands())
 
 
 def test_soak_ends_when_its_time_is_over_and_what_had_begun_has_ended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    list_of((Row("demo"), Row("drill full")), monkeypatch)
+    monkeypatch.setattr(soak, "ROUND", "demo\ndrill full")
     monkeypatch.setattr(soak, "PROGRAM", (sys.executable, "-c", "import time; time.sleep(0.2)"))
     began = time.monotonic()
     done = CliRunner().invoke(main, ["drill", "soak", "--minutes", "0.001", "--", "--plain"])
