@@ -213,7 +213,7 @@ def test_versions_do_not_tell_what_a_reader_who_is_overtaken_has_read(pools: Any
 
 def test_a_new_node_that_nothing_above_links_to_is_found(pools: Any) -> None:
     """A client that splits a leaf and then comes no further."""
-    left_out = replaced("sherman/in_place_writer", "InPlaceWriter._link_all_above", nothing)
+    left_out = replaced("sherman/in_place_write_set", "InPlaceWriter._link_all_above", nothing)
     with in_force("sherman", left_out):
         store = grown(pools, "sherman", 100, **SMALL)
     other = pools.again(store.pool).store("sherman", name="test")

@@ -505,7 +505,7 @@ NEVER_VOIDS: Final = Mutant(
     (replaced(WRITER, "ReplicatedSlots._loses_patience", lambda self, attempt: False),),
 )
 UNDECIDED_KEPT: Final = Mutant(
-    "undecided-inserts-are-kept", (), (replaced("fusee/reconcile", "chosen", keeps_undecided),)
+    "undecided-inserts-are-kept", (), (replaced("fusee/restoring", "chosen", keeps_undecided),)
 )
 MARKED_AT_ONCE: Final = Mutant(
     "inserts-are-marked-at-once",

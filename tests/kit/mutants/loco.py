@@ -208,7 +208,7 @@ NO_REPAIR: Final = Mutant(
 )
 BLESSED: Final = Mutant(
     "l1-torn-value-is-made-valid",
-    (replaced("loco/journal", "Journal.load", sums_up_what_is_there),),
+    (replaced("loco/data_array", "Journal.load", sums_up_what_is_there),),
 )
 CLAIM_STAYS: Final = Mutant(
     "l1-claim-of-the-dead-stays", (Change("loco/writer", "Writer.vacate", leaves_claims),)
@@ -249,7 +249,7 @@ LAP_OVERLOOKED: Final = Mutant(
     "l3-overtaken-message-is-applied",
     (
         replaced("loco/local_index", "LocalIndex._is_overtaken", lambda self, position: False),
-        replaced("loco/tracker", "Tracker.message", takes_any_message),
+        replaced("loco/local_index", "Tracker.message", takes_any_message),
     ),
 )
 SHORT_RING: Final = Mutant(

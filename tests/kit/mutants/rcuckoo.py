@@ -55,7 +55,7 @@ def in_force(mutant: Mutant) -> Iterator[None]:
 def places_of_variant(change: Change, rows: int, locality: float) -> Any:
     """The places of keys as a variant has them."""
     made = uncompiled(("stores/rcuckoo/rows",), change)
-    return made["rcuckoo/dependent_hash"].DependentHash(rows, locality)
+    return made["rcuckoo/rows"].DependentHash(rows, locality)
 
 
 # ---- rows ----------------------------------------------------------------------------------------
@@ -211,7 +211,7 @@ def looks_every_time(is_to_look: Any) -> Any:
 # ---- the variants --------------------------------------------------------------------------------
 
 REPAIR: Final = "rcuckoo/repair"
-BY_THE_PAPER: Final = Change("rcuckoo/dependent_hash", "DependentHash.place", places_by_the_paper)
+BY_THE_PAPER: Final = Change("rcuckoo/rows", "DependentHash.place", places_by_the_paper)
 WITHOUT_PROGRESS: Final = with_part("membership", progress=nothing)
 
 BLESSED: Final = Mutant(
@@ -243,13 +243,13 @@ ANYBODYS_BIT: Final = Mutant(
 )
 NO_SECOND_LOOK: Final = Mutant(
     "c5-states-are-not-looked-at-again",
-    (replaced("rcuckoo/journal", "Journal._is_still", always),),
+    (replaced("rcuckoo/locks", "Journal._is_still", always),),
 )
 STATE_COMES_AGAIN: Final = Mutant(
     "c5-state-comes-again",
     (
-        Change("rcuckoo/journal", "Journal.say", says_one_number),
-        Change("rcuckoo/journal", "Journal.publish", begins_with_a_number),
+        Change("rcuckoo/locks", "Journal.say", says_one_number),
+        Change("rcuckoo/locks", "Journal.publish", begins_with_a_number),
     ),
 )
 LEASE_OF_THE_DEAD: Final = Mutant(

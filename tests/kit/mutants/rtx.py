@@ -502,7 +502,7 @@ FREES_NEW: Final = Mutant(
 )
 KEEPS_OLD: Final = Mutant(
     "old-data-is-not-given-back",
-    (Change("rtx/participants", "give_back", gives_back_only_what_is_new),),
+    (Change("rtx/try_commit", "give_back", gives_back_only_what_is_new),),
 )
 NOTHING_TO_CHANGE: Final = Mutant(
     "leaf-with-nothing-to-change-is-released-as-it-was",

@@ -336,7 +336,7 @@ EXPLORED: Final = (
     ),
     Mutant(
         "register-is-given-up-with-its-ident", ("leaked",),
-        (replaced("swarm/recycling", "Recycling.dispose", disposes_with_its_ident),),
+        (replaced("swarm/unmapping", "Recycling.dispose", disposes_with_its_ident),),
         exploration={"program": "ua ua|da ia|ga ga"},
     ),
 )  # fmt: skip
@@ -392,7 +392,7 @@ GUESSED_AGAIN: Final = Mutant(
 TOMBSTONE_AT_A_MINORITY: Final = Mutant(
     "tombstone-at-a-minority-is-taken-for-one-at-a-majority",
     (),
-    (Change("swarm/insistence", "Insistence.__init__", insists_hastily),),
+    (Change("swarm/max_register", "Insistence.__init__", insists_hastily),),
 )
 NUMBER_IS_EMPTY: Final = Mutant(
     "s10-number-of-a-tombstone-is-taken-for-empty",

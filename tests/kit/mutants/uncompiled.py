@@ -39,30 +39,25 @@ LOCO: Final = (
     "stores/race/batch",
     *_in(
         "stores/loco",
-        "parameters tracker data_array local_index journal lookup writer repair check locking "
-        "batch_updates store",
+        "parameters local_index data_array lookup writer repair check locking batch_updates store",
     ),
 )
 RCUCKOO: Final = (
     *INLINE,
-    *_in(
-        "stores/rcuckoo",
-        "layout dependent_hash rows journal locks search lookup repair check writer store",
-    ),
+    *_in("stores/rcuckoo", "layout rows locks search lookup repair check writer store"),
 )
 TRANSACTIONS: Final = (
     *INLINE,
     "stores/rtx/lllock",
     "stores/entry_log",
-    *_in(
-        "stores/rtx",
-        "log participant tx_object extents parts participants try_commit abort reads repair",
-    ),
+    *_in("stores/rtx", "log participant"),
+    *_in("stores/sherman", "fences page"),
+    *_in("stores/rtx", "tx_object parts try_commit reads repair"),
     "stores/staged",
-    *_in("stores/sherman", "fences page routes check trees tx_trees scans leaf_writer write_set"),
+    *_in("stores/sherman", "routes check trees tx_trees scans leaf_writer write_set"),
     "stores/rtx/commit",
     *_in("stores/sherman", "tree_keys transactional"),
-    *_in("stores/rtx", "cut pending uses execution transaction"),
+    *_in("stores/rtx", "cut uses execution transaction"),
 )
 IN_PLACE: Final = (
     *INLINE,
@@ -72,33 +67,30 @@ IN_PLACE: Final = (
     "stores/staged",
     *_in(
         "stores/sherman",
-        "routes check trees tx_trees scans leaf_writer write_set in_place_node in_place_trees "
-        "in_place_locks in_place_commit in_place_write_set in_place_writer in_place_check plain",
+        "routes check trees tx_trees scans leaf_writer write_set in_place_trees "
+        "in_place_commit in_place_write_set in_place_check plain",
     ),
-    *_in("stores/baselines/dtx", "sherman_log sherman_commit sherman"),
+    *_in("stores/baselines/dtx", "sherman_commit sherman"),
 )
 REPLICATED: Final = (
     "shm/clients/unique_ids",
     "stores/records",
-    "stores/records",
-    *_in(
-        "stores/race", "index glance batch batch_search slots batch_puts splitter check hash_store"
-    ),
+    *_in("stores/race", "index glance batch slots batch_puts splitter check hash_store"),
     *_in(
         "stores/fusee",
-        "log cache reconcile tables index glance snapshot slots batch_rounds growth check "
-        "restoring",
+        "log cache tables restoring index glance snapshot slots batch_rounds growth check",
     ),
 )
-FUSEE: Final = (*REPLICATED, "stores/fusee/store")
+FUSEE: Final = (
+    *REPLICATED,
+    "stores/fusee/store",
+)
 SWARM: Final = (
     *REPLICATED,
     *_in(
         "stores/swarm",
-        "words register buffers replica quorum row write_back max_register timestamp_lock "
-        "protocol insistence safe_guess abd tombstone recycling key_register registers cache "
-        "check level unmapping refilling finder new_register write_steps batch_reads batch_writes "
-        "store",
+        "words registers replica quorum row write_back max_register safe_guess abd unmapping "
+        "key_register cache check refilling finder write_steps batch_reads batch_writes store",
     ),
 )
 
