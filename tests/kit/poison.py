@@ -27,3 +27,9 @@ def poison(mapping: Any, offset: int, shift: int = PAGE_SHIFT) -> None:
     buffer = (ctypes.c_char * 128).from_buffer(info)
     if libc.syscall(number, os.getpid(), threading.get_native_id(), int(signal.SIGBUS), buffer):
         raise OSError(ctypes.get_errno(), "rt_tgsigqueueinfo")
+
+
+def poison_values(pool: Any, node: int, text: bytes = b"value of ") -> None:
+    """The same of the first page of a node that has this text."""
+    (mapping,) = (each.map for each in pool.segments() if each.index == node)
+    poison(mapping, bytes(mapping).index(text) // PAGE * PAGE)
