@@ -8,13 +8,14 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from kit.poison import PAGE, poison
-from kit.processes import gather
+from kit.poison import PAGE, poison, poison_values
+from kit.processes import exit_code, fork, gather
 
 import limpet
 from limpet.shm.backends.location import SHM_DIR
@@ -95,6 +96,40 @@ def test_of_a_poisoned_page_the_rest_of_its_node_is_read(store: Any, kind: str) 
     assert audit["leaked"] == 0
     assert sum(audit.values()) == 2 * audit["total"]
     assert "read only" in pool.nodes()[LOST]["state"]
+
+
+@pytest.mark.skipif(limpet.build != "compiled", reason="a pure build ends by SIGBUS")
+@pytest.mark.parametrize("end", ["closed", "killed"])
+def test_what_a_client_leaves_that_met_a_poisoned_page_is_whole(
+    store: Any, kind: str, end: str
+) -> None:
+    pool = store.pool
+    url, name = pool.url, store.name
+
+    def client() -> None:
+        with limpet.open(url) as mine:
+            there = mine.store(kind, name=name)
+            for key in KEYS[::3]:
+                there.update(key, b"value of " + key)
+            poison_values(mine, LOST)
+            for number, key in enumerate(KEYS):
+                with contextlib.suppress(limpet.NodeFailed):
+                    there.update(key, b"value of " + key)
+                with contextlib.suppress(limpet.NodeFailed):
+                    there.insert(b"new %d" % number, b"value of new")
+                with contextlib.suppress(limpet.NodeFailed):
+                    there.delete(b"new %d" % number)
+            if end == "killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    exit_code(fork(client))
+    pool.recover()
+    assert _served(store) == set(KEYS)
+    if kind in KINDS:  # the baselines do not recover
+        store.check()
+        assert pool.audit()["leaked"] == 0
+        for key in KEYS:
+            store.put(key, b"value of " + key)
 
 
 def segment_path(pool: Any, segment: int) -> Path:
