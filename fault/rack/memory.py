@@ -10,6 +10,7 @@ to destroy the pool. When the device is there again, so is everything.
 `poison`: a client of "b" has the kernel poison a page of a device that it has mapped
 (MADV_HWPOISON). Linux 6.1 tells it by SIGBUS of the 2 MiB around the page, and takes them out of
 the mappings of the others, which find the memory whole: the poison is simulated. The node is lost.
+Then a page in a machine's own memory (tmpfs) is poisoned; there every access to it raises SIGBUS.
 
 `destroyed-under`: a pool of one host is destroyed while clients are at work. That is refused. With
 force its clients are ended first. A new pool on the same memory has only what its clients wrote.
@@ -58,10 +59,26 @@ def poison(rack: Rack, kind: str) -> Outcome:
     """A page of one of the pool's devices is poisoned while clients of both have it mapped."""
     rack.begin(kind)
     outcome = verdicts.outcome_of(
-        "a page of a replicated store is poisoned", rack.doing, LOST_CHECKS
+        "a page of a replicated store is poisoned", rack.doing, (*LOST_CHECKS, verdicts.PAGE)
     )
-    _lose(rack, outcome, rack.b, lambda at: at.ask("poison", node=NODE))
+    _lose(rack, outcome, rack.b, lambda at: at.ask(
+        "poison", node=NODE, slot=8, incarnation=20, seconds=rack.parameters.work_s / 2
+    ))  # fmt: skip
     _replaced(rack, outcome)
+    found = rack.a.ask("poison_values")
+    outcome.figures["a page of its own memory"] = (
+        f"{found['first']} of keys, {found['on_node']} of them on its node, which is "
+        f"{found['state']}; a handle of later {found['later']}; audit {found['audit']}"
+    )
+    first, audit = found["first"], found["audit"]
+    if (
+        found["later"] != first
+        or first["wrong"]
+        or not 0 < first["lost"] < found["on_node"]
+        or audit["leaked"]
+        or not audit["failed"]
+    ):
+        outcome.complain(verdicts.PAGE, "it did not: see the figures")
     return outcome
 
 
