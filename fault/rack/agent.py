@@ -204,22 +204,28 @@ class Agent:
         (DRIVER / "bind").write_text(device)
         return {}
 
-    def poison(self, node: int, slot: int, incarnation: int, seconds: float) -> dict[str, Any]:
-        """Have the kernel poison a page with a key of a store on a node, by a client that works for
-        so long then. Raises RuntimeError when that fails."""
-        pid = self._fork(None, lambda: self._poison(node, slot, incarnation, seconds))
+    def poison(self, node: int, slot: int, incarnation: int, operations: int) -> dict[str, Any]:
+        """Have the kernel poison a page with a key of a store on a node, by a client that makes
+        about so many operations then. Raises RuntimeError when that fails."""
+        pid = self._fork(None, lambda: self._poison(node, slot, incarnation, operations))
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         del self.children[pid]
         if status:
             raise RuntimeError(f"the client that poisoned a page ended with status {status}")
         return {}
 
-    def _poison(self, node: int, slot: int, incarnation: int, seconds: float) -> None:
+    def _poison(self, node: int, slot: int, incarnation: int, operations: int) -> None:
         with limpet.open(self.url) as pool:
             mapping = pool.segments()[node].map
             _poison_page(mapping, bytes(mapping).index(b"key-") // mmap.PAGESIZE * mmap.PAGESIZE)
             counters = Counters(record.SLOTS)  # the other clients of this machine have theirs
-            threading.Timer(seconds, counters.stop).start()
+
+            def stop() -> None:
+                while self.record.count(slot) < operations:
+                    time.sleep(WATCH_S)
+                counters.stop()
+
+            threading.Thread(target=stop, daemon=True).start()
             counter = counters.counter(slot)
             with contextlib.suppress(record.RecordFull):
                 self.doing.work(pool, self.record, slot, incarnation, counter)

@@ -35,6 +35,8 @@ LOST_CHECKS: Final = (
     verdicts.AUDIT,
 )  # fmt: skip
 AWAY: Final = ("NodeFailed", "the control segment has failed", "bring it back")
+OPERATIONS: Final = 100
+"""Of the client that has met a poisoned page: enough to change something on its node."""
 OLDER: Final = "0.0.9"
 """The release of a client beside those of this one."""
 
@@ -62,7 +64,7 @@ def poison(rack: Rack, kind: str) -> Outcome:
         "a page of a replicated store is poisoned", rack.doing, (*LOST_CHECKS, verdicts.PAGE)
     )
     _lose(rack, outcome, rack.b, lambda at: at.ask(
-        "poison", node=NODE, slot=8, incarnation=20, seconds=rack.parameters.work_s / 2
+        "poison", node=NODE, slot=8, incarnation=20, operations=OPERATIONS
     ))  # fmt: skip
     _replaced(rack, outcome)
     found = rack.a.ask("poison_values")
