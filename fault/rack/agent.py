@@ -219,13 +219,7 @@ class Agent:
             mapping = pool.segments()[node].map
             _poison_page(mapping, bytes(mapping).index(b"key-") // mmap.PAGESIZE * mmap.PAGESIZE)
             counters = Counters(record.SLOTS)  # the other clients of this machine have theirs
-
-            def stop() -> None:
-                while self.record.count(slot) < operations:
-                    time.sleep(WATCH_S)
-                counters.stop()
-
-            threading.Thread(target=stop, daemon=True).start()
+            _stop_after(counters, slot, operations)
             counter = counters.counter(slot)
             with contextlib.suppress(record.RecordFull):
                 self.doing.work(pool, self.record, slot, incarnation, counter)
@@ -260,12 +254,12 @@ class Agent:
         return {"error": ""}
 
     def other_release(
-        self, release: str, newer: int, slot: int, incarnation: int, seconds: float
+        self, release: str, newer: int, slot: int, incarnation: int, operations: int
     ) -> dict[str, Any]:
         """Run a client of another release, whose protocol has a number that is so much higher, to
         its end: the releases in the pool, as it saw them, and its error."""
         folder = _linked(release, newer)
-        work = [self.url, self.doing.kind, self.keys, slot, incarnation, seconds]
+        work = [self.url, self.doing.kind, self.keys, slot, incarnation, operations]
         command = (sys.executable, "-m", "limpet.fault.rack.agent", json.dumps(work))
         done = subprocess.run(
             command, stdout=subprocess.PIPE, text=True, timeout=100, check=True,
@@ -404,6 +398,17 @@ def _bound_to(name: str) -> str:
             limpet.destroy(BOUND)
 
 
+def _stop_after(counters: Counters, slot: int, operations: int) -> None:
+    """Have the client of a slot stop when it has made so many operations."""
+
+    def stop() -> None:
+        while counters.read().progress(slot) < operations:
+            time.sleep(WATCH_S)
+        counters.stop()
+
+    threading.Thread(target=stop, daemon=True).start()
+
+
 def _poison_page(mapping: Any, offset: int) -> None:
     """Have the kernel poison the page at this offset of a mapping."""
     start = ctypes.addressof(ctypes.c_char.from_buffer(mapping)) + offset
@@ -446,16 +451,16 @@ def _link(link: Path, target: Path) -> None:
 
 
 def _other_client(
-    url: str, kind: str, keys: int, slot: int, incarnation: int, seconds: float
+    url: str, kind: str, keys: int, slot: int, incarnation: int, operations: int
 ) -> dict[str, Any]:
-    """Be a client for so long, in a process of another release."""
+    """Be a client for about so many operations, in a process of another release."""
     agent = Agent(print)
     agent.use(url, kind, keys)
     said = ""
     try:
         with limpet.open(url) as pool:
             said = ", ".join(sorted({client["release"] for client in pool.clients()}))
-        threading.Timer(seconds, agent.counters.stop).start()
+        _stop_after(agent.counters, slot, operations)
         agent._client(slot, incarnation)
     except LimpetError as error:
         return {"said": said, "error": f"{type(error).__name__}: {error}"}

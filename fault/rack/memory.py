@@ -34,9 +34,12 @@ LOST_CHECKS: Final = (
     verdicts.ENDED, verdicts.LOST, verdicts.REPLACED, verdicts.BACK, verdicts.LOOKED,
     verdicts.AUDIT,
 )  # fmt: skip
-AWAY: Final = ("NodeFailed", "the control segment has failed", "bring it back")
+AWAY: Final = ("NodeFailed", "has failed", "bring it back")
+"""Words in the error of a client that meets the loss of the control segment, or, on the same
+device, of node 0."""
 OPERATIONS: Final = 100
-"""Of the client that has met a poisoned page: enough to change something on its node."""
+"""Of a client that has met a poisoned page, or is of another release: enough to change something on
+each node."""
 OLDER: Final = "0.0.9"
 """The release of a client beside those of this one."""
 
@@ -188,12 +191,12 @@ def skew(rack: Rack, kind: str) -> Outcome:
         verdicts.SHARED, verdicts.VERSION, verdicts.ENDED, verdicts.LOOKED, verdicts.AUDIT,
     ))  # fmt: skip
     found = rack.b.ask("other_release", release=OLDER, newer=0, slot=4, incarnation=10,
-                       seconds=rack.parameters.work_s)  # fmt: skip
+                       operations=OPERATIONS)  # fmt: skip
     outcome.figures["releases in the pool, as the other one sees them"] = found["said"]
     if found["error"] or not rack.record.count(4) or OLDER not in found["said"]:
         outcome.complain(verdicts.SHARED, f"it ended with {found}")
     found = rack.b.ask("other_release", release=OLDER, newer=1, slot=5, incarnation=11,
-                       seconds=rack.parameters.work_s)  # fmt: skip
+                       operations=OPERATIONS)  # fmt: skip
     outcome.figures["a client of the next protocol"] = found["error"]
     verdicts.judge_words(
         outcome, verdicts.VERSION, "it", found["error"],

@@ -124,5 +124,5 @@ def why_gone(node: int, how: str) -> str:
     if node == CONTROL_NODE:
         way = f"no client can go on without it; {BRING_BACK}"
     else:
-        way = f"`limpet fail-node`, then {REPLACE}"
+        way = f"{BRING_BACK}; or `limpet fail-node`, and {REPLACE}"
     return f"its memory is gone ({how}); {way}"
