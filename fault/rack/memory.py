@@ -10,6 +10,7 @@ to destroy the pool. When the device is there again, so is everything.
 `poison`: a client of "b" has the kernel poison a page of a device that it has mapped
 (MADV_HWPOISON). Linux 6.1 tells it by SIGBUS of the 2 MiB around the page, and takes them out of
 the mappings of the others, which find the memory whole: the poison is simulated. The node is lost.
+Then a page in a machine's own memory (tmpfs) is poisoned; there every access to it raises SIGBUS.
 
 `destroyed-under`: a pool of one host is destroyed while clients are at work. That is refused. With
 force its clients are ended first. A new pool on the same memory has only what its clients wrote.
@@ -33,7 +34,12 @@ LOST_CHECKS: Final = (
     verdicts.ENDED, verdicts.LOST, verdicts.REPLACED, verdicts.BACK, verdicts.LOOKED,
     verdicts.AUDIT,
 )  # fmt: skip
-AWAY: Final = ("NodeFailed", "the control segment has failed", "bring it back")
+AWAY: Final = ("NodeFailed", "has failed", "bring it back")
+"""Words in the error of a client that meets the loss of the control segment, or, on the same
+device, of node 0."""
+OPERATIONS: Final = 100
+"""Of a client that has met a poisoned page, or is of another release: enough to change something on
+each node."""
 OLDER: Final = "0.0.9"
 """The release of a client beside those of this one."""
 
@@ -58,10 +64,26 @@ def poison(rack: Rack, kind: str) -> Outcome:
     """A page of one of the pool's devices is poisoned while clients of both have it mapped."""
     rack.begin(kind)
     outcome = verdicts.outcome_of(
-        "a page of a replicated store is poisoned", rack.doing, LOST_CHECKS
+        "a page of a replicated store is poisoned", rack.doing, (*LOST_CHECKS, verdicts.PAGE)
     )
-    _lose(rack, outcome, rack.b, lambda at: at.ask("poison", node=NODE))
+    _lose(rack, outcome, rack.b, lambda at: at.ask(
+        "poison", node=NODE, slot=8, incarnation=20, operations=OPERATIONS
+    ))  # fmt: skip
     _replaced(rack, outcome)
+    found = rack.a.ask("poison_values")
+    outcome.figures["a page of its own memory"] = (
+        f"{found['first']} of keys, {found['on_node']} of them on its node, which is "
+        f"{found['state']}; a handle of later {found['later']}; audit {found['audit']}"
+    )
+    first, audit = found["first"], found["audit"]
+    if (
+        found["later"] != first
+        or first["wrong"]
+        or not 0 < first["lost"] < found["on_node"]
+        or audit["leaked"]
+        or not audit["failed"]
+    ):
+        outcome.complain(verdicts.PAGE, "it did not: see the figures")
     return outcome
 
 
@@ -169,12 +191,12 @@ def skew(rack: Rack, kind: str) -> Outcome:
         verdicts.SHARED, verdicts.VERSION, verdicts.ENDED, verdicts.LOOKED, verdicts.AUDIT,
     ))  # fmt: skip
     found = rack.b.ask("other_release", release=OLDER, newer=0, slot=4, incarnation=10,
-                       seconds=rack.parameters.work_s)  # fmt: skip
+                       operations=OPERATIONS)  # fmt: skip
     outcome.figures["releases in the pool, as the other one sees them"] = found["said"]
     if found["error"] or not rack.record.count(4) or OLDER not in found["said"]:
         outcome.complain(verdicts.SHARED, f"it ended with {found}")
     found = rack.b.ask("other_release", release=OLDER, newer=1, slot=5, incarnation=11,
-                       seconds=rack.parameters.work_s)  # fmt: skip
+                       operations=OPERATIONS)  # fmt: skip
     outcome.figures["a client of the next protocol"] = found["error"]
     verdicts.judge_words(
         outcome, verdicts.VERSION, "it", found["error"],

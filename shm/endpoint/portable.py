@@ -347,6 +347,10 @@ class Endpoint:
         """Whether this process has met a truncated `node`."""
         return node in self._nodes and self._nodes[node].lost
 
+    def lost_pages(self, node: int) -> list[tuple[int, int]]:
+        """Offset and size of lost pages: none are known, as a poisoned one ends the process."""
+        return []
+
     def failed(self, addr: int) -> bool:
         """Not a verb: whether a verb on this address would find its node marked as failed."""
         node = u64(addr) >> 40

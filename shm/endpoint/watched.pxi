@@ -25,7 +25,7 @@ cdef class Watched:
         self._keep = memoryview(mapping)
         if fd >= 0:
             fd = os.dup(fd)
-        self._range = limpet_watch_range(self._base, size, fd)
+        self._range = limpet_watch_range(self._base, size, fd, 1)
         if self._range < 0:
             if fd >= 0:
                 os.close(fd)

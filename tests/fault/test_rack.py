@@ -8,7 +8,9 @@ from __future__ import annotations
 import gzip
 import itertools
 import os
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,13 +26,14 @@ pytest.importorskip("limpet.fault.rack", reason="no wheel has it")
 from limpet.__main__ import main
 from limpet.fault.check.recorder import NOTE, Operation, Result
 from limpet.fault.check.self_check import identity
-from limpet.fault.rack import image, rack, record, scenarios, verdicts
+from limpet.fault.rack import agent, image, rack, record, scenarios, verdicts
 from limpet.fault.rack.image import Needs, RackError
 from limpet.fault.rack.machine import Machine, Memory, arguments, cxl_arguments
 from limpet.fault.rack.rack import Rack, RackParameters
 from limpet.fault.rack.verdicts import Outcome
 from limpet.fault.rack.work import HISTORY, WHOLE
 from limpet.fault.rack.work_store import StoreWork
+from limpet.shm.release import PROTOCOL
 
 pytestmark = pytest.mark.either_build("processes and files", but=["test_tickets*", "test_log*"])
 GUEST = Path(__file__).parent / "fake_guest.py"
@@ -110,6 +113,20 @@ def test_initial_file_system_loads_modules_in_order_and_runs_the_agent(
     assert "trans=virtio,version=9p2000.L,ro," in script
     assert '[ "$name" = a ]' in script  # only one machine formats what both have
     assert "/bin/agent 'an argument' /dev/ttyS1" in script
+
+
+def test_client_of_another_release_is_this_limpet_but_for_its_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    code = "import limpet; print(limpet.__version__, limpet.shm.release.PROTOCOL, limpet.__file__)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60,
+        env={**os.environ, "PYTHONPATH": str(agent._linked("0.0.9", 1))},
+    )  # fmt: skip
+    version, protocol, path = done.stdout.split()
+    assert (version, int(protocol)) == ("0.0.9", PROTOCOL + 1)
+    assert path.startswith(str(tmp_path))
 
 
 def test_what_the_rack_lacks_is_named_with_how_to_get_it(
