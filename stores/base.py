@@ -85,7 +85,7 @@ class Store:
     `resolved`."""
     stops = False
     """Whether the recovery of a client stops its tables; then the class has `stop_words`
-    (stores/baselines/dtx/stop.py)."""
+    (stores/baselines/dtx/recovery.py)."""
     transactional = False
     """Whether it takes part in transactions (stores/rtx/transaction.py)."""
     swaps = False

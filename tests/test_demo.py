@@ -26,7 +26,7 @@ from limpet.fault.drill.counters import GETS, Counters
 from limpet.fault.drill.demo import CHECKS, KEYS, READS, DemoParameters
 from limpet.fault.inject.interrupt import Interrupted
 from limpet.fault.inject.supervisor import Progress
-from limpet.shm.backends import backing
+from limpet.shm.backends import file
 from limpet.shm.endpoint.layout import control_size
 from limpet.shm.errors import ParameterError, PoolError
 from limpet.shm.parameters import PoolParameters
@@ -333,7 +333,7 @@ def test_demo_loads_what_there_is_room_for(
 ) -> None:
     """As in a container, whose /dev/shm has 64 MiB unless it is told otherwise."""
     room = 64 << 20
-    monkeypatch.setattr(backing, "room", lambda folder: room)
+    monkeypatch.setattr(file, "room", lambda folder: room)
     parameters = DemoParameters(f"file://{tmp_path}/pool", 1, data=data, seconds=0.3)
     library = {Path(str(number)): 40_000 for number in range(5_000)}
     files, each, _ = demo.fit({Path("large"): room, **library}, parameters)

@@ -35,7 +35,7 @@ CRASH_POINTS: Final[dict[str, frozenset[str]]] = {
         {"entry-locked", "half-written", "split-decided", "split-locked", "split-unlocked"}
     ),
     "stores/baselines/dtx/sherman_commit.py": frozenset({"decided", "node-locked", "unlocked"}),
-    "stores/baselines/dtx/stop.py": frozenset({"stopped"}),
+    "stores/baselines/dtx/recovery.py": frozenset({"stopped"}),
     "stores/baselines/pdpm/store.py": frozenset({"committed", "deleted", "locked", "updated"}),
     "stores/channels/array/array.py": frozenset({"given-up", "making"}),
     "stores/channels/barrier/barrier.py": frozenset(

@@ -155,7 +155,7 @@ FAULT_PROFILES: Final = {
     ),
     "dtx-race": FaultProfile(
         capacity_never=1 << 20,
-        sources=("baselines/dtx/[!s]*.py", "baselines/dtx/stop.py", "race/*.py"),
+        sources=("baselines/dtx/[!s]*.py", "race/*.py"),
         explorer={"groups": 2, "bucket_size": 1},
         not_met=OF_REPLICAS | OF_GROWTH | {"noted", "stopped"},
         waits_for_stopped=True,
@@ -201,7 +201,9 @@ FAULT_PROFILES: Final = {
     "dtx-sherman": FaultProfile(
         {"value_size": 16},
         capacity_never=60_000,
-        sources=("baselines/dtx/[!r]*.py", "sherman/in_place_commit.py"),
+        sources=(
+            "baselines/dtx/[!r]*.py", "baselines/dtx/recovery.py", "sherman/in_place_commit.py",
+        ),  # fmt: skip
         checksum=_ROWS,
         not_met=OF_REPLICAS | {"tentative-link"},
         waits_for_stopped=True,

@@ -1,6 +1,6 @@
 """The pages of blocks: which of them the file system has granted, and where a run of them is clear.
 
-The file system's pages (`BlockPages`). A client asks for pages (backing.py) before memory is handed
+The file system's pages (`BlockPages`). A client asks for pages (file.py) before memory is handed
 out, so it never meets a file system without room while it writes an object. A block that is not cut
 into objects has all of its pages before it is claimed. A block that is cut into objects of a class
 gets them in parts of PART_SIZE, with its backups, as the owner hands out its objects in order

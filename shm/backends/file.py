@@ -4,13 +4,27 @@ DIR is taken as it is written (no %-escapes), absolute and without `..`. A node 
 replaced has a new file, with the generation (states.py) behind a hyphen: node.0-1.
 
 Files have the mode and the group of the control segment, 0600 unless its creator asked for another.
-The free space is checked when they are made; pages are allocated when they are needed (backing.py),
+The free space is checked when they are made; pages are allocated when they are needed (`back`),
 all at once with `prefault`.
+
+Pages are allocated before memory is handed out, not when it is first touched. A tmpfs allocates the
+pages of a file when they are touched, and sends SIGBUS when it has none left. So limpet allocates
+them beforehand, with fallocate(2), whose error can be reported: those of tables and the control
+segment when they are made, those of a block by the client that claims it, before the claim or part
+by part (alloc/blocks.py). The pages stay until the segment is removed.
+
+Only `back` does this, for the backends whose segments are files. Other memory is used as it is:
+device DAX has all of its memory, and a file system without fallocate may report a lack of room at
+any time.
+
+A client that is killed before the claim leaves a free block with pages, which does no harm. Several
+clients may allocate the pages of a block at once. Contents never change.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import dataclasses
 import errno
 import mmap
@@ -20,7 +34,7 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from limpet.shm.backends import backing, numa
+from limpet.shm.backends import file, numa
 from limpet.shm.backends.backend import (
     READ_ONLY,
     Location,
@@ -35,18 +49,59 @@ from limpet.shm.backends.mapping import map_file
 from limpet.shm.backends.name import hold, let_go
 from limpet.shm.backends.superblock import CREATING, MAGIC, write_word0
 from limpet.shm.endpoint.layout import CONTROL_NODE
-from limpet.shm.errors import (
-    ParameterError,
-    PoolCorrupt,
-    PoolExists,
-    PoolForeign,
-    PoolNotFound,
-)
+from limpet.shm.errors import ParameterError, PoolCorrupt, PoolExists, PoolForeign, PoolNotFound
 from limpet.shm.parameters import NODES_MAX
 
 if TYPE_CHECKING:
     from limpet.shm.backends.numa import NodeOptions
     from limpet.shm.backends.superblock import Superblock
+
+
+FALLOC_FL_KEEP_SIZE: Final = 1
+CHUNK: Final = 1 << 20
+"""Bytes of one request. A signal during it makes the kernel give all of them back."""
+
+_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM)
+_NOT_THERE: Final = (errno.EOPNOTSUPP, errno.ENOSYS, errno.ENODEV)
+
+_fallocate = ctypes.CDLL(None, use_errno=True).fallocate
+_fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long)
+_fallocate.restype = ctypes.c_int
+
+
+def back(fd: int, offset: int, size: int) -> bool:
+    """Allocate the pages of `size` bytes of a file from `offset` on; False: there is no room.
+
+    The file does not become longer, so a truncated file stays so. Raises OSError for other faults
+    of the file.
+    """
+    parts = range(0, size, CHUNK)
+    return all(_back(fd, offset + done, min(CHUNK, size - done)) for done in parts)
+
+
+def _back(fd: int, offset: int, size: int) -> bool:
+    while _fallocate(fd, FALLOC_FL_KEEP_SIZE, offset, size) != 0:
+        code = ctypes.get_errno()
+        if code in _NO_ROOM:
+            return False
+        if code in _NOT_THERE:
+            return True
+        if code != errno.EINTR:
+            raise OSError(code, f"cannot allocate pages of the file: {os.strerror(code)}")
+    return True
+
+
+def capacity(folder: Path) -> int | None:
+    """Bytes of the file system of a folder; None: not known."""
+    found = os.statvfs(folder)
+    return found.f_blocks * found.f_frsize or None
+
+
+def room(folder: Path) -> int | None:
+    """Free bytes of the file system of a folder; None: not known."""
+    found = os.statvfs(folder)
+    return found.f_bavail * found.f_frsize if found.f_blocks else None
+
 
 MAP_SHARED_VALIDATE: Final = 0x03
 MAP_SYNC: Final = 0x80000
@@ -96,7 +151,7 @@ class FilePlace(SegmentPlace):
             raise PoolCorrupt(f"{where} has {actual} bytes, and says that it has {found.size}")
 
     def back(self, fd: int, offset: int, size: int) -> bool:
-        return backing.back(fd, offset, size)
+        return file.back(fd, offset, size)
 
     def arrange(self, mapping: memoryview, where: str, numa_node: int | None, huge: bool) -> None:
         if numa_node is None and not huge:
@@ -176,11 +231,11 @@ class Files(Location):
         except FileNotFoundError as error:  # its parents are there: /proc, for example
             raise ParameterError(f"{self}: no folder can be made there ({error})") from error
         self.check_folder(options.any_owner)
-        whole = backing.capacity(self.folder)
+        whole = file.capacity(self.folder)
         if whole is not None and size > whole:
             raise ParameterError(
                 f"{where}: {size} bytes do not fit into {self.folder}, which has {whole} bytes, "
-                f"{backing.room(self.folder)} bytes free"
+                f"{file.room(self.folder)} bytes free"
             )
         at = FilePlace(self.path(index, generation))
         fd = self.create_exclusive(at.path, where)
@@ -224,7 +279,7 @@ class Files(Location):
 
     def room(self) -> tuple[Path, int] | None:
         folder = _there(self.folder)
-        free = backing.room(folder)
+        free = file.room(folder)
         return None if free is None else (folder, free)
 
     def check_folder(self, any_owner: bool) -> None:

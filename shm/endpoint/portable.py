@@ -46,9 +46,8 @@ from typing import Any, Final, NoReturn
 
 from limpet.shm.clients.inside import calling_frame
 from limpet.shm.endpoint.layout import CONTROL_NODE, POOL_CLOCK
-from limpet.shm.endpoint.portable_dirty import DirtyLines
 from limpet.shm.endpoint.portable_image import Image
-from limpet.shm.endpoint.portable_node import Lent, Node, Word
+from limpet.shm.endpoint.portable_node import DirtyLines, Lent, Node, Word
 from limpet.shm.endpoint.portable_turns import Turns
 from limpet.shm.endpoint.portable_words import *  # noqa: F403
 from limpet.shm.endpoint.portable_words import (

@@ -1,4 +1,5 @@
-"""Part of the portable fabric: a mapping, as bytes, as words, and as words for atomic operations.
+"""Part of the portable fabric: a mapping, as bytes, as words, as words for atomic operations, and its
+changed lines.
 
 The operations are the C functions of the package `atomics`, called on a fixed address: its own
 views check and convert so much that they would take half of the time of every test.
@@ -11,11 +12,47 @@ import errno
 import mmap
 import os
 import weakref
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
 from atomics import MemoryOrder
 from atomics._impl.patomic import Patomic
+
+LINE: Final = 64
+DIRTY_MAX: Final = 32
+"""Ranges of lines that a client notes before it writes them back."""
+
+
+class DirtyLines:
+    """Ranges of lines to be written back; `unfenced`: some were, and no fence has come since."""
+
+    __slots__ = ("ranges", "unfenced")
+
+    def __init__(self) -> None:
+        self.ranges: list[tuple[int, int]] = []
+        self.unfenced = False
+
+    def note(self, addr: int, size: int, flush: Callable[[int, int], object]) -> None:
+        """Note the lines of these bytes; write all back with `flush` if there are too many."""
+        first, end = addr & ~(LINE - 1), addr + size + LINE - 1 & ~(LINE - 1)
+        for index in range(len(self.ranges) - 1, -1, -1):
+            begins, ends = self.ranges[index]
+            if first <= ends and end >= begins:
+                self.ranges[index] = (min(first, begins), max(end, ends))
+                return
+        if len(self.ranges) == DIRTY_MAX:
+            self.write_back(flush)
+        self.ranges.append((first, end))
+
+    def write_back(self, flush: Callable[[int, int], object]) -> None:
+        """Write all back, without a fence."""
+        while self.ranges:
+            first, end = self.ranges[-1]
+            flush(first, end - first)
+            self.ranges.pop()
+            self.unfenced = True
+
 
 WORDWISE: Final = 512
 """Copies up to this size go word by word; larger ones are a memcpy."""

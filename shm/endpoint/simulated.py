@@ -9,7 +9,7 @@ can touch memory.
 For a verb on several words, `turn` returns how many of them are done now; the rest is a step of its
 own. So a crash or another client's verb can fall between any two words.
 
-Posted verbs may be done late: simulated_phase.py. `turn` returns -K for one that it has done late,
+Posted verbs may be done late: simulated_memory.py. `turn` returns -K for one that it has done late,
 after K more verbs of its client.
 
 Many simulated clients live in one process. Membership asks `SimulatedProcesses` about processes
@@ -34,8 +34,7 @@ from limpet.shm.clients.liveness import Watcher
 from limpet.shm.endpoint import hooked
 from limpet.shm.endpoint.fabric import words_tagged
 from limpet.shm.endpoint.hooked import MUTATING, READS, HookedEndpoint
-from limpet.shm.endpoint.simulated_memory import PersistentMemory, PrivateCache
-from limpet.shm.endpoint.simulated_phase import POISON, Phase
+from limpet.shm.endpoint.simulated_memory import POISON, PersistentMemory, Phase, PrivateCache
 from limpet.shm.endpoint.slots import START_US
 from limpet.shm.errors import AddressError, NodeFailed
 

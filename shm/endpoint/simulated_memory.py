@@ -1,4 +1,4 @@
-"""Memory of the simulated fabric beyond a plain mapping: it may lose power, or be cached.
+"""Memory of the simulated fabric: it may lose power, or be cached, and posted verbs may be late.
 
 Memory without hardware coherence. `PrivateCache` is one client's cache for the range of a node that
 is not coherent. Its lines are there from the start and never leave, so they are as stale as
@@ -8,6 +8,22 @@ Power cuts. `PersistentMemory` knows, for each line of 64 bytes, the contents th
 persistent last and each version since. A power cut leaves of each line one of these versions, or
 one that is cut between two of its words. The caches of clients are coherent here: each sees the
 newest version.
+
+Posted verbs (verbs.pyx says what one is) of a simulated client, some done late. Each is a step of
+its own. If the schedule says nothing, it is done where it is posted. The schedule may instead say,
+only of a posted verb, that it is done late: after K more verbs of its client, in its `wait` at the
+latest. So posted verbs are done in any order across nodes, and later than words of the control
+segment that the client writes meanwhile. On one node they keep their order: what is posted behind a
+late verb is late, too, and a verb that is not posted has those on its node done first. Each late
+verb is a step at which the schedule may kill the client; the verbs that were not done until then
+never are. (A NIC may still do them after the process has died; so on a fabric, fencing a client
+must come before what relies on its death.)
+
+Whenever a posted verb is done, its results come with `wait`. Until then a ticket is a word that
+means nothing, `result` raises PhaseError, an image raises it for any look, and the words that are
+read into have the value POISON. A protocol that looks at these too early goes wrong, and that is
+found by what it does: PhaseError, if POISON or a ticket is an argument of a verb, and else by the
+history.
 """
 
 from __future__ import annotations
@@ -16,7 +32,9 @@ import ctypes
 import mmap
 import os
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Any, Final, NoReturn
+
+from limpet.shm.errors import NodeFailed, PhaseError
 
 LINE: Final = 64
 MAP_FIXED: Final = 0x10
@@ -137,3 +155,210 @@ def _make_private(mapping: memoryview, start: int) -> None:
     made = libc.mmap(at, len(mapping) - start, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, 0)
     if made != at:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+POISON: Final = 0xBAD0_1EAF_0000_0000
+"""The words of a buffer whose read is only posted; with a number in bits 0-31, a ticket."""
+CONTROL_NODE: Final = 255
+
+
+class Late(BaseException):
+    """The schedule has a posted verb done late. It does not leave the endpoint."""
+
+
+def nothing(_: Any = None) -> None:
+    """The work, or the arrival, of what has none."""
+
+
+class Posted:
+    """A posted verb: `work` does it and returns its result; `arrive` gets the result in `wait`."""
+
+    def __init__(
+        self,
+        verb: str,
+        addr: int,
+        work: Callable[[], Any],
+        arrive: Callable[[Any], None] = nothing,
+    ) -> None:
+        self.verb = verb
+        self.addr = addr
+        self.node = addr >> 40
+        self.work = work
+        self.arrive = arrive
+        self.due = 0
+        self.done = False
+        self.result: Any = None
+        self.error: NodeFailed | None = None
+
+    def __str__(self) -> str:
+        return f"{self.verb} at {self.addr:#x}"
+
+
+class Phase:
+    """The verbs that a client has posted since its last `wait`, and its operation's results."""
+
+    def __init__(self) -> None:
+        self.posting = False
+        """Whether the verb that comes now is posted, so that it may be late."""
+        self.forget()
+        self._verbs_late = 0
+        """By how many verbs the verb is late that raises Late."""
+        self._is_doing = False
+        """Whether a late verb is being done."""
+
+    def forget(self) -> None:
+        """Forget all: the client is dead, or its run has ended."""
+        self._verbs = 0
+        """Verbs of this client so far."""
+        self._tickets = 0
+        self._late: list[Posted] = []
+        """The verbs of this phase that are not done."""
+        self._forget_results()
+
+    def _forget_results(self) -> None:
+        self._posted: list[Posted] = []
+        """The verbs of this phase."""
+        self._results: dict[int, Posted] = {}
+        """Those of this operation that have a result, by ticket."""
+        self._open: set[int] = set()
+        """The tickets of this phase."""
+
+    # ---- posting --------------------------------------------------------------------------------
+
+    def post(
+        self,
+        verb: str,
+        addr: int,
+        work: Callable[[], Any],
+        arrive: Callable[[Any], None] = nothing,
+    ) -> Posted:
+        """Post a verb: do it now, or note that it is late."""
+        posted = Posted(verb, addr, work, arrive)
+        before = [other for other in self._late if other.node == posted.node]
+        if before:
+            posted.due = before[-1].due
+            self._late.append(posted)
+            self._posted.append(posted)
+            return posted
+        self.posting = posted.node != CONTROL_NODE
+        try:
+            posted.result = work()
+            posted.done = True
+        except Late:
+            posted.due = self._verbs + self._verbs_late
+            self._late.append(posted)
+        finally:
+            self.posting = False
+        # Here, as nothing arrives of a verb that has failed.
+        self._posted.append(posted)
+        return posted
+
+    def then(self, addr: int, work: Callable[[], Any]) -> Posted:
+        """Have `work` done in `wait`, after what was posted before it has arrived."""
+        posted = Posted("read", addr, nothing)
+
+        def arrive(_: Any) -> None:
+            posted.result = work()
+
+        posted.arrive = arrive
+        posted.done = True
+        self._posted.append(posted)
+        return posted
+
+    def ticket_of(self, posted: Posted) -> int:
+        """A ticket for the result."""
+        self._tickets = self._tickets + 1 & 0xFFFF_FFFF
+        ticket = POISON | self._tickets
+        self._results[ticket] = posted
+        self._open.add(ticket)
+        return ticket
+
+    def earlier(self, ticket: int, addr: int) -> Posted:
+        """The verb with this ticket, which a verb at `addr` depends on; PhaseError: it cannot."""
+        posted = self._results.get(ticket)
+        if posted is None or ticket not in self._open or posted.node != addr >> 40:
+            raise PhaseError(
+                f"cas at {addr:#x} depends on a verb that is not of its phase and node: {posted}"
+            )
+        return posted
+
+    def require_sound(self, verb: str, *words: int) -> None:
+        """Raise PhaseError if an argument of a verb was looked at too early."""
+        for word in words:
+            if word >> 32 << 32 == POISON:
+                of = f" of {self._results[word]}" if word in self._results else ""
+                raise PhaseError(
+                    f"{verb} uses a result{of} that was looked at before `wait`, "
+                    "or without `result`"
+                )
+
+    # ---- doing ----------------------------------------------------------------------------------
+
+    def before_verb(self, node: int) -> None:
+        """A verb on this node comes: do the late verbs that are due, and those on its node."""
+        while self._late and not self._is_doing:
+            due = [one for one in self._late if one.due <= self._verbs or one.node == node]
+            if not due:
+                break
+            self._do_first(due)
+        self._verbs += 1
+
+    def delay(self, verbs: int) -> NoReturn:
+        """Have the verb that is being posted done after so many more verbs."""
+        self._verbs_late = verbs
+        raise Late
+
+    def do_late(self) -> None:
+        """Do all late verbs."""
+        while self._late:
+            self._do_first(self._late)
+
+    def _do_first(self, due: list[Posted]) -> None:
+        """Do the verb of these that is due first, or rather the first late one on its node."""
+        node = min(due, key=_by_due).node
+        posted = next(one for one in self._late if one.node == node)
+        self._late.remove(posted)
+        self._is_doing = True
+        # a verb that is posted now may be late, and this one is so already
+        posting, self.posting = self.posting, False
+        try:
+            posted.result = posted.work()
+            posted.done = True
+        except NodeFailed as error:
+            posted.error = error
+        finally:
+            self._is_doing = False
+            self.posting = posting
+
+    # ---- results --------------------------------------------------------------------------------
+
+    def arrive(self) -> NodeFailed | None:
+        """End the phase: all results arrive; the first error, if a node was lost."""
+        self.do_late()
+        phase, self._posted = self._posted, []
+        self._open = set()
+        error: NodeFailed | None = None
+        for posted in phase:
+            error = error or posted.error
+            if posted.error is None:
+                posted.arrive(posted.result)
+        return error
+
+    def result(self, ticket: int) -> int:
+        """The result of a verb of this operation; PhaseError before the `wait` of its phase."""
+        posted = self._results.get(ticket)
+        if posted is None:
+            raise PhaseError(f"{ticket:#x} is no ticket of this operation")
+        if ticket in self._open:
+            raise PhaseError(f"the result of {posted} was looked at before `wait`")
+        found: int = posted.result
+        return found
+
+    def end_operation(self) -> None:
+        """Do what is late, and forget the results."""
+        self.do_late()
+        self._forget_results()
+
+
+def _by_due(posted: Posted) -> int:
+    return posted.due

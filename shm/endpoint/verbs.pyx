@@ -40,7 +40,7 @@ Lost memory
 
     SIGBUS below the end of the file behind a node is no loss: its file system is full. The verb
     raises StoreFull, and has changed nothing or, if it is a `write`, a part; the node stays in
-    service. (Blocks have pages before any client uses them: backing.py. So this happens only where
+    service. (Blocks have pages before any client uses them: file.py. So this happens only where
     that is not possible.) The first `attach` takes SIGBUS over; a fault elsewhere goes on to the
     earlier handler. A handler installed later (faulthandler.enable(), signal.signal) replaces ours:
     install it before the first pool is opened.

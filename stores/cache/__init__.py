@@ -6,14 +6,12 @@ So an entry is found, linked, replaced, freed and recovered as any pair of `race
 only the parts that a cache has besides:
 
     layout.py      the words: the head of an object, and the cache's own words behind a directory
-    entries.py     writes and reads objects with a head
-    ledger.py      how many items and bytes there are, so that a kill does no lasting harm
-    room.py        the eviction: a hand that goes round the table
-    counters.py    the clients' counters: hits, misses, and so on
-    validity.py       the terms of a write: times, tags and condition of its entry
-    entries.py     the steps of an operation on one entry: read, judge, touch, unlink
-    room.py        making room by evicting, when the cache, the pool or a bucket is full
-    entries.py the word of an entry that says which client computes its value
+    validity.py    whether an entry may be served; times, tags and condition of a write
+    entries.py     objects with a head, and the steps on one entry: read, judge, touch, unlink;
+                   which client computes its value
+    ledger.py      how many items and bytes there are, so that a kill does no lasting harm; counters
+                   of hits, misses, and so on
+    room.py        making room when the cache, the pool or a bucket is full: a hand that evicts
     store.py       the operations, bytes to bytes: the kind `cache`
     cache.py       `Cache`, the user's view: Python objects, as a MutableMapping
     flight.py      `get_or_compute` and `memoize`: one process computes, the others wait for it

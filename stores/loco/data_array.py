@@ -23,7 +23,7 @@ writes the other words. In one life, key and its length do not change. `link` is
 other words, by itself: as long as a dead client's new object is not linked, nothing has changed.
 
 An entry is whole if its checksum holds. A valid entry that is not whole is being overwritten, or
-was when its writer was killed; then the journal of its lock has its new words (locks.py).
+was when its writer was killed; then the journal of its lock has its new words (`Journal`).
 
 Invariants
     - a vacant entry has no link

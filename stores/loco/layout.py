@@ -6,7 +6,7 @@ A table is one region of a memory node:
     64        ring      the last of them, a word each
     then      reaches   a word for each part of the data array, from a multiple of 64 on
                         (local_index.py)
-    then      locks     a record for each, from a multiple of 64 on: lock and journal (locks.py)
+    then      locks     a record for each, from a multiple of 64 on: lock, journal (data_array.py)
     then      array     the data array (data_array.py), from a multiple of 64 on
 """
 

@@ -2,7 +2,7 @@
 
 The paper has no repair: a lock whose holder dies is held for ever, and a value that it was writing
 never has the right checksum again. Here the client that gets a lock first looks into its journal
-(locks.py), and carries out or takes back the intent in it:
+(data_array.py), and carries out or takes back the intent in it:
 
     inserting   an entry with the claim becomes vacant again, and its object, if it has one, is
                 freed: it was never valid. If it is valid, the insert is done

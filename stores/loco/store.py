@@ -2,7 +2,7 @@
 
 "LOCO: Rethinking Objects for Network Memory", section 6 and appendix C. One table on
 each memory node, chosen by the key's hash; its layout is in layout.py. A table has a data array
-(data_array.py) with a place for every key, locks with a journal each (locks.py), and a tracker
+(data_array.py) with a place for every key, locks with a journal each (locking.py), and a tracker
 (local_index.py), whose messages name the entries that have changed. Every process has its own index
 of the table (local_index.py), key -> entry, which the tracker keeps up to date.
 

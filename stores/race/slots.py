@@ -21,7 +21,7 @@ keys of a batch (batch.py), a phase at a time. Other writers are transactional
 (stores/rtx/hash_keys.py) and replicated (stores/fusee/slots.py).
 
 In a durable pool, a power cut leaves a slot as it was before some CAS or after it; an undecided
-insert's word means nothing then, and is cleared (mending.py).
+insert's word means nothing then, and is cleared (check.py).
 
 A kill leaves behind: the client journal (client.py) names the new object and its slot, the old
 object and its slot. Recovery frees the new object if the deciding CAS did not happen, else the old

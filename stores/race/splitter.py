@@ -234,7 +234,7 @@ class Splitter:
     def persist_halves(self, place: Place, first: int, second: int) -> None:
         """Have both halves of an entry persist, whichever clients have filled them, and the entries
         that point to them. Before the subtable is split for good: after a power cut, an entry that
-        is not split has its subtable, and no halves (mending.py)."""
+        is not split has its subtable, and no halves (check.py)."""
         index = self.index
         for half in (0, 1):
             self.endpoint.dirty(index.entry(place.table, 2 * place.number + half), 8)

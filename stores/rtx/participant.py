@@ -20,7 +20,7 @@ write set what is done to each; here each kind of participant says for itself wh
     unlinked     after DONE       the other data      the other pairs        the other extent
 
 The client whose transaction it is calls all of them. A client that repairs it (repair.py) reads
-the participants from the log (participants.py), and calls `publish`, `release` and `unlinked`. Each
+the participants from the log (try_commit.py), and calls `publish`, `release` and `unlinked`. Each
 of these is made of CASes that expect words which never come again, so any number of clients may be
 at it.
 

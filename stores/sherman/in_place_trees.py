@@ -197,7 +197,7 @@ class InPlaceTrees(Trees):
         return outcome
 
     def stop_word(self, tree: int) -> int:
-        """Address of the word by which a tree is stopped (stores/baselines/dtx/stop.py)."""
+        """Address of the word by which a tree is stopped (stores/baselines/dtx/recovery.py)."""
         return self.roots[tree] + self.node_size
 
     def _is_stopped(self, tree: int) -> bool:

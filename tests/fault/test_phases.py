@@ -23,15 +23,12 @@ pytestmark = pytest.mark.either_build("the same lines on either build")
 COMPILED = BUILD == "compiled"
 RACE = (
     "stores/records",
-    "stores/records",
-    "stores/records",
     *(
         f"stores/race/{name}"
         for name in (
             "index",
             "glance",
             "batch",
-            "batch_search",
             "slots",
             "batch_puts",
             "splitter",

@@ -15,7 +15,7 @@ from limpet.fault.explore.schedule import IN_WAIT, LATE, Action, Point, parse_sc
 from limpet.shm.endpoint.fabric import Endpoint, post_summed, write_summed
 from limpet.shm.endpoint.hooked import MUTATING, READS, HookedEndpoint
 from limpet.shm.endpoint.simulated import WAIT, Crashed, SimulatedEndpoint
-from limpet.shm.endpoint.simulated_phase import POISON
+from limpet.shm.endpoint.simulated_memory import POISON
 from limpet.shm.errors import AddressError, NodeFailed, PhaseError
 
 MAX = (1 << 64) - 1

@@ -24,8 +24,7 @@ from limpet.shm.endpoint.slots import INCARNATION_BITS, PIN, client_id
 from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.shm.errors import StoreCorrupt, StoreFull
 from limpet.stores.baselines.dtx.race import LoggedSplit, SplitLog
-from limpet.stores.baselines.dtx.recovery import Recovery
-from limpet.stores.baselines.dtx.stop import Stop
+from limpet.stores.baselines.dtx.recovery import Recovery, Stop
 
 pytestmark = pytest.mark.exhaustive_in_pure("the same lines as compiled, and slower")
 

@@ -61,8 +61,7 @@ from limpet.shm.errors import NodeFailed
 from limpet.shm.parameters import CLIENTS_MAX, check_whole
 from limpet.stores.baselines.dtx.locks import ObjectLocks
 from limpet.stores.baselines.dtx.log import ValueLog
-from limpet.stores.baselines.dtx.recovery import Recovery
-from limpet.stores.baselines.dtx.stop import stop_size
+from limpet.stores.baselines.dtx.recovery import Recovery, stop_size
 from limpet.stores.entry_log import Entry
 from limpet.stores.race.check import Check
 from limpet.stores.race.hash_store import HashStore
@@ -86,7 +85,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class DtxRaceParameters(GrowingParameters):
-    """Those of `race`; `clients`: slots of the pool, each of which has a word (dtx/stop.py)."""
+    """Those of `race`; `clients`: slots of the pool, each of which has a word (dtx/recovery.py)."""
 
     clients: int
 
@@ -172,7 +171,7 @@ class DtxRace(HashStore):
     # ---- stopped --------------------------------------------------------------------------------
 
     def stop_words(self) -> list[int]:
-        """Addresses of the words by which each directory is stopped (stop.py)."""
+        """Addresses of the words by which each directory is stopped (recovery.py)."""
         return [table + self.stop_offset for table in self.index.tables]
 
     def is_stopped(self, place: Place, table: int) -> bool:

@@ -182,7 +182,7 @@ class DtxSherman(InlineStore):
         return bool(ours and not link_address & (EXTENT_PAIR | NODE_PAIR))
 
     def stop_words(self) -> list[int]:
-        """Addresses of the words by which each tree is stopped (stores/baselines/dtx/stop.py)."""
+        """Addresses of the words by which each tree is stopped (recovery.py)."""
         return [self.trees.stop_word(tree) for tree in range(len(self.trees.roots))]
 
     def resolved(self, reference: int, link_address: int) -> bool:

@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from limpet.shm.parameters import CLIENTS_MAX, check_fields
-from limpet.stores.baselines.dtx.stop import stop_size
+from limpet.stores.baselines.dtx.recovery import stop_size
 from limpet.stores.sherman.in_place_parameters import InPlaceParameters
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @dataclasses.dataclass(frozen=True)
 class DtxParameters(InPlaceParameters):
     """Those of trees in place, always `optimistic`; `clients`: slots of the pool, each of which
-    has a word (stop.py)."""
+    has a word (recovery.py)."""
 
     clients: int
 
@@ -36,5 +36,5 @@ class DtxParameters(InPlaceParameters):
 
     @property
     def table_size(self) -> int:
-        """Bytes of a tree's region: its root, and the words by which it is stopped (stop.py)."""
+        """Bytes of a tree's region: its root, and the words that stop it (recovery.py)."""
         return self.node_size + stop_size(self.clients)

@@ -6,7 +6,7 @@ tell from a slow one. Here a place is taken by CAS on its slot, which names the 
 the next client that finds head or tail behind moves it on. A ticket is the number of a place in the
 order: ticket t has slot t % maxsize in round t // maxsize.
 
-Memory: a region of its own, and regions `.stripe0`, `.stripe1`... with the slots (slots.py)
+Memory: a region of its own, and regions `.stripe0`, `.stripe1`... with the slots (tasks.py)
 
     0     tail         the next ticket to put at, or one that is taken already
     64    head         the next ticket to get from, or one that is done with

@@ -1,4 +1,4 @@
-"""Layout of the shared queue. Plain constants; the tables: cyclic_ring.py, notes.py, slots.py."""
+"""Layout of the shared queue. Plain constants; the tables: cyclic_ring.py, notes.py, tasks.py."""
 
 from typing import Final, NamedTuple
 

@@ -5,7 +5,7 @@ of its row before it takes it, and clears the entry after `task_done`, the oldes
 consumers that have died, or left, stay until they are forgotten: their elements can be given back.
 
 Memory, behind the counts of the region `.tasks` (tasks.py): of each row `keep` entries, rows at
-multiples of a line; then two words for each entry, its link and its spare cell (slots.py).
+multiples of a line; then two words for each entry, its link and its spare cell (tasks.py).
     0     state        bits 0-2 see below, bits 3-63 ticket + 1; 0: there is none
     8     size         bytes of the element
     16    cell         of a large element: the slot's word `cell`, as it was

@@ -1,7 +1,7 @@
 """The shared queue: globally FIFO, any process puts and gets (LOCO section 5.4).
 
 Its parts: the cyclic ring with put and take (cyclic_ring.py), the addresses of its slots
-(slots.py), the notes of consumers, from which lost elements are given back (notes.py), the count of
+(tasks.py), the notes of consumers, from which lost elements are given back (notes.py), the count of
 open tasks behind `task_done` (tasks.py), and the look of `join` (completion.py). Here are the
 interface and the waiting.
 
