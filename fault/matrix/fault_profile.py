@@ -202,7 +202,9 @@ FAULT_PROFILES: Final = {
         {"value_size": 16},
         capacity_never=60_000,
         sources=(
-            "baselines/dtx/[!r]*.py", "baselines/dtx/recovery.py", "sherman/in_place_commit.py",
+            "baselines/dtx/[!r]*.py",
+            "baselines/dtx/recovery.py",
+            "sherman/in_place_commit.py",
         ),  # fmt: skip
         checksum=_ROWS,
         not_met=OF_REPLICAS | {"tentative-link"},

@@ -1,5 +1,4 @@
-"""Part of the portable fabric: a mapping, as bytes, as words, as words for atomic operations, and its
-changed lines.
+"""Part of the portable fabric: a mapping, as bytes, as words, as atomic words; its changed lines.
 
 The operations are the C functions of the package `atomics`, called on a fixed address: its own
 views check and convert so much that they would take half of the time of every test.
