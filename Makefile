@@ -4,7 +4,7 @@
 # make sanitize    the drills of cuts and of damage under gcc's sanitizers
 # make rack    virtual machines that share a device, one of which is lost; needs qemu
 #
-# All set up what they need in .venv (and .venv-pure) the first time, and start at once afterwards.
+# All set up what they need in .venv (and .venv-pure, .venv-bench) the first time, and start at once afterwards.
 # PYTHON=python3.12 make ... takes another interpreter; ARGS="..." is handed to the program.
 
 PYTHON ?= python3
@@ -15,10 +15,12 @@ BIN := .venv/bin
 PURE := .venv-pure/bin
 PIP := -m pip --disable-pip-version-check -q
 
-# What the compiled modules are made of.
-COMPILED := $(shell sed -n 's/^    "limpet\..*": "\(.*\)",/\1/p' setup.py)
-SOURCES := setup.py pyproject.toml $(COMPILED) \
-    $(shell find -L limpet -name '*.pxd' -o -name '*.h')
+# What the compiled modules are made of; setup.py makes build/constants of the constants that they take.
+TYPES := $(shell find -L limpet -name '*.pxd')
+CONSTANTS := $(patsubst build/constants/%.pxd,%.py,$(wildcard build/constants/limpet/*/*.pxd \
+    build/constants/limpet/*/*/*.pxd build/constants/limpet/*/*/*/*.pxd))
+SOURCES := setup.py pyproject.toml $(TYPES) $(wildcard $(TYPES:.pxd=.py) $(CONSTANTS)) \
+    $(shell find -L limpet -name '*.pyx' -o -name '*.pxi' -o -name '*.h')
 # What the pure build is made of.
 TREE := $(SOURCES) MANIFEST.in README.md $(shell find -L limpet -name '*.py')
 
@@ -35,9 +37,10 @@ PYTEST := -c ../pyproject.toml --rootdir=..
 
 .PHONY: demo setup test test-rest test-all $(RUNS) lint bench rack soak sanitize clean
 
+# Packages of the pure build are installed beside the compilation.
 setup:
-	$(MAKE) -j1 .venv/tools
-	$(MAKE) -j1 .venv-pure/built
+	$(MAKE) -j1 .venv-pure/archive
+	$(MAKE) -j2 .venv/tools .venv-pure/built
 
 demo: .venv/built
 	$(BIN)/limpet demo $(ARGS)
@@ -67,11 +70,12 @@ lint: .venv/tools
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: .venv/tools
-	$(BIN)/limpet bench peers $(ARGS)
+bench: .venv-bench/built
+	.venv-bench/bin/limpet bench peers $(ARGS)
 
 # Virtual machines that share device DAX; a machine, its power or a device is lost (docs/hosts.md).
-# It says what it needs and how to get that; docs/rack.txt is what it printed last.
+# It says what it needs and how to get that; docs/rack.txt is what a whole run
+# printed last; a run of some scenarios (ARGS) writes to docs/rack.txt.part.
 rack: .venv/tools
 	$(BIN)/limpet rack --report docs/rack.txt $(ARGS)
 
@@ -95,83 +99,14 @@ $(SANITIZED)/built: .venv/built $(TREE)
 	    ../../../$(BIN)/python setup.py -q build_ext --inplace
 	@touch $@
 
-# By turns, until SOAK_MINUTES are over or one of them fails (what has begun is ended): demos and
-# drills with many kills, damage, cuts, clients that end or stand still, long explorations (also with
-# lost nodes, scarce memory, and memory without coherence where the CPU can flush it), the whole
-# crash matrix, the tests of both builds with other random choices.
-RECOVERED := race rtx-race dtx-race fusee fusee-cr fusee-nc clover rcuckoo loco rtx-sherman \
-    dtx-sherman pdpm swarm dm-abd
-CHANNELS := counter array array-d array-striped atomic_var owned_var sst shared_region power_controller event \
-    barrier barrier-continue rendezvous lock lock-recursive condition queue ring ring-skip
-EXPLORE := drill explore race --schedules 20000 --crashes 2
+# Demos, all drills and the tests of both builds by turns (fault/drill/soak.py), until SOAK_MINUTES
+# are over or one of them fails. ARGS are the demo's.
 soak: .venv/tools .venv-pure/built
-	set -e; end=$$(( $$(date +%s) + 60 * $(SOAK_MINUTES) )); \
-	over() { [ $$(date +%s) -ge $$end ]; }; \
-	while ! over; do \
-	    $(BIN)/limpet demo --seconds 60 --kill-rate 10 $(ARGS); \
-	    over || $(BIN)/limpet drill race --seconds 60 --kill-rate 50 --stop-rate 5; \
-	    over || $(BIN)/limpet drill race --seconds 20 --lease-ms 50 --stop-rate 20 --nodes 1 \
-	        --node-size 2MiB --keys 100 --value-size 1000:4000; \
-	    over || $(BIN)/limpet drill race --seconds 20 --kill-rate 50 --fail-node 10; \
-	    over || $(BIN)/limpet drill explore sherman --schedules 20000 --crashes 0 --stalls 0; \
-	    for store in fusee swarm rcuckoo rtx-race dtx-race rtx-sherman dtx-sherman; do \
-	        over || $(BIN)/limpet drill $$store --seconds 30 --kill-rate 50 --stop-rate 5; \
-	        over || $(BIN)/limpet drill explore $$store --schedules 10000 --crashes 2 \
-	            --stalls 2 --value-size 40; \
-	    done; \
-	    for store in rtx-race rtx-sherman; do \
-	        over || $(BIN)/limpet drill explore $$store --transactions --schedules 10000 --crashes 2 \
-	            --stalls 2 --value-size 40; \
-	    done; \
-	    over || $(BIN)/limpet drill bank --seconds 30 --kill-rate 50 --stop-rate 5; \
-	    over || $(BIN)/limpet drill cache --seconds 60 --kill-rate 50; \
-	    over || $(BIN)/limpet drill explore cache --schedules 10000 --crashes 2 --stalls 2; \
-	    over || $(BIN)/limpet drill matrix cache; \
-	    over || $(BIN)/limpet drill cuts --seconds 10; \
-	    for lease in 200 2000; do \
-	        over || $(BIN)/limpet drill throttle --seconds 60 --lease-ms $$lease; \
-	        over || $(BIN)/limpet drill throttle --seconds 20 --lease-ms $$lease --kill-rate 4 --busy; \
-	    done; \
-	    over || $(BIN)/limpet drill beside --every; \
-	    over || $(BIN)/limpet drill ends --every; \
-	    over || $(BIN)/limpet drill forks; \
-	    over || $(BIN)/limpet drill names --every; \
-	    over || $(BIN)/limpet drill looks; \
-	    over || $(BIN)/limpet drill explore race --names --schedules 5000 --crashes 2; \
-	    over || [ "$$(id -u)" != 0 ] || $(BIN)/limpet drill containers --every; \
-	    over || $(BIN)/limpet $(EXPLORE); \
-	    over || $(BIN)/limpet $(EXPLORE) --node-failures 1; \
-	    for store in race fusee swarm rcuckoo loco; do \
-	        over || $(BIN)/limpet drill explore $$store --schedules 5000 --crashes 1 --stalls 1 \
-	            --node-failures 1 --replace --value-size 40; \
-	    done; \
-	    over || $(BIN)/limpet $(EXPLORE) --scarce --ops 3; \
-	    over || ! grep -qw clflushopt /proc/cpuinfo || $(BIN)/limpet $(EXPLORE) --incoherent; \
-	    over || $(BIN)/limpet drill explore race --clients 2 --program "ic|dc" \
-	        --strategy exhaustive --bound 1 --schedules 100000; \
-	    over || $(BIN)/limpet drill matrix race; \
-	    over || $(BIN)/limpet drill damage --cases 10000; \
-	    for kind in $(RECOVERED); do \
-	        over || $(BIN)/limpet drill matrix $$kind --only succeeded; \
-	        over || $(BIN)/limpet drill matrix $$kind --only succeeded --every --op insert --op update \
-	            --op delete --op get --op join --op close; \
-	    done; \
-	    for kind in $(CHANNELS); do over || $(BIN)/limpet drill matrix $$kind --every; done; \
-	    for store in fusee fusee-cr fusee-nc swarm dm-abd; do \
-	        over || $(BIN)/limpet drill matrix $$store --encounters 1 --limit 100; \
-	        over || $(BIN)/limpet drill matrix $$store --encounters 2 --limit 50; \
-	    done; \
-	    over || $(BIN)/limpet drill matrix fusee --encounters 1 --every; \
-	    over || $(BIN)/limpet drill full; \
-	    over || LIMPET_TEST_LONG=1 LIMPET_EXPECT_BUILD=compiled $(BIN)/python -m pytest -q \
-	        --ignore tests/test_packaging.py -p no:cacheprovider --hypothesis-seed=$$(date +%s); \
-	    over || (cd tests && LIMPET_TEST_LONG=1 LIMPET_EXPECT_BUILD=pure ../$(PURE)/pytest $(PYTEST) -q \
-	        --ignore test_packaging.py -p no:cacheprovider --hypothesis-seed=$$(date +%s)); \
-	done; echo "soak: $(SOAK_MINUTES) minutes without a failure"
+	$(BIN)/limpet drill soak --minutes $(SOAK_MINUTES) --tests -- $(ARGS)
 
 # Removes what was built, never a pool.
 clean:
-	rm -rf .venv .venv-pure build dist limpet.egg-info
+	rm -rf .venv .venv-pure .venv-bench build dist limpet.egg-info
 	rm -rf .pytest_cache .hypothesis .mypy_cache .ruff_cache
 	find shm stores fault bench limpet tests \( -name '*.so' -o -name '*.c' \) -type f -delete
 	find shm stores fault bench limpet tests examples -name __pycache__ -type d -exec rm -rf {} +
@@ -214,7 +149,7 @@ endef
 	    { echo "$(PYTHON) has no header files (Debian, Ubuntu: python3-dev)" >&2; exit 1; }
 	$(NEW_VENV)
 
-.venv-pure/made:
+.venv-pure/made .venv-bench/made:
 	$(NEW_VENV)
 
 .venv/built: .venv/made $(SOURCES)
@@ -223,15 +158,24 @@ endef
 	LIMPET_PURE= $(BIN)/python $(PIP) install --no-build-isolation -e .
 	@touch $@
 
+# Optimised as a wheel is; the tree is not (setup.py).
+.venv-bench/built: .venv-bench/made $(TREE)
+	$(REQUIRES)
+	LIMPET_PURE= .venv-bench/bin/python $(PIP) install --no-build-isolation '.[peers]'
+	@touch $@
+
 .venv/tools: .venv/built
 	$(EXTRAS)
 	@touch $@
 
 # By way of the sdist, as the compiled modules in the tree must not get in.
-.venv-pure/built: .venv-pure/made $(TREE)
+.venv-pure/archive: .venv-pure/made $(TREE)
 	$(REQUIRES)
 	rm -rf .venv-pure/dist
 	LIMPET_PURE=1 $(PURE)/python setup.py -q sdist -d .venv-pure/dist
+	@touch $@
+
+.venv-pure/built: .venv-pure/archive
 	LIMPET_PURE=1 $(PURE)/python $(PIP) wheel --no-build-isolation --no-deps --no-cache-dir \
 	    -w .venv-pure/dist .venv-pure/dist/*.tar.gz
 	wheel=$$(ls .venv-pure/dist/limpet-*-py3-none-any.whl) && \

@@ -8,6 +8,8 @@
 There is no server. Any process may be killed at any instruction; see the README.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from limpet.shm.destroying import destroy
 from limpet.shm.endpoint.fabric import BUILD as build  # noqa: N811
 from limpet.shm.errors import (
@@ -44,12 +46,15 @@ from limpet.shm.errors import (
     TransactionConflict,
     ValueTooLarge,
 )
+from limpet.shm.late import late
 from limpet.shm.release import RELEASE
-from limpet.stores.cache.cache import Cache
 from limpet.stores.codecs import Codec, msgspec_codec
 from limpet.stores.dict import SharedDict
 from limpet.stores.pool import Pool
-from limpet.stores.rtx.transaction import Transaction
+
+if TYPE_CHECKING:
+    from limpet.stores.cache.cache import Cache
+    from limpet.stores.rtx.execution import Transaction
 
 create = Pool.create
 open = Pool.open  # noqa: A001
@@ -100,3 +105,15 @@ __all__ = [
     "msgspec_codec",
     "open",
 ]
+
+_LATE = {"Cache": "limpet.stores.cache.cache", "Transaction": "limpet.stores.rtx.execution"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(late(_LATE[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -7,7 +7,9 @@
                being claimed; objects that moved from one place to another while we looked
     leaked     memory that no client will ever find again, and that of a dead client until recovery;
                named regions that belong to no store
-    failed     nodes that are lost
+    failed     nodes that are lost; of a node of which this process has met poisoned pages, the
+               objects that are linked and on them, what of named regions is on them, and what is
+               not linked, as its link may be on them
 
 Clients may be at work meanwhile, and a look is no snapshot. It reads, in this order, the blocks and
 used bits, the client journals, the links, the client journals again, and the bits of the objects
@@ -36,7 +38,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -68,7 +70,7 @@ from limpet.shm.errors import AddressError, NodeFailed
 
 if TYPE_CHECKING:
     from limpet.shm.alloc.blocks import BlockTable
-    from limpet.shm.arrays import Words
+    from limpet.shm.arrays import Flags, Words
     from limpet.shm.catalogue.regions import Regions
     from limpet.shm.clients.client import Client
     from limpet.shm.clients.epoch import Grace
@@ -255,6 +257,12 @@ class Audit:
             found["total"] += self.heap.layout.node_size
             if contents is None:
                 found["failed"] += self.heap.layout.node_size
+            elif self.endpoint.lost(node):  # pages of it: what is not linked may be linked there
+                here = dict.fromkeys(KEYS, 0)
+                self._account(node, contents, live, held, reachable, here, set())
+                here["failed"] += here.pop("leaked")
+                for name, size in here.items():
+                    found[name] += size
             else:
                 self._account(node, contents, live, held, reachable, found, suspects)
         return found, self._confirmed(suspects) if suspects else suspects
@@ -422,7 +430,9 @@ class Audit:
             if kind == FREE:
                 found["free"] += self.block_size
             elif kind == REGION and owner in marks:
-                found["reserved"] += self.block_size
+                gone = self._lost_bytes(node, block)
+                found["failed"] += gone
+                found["reserved"] += self.block_size - gone
             elif standing == HELD or (
                 kind == TAIL and self._is_being_made(words, word & TAIL_FIRST_MASK, live)
             ):
@@ -500,8 +510,11 @@ class Audit:
             references = np.uint64(first) + page_offset(self.block_size, used)
         linked = _among(references, reachable)
         in_journals = ~linked & _among(references, held)
-        in_regions = int((linked & _among(references, self.in_regions)).sum())
-        found["reachable"] += (int(linked.sum()) - in_regions) * size
+        gone = linked & self._on_lost_pages(references, size)
+        linked_size = int((linked & ~gone).sum()) * size
+        found["failed"] += int(gone.sum()) * size
+        in_regions = int((linked & ~gone & _among(references, self.in_regions)).sum())
+        found["reachable"] += linked_size - in_regions * size
         found["reserved"] += in_regions * size
         found["held"] += int(in_journals.sum()) * size
         found["free"] += (count - len(used)) * size
@@ -510,11 +523,28 @@ class Audit:
             found["leaked"] += size
             suspects.add((reference, size, k))
 
+    def _lost_bytes(self, node: int, block: int) -> int:
+        """How many bytes of a block are on pages that are lost."""
+        first = self.heap.blocks + block * self.block_size
+        return sum(
+            max(0, min(first + self.block_size, low + length) - max(first, low))
+            for low, length in self.endpoint.lost_pages(node)
+        )
 
-def _among(found: Words, known: Words) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    def _on_lost_pages(self, references: Words, size: int) -> Flags:
+        """Which of the objects of this size on a node have bytes on pages that are lost."""
+        node = int(references[0]) >> NODE_SHIFT & 0xFF if len(references) else 0
+        at = references & np.uint64(OFFSET_MASK)
+        found = np.zeros(len(references), dtype=np.bool_)
+        for low, length in self.endpoint.lost_pages(node):
+            found |= (at < np.uint64(low + length)) & (at + np.uint64(size) > np.uint64(low))
+        return found
+
+
+def _among(found: Words, known: Words) -> Flags:
     """Which of `found` are in `known`, which is sorted."""
     if not len(known):
         return np.zeros(len(found), dtype=np.bool_)
     places = np.minimum(np.searchsorted(known, found), len(known) - 1)
-    among: np.ndarray[Any, np.dtype[np.bool_]] = known[places] == found
+    among: Flags = known[places] == found
     return among

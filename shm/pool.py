@@ -636,7 +636,8 @@ class PoolCore:
     def nodes(self) -> list[dict[str, Any]]:
         """The memory nodes: number, segment, size in bytes, state, generation of the memory.
 
-        State: "in service", "failed" (marked, for all), "lost" (to this process), "being replaced".
+        State: "in service", "failed" (marked, for all), "lost" (to this process), "being replaced",
+        "to be read only" (this process has met poisoned pages of it).
         """
         return self.exclusively(lambda: report.nodes(self))  # type: ignore[no-any-return]
 

@@ -136,6 +136,8 @@ def nodes(pool: Any) -> list[dict[str, Any]]:
     for index in range(pool.parameters.nodes):
         word = pool.view.word(index)
         state = "lost" if pool.endpoint.lost(index) else "in service"
+        if pages := pool.endpoint.lost_pages(index):
+            state = f"to be read only: {sum(size for _, size in pages)} bytes of it are poisoned"
         if state_of(word) != IN_SERVICE:
             state = "being replaced" if state_of(word) == RESTORING else "failed"
         found.append(

@@ -1,15 +1,9 @@
 from limpet.shm.alloc.allocator cimport Allocator
-from limpet.shm.clients.client cimport Client
 from limpet.shm.alloc.heap cimport Heap
+from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
+from limpet.stores.status cimport *
 
-cdef int BATCH
-cdef int PUT
-cdef int INSERT
-cdef int UPDATE
-cdef int DELETE
-cdef int EXISTS
-cdef int MISSING
 cdef object UNPROVEN
 
 cpdef bytes as_bytes(str what, data)

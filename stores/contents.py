@@ -43,9 +43,9 @@ from limpet.shm.catalogue.directory import DROPPING, EMPTYING, NAMED, READY, Ent
 from limpet.shm.contents import Contents
 from limpet.shm.endpoint.layout import DROPS
 from limpet.shm.errors import PoolClosed, StoreError
+from limpet.shm.late import late
 from limpet.stores.fusee.links import Link
 from limpet.stores.registry import INTERNAL, store_class
-from limpet.stores.rtx.parts import concerns
 
 if TYPE_CHECKING:
     from limpet.shm.arrays import Words
@@ -56,6 +56,7 @@ class StoreContents(Contents):
 
     def __init__(self, pool: Any) -> None:
         self._pool = weakref.ref(pool)
+        self._parts = late("limpet.stores.rtx.parts")  # not first amid a recovery
         self._shared: dict[int, Any] | None = None
         """In a recovery, the handles that resolve links, by the number of the store's entry."""
 
@@ -81,7 +82,7 @@ class StoreContents(Contents):
         return linked
 
     def concerned(self, word: int, link_address: int, reference: int) -> bool:
-        return concerns(self.pool.endpoint, word, link_address, reference)
+        return bool(self._parts.concerns(self.pool.endpoint, word, link_address, reference))
 
     def listed(self, reference: int, link_address: int) -> list[int]:
         def look() -> list[int]:

@@ -3,17 +3,9 @@ cimport cython
 from limpet.shm.alloc.heap cimport Heap
 from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
+from limpet.shm.endpoint.words cimport *
 from limpet.stores.records cimport is_vacant
-
-cdef u64 ADDRESS_MASK
-cdef u64 COUNT
-cdef u64 ENTRIES
-cdef u64 ENTRY_SIZE
-cdef u64 INIT
-cdef u64 LARGE_CLASS
-cdef u64 OWNER
-cdef u64 REFERENCE_MASK
-cdef u64 STATE
+from limpet.stores.rtx.layout cimport *
 
 cdef class Entry:
     cdef readonly u64 at

@@ -1,20 +1,12 @@
 cimport cython
 
+from limpet.shm.endpoint.layout cimport *
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.stores.base cimport Store, as_bytes
 from limpet.stores.records cimport Objects
+from limpet.stores.status cimport *
 
-cdef u64 DROPS
 cdef object UNPROVEN
-cdef int AGAIN
-cdef int AT_ONCE
-cdef int BATCH
-cdef int DELETE
-cdef int DONE
-cdef int EXISTS
-cdef int MISSING
-cdef int NO_MEMORY
-cdef int UPDATE
 
 cdef class Attempt:
     cdef public int outcome

@@ -8,7 +8,7 @@ import json
 import os
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 
@@ -25,15 +25,13 @@ from limpet.shm.errors import (
     StoreFull,
     StoreMismatch,
 )
+from limpet.shm.late import late
 from limpet.shm.parameters import parse_size
 from limpet.shm.pool import PoolCore
 from limpet.stores import contents
 from limpet.stores.base import made_for
-from limpet.stores.cache.cache import Cache
-from limpet.stores.channels.manager import Manager, opening
 from limpet.stores.channels.of_pool import ChannelCalls
 from limpet.stores.codecs import Codec, name_of
-from limpet.stores.contents import StoreContents
 from limpet.stores.dict import SharedDict
 from limpet.stores.names import NAME_SIZE_MAX, a_store, is_name
 from limpet.stores.registry import (
@@ -44,10 +42,18 @@ from limpet.stores.registry import (
     parameters_of,
     store_class,
 )
-from limpet.stores.rtx.transaction import ATTEMPTS, Result, Transaction, run
-from limpet.stores.rtx.user_objects import TxObject, TxObjects, named_object, object_array
 from limpet.stores.views import settle_late
 
+if TYPE_CHECKING:
+    from limpet.stores.cache.cache import Cache
+    from limpet.stores.channels.manager import Manager
+    from limpet.stores.rtx.execution import Transaction
+    from limpet.stores.rtx.user_objects import TxObject, TxObjects
+
+Result = TypeVar("Result")
+
+ATTEMPTS: Final = 1000
+"""Of a transaction, unless it is told otherwise."""
 RAW: Final = "bytes"
 """The codec of a store that `Pool.store` makes."""
 OBJECTS: Final = "objects"
@@ -66,7 +72,7 @@ class Pool(PoolCore, ChannelCalls):
     _manager: weakref.ref[Manager] | None = None
 
     def make_contents(self) -> Contents:
-        return StoreContents(self)
+        return contents.StoreContents(self)
 
     def handle_of(self, entry: Entry, remembers: bool = True) -> Any:
         """A new handle of the store with that entry; with its cache, if it has one, only if it
@@ -481,6 +487,7 @@ class Pool(PoolCore, ChannelCalls):
         there. Raises StoreMismatch when one that is given differs from it, StoreFull,
         ParameterError.
         """
+        module = late("limpet.stores.cache.cache")
         given = {
             "max_bytes": None if max_bytes is None else parse_size(max_bytes),
             "max_items": max_items,
@@ -489,7 +496,8 @@ class Pool(PoolCore, ChannelCalls):
         }
         parameters = {key: value for key, value in given.items() if value is not None}
         handle, found = self._open_store("cache", name, name_of(codec), parameters)
-        return Cache(handle, Codec.named(found))
+        made: Cache[Any, Any] = module.Cache(handle, Codec.named(found))
+        return made
 
     def transaction(
         self, work: Callable[[Transaction], Result], attempts: int = ATTEMPTS
@@ -502,12 +510,14 @@ class Pool(PoolCore, ChannelCalls):
         killed and when. It is called again after a conflict. Returns its result. Raises its
         exception, TransactionConflict, StoreFull, NodeFailed: nothing has happened then.
         """
-        return run(self, work, attempts)
+        result: Result = late("limpet.stores.rtx.transaction").run(self, work, attempts)
+        return result
 
     def object(self, name: str, initial: bytes = b"") -> TxObject:
         """The object of that name, for `tx.read` and `tx.write`; `initial`: what it is until it is
         written, as this handle sees it. `tx[name]` is another one."""
-        return named_object(self, name, initial)
+        found: TxObject = late("limpet.stores.rtx.user_objects").named_object(self, name, initial)
+        return found
 
     def objects(
         self, name: str, count: int | None = None, initial: bytes | None = None
@@ -515,16 +525,19 @@ class Pool(PoolCore, ChannelCalls):
         """The array of objects of that name, for `tx.read` and `tx.write`: made if it is not there,
         with `count` objects that begin as `initial` (no bytes), else attached to. It is a store of
         its name, for `drop` and `stores`. Raises ParameterError, StoreMismatch, StoreFull."""
-        return object_array(self, name, count, initial)
+        module = late("limpet.stores.rtx.user_objects")
+        found: TxObjects = module.object_array(self, name, count, initial)
+        return found
 
     @property
     def channels(self) -> Manager:
         """The manager of this handle's channels: shared objects other than stores."""
         self._require_durable("a channel, or an object of transactions,")
-        with opening():
+        module = late("limpet.stores.channels.manager")
+        with module.opening():
             manager = self._manager() if self._manager is not None else None
             if manager is None:
-                manager = Manager(self)
+                manager = module.Manager(self)
                 self._manager = weakref.ref(manager)
         return manager
 

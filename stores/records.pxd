@@ -3,26 +3,17 @@ cimport cython
 from limpet.shm.alloc.heap cimport Heap
 from limpet.shm.clients.unique_ids cimport Tickets
 from limpet.shm.endpoint.verbs cimport (
-    Endpoint,
-    Image,
-    checksum,
-    hash64,
-    post_summed,
-    u64,
-    write_summed,
+    Endpoint, Image, checksum, hash64, post_summed, u64, write_summed,
 )
+from limpet.shm.endpoint.words cimport *
+from limpet.stores.object_layout cimport *
+from limpet.stores.status cimport *
 
 cdef u64 NUMBER_MAX
 cdef int LOW_BITS
 cdef u64 LOW_MASK
-cdef u64 VACANT_CLASS
 cdef u64 MASK
 cdef u64 SCRAMBLE
-cdef u64 ADDRESS_MASK
-cdef u64 HEADER
-cdef u64 IMAGE_SIZE
-cdef u64 KEY_MAX
-cdef int LARGE_CLASS
 cdef u64 STAMP_SIZE
 
 cpdef bint is_vacant(u64 pointer) noexcept

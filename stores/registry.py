@@ -17,6 +17,7 @@ from importlib import import_module
 from typing import Any, Final
 
 from limpet.shm.errors import ParameterError
+from limpet.shm.late import late
 from limpet.stores.base import Store
 
 
@@ -137,7 +138,7 @@ def kind_named(kind: str) -> Kind:
 def store_class(kind: str) -> Any:
     """The class of a store kind. Raises as `kind_named` does."""
     found = kind_named(kind)
-    return getattr(import_module(found.module), found.name)
+    return getattr(late(found.module), found.name)
 
 
 def parameters_of(kind: str) -> set[str]:

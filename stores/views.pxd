@@ -1,9 +1,8 @@
 cimport cython
 
+from limpet.shm.endpoint.layout cimport *
 from limpet.shm.endpoint.verbs cimport u64
 from limpet.stores.base cimport Store
-
-cdef int NODE_SHIFT
 
 cdef class Loan:
     cdef readonly Store store

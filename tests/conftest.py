@@ -29,6 +29,8 @@ from kit import parts
 import limpet
 from limpet.adapters.pools import close_pool
 
+pytest.register_assert_rewrite("kit.scenes")
+
 HANG_S = 150 if limpet.build == "compiled" else 300
 AGAIN_S = 10
 """Python drops what is raised while a destructor runs."""
@@ -119,9 +121,11 @@ def _ring(*_: object) -> None:
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """Fail a test that hangs; note which test new segments were first seen after.
 
-    A module of tests that take long, since they compile, says so by a HANG_S of its own.
+    A module of tests that take long, since they compile, says so by a HANG_S of its own. A test has
+    as many times as long as there are busy processes for each core.
     """
     limit = getattr(getattr(item, "module", None), "HANG_S", HANG_S)
+    limit *= max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
     previous = signal.signal(signal.SIGALRM, _ring)
     signal.setitimer(signal.ITIMER_REAL, limit, AGAIN_S)
     faulthandler.dump_traceback_later(limit + MERCY_S, exit=True, file=_stderr)

@@ -10,6 +10,9 @@ import ast
 import importlib
 import inspect
 import pkgutil
+import re
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +22,7 @@ import pytest
 from kit import compiled_constants, today
 
 import limpet
+from limpet import stores
 from limpet.stores import registry
 
 ROOT = Path(limpet.__file__).parent
@@ -155,6 +159,39 @@ def levels(cls: type) -> int:
     return 1 + max(above, default=0)
 
 
+LARGE: Final = ("asyncio", "limpet.adapters", "limpet.bench", "limpet.fault", "rich") + (
+    ("atomics", "cffi") if limpet.build == "compiled" else ()
+)
+LIGHT: Final = {
+    f"limpet.stores.{name}" for name in ("channels", "channels.of_pool", "fusee", "fusee.links")
+}
+"""Of the packages of stores and channels: the calls of a pool, and a layout."""
+
+
+@pytest.mark.parametrize(
+    ("program", "unused"),
+    [
+        ("import limpet", (*LARGE, "click", "limpet.cli")),
+        (
+            "import limpet.__main__ as m; m.main(['ls', '--json'], 'x', standalone_mode=False)",
+            LARGE,
+        ),
+    ],
+    ids=["import limpet", "limpet ls"],
+)
+def test_what_is_not_used_is_not_imported(program: str, unused: tuple[str, ...]) -> None:
+    """No kind of store, channel, cache or transaction, and nothing that is large."""
+    code = f"{program}\nimport sys\nprint('imported:', *sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    imported = set(done.stdout.rpartition("imported:")[2].split())
+    assert "limpet.shm.pool" in imported
+    assert {
+        name for name in imported if f"{name}.".startswith(tuple(f"{x}." for x in unused))
+    } == set()
+    packages = "|".join(info.name for info in pkgutil.iter_modules(stores.__path__) if info.ispkg)
+    assert {one for one in imported if re.match(rf"limpet\.stores\.({packages})\b", one)} == LIGHT
+
+
 def test_no_class_of_stores_is_deep() -> None:
     found = {name for name, cls in classes_of_stores().items() if levels(cls) > LEVELS}
     assert found == set(), f"more than {LEVELS} classes to `object`"
@@ -210,13 +247,43 @@ def test_undeclared_constants_are_found(tmp_path: Path) -> None:
     source = tmp_path / "module.py"
     source.write_text(
         "from limpet.shm.endpoint.words import SLAB, TENTATIVE\n"
-        "FIRST: int = 3\nSECOND = FIRST << 4\nUNUSED = 1\nTEXT = 'x'\n"
-        "def function():\n    return FIRST + SECOND + SLAB + TENTATIVE, TEXT\n"
+        "FIRST: int = 3\nSECOND = FIRST << 4\nUNUSED = 1\nTEXT = 'x'\nTHIRD, FOURTH = (3, 4)\n"
+        "def function():\n    return FIRST + SECOND + SLAB + TENTATIVE + THIRD + FOURTH, TEXT\n"
     )
-    source.with_suffix(".pxd").write_text(
-        "cimport cython\nfrom there cimport (\n    Thing,\n    TENTATIVE,\n)\ncdef int FIRST\n"
-    )
-    assert compiled_constants.undeclared(source) == ["SECOND", "SLAB"]
+    pxd = "cimport cython\nfrom there cimport (\n    Thing,\n    TENTATIVE,\n)\ncdef int FIRST\n"
+    source.with_suffix(".pxd").write_text(pxd)
+    assert compiled_constants.undeclared(source) == ["FOURTH", "SECOND", "SLAB", "THIRD"]
+    star = "from limpet.shm.endpoint.words cimport *\n"
+    source.with_suffix(".pxd").write_text(star + "cdef int FIRST\ncdef int FOURTH\n")
+    assert compiled_constants.undeclared(source) == ["SECOND", "THIRD"]
+
+
+@pytest.mark.parametrize("module", compiled_constants.compiled_modules())
+def test_constants_mean_the_same_in_c(module: str) -> None:
+    assert compiled_constants.clashes(compiled_constants.compiled_modules()[module]) == []
+
+
+def test_clashes_of_constants_are_found(tmp_path: Path) -> None:
+    source = tmp_path / "module.py"
+    source.write_text("from limpet.stores.status import AGAIN, DONE\nPUT = 7\nLAST = 7\n")
+    status = "from limpet.stores.status cimport "
+    for pxd, wrong in (
+        (status + "AGAIN, DONE\ncdef int LAST\n", []),
+        (status + "*\n", ["PUT"]),
+        (status + "AGAIN, PUT as LAST\ncdef int GONE\n", ["GONE", "LAST"]),
+        ("from limpet.stores.rtx.layout cimport *\n", ["DONE"]),
+        (status + "AGAIN\nfrom limpet.stores.status cimport AGAIN, EXISTS as DONE\n",
+         ["AGAIN", "DONE"]),
+    ):  # fmt: skip
+        source.with_suffix(".pxd").write_text(pxd)
+        assert compiled_constants.clashes(source) == wrong, pxd
+
+
+@pytest.mark.parametrize("module", compiled_constants.numbers())
+def test_constants_that_c_is_told_are_those_of_the_module(module: str) -> None:
+    values = vars(importlib.import_module(module))
+    for name, number in compiled_constants.numbers()[module].items():
+        assert (type(values[name]), values[name]) == (int, number), name
 
 
 RECURSIONS: Final = {

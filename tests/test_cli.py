@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import limpet
-from limpet.__main__ import main
+from limpet.__main__ import COMMANDS, main
 from limpet.cli.common import size_text, time_text
 from limpet.fault.inject.workers import Workers
 from limpet.shm.backends import posix
@@ -54,17 +54,26 @@ def pool(name: str) -> str:
 
 
 def test_every_command_has_help() -> None:
-    assert sorted(main.commands) == [
+    assert list(COMMANDS) == [
         "bench", "cache", "create", "delete", "demo", "destroy", "drill", "drop", "dump",
         "fail-node", "get", "hosts", "inspect", "keys", "load", "ls", "put", "rack", "rename",
         "replace-node", "watch",
     ]  # fmt: skip
-    for command, body in main.commands.items():
+    shown = run("--help").output
+    for command, (_, text) in COMMANDS.items():
+        assert re.search(rf"^  {command} +{re.escape(text)}$", shown, re.M)
         result = run(command, "--help")
         assert result.exit_code == 0
-        assert isinstance(body, click.Command)
-        assert body.help
         assert "Usage: " in result.output
+
+
+def test_rack_without_its_machines_says_how_to_run_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "limpet.cli.rack", raising=False)
+    monkeypatch.setitem(sys.modules, "limpet.fault.rack", None)
+    result = run("rack", "race")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "run `make rack` in a checkout" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
 
 
 def test_help_has_no_sentence_that_begins_as_a_question() -> None:
@@ -76,7 +85,10 @@ def test_help_has_no_sentence_that_begins_as_a_question() -> None:
 def _help_of(command: click.Command) -> Iterator[str]:
     yield (command.help or "").strip()
     if isinstance(command, click.Group):
-        for body in command.commands.values():
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            body = command.get_command(context, name)
+            assert body is not None
             yield from _help_of(body)
 
 

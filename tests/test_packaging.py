@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import shutil
 import subprocess
@@ -12,6 +11,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from kit.compiled_constants import compiled_modules
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD_S = 600
@@ -48,15 +48,6 @@ def run(*command: str | Path, cwd: Path, pure: bool = False) -> str:
     )
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
     return done.stdout
-
-
-def compiled_modules() -> dict[str, str]:
-    """`COMPILED` of setup.py: module name to source."""
-    for node in ast.parse((ROOT / "setup.py").read_text()).body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "COMPILED":
-            found: dict[str, str] = ast.literal_eval(node.value)
-            return found
-    raise AssertionError("setup.py has no COMPILED")
 
 
 def sources(pattern: str) -> set[str]:
@@ -114,22 +105,19 @@ def try_out(wheel: Path, folder: Path, build: str) -> None:
 
 
 def test_every_pxd_belongs_to_a_compiled_module_and_the_other_way_round() -> None:
-    listed = {str(Path(path).with_suffix(".pxd")) for path in compiled_modules().values()}
-    assert listed == sources("*.pxd")
-    assert sources("*.pyx") <= set(compiled_modules().values())
-    for name, path in compiled_modules().items():
-        assert name == path.rpartition(".")[0].replace("/", ".")
+    sourced = {str(Path(path).with_suffix(".pxd")) for path in sources("*.py") | sources("*.pyx")}
+    assert sources("*.pxd") <= sourced
+    assert {str(Path(path).with_suffix(".pxd")) for path in sources("*.pyx")} <= sources("*.pxd")
 
 
 def test_compiled_modules_also_run_uncompiled(tmp_path: Path) -> None:
-    modules = [name for name, path in compiled_modules().items() if path.endswith(".py")]
     for path in sources("*.py") | {"limpet/__init__.py"}:
         copy = tmp_path / path
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_bytes((ROOT / path).read_bytes())
     program = "import sys, importlib\n" + "for name in sys.argv[1:]:\n"
     program += "    assert importlib.import_module(name).__file__.endswith('.py')"
-    run(sys.executable, "-c", program, *modules, cwd=tmp_path)
+    run(sys.executable, "-c", program, *compiled_modules(), cwd=tmp_path)
 
 
 def test_nothing_that_is_built_is_tracked() -> None:
@@ -162,7 +150,8 @@ def test_sdist_holds_the_sources_and_no_links(sdist: Path) -> None:
 def test_pure_wheel_works_and_says_that_it_is_pure(sdist: Path, tmp_path: Path) -> None:
     wheel = wheel_of(sdist, tmp_path, pure=True)
     assert wheel.name.endswith("-py3-none-any.whl")
-    assert not [name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".so")]
+    names = zipfile.ZipFile(wheel).namelist()
+    assert not [name for name in names if name.endswith(".so") or "/rack/" in name]
     try_out(wheel, tmp_path, "pure")
 
 
@@ -174,13 +163,13 @@ def test_compiled_wheel_works_and_a_compile_failure_is_an_error(
     tag = f"cp{sys.version_info[0]}{sys.version_info[1]}"
     assert f"-{tag}-{tag}-linux" in wheel.name
     names = zipfile.ZipFile(wheel).namelist()
-    for module in compiled_modules():
-        path = module.replace(".", "/")
+    for path in (path.removesuffix(".pxd") for path in sources("*.pxd")):
         assert [name for name in names if name.startswith(f"{path}.") and name.endswith(".so")]
         assert f"{path}.pxd" in names
     assert {
         "limpet/py.typed",
         "limpet/shm/endpoint/native.h",
+        "limpet/stores/status.pxd",
     } <= set(names)
     assert not [name for name in names if name.endswith((".c", ".pyx", ".pxi"))]
     try_out(wheel, tmp_path, "compiled")

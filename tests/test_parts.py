@@ -12,6 +12,9 @@ import pytest
 
 import limpet
 
+pytestmark = pytest.mark.either_build(
+    "the same lines", but=["test_part_has*[quick]", "test_marker_that_is*"]
+)
 TESTS = Path(__file__).resolve().parent
 SUITE = """
 import pytest

@@ -15,13 +15,8 @@ from limpet.bench.cli.instructions import instructions_command
 from limpet.bench.cli.lines import lines_command
 from limpet.bench.cli.options import leaving_on_sigterm
 from limpet.bench.cli.peers import peers_command
-from limpet.bench.cli.processes import (
-    contention_command,
-    kills_command,
-    scarce_command,
-    timeline_command,
-)
-from limpet.bench.cli.transactions import large_reads_command, transactions_command
+from limpet.bench.cli.processes import kills_command, timeline_command
+from limpet.bench.cli.transactions import transactions_command
 from limpet.bench.cli.virtual import (
     cuckoo_command,
     expiry_command,
@@ -48,13 +43,10 @@ def bench() -> None:
 for command in (
     peers_command,
     transactions_command,
-    large_reads_command,
     channels_command,
     power_command,
     batches_command,
     footprint_command,
-    contention_command,
-    scarce_command,
     kills_command,
     timeline_command,
     virtual_command,

@@ -1,4 +1,4 @@
-"""`limpet bench contention`, `kills`, `timeline`: real processes on one store, some killed."""
+"""`limpet bench kills` and `timeline`: real processes on one store, some killed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 import click
 
 from limpet.bench.cli.options import (
-    COUNTS,
     PATH,
     List,
     check_files,
@@ -17,62 +16,8 @@ from limpet.bench.cli.options import (
     progress_bar,
 )
 from limpet.bench.figures import kills, timeline, timeline_report
-from limpet.bench.peers import contention, machine, scarce
+from limpet.bench.peers import machine
 from limpet.cli.common import console, json_option, parameter_option, print_json, table, time_text
-
-
-@click.command("contention")
-@click.option("--store", "stores", type=List(str), default="race,fusee", show_default=True,
-              help="Kinds of stores.")  # fmt: skip
-@click.option("--processes", type=COUNTS, default="2,4", show_default=True,
-              help="Numbers of processes to run with.")  # fmt: skip
-@click.option("--keys", type=COUNTS, default="1,10000", show_default=True,
-              help="Numbers of keys to update, drawn uniformly.")  # fmt: skip
-@click.option("--seconds", type=click.FloatRange(0, min_open=True), default=3.0, show_default=True,
-              help="How long they work.")  # fmt: skip
-@click.option("--seed", type=click.IntRange(0), default=1, show_default=True,
-              help="Of every random choice.")  # fmt: skip
-@json_option
-def contention_command(
-    stores: tuple[str, ...],
-    processes: tuple[int, ...],
-    keys: tuple[int, ...],
-    seconds: float,
-    seed: int,
-    as_json: bool,
-) -> None:
-    """Have processes update the same keys, and report how fair that is.
-
-    Exit status 0 only if every process came back.
-    """
-    numbers = (
-        "processes",
-        "keys",
-        "updates/s",
-        "least",
-        "most",
-        "Jain",
-        "retries",
-        "p50",
-        "longest",
-    )
-    shown = table("updates of the same keys", "store", *numbers, right=numbers)
-    found = []
-    for store in stores:
-        for count in processes:
-            for number in keys:
-                one = contention.run(store, count, number, seconds, seed)
-                found.append(one)
-                shown.add_row(
-                    one.store, str(one.processes), f"{one.keys:,}", f"{one.updates_per_s:,.0f}",
-                    f"{min(one.shares):,}", f"{max(one.shares):,}", f"{one.fairness:.3f}",
-                    f"{one.retries:,}", time_text(one.median_us * 1000),
-                    time_text(one.longest_us * 1000),
-                )  # fmt: skip
-    if as_json:
-        print_json([{**dataclasses.asdict(one), "fairness": one.fairness} for one in found])
-    else:
-        console().print(shown)
 
 
 @click.command("kills")
@@ -198,44 +143,3 @@ def timeline_command(
     for one in found:
         for line in timeline_report.charts(one):
             console().print(line, markup=False, soft_wrap=True)
-
-
-@click.command("scarce")
-@click.option("--store", "stores", type=List(str), default="race,fusee", show_default=True,
-              help="Kinds of stores.")  # fmt: skip
-@click.option("--processes", type=COUNTS, default="4,16", show_default=True,
-              help="Numbers of processes to run with.")  # fmt: skip
-@click.option("--node-size", default="64MiB", show_default=True,
-              help="Bytes of each of the two nodes.")  # fmt: skip
-@click.option("--keys", type=click.IntRange(1), default=20_000, show_default=True,
-              help="Keys that are there.")  # fmt: skip
-@click.option("--ops", type=click.IntRange(1), default=20_000, show_default=True,
-              help="Operations of each process.")  # fmt: skip
-@json_option
-def scarce_command(
-    stores: tuple[str, ...],
-    processes: tuple[int, ...],
-    node_size: str,
-    keys: int,
-    ops: int,
-    as_json: bool,
-) -> None:
-    """Have processes get and put values of many sizes in little memory.
-
-    Reports operations a second of processor time, and the longest operation.
-    """
-    numbers = ("processes", "filled", "ops a CPU second", "longest", "longest, processor")
-    shown = table(f"values of many sizes on 2 x {node_size}", "store", *numbers, right=numbers)
-    found = []
-    for store in stores:
-        for count in processes:
-            found.append(scarce.run(store, count, node_size, keys, ops))
-    for one in found:
-        shown.add_row(
-            one.store, str(one.processes), f"{one.filled:.0%}", f"{one.ops_per_cpu_s:,.0f}",
-            time_text(one.longest_us * 1000), time_text(one.longest_cpu_us * 1000),
-        )  # fmt: skip
-    if as_json:
-        print_json([dataclasses.asdict(one) for one in found])
-    else:
-        console().print(shown)

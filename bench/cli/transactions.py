@@ -1,4 +1,4 @@
-"""`limpet bench transactions` and `large-reads`."""
+"""`limpet bench transactions`."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import statistics
 import click
 
 from limpet.bench.cli.options import COUNTS, List, advancing
-from limpet.bench.peers import large_reads, transactions
+from limpet.bench.peers import transactions
 from limpet.bench.peers.drivers import DriverError
 from limpet.bench.peers.machine import facts
 from limpet.bench.peers.transactions import Found
 from limpet.bench.peers.ycsb import Workload
-from limpet.cli.common import console, json_option, print_json, table, time_text
+from limpet.cli.common import console, json_option, print_json, table
 from limpet.shm.errors import ParameterError
 
 
@@ -100,35 +100,3 @@ def _ratio(one: Found, others: list[Found]) -> str:
             value = transactions.ratio(one, other)
             return "" if value is None else f"{value:.2f}"
     return ""
-
-
-@click.command("large-reads")
-@click.option("--store", "stores", type=List(str), default="rtx-sherman", show_default=True,
-              help="Kinds of stores.")  # fmt: skip
-@click.option("--keys", type=click.IntRange(1), default=10_000, show_default=True,
-              help="Keys that the transaction reads: all of the store.")  # fmt: skip
-@click.option("--writers", type=click.IntRange(0, 64), default=4, show_default=True,
-              help="Processes that update these keys without a pause.")  # fmt: skip
-@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True,
-              help="Transactions alone, and beside the writers.")  # fmt: skip
-@json_option
-def large_reads_command(
-    stores: tuple[str, ...], keys: int, writers: int, rounds: int, as_json: bool
-) -> None:
-    """Have a transaction read many keys, alone and beside processes that write them.
-
-    Exit status 0 only if it got through.
-    """
-    found = [large_reads.run(store, keys, writers, rounds) for store in stores]
-    if as_json:
-        print_json([{**dataclasses.asdict(one), "ratio": one.ratio} for one in found])
-        return
-    numbers = ("keys", "writers", "alone", "beside them", "ratio", "calls", "updates/s", "longest")
-    shown = table("transactions that read much", "store", *numbers, right=numbers)
-    for one in found:
-        shown.add_row(
-            one.store, f"{one.keys:,}", str(one.writers), time_text(one.alone_s * 1e9),
-            time_text(one.beside_s * 1e9), f"{one.ratio:.1f}", f"{one.calls:g}",
-            f"{one.updates_per_s:,.0f}", time_text(one.longest_update_us * 1000),
-        )  # fmt: skip
-    console().print(shown)

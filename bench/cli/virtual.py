@@ -8,7 +8,6 @@ from typing import Any
 import click
 
 from limpet.bench.cli.options import COUNTS, List, advancing, interruptible
-from limpet.bench.peers import stops
 from limpet.bench.peers.ycsb import YCSB_MIXES
 from limpet.cli.common import (
     console,
@@ -227,34 +226,23 @@ def cuckoo_command(figures: tuple[str, ...], as_json: bool, **given: int) -> Non
               help="By how much, on average.")  # fmt: skip
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True,
               help="Of every random choice.")  # fmt: skip
-@click.option("--processes", type=click.IntRange(0, 64), default=0, show_default=True,
-              help="Run each drift with real processes, too, some of them stopped.")  # fmt: skip
-@click.option("--seconds", type=click.FloatRange(0, min_open=True), default=2.0, show_default=True,
-              help="How long each drift is run with processes.")  # fmt: skip
-@click.option("--stop-ms", type=click.FloatRange(0, min_open=True), default=4.0, show_default=True,
-              help="How long they are stopped, on average.")  # fmt: skip
 @json_option
 def expiry_command(
     drifts: tuple[float, ...],
     locks: tuple[int, ...],
     objects: tuple[int, ...],
-    processes: int,
-    seconds: float,
-    stop_ms: float,
     as_json: bool,
     **given: Any,
 ) -> None:
     """Count locks of `rtx-sherman` that are taken for a dead client's while their owner lives.
 
     Figure 18 of the rTX paper, in virtual time: by the drift that leases allow for, and by the
-    number of locks. Takes a minute or two. Equal arguments give equal figures, on any machine,
-    but for those of real processes.
+    number of locks. Takes a minute or two. Equal arguments give equal figures, on any machine.
     """
     if min(drifts, default=0) < 0 or min((*locks, *objects), default=1) < 1:
         raise click.UsageError("a drift cannot be negative, and there must be a lock and an object")
     module = simulation("limpet.bench.figures.expiry")
-    real = drifts if processes else ()
-    total = module.steps(drifts, locks, objects) + len(real)
+    total = module.steps(drifts, locks, objects)
     with interruptible(), Interrupt() as interrupt, advancing(total) as step:
 
         def advance(text: str) -> None:
@@ -262,11 +250,6 @@ def expiry_command(
             interrupt.check()
 
         found = module.run(drifts, locks, objects, advance, **given)
-        for drift in real:
-            found.stops.append(
-                stops.run(round(1000 * drift), processes, seconds, stop_ms, given["seed"])
-            )
-            advance(f"{processes} processes")
     if as_json:
         print_json(module.as_json(found))
         return

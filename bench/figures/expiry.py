@@ -29,7 +29,6 @@ from typing import Any, Final
 
 from rich.table import Table
 
-from limpet.bench.peers.stops import Stops
 from limpet.cli.common import table, time_text
 from limpet.fault.check.recorder import Operation
 from limpet.fault.explore.sim_latency import PRESETS
@@ -217,13 +216,12 @@ Advance = Callable[[str], None]
 class Found:
     """`drifts`: one lock, for each drift and number of objects; `locks`: for each number of locks a
     lease that is fixed and one that grows with it; `dead`: the same drifts, and growing leases,
-    when the owner is dead; `stops`: processes that stand still now and then."""
+    when the owner is dead."""
 
     drifts: list[Expiry] = dataclasses.field(default_factory=list)
     locks: list[Expiry] = dataclasses.field(default_factory=list)
     dead_drifts: list[Expiry] = dataclasses.field(default_factory=list)
     dead_locks: list[Expiry] = dataclasses.field(default_factory=list)
-    stops: list[Stops] = dataclasses.field(default_factory=list)
 
 
 def steps(drifts: Sequence[float], locks: Sequence[int], objects: Sequence[int]) -> int:
@@ -335,28 +333,9 @@ def _conditions(setting: Setting) -> str:
     )
 
 
-def stops_table(found: Found) -> Table:
-    """Real processes, some of which stand still."""
-    numbers = ("updates/s", "stops", "locks expired", "of updates", "of stops")
-    first = found.stops[0]
-    shown = table(
-        f"false expiries of {first.processes} processes, stopped for {first.stop_ms:g} ms on "
-        "average", "drift", *numbers, right=("drift", *numbers),
-    )  # fmt: skip
-    for one in found.stops:
-        shown.add_row(
-            f"{one.drift_us / 1000:g} ms", f"{one.updates_per_s:,.0f}", f"{one.stops:,}",
-            f"{one.expired:,}", f"{one.expired / one.updates:.4%}",
-            f"{one.expired / one.stops:.1%}" if one.stops else "-",
-        )  # fmt: skip
-    shown.caption = "Not repeatable: that is the machine's scheduler."
-    return shown
-
-
 def tables(found: Found) -> list[Table]:
     """A table for each part that there is."""
     return [
         *([drifts_table(found)] if found.drifts else []),
         *([locks_table(found)] if found.locks else []),
-        *([stops_table(found)] if found.stops else []),
     ]

@@ -1,4 +1,4 @@
-"""Hit ratios of the cache's policies, on streams of requests, beside exact policies and peers.
+"""Hit ratios of the cache's policies, on streams of requests, beside exact LRU and peers.
 
 A request is a get, and a set if that was a miss. The streams, from one seed:
 
@@ -7,24 +7,22 @@ A request is a get, and a set if that was a miss. The streams, from one seed:
     loop                 zipf 0.9, and among them, three in ten, a loop over 3,000 keys
     shift                zipf 1.0, whose popular keys become others six times
 
-`limpet clock` and `limpet fifo` are `pool.cache`; the others are of one process: those of
-policies.py, and cachetools, cachebox and theine (W-TinyLFU) where they are installed. All are
-bounded in items. Of a trace whose objects have sizes, the share of the bytes that were hits is
-counted, too.
+`limpet clock` and `limpet fifo` are `pool.cache`; the others are of one process: `exact LRU`, whose
+list is in the order of reads, and cachetools, cachebox and theine (W-TinyLFU) where they are
+installed. All are bounded in items.
 """
 
 from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 import limpet
-from limpet.bench.figures import policies as exact
-from limpet.bench.figures.traces import Requests
 
 STREAMS: Final = ("zipf 0.8", "zipf 1.0", "scan", "loop", "shift")
 KEYS: Final = 20_000
@@ -48,7 +46,6 @@ class Ratio(NamedTuple):
     items: int
     policy: str
     ratio: float
-    byte_ratio: float
 
 
 def stream(name: str, count: int, seed: int) -> list[int]:
@@ -92,6 +89,20 @@ def _mapping(made: Any) -> Cached:
     return request
 
 
+def _exact_lru(items: int) -> Cached:
+    there: OrderedDict[int, None] = OrderedDict()
+
+    def request(key: int) -> bool:
+        hit = key in there
+        if not hit and len(there) >= items:
+            there.popitem(last=False)
+        there[key] = None
+        there.move_to_end(key)
+        return hit
+
+    return request
+
+
 def _peers(items: int) -> Iterator[tuple[str, Cached]]:
     """Policies of packages that are installed."""
     for package in ("cachetools", "cachebox"):
@@ -120,31 +131,19 @@ def policies(pool: limpet.Pool, items: int) -> Iterator[tuple[str, Cached]]:
     for policy in ("clock", "fifo"):
         yield f"limpet {policy}", _mapping(pool.cache(policy, max_items=items, policy=policy))
         pool.drop(policy)
-    yield "exact LRU", exact.Lru(items)
-    yield "exact SIEVE", exact.Sieve(items)
-    yield "exact S3-FIFO", exact.S3Fifo(items)
-    yield "Redis LRU", exact.RedisLru(items)
-    yield "Redis LFU", exact.RedisLfu(items)
+    yield "exact LRU", _exact_lru(items)
     yield from _peers(items)
 
 
-def run(streams: Iterable[Requests], sizes: Sequence[int]) -> Iterator[Ratio]:
-    """The hit ratio of each policy on each stream, with each number of items."""
+def run(streams: Mapping[str, Iterable[int]], sizes: Sequence[int]) -> Iterator[Ratio]:
+    """The hit ratio of each policy on each stream of keys, with each number of items."""
     url = f"shm://limpet-hit-ratios-{os.getpid()}"
     with limpet.create(url, node_size=max(NODE_SIZE, EACH * max(sizes))) as pool:
         try:
-            for requests in streams:
+            for name, keys in streams.items():
                 for items in sizes:
                     for policy, request in policies(pool, items):
-                        yield _ratio(requests, items, policy, request)
+                        hits = np.fromiter(map(request, keys), bool)
+                        yield Ratio(name, items, policy, float(hits.mean()))
         finally:
             limpet.destroy(url)
-
-
-def _ratio(requests: Requests, items: int, policy: str, request: Cached) -> Ratio:
-    hits = np.fromiter(map(request, requests.keys), bool, len(requests.keys))
-    ratio = float(hits.mean())
-    if requests.sizes is None:
-        return Ratio(requests.name, items, policy, ratio, ratio)
-    weights = np.array(requests.sizes, float)
-    return Ratio(requests.name, items, policy, ratio, float(hits @ weights / weights.sum()))

@@ -58,7 +58,7 @@ class MappingDriver(Driver):
             made.get,
             made.__setitem__,
             pool.close,
-            delete=made.__delitem__,
+            delete=lambda key: made.pop(key, None),
             compute=getattr(made, "get_or_compute", None),
         )
 

@@ -57,8 +57,8 @@ class Connection:
     Of an ordered store also `scan(key)`: the SCAN_LENGTH pairs from the key on. Where a store has a
     way that is faster than one by one, also `get_many(keys)`, with values of some time since the
     call, and `put_many(pairs)`; and `view(key)`, which reads the last byte of a value in place.
-    `delete(key)`, of a key that is there. `compute(key, function)`: a get that calls the function,
-    and puts its value, if the key is not there.
+    `delete(key)`, of a key that is there, or that a cache has evicted. `compute(key, function)`: a
+    get that calls the function, and puts its value, if the key is not there.
     """
 
     get: Get

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pathlib
 import platform
+import re
 from typing import Any
 
 
@@ -23,8 +24,19 @@ def facts() -> dict[str, Any]:
         "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
         "kernel": platform.release(),
         "python": f"{platform.python_implementation()} {platform.python_version()}",
-        "limpet_build": limpet.build,
+        "limpet_build": " ".join([limpet.build, *_optimisations(limpet.__path__[0])]),
     }
+
+
+def _optimisations(package: str) -> list[str]:
+    """How gcc has optimised the compiled modules, as it has noted in each of them: one level, or
+    several where they were not made at once; "?": it has noted nothing."""
+    levels = set()
+    for path in pathlib.Path(package).glob("*/**/*.so"):
+        noted = re.search(rb"GNU C\d+ [^\0]*", path.read_bytes())
+        given = re.findall(rb"-O\S*", noted[0]) if noted else [b"?"]
+        levels.add((given or [b"-O0"])[-1].decode())
+    return sorted(levels)
 
 
 def _cpu_model() -> str:

@@ -38,7 +38,6 @@ from limpet.shm.errors import ParameterError
 
 Transact = Callable[[list[bytes]], object]
 PEERS: Final = ("rtx-race", "rtx-sherman", "lmdb", "sqlite", "redis-multi", "redis-lua")
-TRANSFERS: Final = (2, 8, 64)
 READS: Final = (10, 1000)
 HOT_KEYS: Final = 128
 """Keys that are drawn from when they are hot, or as many as a transaction takes, if more."""

@@ -20,22 +20,20 @@ leaks.
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import mmap
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Final
 
-from limpet.fault.inject.stopping import StoppingEndpoint, StoppingPool, stop
+from limpet.fault.drill.engine import SHARE, Fault, demand_sound, demand_unfenced
+from limpet.fault.inject.stopping import StoppingEndpoint, StoppingPool, stop, stops
 from limpet.fault.inject.workers import Exit, Workers
-from limpet.fault.matrix.operations import Broken, demand
-from limpet.fault.matrix.subjects import CHANGES, KEYS, opened, pool_sizes
+from limpet.fault.matrix.operations import demand
+from limpet.fault.matrix.subjects import CHANGES, KEYS, opened
 from limpet.fault.matrix.testbed import look_away, within
-from limpet.shm.destroying import destroy
-from limpet.shm.errors import LimpetError, StoreDropped
+from limpet.shm.errors import StoreDropped
 from limpet.stores.pool import Pool
 from limpet.stores.registry import KINDS
 
@@ -43,9 +41,6 @@ ROLES: Final = ("reader", "waiter", "repair", "drop")
 LEASE_US: Final = 3_600_000_000
 PATIENCE_S: Final = 10.0
 TURNS: Final = 40
-SHARE: Final = 6
-STEPS_MAX: Final = 4000
-"""The limit of steps in a turn."""
 PAUSES: Final = (1, 10, 24, 50)
 """The pauses at which a waiter stops: it spins, yields, or has slept in a queue."""
 PAUSES_MAX: Final = 50
@@ -87,91 +82,34 @@ def roles_of(subject: str) -> tuple[str, ...]:
     return tuple(role for role in ROLES if role != "drop" or subject in KINDS)
 
 
-@dataclasses.dataclass(frozen=True)
-class Result:
-    """The outcome of one role beside one subject. `failure`: the broken demand, or ""."""
+class Beside(Fault):
+    """Runs the roles for one subject.
 
-    subject: str
-    role: str
-    runs: int
-    stopped: int
-    failure: str
-
-    @property
-    def ok(self) -> bool:
-        return not self.failure
-
-
-def steps(share: int) -> Iterator[int]:
-    """The steps at which a drill stops or kills: from 1 on, closely at first. One in k / share of
-    those behind step k; 0: every step. Broken: there are STEPS_MAX or more."""
-    k = 1
-    while k < STEPS_MAX:
-        yield k
-        k += 1 + (k // share if share else 0)
-    raise Broken(f"a call has {STEPS_MAX} steps or more")
-
-
-def look_at_what_is_left(pool: Any) -> None:
-    """Recover, and demand that the subject is whole, no memory leaked, and no client was fenced."""
-    pool.recover()
-    for store in pool.stores():
-        if store["name"] == "subject":
-            pool.store(store["kind"], name="subject").check()
-    audit = pool.audit()
-    demand(not audit["leaked"], f"{audit['leaked']} bytes are leaked: {audit}")
-    fenced = [event for event in pool.events() if event["kind"] == "fenced"]
-    demand(not fenced, f"clients were killed: {fenced}")
-
-
-class Beside:
-    """Runs the roles for one subject, in the main thread only.
-
-    `share`: of the steps behind step k, one in k / share is taken; 0: every step. `realtime`: the
-    client at work beside repairs has the last core to itself, before all other processes.
+    `realtime`: the client at work beside repairs has the last core to itself, before all other
+    processes.
     """
 
+    word = "role"
+    counts_stops = True
+    pool_class = WaitingPool
+
     def __init__(self, subject: str, url: str, share: int = SHARE, realtime: bool = False) -> None:
-        self.subject = subject
-        self.url = url
-        self.share = share
+        super().__init__(subject, url, share)
         self.realtime = realtime
-        self.runs = 0
-        self.stopped = 0
-        self._turn = 0
-        self._steps = 0
 
-    def run(self, role: str) -> Result:
-        """Run one role; its result."""
-        self.runs = self.stopped = 0
-        failure = ""
-        pool = WaitingPool.create(
-            self.url, lease_us=LEASE_US, clients=16, fence="kill", **pool_sizes(self.subject)
-        )
-        try:
-            self.pool = pool
-            self.work = opened(pool, self.subject)
-            for _ in range(TURNS):
-                self._write()
-            {
-                "reader": self._readers,
-                "waiter": self._waiters,
-                "repair": self._repairs,
-                "drop": self._drops,
-            }[role]()
-            with within(PATIENCE_S, "the look at what is left"):
-                look_at_what_is_left(pool)
-        except (Broken, LimpetError) as error:
-            failure = f"run {self.runs}: {type(error).__name__}: {error}"
-        finally:
-            pool.close()
-            with contextlib.suppress(LimpetError):
-                destroy(self.url)
-        return Result(self.subject, role, self.runs, self.stopped, failure)
+    def settings(self, way: str) -> dict[str, Any]:
+        return {"lease_us": LEASE_US, **super().settings(way)}
 
-    def _write(self) -> None:
-        self.work.write(self._turn)
-        self._turn += 1
+    def strike(self, way: str) -> None:
+        self.turns(TURNS)
+        roles = {
+            "reader": self._readers, "waiter": self._waiters,
+            "repair": self._repairs, "drop": self._drops,
+        }  # fmt: skip
+        roles[way]()
+        with within(PATIENCE_S, "the look at what is left"):
+            demand_sound(self.pool, held=False)
+            demand_unfenced(self.pool)
 
     def _client(self, work: Callable[[Any, Any], object]) -> Callable[[int, int], None]:
         """A forked client, with a handle that it inherits, which does `work(endpoint, subject)`."""
@@ -190,8 +128,7 @@ class Beside:
     def _halted(pid: int, name: str) -> bool:
         """Wait until a client has stopped, or ended; whether it has stopped."""
         with within(PATIENCE_S, name):
-            state = os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
-        return state is not None and state.si_code == os.CLD_STOPPED
+            return stops(pid)
 
     @staticmethod
     def _end(workers: Workers, pid: int, name: str) -> Exit:
@@ -203,21 +140,17 @@ class Beside:
 
     def _beside(self, name: str) -> None:
         with within(PATIENCE_S, name):
-            for _ in range(TURNS):
-                self._write()
+            self.turns(TURNS)
 
     # ---- the roles ------------------------------------------------------------------------------
 
     def _readers(self) -> None:
-        for k in steps(self.share):
-            self.runs += 1
-            if not self._reader(k):
-                return
+        self.each_step(self._reader)
 
     def _reader(self, k: int) -> bool:
         def work(endpoint: Any, subject: Any) -> None:
             endpoint.stop_at = k
-            subject.read(self._turn)
+            subject.read(self.turn)
 
         with Workers(self._client(work)) as workers:
             pid = workers.start(0)
@@ -231,7 +164,7 @@ class Beside:
         self._beside_waiters(self._waiter)
 
     def _beside_waiters(self, run: Callable[[int, int], bool]) -> None:
-        for k in steps(self.share):
+        for k in self.steps():
             for number in PAUSES:
                 self.runs += 1
                 if not run(k, number):
@@ -274,9 +207,8 @@ class Beside:
         self._beside_waiters(self._drop)
 
     def _drop(self, k: int, number: int) -> bool:
-        self.work = opened(self.pool, self.subject)
-        for _ in range(KEYS):
-            self._write()
+        self.work = self.open()
+        self.turns(KEYS)
 
         def drop() -> None:
             with within(PATIENCE_S, f"a drop beside a waiter stopped at pause {number}, step {k}"):
@@ -308,10 +240,7 @@ class Beside:
             with within(PATIENCE_S, "the client that is to be at work"):
                 while turns[0] < TURNS:
                     time.sleep(0.001)
-            for k in steps(self.share):
-                self.runs += 1
-                if not self._repair(k):
-                    break
+            self.each_step(self._repair)
             os.kill(pid, signal.SIGKILL)
             workers.reap(pid)
 

@@ -2,7 +2,7 @@
 stand still, at each step of a change, beside a client outside.
 
 The pool has `multi_host=True`: no client can end one of another namespace. For every subject
-(subjects.py):
+(subjects.py) but a store with a metadata process, which clients of other hosts cannot reach:
 
     killed   the container is killed; the client outside goes on at once, and recovers it
     frozen   the container stands still, and stays so. The client outside works on: after two
@@ -21,21 +21,23 @@ import contextlib
 import os
 import signal
 import time
-from typing import Final
+from typing import Any, Final
 
-from limpet.fault.drill.beside import Result, look_at_what_is_left, steps
+from limpet.fault.drill.engine import Fault, demand_sound, demand_unfenced
 from limpet.fault.inject.containers import contain
 from limpet.fault.inject.stopping import StoppingPool
 from limpet.fault.inject.workers import Workers
+from limpet.fault.matrix.fault_profile import profile_of
 from limpet.fault.matrix.operations import Broken, demand
-from limpet.fault.matrix.subjects import CHANGES, StoreSubject, opened, pool_sizes
+from limpet.fault.matrix.subjects import CHANGES, SUBJECTS, StoreSubject, opened
 from limpet.fault.matrix.testbed import look_away, within
-from limpet.shm.destroying import destroy
-from limpet.shm.errors import ClientError, LimpetError, StoreFull
+from limpet.shm.errors import ClientError, StoreFull
 
+CONTAINED: Final = tuple(one for one in SUBJECTS if not profile_of(one).metadata_process)
 ROLES: Final = ("killed", "frozen", "thawed")
 LEASE_S: Final = 0.2
 PATIENCE_S: Final = 20.0
+PAUSE_S: Final = 0.01
 TURNS: Final = 60
 SHARE: Final = 3
 LONGEST: Final = 3000
@@ -45,48 +47,25 @@ ENDED: Final = b"e"
 GO_ON: Final = b"g"
 
 
-class Containers:
-    """Runs the roles for one subject, in the main thread only.
+class Containers(Fault):
+    """Runs the roles for one subject."""
 
-    `share`: of the steps behind step k, one in k / share is taken; 0: every step.
-    """
+    word = "role"
+    counts_stops = True
 
-    def __init__(self, subject: str, url: str, share: int = SHARE) -> None:
-        self.subject = subject
-        self.url = url
-        self.share = share
-        self.runs = 0
-        self.stopped = 0
-        self._turn = 0
+    def settings(self, way: str) -> dict[str, Any]:
+        lease_us = int(LEASE_S * 1e6)
+        return {"multi_host": True, "lease_us": lease_us, **super().settings(way)}
 
-    def run(self, role: str) -> Result:
-        """Run one role; its result."""
-        self.runs = self.stopped = 0
-        failure = ""
-        pool = StoppingPool.create(
-            self.url, multi_host=True, lease_us=int(LEASE_S * 1e6), clients=16, fence="kill",
-            **pool_sizes(self.subject),
-        )  # fmt: skip
-        try:
-            self.pool = pool
-            self.work = opened(pool, self.subject)
-            if isinstance(self.work, StoreSubject):
-                self.work.longest = LONGEST
-                self.work.tolerated = (KeyError,)
-            self._turns()
-            for k in steps(self.share):
-                self.runs += 1
-                if not self._one(role, k):
-                    break
-            with within(PATIENCE_S, "the look at what is left"):
-                look_at_what_is_left(pool)
-        except (Broken, LimpetError) as error:
-            failure = f"run {self.runs}: {type(error).__name__}: {error}"
-        finally:
-            pool.close()
-            with contextlib.suppress(LimpetError):
-                destroy(self.url)
-        return Result(self.subject, role, self.runs, self.stopped, failure)
+    def strike(self, way: str) -> None:
+        if isinstance(self.work, StoreSubject):
+            self.work.longest = LONGEST
+            self.work.tolerated = (KeyError,)
+        self._turns()
+        self.each_step(lambda k: self._one(way, k))
+        with within(PATIENCE_S, "the look at what is left"):
+            demand_sound(self.pool, held=False)
+            demand_unfenced(self.pool)
 
     def _one(self, role: str, k: int) -> bool:
         """One container, at step k of a change; whether the change has that step."""
@@ -140,13 +119,19 @@ class Containers:
 
         pool.endpoint.interrupt = stand
         pool.endpoint.stop_at = k
-        with contextlib.suppress(ClientError):  # it was declared dead while it stood still
+        # It was declared dead while it stood still, or the client outside has the memory.
+        with contextlib.suppress(ClientError, StoreFull):
             self.work.write(CHANGES)
         if pool.endpoint.stop_at:
             pool.endpoint.stop_at = 0
             stand(ENDED)
         with StoppingPool.open(self.url) as again:
-            opened(again, self.subject).write(CHANGES)
+            work = opened(again, self.subject)
+            while True:
+                with contextlib.suppress(StoreFull):
+                    work.write(CHANGES)
+                    break
+                time.sleep(PAUSE_S)
         pool.close()
         os.write(tell, ENDED)
 
@@ -171,8 +156,8 @@ class Containers:
         full = 0
         for _ in range(TURNS):
             try:
-                self.work.write(self._turn)
+                self.turns(1)
             except StoreFull:
                 full += 1
-            self._turn += 1
+                self.turn += 1
         return full

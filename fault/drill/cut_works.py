@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import itertools
 import os
 import queue
 import random
@@ -20,12 +21,19 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from limpet.fault.matrix.channel_kinds import CHANNELS, Call, Channels, Turn
 from limpet.fault.matrix.fault_profile import profile_of
+from limpet.fault.matrix.operations import Broken
 from limpet.shm.destroying import destroy
-from limpet.shm.errors import BrokenBarrierError, PoolExists, PoolNotFound, StoreDropped, StoreFull
+from limpet.shm.errors import (
+    BrokenBarrierError,
+    LimpetError,
+    PoolExists,
+    PoolNotFound,
+    StoreDropped,
+    StoreFull,
+)
 from limpet.stores.cache.layout import MINE, OTHERS
-from limpet.stores.channels.power_controller import PowerController
-from limpet.stores.channels.sst import SST
 from limpet.stores.pool import Pool
 from limpet.stores.registry import CACHES, KINDS, store_class
 
@@ -39,6 +47,7 @@ GROWN: Final = 2000
 """So many keys are put into a table that grows, and deleted again."""
 STEP: Final = 200
 """Keys of one work on such a table: enough that some of them split subtables."""
+PATIENCE_S: Final = 5.0
 TOLERATED: Final = (
     KeyError, StoreFull, queue.Empty, queue.Full, BrokenBarrierError, PoolExists, PoolNotFound,
 )  # fmt: skip
@@ -355,48 +364,53 @@ def cache_works(pool: Any, draw: random.Random) -> Works:
 
 
 def channel_works(pool: Any, draw: random.Random) -> Works:
-    """All operations of all channels."""
-    lock, jobs, event = pool.lock("lock"), pool.queue("queue", 8), pool.event("event")
-    counter, array = pool.counter("counter"), pool.array("array", 8)
-    ring, barrier = pool.ring("ring", 4096, overrun="skip"), pool.barrier("barrier", 1)
-    table = pool.channels.open(SST, "sst", participants=4)
-    power = pool.channels.open(PowerController, "power", converters=2)
-
-    def hold() -> None:
-        with lock:
-            pass
-
-    def meet() -> None:
-        if barrier.broken:
-            barrier.reset()
-        barrier.wait(1)
+    """The turns, reads and calls of all channels."""
+    works: dict[str, Work | Prepared] = {}
+    for kind, channel in CHANNELS.items():
+        works |= _works_of(pool, kind, channel)
 
     def make_and_remove() -> None:
         pool.queue("other", 8).put(1)
         pool.channels.remove("other")
 
-    def publish() -> None:
-        table.store_mine(draw.randrange(99))
-        table.push_broadcast()
+    return {**works, "list": pool.channels.list, "make and remove": make_and_remove}
 
-    return {
-        "lock": hold,
-        "queue put": lambda: jobs.put(os.urandom(draw.choice((5, 300))), timeout=0.01),
-        "queue get": lambda: jobs.get(timeout=0.01),
-        "event set": event.set,
-        "event clear": event.clear,
-        "event wait": lambda: event.wait(0.002),
-        "event is_set": event.is_set,
-        "counter": lambda: counter.add(1),
-        "array": lambda: array.add(draw.randrange(8), 1),
-        "ring": lambda: ring.send(b"x"),
-        "barrier": meet,
-        "sst": publish,
-        "sst mine": table.mine,
-        "power": lambda: power.take(power.voltage),
-        "list": lambda: pool.channels.list(),
-        "make and remove": make_and_remove,
-    }
+
+def _works_of(pool: Any, kind: str, channel: Channels) -> Works:
+    """Calls of new handles; and turns of one that goes on through all cuts, if there are turns."""
+    opened, numbers = channel.shared or channel.open, itertools.count()
+
+    def prepare() -> None:
+        # a cut within a call that is no block is the program's to mend
+        channel.release(opened(pool, kind))
+        handle = opened(pool, kind)
+        channel.prepare(handle)
+        channel.release(handle)
+
+    def called(call: Call) -> Prepared:
+        return Prepared(lambda: call(opened(pool, kind)), prepare, str)
+
+    def turning(turn: Turn) -> Prepared:
+        return Prepared(lambda: turn(handle, next(numbers)), lambda: channel.prepare(handle), str)
+
+    works = {f"{kind}, {name}": called(call) for name, call in channel.calls.items()}
+    if channel.turn is not None:
+        handle = opened(pool, f"{kind} of several")
+        works |= {kind: turning(channel.turn), f"{kind}, read": turning(channel.read)}
+    return works
+
+
+def after_cuts(pool: Any, other: Any) -> list[str]:
+    """What another client finds wrong with the channels in the end."""
+    wrong = []
+    for kind, channel in CHANNELS.items():
+        opened = channel.shared or channel.open
+        channel.release(opened(pool, kind))
+        try:
+            channel.round(opened(other, kind), PATIENCE_S)
+        except (Broken, LimpetError) as error:
+            wrong.append(f"a round of {kind}: {type(error).__name__}: {error}")
+    return wrong
 
 
 def transaction_works(pool: Any, draw: random.Random) -> Works:

@@ -34,7 +34,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
-from limpet.fault.drill.cut_works import SUBJECTS, TOLERATED, Prepared, Work, Works
+from limpet.fault.drill.cut_works import SUBJECTS, TOLERATED, Prepared, Work, Works, after_cuts
 from limpet.shm.backends.location import SHM_DIR
 from limpet.shm.destroying import destroy
 from limpet.shm.endpoint.fabric import BUILD
@@ -321,10 +321,7 @@ class Drill:
             failures.append(f"segments were {held[1]} and are {now[1]}")
         if self.parameters.subject == "channels":
             with Pool.open(pool.url) as other:
-                if not other.lock("lock").acquire(timeout=5):
-                    failures.append("the lock is stuck")
-                else:
-                    other.lock("lock").release()
+                failures += after_cuts(pool, other)
 
 
 def _destroy(url: str) -> None:

@@ -28,7 +28,6 @@ import mmap
 import os
 import random
 import resource
-import select
 import signal
 import time
 from collections import Counter
@@ -38,7 +37,7 @@ from typing import Any, Final
 import psutil
 
 from limpet.fault.drill.damage_work import Subject, subject_of
-from limpet.fault.inject.children import end_with_parent
+from limpet.fault.inject.workers import Exit, Workers
 from limpet.fault.matrix.channel_kinds import CHANNELS
 from limpet.shm.backends.location import parse_url
 from limpet.shm.destroying import destroy
@@ -270,61 +269,42 @@ def _run(
     with contextlib.ExitStack() as stack:
         files = [stack.enter_context(os.fdopen(os.memfd_create(name), "w+")) for name in "tsr"]
         told, stacks, result = files
-        parent = os.getpid()
-        pid = os.fork()
-        if pid == 0:
-            status = 1
-            try:
-                end_with_parent(parent)
-                faulthandler.enable(stacks, all_threads=True)
-                signal.signal(signal.SIGPROF, signal.SIG_DFL)
-                signal.signal(signal.SIGALRM, signal.SIG_DFL)
-                faulthandler.register(signal.SIGPROF, stacks, all_threads=True, chain=True)
-                size = psutil.Process().memory_info().vms
-                resource.setrlimit(resource.RLIMIT_AS, (size + MEMORY, resource.RLIM_INFINITY))
-                resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-                logging.getLogger("limpet").setLevel(logging.CRITICAL)
-                found = work(lambda what: _tell(told.fileno(), what))
-                os.write(result.fileno(), json.dumps(found).encode())
-                status = 0
-            except BaseException as error:
-                os.write(stacks.fileno(), repr(error).encode())
-            finally:
-                os._exit(status)
-        ended, late = _ended(pid, told.fileno())
+
+        def target(slot: int, incarnation: int) -> None:
+            faulthandler.enable(stacks, all_threads=True)
+            signal.signal(signal.SIGPROF, signal.SIG_DFL)
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            faulthandler.register(signal.SIGPROF, stacks, all_threads=True, chain=True)
+            size = psutil.Process().memory_info().vms
+            resource.setrlimit(resource.RLIMIT_AS, (size + MEMORY, resource.RLIM_INFINITY))
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            logging.getLogger("limpet").setLevel(logging.CRITICAL)
+            found = work(lambda what: _tell(told.fileno(), what))
+            os.write(result.fileno(), json.dumps(found).encode())
+
+        with Workers(target) as workers:
+            ended, late = _ended(workers, workers.start(0), told.fileno())
         where = _text(told.fileno()).strip()
-        if late or ended == -signal.SIGPROF:
+        if late or ended.status == -signal.SIGPROF:
             return [f"hang: in {where}\n{_text(stacks.fileno())}"], {}
-        if ended < 0:
-            return [f"{signal.Signals(-ended).name}: in {where}\n{_text(stacks.fileno())}"], {}
-        if ended:
-            return [f"the client ended with {ended} in {where}: {_text(stacks.fileno())}"], {}
+        if ended.status < 0:
+            name = signal.Signals(-ended.status).name
+            return [f"{name}: in {where}\n{_text(stacks.fileno())}"], {}
+        if ended.status:
+            return [f"the client ended with {ended.status} in {where}: {ended.traceback}"], {}
         return [], json.loads(_text(result.fileno()))
 
 
-def _ended(pid: int, told: int) -> tuple[int, bool]:
+def _ended(workers: Workers, pid: int, told: int) -> tuple[Exit, bool]:
     """How the child ended, and whether the parent had to end it."""
-    pidfd = os.pidfd_open(pid)
-    before, since, late = "", time.monotonic(), False
-    try:
-        while not select.select([pidfd], [], [], 0.5)[0]:
-            if _text(told) != before:
-                before, since = _text(told), time.monotonic()
-            if time.monotonic() - since < WALL_S:
-                continue
-            late = True
-            signal.pidfd_send_signal(pidfd, signal.SIGPROF)
-            if not select.select([pidfd], [], [], 5)[0]:
-                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-            break
-        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), late
-    except BaseException:
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-            os.waitpid(pid, 0)
-        raise
-    finally:
-        os.close(pidfd)
+    before, since = "", time.monotonic()
+    while not (gone := workers.wait(0.5)):
+        if _text(told) != before:
+            before, since = _text(told), time.monotonic()
+        if time.monotonic() - since >= WALL_S:
+            os.kill(pid, signal.SIGPROF)  # which writes its stacks
+            return (workers.wait(5) or workers.end())[0], True
+    return gone[0], False
 
 
 def _tell(fd: int, what: str) -> None:

@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import dataclasses
 import faulthandler
 import gc
 import mmap
@@ -41,22 +40,18 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from limpet.fault.drill.beside import steps
+from limpet.fault.drill.engine import SHARE, Fault, demand_sound
 from limpet.fault.inject.children import end_with_parent
-from limpet.fault.inject.stopping import StoppingPool
 from limpet.fault.inject.workers import Workers
-from limpet.fault.matrix.operations import Broken, demand
-from limpet.fault.matrix.subjects import CHANGES, opened, pool_sizes
+from limpet.fault.matrix.operations import demand
+from limpet.fault.matrix.subjects import CHANGES
 from limpet.fault.matrix.testbed import look_away, within
-from limpet.shm.destroying import destroy
 from limpet.shm.errors import LimpetError
 from limpet.stores.pool import Pool
 
 LEASE_US: Final = 20_000
 PATIENCE_S: Final = 30.0
 TURNS: Final = 8
-SHARE: Final = 6
-"""The limit of steps in a change."""
 PROGRAM: Final = ["sleep", "1000"]
 DESCRIPTORS_MAX: Final = 4096
 """Above all descriptors of a client."""
@@ -64,20 +59,6 @@ CLOSED_ANOTHERS: Final = 78
 """Exit status of a client that has closed a descriptor of another file."""
 MET: Final = 77
 """Exit status of a client that has come to its step and then ended, or gone on."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Result:
-    """The outcome of one way of ending, for one subject. `failure`: the broken demand, or ""."""
-
-    subject: str
-    way: str
-    runs: int
-    failure: str
-
-    @property
-    def ok(self) -> bool:
-        return not self.failure
 
 
 def _become_another_program(end: Ends) -> None:
@@ -180,17 +161,11 @@ GO_ON: Final = frozenset({"fork", "fork, unwind", "fork, go on", "collect", "clo
 EXEC: Final = frozenset({"exec", "fork and exec"})
 
 
-class Ends:
-    """Runs the ways for one subject. In the main thread only.
-
-    `share`: of the steps behind step k, one in k / share is taken; 0: every step.
-    """
+class Ends(Fault):
+    """Runs the ways for one subject."""
 
     def __init__(self, subject: str, url: str, share: int = SHARE) -> None:
-        self.subject = subject
-        self.url = url
-        self.share = share
-        self.runs = 0
+        super().__init__(subject, url, share)
         self.met = False
         self.inside = threading.Event()
         self.forked = False
@@ -201,37 +176,15 @@ class Ends:
         """Descriptors of the client that are other files' by now."""
         self.looks = mmap.mmap(-1, mmap.PAGESIZE)
         """Byte 0: 1 when the others are to look for the dead, 2 when they have done so."""
-        self._turn = 0
         self.child = 0
         """Of the client; 0 in that child itself, and where there is none."""
 
-    def run(self, way: str) -> Result:
-        """Run one way; its result."""
-        self.runs = 0
-        failure = ""
-        pool = StoppingPool.create(
-            self.url, lease_us=LEASE_US, clients=16, fence="kill", **pool_sizes(self.subject)
-        )
-        try:
-            self.pool = pool
-            self.work = opened(pool, self.subject)
-            self._turns()
-            for k in steps(self.share):
-                self.runs += 1
-                if not self._end_at(way, k):
-                    break
-        except (Broken, LimpetError) as error:
-            failure = f"step {k if self.runs else 0}: {type(error).__name__}: {error}"
-        finally:
-            pool.close()
-            with contextlib.suppress(LimpetError):
-                destroy(self.url)
-        return Result(self.subject, way, self.runs, failure)
+    def settings(self, way: str) -> dict[str, Any]:
+        return {"lease_us": LEASE_US, **super().settings(way)}
 
-    def _turns(self) -> None:
-        for _ in range(TURNS):
-            self.work.write(self._turn)
-            self._turn += 1
+    def strike(self, way: str) -> None:
+        self.turns(TURNS)
+        self.each_step(lambda k: self._end_at(way, k))
 
     # ---- the client -----------------------------------------------------------------------------
 
@@ -312,7 +265,7 @@ class Ends:
                 met = self._await(workers, pid)
             with within(PATIENCE_S, "a client beside one that has ended"):
                 self._await_recovery()
-                self._turns()
+                self.turns(TURNS)
                 self._look(way)
             if met and way in EXEC:
                 demand(_program(pid), "the program that a client became was killed")
@@ -344,11 +297,7 @@ class Ends:
         if way == "collect":
             demand(self.pool.lock("another").acquire(timeout=PATIENCE_S), "a lock is stuck")
             self.pool.lock("another").release()
-        for store in self.pool.stores():
-            self.pool.store(store["kind"], name=store["name"]).check()
-        audit = self.pool.audit()
-        demand(not audit["leaked"], f"{audit['leaked']} bytes are leaked: {audit}")
-        demand(not audit["held"], f"{audit['held']} bytes are held: {audit}")
+        demand_sound(self.pool)
 
 
 def _program(pid: int) -> bool:

@@ -29,12 +29,11 @@ import traceback
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NoReturn
 
-from limpet.fault.drill.ends import Result
+from limpet.fault.drill.engine import Fault, demand_sound
 from limpet.fault.inject.children import end_with_parent
 from limpet.fault.matrix.fault_profile import profile_of
 from limpet.fault.matrix.operations import Broken, demand
 from limpet.fault.matrix.testbed import within
-from limpet.shm.destroying import destroy
 from limpet.shm.errors import LimpetError
 from limpet.stores.cache.layout import OTHERS
 from limpet.stores.channels.sst import SST
@@ -284,37 +283,34 @@ USES: Final[Mapping[str, Use]] = {
 }
 
 
-class Forks:
-    """Runs the uses. In the main thread only."""
+class Forks(Fault):
+    """Forks in one use. There are no steps."""
 
-    def __init__(self, url: str) -> None:
-        self.url = url
+    broken = (Broken, *TOLD)
+    pool_class = Pool
+
+    def __init__(self, subject: str, url: str) -> None:
+        super().__init__(subject, url)
         self.forked = False
         """Whether this is the child."""
-        self.children = 0
         self.running: list[int] = []
         """Children that have not been reaped."""
 
-    def run(self, name: str, way: str) -> Result:
-        """Fork in one use, and go on as `way` says; the result."""
-        self.children = 0
-        failure = ""
-        pool = Pool.create(self.url, nodes=3, node_size="8MiB", clients=16, fence="kill")
+    def settings(self, way: str) -> dict[str, Any]:
+        return {"nodes": 3, "node_size": "8MiB"}
+
+    def open(self) -> Use:
+        return USES[self.subject]
+
+    def strike(self, way: str) -> None:
         try:
             with Pool.open(self.url) as other, within(PATIENCE_S, "a process or its child"):
-                self._drill(pool, other, USES[name], way)
-        except (Broken, *TOLD) as error:
-            failure = f"{type(error).__name__}: {error}"
+                self._drill(self.pool, other, self.work, way)
         finally:
-            if not self.forked:
-                for child in self.running:
-                    os.kill(child, signal.SIGKILL)
-                    os.waitpid(child, 0)
-                self.running.clear()
-                pool.close()
-                with contextlib.suppress(LimpetError):
-                    destroy(self.url)
-        return Result(name, way, self.children, failure)
+            for child in self.running:
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+            self.running.clear()
 
     def _drill(self, pool: Pool, other: Pool, use: Use, way: str) -> None:
         def inside() -> None:
@@ -343,22 +339,18 @@ class Forks:
         finally:
             if self.forked:
                 self._end_well(pool)
-        demand(self.children > 0, "the process has not forked")
+        demand(self.runs > 0, "the process has not forked")
         self._child(lambda: use.hold(pool, lambda: None))
         self._reap()
-        pool.recover()
+        demand_sound(pool)
         clients = pool.clients()
         demand(len(clients) == 2, f"clients are left: {clients}")
-        for store in pool.stores():
-            pool.attached(store["kind"], store["name"])[0].check()
-        audit = pool.audit()
-        demand(not audit["leaked"] and not audit["held"], f"bytes are leaked or held: {audit}")
 
     def _fork(self, way: str) -> None:
         parent = os.getpid()
         child = os.fork()
         if child:
-            self.children += 1
+            self.runs += 1
             self.running.append(child)
             self._reap()
             return
@@ -372,7 +364,7 @@ class Forks:
     def _child(self, work: Callable[[], object]) -> None:
         """Have a new child do some work."""
         parent = os.getpid()
-        self.children += 1
+        self.runs += 1
         child = os.fork()
         if child == 0:
             self.forked = True

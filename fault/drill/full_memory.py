@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from limpet.fault.matrix.channel_kinds import CHANNELS, Channels
 from limpet.fault.matrix.fault_profile import profile_of
 from limpet.fault.matrix.operations import Broken, demand
 from limpet.shm.destroying import destroy
@@ -31,12 +32,13 @@ from limpet.shm.errors import LimpetError, ParameterError, StoreFull
 from limpet.stores.pool import Pool
 from limpet.stores.registry import KINDS, UNRECOVERED
 
-CHANNELS: Final = "channels"
+OF_CHANNELS: Final = "channels"
 SIZES: Final = (10, 900, 2_500, 90, 5_000, 300, 20_000, 1_400)
 """Bytes of the values that are put, in turn: of many size classes, and one takes two blocks."""
 ROUNDS: Final = 3
 CHUNKS: Final = (1 << 20, 1 << 16, 1 << 12)
 CLIENTS: Final = 16
+PATIENCE_S: Final = 5.0
 NODE_SIZE: Final = 2 << 20
 BLOCK_SIZE: Final = 16 << 10
 
@@ -46,7 +48,7 @@ Step = tuple[str, Callable[[], Any], Callable[[], Any]]
 
 def kinds() -> tuple[str, ...]:
     """The subjects of the drill: kinds of stores, and channels."""
-    return (*KINDS, *UNRECOVERED, CHANNELS)
+    return (*KINDS, *UNRECOVERED, OF_CHANNELS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -231,59 +233,32 @@ class ChannelRun(Run):
     """A run on channels, each of which is made and used while memory may run out."""
 
     def program(self) -> Iterator[Step]:
-        for number in range(ROUNDS):
-            for name, use in USES.items():
-                yield self.use(f"{name}-{number}", use)
+        for number in range(2):
+            for kind in CHANNELS:
+                yield self.use(f"{kind} {number}")
 
-    def use(self, name: str, use: Callable[[Pool, str], bytes]) -> Step:
-        return (
-            f"use {name}",
-            lambda: use(self.pool, name),
-            lambda: self.model.update({name.encode(): b""}),
-        )
+    def use(self, name: str) -> Step:
+        """Make a channel and bring it into its state; the step may be done twice."""
+
+        def use() -> None:
+            channel, handle = self.opened(self.pool, name)
+            channel.round(handle, PATIENCE_S)
+            channel.prepare(handle)
+            channel.release(handle)
+
+        return f"use {name}", use, lambda: self.model.update({name.encode(): b""})
+
+    def opened(self, pool: Pool, name: str) -> tuple[Channels, Any]:
+        channel = CHANNELS[name.partition(" ")[0]]
+        return channel, (channel.large or channel.open)(pool, name)
 
     def contents(self, pool: Pool) -> dict[bytes, bytes | None]:
         names = {name.encode() for name in pool.channels.names()}
         for name in self.model:
-            LOOKS[name.decode().split("-")[0]](pool, name.decode())
+            channel, handle = self.opened(pool, name.decode())
+            channel.judge(handle, PATIENCE_S)
+            channel.release(handle)
         return {name: b"" if name in names else None for name in self.model}
-
-
-def _fill_queue(pool: Pool, name: str) -> bytes:
-    jobs = pool.queue(name, 8, item_size=16)
-    jobs.put(bytes(3_000))
-    return bytes(jobs.get())
-
-
-def _demand_free(pool: Pool, name: str) -> None:
-    with pool.lock(name):
-        demand(pool.lock(name).locked(), f"{name} is not held by the one that has it")
-
-
-USES: Final[dict[str, Callable[[Pool, str], Any]]] = {
-    "counter": lambda pool, name: pool.counter(name).add(1),
-    "lock": _demand_free,
-    "queue": _fill_queue,
-    "array": lambda pool, name: pool.array(name, 3_000),
-    "stripes": lambda pool, name: pool.array(name, 6_000, stripes=2),
-    "event": lambda pool, name: pool.event(name).set(),
-    "barrier": lambda pool, name: pool.barrier(name, 1).wait(),
-    "ring": lambda pool, name: pool.ring(name, 20_000).send(b"sent"),
-}
-"""Makes and uses a channel; may be called twice."""
-
-
-LOOKS: Final[dict[str, Callable[[Pool, str], Any]]] = {
-    "counter": lambda pool, name: demand(pool.counter(name).value > 0, f"{name} is 0"),
-    "lock": _demand_free,
-    "queue": lambda pool, name: demand(not pool.queue(name, 8, item_size=16).qsize(), name),
-    "array": lambda pool, name: demand(pool.array(name, 3_000)[2_999] == 0, name),
-    "stripes": lambda pool, name: demand(pool.array(name, 6_000, stripes=2)[5_999] == 0, name),
-    "event": lambda pool, name: demand(pool.event(name).is_set(), f"{name} is not set"),
-    "barrier": lambda pool, name: demand(not pool.barrier(name, 1).broken, f"{name} is broken"),
-    "ring": lambda pool, name: pool.ring(name, 20_000),
-}
-"""Demands the state that any client finds in a used channel."""
 
 
 def run(
@@ -314,7 +289,7 @@ def run(
 
 def _one(kind: str, url: str, at: int, folder: Path | None) -> tuple[int, int, int]:
     """One run: the number of requests for pages, of refused writes, and of values read."""
-    cls = ChannelRun if kind == CHANNELS else StoreRun
+    cls = ChannelRun if kind == OF_CHANNELS else StoreRun
     made = cls(url, kind, at, folder)
     try:
         made.work()

@@ -19,8 +19,6 @@ there before: no store, no channel, no region, no byte leaked; and the name can 
 
 from __future__ import annotations
 
-import contextlib
-import logging
 import os
 import random
 import signal
@@ -29,17 +27,17 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from limpet.fault.drill import beside
-from limpet.fault.drill.beside import LEASE_US, Beside, Result, WaitingEndpoint, WaitingPool
+from limpet.fault.drill.beside import LEASE_US, Beside, WaitingEndpoint, WaitingPool
+from limpet.fault.drill.engine import STEPS_MAX, Result
 from limpet.fault.inject.stopping import stop
 from limpet.fault.inject.workers import Workers
-from limpet.fault.matrix.operations import Broken, demand
-from limpet.fault.matrix.subjects import CHANNELS, SUBJECTS, opened, pool_sizes
+from limpet.fault.matrix.crash_matrix import quiet
+from limpet.fault.matrix.operations import demand
+from limpet.fault.matrix.subjects import SUBJECTS, TURNING, opened, pool_sizes
 from limpet.fault.matrix.testbed import look_away, within
-from limpet.shm.destroying import destroy
 from limpet.shm.endpoint.hooked import MUTATING
 from limpet.shm.errors import (
     ChannelRemoved,
-    LimpetError,
     StoreDropped,
     StoreError,
     StoreFull,
@@ -58,7 +56,6 @@ LOOKS: Final[Mapping[str, Callable[[Any], object]]] = {
 }
 """Every call that looks at all stores or channels."""
 SPREAD: Final = 37
-STEPS_MAX: Final = 4000
 STORM_S: Final = 3.0
 STORM_LEASE_US: Final = 100_000
 CLIENTS: Final = 3
@@ -101,7 +98,7 @@ def make(pool: Any, kind: str) -> Any:
 
 def live(pool: Any, subject: str) -> None:
     """One life of the subject."""
-    if subject in CHANNELS:
+    if subject in TURNING:
         opened(pool, subject).write(0)
         for name in pool.channels.names():
             pool.channels.remove(name)
@@ -114,50 +111,44 @@ def live(pool: Any, subject: str) -> None:
 
 
 class Looks(Beside):
-    """Runs the roles for one subject, in the main thread only.
+    """Runs the roles for one subject.
 
     `every`: each step of each look, beside each step of a life; else one step of one look. Of the
     steps of a life, one in `stride` is taken.
     """
 
+    pool_class = LookingPool
     pool: LookingPool
-    work: Any = None
 
     def __init__(self, subject: str, url: str, every: bool = False, stride: int = 1) -> None:
         super().__init__(subject, url)
         self.every = every
         self.stride = stride
 
-    def run(self, role: str) -> Result:
-        """Run one role; its result."""
-        self.runs = self.stopped = 0
-        failure = ""
-        log = logging.getLogger("limpet")
-        level = log.level
-        log.setLevel(logging.ERROR)  # every kill is on purpose here
+    def settings(self, way: str) -> dict[str, Any]:
         sizes = pool_sizes("race" if self.subject in CACHES else self.subject)
-        lease_us = STORM_LEASE_US if role == "storm" else LEASE_US
-        pool = LookingPool.create(self.url, lease_us=lease_us, clients=16, fence="kill", **sizes)
-        try:
-            self.pool = pool
-            directories = [pool.catalogue, *pool.regions.directories]
-            pool.endpoint.spans = [
+        return {"lease_us": STORM_LEASE_US if way == "storm" else LEASE_US, **sizes}
+
+    def open(self) -> None:
+        """Nothing: each life makes it."""
+
+    def run(self, role: str) -> Result:
+        with quiet():  # every kill is on purpose here
+            return super().run(role)
+
+    def strike(self, way: str) -> None:
+        directories = [self.pool.catalogue, *self.pool.regions.directories]
+        self.pool.endpoint.spans = (
+            [range(1 << 63)]
+            if self.subject in TURNING
+            else [
                 range(found.base, found.base + found.entries * found.entry_size)
                 for found in directories
             ]
-            if self.subject in CHANNELS:
-                pool.endpoint.spans = [range(1 << 63)]
-            live(pool, self.subject)
-            self.before = self._there()
-            {"stopped": self._stopped, "killed": self._killed, "storm": self._storm}[role]()
-        except (Broken, LimpetError) as error:
-            failure = f"run {self.runs}: {type(error).__name__}: {error}"
-        finally:
-            pool.close()
-            with contextlib.suppress(LimpetError):
-                destroy(self.url)
-            log.setLevel(level)
-        return Result(self.subject, role, self.runs, self.stopped, failure)
+        )
+        live(self.pool, self.subject)
+        self.before = self._there()
+        {"stopped": self._stopped, "killed": self._killed, "storm": self._storm}[way]()
 
     def _there(self) -> list[Any]:
         """What a life leaves when it has ended: nothing of its own."""
@@ -167,7 +158,7 @@ class Looks(Beside):
             demand(not audit["leaked"] and not audit["held"], f"leaked or held: {audit}")
             regions = self.pool.exclusively(lambda: self.pool.regions.references().tolist())
             # The table of channels grows, and keeps what the next one of a name clears.
-            linked = 0 if self.subject in CHANNELS else audit["reachable"]
+            linked = 0 if self.subject in TURNING else audit["reachable"]
             return [self.pool.stores(), self.pool.channels.list(), regions, linked]
 
     def _account(self, what: str) -> None:

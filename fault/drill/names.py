@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 from unittest import mock
 
+from limpet.fault.drill.engine import SHARE, Result, steps
 from limpet.fault.inject.workers import Workers
 from limpet.fault.matrix.operations import Broken, demand
 from limpet.shm.backends import dax
@@ -59,8 +60,6 @@ DEVICE_SIZE: Final = 4 << 20
 PATIENCE_S: Final = 30.0
 HURRY_S: Final = 0.02
 """How long the other process waits for a name that the one that stands still holds."""
-SHARE: Final = 6
-EVENTS_MAX: Final = 4000
 OLD, NEW = 1, 2
 """The values in the pool that was there first, and in the pool of the other process."""
 
@@ -164,10 +163,6 @@ class Act:
     begun: Callable[[str], Any] = lambda url: None
 
 
-def _closed(pool: Any) -> None:
-    pool.close()
-
-
 def _degraded(url: str) -> Any:
     pool = NamesPool.open(url)
     pool.fail_node(1)
@@ -244,25 +239,6 @@ SUCCESSORS: Final[Mapping[str, Callable[[str], object]]] = {
 WAYS: Final = (*RIVALS, *SUCCESSORS)
 
 
-@dataclasses.dataclass(frozen=True)
-class Result:
-    """The outcome of one way for one act. `failure`: the broken demand, or ""."""
-
-    backend: str
-    act: str
-    way: str
-    runs: int
-    failure: str
-
-    @property
-    def subject(self) -> str:
-        return f"{self.backend}, {self.act}"
-
-    @property
-    def ok(self) -> bool:
-        return not self.failure
-
-
 class Names:
     """Runs the ways for the acts at one place. In the main thread only.
 
@@ -279,8 +255,7 @@ class Names:
         k = runs = 0
         failure = ""
         try:
-            while k < EVENTS_MAX:
-                k += 1 + (k // self.share if self.share else 0)
+            for k in steps(self.share):
                 runs += 1
                 if not self._once(ACTS[act], way, k):
                     break
@@ -288,7 +263,7 @@ class Names:
             failure = f"event {k}: {type(error).__name__}: {error}"
         finally:
             self._clear()
-        return Result(self.location.scheme, act, way, runs, failure)
+        return Result({"backend": self.location.scheme, "act": act, "way": way}, runs, failure)
 
     def _clear(self) -> None:
         with contextlib.suppress(PoolNotFound):

@@ -28,11 +28,13 @@ from typing import Any, Final
 
 import limpet
 from limpet.fault.drill.counters import GETS, PUTS, Counters
+from limpet.fault.drill.engine import demand_sound
 from limpet.fault.inject.interrupt import Interrupt
 from limpet.fault.inject.killer import SECOND_NS
 from limpet.fault.inject.stopping import StoppingPool
 from limpet.fault.inject.supervisor import BLOCKED_S, Progress, Supervisor
 from limpet.fault.inject.workers import Exit
+from limpet.fault.matrix.operations import Broken
 from limpet.fault.matrix.subjects import StoreSubject, opened, pool_sizes
 from limpet.shm.errors import ParameterError
 
@@ -237,7 +239,10 @@ def _report(
     failures = [*supervisor.ends, *supervisor.blocked, *blamed]
     turns = sum(last.snapshot.operations(kind) for kind in (GETS, PUTS))
     if not failures:
-        failures += _aftermath(parameters, pool)
+        try:
+            demand_sound(pool, held=False)
+        except Broken as error:
+            failures.append(str(error))
     if not turns:
         failures.append(NO_TURN)
     return ThrottleReport(
@@ -250,13 +255,3 @@ def _report(
         blamed=tuple(blamed),
         failures=tuple(failures),
     )
-
-
-def _aftermath(parameters: ThrottleParameters, pool: Any) -> list[str]:
-    """Faults in the state that the run left."""
-    pool.recover()
-    for store in pool.stores():
-        if store["name"] == "subject":
-            pool.store(store["kind"], name="subject").check()
-    leaked = pool.audit()["leaked"]
-    return [f"{leaked} bytes are leaked"] if leaked else []

@@ -44,7 +44,6 @@ from limpet.stores.status import DONE, PUT
 SPEED: Final = 64
 """The cache's clock goes so many times as fast as the leases' clock."""
 TTL_MS: Final = 2
-TTL_US: Final = 1000 * TTL_MS
 PATIENCE_MS: Final = 1 << 24
 TAG: Final = 7
 NEVER: Final = 1 << 62

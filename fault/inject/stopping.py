@@ -20,6 +20,15 @@ def stop() -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
+def stops(pid: int) -> bool:
+    """Wait until a child stops, or ends; whether it has stopped."""
+    state = os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+    if state is None or state.si_code != os.CLD_STOPPED:
+        return False
+    os.waitid(os.P_PID, pid, os.WSTOPPED)
+    return True
+
+
 class StoppingEndpoint(HookedEndpoint, verbs=MUTATING):
     """An Endpoint that counts steps, and is interrupted at step `stop_at` (0: never)."""
 

@@ -12,15 +12,13 @@ bounded time, and returns what the call returns, with each iterator exhausted.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import inspect
-import queue
 from collections.abc import Callable, Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any, Final
 
-from limpet.fault.matrix.channel_kinds import CHANNELS
+from limpet.fault.matrix.channel_kinds import CHANNELS, plain
 from limpet.fault.matrix.fault_profile import profile_of
 from limpet.stores.base import Store
 from limpet.stores.cache.cache import Cache
@@ -34,8 +32,6 @@ NAME: Final = "called"
 KEYS: Final = tuple(b"key %d" % number for number in range(40))
 KEY: Final = KEYS[0]
 VALUE: Final = b"a value of a row"
-SOON_S: Final = 0.002
-"""A call that waits gives up after this."""
 TECHNICAL: Final = frozenset(dir(object)) | {
     "__abstractmethods__", "__annotations__", "__class_getitem__", "__del__",
     "__dict__", "__firstlineno__", "__getstate__", "__module__", "__orig_bases__",
@@ -82,6 +78,14 @@ def _is_call(cls: type, name: str) -> bool:
     return not isinstance(member, type) and (callable(getattr(cls, name)) or described)
 
 
+def _of_handle(call: Callable[[Any], object]) -> Row:
+    return lambda handle, key: call(handle)
+
+
+def _plain(*names: str) -> dict[str, Row]:
+    return {name: _of_handle(call) for name, call in plain(*names).items()}
+
+
 def _all(found: Iterable[Any]) -> list[Any]:
     return list(found)
 
@@ -100,11 +104,11 @@ def _reserve(store: Any, key: bytes) -> None:
 
 
 STORE_ROWS: Final[Mapping[str, Row]] = {
+    **_plain("sizes", "first", "last", "check", "growth", "index_size", "recover", "stats"),
     "get": lambda s, key: s.get(key),
     "get_many": lambda s, key: s.get_many([key, KEYS[1], b"none"]),
     "get_slice": lambda s, key: s.get_slice(key, 1, 9),
     "size_of": lambda s, key: s.size_of(key),
-    "sizes": lambda s, key: s.sizes(),
     "put": lambda s, key: s.put(key, VALUE),
     "put_many": lambda s, key: s.put_many([(key, VALUE), (KEYS[1], VALUE), (b"+" + key, VALUE)]),
     "insert": lambda s, key: s.insert(b"-" + key, VALUE),
@@ -115,17 +119,10 @@ STORE_ROWS: Final[Mapping[str, Row]] = {
     "view": _view,
     "reserve": _reserve,
     "scan": lambda s, key: _all(s.scan(KEYS[0], KEYS[-1])),
-    "first": lambda s, key: s.first(),
-    "last": lambda s, key: s.last(),
     "ceiling": lambda s, key: s.ceiling(key),
     "floor": lambda s, key: s.floor(key),
     "keys": lambda s, key: _all(s.keys()),
     "items": lambda s, key: _all(s.items()),
-    "check": lambda s, key: s.check(),
-    "growth": lambda s, key: s.growth(),
-    "index_size": lambda s, key: s.index_size(),
-    "recover": lambda s, key: s.recover(),
-    "stats": lambda s, key: s.stats(),
     "__len__": lambda s, key: len(s),
     "__iter__": lambda s, key: _all(s),
     "__contains__": lambda s, key: key in s,
@@ -178,12 +175,11 @@ def _mapping(made: Any) -> Any:
 
 
 MAPPING_ROWS: Final[Mapping[str, Row]] = {
+    **_plain("popitem", "clear"),
     "get": lambda d, key: d.get(0),
     "pop": lambda d, key: d.pop(1, None),
-    "popitem": lambda d, key: d.popitem(),
     "setdefault": lambda d, key: d.setdefault(99, 1),
     "update": lambda d, key: d.update({2: 3}),
-    "clear": lambda d, key: d.clear(),
     "keys": lambda d, key: _all(d.keys()),
     "items": lambda d, key: _all(d.items()),
     "values": lambda d, key: _all(d.values()),
@@ -215,6 +211,7 @@ async def _later() -> int:
 
 
 CACHE_ROWS: Final[Mapping[str, Row]] = {
+    **_plain("expire", "stats", "check"),
     **MAPPING_ROWS,
     "set": lambda c, key: c.set(0, 1, ttl=1000),
     "add": lambda c, key: c.add(98, 1),
@@ -231,9 +228,6 @@ CACHE_ROWS: Final[Mapping[str, Row]] = {
     "delete_many": lambda c, key: c.delete_many([0, 95]),
     "invalidate": lambda c, key: c.invalidate("tag"),
     "delete_prefix": lambda c, key: c.delete_prefix("pre"),
-    "expire": lambda c, key: c.expire(),
-    "stats": lambda c, key: c.stats(),
-    "check": lambda c, key: c.check(),
     "get_or_compute": lambda c, key: c.get_or_compute(94, lambda: 1),
     "get_or_compute_async": lambda c, key: asyncio.run(c.get_or_compute_async(93, _later)),
     "lock": _cache_lock,
@@ -281,219 +275,23 @@ def _with(handle: Any, key: object) -> None:
         pass
 
 
-def _within(call: Callable[[Any], object]) -> Row:
-    def row(handle: Any, key: object) -> None:
-        with handle:
-            call(handle)
-
-    return row
-
-
-def _received(ring: Any) -> Any:
-    ring.subscribe(start="oldest")
-    with contextlib.suppress(queue.Empty):
-        return ring.receive(timeout=SOON_S)
-
-
-def _put_get(jobs: Any, call: Callable[[Any], object]) -> object:
-    jobs.put(1, timeout=SOON_S)
-    found = call(jobs)
-    jobs.task_done()
-    return found
-
-
 OWN_OF_CHANNELS: Final = frozenset({
     "enter", "joined", "leave", "lives", "mark", "mark_address", "on_join", "on_leave",
     "open_rows", "operation", "participants", "region", "removed", "row", "suits", "take_part",
     "vacates",
 })  # fmt: skip
-CHANNEL_ROWS: Final[Mapping[str, Row]] = {
-    "refresh": lambda c, key: c.refresh(),
-    "resign": lambda c, key: c.resign(),
-}
-
-
-def _origin(array: Any) -> tuple[int, ...]:
-    return (0,) * int(array.ndim)
-
-
-_ARRAY: Final[Mapping[str, Row]] = {
-    "add": lambda a, key: a.add(_origin(a)),
-    "assign": lambda a, key: a.assign(..., 1),
-    "bit_and": lambda a, key: a.bit_and(_origin(a), 1),
-    "bit_or": lambda a, key: a.bit_or(_origin(a), 1),
-    "bit_xor": lambda a, key: a.bit_xor(_origin(a), 1),
-    "compare_and_swap": lambda a, key: a.compare_and_swap(_origin(a), 1, 2),
-    "copied": lambda a, key: a.copied(...),
-    "dtype": lambda a, key: a.dtype,
-    "nbytes": lambda a, key: a.nbytes,
-    "ndim": lambda a, key: a.ndim,
-    "numpy": lambda a, key: a.numpy().copy(),
-    "parts": lambda a, key: [part.copy() for _, part in a.parts()],
-    "shape": lambda a, key: a.shape,
-    "size": lambda a, key: a.size,
-    "swap": lambda a, key: a.swap(_origin(a), 1),
-    "__array__": lambda a, key: a.__array__(),
-    "__buffer__": lambda a, key: bytes(a.__buffer__()),
-    "__delitem__": lambda a, key: a.__delitem__(0),
-    "__dlpack__": lambda a, key: bool(a.__dlpack__()),
-    "__dlpack_device__": lambda a, key: a.__dlpack_device__(),
-    "__getitem__": lambda a, key: a[_origin(a)],
-    "__iter__": lambda a, key: _all(a),
-    "__len__": lambda a, key: len(a),
-    "__setitem__": lambda a, key: a.__setitem__(..., 1),
-}
-_OF_ARRAYS: Final = frozenset(
-    {"dtype", "nbytes", "ndim", "shape", "size", "__delitem__", "__dlpack_device__", "__len__"}
-)
-_OWN_OF_ARRAYS: Final = frozenset({"at_number", "lay_out", "lost", "number_of"})
-_BARRIER: Final[Mapping[str, Row]] = {
-    "abort": lambda b, key: b.abort(),
-    "broken": lambda b, key: b.broken,
-    "n_waiting": lambda b, key: b.n_waiting,
-    "parties": lambda b, key: b.parties,
-    "reset": lambda b, key: b.reset(),
-    "wait": lambda b, key: b.wait(SOON_S),
-}
-_OWN_OF_BARRIERS: Final = frozenset(
-    {"announce", "change", "look_after", "missed", "regroup", "regrouped", "vacates_register"}
-)
-_LOCK: Final[Mapping[str, Row]] = {
-    "acquire": lambda lock, key: lock.acquire(timeout=SOON_S),
-    "inherited": lambda lock, key: lock.inherited,
-    "locked": lambda lock, key: lock.locked(),
-    "release": lambda lock, key: (lock.acquire(timeout=SOON_S), lock.release()),
-    "__enter__": _with,
-    "__exit__": _with,
-}
-_RING: Final[Mapping[str, Row]] = {
-    "close": lambda ring, key: ring.close(),
-    "lost": lambda ring, key: ring.lost,
-    "receive": lambda ring, key: _received(ring),
-    "receive_nowait": lambda ring, key: (ring.subscribe(), ring.receive_nowait()),
-    "send": lambda ring, key: ring.send(1, SOON_S),
-    "send_nowait": lambda ring, key: ring.send_nowait(1),
-    "subscribe": lambda ring, key: ring.subscribe(),
-    "unsubscribe": lambda ring, key: ring.unsubscribe(),
-    "__iter__": lambda ring, key: (ring.subscribe(), iter(ring)),
-}
-_TABLE: Final[Mapping[str, Row]] = {
-    "mine": lambda table, key: table.mine().load(),
-    "push_broadcast": lambda table, key: table.push_broadcast().wait(),
-    "store_mine": lambda table, key: table.store_mine(7),
-    "__getitem__": lambda table, key: table[0].load(),
-    "__iter__": lambda table, key: [row.load() for row in table],
-}
-OF_CHANNELS: Final[Mapping[str, tuple[Mapping[str, Row], frozenset[str], frozenset[str]]]] = {
-    "array": (_ARRAY, _OWN_OF_ARRAYS, _OF_ARRAYS),
-    "atomic_var": (
-        {
-            "cas": lambda v, key: v.cas(0, 1),
-            "faa": lambda v, key: v.faa(1),
-            "load": lambda v, key: v.load(),
-            "store": lambda v, key: v.store(1),
-            "swap": lambda v, key: v.swap(1),
-        },
-        frozenset(),
-        frozenset(),
-    ),
-    "barrier": (_BARRIER, _OWN_OF_BARRIERS, frozenset({"parties"})),
-    "condition": (
-        {
-            "acquire": lambda c, key: c.acquire(timeout=SOON_S),
-            "inherited": lambda c, key: c.inherited,
-            "notify": _within(lambda c: c.notify()),
-            "notify_all": _within(lambda c: c.notify_all()),
-            "release": lambda c, key: (c.acquire(timeout=SOON_S), c.release()),
-            "wait": _within(lambda c: c.wait(SOON_S)),
-            "wait_for": _within(lambda c: c.wait_for(lambda: False, SOON_S)),
-            "__enter__": _with,
-            "__exit__": _with,
-        },
-        frozenset(),
-        frozenset({"inherited"}),
-    ),
-    "counter": (
-        {
-            "add": lambda c, key: c.add(),
-            "set": lambda c, key: c.set(1),
-            "value": lambda c, key: c.value,
-        },
-        frozenset(),
-        frozenset(),
-    ),
-    "event": (
-        {
-            "clear": lambda e, key: e.clear(),
-            "is_set": lambda e, key: e.is_set(),
-            "set": lambda e, key: e.set(),
-            "wait": lambda e, key: e.wait(SOON_S),
-        },
-        frozenset(),
-        frozenset(),
-    ),
-    "lock": (_LOCK, frozenset(), frozenset({"inherited"})),
-    "owned_var": (
-        {
-            "load": lambda v, key: v.load(),
-            "push": lambda v, key: v.push().wait(),
-            "store": lambda v, key: v.store(bytes(24)),
-        },
-        frozenset({"clear", "is_second_older", "is_whole", "peek", "place"}),
-        frozenset({"store"}),
-    ),
-    "power_controller": (
-        {
-            "push": lambda p, key: p.push(p.duty, [0.5] * len(p.duty)),
-            "take": lambda p, key: p.take(p.voltage),
-        },
-        frozenset(),
-        frozenset(),
-    ),
-    "queue": (
-        {
-            "cancel_join_thread": lambda q, key: q.cancel_join_thread(),
-            "close": lambda q, key: q.close(),
-            "empty": lambda q, key: q.empty(),
-            "forget_lost": lambda q, key: q.forget_lost(),
-            "full": lambda q, key: q.full(),
-            "get": lambda q, key: _put_get(q, lambda jobs: jobs.get(timeout=SOON_S)),
-            "get_many": lambda q, key: _put_get(q, lambda jobs: jobs.get_many(2, timeout=SOON_S)),
-            "get_nowait": lambda q, key: _put_get(q, lambda jobs: jobs.get_nowait()),
-            "join": lambda q, key: q.join(SOON_S),
-            "join_thread": lambda q, key: q.join_thread(),
-            "lost": lambda q, key: q.lost(),
-            "put": lambda q, key: q.put(1, timeout=SOON_S),
-            "put_many": lambda q, key: q.put_many([1], timeout=SOON_S),
-            "put_nowait": lambda q, key: q.put_nowait(1),
-            "qsize": lambda q, key: q.qsize(),
-            "task_done": lambda q, key: _put_get(q, lambda jobs: jobs.get_nowait()),
-        },
-        frozenset({"ready"}),
-        frozenset({"cancel_join_thread", "close", "join_thread"}),
-    ),
-    "rendezvous": ({"waiting": lambda r, key: r.waiting()}, frozenset(), frozenset()),
-    "ring": (_RING, frozenset(), frozenset({"close", "lost", "unsubscribe"})),
-    "shared_region": (
-        {
-            "read": lambda r, key: r.read(0, 8, 16),
-            "write": lambda r, key: r.write(0, 8, bytes(16)).wait(),
-        },
-        frozenset({"part"}),
-        frozenset(),
-    ),
-    "sst": (_TABLE, frozenset(), frozenset()),
-}
-"""Of each kind of channel: the rows, the names that limpet calls, and the private rows."""
+COMMON: Final = plain("refresh", "resign")
+"""Methods of every channel."""
 
 
 def _channel(kind: str) -> Calls:
-    rows, own, private = OF_CHANNELS[kind.partition("-")[0]]
+    channel = CHANNELS[kind]
+    methods = {**COMMON, **channel.methods}
     return Calls(
-        lambda pool: CHANNELS[kind].open(pool, NAME),
-        {**CHANNEL_ROWS, **rows},
-        OWN_OF_CHANNELS | own,
-        private,
+        lambda pool: channel.open(pool, NAME),
+        {name: _of_handle(call) for name, call in methods.items()},
+        OWN_OF_CHANNELS | channel.own,
+        channel.private,
         remove=lambda pool: pool.channels.remove(NAME),
     )
 
@@ -507,32 +305,24 @@ def _pool(pool: Pool) -> Pool:
 
 
 POOL_ROWS: Final[Mapping[str, Row]] = {
+    **_plain("audit", "client_id", "clients", "close", "closed", "events"),
+    **_plain("growth", "hosts", "nodes", "recover", "whole_since"),
     "array": lambda p, key: p.array("a", 4),
-    "audit": lambda p, key: p.audit(),
     "barrier": lambda p, key: p.barrier("b", 1),
     "cache": lambda p, key: p.cache("c"),
     "channels": lambda p, key: p.channels.list(),
-    "client_id": lambda p, key: p.client_id,
-    "clients": lambda p, key: p.clients(),
-    "close": lambda p, key: p.close(),
-    "closed": lambda p, key: p.closed,
     "condition": lambda p, key: p.condition("cond"),
     "counter": lambda p, key: p.counter("n"),
     "create": lambda p, key: None,
     "dict": lambda p, key: p.dict("d"),
     "drop": lambda p, key: (p.store("race", "dropped"), p.drop("dropped")),
     "event": lambda p, key: p.event("e"),
-    "events": lambda p, key: p.events(),
     "fail_node": lambda p, key: p.fail_node(p.parameters.nodes - 1),
-    "growth": lambda p, key: p.growth(),
-    "hosts": lambda p, key: p.hosts(),
     "lock": lambda p, key: p.lock("l"),
-    "nodes": lambda p, key: p.nodes(),
     "object": lambda p, key: p.object("o"),
     "objects": lambda p, key: p.objects("os", 3),
     "open": lambda p, key: None,
     "queue": lambda p, key: p.queue("q"),
-    "recover": lambda p, key: p.recover(),
     "rename": lambda p, key: (p.store("race", "old"), p.rename("old", "new")),
     "replace_node": lambda p, key: p.replace_node(0),
     "ring": lambda p, key: p.ring("r"),
@@ -540,7 +330,6 @@ POOL_ROWS: Final[Mapping[str, Row]] = {
     "stores": lambda p, key: p.stores(count=True),
     "transaction": lambda p, key: p.transaction(lambda tx: tx.__setitem__("name", b"v")),
     "watch": lambda p, key: next(p.watch(until_destroyed=False)) if p.closed else None,
-    "whole_since": lambda p, key: p.whole_since(),
     "__enter__": _with,
     "__exit__": _with,
 }
@@ -554,9 +343,7 @@ PRIVATE_OF_POOLS: Final = frozenset(
     {"close", "closed", "create", "object", "open", "whole_since", "__enter__", "__exit__"}
 )
 MANAGER_ROWS: Final[Mapping[str, Row]] = {
-    "fence": lambda m, key: m.fence(),
-    "list": lambda m, key: m.list(),
-    "names": lambda m, key: m.names(),
+    **_plain("fence", "list", "names"),
     "open": lambda m, key: m.open(SST, "table", participants=2),
     "remove": lambda m, key: m.remove("table"),
 }

@@ -1,10 +1,13 @@
-"""The tests of each kind of channel. A new kind is registered in CHANNELS.
+"""The table of channels: one row for each kind, which all drills read. A new kind is a row here.
 
-A kind has a way to open a handle, the calls at whose steps a client is killed, and a *round*: every
-call of the channel, by one client alone, with the result that each must return. Survivors and
-successors of dead clients make the round in the crash matrix (channel_matrix.py), and clients make
-it in damaged memory (damage.py): there any result is allowed but a signal, a hang, or an
-undocumented error.
+A row says how the kind is made, which operations it has, what a turn and a round of work are, and
+what must hold. A *round* is every call of the channel, by one client alone, with the result that
+each must return: survivors and successors of dead clients make it in the crash matrix
+(channel_matrix.py), clients in damaged memory (damage.py), where any result is allowed but a
+signal, a hang, or an undocumented error, and another client after cuts (cuts.py). A *turn* is the
+work of one of several clients, which comes back in bounded time as long as no client keeps what it
+needs (subjects.py): a kind without one is a part of others, or an example. Full memory
+(full_memory.py) refuses pages to all kinds; calls.py has all `methods`.
 
 Every call that waits is given a time: `patience_s`.
 """
@@ -18,7 +21,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from limpet.fault.matrix.operations import demand
-from limpet.shm.errors import BrokenBarrierError, TasksLost
+from limpet.shm.endpoint.slots import INCARNATION_BITS
+from limpet.shm.errors import BrokenBarrierError, ChannelFull, TasksLost
 from limpet.stores.channels.atomic_var import AtomicVar
 from limpet.stores.channels.owned_var import OwnedVar
 from limpet.stores.channels.power_controller import PowerController
@@ -27,34 +31,56 @@ from limpet.stores.channels.shared_region import SharedRegion
 from limpet.stores.channels.sst import SST
 from limpet.stores.pool import Pool
 
+Open = Callable[[Pool, str], Any]
+Call = Callable[[Any], object]
 Judge = Callable[[Any, float], None]
+Turn = Callable[[Any, int], object]
 TEXT: Final = "text of the drill "
 WIDE: Final = b"twenty-four bytes of it."
+SOON_S: Final = 0.002
+"""A method that waits gives up after this."""
+MANY: Final = 1000
+"""More elements and holds than there are, but in damaged memory."""
+TURN_S: Final = 1.0
+"""A turn that waits for others gives up after this."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Channels:
     """One kind of channel.
 
-    `prepare(handle)` sets the state in which `calls` begin; the survivor calls it before each run.
-    `judge(handle, patience_s)` demands that a killed call happened or did not. `round(handle,
-    patience_s)` demands the results that a client alone may rely on. `release(handle)`: the step of
-    a client after that, where the next client can begin only then. `fresh`: needs a new pool each
-    time. `waits_for_ever`: as in its paper it waits for a missing participant, and takes no
-    timeout.
+    `calls`: those at whose steps clients are killed and cut off. `prepare(handle)` sets the state
+    in which they begin; `judge(handle, patience_s)` demands that a call that was killed happened or
+    did not, and so that the state is there if there was none. `round(handle, patience_s)` demands
+    the results that a client alone may rely on. `release(handle)`: the step of a client after that,
+    where the next client can begin only then. `fresh`: needs a new pool each time.
+    `waits_for_ever`: as in its paper it waits for a missing participant, and takes no timeout.
+
+    `turn(handle, number)` makes a change, and `read(handle, number)` reads what others change, on a
+    handle of `shared`, or of `open`. `large` opens one that takes pages of several blocks.
+
+    `methods`: a call of each public method; `own`: the public methods that limpet calls itself;
+    `private`: those that look at no shared memory.
     """
 
-    open: Callable[[Pool, str], Any]
-    calls: Mapping[str, Callable[[Any], object]]
+    open: Open
+    calls: Mapping[str, Call]
     round: Judge
-    prepare: Callable[[Any], object] = lambda handle: None
+    prepare: Call = lambda handle: None
     judge: Judge = lambda handle, patience_s: None
-    release: Callable[[Any], object] = lambda handle: None
+    release: Call = lambda handle: None
     fresh: bool = False
     waits_for_ever: bool = False
     checksum: str = "none: its words are changed one by one, each by an atomic verb"
     expected: tuple[type[Exception], ...] = ()
     """Errors that calls are documented to raise, besides those of limpet."""
+    turn: Turn | None = None
+    read: Turn = lambda handle, number: None
+    shared: Open | None = None
+    large: Open | None = None
+    methods: Mapping[str, Call] = dataclasses.field(default_factory=dict)
+    own: frozenset[str] = frozenset()
+    private: frozenset[str] = frozenset()
 
 
 # ---- words ------------------------------------------------------------------------------------
@@ -112,24 +138,24 @@ def _striped(handle: Any, patience_s: float) -> None:
     """Of three rows, two lie in the first stripe."""
     handle[1, 2] = 41
     demand(handle.add((1, 2)) == 42, "add() was lost")
-    handle[1:3] = [[7, 8, 9], [10, 11, 12]]
+    handle[1:3, :3] = [[7, 8, 9], [10, 11, 12]]
     demand(handle.swap((2, 0), 5) == 10, "swap() returned something else")
     demand(handle.compare_and_swap((2, 0), 5, 10), "compare_and_swap() found something else")
-    demand(handle[1:].tolist() == [[7, 8, 9], [10, 11, 12]], f"the array has {handle[...]}")
+    demand(handle[1:, :3].tolist() == [[7, 8, 9], [10, 11, 12]], f"the array has {handle[1:, :3]}")
     demand(sum(len(part) for _, part in handle.parts()) == 3, "a stripe is missing")
     _striped_clear(handle)
 
 
 def _striped_clear(handle: Any) -> None:
-    handle[...] = 0
+    handle[:, :3] = 0
 
 
 def _striped_rows(handle: Any) -> None:
-    handle[1:] = [[1, 2, 3], [4, 5, 6]]
+    handle[1:, :3] = [[1, 2, 3], [4, 5, 6]]
 
 
 def _striped_judge(handle: Any, patience_s: float) -> None:
-    first, rest = handle[0, 2], handle[1:].ravel().tolist()
+    first, rest = handle[0, 2], handle[1:, :3].ravel().tolist()
     demand(first in (0, 3), f"the element is {first}")
     done = [number for number in rest if number]
     whole = list(range(1, 7))
@@ -204,6 +230,11 @@ def _barrier_break(handle: Any) -> None:
     handle.reset()
 
 
+def _barrier_prepare(handle: Any) -> None:
+    if handle.broken:
+        handle.reset()
+
+
 def _rendezvous(handle: Any, patience_s: float) -> None:
     handle.waiting()
 
@@ -230,6 +261,13 @@ def _locked_again(handle: Any) -> None:
     handle.release()
 
 
+def _let_go(handle: Any) -> None:
+    """Release the lock if this thread has it, as after a call that was cut off."""
+    with contextlib.suppress(RuntimeError):
+        for _ in range(MANY):
+            handle.release()
+
+
 def _condition(handle: Any, patience_s: float) -> None:
     demand(handle.acquire(timeout=patience_s), "the condition's lock was not to be had")
     demand(not handle.wait(0), "wait() returned True without a notification")
@@ -246,13 +284,20 @@ def _notify(handle: Any) -> None:
 # ---- queues and rings -------------------------------------------------------------------------
 
 
-def _drain(handle: Any, limit: int = 1000) -> list[Any]:
+def _drain(handle: Any) -> list[Any]:
     found: list[Any] = []
     with contextlib.suppress(queue.Empty):
-        while len(found) < limit:
+        while len(found) < MANY:
             found.append(handle.get_nowait())
             handle.task_done()
     return found
+
+
+def _be_done(handle: Any) -> None:
+    """Be done with the tasks that this client has got, as after a call that was cut off."""
+    with contextlib.suppress(ValueError):
+        for _ in range(MANY):
+            handle.task_done()
 
 
 def _queue(handle: Any, patience_s: float) -> None:
@@ -329,7 +374,6 @@ def _ring_receive(handle: Any) -> None:
 def _ring_prepare(handle: Any) -> None:
     handle.send(TEXT + "a message", timeout=1)
     handle.send(TEXT + "a message " * 6, timeout=1)
-    handle.close()
 
 
 def _ring_judge(handle: Any, patience_s: float) -> None:
@@ -344,16 +388,178 @@ def _ring_judge(handle: Any, patience_s: float) -> None:
     handle.unsubscribe()
 
 
-_RING_CALLS: Final = {"send": _ring_send, "receive": _ring_receive}
 _LOCK_CALLS: Final = {"with": _locked, "acquire twice": _locked_again}
 
 
-def _ring_of(overrun: str) -> Channels:
-    return Channels(
-        lambda pool, name: pool.ring(name, 512, overrun=overrun), _RING_CALLS, _ring, _ring_prepare,
-        _ring_judge, release=lambda handle: handle.close(),
-        expected=(queue.Full, queue.Empty, ValueError),
-    )  # fmt: skip
+# ---- turns, of several clients ------------------------------------------------------------------
+
+
+def _queue_turn(handle: Any, number: int) -> None:
+    with contextlib.suppress(queue.Full):
+        handle.put(number, timeout=TURN_S)
+    with contextlib.suppress(queue.Empty):
+        handle.get_nowait()
+
+
+def _ring_turn(handle: Any, number: int) -> None:
+    try:
+        handle.send(number, timeout=TURN_S)
+    except ChannelFull:  # another client sends
+        _ring_read(handle, number)
+
+
+def _ring_read(handle: Any, number: int) -> None:
+    if not handle.reader.ident:
+        handle.subscribe()
+    with contextlib.suppress(queue.Empty):
+        handle.receive_nowait()
+
+
+def _table_turn(handle: Any, number: int) -> None:
+    handle.store_mine(number)
+    handle.push_broadcast()
+
+
+def _table_read(handle: Any, number: int) -> None:
+    for variable in handle:
+        variable.peek()
+
+
+def _own_barrier(pool: Pool, name: str) -> Any:
+    """Of one party: more would wait for each other by design. The slot's next client has it."""
+    assert pool.client_id
+    slot = pool.membership.ident >> INCARNATION_BITS
+    return pool.barrier(f"{name} {slot}", 1, on_death="continue")
+
+
+# ---- methods ------------------------------------------------------------------------------------
+
+
+def plain(*names: str) -> dict[str, Call]:
+    """Calls of methods without arguments, and of properties, by their names."""
+
+    def of(name: str) -> Call:
+        def call(handle: Any) -> object:
+            found = getattr(handle, name)
+            return found() if callable(found) else found
+
+        return call
+
+    return {name: of(name) for name in names}
+
+
+def _within(call: Call) -> Call:
+    def method(handle: Any) -> None:
+        with handle:
+            call(handle)
+
+    return method
+
+
+def _received(ring: Any) -> Any:
+    ring.subscribe(start="oldest")
+    with contextlib.suppress(queue.Empty):
+        return ring.receive(timeout=SOON_S)
+
+
+def _put_get(jobs: Any, call: Call) -> object:
+    jobs.put(1, timeout=SOON_S)
+    found = call(jobs)
+    jobs.task_done()
+    return found
+
+
+def _origin(array: Any) -> tuple[int, ...]:
+    return (0,) * int(array.ndim)
+
+
+_ARRAY_METHODS: Final[Mapping[str, Call]] = {
+    **plain("dtype", "nbytes", "ndim", "shape", "size", "__array__", "__dlpack_device__"),
+    "add": lambda a: a.add(_origin(a)),
+    "assign": lambda a: a.assign(..., 1),
+    "bit_and": lambda a: a.bit_and(_origin(a), 1),
+    "bit_or": lambda a: a.bit_or(_origin(a), 1),
+    "bit_xor": lambda a: a.bit_xor(_origin(a), 1),
+    "compare_and_swap": lambda a: a.compare_and_swap(_origin(a), 1, 2),
+    "copied": lambda a: a.copied(...),
+    "numpy": lambda a: a.numpy().copy(),
+    "parts": lambda a: [part.copy() for _, part in a.parts()],
+    "swap": lambda a: a.swap(_origin(a), 1),
+    "__buffer__": lambda a: bytes(a.__buffer__()),
+    "__delitem__": lambda a: a.__delitem__(0),
+    "__dlpack__": lambda a: bool(a.__dlpack__()),
+    "__getitem__": lambda a: a[_origin(a)],
+    "__iter__": lambda a: list(a),
+    "__len__": lambda a: len(a),
+    "__setitem__": lambda a: a.__setitem__(..., 1),
+}
+_LOCK_METHODS: Final[Mapping[str, Call]] = {
+    "acquire": lambda lock: lock.acquire(timeout=SOON_S),
+    "inherited": lambda lock: lock.inherited,
+    "release": lambda lock: (lock.acquire(timeout=SOON_S), lock.release()),
+    "__enter__": _locked,
+    "__exit__": _locked,
+}
+
+_ARRAY: Final = Channels(
+    lambda pool, name: pool.array(name, 9),
+    {"add": lambda handle: handle.add(0, 3), "slice": _array_slice},
+    _array, _array_clear, _array_judge,
+    turn=lambda handle, number: handle.add(number % len(handle), 1),
+    read=lambda handle, number: demand(handle[number % len(handle)] >= 0, "an element is negative"),
+    large=lambda pool, name: pool.array(name, 3_000),
+    methods=_ARRAY_METHODS,
+    own=frozenset({"at_number", "lay_out", "lost", "number_of"}),
+    private=frozenset(
+        {"dtype", "nbytes", "ndim", "shape", "size", "__delitem__", "__dlpack_device__", "__len__"}
+    ),
+)  # fmt: skip
+_BARRIER: Final = Channels(
+    lambda pool, name: pool.barrier(name, 1),
+    {"wait": lambda handle: handle.wait(1), "reset": _barrier_break}, _barrier, _barrier_prepare,
+    turn=lambda handle, number: handle.wait(TURN_S),
+    read=lambda handle, number: demand(not handle.broken, "the barrier is broken"),
+    shared=_own_barrier,
+    methods={
+        **plain("abort", "broken", "n_waiting", "parties", "reset"),
+        "wait": lambda b: b.wait(SOON_S),
+    },
+    own=frozenset(
+        {"announce", "change", "look_after", "missed", "regroup", "regrouped", "vacates_register"}
+    ),
+    private=frozenset({"parties"}),
+)  # fmt: skip
+_LOCK: Final = Channels(
+    lambda pool, name: pool.lock(name), _LOCK_CALLS, _lock, judge=_lock, release=_let_go,
+    expected=(RuntimeError,),
+    turn=lambda handle, number: _locked(handle),
+    read=lambda handle, number: handle.locked(),
+    methods={**_LOCK_METHODS, "locked": lambda lock: lock.locked()},
+    private=frozenset({"inherited"}),
+)  # fmt: skip
+_RING: Final = Channels(
+    lambda pool, name: pool.ring(name, 512),
+    {"send": _ring_send, "receive": _ring_receive}, _ring, _ring_prepare, _ring_judge,
+    release=lambda handle: handle.close(), expected=(queue.Full, queue.Empty, ValueError),
+    turn=_ring_turn, read=_ring_read,
+    # Its writer waits for no reader.
+    shared=lambda pool, name: pool.ring(name, 4096, overrun="skip"),
+    large=lambda pool, name: pool.ring(name, 20_000),
+    methods={
+        **plain("close", "lost", "subscribe", "unsubscribe"),
+        "receive": _received,
+        "receive_nowait": lambda ring: (ring.subscribe(), ring.receive_nowait()),
+        "send": lambda ring: ring.send(1, SOON_S),
+        "send_nowait": lambda ring: ring.send_nowait(1),
+        "__iter__": lambda ring: (ring.subscribe(), iter(ring)),
+    },
+    private=frozenset({"close", "lost", "unsubscribe"}),
+)  # fmt: skip
+
+
+def _variant(of: Channels, opened: Open, **changes: Any) -> Channels:
+    """Another way to open a channel: the turns and the size are those of the first one."""
+    return dataclasses.replace(of, open=opened, turn=None, large=None, **changes)
 
 
 CHANNELS: Final[Mapping[str, Channels]] = {
@@ -361,71 +567,116 @@ CHANNELS: Final[Mapping[str, Channels]] = {
         lambda pool, name: pool.counter(name),
         {"add": lambda handle: handle.add(3), "set": lambda handle: handle.set(8)},
         _counter, lambda handle: handle.set(5), _one_of("value", 5, 8),
+        turn=lambda handle, number: handle.add(),
+        read=lambda handle, number: handle.value,
+        methods={
+            **plain("add", "value"),
+            "set": lambda c: c.set(1),
+        },
     ),
-    "array": Channels(
-        lambda pool, name: pool.array(name, 9),
-        {"add": lambda handle: handle.add(0, 3), "slice": _array_slice},
-        _array, _array_clear, _array_judge,
-    ),
-    "array-d": Channels(
-        lambda pool, name: pool.array(name, 9, "d"),
-        {"add": lambda handle: handle.add(0, 1.5)}, _doubles
+    "array": _ARRAY,
+    "array-d": _variant(
+        _ARRAY, lambda pool, name: pool.array(name, 9, "d"),
+        calls={"add": lambda handle: handle.add(0, 1.5)},
+        round=_doubles, prepare=lambda handle: None, judge=lambda handle, patience_s: None,
     ),
     "array-striped": Channels(
         lambda pool, name: pool.array(name, (3, 3), "i2", stripes=2),
         {"add": lambda handle: handle.add((0, 2), 3), "rows": _striped_rows},
         _striped, _striped_clear, _striped_judge,
+        large=lambda pool, name: pool.array(name, (3, 8_000), "i2", stripes=2),
+        methods=_ARRAY_METHODS, own=_ARRAY.own, private=_ARRAY.private,
     ),
     "atomic_var": Channels(
         lambda pool, name: pool.channels.open(AtomicVar, name),
         {"swap": lambda handle: handle.swap(6), "faa": lambda handle: handle.faa(1)},
         _atomic, lambda handle: handle.store(5), _one_of("load", 5, 6),
+        methods={
+            "cas": lambda v: v.cas(0, 1),
+            "faa": lambda v: v.faa(1),
+            "load": lambda v: v.load(),
+            "store": lambda v: v.store(1),
+            "swap": lambda v: v.swap(1),
+        },
     ),
     "owned_var": Channels(
         lambda pool, name: pool.channels.open(OwnedVar, name, size=len(WIDE)),
         {"push": _owned_push},
         _owned, lambda handle: _owned(handle, 1), _one_of("load", WIDE, WIDE[::-1]),
+        methods={
+            "load": lambda v: v.load(),
+            "push": lambda v: v.push().wait(),
+            "store": lambda v: v.store(bytes(24)),
+        },
+        own=frozenset({"clear", "is_second_older", "is_whole", "peek", "place"}),
+        private=frozenset({"store"}),
     ),
     "sst": Channels(
-        lambda pool, name: pool.channels.open(SST, name, participants=16),
-        {"push": _table_push}, _table
+        lambda pool, name: pool.channels.open(SST, name, participants=pool.parameters.clients),
+        {"push": _table_push}, _table, turn=_table_turn, read=_table_read,
+        methods={
+            "mine": lambda table: table.mine().load(),
+            "push_broadcast": lambda table: table.push_broadcast().wait(),
+            "store_mine": lambda table: table.store_mine(7),
+            "__getitem__": lambda table: table[0].load(),
+            "__iter__": lambda table: [row.load() for row in table],
+        },
     ),
     "shared_region": Channels(
         lambda pool, name: pool.channels.open(SharedRegion, name, size=64, participants=16),
         {"write": lambda handle: handle.write(0, 8, WIDE).wait()}, _region, fresh=True,
+        methods={
+            "read": lambda r: r.read(0, 8, 16),
+            "write": lambda r: r.write(0, 8, bytes(16)).wait(),
+        },
+        own=frozenset({"part"}),
     ),
     "power_controller": Channels(
         lambda pool, name: pool.channels.open(PowerController, name, converters=2),
         {"push": lambda handle: handle.push(handle.duty, [0.25, 0.75])}, _power,
+        methods={
+            "push": lambda p: p.push(p.duty, [0.5] * len(p.duty)),
+            "take": lambda p: p.take(p.voltage),
+        },
     ),
     "event": Channels(
         lambda pool, name: pool.event(name),
         {"set": lambda handle: handle.set(), "clear": lambda handle: handle.clear()},
         _event, lambda handle: handle.set(), _one_of("is_set", True, False),
+        turn=lambda handle, number: handle.clear() if number % 2 else handle.set(),
+        read=lambda handle, number: handle.wait(0.001),
+        methods={
+            **plain("clear", "is_set", "set"),
+            "wait": lambda e: e.wait(SOON_S),
+        },
     ),
-    "barrier": Channels(
-        lambda pool, name: pool.barrier(name, 1),
-        {"wait": lambda handle: handle.wait(1), "reset": _barrier_break}, _barrier,
-    ),
-    "barrier-continue": Channels(
-        lambda pool, name: pool.barrier(name, 1, on_death="continue"),
-        {"wait": lambda handle: handle.wait(1), "reset": _barrier_break}, _barrier,
+    "barrier": _BARRIER,
+    "barrier-continue": _variant(
+        _BARRIER, lambda pool, name: pool.barrier(name, 1, on_death="continue")
     ),
     "rendezvous": Channels(
         lambda pool, name: pool.channels.open(Rendezvous, name, nodes=1),
         {"waiting": lambda handle: handle.waiting()}, _rendezvous,
         release=lambda handle: handle.sst.resign(), waits_for_ever=True,
+        methods={"waiting": lambda r: r.waiting()},
     ),
-    "lock": Channels(
-        lambda pool, name: pool.lock(name), _LOCK_CALLS, _lock, expected=(RuntimeError,)
-    ),
-    "lock-recursive": Channels(
-        lambda pool, name: pool.lock(name, recursive=True, overtaking=False), _LOCK_CALLS, _lock,
-        expected=(RuntimeError,),
+    "lock": _LOCK,
+    "lock-recursive": _variant(
+        _LOCK, lambda pool, name: pool.lock(name, recursive=True, overtaking=False)
     ),
     "condition": Channels(
-        lambda pool, name: pool.condition(name), {"notify": _notify}, _condition,
+        lambda pool, name: pool.condition(name), {"notify": _notify}, _condition, release=_let_go,
         expected=(RuntimeError,),
+        turn=lambda handle, number: _within(lambda c: c.notify_all())(handle),
+        read=lambda handle, number: handle.lock.locked(),
+        methods={
+            **_LOCK_METHODS,
+            "notify": _within(lambda c: c.notify()),
+            "notify_all": _within(lambda c: c.notify_all()),
+            "wait": _within(lambda c: c.wait(SOON_S)),
+            "wait_for": _within(lambda c: c.wait_for(lambda: False, SOON_S)),
+        },
+        private=frozenset({"inherited"}),
     ),
     "queue": Channels(
         lambda pool, name: pool.queue(name, 4, item_size=64),
@@ -436,8 +687,26 @@ CHANNELS: Final[Mapping[str, Channels]] = {
             "get": _queue_get,
             "close": lambda handle: handle.close(),
         },
-        _queue, _queue_prepare, _queue_judge, expected=(queue.Full, queue.Empty, ValueError),
+        _queue, _queue_prepare, _queue_judge, _be_done,
+        expected=(queue.Full, queue.Empty, ValueError),
+        turn=_queue_turn,
+        read=lambda handle, number: handle.qsize(),
+        large=lambda pool, name: pool.queue(name, 4, item_size=3_000),
+        methods={
+            **plain("cancel_join_thread", "close", "empty", "forget_lost"),
+            **plain("full", "join_thread", "lost", "qsize"),
+            "get": lambda q: _put_get(q, lambda jobs: jobs.get(timeout=SOON_S)),
+            "get_many": lambda q: _put_get(q, lambda jobs: jobs.get_many(2, timeout=SOON_S)),
+            "get_nowait": lambda q: _put_get(q, lambda jobs: jobs.get_nowait()),
+            "join": lambda q: q.join(SOON_S),
+            "put": lambda q: q.put(1, timeout=SOON_S),
+            "put_many": lambda q: q.put_many([1], timeout=SOON_S),
+            "put_nowait": lambda q: q.put_nowait(1),
+            "task_done": lambda q: _put_get(q, lambda jobs: jobs.get_nowait()),
+        },
+        own=frozenset({"ready"}),
+        private=frozenset({"cancel_join_thread", "close", "join_thread"}),
     ),
-    "ring": _ring_of("block"),
-    "ring-skip": _ring_of("skip"),
+    "ring": _RING,
+    "ring-skip": _variant(_RING, lambda pool, name: pool.ring(name, 512, overrun="skip")),
 }  # fmt: skip

@@ -16,20 +16,17 @@ Dimensions              the victim is                                           
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from limpet.fault.inject.watched import run_watched
 from limpet.fault.matrix.channel_kinds import CHANNELS
-from limpet.fault.matrix.crash_matrix import DISTANT, LATE_MAX, LIMIT, chosen
-from limpet.fault.matrix.matrix_result import MatrixResult, ResultCollector
-from limpet.fault.matrix.operations import demand
+from limpet.fault.matrix.crash_matrix import LIMIT, Sweep
+from limpet.fault.matrix.matrix_result import MatrixResult
+from limpet.fault.matrix.operations import Operation, demand
 from limpet.fault.matrix.testbed import PATIENCE_S, PoolTestbed, look_away, within
-from limpet.shm.destroying import destroy
 from limpet.shm.endpoint.slots import INCARNATION_BITS
-from limpet.shm.errors import LimpetError
 from limpet.stores.pool import Pool
 
 DIMENSIONS: Final = ("killed", "succeeded")
@@ -42,7 +39,6 @@ MAKE: Final = "make"
 REMOVE: Final = "remove"
 NAMES: Final = {MAKE: "made", REMOVE: "removed"}
 """The names of the channels in calls of the manager."""
-_count = itertools.count()
 
 
 def calls_of(kind: str) -> list[str]:
@@ -53,12 +49,13 @@ def calls_of(kind: str) -> list[str]:
 class ChannelTestbed(PoolTestbed):
     """A small pool with one channel, the survivor's handle of it, and victims."""
 
-    def __init__(self, url: str, kind: str) -> None:
+    def __init__(self, url: str, kind: str, fence: str = "kill") -> None:
         super().__init__(
-            Pool.create(url, nodes=2, node_size=512 << 10, clients=16, lease_us=1_000), url
+            Pool.create(url, nodes=2, node_size=512 << 10, clients=16, lease_us=1_000, fence=fence),
+            url,
         )
         self.channel = CHANNELS[kind]
-        self.handle = self.channel.open(self.pool, NAME)
+        self.store = self.channel.open(self.pool, NAME)
 
     @contextlib.contextmanager
     def using(self, name: str = NAME) -> Iterator[Any]:
@@ -69,11 +66,12 @@ class ChannelTestbed(PoolTestbed):
         finally:
             self.channel.release(handle)
 
-    def prepare(self, call: str) -> None:
+    def reset(self, call: Operation) -> None:
+        """Set the state in which the call begins."""
         with self.using() as handle:
             self.channel.prepare(handle)
-        if call == REMOVE:
-            self.round(call)
+        if call.name == REMOVE:
+            self.round(REMOVE)
 
     def round(self, call: str) -> None:
         """A round of the channel on which the victim worked."""
@@ -90,22 +88,17 @@ class ChannelTestbed(PoolTestbed):
         if call in NAMES:
             self.pool.channels.remove(NAMES[call])
 
-    def victim(self, call: str, fuse: int) -> Callable[[int, int], None]:
+    def victim(self, call: Operation, fuse: int) -> Callable[[int, int], None]:
         """The body of a victim. Words of `shared`: client id, steps that it took."""
-        pool, channel = self.pool, self.channel
+        pool = self.pool
         self.shared[:] = bytes(64)
 
         def target(slot: int, incarnation: int) -> None:
             look_away(pool)
             self.tell(0, int(pool.client_id) and pool.membership.ident)
-            handle = channel.open(pool, NAME)
+            handle = self.channel.open(pool, NAME)
             pool.endpoint.fuse = fuse
-            if call == MAKE:
-                channel.open(pool, NAMES[call])
-            elif call == REMOVE:
-                pool.channels.remove(NAMES[call])
-            else:
-                channel.calls[call](handle)
+            call.run(pool, handle)
             self.tell(1, fuse - pool.endpoint.fuse)
             pool.endpoint.fuse = 0
             os._exit(0)
@@ -137,87 +130,58 @@ class ChannelTestbed(PoolTestbed):
 
     def inspect(self) -> None:
         """Demand that no byte is leaked or held in the pool, and no client dead."""
-        self.account(1)
+        self.account(1 + len(self.pool.channels.keepers))
         self.pool.channels.catalogue.check()
 
 
-class ChannelMatrix:
-    """Runs calls of one kind of channel through the dimensions. In the main thread only.
-
-    `limit`: about so many runs of one dimension of one call; None: every step.
-    """
+class ChannelMatrix(Sweep):
+    """Runs calls of one kind of channel through the dimensions."""
 
     def __init__(
         self,
         kind: str,
         limit: int | None = LIMIT,
-        testbed: Callable[[str, str], ChannelTestbed] = ChannelTestbed,
+        testbed: Callable[[str, str, str], ChannelTestbed] = ChannelTestbed,
+        step: int | None = None,
     ) -> None:
-        self.kind = kind
-        self.limit = limit
-        self._make_testbed = testbed
+        super().__init__(kind, limit, testbed, step)
 
-    @contextlib.contextmanager
-    def testbed(self) -> Iterator[ChannelTestbed]:
-        """A new pool, gone afterwards."""
-        url = f"shm://limpet-matrix-{os.getpid()}-c{next(_count)}"
-        made = None
-        try:
-            with within(PATIENCE_S, "the survivor, which prepares a pool"):
-                made = self._make_testbed(url, self.kind)
-            yield made
-        finally:
-            if made is not None:
-                made.close()
-            with contextlib.suppress(LimpetError):
-                destroy(url)
+    def call(self, name: str) -> Operation:
+        """One call of the channel, or of the manager."""
+        channel = CHANNELS[self.kind]
+        run: Callable[[Pool, Any], object]
+        if name == MAKE:
+            run = lambda pool, handle: channel.open(pool, NAMES[MAKE])  # noqa: E731
+        elif name == REMOVE:
+            run = lambda pool, handle: pool.channels.remove(NAMES[REMOVE])  # noqa: E731
+        else:
+            run = lambda pool, handle: channel.calls[name](handle)  # noqa: E731
+        return Operation(name, run, fresh=channel.fresh)
 
-    def steps(self, call: str) -> int:
-        """Steps of the call without interference."""
-        with self.testbed() as testbed:
-            testbed.prepare(call)
-            demand(not testbed.run(testbed.victim(call, DISTANT)), "the fuse was too short")
-            return testbed.told(1)
-
-    def run(self, call: str, dimension: str, step: int | None = None) -> MatrixResult:
+    def run(self, name: str, dimension: str) -> MatrixResult:
         """The call, killed at its steps, or at one of them only."""
-        found = ResultCollector(self.kind, call, dimension)
-        found.steps = found.counted("undisturbed", lambda: self.steps(call)) or 0
-        if not found.steps and not found.failures:
-            found.failures.append("undisturbed: it has no step to be killed at")
-        waiting = [*chosen(found.steps, self.limit), found.steps + 1] if step is None else [step]
-        while waiting and not found.full and found.steps:
-            found.at = f"k={waiting[0]}"
-            with found.judging(), self.testbed() as testbed:
-                alone = testbed.channel.fresh
-                while waiting:
-                    k = waiting.pop(0)
-                    found.at = f"k={k}"
-                    found.runs += 1
-                    if self._once(testbed, call, dimension, k):
-                        found.tried.add(k)
-                        if not waiting and step is None:
-                            demand(k < found.steps + LATE_MAX, f"{call} does not end")
-                            waiting.append(k + 1)
-                    if alone:
-                        break
+        call = self.call(name)
+        found = self._begin(call, dimension)
+        if not found.failures:
+            found.tried = self._sweep(
+                found, call, "k=", self._swept(found.steps),
+                lambda testbed, k, _: self._once(testbed, call, dimension, k),
+            )  # fmt: skip
         return found.result()
 
-    def _once(self, testbed: ChannelTestbed, call: str, dimension: str, k: int) -> bool:
-        with within(PATIENCE_S, "the survivor, which prepares the channel"):
-            testbed.prepare(call)
+    def _once(self, testbed: ChannelTestbed, call: Operation, dimension: str, k: int) -> bool:
         died = testbed.run(testbed.victim(call, k))
         with within(PATIENCE_S, "the survivor"):
             if dimension == "killed":
-                testbed.judge(call)
-                testbed.round(call)
+                testbed.judge(call.name)
+                testbed.round(call.name)
             testbed.pool.recover()
             if dimension == "killed":
                 testbed.inspect()
-        testbed.succeed(call)
+        testbed.succeed(call.name)
         with within(PATIENCE_S, "the survivor, after the successor"):
-            testbed.round(call)
-            testbed.tidy(call)
+            testbed.round(call.name)
+            testbed.tidy(call.name)
             testbed.pool.recover()
             testbed.inspect()
         return died
@@ -231,7 +195,7 @@ def run(
     step: int | None = None,
 ) -> Iterator[MatrixResult]:
     """A MatrixResult for every dimension of every call of a channel kind. As crash_matrix.run."""
-    matrix = ChannelMatrix(kind, limit)
+    matrix = ChannelMatrix(kind, limit, step=step)
     for call in calls or calls_of(kind):
         for dimension in DIMENSIONS if dimensions is None else dimensions:
-            yield matrix.run(call, dimension, step)
+            yield matrix.run(call, dimension)

@@ -37,6 +37,7 @@ import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from limpet.fault.inject.stopping import stops
 from limpet.fault.inject.workers import Workers
 from limpet.fault.matrix import crash_evidence, crash_points, successor
 from limpet.fault.matrix.fault_profile import profile_of
@@ -51,10 +52,8 @@ from limpet.fault.matrix.operations import (
     demand,
     operations_of,
 )
-from limpet.fault.matrix.testbed import PATIENCE_S, StoreTestbed, short, within
-from limpet.shm.destroying import destroy
+from limpet.fault.matrix.testbed import PATIENCE_S, StoreTestbed, in_new_pool, short, within
 from limpet.shm.endpoint.layout import slot_address
-from limpet.shm.errors import LimpetError
 from limpet.stores.registry import kind_named
 
 DISTANT: Final = 1 << 60
@@ -89,8 +88,8 @@ def chosen(steps: int, limit: int | None, cost: int = 1) -> list[int]:
     ]
 
 
-class Matrix:
-    """Runs operations of one store kind through the dimensions. In the main thread only.
+class Sweep:
+    """Runs operations of one kind at their steps, in pools of their own. In the main thread only.
 
     `limit`: about so many runs of one dimension of one operation; None: every step. `step`: this
     one only. `testbed` makes the pools.
@@ -100,39 +99,28 @@ class Matrix:
         self,
         kind: str,
         limit: int | None = LIMIT,
-        testbed: Callable[[str, str, str], StoreTestbed] = StoreTestbed,
+        testbed: Callable[[str, str, str], Any] = StoreTestbed,
         step: int | None = None,
     ) -> None:
-        kind_named(kind)  # raises if there is no such kind
         self.kind = kind
         self.limit = limit
         self.step = step
         self._make_testbed = testbed
-        self._count = 0
 
     @contextlib.contextmanager
-    def testbed(self, operation: Operation, fence: str = "kill") -> Iterator[StoreTestbed]:
+    def testbed(self, operation: Operation, fence: str = "kill") -> Iterator[Any]:
         """A new pool for this operation, gone afterwards."""
-        self._count += 1
-        url = f"shm://limpet-matrix-{os.getpid()}-{self._count}"
-        testbed = None
-        try:
+        with in_new_pool(lambda url: self._make_testbed(url, self.kind, fence)) as testbed:
             with within(PATIENCE_S, "the survivor, which prepares a pool"):
-                testbed = self._make_testbed(url, self.kind, fence)
                 operation.prepare(testbed.pool, testbed.store)
             yield testbed
-        finally:
-            if testbed is not None:
-                testbed.close()
-            with contextlib.suppress(LimpetError):
-                destroy(url)
 
     def steps(self, operation: Operation) -> int:
         """Steps of the operation without interference."""
         with self.testbed(operation) as testbed:
             testbed.reset(operation)
             demand(not testbed.run(testbed.victim(operation, DISTANT)), "the fuse was too short")
-            return testbed.told(1)
+            return int(testbed.told(1))
 
     def chosen(self, steps: int, cost: int = 1) -> list[int]:
         """The steps to take, of so many, when each of them costs `cost` runs."""
@@ -156,7 +144,7 @@ class Matrix:
         operation: Operation,
         at: str,
         ks: Sequence[int],
-        one: Callable[[StoreTestbed, int, Any], bool],
+        one: Callable[[Any, int, Any], bool],
         variants: Mapping[str, Any] = ONCE,
         fence: str = "kill",
     ) -> set[int]:
@@ -193,6 +181,14 @@ class Matrix:
                         break
             done = max(done, first + 1)
         return struck
+
+
+class Matrix(Sweep):
+    """Runs operations of one store kind through the dimensions."""
+
+    def __init__(self, kind: str, *given: Any, **named: Any) -> None:
+        kind_named(kind)  # raises if there is no such kind
+        super().__init__(kind, *given, **named)
 
     def run(self, operation: Operation, dimension: str) -> MatrixResult:
         """One dimension of one operation."""
@@ -285,7 +281,7 @@ class Matrix:
             with self.testbed(operation) as testbed:
                 testbed.reset(operation)
                 one(testbed, DISTANT, None)
-                return testbed.told(1)
+                return int(testbed.told(1))
 
         at = f"{letters[0]}={k}, {letters[1]}="
         steps = None if found.full else found.counted(f"{at}never", count)
@@ -349,8 +345,7 @@ class Matrix:
         with Workers(testbed.victim(operation, k, pool, store)) as workers:
             pid = workers.start(0)
             with within(PATIENCE_S, "the victim"):
-                state = os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
-            stopped = state is not None and state.si_code == os.CLD_STOPPED
+                stopped = stops(pid)
             first = operation.after
             waits = fence == "wait" and profile_of(self.kind).waits_for_stopped
             if stopped:

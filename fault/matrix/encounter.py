@@ -24,7 +24,6 @@ with every choice. Every other run also loses the memory, and not only the node'
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 import math
@@ -33,23 +32,23 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Final, NamedTuple
 
 from limpet.fault.check.history import Record
 from limpet.fault.check.linearizability import check
-from limpet.fault.inject.stopping import StoppingEndpoint, StoppingPool, stop
+from limpet.fault.inject.stopping import StoppingEndpoint, StoppingPool, stop, stops
 from limpet.fault.inject.workers import Workers
-from limpet.fault.matrix.crash_matrix import Matrix, quiet
+from limpet.fault.matrix.crash_matrix import chosen, quiet
 from limpet.fault.matrix.fault_profile import profile_of
 from limpet.fault.matrix.matrix_result import MatrixResult, ResultCollector
 from limpet.fault.matrix.operations import BYSTANDER, KEY, OLD, demand
-from limpet.fault.matrix.testbed import PATIENCE_S, StoreTestbed, look_away, within
+from limpet.fault.matrix.testbed import PATIENCE_S, StoreTestbed, in_new_pool, look_away, within
 from limpet.shm.backends.location import parse_url
-from limpet.shm.destroying import destroy
 from limpet.shm.endpoint.hooked import READS, size_of
 from limpet.shm.endpoint.layout import CONTROL_NODE, NODE_SHIFT
 from limpet.shm.endpoint.slots import INCARNATION_BITS
-from limpet.shm.errors import KeyExists, LimpetError
+from limpet.shm.errors import KeyExists
 from limpet.stores.pool import Pool
 from limpet.stores.registry import KINDS, store_class
 
@@ -326,23 +325,9 @@ class Encounter:
         self.limit = limit
         self.choices = list(itertools.combinations(range(2 * failures + 1), failures))
         """The nodes that may be lost."""
-        self._matrix = Matrix(kind, limit)
-        self._count = 0
 
-    @contextlib.contextmanager
-    def _cluster(self) -> Iterator[EncounterTestbed]:
-        self._count += 1
-        url = f"shm://limpet-matrix-{os.getpid()}-e{self._count}"
-        cluster = None
-        try:
-            with within(PATIENCE_S, "the survivor, which prepares a pool"):
-                cluster = EncounterTestbed(url, self.kind, self.failures)
-            yield cluster
-        finally:
-            if cluster is not None:
-                cluster.close()
-            with contextlib.suppress(LimpetError):
-                destroy(url)
+    def _cluster(self) -> AbstractContextManager[EncounterTestbed]:
+        return in_new_pool(lambda url: EncounterTestbed(url, self.kind, self.failures))
 
     def chosen(self, steps: int, later: bytes = b"") -> list[int]:
         """The steps of one client that are taken, and the one that it does not come to.
@@ -352,7 +337,7 @@ class Encounter:
         if self.limit is None:
             return list(range(1, steps + 2))
         telling = [k for k in range(1, steps + 1) if not any(later[k - 1 : k])]
-        places = self._matrix.chosen(len(telling), math.isqrt(self.limit))
+        places = chosen(len(telling), self.limit, math.isqrt(self.limit))
         return [*(telling[place - 1] for place in places), steps + 1]
 
     def meet(
@@ -435,14 +420,14 @@ class Encounter:
             with within(PATIENCE_S, "a client, before they meet"):
                 for number in (KILLED, STOPPED):
                     pids[number] = workers.start(number)
-                    demand(_stops(pids[number]), f"client {number} did not get so far")
+                    demand(stops(pids[number]), f"client {number} did not get so far")
                 if not meeting.present:
                     cluster.store.delete(KEY)
             with within(PATIENCE_S, "a client, as they meet"):
                 for number in order:
                     os.kill(pids[number], signal.SIGCONT)
                     if number == STOPPED:
-                        struck[number] = _stops(pids[number])
+                        struck[number] = stops(pids[number])
                     else:
                         struck[number] = self._end(workers, pids[number], (0, -signal.SIGKILL))
             cluster.lose(nodes, gone)
@@ -467,12 +452,3 @@ class Encounter:
         ended = workers.reap(pid)
         demand(ended.status in due, f"a client ended with {ended.status}: {ended.traceback}")
         return ended.status != 0
-
-
-def _stops(pid: int) -> bool:
-    """Wait until a client stops, or ends; whether it has stopped."""
-    state = os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
-    if state is None or state.si_code != os.CLD_STOPPED:
-        return False
-    os.waitid(os.P_PID, pid, os.WSTOPPED)
-    return True

@@ -92,7 +92,7 @@ OF_OTHERS: Final = OF_REPLACEMENT | {
     "tentative-link", "stray", "taken",
 }  # fmt: skip
 """Named crash points that take another client, a lost node, or objects larger than replicated ones
-are in the matrix's pools: tests/fault/test_fusee_explorer.py, tests/fault/test_fusee_traps.py,
+are in the matrix's pools: tests/fault/test_fusee_explorer.py, tests/kit/scenes/fusee.py,
 tests/stores/test_replaced_nodes.py and tests/shm/test_groups.py have them."""
 OF_GROWTH: Final = frozenset({
     "subtable-made", "freezing", "split", "growing",
@@ -133,8 +133,7 @@ OF_LOGS: Final = frozenset({
     "aborted", "taken-over", "copied",
 })  # fmt: skip
 """Named crash points of transactions with a log, which single operations seldom need, and of a
-client that meets a lock: tests/stores/test_sherman_nodes.py and tests/fault/test_rtx_traps.py have
-them."""
+client that meets a lock: tests/stores/test_sherman_nodes.py, tests/kit/scenes/rtx.py have them."""
 FAULT_PROFILES: Final = {
     "race": FaultProfile(
         capacity_never=1 << 20,

@@ -1,23 +1,22 @@
-"""Subjects of the drills with stopped clients: every kind of store, and every channel.
+"""Subjects of the drills with several clients: every kind of store, and every channel with turns.
 
 A subject is opened by name in a pool, and gives turns: `write` and `read` come back in bounded time
-as long as no client keeps what they need. Every kind of store is a subject; a channel is registered
-in CHANNELS, or, if it is only a part of others, named in PARTS.
+as long as no client keeps what they need. Every kind of store is a subject; so is a channel whose
+row says what a turn is (channel_kinds.py).
 """
 
 from __future__ import annotations
 
 import abc
 import contextlib
-import queue
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
+from limpet.fault.matrix.channel_kinds import CHANNELS
 from limpet.fault.matrix.fault_profile import profile_of
-from limpet.shm.errors import ChannelFull, StoreFull
-from limpet.stores.channels.sst import SST
+from limpet.shm.errors import StoreFull
 from limpet.stores.registry import KINDS
 
 KEYS: Final = 6
@@ -28,12 +27,6 @@ PARAMETERS: Final[Mapping[str, Mapping[str, Any]]] = {"rcuckoo": {"rows_per_lock
 CHANGES: Final = 2 * KEYS
 """The number of a turn that changes memory in every state."""
 PHASE_S: Final = 3.0
-TURN_S: Final = 1.0
-"""A turn that waits for others gives up after this."""
-PARTS: Final = frozenset(
-    {"owned_var", "atomic_var", "shared_region", "rendezvous", "power_controller"}
-)
-"""Channels without waiting clients that are parts of other channels, or an example."""
 
 
 class Subject(abc.ABC):
@@ -100,163 +93,29 @@ class StoreSubject(Subject):
             self.store.put(b"elsewhere", b"%d" % number)
 
 
-class LockSubject(Subject):
-    """A lock that is taken and given back."""
+class ChannelSubject(Subject):
+    """Turns of one of several clients of a channel."""
 
-    def __init__(self, pool: Any) -> None:
-        self.lock = pool.lock("subject")
-
-    def write(self, number: int) -> None:
-        with self.lock:
-            pass
-
-    def read(self, number: int) -> None:
-        self.lock.locked()
-
-
-class ConditionSubject(Subject):
-    """A condition without waiters."""
-
-    def __init__(self, pool: Any) -> None:
-        self.condition = pool.condition("subject")
+    def __init__(self, pool: Any, kind: str) -> None:
+        self.channel = CHANNELS[kind]
+        self.handle = (self.channel.shared or self.channel.open)(pool, "subject")
 
     def write(self, number: int) -> None:
-        with self.condition:
-            self.condition.notify_all()
+        assert self.channel.turn is not None
+        self.channel.turn(self.handle, number)
 
     def read(self, number: int) -> None:
-        self.condition.lock.locked()
+        self.channel.read(self.handle, number)
 
 
-class QueueSubject(Subject):
-    """A short queue: a turn puts one element and gets one."""
-
-    def __init__(self, pool: Any) -> None:
-        self.queue = pool.queue("subject", 3)
-
-    def write(self, number: int) -> None:
-        with contextlib.suppress(queue.Full):
-            self.queue.put(number, timeout=TURN_S)
-        with contextlib.suppress(queue.Empty):
-            self.queue.get_nowait()
-
-    def read(self, number: int) -> None:
-        self.queue.qsize()
-
-
-class RingSubject(Subject):
-    """A ring whose readers may miss messages: its writer waits for none of them."""
-
-    def __init__(self, pool: Any) -> None:
-        self.ring = pool.ring("subject", 4096, overrun="skip")
-        self.follows = False
-
-    def write(self, number: int) -> None:
-        if self.follows:
-            self.read(number)
-            return
-        try:
-            self.ring.send(number, timeout=TURN_S)
-        except ChannelFull:  # another client sends
-            self.read(number)
-
-    def read(self, number: int) -> None:
-        if not self.follows:
-            self.ring.subscribe()
-            self.follows = True
-        with contextlib.suppress(queue.Empty):
-            self.ring.receive_nowait()
-
-
-class CounterSubject(Subject):
-    """A counter that is added to."""
-
-    def __init__(self, pool: Any) -> None:
-        self.counter = pool.counter("subject")
-
-    def write(self, number: int) -> None:
-        self.counter.add()
-
-    def read(self, number: int) -> None:
-        assert isinstance(self.counter.value, int)
-
-
-class ArraySubject(Subject):
-    """An array of numbers that are added to."""
-
-    def __init__(self, pool: Any) -> None:
-        self.array = pool.array("subject", KEYS, "d")
-
-    def write(self, number: int) -> None:
-        self.array.add(number % KEYS, 1.0)
-
-    def read(self, number: int) -> None:
-        assert self.array[number % KEYS] >= 0
-
-
-class EventSubject(Subject):
-    """An event that is set and cleared."""
-
-    def __init__(self, pool: Any) -> None:
-        self.event = pool.event("subject")
-
-    def write(self, number: int) -> None:
-        if number % 2:
-            self.event.clear()
-        else:
-            self.event.set()
-
-    def read(self, number: int) -> None:
-        self.event.wait(0.001)
-
-
-class BarrierSubject(Subject):
-    """A barrier of one party: a turn is a round. (More would wait for each other by design.)"""
-
-    def __init__(self, pool: Any) -> None:
-        self.barrier = pool.barrier(f"subject {pool.client_id}", 1, on_death="continue")
-
-    def write(self, number: int) -> None:
-        self.barrier.wait(TURN_S)
-
-    def read(self, number: int) -> None:
-        assert not self.barrier.broken
-
-
-class SstSubject(Subject):
-    """A table of registers, of which each participant writes its own."""
-
-    def __init__(self, pool: Any) -> None:
-        participants = pool.parameters.clients
-        self.table = pool.channels.open(SST, "subject", participants=participants)
-
-    def write(self, number: int) -> None:
-        self.table.store_mine(number)
-        self.table.push_broadcast()
-
-    def read(self, number: int) -> None:
-        for variable in self.table:
-            variable.peek()
-
-
-CHANNELS: Final[Mapping[str, Callable[[Any], Subject]]] = {
-    "lock": LockSubject,
-    "condition": ConditionSubject,
-    "queue": QueueSubject,
-    "ring": RingSubject,
-    "counter": CounterSubject,
-    "array": ArraySubject,
-    "event": EventSubject,
-    "barrier": BarrierSubject,
-    "sst": SstSubject,
-}
-SUBJECTS: Final = (*KINDS, *CHANNELS)
+TURNING: Final = tuple(kind for kind, channel in CHANNELS.items() if channel.turn is not None)
+"""The channels of which several clients have turns."""
+SUBJECTS: Final = (*KINDS, *TURNING)
 
 
 def opened(pool: Any, name: str) -> Subject:
     """The subject of that name, by this handle of the pool."""
-    make = CHANNELS.get(name)
-    return StoreSubject(pool, name) if make is None else make(pool)
+    return ChannelSubject(pool, name) if name in CHANNELS else StoreSubject(pool, name)
 
 
 def pool_sizes(name: str) -> dict[str, Any]:

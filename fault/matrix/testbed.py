@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import mmap
 import os
 import signal
 import struct
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from limpet.fault.inject.stopping import StoppingPool
 from limpet.fault.inject.workers import Workers
@@ -24,6 +25,8 @@ from limpet.fault.matrix.operations import (
     Operation,
     demand,
 )
+from limpet.shm.destroying import destroy
+from limpet.shm.errors import LimpetError
 from limpet.stores.pool import Pool
 
 PATIENCE_S: Final = 10.0
@@ -65,6 +68,26 @@ class PoolTestbed:
         demand(not audit["held"], f"{audit['held']} bytes are held: {audit}")
         there = self.pool.clients()
         demand(len(there) == clients, f"there are {len(there)} clients, not {clients}: {there}")
+
+
+Testbed = TypeVar("Testbed", bound=PoolTestbed)
+_numbers: Final = itertools.count()
+
+
+@contextlib.contextmanager
+def in_new_pool(make: Callable[[str], Testbed]) -> Iterator[Testbed]:
+    """A testbed that is made with the URL of a new pool, which is gone afterwards."""
+    url = f"shm://limpet-matrix-{os.getpid()}-{next(_numbers)}"
+    testbed = None
+    try:
+        with within(PATIENCE_S, "the survivor, which prepares a pool"):
+            testbed = make(url)
+        yield testbed
+    finally:
+        if testbed is not None:
+            testbed.close()
+        with contextlib.suppress(LimpetError):
+            destroy(url)
 
 
 class StoreTestbed(PoolTestbed):

@@ -7,8 +7,9 @@ work.py            what clients work on: a store (work_store.py), a channel (wor
                    transactions (work_bank.py); works.py has them by name
 agent.py           the program inside a machine: it starts clients and reports their ends
 rack.py            two machines, and the memory that they share
-scenarios.py       the scenarios: a machine is killed or frozen, the power of both is cut, a device
-                   is withdrawn
+scenarios.py       the scenarios of machines: one is killed or frozen, the power of both is cut
+memory.py          those of the pool's memory: a device is withdrawn, a page poisoned, a pool
+                   destroyed under its clients, a client of another release
 cxl.py             the scenario of one machine with CXL memory
 verdicts.py        the verdicts on a scenario, and the report
 """

@@ -15,7 +15,11 @@ agent, and the agent with the machine.
     finish      clients end after their operation; how each ended
     verify      use everything, recover the dead, use everything again, check, audit
     withdraw    a DAX device, while it is mapped; `give_back` undoes it
+    poison      a page of a node, as a client that has it mapped; `poison_values` one in a pool in
+                the machine's own memory
     nodes       their states; `replace` gives one of them its device again
+    attempt     to open the pool, or to destroy it: the error
+    other_release   run a client of another release, or of another protocol
     use_cxl     make a device DAX of CXL memory; `system_ram` makes a NUMA node of that
     use_fsdax   mount a file system on the NVDIMM without page cache
     bind        pools on NUMA nodes by their names
@@ -26,13 +30,18 @@ agent, and the agent with the machine.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
+import mmap
 import os
+import re
 import select
 import signal
 import subprocess
 import sys
+import tempfile
 import termios
+import threading
 import time
 import traceback
 import tty
@@ -55,6 +64,9 @@ from limpet.shm.errors import LimpetError
 WATCH_S: Final = 0.05
 NAP_S: Final = 0.05
 BOUND: Final = "shm://bound"
+PRIVATE: Final = "shm://private"
+VALUES: Final = 300
+MADV_HWPOISON: Final = 100
 FSDAX: Final = Path("/run/fsdax")
 DRIVER: Final = Path("/sys/bus/dax/drivers/device_dax")
 
@@ -74,15 +86,16 @@ class Agent:
     # ---- commands -----------------------------------------------------------------------------
 
     def create(
-        self, url: str, kind: str, lease_ms: int, keys: int, durable: bool = False
-    ) -> dict[str, Any]:
+        self, url: str, kind: str, lease_ms: int, keys: int, durable: bool = False,
+        one_host: bool = False,
+    ) -> dict[str, Any]:  # fmt: skip
         """Make a pool, in place of the one that is there, and all that is worked on in it."""
         with contextlib.suppress(limpet.PoolNotFound):
             limpet.destroy(url)
         self.use(url, kind, keys)
         with limpet.create(
             url,
-            multi_host=True,
+            multi_host=not one_host,
             durable=durable,
             lease_us=1000 * lease_ms,
             clients=64,
@@ -110,6 +123,7 @@ class Agent:
     def use(self, url: str, kind: str, keys: int) -> dict[str, Any]:
         """Take that pool and kind of work for the commands that follow."""
         self.url = url
+        self.keys = keys
         self.doing: Work = work_of(kind, keys)
         return {}
 
@@ -189,6 +203,70 @@ class Agent:
         """Have it again."""
         (DRIVER / "bind").write_text(device)
         return {}
+
+    def poison(self, node: int, slot: int, incarnation: int, operations: int) -> dict[str, Any]:
+        """Have the kernel poison a page with a key of a store on a node, by a client that makes
+        about so many operations then. Raises RuntimeError when that fails."""
+        pid = self._fork(None, lambda: self._poison(node, slot, incarnation, operations))
+        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        del self.children[pid]
+        if status:
+            raise RuntimeError(f"the client that poisoned a page ended with status {status}")
+        return {}
+
+    def _poison(self, node: int, slot: int, incarnation: int, operations: int) -> None:
+        with limpet.open(self.url) as pool:
+            mapping = pool.segments()[node].map
+            _poison_page(mapping, bytes(mapping).index(b"key-") // mmap.PAGESIZE * mmap.PAGESIZE)
+            counters = Counters(record.SLOTS)  # the other clients of this machine have theirs
+            _stop_after(counters, slot, operations)
+            counter = counters.counter(slot)
+            with contextlib.suppress(record.RecordFull):
+                self.doing.work(pool, self.record, slot, incarnation, counter)
+
+    def poison_values(self) -> dict[str, Any]:
+        """Poison a page with values of a store without replicas, in a pool in this machine's own
+        memory: how many keys were on its node, and what a handle and a later one find of them."""
+        keys = [b"%d" % number for number in range(VALUES)]
+        with limpet.create(PRIVATE, nodes=3, node_size="4MiB", block_size=16 << 10) as pool:
+            try:
+                store = pool.store("race", name="poisoned", capacity=VALUES)
+                store.put_many((key, b"value of " + key) for key in keys)
+                mapping = pool.segments()[1].map
+                content = bytes(mapping)
+                _poison_page(mapping, content.index(b"value of ") // mmap.PAGESIZE * mmap.PAGESIZE)
+                found = {"on_node": len(set(re.findall(rb"value of ([0-9]+)", content))),
+                         "state": "", "first": _found(store, keys)}  # fmt: skip
+                with limpet.open(PRIVATE) as again:
+                    found["later"] = _found(again.store("race", name="poisoned"), keys)
+                return {**found, "state": pool.nodes()[1]["state"], "audit": pool.audit()}
+            finally:
+                limpet.destroy(PRIVATE)
+
+    def attempt(self, call: str, **given: Any) -> dict[str, Any]:
+        """Call `open` or `destroy` of this pool; the error, "" for none."""
+        try:
+            found = getattr(limpet, call)(self.url, **given)
+            if call == "open":
+                found.close()
+        except LimpetError as error:
+            return {"error": f"{type(error).__name__}: {error}"}
+        return {"error": ""}
+
+    def other_release(
+        self, release: str, newer: int, slot: int, incarnation: int, operations: int
+    ) -> dict[str, Any]:
+        """Run a client of another release, whose protocol has a number that is so much higher, to
+        its end: the releases in the pool, as it saw them, and its error."""
+        folder = _linked(release, newer)
+        work = [self.url, self.doing.kind, self.keys, slot, incarnation, operations]
+        command = (sys.executable, "-m", "limpet.fault.rack.agent", json.dumps(work))
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, text=True, timeout=100, check=True,
+            env={**os.environ, "PYTHONPATH": str(folder)},
+        )  # fmt: skip
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
 
     def nodes(self) -> dict[str, Any]:
         """The states of the pool's memory nodes."""
@@ -320,6 +398,75 @@ def _bound_to(name: str) -> str:
             limpet.destroy(BOUND)
 
 
+def _stop_after(counters: Counters, slot: int, operations: int) -> None:
+    """Have the client of a slot stop when it has made so many operations."""
+
+    def stop() -> None:
+        while counters.read().progress(slot) < operations:
+            time.sleep(WATCH_S)
+        counters.stop()
+
+    threading.Thread(target=stop, daemon=True).start()
+
+
+def _poison_page(mapping: Any, offset: int) -> None:
+    """Have the kernel poison the page at this offset of a mapping."""
+    start = ctypes.addressof(ctypes.c_char.from_buffer(mapping)) + offset
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.madvise(ctypes.c_void_p(start), mmap.PAGESIZE, MADV_HWPOISON):
+        raise OSError(ctypes.get_errno(), "madvise(MADV_HWPOISON)")
+
+
+def _found(store: Any, keys: list[bytes]) -> dict[str, int]:
+    """How many of the keys have their values, are lost with node 1, or neither."""
+    found = {"served": 0, "lost": 0, "wrong": 0}
+    for key in keys:
+        try:
+            found["served" if store.get(key) == b"value of " + key else "wrong"] += 1
+        except limpet.NodeFailed as error:
+            found["lost" if error.node == 1 else "wrong"] += 1
+    return found
+
+
+def _linked(release: str, newer: int) -> Path:
+    """A folder with this limpet, by links, but for the text of its release and the number of its
+    protocol."""
+    ours = Path(limpet.__file__).resolve().parent
+    folder = Path(tempfile.mkdtemp(prefix="release-"))
+    for path in ours.iterdir():
+        if path.name != "shm":
+            _link(folder / "limpet" / path.name, path)
+    for path in (ours / "shm").iterdir():
+        if path.name not in ("release.py", "__pycache__"):
+            _link(folder / "limpet/shm" / path.name, path)
+    text = (ours / "shm/release.py").read_text()
+    text += f"RELEASE = {release!r}\nPROTOCOL += {newer}\n"
+    (folder / "limpet/shm/release.py").write_text(text)
+    return folder
+
+
+def _link(link: Path, target: Path) -> None:
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(target.resolve())
+
+
+def _other_client(
+    url: str, kind: str, keys: int, slot: int, incarnation: int, operations: int
+) -> dict[str, Any]:
+    """Be a client for about so many operations, in a process of another release."""
+    agent = Agent(print)
+    agent.use(url, kind, keys)
+    said = ""
+    try:
+        with limpet.open(url) as pool:
+            said = ", ".join(sorted({client["release"] for client in pool.clients()}))
+        _stop_after(agent.counters, slot, operations)
+        agent._client(slot, incarnation)
+    except LimpetError as error:
+        return {"said": said, "error": f"{type(error).__name__}: {error}"}
+    return {"said": said, "error": ""}
+
+
 def ready() -> dict[str, Any]:
     """The agent's report of its machine when it is ready."""
     sizes = {}
@@ -394,7 +541,11 @@ def _answer(agent: Agent, asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Serve on the terminal that is named on the command line."""
+    """Serve on the terminal that is named on the command line; or be a client of another release,
+    whose work is given in its place."""
+    if sys.argv[1].startswith("["):
+        print(json.dumps(_other_client(*json.loads(sys.argv[1]))))
+        return
     terminal = os.open(sys.argv[1], os.O_RDWR | os.O_NOCTTY)
     tty.setraw(terminal, termios.TCSANOW)
     serve(terminal)

@@ -28,6 +28,7 @@ import select
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -118,6 +119,8 @@ class Machine:
 
     start_s = 30.0
     """How long qemu may take to connect to the agent's socket."""
+    progress_s = 10.0
+    """How often there is a line while it boots."""
 
     def __init__(self, name: str, command: Sequence[str], folder: Path) -> None:
         """`command`: how to start it, from `arguments`; `folder` has its sockets and console."""
@@ -166,13 +169,18 @@ class Machine:
         self._text = b""
 
     def await_ready(self, timeout_s: float = BOOT_S) -> dict[str, Any]:
-        """Wait for the agent; what it says of its machine."""
-        end = time.monotonic() + timeout_s
+        """Wait for the agent, and say so on stderr; what it says of its machine."""
+        end, told_s = time.monotonic() + timeout_s, 0.0
         while True:
             found = next((one for one in self.events if one["event"] == "ready"), None)
             if found is not None:
                 self.events.remove(found)
                 return found
+            while b"\n" not in self._text and self._socket is not None and time.monotonic() < end:
+                if select.select([self._socket], [], [], self.progress_s)[0]:
+                    break
+                told_s += self.progress_s
+                sys.stderr.write(f"machine {self.name} boots, for {told_s:.0f} s up to now\n")
             self._read_line(end, "start its agent")
 
     def kill(self) -> None:

@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable, Generator, Iterable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from limpet.fault.rack import verdicts
 from limpet.fault.rack.image import Needs, RackError, agent_command, initial
@@ -36,6 +36,10 @@ LATENESS_S: Final = 5.0
 LEASE_OF_LATENESS: Final = 10
 """The shortest lease, in times that a thread is late: a client renews four times in a lease."""
 POLL_S: Final = 0.01
+ENDING_S: Final = 20.0
+"""How long clients that have lost their place, or their memory, may take to find that out."""
+BACK_S: Final = 30.0
+"""How long clients of a machine that came back may take for their second operation."""
 JOINING_S: Final = 180.0
 """How long a client may take to open the pool and begin."""
 Tell = Callable[[str], None]
@@ -149,8 +153,11 @@ class Rack:
             time.sleep(POLL_S)
         return longest
 
-    def begin(self, kind: str, durable: bool = False) -> None:
-        """A new pool, and clients at work on both machines: slots 0 to 3."""
+    def begin(
+        self, kind: str, durable: bool = False, one_host: bool = False, alone: bool = False
+    ) -> None:
+        """A new pool, and clients at work on both machines: slots 0 to 3. `alone`: on "a" only,
+        slots 0 and 1; so it is in a pool of one host."""
         self.doing = work_of(kind, self.parameters.keys)
         self.deaths.clear()
         self._incarnations.clear()
@@ -158,9 +165,10 @@ class Rack:
         for machine in (self.a, self.b):
             machine.events.clear()
         self.a.ask("create", url=self.url, kind=kind, lease_ms=self.lease_ms,
-                   keys=self.parameters.keys, durable=durable)  # fmt: skip
+                   keys=self.parameters.keys, durable=durable, one_host=one_host)  # fmt: skip
         self.join(self.a, (0, 1), 1)
-        self.join(self.b, (2, 3), 3)
+        if not alone and not one_host:
+            self.join(self.b, (2, 3), 3)
         self.at_work((0, 1))
 
     def join(self, machine: Machine, slots: tuple[int, ...], incarnation: int) -> None:
@@ -197,6 +205,18 @@ class Rack:
                 )
             time.sleep(POLL_S)
 
+    def judge_back(self, outcome: Outcome, slots: tuple[int, ...]) -> None:
+        """Whether the clients of machines that came back work."""
+
+        def all_work() -> bool:
+            return all(self.record.count(slot) > 1 for slot in slots)
+
+        self.wait(BACK_S, slots, all_work)
+        done = [self.record.count(slot) for slot in slots]
+        outcome.figures["operations of those that came back"] = str(sum(done))
+        if not all_work():
+            outcome.complain(verdicts.BACK, f"its clients made {done} operations")
+
     def pool_state(self) -> bytes:
         """A digest of all that is in the pool's memory now."""
         found = hashlib.sha256()
@@ -209,6 +229,17 @@ class Rack:
         for told in self.a.take("others"):
             self._others = set(told["clients"])
         return self._others
+
+    def ends(self, machine: Machine, count: int) -> list[dict[str, Any]]:
+        """How so many children of a machine ended; fewer when they do not end."""
+        ended: list[dict[str, Any]] = []
+
+        def all_ended() -> bool:
+            ended.extend(machine.take("ended"))
+            return len(ended) >= count
+
+        self.wait(ENDING_S, (0, 1), all_ended)
+        return ended
 
     def finish(self, outcome: Outcome) -> None:
         """Have all clients of both machines end."""

@@ -11,8 +11,8 @@ on when "a" has given its clients up and has worked on. By turns the clocks of "
 
 `durable`: the same with a durable pool, which the first process to open it makes whole.
 
-`withdrawn`: one of the pool's three devices is withdrawn while clients of both machines have it
-mapped, first from "b", then from "a", too; later it is there again, and the node is replaced.
+Those of memory.py: a device is withdrawn, a page of one is poisoned, a pool is destroyed under its
+clients, a client is of another release.
 
 In the end "a" uses everything, recovers the dead, and uses everything again.
 """
@@ -20,22 +20,24 @@ In the end "a" uses everything, recovers the dead, and uses everything again.
 from __future__ import annotations
 
 import time
-from typing import Any, Final
+from typing import Final
 
 from limpet.fault.rack import verdicts
 from limpet.fault.rack.cxl import cxl
 from limpet.fault.rack.fsdax import fsdax
 from limpet.fault.rack.image import Needs, RackError
+from limpet.fault.rack.memory import (
+    control_withdrawn,
+    destroyed_under,
+    poison,
+    skew,
+    withdrawn,
+)
 from limpet.fault.rack.rack import CLIENTS, Rack, RackParameters, Tell, rack_of
 from limpet.fault.rack.verdicts import Outcome
 
-ENDING_S: Final = 20.0
-"""How long the clients of a machine that goes on may take to find out that they are none."""
-BACK_S: Final = 30.0
-"""How long clients of a machine that came back may take for their second operation."""
 KNOWN_S: Final = 30.0
 """How long machine "a" may take to see the clients of "b"."""
-WITHDRAWN_NODE: Final = 1
 SLACK_S: Final = 1.5
 """Seconds by which a machine that emulates each instruction may be late."""
 
@@ -65,7 +67,7 @@ def killed(rack: Rack, kind: str) -> Outcome:
     rack.boot(rack.b)
     rack.join(rack.b, (4, 5), incarnation)
     rack.wait(parameters.work_s / 2, (4, 5))
-    _judge_back(rack, outcome, (4, 5))
+    rack.judge_back(outcome, (4, 5))
     rack.end(outcome)
     return outcome
 
@@ -88,14 +90,14 @@ def frozen(rack: Rack, kind: str) -> Outcome:
         _given_up(rack, outcome, lost, (0, 1), f"while the other stood still ({number + 1})")
         rack.wait(1.0, (0, 1))
         (rack.b.unpause if clocks_stop else rack.b.thaw)()
-        ended = _ends(rack, len(slots) + 1)
-        verdicts.judge_frozen(outcome, (*slots, None), ended)
+        ended = rack.ends(rack.b, len(slots) + 1)
+        verdicts.judge_errors(outcome, verdicts.WHY, (*slots, None), ended, verdicts.SAYS_WHY)
         rack.b.ask("finish")
         rack.b.take("ended")
         slots = (slots[0] + 2, slots[1] + 2)
         rack.join(rack.b, slots, 10 * (number + 1))
     rack.wait(parameters.work_s / 2, slots)
-    _judge_back(rack, outcome, slots)
+    rack.judge_back(outcome, slots)
     rack.end(outcome)
     return outcome
 
@@ -147,78 +149,13 @@ def _cut(rack: Rack, outcome: Outcome) -> None:
     )
     rack.join(rack.b, (6, 7), 12)
     rack.wait(rack.parameters.work_s / 2, (4, 5))
-    _judge_back(rack, outcome, (4, 5, 6, 7))
-
-
-def withdrawn(rack: Rack, kind: str) -> Outcome:
-    """One of the pool's devices is withdrawn while it is mapped; later it is there again.
-
-    First it is gone for machine "b" only, as when a link of one host fails; then for both. On
-    device DAX a node is replaced when no other process has the pool open, so the clients end then.
-    """
-    rack.begin(kind)
-    outcome = verdicts.outcome_of("a device of a replicated store is withdrawn", rack.doing, (
-        verdicts.ENDED, verdicts.LOST, verdicts.REPLACED, verdicts.BACK, verdicts.LOOKED,
-        verdicts.AUDIT,
-    ))  # fmt: skip
-    device = f"dax{WITHDRAWN_NODE}.0"
-    for machine, slots in ((rack.b, (2, 3)), (rack.a, (0, 1))):
-        rack.wait(rack.parameters.work_s / 2, slots)
-        before = [rack.record.count(slot) for slot in range(4)]
-        machine.ask("withdraw", device=device)
-        gap_s = rack.wait(rack.parameters.work_s, (0, 1, 2, 3))
-        when = f"after it was gone for {machine.name}"
-        outcome.figures[f"longest wait of clients, {when}"] = f"{gap_s:.2f} s"
-        still = [slot for slot in range(4) if rack.record.count(slot) <= before[slot] + 1]
-        if still:
-            outcome.complain(verdicts.LOST, f"the clients of slots {still} stood still, {when}")
-    states = rack.a.ask("nodes")["states"]
-    outcome.figures["nodes meanwhile"] = ", ".join(states)
-    if states[WITHDRAWN_NODE] not in ("failed", "excluded"):
-        outcome.complain(verdicts.LOST, f"the node is {states[WITHDRAWN_NODE]}")
-    rack.finish(outcome)
-    for machine in (rack.a, rack.b):
-        machine.ask("give_back", device=device)
-    states = rack.a.ask("replace", node=WITHDRAWN_NODE)["states"]
-    if set(states) != {"in service"}:
-        outcome.complain(verdicts.REPLACED, f"the nodes are {', '.join(states)}")
-    rack.join(rack.a, (4, 5), 10)
-    rack.join(rack.b, (6, 7), 12)
-    rack.wait(rack.parameters.work_s / 2, (4, 5, 6, 7))
-    _judge_back(rack, outcome, (4, 5, 6, 7))
-    rack.end(outcome)
-    return outcome
+    rack.judge_back(outcome, (4, 5, 6, 7))
 
 
 def _clients_of_b(rack: Rack) -> set[int]:
     """The ids of the clients of machine "b", once machine "a" has seen all of them."""
     rack.wait(KNOWN_S, (0, 1), lambda: len(rack.others()) >= CLIENTS)
     return rack.others()
-
-
-def _judge_back(rack: Rack, outcome: Outcome, slots: tuple[int, ...]) -> None:
-    """Whether the clients of machines that came back work."""
-
-    def all_work() -> bool:
-        return all(rack.record.count(slot) > 1 for slot in slots)
-
-    rack.wait(BACK_S, slots, all_work)
-    done = [rack.record.count(slot) for slot in slots]
-    outcome.figures["operations of those that came back"] = str(sum(done))
-    if not all_work():
-        outcome.complain(verdicts.BACK, f"its clients made {done} operations")
-
-
-def _ends(rack: Rack, count: int) -> list[dict[str, Any]]:
-    """How so many children of machine "b" ended, when it goes on; fewer when they do not end."""
-    ended: list[dict[str, Any]] = []
-
-    def all_ended() -> bool:
-        ended.extend(rack.b.take("ended"))
-        return len(ended) >= count
-
-    rack.wait(ENDING_S, (0, 1), all_ended)
-    return ended
 
 
 def _given_up(
@@ -237,13 +174,18 @@ def _given_up(
 
 SCENARIOS: Final = {
     "killed": killed, "frozen": frozen, "power-cut": cut, "durable": durable,
-    "withdrawn": withdrawn,
+    "withdrawn": withdrawn, "control-withdrawn": control_withdrawn, "poison": poison,
+    "destroyed-under": destroyed_under, "skew": skew,
 }  # fmt: skip
 ALONE: Final = {"cxl": cxl, "fsdax": fsdax}
 """The scenarios of a machine by itself, each of which is run once."""
-ONLY: Final = {"withdrawn": ("fusee", "swarm"), "durable": ("race",)}
+ONLY: Final = {
+    "durable": ("race",), "withdrawn": ("fusee", "swarm"), "control-withdrawn": ("race", "fusee"),
+    "poison": ("fusee", "swarm"), "destroyed-under": ("race",), "skew": ("race",),
+}  # fmt: skip
 """The kinds that a scenario is for: stores without replicas raise NodeFailed for what was on the
-node that is withdrawn, and no other kind can be in a durable pool."""
+node that is lost, no other kind can be in a durable pool, and the rest is of the pool, not of what
+is in it."""
 
 
 def run(

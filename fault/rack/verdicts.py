@@ -21,6 +21,12 @@ MOVED: Final = "the other machine went on within two leases"
 RECOVERED: Final = "the other machine recovered every client of the lost one"
 LOST: Final = "the pool noted the node as lost, and clients of both machines went on"
 REPLACED: Final = "the node was replaced when its device was there again"
+TOLD: Final = "clients, and those that opened it, were told to bring back what is away"
+REFUSED: Final = "destroying under living clients was refused, and they went on"
+DESTROYED: Final = "with force its clients were ended first, and nobody could open it then"
+VERSION: Final = "a release of another protocol was refused, and told what to do"
+SHARED: Final = "a release of the same protocol shared the pool, and saw that there are others"
+PAGE: Final = "without replicas, a poisoned page of a machine's own memory cost what was on it"
 BACK: Final = "the lost machine came back, and its clients work on"
 MENDED: Final = "the first process that opened the pool made it whole, and no other did"
 LOOKED: Final = "everything can be read and used, and check() holds"
@@ -64,17 +70,29 @@ def judge_ends(outcome: Outcome, ended: Iterable[Mapping[str, Any]]) -> None:
             outcome.complain(ENDED, f"the client of slot {one['slot']}: {one['error']}")
 
 
-def judge_frozen(
-    outcome: Outcome, slots: Iterable[int | None], ended: Sequence[Mapping[str, Any]]
+def judge_errors(
+    outcome: Outcome,
+    check: str,
+    slots: Iterable[int | None],
+    ended: Sequence[Mapping[str, Any]],
+    says: Sequence[str],
+    never: str = "",
 ) -> None:
-    """The ends of the clients of a machine that was frozen: on these slots, one on each."""
+    """The ends of clients on these slots, one on each: as `judge_words`."""
     errors = {one["slot"]: one["error"] for one in ended}
     for slot in slots:
         if slot not in errors:
-            outcome.complain(WHY, f"the client of slot {slot} has not ended")
-        elif not all(words in errors[slot] for words in SAYS_WHY):
-            said = errors[slot] or "no error at all"
-            outcome.complain(WHY, f"the client of slot {slot} ended with {said}")
+            outcome.complain(check, f"the client of slot {slot} has not ended")
+        else:
+            judge_words(outcome, check, f"the client of slot {slot}", errors[slot], says, never)
+
+
+def judge_words(
+    outcome: Outcome, check: str, client: str, error: str, says: Sequence[str], never: str = ""
+) -> None:
+    """An error says all of this, and not `never`."""
+    if not all(words in error for words in says) or (never and never in error):
+        outcome.complain(check, f"{client} ended with {error or 'no error at all'}")
 
 
 def judge_gap(outcome: Outcome, what: str, gap_s: float, lease_s: float, slack_s: float) -> None:

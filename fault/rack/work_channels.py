@@ -6,12 +6,14 @@ Notes of a lock have INSERT for a turn's take and DELETE for its release. The va
 
 from __future__ import annotations
 
+import abc
+import itertools
 import os
 import queue
 import random
 import time
 from collections import Counter as Multiset
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, Final
 
 from limpet.fault.check.channel_history import judge_lock, judge_queue
@@ -23,6 +25,7 @@ from limpet.fault.check.self_check import identity
 from limpet.fault.drill.counters import PUTS, Counter
 from limpet.fault.drill.drill_client import Values, judge
 from limpet.fault.drill.drill_history import torn, value_bytes
+from limpet.fault.matrix.channel_kinds import CHANNELS
 from limpet.fault.rack.record import NOTES_MAX, Record
 from limpet.fault.rack.work import FINAL_SLOT, HISTORY, WHOLE, Deaths, Wrong
 from limpet.stores.channels.barrier.layout import AGAIN_SHIFT, ROUND_SHIFT
@@ -40,46 +43,82 @@ TOGETHER: Final = "no client left a round of the barrier before all of that roun
 EVERY: Final = "no client that lived was left out of a round, and the barrier never broke"
 
 
+class ChannelWork(abc.ABC):
+    """Turns of a channel, one after the other, until the client is to stop.
+
+    `turn(pool, log, incarnation)` gives the work of one turn, which notes it in the log. The
+    channel is opened as its row says (channel_kinds.py), unless clients need another one.
+    """
+
+    checks: ClassVar[tuple[str, ...]]
+    size: ClassVar[int] = 8
+    """Bytes that a turn is said to move."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+    def open(self, pool: Any) -> Any:
+        """The channel; it is made if it is not there."""
+        return CHANNELS[self.kind].open(pool, NAME)
+
+    @abc.abstractmethod
+    def turn(self, pool: Any, log: Any, incarnation: int) -> Callable[[], object]:
+        """The work of one turn of a client."""
+
+    @abc.abstractmethod
+    def found(self, pool: Any) -> dict[str, Any]: ...
+
+    @abc.abstractmethod
+    def judge(self, record: Record, deaths: Deaths, found: Mapping[str, Any]) -> Wrong: ...
+
+    def prepare(self, pool: Any, record: Record) -> None:
+        self.open(pool)
+
+    def work(
+        self, pool: Any, record: Record, slot: int, incarnation: int, counter: Counter
+    ) -> None:
+        log = record.log(slot, incarnation)
+        turn = self.turn(pool, log, incarnation)
+        counter.start(os.getpid(), pool.client_id)
+        while not counter.stopped and log.count + 2 <= NOTES_MAX:
+            start_ns = time.perf_counter_ns()
+            turn()
+            counter.add(PUTS, self.size, time.perf_counter_ns() - start_ns)
+
+    def read(self, pool: Any, record: Record, incarnation: int) -> list[str]:
+        return []
+
+    def check(self, pool: Any) -> None:  # noqa: B027
+        """Nothing: a channel has no check()."""
+
+
 # ---- a lock ------------------------------------------------------------------------------------
 
 HAD, INHERITED = 1, 2
 TIMEOUTS: Final = (-1.0, 0.0005, 0.0)
 
 
-class LockWork:
+class LockWork(ChannelWork):
     """Take a lock, count up what it protects by two plain stores, and release it.
 
     The count is in two elements of an array. A turn sets the first and then the second, so they
     differ only when a holder has died in between, and the next holder is told that it inherits.
     """
 
-    checks: ClassVar[tuple[str, ...]] = (EXCLUDED, HISTORY)
+    checks = (EXCLUDED, HISTORY)
 
-    def __init__(self, kind: str) -> None:
-        self.kind = kind
+    def open(self, pool: Any) -> tuple[Any, Any]:
+        return super().open(pool), pool.array(NAME + "-count", 2)
 
-    def prepare(self, pool: Any, record: Record) -> None:
-        pool.lock(NAME)
-        pool.array(NAME + "-count", 2)
-
-    def work(
-        self, pool: Any, record: Record, slot: int, incarnation: int, counter: Counter
-    ) -> None:
-        turns = _Turns(pool, record, slot, incarnation)
-        counter.start(os.getpid(), pool.client_id)
-        source = random.Random(SEED << 32 | incarnation)
-        while not counter.stopped and turns.log.count + 2 <= NOTES_MAX:
-            start_ns = time.perf_counter_ns()
-            turns.make(source.choice(TIMEOUTS), 0.001 * (source.random() < 0.3))
-            counter.add(PUTS, 8, time.perf_counter_ns() - start_ns)
+    def turn(self, pool: Any, log: Any, incarnation: int) -> Callable[[], object]:
+        shared, source = self.open(pool), random.Random(SEED << 32 | incarnation)
+        return lambda: _take(
+            *shared, log, source.choice(TIMEOUTS), 0.001 * (source.random() < 0.3)
+        )  # fmt: skip
 
     def read(self, pool: Any, record: Record, incarnation: int) -> list[str]:
-        turns = _Turns(pool, record, FINAL_SLOT, incarnation)
-        had = turns.make(PATIENCE_S, 0.0)
+        had = _take(*self.open(pool), record.log(FINAL_SLOT, incarnation), PATIENCE_S, 0.0)
         return [] if had else [f"the lock was not to be had in {PATIENCE_S:.0f} s"]
-
-    def check(self, pool: Any) -> None:
-        """Nothing: a lock has no check()."""
 
     def found(self, pool: Any) -> dict[str, Any]:
         return {"count": list(pool.array(NAME + "-count", 2))}
@@ -96,32 +135,24 @@ class LockWork:
         return {EXCLUDED: wrong, HISTORY: [fault] if fault else []}
 
 
-class _Turns:
-    """One client's turns with the lock, which it notes."""
-
-    def __init__(self, pool: Any, record: Record, slot: int, incarnation: int) -> None:
-        self.lock = pool.lock(NAME)
-        self.count = pool.array(NAME + "-count", 2)
-        self.log = record.log(slot, incarnation)
-
-    def make(self, timeout_s: float, dwell_s: float) -> bool:
-        """Make a turn, if the lock is to be had in that time (-1: wait for it)."""
-        self.log.call(Operation.INSERT, 0)
-        if not self.lock.acquire(timeout_s != 0, timeout_s or -1):
-            self.log.returned(Result.MISSING)
-            return False
-        inherited = self.lock.inherited
-        self.log.returned(Result.OK, INHERITED if inherited else HAD)
-        first, second = self.count[0], self.count[1]
-        if first != second and not inherited:
-            raise AssertionError(f"the count is {first}, {second}, and no holder has died")
-        self.count[0] = first + 1
-        time.sleep(dwell_s)
-        self.count[1] = first + 1
-        self.log.call(Operation.DELETE, 0, first + 1)
-        self.lock.release()
-        self.log.returned(Result.OK)
-        return True
+def _take(lock: Any, count: Any, log: Any, timeout_s: float, dwell_s: float) -> bool:
+    """Make a turn, and note it, if the lock is to be had in that time (-1: wait for it)."""
+    log.call(Operation.INSERT, 0)
+    if not lock.acquire(timeout_s != 0, timeout_s or -1):
+        log.returned(Result.MISSING)
+        return False
+    inherited = lock.inherited
+    log.returned(Result.OK, INHERITED if inherited else HAD)
+    first, second = count[0], count[1]
+    if first != second and not inherited:
+        raise AssertionError(f"the count is {first}, {second}, and no holder has died")
+    count[0] = first + 1
+    time.sleep(dwell_s)
+    count[1] = first + 1
+    log.call(Operation.DELETE, 0, first + 1)
+    lock.release()
+    log.returned(Result.OK)
+    return True
 
 
 def _lock_operations(notes: Notes) -> Iterator[Timed[LockOp]]:
@@ -148,42 +179,33 @@ MAXSIZE: Final = 8
 GETS: Final = 0.6
 
 
-class QueueWork:
+class QueueWork(ChannelWork):
     """Put elements of many sizes and get them, without waiting."""
 
-    checks: ClassVar[tuple[str, ...]] = (WHOLE, GIVEN, HISTORY)
-
-    def __init__(self, kind: str) -> None:
-        self.kind = kind
+    checks = (WHOLE, GIVEN, HISTORY)
+    size = 0
 
     def open(self, pool: Any) -> Any:
-        """The queue; it is made if it is not there."""
         return pool.queue(NAME, MAXSIZE, item_size=ITEM_SIZE, codec="bytes")
 
-    def prepare(self, pool: Any, record: Record) -> None:
-        self.open(pool)
-
-    def work(
-        self, pool: Any, record: Record, slot: int, incarnation: int, counter: Counter
-    ) -> None:
-        shared, log = self.open(pool), record.log(slot, incarnation)
-        counter.start(os.getpid(), pool.client_id)
+    def turn(self, pool: Any, log: Any, incarnation: int) -> Callable[[], object]:
+        shared, sequences = self.open(pool), itertools.count(1)
         values, source = Values(SIZES, SEED), random.Random(SEED << 32 | incarnation)
-        sequence = 0
-        while not counter.stopped and log.count < NOTES_MAX:
-            start_ns = time.perf_counter_ns()
+
+        def turn() -> None:
             if source.random() < GETS:
                 self._get(shared, log)
-            else:
-                sequence += 1
-                value = values.make(0, incarnation, sequence, source.random())
-                log.call(Operation.PUT, 0, identity(incarnation, sequence))
-                try:
-                    shared.put_nowait(value)
-                    log.returned(Result.OK)
-                except queue.Full:
-                    log.returned(Result.FULL)
-            counter.add(PUTS, 0, time.perf_counter_ns() - start_ns)
+                return
+            sequence = next(sequences)
+            value = values.make(0, incarnation, sequence, source.random())
+            log.call(Operation.PUT, 0, identity(incarnation, sequence))
+            try:
+                shared.put_nowait(value)
+                log.returned(Result.OK)
+            except queue.Full:
+                log.returned(Result.FULL)
+
+        return turn
 
     def _get(self, shared: Any, log: Any) -> bool:
         """Get an element, and be done with it; False if there is none."""
@@ -204,9 +226,6 @@ class QueueWork:
             pass
         return []
 
-    def check(self, pool: Any) -> None:
-        """Nothing: a queue has no check()."""
-
     def found(self, pool: Any) -> dict[str, Any]:
         return {"lost": [judge(value, 0)[1] for value in self.open(pool).lost()]}
 
@@ -225,36 +244,22 @@ class QueueWork:
 # ---- a counter ---------------------------------------------------------------------------------
 
 
-class CounterWork:
+class CounterWork(ChannelWork):
     """Add ones to a counter."""
 
-    checks: ClassVar[tuple[str, ...]] = (COUNTED,)
+    checks = (COUNTED,)
 
-    def __init__(self, kind: str) -> None:
-        self.kind = kind
+    def turn(self, pool: Any, log: Any, incarnation: int) -> Callable[[], object]:
+        shared = self.open(pool)
 
-    def prepare(self, pool: Any, record: Record) -> None:
-        pool.counter(NAME)
-
-    def work(
-        self, pool: Any, record: Record, slot: int, incarnation: int, counter: Counter
-    ) -> None:
-        shared, log = pool.counter(NAME), record.log(slot, incarnation)
-        counter.start(os.getpid(), pool.client_id)
-        while not counter.stopped and log.count < NOTES_MAX:
-            start_ns = time.perf_counter_ns()
+        def turn() -> None:
             log.call(Operation.UPDATE, 0)
             log.returned(Result.OK, shared.add(1))
-            counter.add(PUTS, 8, time.perf_counter_ns() - start_ns)
 
-    def read(self, pool: Any, record: Record, incarnation: int) -> list[str]:
-        return []
-
-    def check(self, pool: Any) -> None:
-        """Nothing: a counter has no check()."""
+        return turn
 
     def found(self, pool: Any) -> dict[str, Any]:
-        return {"count": pool.counter(NAME).value}
+        return {"count": self.open(pool).value}
 
     def judge(self, record: Record, deaths: Deaths, found: Mapping[str, Any]) -> Wrong:
         notes = record.notes()
@@ -274,41 +279,26 @@ PARTIES: Final = 4
 """The clients of both machines that work at one time."""
 
 
-class BarrierWork:
+class BarrierWork(ChannelWork):
     """Wait at a barrier, again and again; the living go on without a client that died.
 
     The `read` of a note is the number of the round that the client has passed.
     """
 
-    checks: ClassVar[tuple[str, ...]] = (TOGETHER, EVERY)
-
-    def __init__(self, kind: str) -> None:
-        self.kind = kind
+    checks = (TOGETHER, EVERY)
 
     def open(self, pool: Any) -> Any:
-        """The barrier; it is made if it is not there."""
         return pool.barrier(NAME, PARTIES, on_death="continue")
 
-    def prepare(self, pool: Any, record: Record) -> None:
-        self.open(pool)
+    def turn(self, pool: Any, log: Any, incarnation: int) -> Callable[[], object]:
+        shared = self.open(pool)
 
-    def work(
-        self, pool: Any, record: Record, slot: int, incarnation: int, counter: Counter
-    ) -> None:
-        shared, log = self.open(pool), record.log(slot, incarnation)
-        counter.start(os.getpid(), pool.client_id)
-        while not counter.stopped and log.count < NOTES_MAX:
-            start_ns = time.perf_counter_ns()
+        def turn() -> None:
             log.call(Operation.UPDATE, 0)
             shared.wait()
             log.returned(Result.OK, shared.came_in >> ROUND_SHIFT - AGAIN_SHIFT)
-            counter.add(PUTS, 8, time.perf_counter_ns() - start_ns)
 
-    def read(self, pool: Any, record: Record, incarnation: int) -> list[str]:
-        return []
-
-    def check(self, pool: Any) -> None:
-        """Nothing: a barrier has no check()."""
+        return turn
 
     def found(self, pool: Any) -> dict[str, Any]:
         return {"broken": self.open(pool).broken}
@@ -329,3 +319,9 @@ class BarrierWork:
                 wrong.append(f"client {client} was not in each round from {rounds[0]} to "
                              f"{rounds[-1]}, or in one of them twice")  # fmt: skip
         return {TOGETHER: early, EVERY: wrong}
+
+
+WORKS: Final[Mapping[str, Callable[[str], ChannelWork]]] = {
+    "lock": LockWork, "queue": QueueWork, "counter": CounterWork, "barrier": BarrierWork,
+}  # fmt: skip
+"""Of channels whose histories are judged."""

@@ -12,15 +12,18 @@ import os
 import signal
 import sys
 from importlib import import_module
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 import limpet
 from limpet.shm.errors import LimpetError, ParameterError
+
+if TYPE_CHECKING:
+    # `limpet ls --json` and others need none of it; it would cost them 50 ms.
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
 
 FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """The errors of a file that takes no more."""
@@ -163,11 +166,15 @@ def _plain(value: object) -> object:
 
 def console() -> Console:
     """Stdout; as wide as the text needs when it is no terminal."""
+    from rich.console import Console
+
     return Console(file=sys.stdout, width=None if sys.stdout.isatty() else 120, highlight=False)
 
 
 def table(title: str, *columns: str, right: tuple[str, ...] = ()) -> Table:
     """An empty table; the columns in `right` are aligned to the right."""
+    from rich.table import Table
+
     made = Table(title=title, title_justify="left", title_style="bold")
     for column in columns:
         made.add_column(column, justify="right" if column in right else "left")
@@ -176,6 +183,8 @@ def table(title: str, *columns: str, right: tuple[str, ...] = ()) -> Table:
 
 def plain(text: str) -> Text:
     """A name given by a user, safe for the terminal: no markup, no control characters."""
+    from rich.text import Text
+
     shown = [one if one.isprintable() else ascii(one)[1:-1] for one in text]
     return Text("".join(shown))
 

@@ -7,8 +7,9 @@ import secrets
 
 import click
 
-from limpet.cli.common import console, json_option, print_json, table
+from limpet.cli.common import json_option, table
 from limpet.cli.drill_run import exit_status
+from limpet.cli.faults import report
 from limpet.fault.drill.damage import OUTCOMES, Case, DamageReport, kinds, run
 from limpet.fault.inject.interrupt import ended_by_signals
 
@@ -36,42 +37,33 @@ def damage(
     share = -(-cases // len(wanted))
     reports: list[DamageReport] = []
     with exit_status(), ended_by_signals() as check:
-
-        def shown(case: Case) -> None:
-            check()
-
         for kind in wanted:
-            reports.append(run(kind, share, seed, only, shown))
+            reports.append(run(kind, share, seed, only, lambda case: check()))
             if not as_json:
                 click.echo(f"{kind}: {reports[-1].verdict}", err=True)
-    if as_json:
-        print_json([
+    numbers = ("cases", *OUTCOMES)
+    shown = table(f"damage, seed {seed}", "kind", *numbers, "verdict", right=numbers)
+    for one in reports:
+        counts = (str(one.outcomes[name]) for name in OUTCOMES)
+        shown.add_row(one.kind, str(one.cases), *counts, one.verdict)
+    report(
+        as_json,
+        [
             {**dataclasses.asdict(one), "failed": [_as_dict(case) for case in one.failed],
              "verdict": one.verdict}
             for one in reports
-        ])  # fmt: skip
-    else:
-        _print(reports, seed)
-    if any(one.verdict != "ok" for one in reports):
-        raise SystemExit(1)
+        ],
+        shown,
+        (_text(one, case) for one in reports for case in one.failed),
+        all(one.verdict == "ok" for one in reports),
+    )  # fmt: skip
 
 
 def _as_dict(case: Case) -> dict[str, object]:
     return {**dataclasses.asdict(case), "damages": [str(one) for one in case.damages]}
 
 
-def _print(reports: list[DamageReport], seed: int) -> None:
-    numbers = ("cases", *OUTCOMES)
-    shown = table(f"damage, seed {seed}", "kind", *numbers, "verdict", right=numbers)
-    for one in reports:
-        counts = (str(one.outcomes[name]) for name in OUTCOMES)
-        shown.add_row(one.kind, str(one.cases), *counts, one.verdict)
-    console().print(shown)
-    for one in reports:
-        for case in one.failed:
-            click.echo(f"\n{one.kind}, case {case.number}:")
-            for failure in case.failures:
-                click.echo(failure)
-            for damage_ in case.damages:
-                click.echo(f"    {damage_}")
-            click.echo(f"    limpet drill damage {one.kind} --seed {seed} --case {case.number}")
+def _text(of: DamageReport, case: Case) -> str:
+    repeat = f"    limpet drill damage {of.kind} --seed {of.seed} --case {case.number}"
+    damages = (f"    {one}" for one in case.damages)
+    return "\n".join(["", f"{of.kind}, case {case.number}:", *case.failures, *damages, repeat])

@@ -11,6 +11,8 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from limpet.cli.bank import bank
+from limpet.cli.cache_drill import cache_drill
 from limpet.cli.common import (
     console,
     json_option,
@@ -21,10 +23,14 @@ from limpet.cli.common import (
     table,
     time_text,
 )
+from limpet.cli.damage import damage
 from limpet.cli.drill_cuts import cut
 from limpet.cli.drill_ends import ends, fork, names
-from limpet.cli.drill_run import StoreOrCommand, run
-from limpet.fault.drill import recovery_time
+from limpet.cli.drill_run import StoreOrCommand, exit_status, run
+from limpet.cli.full import full
+from limpet.cli.matrix import check, matrix
+from limpet.cli.standing import beside, containers_, looks, throttle
+from limpet.fault.drill import recovery_time, soak
 from limpet.fault.explore.schedule import STRATEGIES, parse_schedule, schedule_text
 from limpet.fault.explore.sim_latency import PRESETS
 from limpet.fault.explore.sim_program import VALUE_SIZE
@@ -42,11 +48,11 @@ def drill() -> None:
     """
 
 
-drill.add_command(run)
-drill.add_command(cut)
-drill.add_command(ends)
-drill.add_command(fork)
-drill.add_command(names)
+for command in (
+    run, cut, ends, fork, names, matrix, check, bank, cache_drill, full, damage, throttle, beside,
+    looks, containers_,
+):  # fmt: skip
+    drill.add_command(command)
 
 
 @drill.command()
@@ -159,6 +165,21 @@ def explore(
         _print_report(out, report)
     if not report.ok:
         raise SystemExit(1)
+
+
+@drill.command("soak")
+@click.option("--minutes", type=click.FloatRange(0), default=60.0, show_default=True,
+              help="For so long another command begins.")  # fmt: skip
+@click.option("--tests", is_flag=True, help="Also the tests; call it in a checkout.")
+@click.argument("demo", nargs=-1, metavar="[-- DEMO OPTIONS]...")
+def soak_(minutes: float, tests: bool, demo: tuple[str, ...]) -> None:
+    """Run the demo and every drill, of every subject, by turns, until one of them fails.
+
+    A command that has begun is ended. Exit status 0 only if all of them held.
+    """
+    with exit_status():
+        soak.run(minutes, demo, tests, lambda name: click.echo(f"--- {name}"))
+    click.echo(f"soak: {minutes:g} minutes without a failure")
 
 
 @drill.command()

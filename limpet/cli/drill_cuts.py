@@ -10,7 +10,8 @@ from typing import Any
 import click
 from click.testing import CliRunner
 
-from limpet.cli.common import console, json_option, print_json, table
+from limpet.cli.common import json_option, table
+from limpet.cli.faults import report
 from limpet.cli.pools import inspect, ls
 from limpet.cli.values import get, put
 from limpet.fault.drill import cuts
@@ -62,28 +63,18 @@ def cut(subjects: tuple[str, ...], as_json: bool, **given: Any) -> None:
     reports = [cuts.drill(cuts.CutParameters(subject, **given)) for subject in subjects or SUBJECTS]
     # click's runner of commands is cut off, too, while it has others in their places
     sys.stdin, sys.stdout, sys.stderr = streams
-    if as_json:
-        print_json([dataclasses.asdict(report) for report in reports])
-    else:
-        columns = (
-            "works",
-            "cut at verbs",
-            "cut at calls",
-            "cut in storms",
-            "not cut",
-            "seconds",
-            "failures",
-        )
-        shown = table("signal handlers that raise", "subject", *columns, right=columns)
-        for report in reports:
-            shown.add_row(
-                report.subject, str(report.works), f"{report.at_verbs:,}", f"{report.at_calls:,}",
-                f"{report.in_storm:,}", f"{report.uncut:,}", f"{report.seconds:.1f}",
-                str(len(report.failures)),
-            )  # fmt: skip
-        console().print(shown)
-        for report in reports:
-            for failure in report.failures[:20]:
-                click.echo(f"{report.subject}: {failure}")
-    if any(report.failures for report in reports):
-        raise SystemExit(1)
+    columns = (
+        "works", "cut at verbs", "cut at calls", "cut in storms", "not cut", "seconds", "failures"
+    )  # fmt: skip
+    shown = table("signal handlers that raise", "subject", *columns, right=columns)
+    for one in reports:
+        shown.add_row(
+            one.subject, str(one.works), f"{one.at_verbs:,}", f"{one.at_calls:,}",
+            f"{one.in_storm:,}", f"{one.uncut:,}", f"{one.seconds:.1f}", str(len(one.failures)),
+        )  # fmt: skip
+    report(
+        as_json,
+        [dataclasses.asdict(one) for one in reports],
+        shown,
+        (f"{one.subject}: {failure}" for one in reports for failure in one.failures[:20]),
+    )

@@ -9,9 +9,11 @@ from pathlib import Path
 import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from limpet.cli.common import console, json_option, print_json, table
+from limpet.cli.common import console, json_option, table
+from limpet.cli.drill_run import exit_status
+from limpet.cli.faults import report
 from limpet.fault.drill.full_memory import Result, kinds, require_small, run
-from limpet.fault.inject.interrupt import Interrupted, ended_by_signals
+from limpet.fault.inject.interrupt import ended_by_signals
 from limpet.fault.matrix.operations import Broken
 
 
@@ -36,44 +38,32 @@ def full(names: tuple[str, ...], every: int, folder: Path | None, as_json: bool)
     results: list[Result] = []
     failures: list[str] = []
     out = console()
-    try:
-        with (
-            ended_by_signals() as check,
-            Progress(
-                TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
-                console=out, transient=True, disable=as_json or not out.is_terminal,
-            ) as progress,
-        ):  # fmt: skip
-            for kind in names or kinds():
-                task = progress.add_task(kind, total=None)
+    with (
+        exit_status(),
+        ended_by_signals() as check,
+        Progress(
+            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
+            console=out, transient=True, disable=as_json or not out.is_terminal,
+        ) as progress,
+    ):  # fmt: skip
+        for kind in names or kinds():
+            task = progress.add_task(kind, total=None)
 
-                def show(at: int, requests: int, task: int = task) -> None:
-                    check()
-                    progress.update(task, completed=at, total=requests)  # type: ignore[arg-type]
+            def show(at: int, requests: int, task: int = task) -> None:
+                check()
+                progress.update(task, completed=at, total=requests)  # type: ignore[arg-type]
 
-                try:
-                    results.append(run(kind, url, folder=folder, step=every, progress=show))
-                except Broken as error:
-                    failures.append(str(error))
-                progress.remove_task(task)
-    except Interrupted as error:
-        click.echo(f"{error}: the pool is removed", err=True)
-        raise SystemExit(128 + error.signal) from error
-    if as_json:
-        found = [dataclasses.asdict(result) for result in results]
-        print_json({"results": found, "failures": failures})
-    else:
-        numbers = ("runs", "writes refused", "values read meanwhile")
-        where = f"{folder} filled up" if folder else "pages refused"
-        shown = table(f"memory full at each request, {where}", "kind", *numbers, right=numbers)
-        for result in results:
-            shown.add_row(
-                result.kind, f"{result.runs:,}", f"{result.refused:,}", f"{result.reads:,}"
-            )
-        out.print(shown)
-        for failure in failures:
-            click.echo(f"FAILED  {failure}")
-        if not failures:
-            click.echo("Everything held.")
-    if failures:
-        raise SystemExit(1)
+            try:
+                results.append(run(kind, url, folder=folder, step=every, progress=show))
+            except Broken as error:
+                failures.append(str(error))
+            progress.remove_task(task)
+    numbers = ("runs", "writes refused", "values read meanwhile")
+    where = f"{folder} filled up" if folder else "pages refused"
+    shown = table(f"memory full at each request, {where}", "kind", *numbers, right=numbers)
+    for result in results:
+        shown.add_row(result.kind, f"{result.runs:,}", f"{result.refused:,}", f"{result.reads:,}")
+    data = {"results": [dataclasses.asdict(one) for one in results], "failures": failures}
+    report(as_json, data, shown, (f"FAILED  {failure}" for failure in failures))
+    if not as_json:
+        click.echo("Everything held.")

@@ -12,10 +12,18 @@ from typing import Any
 import click
 
 import limpet
-from limpet.fault.rack import image, scenarios
-from limpet.fault.rack.rack import RackParameters
-from limpet.fault.rack.scenarios import ALONE, SCENARIOS
-from limpet.fault.rack.works import KINDS, work_of
+
+try:
+    from limpet.fault.rack import image, scenarios
+    from limpet.fault.rack.rack import RackParameters
+    from limpet.fault.rack.scenarios import ALONE, SCENARIOS
+    from limpet.fault.rack.works import KINDS, work_of
+except ModuleNotFoundError as error:
+    if error.name != "limpet.fault.rack":
+        raise
+    raise click.ClickException(
+        "an installed limpet has no virtual machines; run `make rack` in a checkout of its sources"
+    ) from error
 
 
 @click.command()
@@ -32,7 +40,9 @@ from limpet.fault.rack.works import KINDS, work_of
               show_default=True, help="How often a machine stands still.")  # fmt: skip
 @click.option("--processors", type=click.IntRange(1, 8), default=RackParameters.processors,
               show_default=True, help="Processors of each machine.")  # fmt: skip
-@click.option("--report", type=click.Path(path_type=Path), help="Write the log here, too.")
+@click.option("--report", type=click.Path(path_type=Path),
+              help="Write the log of a whole run here, too, and that of some scenarios or kinds to "
+              "PATH.part.")  # fmt: skip
 def rack(
     kinds: tuple[str, ...],
     chosen: tuple[str, ...],
@@ -67,6 +77,8 @@ def rack(
              f"{time.monotonic() - began:.0f} s")  # fmt: skip
     finally:
         if report is not None:
+            if kinds or chosen:
+                report = report.with_name(report.name + ".part")
             report.write_text("\n".join(lines) + "\n")
     if failed:
         raise SystemExit(1)

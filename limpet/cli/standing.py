@@ -6,26 +6,22 @@ import dataclasses
 import os
 import re
 import secrets
-from collections.abc import Sequence
-from typing import Any, Protocol
+from functools import partial
+from typing import Any
 
 import click
 
-from limpet.cli.common import console, json_option, print_json, table
+from limpet.cli.common import json_option, table
 from limpet.cli.drill_run import exit_status
+from limpet.cli.faults import drill_url, fault_command, report, run_faults
 from limpet.fault.drill import containers
 from limpet.fault.drill import looks as of_looks
-from limpet.fault.drill.beside import ROLES, SHARE, Beside, Result, roles_of
-from limpet.fault.drill.containers import Containers
+from limpet.fault.drill.beside import ROLES, Beside, roles_of
+from limpet.fault.drill.engine import SHARE
 from limpet.fault.drill.throttle import ThrottleParameters
 from limpet.fault.drill.throttle import run as run_throttle
 from limpet.fault.inject.containers import why_not
-from limpet.fault.inject.interrupt import ended_by_signals
 from limpet.fault.matrix.subjects import SUBJECTS
-
-subjects_argument = click.argument(
-    "subjects", nargs=-1, type=click.Choice(sorted(SUBJECTS)), metavar="[SUBJECT]..."
-)
 
 
 class Stops(click.ParamType):
@@ -44,7 +40,7 @@ class Stops(click.ParamType):
 
 
 @click.command()
-@subjects_argument
+@click.argument("subjects", nargs=-1, type=click.Choice(sorted(SUBJECTS)), metavar="[SUBJECT]...")
 @click.option("--clients", type=click.IntRange(2, 64), default=4, show_default=True,
               help="Client processes.")  # fmt: skip
 @click.option("--seconds", type=click.FloatRange(0, min_open=True), default=10.0,
@@ -68,7 +64,7 @@ def throttle(subjects: tuple[str, ...], as_json: bool, **given: Any) -> None:
     status 0 only if that held, no client was blocked, and every subject is whole in the end.
     """
     seed = secrets.randbelow(1 << 32) if given["seed"] is None else given["seed"]
-    given = {**given, "seed": seed, "url": f"shm://drill-{os.getpid()}"}
+    given = {**given, "seed": seed, "url": drill_url()}
     shown = table(
         f"throttled clients, lease {given['lease_ms']} ms, seed {seed}",
         "subject", "turns", "stood still", "stops", "kills", "fenced", "verdict",
@@ -77,33 +73,25 @@ def throttle(subjects: tuple[str, ...], as_json: bool, **given: Any) -> None:
     reports = []
     with exit_status():
         for subject in subjects or SUBJECTS:
-            report = run_throttle(ThrottleParameters(subject, **given))
-            reports.append(report)
+            one = run_throttle(ThrottleParameters(subject, **given))
+            reports.append(one)
             shown.add_row(
-                subject, f"{report.turns:,}", str(report.halts), str(report.stops),
-                str(report.kills), str(report.fenced), "held" if report.ok else "failed",
+                subject, f"{one.turns:,}", str(one.halts), str(one.stops), str(one.kills),
+                str(one.fenced), "held" if one.ok else "failed",
             )  # fmt: skip
-    if as_json:
-        print_json([{**dataclasses.asdict(report), "ok": report.ok} for report in reports])
-    else:
-        console().print(shown)
-        for report in reports:
-            for failure in report.failures:
-                click.echo(f"{report.parameters.subject}: {failure}")
-    if not all(report.ok for report in reports):
-        raise SystemExit(1)
+    report(
+        as_json,
+        [{**dataclasses.asdict(one), "ok": one.ok} for one in reports],
+        shown,
+        (f"{one.parameters.subject}: {failure}" for one in reports for failure in one.failures),
+    )
 
 
-@click.command()
-@subjects_argument
-@click.option("--role", "roles", multiple=True, type=click.Choice(ROLES),
-              help="Only this one; may be repeated.  [default: all]")  # fmt: skip
-@click.option("--every", is_flag=True, help="Every step, not some of them.")
 @click.option("--realtime", is_flag=True,
               help="The busy writer has a core for itself (root, two cores or more).")  # fmt: skip
-@json_option
+@fault_command("beside", sorted(SUBJECTS), ROLES)
 def beside(
-    subjects: tuple[str, ...], roles: tuple[str, ...], every: bool, realtime: bool, as_json: bool
+    subjects: tuple[str, ...], ways: tuple[str, ...], every: bool, realtime: bool, as_json: bool
 ) -> None:
     """Stop readers and waiters, let repairs meet a busy writer; no client may wait for a lease.
 
@@ -113,99 +101,58 @@ def beside(
     """
     if realtime and len(os.sched_getaffinity(0)) < 2:
         raise click.UsageError("--realtime needs two cores, or all else would stand still")
-    url, share = f"shm://drill-{os.getpid()}", 0 if every else SHARE
-    _run_roles(
+    share = 0 if every else SHARE
+    run_faults(
         "beside clients that stand still",
         [
-            (Beside(subject, url, share, realtime), role)
-            for subject in subjects or SUBJECTS
+            partial(Beside(subject, drill_url(), share, realtime).run, role)
+            for subject in subjects
             for role in roles_of(subject)
-            if role in (roles or ROLES)
+            if role in ways
         ],
         as_json,
     )
 
 
-@click.command()
-@click.argument("subjects", nargs=-1, type=click.Choice(sorted(of_looks.LIVING)),
-                metavar="[SUBJECT]...")  # fmt: skip
-@click.option("--role", "roles", multiple=True, type=click.Choice(of_looks.ROLES),
-              help="Only this one; may be repeated.  [default: all]")  # fmt: skip
-@click.option("--every", is_flag=True, help="Every step of each look: takes hours.")
-@json_option
-def looks(subjects: tuple[str, ...], roles: tuple[str, ...], every: bool, as_json: bool) -> None:
+@fault_command("looks", sorted(of_looks.LIVING), of_looks.ROLES,
+               every="Every step of each look: takes hours.")  # fmt: skip
+def looks(subjects: tuple[str, ...], ways: tuple[str, ...], every: bool, as_json: bool) -> None:
     """Look at all there is while others make, rename and drop one name, stop, and die.
 
     A SUBJECT is a kind of store, the cache, or a channel; all of them if none is named. Exit status
     0 only if no look failed, none made anything, and all memory came back.
     """
-    url = f"shm://drill-{os.getpid()}"
-    _run_roles(
+    run_faults(
         "looks beside clients that make, rename and drop",
         [
-            (of_looks.Looks(subject, url, every), role)
-            for subject in subjects or of_looks.LIVING
-            for role in roles or of_looks.ROLES
+            partial(of_looks.Looks(subject, drill_url(), every).run, role)
+            for subject in subjects
+            for role in ways
         ],
         as_json,
     )
 
 
-@click.command("containers")
-@subjects_argument
-@click.option("--role", "roles", multiple=True, type=click.Choice(containers.ROLES),
-              help="Only this one; may be repeated.  [default: all]")  # fmt: skip
-@click.option("--every", is_flag=True, help="Every step, not some of them.")
-@json_option
+@fault_command("containers", sorted(containers.CONTAINED), containers.ROLES)
 def containers_(
-    subjects: tuple[str, ...], roles: tuple[str, ...], every: bool, as_json: bool
+    subjects: tuple[str, ...], ways: tuple[str, ...], every: bool, as_json: bool
 ) -> None:
     """Kill, freeze and thaw containers at steps of a change, beside a client outside of them.
 
-    A SUBJECT is a kind of store, or a channel; all of them if none is named. Each container is a
-    process in PID and mount namespaces of its own, so the command needs root. Exit status 0 only
-    if nothing that a container kept was in the way of the client outside for longer than two
-    leases, and no container that was thawed had been killed.
+    A SUBJECT is a kind of store whose pool may have clients of many hosts, or a channel; all of
+    them if none is named. Each container is a process in PID and mount namespaces of its own, so
+    the command needs root. Exit status 0 only if nothing that a container kept was in the way of
+    the client outside for longer than two leases, and no container that was thawed had been killed.
     """
     if why := why_not():
         raise click.UsageError(f"this process cannot make containers: {why}")
-    url, share = f"shm://drill-{os.getpid()}", 0 if every else containers.SHARE
-    _run_roles(
+    share = 0 if every else containers.SHARE
+    run_faults(
         "containers that are killed, or stand still",
         [
-            (Containers(subject, url, share), role)
-            for subject in subjects or SUBJECTS
-            for role in roles or containers.ROLES
+            partial(containers.Containers(subject, drill_url(), share).run, role)
+            for subject in subjects
+            for role in ways
         ],
         as_json,
     )
-
-
-class Drill(Protocol):
-    """A drill of one subject (beside.py, looks.py, containers.py)."""
-
-    def run(self, role: str) -> Result: ...
-
-
-def _run_roles(title: str, drills: Sequence[tuple[Drill, str]], as_json: bool) -> None:
-    """Run each drill's role, and show the results; exit status 1 unless all held."""
-    shown = table(title, "subject", "role", "runs", "stopped", "verdict", right=("runs", "stopped"))
-    results: list[Result] = []
-    with exit_status(), ended_by_signals() as check:
-        for drill, role in drills:
-            check()
-            result = drill.run(role)
-            results.append(result)
-            shown.add_row(
-                result.subject, role, str(result.runs), str(result.stopped),
-                "held" if result.ok else "failed",
-            )  # fmt: skip
-    if as_json:
-        print_json([{**dataclasses.asdict(result), "ok": result.ok} for result in results])
-    else:
-        console().print(shown)
-        for result in results:
-            if not result.ok:
-                click.echo(f"{result.subject}, {result.role}: {result.failure}")
-    if not all(result.ok for result in results):
-        raise SystemExit(1)

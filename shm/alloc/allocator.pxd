@@ -1,17 +1,16 @@
 cimport cython
 
-from limpet.shm.alloc.claims cimport Claims
+from limpet.shm.alloc.claims cimport Claims, Spans
 from limpet.shm.alloc.heap cimport Heap
+from limpet.shm.alloc.pages cimport *
 from limpet.shm.alloc.slabs cimport Slab, Slabs
-from limpet.shm.alloc.claims cimport Spans
 from limpet.shm.clients.client cimport Client
+from limpet.shm.endpoint.layout cimport *
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
+from limpet.shm.endpoint.words cimport *
 
 cdef int ATTEMPTS_MAX
 cdef u64 COARSE_LEAST
-cdef int LARGE_CLASS
-cdef int NOWHERE
-cdef u64 PRESSURE
 cdef int SHORT_SHARE
 cdef int SLACK_SHARE
 

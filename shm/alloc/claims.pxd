@@ -1,12 +1,10 @@
 from limpet.shm.alloc.heap cimport Heap
+from limpet.shm.alloc.pages cimport *
 from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
+from limpet.shm.endpoint.words cimport *
 
-cdef int LARGE
-cdef int LARGE_CLASS
-cdef int NOWHERE
 cdef int PATIENCE
-cdef int SLAB
 
 cdef class Claims:
     cdef readonly Client client

@@ -1,33 +1,18 @@
 cimport cython
 
-from limpet.shm.replicas.replica_layout cimport ReplicaLayout
+from limpet.shm.endpoint.layout cimport *
+from limpet.shm.endpoint.slots cimport RECORDS, RECORDS_COUNT
 from limpet.shm.endpoint.verbs cimport Endpoint, bit, u64
+from limpet.shm.endpoint.words cimport *
+from limpet.shm.replicas.replica_layout cimport ReplicaLayout
 
-cdef int NODE_SHIFT
-cdef u64 OFFSET_MASK
-cdef int LARGE_CLASS
-cdef u64 ADDRESS_MASK
-cdef u64 HELD
-cdef u64 HOLDS
-cdef u64 HELD_MASK
-cdef u64 LINK_MASK
-cdef u64 OWES
 cdef u64 MASK
 cdef u64 MULTIPLES
-cdef u64 PAGES
 cdef u64 NODE_BITS
 cdef u64 SMALL_SIZE
 cdef int LOOKS
 cdef int GATHERED
 cdef u64 WORD_BITS
-cdef u64 REPLICAS_BITS
-cdef int REPLICAS_MAX
-cdef int REPLICAS_SHIFT
-cdef u64 RECORDS
-cdef u64 RECORDS_COUNT
-cdef u64 REPLICATED
-cdef u64 SLOTS_USED
-cdef u64 TENTATIVE
 
 cdef class Heap:
     cdef readonly Endpoint endpoint

@@ -1,14 +1,14 @@
 cimport cython
 
 from limpet.shm.alloc.heap cimport Heap
+from limpet.shm.endpoint.layout cimport *
 from limpet.shm.endpoint.verbs cimport Endpoint, bit, lowest_bit, u64
+from limpet.shm.endpoint.words cimport *
 from limpet.shm.replicas.replica_layout cimport ReplicaLayout
 
-cdef u64 ADDRESS_MASK
 cdef u64 EXPECTED_SIZE
 cdef u64 MASK
 cdef u64 NEVER
-cdef u64 PAGES
 
 cdef class Slab:
     cdef readonly Heap heap

@@ -93,9 +93,6 @@ class Device:
     def round_up(self, size: int) -> int:
         return -(-size // self.align) * self.align
 
-    def round_down(self, size: int) -> int:
-        return size // self.align * self.align
-
 
 def device(path: Path) -> Device:
     """The device at `path` as sysfs describes it.

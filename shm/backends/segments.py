@@ -11,10 +11,7 @@ import contextlib
 import dataclasses
 import functools
 import uuid as uuids
-from collections.abc import Iterator
 from typing import Any, Final
-
-import atomics
 
 from limpet.shm.backends import node as nodes
 from limpet.shm.backends.inventory import remove_leftovers, remove_stray_nodes
@@ -24,6 +21,7 @@ from limpet.shm.backends.superblock import Superblock
 from limpet.shm.clients.hosts import given_name
 from limpet.shm.clients.liveness import this_host
 from limpet.shm.clients.membership import log
+from limpet.shm.endpoint.fabric import buffer_cas, buffer_load
 from limpet.shm.endpoint.failing import fail
 from limpet.shm.endpoint.layout import (
     CONTROL_NODE,
@@ -312,28 +310,6 @@ def _word(control: nodes.MemoryNode, node: int) -> int:
     return int.from_bytes(data, "little")
 
 
-@contextlib.contextmanager
-def _atomic(control: nodes.MemoryNode, at: int) -> Iterator[Any]:
-    """A word of the control segment, at this address, for atomics without an endpoint."""
-    offset = at - address(CONTROL_NODE, 0)
-    with (
-        memoryview(control.map)[offset : offset + 8] as view,
-        atomics.atomicview(buffer=view, atype=atomics.UINT) as word,
-    ):
-        yield word
-
-
-def _load(control: nodes.MemoryNode, at: int) -> int:
-    with _atomic(control, at) as word:
-        return int(word.load())
-
-
-def _cas(control: nodes.MemoryNode, at: int, expected: int, desired: int) -> int:
-    """Compare and swap; the old word."""
-    with _atomic(control, at) as word:
-        return int(word.cmpxchg_strong(expected, desired).expected)
-
-
 def _is_there(
     location: nodes.Location,
     node: int,
@@ -373,7 +349,7 @@ def fail_node(url: str, node: int, *, any_owner: bool = False) -> bool:
 
         def mark(which: int, generation: int) -> bool:
             sound, failed = node_word(generation, IN_SERVICE), node_word(generation, FAILED)
-            done = _cas(control, NODE_STATES + 8 * which, sound, failed) == sound
+            done = cas(NODE_STATES + 8 * which, sound, failed) == sound
             if block.parameters.durable:
                 control.place.persist(control.map, _state_at(which) + 8)
             return done
@@ -382,7 +358,12 @@ def fail_node(url: str, node: int, *, any_owner: bool = False) -> bool:
             if _is_there(location, node, control, block, options):
                 raise ParameterError(why_last(url, node, states))
 
-        load, cas = functools.partial(_load, control), functools.partial(_cas, control)
+        def load(word: int) -> int:
+            return buffer_load(control.map, word - address(CONTROL_NODE, 0))
+
+        def cas(word: int, expected: int, desired: int) -> int:
+            return buffer_cas(control.map, word - address(CONTROL_NODE, 0), expected, desired)
+
         return fail(node, block.parameters.nodes, load, cas, mark, refuse)
     finally:
         control.close()

@@ -31,13 +31,12 @@ begins after the control segment.
 from __future__ import annotations
 
 import dataclasses
-import mmap
 import struct
-from typing import Final
+from typing import Any, Final
 
-import atomics
 import xxhash
 
+from limpet.shm.endpoint.fabric import buffer_cas, buffer_load, buffer_store
 from limpet.shm.endpoint.layout import CONTROL_NODE, SUPERBLOCK_SIZE
 from limpet.shm.errors import (
     ParameterError,
@@ -139,36 +138,28 @@ def unpack(data: bytes, where: str) -> Superblock:
     return Superblock(index, size, uuid, created_ns, uid, parameters)
 
 
-def write(mapping: mmap.mmap | memoryview, data: bytes) -> None:
+def write(mapping: Any, data: bytes) -> None:
     """Write a superblock into a new segment, so that it is seen whole or not at all."""
     mapping[len(MAGIC) : SUPERBLOCK_SIZE] = data[len(MAGIC) : SUPERBLOCK_SIZE]
     # ORDER: MAGIC after everything else: a client that reads it must find the rest (release).
     write_word0(mapping, data[: len(MAGIC)])
 
 
-def write_word0(mapping: mmap.mmap | memoryview, word: bytes) -> None:
+def write_word0(mapping: Any, word: bytes) -> None:
     """Store word 0 with one atomic store."""
-    with (
-        memoryview(mapping)[: len(MAGIC)] as view,
-        atomics.atomicview(buffer=view, atype=atomics.BYTES) as word0,
-    ):
-        word0.store(word, atomics.MemoryOrder.RELEASE)
+    buffer_store(mapping, 0, int.from_bytes(word, "little"))
 
 
-def claim_word0(mapping: mmap.mmap | memoryview) -> bool:
+def claim_word0(mapping: Any) -> bool:
     """Replace whatever stale bytes word 0 holds by CREATING; False if it is claimed already.
 
     For memory that is not zero-filled and cannot be created exclusively. Of any number of
     creators, one wins.
     """
-    with (
-        memoryview(mapping)[: len(MAGIC)] as view,
-        atomics.atomicview(buffer=view, atype=atomics.BYTES) as word0,
-    ):
-        expected = word0.load()
-        while expected not in (MAGIC, CREATING):
-            result = word0.cmpxchg_strong(expected, CREATING)
-            if result.success:
-                return True
-            expected = result.expected
-        return False
+    magic, creating = (int.from_bytes(word, "little") for word in (MAGIC, CREATING))
+    found = buffer_load(mapping, 0)
+    while found not in (magic, creating):
+        expected, found = found, buffer_cas(mapping, 0, found, creating)
+        if found == expected:
+            return True
+    return False

@@ -1,25 +1,12 @@
 cimport cython
 
 from limpet.shm.alloc.heap cimport Heap
+from limpet.shm.endpoint.layout cimport *
+from limpet.shm.endpoint.slots cimport *
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
+from limpet.shm.endpoint.words cimport REPLICATED
 
-cdef u64 DROPS
-cdef u64 DYING
-cdef u64 EPOCH
-cdef u64 EPOCH_MASK
 cdef u64 EPOCH_MAX
-cdef int ERA
-cdef int ERA_SHIFT
-cdef int CLIENT_JOURNAL
-cdef int CLIENT_JOURNAL_SIZE
-cdef u64 INCARNATION_MASK
-cdef int PIN
-cdef u64 PIN_MASK
-cdef int PIN_SHIFT
-cdef u64 PIN_STEP
-cdef u64 REPLICATED
-cdef u64 STATE_BELOW
-cdef int STATE_SHIFT
 
 cdef class Client:
     cdef readonly Endpoint endpoint

@@ -1,15 +1,12 @@
 cimport cython
 
 from limpet.shm.clients.client cimport Client
+from limpet.shm.endpoint.layout cimport *
+from limpet.shm.endpoint.slots cimport *
 from limpet.shm.endpoint.verbs cimport Endpoint, bit, u64
+from limpet.shm.endpoint.words cimport OWES, REFERENCE_MASK
 
 cdef u64 ALIASED
-cdef u64 HOLDS
-cdef int INCARNATION_BITS
-cdef u64 OWES
-cdef u64 RECORDS
-cdef u64 RECORDS_COUNT
-cdef u64 REFERENCE_MASK
 
 @cython.locals(endpoint=Endpoint, freed=bint, word=u64, index=int, lost=bint)
 cpdef bint let_go(Client client, u64 record) except -1

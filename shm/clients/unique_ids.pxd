@@ -1,11 +1,10 @@
 cimport cython
 
 from limpet.shm.clients.client cimport Client
+from limpet.shm.endpoint.layout cimport *
+from limpet.shm.endpoint.slots cimport *
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 
-cdef u64 TICKETS
-cdef int CLOCK
-cdef u64 START_US
 cdef u64 STRIDE_US
 cdef u64 TIME_MAX
 

@@ -4,7 +4,11 @@
 # register. `look`: whether the result is looked at at once; not that of a posted verb.
 
 cdef inline bint do_failed(Endpoint endpoint, u64 addr) noexcept:
-    return addr < CONTROL and endpoint._states[addr >> 40] != endpoint._map[addr >> 40].state
+    return (
+        addr < CONTROL
+        and endpoint._states[addr >> 40] != endpoint._map[addr >> 40].state
+        and endpoint._states[addr >> 40] != expected_state(endpoint, addr >> 40)
+    )
 
 
 cdef inline int do_read_words(
@@ -16,12 +20,12 @@ cdef inline int do_read_words(
     cdef u64 size = <u64>count * 8
     cdef Mapped* mapped = bytes_at(endpoint, addr, size)
     if unlikely(mapped == NULL, 0):
-        return endpoint._refuse(addr, size)
+        return read_torn(endpoint, addr, <char*>(words + start), size, look)
     if unlikely(endpoint._incoherent or count > LIMPET_WORDWISE or addr & 7, 0):
         return read_at_length(endpoint, addr, mapped, <char*>(words + start), size, look)
     limpet_copy_words(words + start, mapped.base + (addr & OFFSET_MASK), count)
     if unlikely(is_lost(endpoint, addr, mapped), 0):
-        return endpoint._mourn(addr >> 40)
+        return read_torn(endpoint, addr, <char*>(words + start), size, look)
     endpoint._reads(addr, size, look)
     return 0
 
@@ -127,10 +131,10 @@ cdef inline int do_write_words(
 cdef inline u64 do_load(Endpoint endpoint, u64 addr, bint look) except? 0xFEEDFACEDEADBEA7:
     cdef Mapped* mapped = word_at(endpoint, addr)
     if unlikely(mapped == NULL, 0):
-        return no_word(endpoint, addr)
+        return load_torn(endpoint, addr, look)
     cdef u64 value = limpet_load(mapped.base + (addr & OFFSET_MASK))
     if unlikely(is_lost(endpoint, addr, mapped), 0):
-        return lost_word(endpoint, addr)
+        return load_torn(endpoint, addr, look)
     endpoint._reads(addr, 8, look)
     return value
 

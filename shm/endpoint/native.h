@@ -596,17 +596,26 @@ static void limpet_invalidate(const char *p, size_t n) {
 
 #define LIMPET_RANGES 4096
 
+#define LIMPET_PAGES 8
+
 #define LIMPET_LOST 1
 #define LIMPET_SHORT 2
+#define LIMPET_TORN 3
 
 static struct {
     char *base; /* 0: free */
     size_t size;
-    volatile unsigned char lost; /* 0, LIMPET_LOST or LIMPET_SHORT */
+    volatile unsigned char lost; /* 0, LIMPET_LOST, LIMPET_SHORT or LIMPET_TORN */
+    int whole;                   /* it is never torn: what is in it is of use as a whole only */
     int fd;                      /* of the file that is mapped, from its first byte on; -1: none */
     dev_t device;                /* of that file: its number may be another file's by now */
     ino_t inode;
     char *short_low, *short_high; /* LIMPET_SHORT: the pages that are not the file's lie within */
+    int torn;                     /* LIMPET_TORN: so many runs of pages are lost */
+    limpet_word state;            /* of an endpoint's node, which is torn: its state word */
+    struct {
+        char *low, *high;
+    } pages[LIMPET_PAGES];
 } limpet_ranges[LIMPET_RANGES];
 static uintptr_t limpet_page = 4096;
 static struct sigaction limpet_previous_bus;
@@ -629,8 +638,8 @@ static int limpet_is_ours(int i, struct stat *status) {
 static int limpet_run_short(int i, const char *at, int poisoned) {
     struct stat status;
     char *page = (char *)((uintptr_t)at & ~(limpet_page - 1));
-    if (poisoned || limpet_ranges[i].fd < 0 || limpet_ranges[i].lost == LIMPET_LOST ||
-        !limpet_is_ours(i, &status) || !S_ISREG(status.st_mode) || (uint64_t)status.st_size < limpet_ranges[i].size)
+    if (poisoned || limpet_ranges[i].fd < 0 ||
+        (limpet_ranges[i].lost && limpet_ranges[i].lost != LIMPET_SHORT) || !limpet_is_ours(i, &status) || !S_ISREG(status.st_mode) || (uint64_t)status.st_size < limpet_ranges[i].size)
         return 0;
     if (mmap(page, limpet_page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
              0) != page)
@@ -662,17 +671,59 @@ static int limpet_give_back(int i) {
     return well;
 }
 
+/* A load or store hit a page of range `i` that is poisoned, as 2^`shift` bytes are with it. Put pages
+ * of zeros there, and note them; 0: it is not so. The verb that faulted sees the note when it is done
+ * and raises NodeFailed. */
+static int limpet_tear(int i, const char *at, int shift) {
+    uintptr_t size = shift > 0 && shift < 48 ? (uintptr_t)1 << shift : 0;
+    char *end = limpet_ranges[i].base + limpet_ranges[i].size;
+    if (size < limpet_page)
+        size = limpet_page;
+    char *low = (char *)((uintptr_t)at & ~(size - 1)), *high = low + size;
+    if (low < limpet_ranges[i].base)
+        low = limpet_ranges[i].base;
+    if (high > end)
+        high = (char *)(((uintptr_t)end + limpet_page - 1) & ~(limpet_page - 1));
+    if (limpet_ranges[i].whole || limpet_ranges[i].torn == LIMPET_PAGES ||
+        (limpet_ranges[i].lost && limpet_ranges[i].lost != LIMPET_TORN))
+        return 0;
+    if (mmap(low, (size_t)(high - low), PROT_READ | PROT_WRITE,
+             MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) != low)
+        return 0;
+    for (int j = 0; j < LIMPET_RANGES; j++) {
+        if (!limpet_same_memory(i, j))
+            continue;
+        int n = limpet_ranges[j].torn, noted = !limpet_ranges[j].whole && n < LIMPET_PAGES &&
+                                               limpet_ranges[j].lost != LIMPET_LOST;
+        if (noted) {
+            limpet_ranges[j].pages[n].low = low;
+            limpet_ranges[j].pages[n].high = high;
+            limpet_ranges[j].torn = n + 1;
+        }
+        limpet_ranges[j].lost = noted ? LIMPET_TORN : LIMPET_LOST;
+    }
+    return 1;
+}
+
+/* Whether any of [at, at + size), within range `i`, is lost by `limpet_tear`. */
+static int limpet_is_torn(int i, const char *at, size_t size) {
+    for (int n = 0; n < limpet_ranges[i].torn; n++)
+        if (at < limpet_ranges[i].pages[n].high && limpet_ranges[i].pages[n].low < at + size)
+            return 1;
+    return 0;
+}
+
 /* A load or store hit a page that is gone. Put zero pages under the whole node, note the loss in
  * every range that they touch (two endpoints may share a mapping), and go on: the verb that faulted
  * sees the note when it is done and raises NodeFailed. mmap is a bare system call on Linux, so this
  * is safe in a handler. */
-static int limpet_replace(const char *at, int poisoned) {
+static int limpet_replace(const char *at, int poisoned, int shift) {
     for (int i = 0; i < LIMPET_RANGES; i++) {
         char *base = limpet_ranges[i].base;
         size_t size = limpet_ranges[i].size;
         if (!base || at < base || at >= base + size)
             continue;
-        if (limpet_run_short(i, at, poisoned))
+        if (limpet_run_short(i, at, poisoned) || (poisoned && limpet_tear(i, at, shift)))
             return 1;
         if (mmap(base, size, PROT_READ | PROT_WRITE,
                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) != base)
@@ -688,7 +739,7 @@ static int limpet_replace(const char *at, int poisoned) {
 static void limpet_on_bus(int number, siginfo_t *info, void *context) {
     int fault = info->si_code > 0; /* else someone sent the signal: there is no address */
     int poisoned = info->si_code == BUS_MCEERR_AR || info->si_code == BUS_MCEERR_AO;
-    if (fault && limpet_replace((const char *)info->si_addr, poisoned))
+    if (fault && limpet_replace((const char *)info->si_addr, poisoned, poisoned ? info->si_addr_lsb : 0))
         return;
     /* Not ours: whoever had the signal before gets it, and this handler stays. */
     if (limpet_previous_bus.sa_flags & SA_SIGINFO) {
@@ -703,9 +754,9 @@ static void limpet_on_bus(int number, siginfo_t *info, void *context) {
     }
 }
 
-/* Watch [base, base + size), the beginning of the file `fd` if that is not -1; the index of the range,
- * or -1 when the table is full. */
-static int limpet_watch_range(char *base, size_t size, int fd) {
+/* Watch [base, base + size), the beginning of the file `fd` if that is not -1; `whole`: one lost page
+ * is the loss of all. The index of the range, or -1 when the table is full. */
+static int limpet_watch_range(char *base, size_t size, int fd, int whole) {
     if (!limpet_bus_installed) {
         struct sigaction action;
         memset(&action, 0, sizeof action);
@@ -720,6 +771,8 @@ static int limpet_watch_range(char *base, size_t size, int fd) {
         if (!limpet_ranges[i].base) {
             limpet_ranges[i].size = size;
             limpet_ranges[i].lost = 0;
+            limpet_ranges[i].whole = whole;
+            limpet_ranges[i].torn = 0;
             limpet_ranges[i].fd = fd;
             struct stat status;
             memset(&status, 0, sizeof status);

@@ -29,10 +29,12 @@ cdef extern from "native.h":
     void limpet_flush(const char*, size_t, int) noexcept nogil
     void limpet_fence() noexcept nogil
     void limpet_invalidate(const char*, size_t) noexcept nogil
-    int limpet_watch_range(char*, size_t, int) noexcept nogil
+    int limpet_watch_range(char*, size_t, int, int) noexcept nogil
+    int limpet_is_torn(int, const char*, size_t) noexcept nogil
     int limpet_give_back(int) noexcept nogil
     int LIMPET_LOST
     int LIMPET_SHORT
+    int LIMPET_TORN
     void limpet_forget_range(int) noexcept nogil
     void limpet_close_range(int) noexcept nogil
     void limpet_watch_forks() noexcept nogil
@@ -53,8 +55,15 @@ cdef extern from "native.h":
     u64 CONTROL "LIMPET_CONTROL"
     u64 FORMER "LIMPET_FORMER"
     volatile unsigned long limpet_forks
+    ctypedef struct Pages "typeof(limpet_ranges[0].pages[0])":
+        char* low
+        char* high
     ctypedef struct Range "typeof(limpet_ranges[0])":
         volatile unsigned char lost
+        char* base
+        int torn
+        u64 state
+        Pages pages[8]
     Range limpet_ranges[4096]
 
 cdef extern from "errno.h":

@@ -1,8 +1,8 @@
 """The portable fabric: the `Endpoint` of verbs.pyx without C, on the package `atomics`.
 
-It is always available, and slow (15 to 30 us an atomic verb, 100 us on a word that was not used
-lately). It is the oracle of the native fabric: tests let both work on the same words. Verbs,
-promises, errors, accounting, crash fuse and thread rules are those of verbs.pyx. The differences:
+It is always available, and slow (10 us an atomic verb). It is the oracle of the native fabric:
+tests let both work on the same words. Verbs, promises, errors, accounting, crash fuse and thread
+rules are those of verbs.pyx. The differences:
 
 Lost memory
     Python code cannot survive SIGBUS. So before each access a verb compares the size of the file
@@ -44,12 +44,10 @@ import time
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from atomics import UINT, atomicview
-
 from limpet.shm.clients.inside import calling_frame
 from limpet.shm.endpoint.layout import CONTROL_NODE, POOL_CLOCK
 from limpet.shm.endpoint.portable_image import Image
-from limpet.shm.endpoint.portable_node import DirtyLines, Lent, Node, View
+from limpet.shm.endpoint.portable_node import DirtyLines, Lent, Node, Word
 from limpet.shm.endpoint.portable_turns import Turns
 from limpet.shm.endpoint.portable_words import *  # noqa: F403
 from limpet.shm.endpoint.portable_words import (
@@ -75,8 +73,6 @@ from limpet.shm.errors import (
 NODES: Final = 256
 OFFSET_MASK: Final = (1 << 40) - 1
 POOL_CLOCK_MS: Final = (1 << 42) - 1
-VIEWS_MAX: Final = 1024
-"""Words whose atomic views are kept; making one takes longer than using it."""
 
 _SCOPES: Final = ("foreground", "background")
 _COUNTERS: Final = (
@@ -120,6 +116,30 @@ def flush_mapping(mapping: Any, size: int) -> None:
     )
 
 
+def _word_of(mapping: Any, offset: int) -> Word:
+    """The aligned word `offset` bytes into a writable mapping."""
+    view = contiguous(mapping)
+    if view.readonly or not 0 <= offset <= view.nbytes - 8 or offset % 8:
+        raise AddressError(f"there is no word {offset} bytes into the mapping")
+    held = ctypes.c_char.from_buffer(view, offset)
+    return Word(held, ctypes.addressof(held))
+
+
+def buffer_load(mapping: Any, offset: int) -> int:
+    """The word `offset` bytes into a mapping, for code without an endpoint: `Endpoint.load`."""
+    return _word_of(mapping, offset).load()
+
+
+def buffer_store(mapping: Any, offset: int, word: int) -> None:
+    """Likewise `Endpoint.store`."""
+    _word_of(mapping, offset).store(u64(word))
+
+
+def buffer_cas(mapping: Any, offset: int, expected: int, desired: int) -> int:
+    """Likewise `Endpoint.cas`; the old word."""
+    return _word_of(mapping, offset).cas(u64(expected), u64(desired))
+
+
 Renewal: Any = None
 """The thread that renews a lease without the interpreter: there is none in this build."""
 
@@ -155,7 +175,7 @@ class Endpoint:
 
     __slots__ = (
         "_background", "_dirty", "_guard", "_nodes", "_outside", "_scopes", "_states", "_turns",
-        "_views", "_volatile", "abandoned", "durable", "fuse", "latency_ns",
+        "_volatile", "abandoned", "durable", "fuse", "latency_ns",
     )  # fmt: skip
 
     hints = False
@@ -167,7 +187,6 @@ class Endpoint:
     latency_ns: int
     _nodes: dict[int, Node]
     _states: tuple[Node, int] | None
-    _views: dict[int, View]
     _scopes: tuple[dict[str, int], dict[str, int]]
     _background: bool
     _outside: bool
@@ -178,7 +197,6 @@ class Endpoint:
         self = super().__new__(cls)
         self._nodes = {}
         self._states = None
-        self._views = {}
         self._scopes = (dict.fromkeys(_COUNTERS, 0), dict.fromkeys(_COUNTERS, 0))
         self._background = self._outside = False
         self._turns = Turns()
@@ -264,10 +282,7 @@ class Endpoint:
         """Forget the mapping of one node, if it is attached."""
         if node in self._nodes:
             with self._turns.undisturbed():
-                self._views = {}
-                gone = self._nodes.pop(node)
-                gone.words.release()
-                gone.raw.release()
+                self._nodes.pop(node).release()
 
     def detach(self) -> None:
         """Forget every mapping; verbs raise AddressError from now on. May be called twice."""
@@ -276,10 +291,8 @@ class Endpoint:
             self._guard = None
             self.durable = False
             self._dirty = DirtyLines()
-            self._views = {}
             for node in self._nodes.values():
-                node.words.release()
-                node.raw.release()
+                node.release()
             self._nodes = {}
 
     # ---- checks -----------------------------------------------------------------------------
@@ -306,19 +319,12 @@ class Endpoint:
             raise AddressError(f"the word at {addr:#x} is not aligned to 8 bytes")
         return node, offset
 
-    def _word(self, addr: int) -> tuple[Node, View]:
-        """The node of the word at `addr`, and its atomic view."""
+    def _word(self, addr: int) -> tuple[Node, Word]:
+        """The node of the word at `addr`, and the word for atomic operations."""
         node, offset = self._aligned(addr, 8)
-        view = self._views.get(addr)
-        if view is None:
-            if len(self._views) >= VIEWS_MAX:
-                self._views = {}
-            views = self._views  # if a signal handler drops it, the view is not kept either
-            view = View(atomicview(node.raw[offset : offset + 8], UINT))
-            views[addr] = view
-        return node, view
+        return node, node.word(offset)
 
-    def _mutable(self, addr: int) -> tuple[Node, View]:
+    def _mutable(self, addr: int) -> tuple[Node, Word]:
         found = self._word(addr)
         self._note_step(addr, 8)
         self._burn()
@@ -339,6 +345,10 @@ class Endpoint:
     def lost(self, node: int) -> bool:
         """Whether this process has met a truncated `node`."""
         return node in self._nodes and self._nodes[node].lost
+
+    def lost_pages(self, node: int) -> list[tuple[int, int]]:
+        """Offset and size of lost pages: none are known, as a poisoned one ends the process."""
+        return []
 
     def failed(self, addr: int) -> bool:
         """Not a verb: whether a verb on this address would find its node marked as failed."""
@@ -527,7 +537,7 @@ class Endpoint:
         with self._turns.undisturbed():
             try:
                 node, word = self._word(addr)
-                value: int = word.atomic.load()
+                value = word.load()
                 self._settled(node)
             except ValueError:
                 self._word(addr)  # raises if a signal handler has detached the node meanwhile
@@ -541,7 +551,7 @@ class Endpoint:
         """Set the word at `addr`."""
         value = u64(value)
         node, word = self._mutable(addr)
-        word.atomic.store(value)
+        word.store(value)
         self._settled(node)
         self._scope(node)["writes"] += 1
         self._scope(node)["bytes_written"] += 8
@@ -556,7 +566,7 @@ class Endpoint:
         """Set the word at `addr`; its old value. A full barrier."""
         value = u64(value)
         node, word = self._mutable(addr)
-        old: int = word.atomic.exchange(value)
+        old = word.exchange(value)
         self._settled(node)
         self._scope(node)["atomics"] += 1
         self._scope(node)["looks"] += 1
@@ -620,7 +630,7 @@ class Endpoint:
         """Set the word at `addr` to `desired` if it is `expected`; its old value."""
         expected, desired = u64(expected), u64(desired)
         node, word = self._mutable(addr)
-        old: int = word.atomic.cmpxchg_strong(expected, desired).expected
+        old = word.cas(expected, desired)
         self._settled(node)
         self._scope(node)["cas"] += 1
         self._scope(node)["cas_lost"] += old != expected
@@ -631,7 +641,7 @@ class Endpoint:
         """Add `delta`, modulo 2**64, to the word at `addr`; its old value."""
         delta = u64(delta)
         node, word = self._mutable(addr)
-        old: int = word.atomic.fetch_add(delta)
+        old = word.fetch_add(delta)
         self._settled(node)
         self._scope(node)["atomics"] += 1
         self._scope(node)["looks"] += 1
@@ -641,7 +651,7 @@ class Endpoint:
         """Set `bits` in the word at `addr`; its old value."""
         bits = u64(bits)
         node, word = self._mutable(addr)
-        old: int = word.atomic.bin_fetch_or(bits)
+        old = word.fetch_or(bits)
         self._settled(node)
         self._scope(node)["atomics"] += 1
         self._scope(node)["looks"] += 1
@@ -656,12 +666,12 @@ class Endpoint:
         compare, swap = u64(compare), u64(swap)
         compare_mask, swap_mask = u64(compare_mask), u64(swap_mask)
         node, word = self._mutable(addr)
-        old: int = word.atomic.load()
+        old = word.load()
         while not (old ^ compare) & compare_mask:
-            seen = word.atomic.cmpxchg_strong(old, old & ~swap_mask & WORD_MAX | swap & swap_mask)
-            if seen.success:
+            seen = word.cas(old, old & ~swap_mask & WORD_MAX | swap & swap_mask)
+            if seen == old:
                 break
-            old = seen.expected
+            old = seen
         self._settled(node)
         self._scope(node)["cas"] += 1
         self._scope(node)["cas_lost"] += (old ^ compare) & compare_mask != 0

@@ -1,7 +1,12 @@
-"""Part of the portable fabric: a mapping, as bytes and as words, and its changed lines."""
+"""Part of the portable fabric: a mapping, as bytes, as words, as atomic words; its changed lines.
+
+The operations are the C functions of the package `atomics`, called on a fixed address: its own
+views check and convert so much that they would take half of the time of every test.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import mmap
 import os
@@ -10,6 +15,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
+from atomics import MemoryOrder
+from atomics._impl.patomic import Patomic
 
 LINE: Final = 64
 DIRTY_MAX: Final = 32
@@ -72,32 +79,77 @@ class Behind:
 
 
 def file_size(mapping: object) -> int | None:
-    """Bytes of the file behind `mapping`; None when it has no file, or no file with a size."""
+    """Bytes of the file behind `mapping`; None when it has no file, none with a size known, or
+    another thread has unmapped it."""
     if isinstance(mapping, Behind):
-        return mapping.size() or None
+        return mapping.size()
     if not isinstance(mapping, mmap.mmap):
         return None
     try:
-        return mapping.size() or None
-    except ValueError:  # made with trackfd=False
+        return mapping.size()
+    except ValueError:  # made with trackfd=False, or closed
         return None
     except OSError as error:
-        if error.errno != errno.EBADF:  # EBADF: an anonymous map
+        if error.errno != errno.EBADF:  # EBADF: an anonymous map, or one that is being closed
             raise
         return None
 
 
-class View:
-    """An atomic view of one word; it keeps the word mapped until its last user is done."""
+def _function(of: Any, result: Any, *arguments: Any) -> Any:
+    """A C function, to be called without giving the GIL away: it takes some nanoseconds."""
+    at: Any = ctypes.cast(of, ctypes.c_void_p).value
+    return ctypes.PYFUNCTYPE(result, *arguments)(at)
 
-    __slots__ = ("_context", "atomic")
 
-    def __init__(self, context: Any) -> None:
-        self._context = context
-        self.atomic = context.__enter__()
+_ORDER: Final = int(MemoryOrder.SEQ_CST)
+_AT: Final = ctypes.c_void_p
+_INT: Final = ctypes.c_int
+_OPS: Final = Patomic.ops(8)
+_LOAD: Final = _function(_OPS.fp_load, None, _AT, _INT, _AT)
+_STORE: Final = _function(_OPS.fp_store, None, _AT, _AT, _INT)
+_EXCHANGE: Final = _function(_OPS.xchg_ops.fp_exchange, None, _AT, _AT, _INT, _AT)
+_CAS: Final = _function(_OPS.xchg_ops.fp_cmpxchg_strong, _INT, _AT, _AT, _AT, _INT, _INT)
+_FETCH_ADD: Final = _function(_OPS.unsigned_ops.fp_fetch_add, None, _AT, _AT, _INT, _AT)
+_FETCH_OR: Final = _function(_OPS.binary_ops.fp_fetch_or, None, _AT, _AT, _INT, _AT)
+_Word: Final = ctypes.c_uint64
 
-    def __del__(self) -> None:
-        self._context.__exit__(None, None, None)
+
+class Word:
+    """A word of a mapping, for atomic operations; keeps the mapping until its last user is done."""
+
+    __slots__ = ("_at", "_held")
+
+    def __init__(self, held: Any, at: int) -> None:
+        self._held = held
+        self._at = at
+
+    def load(self) -> int:
+        found = _Word()
+        _LOAD(self._at, _ORDER, ctypes.byref(found))
+        return found.value
+
+    def store(self, value: int) -> None:
+        _STORE(self._at, ctypes.byref(_Word(value)), _ORDER)
+
+    def cas(self, expected: int, desired: int) -> int:
+        """Compare and swap; the old word."""
+        found = _Word(expected)
+        _CAS(self._at, ctypes.byref(found), ctypes.byref(_Word(desired)), _ORDER, _ORDER)
+        return found.value
+
+    def _fetch(self, operation: Any, operand: int) -> int:
+        found = _Word()
+        operation(self._at, ctypes.byref(_Word(operand)), _ORDER, ctypes.byref(found))
+        return found.value
+
+    def exchange(self, value: int) -> int:
+        return self._fetch(_EXCHANGE, value)
+
+    def fetch_add(self, delta: int) -> int:
+        return self._fetch(_FETCH_ADD, delta)
+
+    def fetch_or(self, bits: int) -> int:
+        return self._fetch(_FETCH_OR, bits)
 
 
 class Lent:
@@ -123,7 +175,10 @@ class Lent:
 class Node:
     """One attached mapping, as bytes and as words."""
 
-    __slots__ = ("behind", "index", "lost", "mapping", "raw", "size", "state", "watched", "words")
+    __slots__ = (
+        "_held", "behind", "index", "lost", "mapping", "raw", "size", "start", "state", "watched",
+        "words",
+    )  # fmt: skip
 
     def __init__(self, index: int, mapping: Any, size: int, state: int, fd: int = -1) -> None:
         whole = memoryview(mapping)
@@ -135,12 +190,28 @@ class Node:
         self.state = state
         self.lost = False
         self.behind = Behind(fd) if fd >= 0 else mapping
-        self.watched = file_size(self.behind) is not None
+        self.watched = bool(file_size(self.behind))
+        held = ctypes.c_char.from_buffer(whole)
+        self.start = ctypes.addressof(held)
+        self._held: Any = held
+
+    def word(self, offset: int) -> Word:
+        """The word at `offset`; ValueError: the mapping was released."""
+        held = self._held
+        if held is None:
+            raise ValueError("the mapping was released")
+        return Word(held, self.start + offset)
+
+    def release(self) -> None:
+        """Have no part in keeping the memory mapped."""
+        self._held = None
+        self.words.release()
+        self.raw.release()
 
     def gone(self) -> bool:
         """Whether the memory is lost, by the size of the file behind it."""
         if self.watched and not self.lost:
-            size = self.behind.size()
+            size = file_size(self.behind)
             self.lost = size is not None and size < self.size
         return self.lost
 

@@ -12,6 +12,65 @@ cdef u64 lost_word(Endpoint endpoint, u64 addr) except? 0xFEEDFACEDEADBEA7:
     return 0xFEEDFACEDEADBEA7
 
 
+cdef u64 expected_state(Endpoint endpoint, u64 node) noexcept:
+    """The state word under which a node may be used, or read if it is torn."""
+    cdef u64 state = endpoint._map[node].state
+    return limpet_ranges[endpoint._range[node]].state if state == TORN else state
+
+
+cdef inline bint is_torn(Endpoint endpoint, u64 addr) noexcept:
+    """Whether this endpoint has met lost pages of the node."""
+    return endpoint._map[addr >> 40 & 0xFF].state == TORN
+
+
+cdef Mapped* torn_at(Endpoint endpoint, u64 addr, u64 size) noexcept:
+    """The mapping with `size` bytes at `addr`, if pages of its node are lost and these are not
+    among them; else NULL. From now on nothing on a torn node is changed."""
+    cdef u64 node = addr >> 40
+    cdef u64 offset = addr & OFFSET_MASK
+    cdef Mapped* mapped = &endpoint._map[node & 0xFF]
+    if node > 255 or mapped.base == NULL or mapped.lost[0] != LIMPET_TORN:
+        return NULL
+    if mapped.state != TORN:
+        limpet_ranges[endpoint._range[node]].state = mapped.state
+        mapped.state = TORN
+    if (<volatile u64*>endpoint._states)[node] != expected_state(endpoint, node):
+        return NULL
+    if endpoint._incoherent:
+        return NULL
+    if offset >= mapped.size or size > mapped.size - offset:
+        return NULL
+    if limpet_is_torn(endpoint._range[node], mapped.base + offset, size):
+        return NULL
+    return mapped
+
+
+cdef int read_torn(
+    Endpoint endpoint, u64 addr, char* target, u64 size, bint look
+) except -1:
+    """A read that failed, as its node cannot be used or is lost: done anew if the node is torn and
+    what is read is not lost."""
+    cdef Mapped* mapped = torn_at(endpoint, addr, size)
+    if mapped != NULL:
+        limpet_copy_out(target, mapped.base + (addr & OFFSET_MASK), size)
+        # ORDER: looked at after the access, as always.
+        if torn_at(endpoint, addr, size) != NULL:
+            endpoint._reads(addr, size, look)
+            return 0
+    if addr >> 40 < 256 and endpoint._map[addr >> 40].base != NULL and endpoint._map[addr >> 40].lost[0]:
+        return endpoint._mourn(addr >> 40)
+    return endpoint._refuse(addr, size)
+
+
+cdef u64 load_torn(Endpoint endpoint, u64 addr, bint look) except? 0xFEEDFACEDEADBEA7:
+    """`read_torn` of a word."""
+    cdef u64 value = 0
+    if addr & 7:
+        return no_word(endpoint, addr)
+    read_torn(endpoint, addr, <char*>&value, 8, look)
+    return value
+
+
 cdef int no_buffer(
     u64 addr, Py_ssize_t room, Py_ssize_t count, Py_ssize_t start, bint writes
 ) except -1:
@@ -85,7 +144,7 @@ cdef int read_at_length(
     else:
         limpet_copy_out(target, mapped.base + (addr & OFFSET_MASK), size)
     if unlikely(is_lost(endpoint, addr, mapped), 0):
-        return endpoint._mourn(addr >> 40)
+        return read_torn(endpoint, addr, target, size, look)
     endpoint._reads(addr, size, look)
     return 0
 

@@ -75,7 +75,9 @@ cdef int do_attach(Endpoint endpoint, int node, mapping, Py_ssize_t size, cohere
             raise AddressError(f"node {node}: the mapping is too small or misaligned")
     finally:
         PyBuffer_Release(&view)
-    endpoint._range[node] = limpet_watch_range(base, size, fd)
+    endpoint._range[node] = limpet_watch_range(
+        base, size, fd, node == 255 or coherent_bytes is not None
+    )
     if endpoint._range[node] < 0:
         raise AddressError(f"node {node}: this process has too many memory nodes mapped")
     endpoint._map[node].lost = &limpet_ranges[endpoint._range[node]].lost
@@ -90,8 +92,12 @@ cdef int do_attach(Endpoint endpoint, int node, mapping, Py_ssize_t size, cohere
 
 
 cdef bytes do_read(Endpoint endpoint, u64 addr, Py_ssize_t size):
-    cdef const char* at = endpoint._at(addr, <u64>size)
+    cdef bint torn = is_torn(endpoint, addr) and torn_at(endpoint, addr, <u64>size) != NULL
+    cdef const char* at = NULL if torn else endpoint._at(addr, <u64>size)
     cdef bytes data = PyBytes_FromStringAndSize(NULL, size)
+    if unlikely(torn, 0):
+        read_torn(endpoint, addr, PyBytes_AS_STRING(data), size, True)
+        return data
     if endpoint._incoherent and (addr & OFFSET_MASK) + <u64>size > endpoint._map[addr >> 40].coherent:
         endpoint.invalidate(addr, size)
     if <u64>size >= LIMPET_LONG:
@@ -99,8 +105,9 @@ cdef bytes do_read(Endpoint endpoint, u64 addr, Py_ssize_t size):
     else:
         limpet_copy_out(PyBytes_AS_STRING(data), at, size)
     if unlikely(is_lost(endpoint, addr, &endpoint._map[addr >> 40]), 0):
-        endpoint._mourn(addr >> 40)
-    endpoint._reads(addr, size, True)
+        read_torn(endpoint, addr, PyBytes_AS_STRING(data), size, True)
+    else:
+        endpoint._reads(addr, size, True)
     return data
 
 
@@ -109,6 +116,8 @@ cdef int do_read_into(Endpoint endpoint, u64 addr, buffer) except -1:
     cdef const char* at
     PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE | PyBUF_WRITABLE)
     try:
+        if unlikely(is_torn(endpoint, addr), 0):
+            return read_torn(endpoint, addr, <char*>view.buf, view.len, True)
         at = endpoint._at(addr, view.len)
         if endpoint._incoherent and (addr & OFFSET_MASK) + <u64>view.len > endpoint._map[addr >> 40].coherent:
             endpoint.invalidate(addr, view.len)
@@ -117,7 +126,7 @@ cdef int do_read_into(Endpoint endpoint, u64 addr, buffer) except -1:
         else:
             limpet_copy_out(view.buf, at, view.len)
         if unlikely(is_lost(endpoint, addr, &endpoint._map[addr >> 40]), 0):
-            endpoint._mourn(addr >> 40)
+            return read_torn(endpoint, addr, <char*>view.buf, view.len, True)
         endpoint._reads(addr, view.len, True)
     finally:
         PyBuffer_Release(&view)
@@ -207,8 +216,10 @@ cdef int do_refuse(Endpoint endpoint, u64 addr, u64 size) except -1:
         raise AddressError(f"the address {addr:#x} is on no memory node of this pool")
     if size > endpoint._map[node].size - offset:
         raise AddressError(f"{size} bytes at {addr:#x} reach beyond the end of the memory node")
-    if endpoint._states[node] != endpoint._map[node].state:
-        raise NodeFailed(node, why_failed(endpoint._states[node], endpoint._map[node].state))
+    if endpoint._states[node] != expected_state(endpoint, node):
+        raise NodeFailed(node, why_failed(endpoint._states[node], expected_state(endpoint, node)))
+    if endpoint._map[node].state == TORN:
+        raise NodeFailed(node, PAGES_LOST)
     if addr & 7:
         raise AddressError(f"the word at {addr:#x} is not aligned to 8 bytes")
     raise CoherenceError(
@@ -221,9 +232,13 @@ cdef int do_mourn(Endpoint endpoint, u64 node) except -1:
         raise StoreFull(
             f"node {node}: its file system has no memory left for a page of it; make room there"
         )
-    if endpoint._map[node].lost[0]:
+    if endpoint._map[node].lost[0] == LIMPET_TORN:
+        torn_at(endpoint, node << 40, 0)
+        if endpoint._states[node] == expected_state(endpoint, node):
+            raise NodeFailed(node, PAGES_LOST)
+    elif endpoint._map[node].lost[0]:
         raise NodeFailed(node, why_gone(node, "SIGBUS: a truncated or poisoned segment"))
-    raise NodeFailed(node, why_failed(endpoint._states[node], endpoint._map[node].state))
+    raise NodeFailed(node, why_failed(endpoint._states[node], expected_state(endpoint, node)))
 
 
 cdef int do_renew_edges(Endpoint endpoint, u64 addr, u64 size) except -1:

@@ -50,6 +50,12 @@ FORKED: Final = (
 """The error of a child that goes on with its parent's operation."""
 REPLACE: Final = "pool.replace_node (`limpet replace-node`) gives it new memory"
 BRING_BACK: Final = "bring it back (bind the device, mount the file system), then open the pool"
+PAGES_LOST: Final = (
+    "pages of it are poisoned (SIGBUS): what is on them is lost; what is elsewhere on the node can "
+    "be read, and this process changes nothing there any more. To write there again: `limpet "
+    f"fail-node`, then {REPLACE}, without what only this node had"
+)
+"""The error of a client that has met a poisoned page."""
 FORMERLY: Final = (
     "what was there is gone: the node was replaced, or has lost what was in its memory (the log "
     "says so, and what to do), and no other had a replica of it"
@@ -118,5 +124,5 @@ def why_gone(node: int, how: str) -> str:
     if node == CONTROL_NODE:
         way = f"no client can go on without it; {BRING_BACK}"
     else:
-        way = f"`limpet fail-node`, then {REPLACE}"
+        way = f"{BRING_BACK}; or `limpet fail-node`, and {REPLACE}"
     return f"its memory is gone ({how}); {way}"

@@ -32,6 +32,12 @@ Guard
     of its parent's operation (a signal handler, a destructor), and must not end that.
 
 Lost memory
+    SIGBUS tells of it. A page that is poisoned (BUS_MCEERR_AR) costs what is on it: a verb that
+    touches it raises NodeFailed. What is elsewhere on its node can be read on. But this endpoint
+    changes nothing there any more: code that has met NodeFailed takes what it could not see for
+    gone, and must not act on that. Of the control segment, of views, and of memory without hardware
+    coherence a poisoned page costs the whole, as does a page that is gone in another way.
+
     SIGBUS below the end of the file behind a node is no loss: its file system is full. The verb
     raises StoreFull, and has changed nothing or, if it is a `write`, a part; the node stays in
     service. (Blocks have pages before any client uses them: file.py. So this happens only where
@@ -134,7 +140,14 @@ from limpet.shm.errors import (
     StoreFull,
 )
 from limpet.shm.clients.inside import is_over
-from limpet.shm.endpoint.states import DISOWNED, FORKED, FORMERLY, why_failed, why_gone
+from limpet.shm.endpoint.states import (
+    DISOWNED,
+    FORKED,
+    FORMERLY,
+    PAGES_LOST,
+    why_failed,
+    why_gone,
+)
 
 
 include "native.pxi"
@@ -143,6 +156,8 @@ cdef u64[256] NO_STATES
 cdef unsigned char NOT_LOST = 0
 cdef unsigned char CLOSED = 1
 cdef u64 NO_ERA = 0
+cdef u64 TORN = 0xFFFF_FFFF_FFFF_FFFF
+"""In place of the state of a node of which pages are lost: no state word, so every verb looks."""
 _SCOPES = ("foreground", "background")
 
 cdef int _has_crc = limpet_has_crc()
@@ -233,11 +248,14 @@ cdef class Endpoint:
         """Use an attached node's mapping as long as its state word is `state`."""
         if not 0 <= node <= 255 or self._map[node].base == NULL:
             raise AddressError(f"node {node} is not attached")
-        self._map[node].state = state
+        if self._map[node].state == TORN:
+            limpet_ranges[self._range[node]].state = state
+        else:
+            self._map[node].state = state
 
     def expected(self, int node) -> int:
         """The state word under which `node` may be used; 0 when it is not attached."""
-        return self._map[node].state if 0 <= node <= 255 else 0
+        return expected_state(self, node) if 0 <= node <= 255 else 0
 
     def lend(self, u64 addr, u64 size, bint writable):
         """`size` bytes at `addr` for use without verbs: `Lent`. NodeFailed, AddressError: as of a
@@ -336,7 +354,20 @@ cdef class Endpoint:
         """Whether this process has met SIGBUS on `node`, other than for a full file system."""
         if not 0 <= node <= 255 or self._map[node].lost == NULL:
             return False
-        return self._map[node].lost[0] == LIMPET_LOST
+        return self._map[node].lost[0] in (LIMPET_LOST, LIMPET_TORN)
+
+    def lost_pages(self, int node) -> list:
+        """Offset and size of the pages that this process has met as poisoned on a node that is not
+        lost as a whole."""
+        if not 0 <= node <= 255 or self._map[node].lost == NULL:
+            return []
+        cdef Range* found = &limpet_ranges[self._range[node]]
+        if found.lost != LIMPET_TORN:
+            return []
+        return [
+            (found.pages[n].low - found.base, found.pages[n].high - found.pages[n].low)
+            for n in range(found.torn)
+        ]
 
     cdef inline Counters* _scope(self, u64 addr) noexcept:
         # a verb on the control segment is no verb on a memory node: never in the foreground

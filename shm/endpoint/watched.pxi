@@ -25,7 +25,7 @@ cdef class Watched:
         self._keep = memoryview(mapping)
         if fd >= 0:
             fd = os.dup(fd)
-        self._range = limpet_watch_range(self._base, size, fd)
+        self._range = limpet_watch_range(self._base, size, fd, 1)
         if self._range < 0:
             if fd >= 0:
                 os.close(fd)
@@ -78,3 +78,36 @@ cdef class Lent:
 
     def __dealloc__(self):
         PyBuffer_Release(&self._mapping)
+
+
+cdef char* word_of(mapping, Py_ssize_t offset, Py_buffer* view) except NULL:
+    """The aligned word `offset` bytes into a writable mapping, until `view` is released."""
+    PyObject_GetBuffer(mapping, view, PyBUF_SIMPLE | PyBUF_WRITABLE)
+    cdef char* at = <char*>view.buf + offset
+    if not 0 <= offset <= view.len - 8 or <u64>at & 7:
+        PyBuffer_Release(view)
+        raise AddressError(f"there is no word {offset} bytes into the mapping")
+    return at
+
+
+def buffer_load(mapping, Py_ssize_t offset) -> int:
+    """The word `offset` bytes into a mapping, for code without an endpoint: `Endpoint.load`."""
+    cdef Py_buffer view
+    cdef u64 word = limpet_load(word_of(mapping, offset, &view))
+    PyBuffer_Release(&view)
+    return word
+
+
+def buffer_store(mapping, Py_ssize_t offset, u64 word):
+    """Likewise `Endpoint.store`."""
+    cdef Py_buffer view
+    limpet_store(word_of(mapping, offset, &view), word)
+    PyBuffer_Release(&view)
+
+
+def buffer_cas(mapping, Py_ssize_t offset, u64 expected, u64 desired) -> int:
+    """Likewise `Endpoint.cas`; the old word."""
+    cdef Py_buffer view
+    cdef u64 old = limpet_cas(word_of(mapping, offset, &view), expected, desired)
+    PyBuffer_Release(&view)
+    return old

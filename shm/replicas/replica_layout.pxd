@@ -1,10 +1,10 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport u64
+from limpet.shm.endpoint.words cimport *
 
 # REGIONS_MAX and REGION_SIZE are for others to import, and of use once a pool.
 cdef int REGIONS_MIN
-cdef int REPLICAS_MAX
 
 cdef class ReplicaLayout:
     cdef readonly u64 nodes

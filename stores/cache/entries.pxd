@@ -2,56 +2,17 @@ cimport cython
 
 from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.verbs cimport Endpoint, checksum, u64
-from limpet.stores.cache.ledger cimport Counters
-from limpet.stores.cache.ledger cimport Ledger
+from limpet.shm.endpoint.words cimport ADDRESS_MASK
+from limpet.stores.cache.layout cimport *
+from limpet.stores.cache.ledger cimport Counters, Ledger
 from limpet.stores.cache.validity cimport Terms, Validity
+from limpet.stores.object_layout cimport *
 from limpet.stores.race.index cimport Index, Place
 from limpet.stores.race.slots cimport Slots
 from limpet.stores.records cimport Objects
+from limpet.stores.status cimport *
 
-cdef u64 ADDRESS_MASK
-cdef u64 HEADER
 cdef u64 MASK
-cdef u64 PREFIX
-cdef u64 UNIT
-cdef int DONE
-cdef int EXISTS
-cdef int INSERT
-cdef int MISSING
-cdef int PUT
-cdef int SWAP
-cdef int FINISH
-cdef int FRESH
-cdef int VOID
-cdef u64 BIRTH
-cdef u64 BORN_MASK
-cdef int BORN_SHIFT
-cdef u64 DEAD
-cdef u64 DEADLINE
-cdef u64 DELETES
-cdef u64 EXPIRATIONS
-cdef u64 FLIGHT
-cdef u64 HITS
-cdef u64 HITS_MASK
-cdef u64 HITS_MAX
-cdef int LAP_SHIFT
-cdef u64 LIFE
-cdef u64 MISSES
-cdef u64 PENDING
-cdef u64 PILOT_MASK
-cdef u64 SLIDES
-cdef u64 SPAN_MASK
-cdef u64 TAGGED
-cdef u64 TAGS
-cdef u64 TIMES
-cdef u64 US_PER_MS
-cdef int LANDED
-cdef int MINE
-cdef int OTHERS
-cdef int STALE
-cdef int UNDECIDED
-cdef int EARLY_SHIFT
-cdef int NUMBER_AT
 
 cdef class CacheObjects(Objects):
     cdef u64[::1] heading

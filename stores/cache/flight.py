@@ -24,7 +24,6 @@ none comes, a PENDING entry expires after `patience`, and any other with its val
 
 from __future__ import annotations
 
-import asyncio
 import contextvars
 import math
 import random
@@ -148,6 +147,8 @@ class Flights:
 
     async def board_async(self, call: Computation, early: float = 0.0) -> Seat:
         """As `board`, without blocking the event loop."""
+        from asyncio import sleep  # not at the top: it would cost every program 20 ms
+
         end = time.monotonic() + call.patience / 1000
         dead, pause, margin = 0, PAUSE_S, earliness(early)
         while True:
@@ -157,7 +158,7 @@ class Flights:
             dead = self._dead(other) if other else 0
             if other and not dead:
                 call.require_other()
-                await asyncio.sleep(pause)
+                await sleep(pause)
                 pause = min(2 * pause, PAUSE_MAX_S)
 
     def _look(

@@ -1,29 +1,11 @@
 cimport cython
 
 from limpet.shm.clients.client cimport Client
+from limpet.shm.endpoint.slots cimport *
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
+from limpet.stores.cache.layout cimport *
 
-cdef u64 COUNTER_SIZE
-cdef u64 COUNTERS
-cdef int INCARNATION_BITS
-cdef u64 BANK_MASK
-cdef u64 BANKS
-cdef u64 DEAD
-cdef u64 HAND
-cdef u64 ITEM
-cdef int ITEMS_SHIFT
-cdef int LAP_AT
-cdef u64 LAP_MASK
-cdef int LAP_SHIFT
-cdef int LAPS_LIVE
-cdef u64 LIFE
-cdef u64 LIFE_KEPT
 cdef u64 MASK
-cdef u64 PERIOD
-cdef int PERIOD_AT
-cdef u64 PERIOD_LAPS
-cdef u64 PERIOD_MASK
-cdef u64 UNITS_MASK
 
 @cython.final
 cdef class Counters:

@@ -1,8 +1,7 @@
 from limpet.shm.endpoint.verbs cimport u64
+from limpet.stores.cache.layout cimport MINE
 from limpet.stores.cache.store cimport CacheStore
 from limpet.stores.cache.validity cimport Terms
-
-cdef int MINE
 
 cdef class CacheLock:
     cdef object __weakref__

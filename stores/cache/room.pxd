@@ -1,50 +1,24 @@
 cimport cython
 
 from limpet.shm.clients.client cimport Client
+from limpet.shm.endpoint.slots cimport CLIENT_JOURNAL_SIZE
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
+from limpet.shm.endpoint.words cimport ADDRESS_MASK, REFERENCE_MASK
 from limpet.stores.base cimport Store
 from limpet.stores.cache.entries cimport CacheObjects
+from limpet.stores.cache.layout cimport *
 from limpet.stores.cache.ledger cimport Counters, Ledger
 from limpet.stores.cache.validity cimport Validity
 from limpet.stores.race.index cimport Index, Place, is_frozen, is_split, is_valid
+from limpet.stores.race.layout cimport *
+from limpet.stores.race.parameters cimport *
 
-cdef u64 ADDRESS_MASK
-cdef u64 BORN_MASK
-cdef int BORN_SHIFT
-cdef u64 DEAD
-cdef u64 FLIGHT
-cdef u64 GROUP_MASK
-cdef u64 GROUP_SIZE
-cdef int GROUP_WORDS
-cdef u64 HAND
-cdef int CLIENT_JOURNAL_SIZE
-cdef u64 HITS_MASK
-cdef int LAP_AT
-cdef u64 LAP_MASK
 cdef u64 LAP_SHARE
-cdef int LAP_SHIFT
-cdef u64 LIFE
-cdef u64 OBJECT_MASK
-cdef u64 PREFIX
-cdef int PREFIX_AT
-cdef u64 PREFIX_MASK
-cdef u64 REFERENCE_MASK
 cdef int ROOM
-cdef int STALE
-cdef int TABLE_AT
-cdef int UNDECIDED
-cdef u64 US_PER_MS
-cdef int VOID
 cdef int WINDOW
 cdef u64 WINDOW_GROUPS
-cdef u64 EVICTED_MS
-cdef u64 EVICTIONS
-cdef u64 EXPIRATIONS
 cdef u64 GIVE_UP
-cdef u64 HITS_MAX
 cdef u64 HOPELESS
-cdef int ITEMS_SHIFT
-cdef u64 UNIT
 
 cdef class Hand:
     cdef readonly Endpoint endpoint

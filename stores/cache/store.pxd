@@ -2,40 +2,20 @@ cimport cython
 
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.stores.base cimport as_bytes
-from limpet.stores.cache.ledger cimport Counters
-from limpet.stores.cache.entries cimport Entries
-from limpet.stores.cache.entries cimport FlightWord
-from limpet.stores.cache.room cimport Hand
-from limpet.stores.cache.ledger cimport Ledger
-from limpet.stores.cache.entries cimport CacheObjects
-from limpet.stores.cache.room cimport Room
-from limpet.stores.cache.validity cimport Terms
-from limpet.stores.cache.validity cimport Validity
+from limpet.stores.cache.entries cimport CacheObjects, Entries, FlightWord
+from limpet.stores.cache.layout cimport *
+from limpet.stores.cache.ledger cimport Counters, Ledger
+from limpet.stores.cache.room cimport Hand, Room
+from limpet.stores.cache.validity cimport Terms, Validity
 from limpet.stores.race.batch cimport BatchSearch
 from limpet.stores.race.check cimport Check
 from limpet.stores.race.hash_store cimport HashStore
 from limpet.stores.race.index cimport Holds, Index, Place
 from limpet.stores.race.slots cimport Slots
 from limpet.stores.race.splitter cimport Splitter
+from limpet.stores.status cimport *
 
-cdef int AGAIN
-cdef int DONE
-cdef int FINISH
-cdef int FULL
-cdef int INSERT
-cdef int MINE
-cdef int MISSING
-cdef int NO_MEMORY
-cdef int OVER
-cdef int PUT
-
-cdef u64 ADDRESS_MASK
-cdef u64 COMPUTATIONS
-cdef int ITEMS_SHIFT
-cdef u64 SETS
 cdef u64 SPLIT_MISSES
-cdef u64 UNIT
-cdef u64 UNITS_MASK
 
 cdef class CacheStore(HashStore):
     cdef readonly CacheObjects cached

@@ -1,24 +1,9 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
+from limpet.stores.cache.layout cimport *
 
-cdef u64 US_PER_MS
-cdef u64 BIRTH
-cdef u64 DEADLINE
-cdef u64 FLIGHT
 cdef u64 FLIGHT_US
-cdef u64 INVALIDATIONS
-cdef u64 PENDING
-cdef u64 SLIDE_SHARE
-cdef int TAG_BITS
-cdef u64 TAG_MASK
-cdef u64 TAGGED
-cdef u64 TAGS
-cdef u64 TIMES
-cdef int FRESH
-cdef int STALE
-cdef int VOID
-cdef int UNDECIDED
 
 cdef class Terms:
     cdef readonly u64 span

@@ -2,9 +2,8 @@ cimport cython
 
 from limpet.shm.endpoint.verbs cimport u64
 from limpet.stores.channels.channel cimport Channel
+from limpet.stores.channels.layout cimport *
 from limpet.stores.channels.numbers cimport wrapped
-
-cdef int WORD
 
 cdef class AtomicVar(Channel):
     @cython.locals(value=u64)

@@ -1,10 +1,9 @@
 cimport cython
 
 from limpet.shm.clients.client cimport Client
+from limpet.shm.endpoint.layout cimport *
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
-
-cdef u64 CLAIMED
-cdef int NODE_SHIFT
+from limpet.stores.channels.layout cimport *
 
 cdef class Mark:
     cdef readonly u64 address

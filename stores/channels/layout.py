@@ -4,7 +4,6 @@ from typing import Final
 
 from limpet.shm.endpoint.field_ends import A_SECOND_MAX, LASTS, WRAPS, Field
 
-MARK: Final = 0
 DESCRIPTION_SIZE: Final = 8
 DESCRIPTION: Final = 16
 SIZE_MASK: Final = 0xFFFF_FFFF

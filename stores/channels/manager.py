@@ -124,7 +124,7 @@ class Manager:
         self.replacements = 0
         """How often a node was given new memory."""
         self._marks: set[weakref.ref[Any]] = set()
-        self._keepers: list[Keeper] = []
+        self.keepers: list[Keeper] = []
         pool.handles.add(self)
 
     @functools.cached_property
@@ -260,19 +260,19 @@ class Manager:
     def keeper(self, reference: int) -> Keeper:
         """A client of this process that can keep this region (array/keeper.py). Raises as `open`
         does."""
-        for keeper in self._keepers:
+        for keeper in self.keepers:
             keeper.settle()
             if keeper.has_room(reference):
                 return keeper
-        self._keepers.append(Keeper(self.pool))
-        return self._keepers[-1]
+        self.keepers.append(Keeper(self.pool))
+        return self.keepers[-1]
 
     def let_go(self) -> None:
         """The pool's handle was closed: a keeper stays as long as there are ndarrays that need
         it."""
-        for keeper in self._keepers:
+        for keeper in self.keepers:
             keeper.settle()
-        self._keepers.clear()
+        self.keepers.clear()
 
     def forget(self, channel: Any) -> None:
         """Forget an endpoint: the next `open` of this channel makes another one."""

@@ -1,8 +1,7 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport fits_word, u64
-
-cdef u64 MASK
+from limpet.stores.channels.layout cimport *
 
 @cython.locals(beyond=cython.longlong)
 cpdef signed_of(u64 word)

@@ -7,20 +7,23 @@ given are those of the channel that is there, or, for a new one, the usual ones.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
+from limpet.shm.late import late
 from limpet.shm.parameters import parse_size
-from limpet.stores.channels.array.array import Array, open_array
-from limpet.stores.channels.barrier.barrier import Barrier
-from limpet.stores.channels.condition import Condition
-from limpet.stores.channels.counter import Counter
-from limpet.stores.channels.event import Event
-from limpet.stores.channels.lock.lock import PLACES, Lock
-from limpet.stores.channels.manager import Manager
-from limpet.stores.channels.queue.layout import ITEM_SIZE, MAXSIZE
-from limpet.stores.channels.queue.shared_queue import SharedQueue
-from limpet.stores.channels.ring.layout import BLOCK, SIZE
-from limpet.stores.channels.ring.ring_buffer import RingBuffer
+
+if TYPE_CHECKING:
+    from limpet.stores.channels.array.array import Array
+    from limpet.stores.channels.barrier.barrier import Barrier
+    from limpet.stores.channels.condition import Condition
+    from limpet.stores.channels.counter import Counter
+    from limpet.stores.channels.event import Event
+    from limpet.stores.channels.lock.lock import Lock
+    from limpet.stores.channels.manager import Manager
+    from limpet.stores.channels.queue.shared_queue import SharedQueue
+    from limpet.stores.channels.ring.ring_buffer import RingBuffer
+
+HERE: Final = "limpet.stores.channels."
 
 
 class ChannelCalls:
@@ -45,17 +48,19 @@ class ChannelCalls:
         When a participant dies, the others get BrokenBarrierError with its pid; with
         on_death="continue" they go on without it.
         """
-        return self.channels.open(
-            Barrier, name, parties=parties, action=action, timeout=timeout, on_death=on_death
+        cls = late(HERE + "barrier.barrier").Barrier
+        made: Barrier = self.channels.open(
+            cls, name, parties=parties, action=action, timeout=timeout, on_death=on_death
         )
+        return made
 
     def event(self, name: str) -> Event:
         """The event of that name, as `threading.Event`, for threads of any processes."""
-        return self.channels.open(Event, name)
+        return self.channels.open(late(HERE + "event").Event, name)
 
     def counter(self, name: str) -> Counter:
         """The counter of that name, a signed number of 64 bits: 0 at first."""
-        return self.channels.open(Counter, name)
+        return self.channels.open(late(HERE + "counter").Counter, name)
 
     def array(
         self, name: str, shape: Any = None, dtype: Any = None, *, stripes: int | None = None
@@ -69,7 +74,7 @@ class ChannelCalls:
         ParameterError (there is none, and no `shape`; or a node has no room for a stripe),
         StoreMismatch, StoreFull, NodeFailed.
         """
-        return open_array(self.channels, name, shape, dtype, stripes)
+        return late(HERE + "array.array").open_array(self.channels, name, shape, dtype, stripes)
 
     def lock(
         self,
@@ -84,18 +89,19 @@ class ChannelCalls:
         Parameters: see `Lock`. One that is not given is that of the lock that is there. Raises
         StoreMismatch when one that is given differs from it.
         """
+        module = late(HERE + "lock.lock")
         found: Lock = self.channels.attach(
-            Lock,
+            module.Lock,
             name,
             {"recursive": recursive, "places": places, "overtaking": overtaking},
-            {"recursive": False, "places": PLACES, "overtaking": True},
+            {"recursive": False, "places": module.PLACES, "overtaking": True},
         )
         return found
 
     def condition(self, name: str) -> Condition:
         """The condition of that name, with a lock of its own, as `threading.Condition`, for threads
         of any processes."""
-        return self.channels.open(Condition, name)
+        return self.channels.open(late(HERE + "condition").Condition, name)
 
     def queue(
         self,
@@ -110,11 +116,12 @@ class ChannelCalls:
         Parameters: see `SharedQueue`. One that is not given is that of the queue that is there.
         Raises StoreMismatch when one that is given differs from it.
         """
+        usual = late(HERE + "queue.layout")
         found: SharedQueue = self.channels.attach(
-            SharedQueue,
+            late(HERE + "queue.shared_queue").SharedQueue,
             name,
             {"maxsize": maxsize, "item_size": item_size, "codec": codec},
-            {"maxsize": MAXSIZE, "item_size": ITEM_SIZE, "codec": "pickle"},
+            {"maxsize": usual.MAXSIZE, "item_size": usual.ITEM_SIZE, "codec": "pickle"},
         )
         return found
 
@@ -131,14 +138,15 @@ class ChannelCalls:
         Parameters: see `RingBuffer`. One that is not given is that of the ring that is there.
         Raises StoreMismatch when one that is given differs from it.
         """
+        usual = late(HERE + "ring.layout")
         found: RingBuffer = self.channels.attach(
-            RingBuffer,
+            late(HERE + "ring.ring_buffer").RingBuffer,
             name,
             {
                 "size": None if size is None else parse_size(size),
                 "overrun": overrun,
                 "codec": codec,
             },
-            {"size": SIZE, "overrun": BLOCK, "codec": "pickle"},
+            {"size": usual.SIZE, "overrun": usual.BLOCK, "codec": "pickle"},
         )
         return found

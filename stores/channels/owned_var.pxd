@@ -1,1 +1,2 @@
 from limpet.shm.endpoint.verbs cimport hash64
+from limpet.stores.channels.layout cimport *

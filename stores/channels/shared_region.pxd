@@ -1,1 +1,1 @@
-cdef int WORD
+from limpet.stores.channels.layout cimport *

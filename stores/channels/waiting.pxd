@@ -1,17 +1,9 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
+from limpet.stores.channels.layout cimport *
 
 cdef int EVERYBODY
-cdef int POLL_US
-cdef int SLEEP_US
-cdef u64 SLEEPERS
-cdef int SPIN
-cdef int SPINS
-cdef u64 WAKE
-cdef u64 WAKE_FLAGS
-cdef u64 WOKEN
-cdef int YIELD
 
 cpdef bint spin(Endpoint endpoint, int look) except -1
 

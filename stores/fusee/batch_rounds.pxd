@@ -3,30 +3,17 @@ cimport cython
 from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.verbs cimport u64
 from limpet.stores.fusee.cache cimport IndexCache
+from limpet.stores.fusee.links cimport *
 from limpet.stores.fusee.slots cimport ReplicatedSlots
 from limpet.stores.fusee.snapshot cimport ReplicatedSlot
-from limpet.stores.race.batch cimport Batch
+from limpet.stores.race.batch cimport Batch, BatchSearch
 from limpet.stores.race.batch_puts cimport BatchPuts
-from limpet.stores.race.batch cimport BatchSearch
 from limpet.stores.race.index cimport Place
+from limpet.stores.race.layout cimport *
+from limpet.stores.status cimport *
 
 cdef int ALL
-cdef int BATCH
-cdef u64 BIRTH
-cdef int CONTESTED
-cdef u64 DEATH
-cdef int DONE
-cdef u64 INSERTED
-cdef int INSERTING
-cdef int LEFT
-cdef int MADE
-cdef u64 OBJECT_MASK
-cdef u64 OLD
-cdef int READY
 cdef int SPARE_PLACES
-cdef int REPLICAS_ROW
-cdef u64 UPDATED
-cdef int UPDATING
 
 cdef class BatchedSlots(ReplicatedSlots):
     cdef readonly u64[::1] stamps

@@ -1,13 +1,13 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport hash64, u64
+from limpet.shm.endpoint.words cimport *
 from limpet.stores.fusee.cache cimport IndexCache
+from limpet.stores.fusee.links cimport *
 from limpet.stores.fusee.tables cimport ReplicatedTables
 from limpet.stores.race.glance cimport Glance
 from limpet.stores.race.index cimport Place, is_valid
 
-cdef u64 ADDRESS_MASK
-cdef u64 EXPECTED_SIZE
 cdef object UNPROVEN
 
 cdef class ReplicatedGlance(Glance):

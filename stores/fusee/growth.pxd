@@ -1,25 +1,15 @@
 cimport cython
 
+from limpet.shm.endpoint.layout cimport *
 from limpet.shm.endpoint.verbs cimport u64
+from limpet.shm.endpoint.words cimport *
+from limpet.stores.fusee.links cimport *
 from limpet.stores.fusee.snapshot cimport ReplicatedSlot
 from limpet.stores.fusee.tables cimport ReplicatedTables
 from limpet.stores.race.index cimport Place, is_frozen, is_valid
+from limpet.stores.race.layout cimport *
 from limpet.stores.race.splitter cimport Splitter
-
-cdef u64 ADDRESS_MASK
-cdef u64 FROZEN
-cdef u64 FROZEN_VACANT
-cdef int NODE_SHIFT
-cdef u64 OBJECT_MASK
-cdef u64 OLD
-cdef u64 PLACE_BITS
-cdef u64 PREFETCH_SIZE
-cdef u64 SPLIT
-cdef u64 UNSET
-
-cdef int AGAIN
-cdef int DONE
-cdef int NO_MEMORY
+from limpet.stores.status cimport *
 
 cdef class ReplicatedSplitter(Splitter):
     cdef readonly ReplicatedTables tables

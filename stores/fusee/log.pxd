@@ -1,16 +1,11 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport post_summed, u64, write_summed
-from limpet.stores.records cimport Objects
-from limpet.stores.records cimport Stamps
+from limpet.shm.endpoint.words cimport *
+from limpet.stores.fusee.links cimport *
+from limpet.stores.records cimport Objects, Stamps
 
-cdef u64 ADDRESS_MASK
-cdef u64 BIRTH
-cdef u64 BIRTH_MASK
-cdef u64 DEATH
-cdef u64 ENTRY_SIZE
 cdef u64 MASK
-cdef u64 STAMP_SHIFT
 
 cdef class LoggedObjects(Objects):
     cdef u64 birth

@@ -1,31 +1,16 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport u64
+from limpet.stores.fusee.links cimport *
 from limpet.stores.fusee.log cimport LoggedObjects
 from limpet.stores.fusee.snapshot cimport ReplicatedSlot
 from limpet.stores.fusee.tables cimport ReplicatedTables
 from limpet.stores.race.index cimport Index, Place, is_vacant, is_valid
+from limpet.stores.race.layout cimport *
 from limpet.stores.race.slots cimport Slots
+from limpet.stores.status cimport *
 
-cdef u64 BIRTH
-cdef u64 DEATH
-cdef u64 ENTRY
-cdef u64 FROZEN
-cdef u64 GONE
-cdef u64 INSERTED
-cdef u64 OBJECT_MASK
-cdef u64 OLD
 cdef u64 PATIENCE
-cdef u64 PLACE_BITS
-
-cdef int AGAIN
-cdef int DELETING
-cdef int DONE
-cdef int FAILED
-cdef int FULL
-cdef int IDLE
-cdef int INSERTING
-cdef int UPDATING
 
 @cython.final
 cdef class Round:

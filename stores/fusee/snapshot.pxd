@@ -1,25 +1,15 @@
 cimport cython
 
 from limpet.shm.clients.client cimport Client
+from limpet.shm.endpoint.layout cimport *
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
+from limpet.stores.fusee.links cimport *
 from limpet.stores.fusee.log cimport LoggedObjects
 from limpet.stores.fusee.tables cimport ReplicatedTables, identity
 from limpet.stores.race.index cimport is_frozen, is_vacant
+from limpet.stores.race.layout cimport *
 
-cdef u64 DEATH
-cdef u64 FROZEN
-cdef int NODE_SHIFT
-cdef u64 OBJECT_MASK
-cdef u64 OLD
 cdef u64 PATIENCE
-cdef u64 PLACE_BITS
-cdef u64 REPLICAS_ROW
-
-cdef int FINISH
-cdef int LOSE
-cdef int RULE_1
-cdef int RULE_2
-cdef int RULE_3
 
 cdef class ReplicatedSlot:
     cdef readonly ReplicatedTables tables

@@ -1,31 +1,18 @@
 cimport cython
 
+from limpet.shm.endpoint.layout cimport *
 from limpet.shm.endpoint.verbs cimport u64
+from limpet.shm.endpoint.words cimport *
 from limpet.stores.fusee.batch_rounds cimport BatchedSlots, ReplicatedPuts
 from limpet.stores.fusee.cache cimport IndexCache
 from limpet.stores.fusee.check cimport ReplicatedCheck
+from limpet.stores.fusee.links cimport *
 from limpet.stores.fusee.log cimport LoggedObjects
 from limpet.stores.fusee.tables cimport ReplicatedTables
 from limpet.stores.race.hash_store cimport HashStore
 from limpet.stores.race.index cimport Place, is_valid
-
-cdef u64 ADDRESS_MASK
-cdef u64 BIRTH
-cdef int DONE
-cdef u64 ENTRY_SIZE
-cdef u64 EXPECTED_SIZE
-cdef int EXISTS
-cdef int FAILED
-cdef int IDLE
-cdef int INSERT
-cdef int MISSING
-cdef int NODE_SHIFT
-cdef int NO_MEMORY
-cdef int PUT
-cdef u64 OBJECT_MASK
-cdef u64 PLACE_BITS
-cdef int UPDATE
-cdef u64 UPDATED
+from limpet.stores.race.layout cimport *
+from limpet.stores.status cimport *
 
 cdef class Fusee(HashStore):
     cdef readonly LoggedObjects logged

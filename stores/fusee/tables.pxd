@@ -3,22 +3,14 @@ cimport cython
 from limpet.shm.alloc.heap cimport Heap
 from limpet.shm.clients.client cimport Client
 from limpet.shm.clients.unique_ids cimport Tickets
+from limpet.shm.endpoint.layout cimport *
+from limpet.shm.endpoint.states cimport EXCLUDED, FORMER, IN_SERVICE, RESTORING
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
+from limpet.shm.endpoint.words cimport *
+from limpet.stores.fusee.links cimport *
 from limpet.stores.race.index cimport Place, is_vacant
+from limpet.stores.race.layout cimport *
 from limpet.stores.records cimport vacant_word
-
-cdef u64 ADDRESS_MASK
-cdef u64 ENTRY
-cdef u64 FROZEN
-cdef u64 FROZEN_VACANT
-cdef u64 MASK
-cdef int NODE_SHIFT
-cdef u64 OBJECT_MASK
-cdef u64 OFFSET_BITS
-cdef u64 PLACE_BITS
-cdef u64 REPLICAS_ROW
-cdef u64 REPLICATED
-cdef u64 VIEW
 
 cpdef u64 identity(u64 word) noexcept
 

@@ -1,23 +1,18 @@
 cimport cython
 
 from limpet.shm.clients.client cimport Client
+from limpet.shm.endpoint.layout cimport *
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.stores.channels.lock.ticket_lock cimport TicketLock
-from limpet.stores.loco.data_array cimport DataArray
-from limpet.stores.loco.data_array cimport Journal
+from limpet.stores.loco.data_array cimport DataArray, Journal
+from limpet.stores.loco.layout cimport *
 from limpet.stores.loco.local_index cimport LocalIndex
 from limpet.stores.loco.locking cimport Locking
 from limpet.stores.loco.lookup cimport Lookup
 from limpet.stores.race.batch cimport Batch
+from limpet.stores.status cimport *
 
-cdef int BATCH
 cdef int DEFERRED
-cdef u64 INTENT
-cdef int LEFT
-cdef int MADE
-cdef int NODE_SHIFT
-cdef int READY
-cdef u64 UPDATING
 
 cdef class BatchUpdates:
     cdef readonly Client client

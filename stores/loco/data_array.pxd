@@ -1,26 +1,10 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport Endpoint, crc_pair, u64, words_bytes, words_equal, words_put
+from limpet.stores.loco.layout cimport *
 
-cdef int CHECKSUM
-cdef int ENTRY_SHIFT
-cdef int KEY
-cdef u64 KEY_LENGTH_MASK
-cdef int LINK
-cdef u64 PHASE_MASK
-cdef int SIZES
-cdef int STATE
-cdef u64 VALID
-cdef u64 VALUE_LENGTH_MASK
-cdef int VALUE_LENGTH_SHIFT
 cdef u64 MIX
 cdef u64 MASK
-cdef u64 CLAIM
-cdef u64 INTENT
-cdef u64 INTENT_ENTRY_MASK
-cdef int INTENT_SHIFT
-cdef u64 REDO
-cdef u64 SEQUENCE
 cdef u64 SEQUENCE_MASK
 
 cdef class DataArray:

@@ -2,16 +2,9 @@ cimport cython
 
 from limpet.shm.endpoint.verbs cimport Endpoint, hash64, u64, words_prefetch
 from limpet.stores.loco.data_array cimport DataArray
+from limpet.stores.loco.layout cimport *
 
-cdef u64 LAP_MASK
-cdef u64 POSITION
-cdef u64 RING
-cdef int ROW_BITS
-cdef u64 ROW_MASK
 cdef u64 POSITION_MAX
-cdef u64 CLAIMED
-cdef u64 PHASE_MASK
-cdef u64 VALID
 cdef u64 SPREAD
 cdef u64 LOOKS
 

@@ -4,13 +4,12 @@ from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.stores.base cimport Store
 from limpet.stores.channels.channel cimport Channel
+from limpet.stores.channels.lock.ticket_layout cimport *
 from limpet.stores.channels.lock.ticket_lock cimport TicketLock
+from limpet.stores.loco.layout cimport *
 from limpet.stores.loco.lookup cimport KeyEntry, Lookup
+from limpet.stores.loco.parameters cimport *
 from limpet.stores.loco.writer cimport Writer
-
-cdef u64 NEAR
-cdef int LATE_MAX
-cdef u64 WAITERS
 
 cdef class KeyLocks(Channel):
     cdef readonly double patience_s

@@ -1,19 +1,16 @@
 cimport cython
 
+from limpet.shm.endpoint.layout cimport *
 from limpet.shm.endpoint.verbs cimport Endpoint, hash64, u64
+from limpet.shm.endpoint.words cimport *
 from limpet.stores.inline cimport InlineIndex
 from limpet.stores.loco.data_array cimport DataArray
+from limpet.stores.loco.layout cimport *
 from limpet.stores.loco.local_index cimport LocalIndex
 from limpet.stores.records cimport Objects
+from limpet.stores.status cimport *
 
-cdef int NODE_SHIFT
-cdef u64 REFERENCE_MASK
 cdef int PATIENCE
-cdef int TORN
-cdef int AGAIN
-cdef int BATCH
-cdef int DONE
-cdef int MISSING
 
 cdef class KeyEntry:
     cdef public u64 hash

@@ -1,13 +1,12 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport u64
-from limpet.stores.inline cimport InlineStore, Attempt
+from limpet.stores.inline cimport Attempt, InlineStore
 from limpet.stores.loco.batch_updates cimport BatchUpdates
 from limpet.stores.loco.locking cimport Locking
 from limpet.stores.loco.lookup cimport KeyEntry, Lookup
 from limpet.stores.loco.writer cimport Writer
-
-cdef int NO_MEMORY
+from limpet.stores.status cimport *
 
 cdef class Kvstore(InlineStore):
     cdef readonly Lookup lookup

@@ -2,35 +2,14 @@ cimport cython
 
 from limpet.shm.alloc.allocator cimport Allocator
 from limpet.shm.clients.client cimport Client
+from limpet.shm.endpoint.layout cimport *
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
-from limpet.stores.loco.data_array cimport DataArray
-from limpet.stores.loco.data_array cimport Journal
+from limpet.shm.endpoint.words cimport *
+from limpet.stores.loco.data_array cimport DataArray, Journal
+from limpet.stores.loco.layout cimport *
 from limpet.stores.loco.local_index cimport LocalIndex
 from limpet.stores.loco.lookup cimport KeyEntry, Lookup
-
-cdef int NODE_SHIFT
-cdef u64 REFERENCE_MASK
-cdef u64 CLAIMED
-cdef u64 COUNTER_MAX
-cdef int COUNTER_SHIFT
-cdef u64 DELETED
-cdef u64 DELETING
-cdef u64 INSERTING
-cdef int LOCK_SHIFT
-cdef u64 PHASE_MASK
-cdef int TORN
-cdef u64 UPDATING
-cdef u64 VACANT
-cdef u64 VALID
-
-cdef int DELETE
-cdef int DONE
-cdef int EXISTS
-cdef int FULL
-cdef int INSERT
-cdef int MISSING
-cdef int NO_MEMORY
-cdef int UPDATE
+from limpet.stores.status cimport *
 
 cdef u64 claimed_state(u64 lock, u64 counter) noexcept
 

@@ -1,23 +1,19 @@
 cimport cython
 
+from limpet.shm.endpoint.slots cimport CLIENT_JOURNAL_SIZE
 from limpet.shm.endpoint.verbs cimport Endpoint, bit, hash64, lowest_bit, u64
+from limpet.shm.endpoint.words cimport *
+from limpet.stores.object_layout cimport *
 from limpet.stores.race.index cimport Index, Place
+from limpet.stores.race.layout cimport OBJECT_MASK
 from limpet.stores.records cimport Objects
+from limpet.stores.status cimport *
 
-cdef int BATCH
-cdef int CLIENT_JOURNAL_SIZE
-cdef int HEADER
-cdef int LEFT
-cdef int MADE
-cdef int READY
 cdef int ROWS_MAX
 cdef int SIZE_MAX
 cdef u64 ARRIVED
 cdef u64 KNOWN
 cdef u64 SPLIT
-cdef u64 HELD
-cdef u64 HELD_MASK
-cdef u64 OBJECT_MASK
 
 cdef class Batch:
     cdef readonly int most

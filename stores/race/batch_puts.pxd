@@ -3,21 +3,13 @@ cimport cython
 from limpet.shm.alloc.allocator cimport Allocator
 from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
-from limpet.stores.race.batch cimport Batch
-from limpet.stores.race.batch cimport BatchSearch
+from limpet.shm.endpoint.words cimport *
+from limpet.stores.race.batch cimport Batch, BatchSearch
 from limpet.stores.race.index cimport Index, Place
+from limpet.stores.race.layout cimport *
 from limpet.stores.race.slots cimport Slots
 from limpet.stores.records cimport Objects
-
-cdef u64 ADDRESS_MASK
-cdef u64 FROZEN
-cdef u64 HELD
-cdef u64 HELD_MASK
-cdef int LEFT
-cdef int MADE
-cdef int READY
-cdef u64 REFERENCE_MASK
-cdef u64 TENTATIVE
+from limpet.stores.status cimport *
 
 cdef class BatchPuts:
     cdef readonly BatchSearch search

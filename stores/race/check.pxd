@@ -2,22 +2,17 @@ cimport cython
 
 from limpet.shm.alloc.heap cimport Heap
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
+from limpet.shm.endpoint.words cimport *
 from limpet.stores.race.index cimport Index, Place, is_split, is_valid
+from limpet.stores.race.layout cimport *
+from limpet.stores.race.parameters cimport *
 from limpet.stores.records cimport Objects
+from limpet.stores.rtx.layout cimport POINTER
+from limpet.stores.status cimport *
 
-cdef u64 GROUP_SIZE
-cdef int GROUP_WORDS
-cdef u64 HELD
-cdef u64 OBJECT_MASK
-cdef u64 POINTER
-cdef u64 ADDRESS_MASK
 cdef object CLASS
 cdef object CLASS_OF_FROZEN
-cdef u64 FROZEN
-cdef int LARGE_CLASS
-cdef u64 TENTATIVE
 cdef object UNSETTLED
-cdef int VACANT_CLASS
 
 cdef class Check:
     cdef readonly object pool

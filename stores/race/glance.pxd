@@ -1,15 +1,13 @@
 cimport cython
 
+from limpet.shm.endpoint.layout cimport *
 from limpet.shm.endpoint.verbs cimport Endpoint, hash64, lowest_bit, u64
+from limpet.shm.endpoint.words cimport *
 from limpet.stores.race.index cimport Index, Place, is_valid
+from limpet.stores.race.layout cimport *
 from limpet.stores.records cimport Objects
 
-cdef u64 DROPS
-cdef u64 HELD
-cdef u64 HELD_MASK
 cdef u64 LEAST
-cdef u64 OBJECT_MASK
-cdef u64 SLOTS
 cdef object UNPROVEN
 
 cdef class Glance:

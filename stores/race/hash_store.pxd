@@ -1,36 +1,24 @@
 cimport cython
 
-from limpet.shm.clients.holds cimport Holds as ClientHolds
-from limpet.shm.endpoint.verbs cimport u64
 from limpet.shm.alloc.allocator cimport Allocator
 from limpet.shm.clients.client cimport Client
+from limpet.shm.clients.holds cimport Holds as ClientHolds
+from limpet.shm.endpoint.verbs cimport u64
+from limpet.shm.endpoint.words cimport *
 from limpet.stores.base cimport Store, as_bytes
-from limpet.stores.race.batch_puts cimport BatchPuts
+from limpet.stores.object_layout cimport *
 from limpet.stores.race.batch cimport BatchSearch
+from limpet.stores.race.batch_puts cimport BatchPuts
 from limpet.stores.race.check cimport Check
 from limpet.stores.race.glance cimport Glance
 from limpet.stores.race.index cimport Index, Place, is_valid
+from limpet.stores.race.layout cimport *
 from limpet.stores.race.slots cimport Slots
 from limpet.stores.race.splitter cimport Splitter
 from limpet.stores.records cimport Objects
+from limpet.stores.status cimport *
 
-cdef u64 ADDRESS_MASK
-cdef u64 HEADER
-cdef u64 OBJECT_MASK
-cdef u64 OWES
-cdef u64 VIEWED
-cdef int BATCH
 cdef object UNPROVEN
-
-cdef int INSERT
-cdef int PUT
-cdef int UPDATE
-cdef int DONE
-cdef int AGAIN
-cdef int NO_MEMORY
-cdef int EXISTS
-cdef int MISSING
-cdef int FULL
 
 cdef class HashStore(Store):
     cdef public Index index

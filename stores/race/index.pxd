@@ -1,28 +1,18 @@
 cimport cython
 
 from limpet.shm.alloc.heap cimport Heap
+from limpet.shm.endpoint.layout cimport *
 from limpet.shm.endpoint.verbs cimport Endpoint, hash64, lowest_bit, u64
+from limpet.shm.endpoint.words cimport *
+from limpet.stores.race.layout cimport (
+    DIRECTORY_ENTRY, FROZEN, MASK, MIX_DIRECTORY, MIX_FIRST, MIX_SECOND, OBJECT_MASK, SLOTS,
+)
+from limpet.stores.race.parameters cimport *
 from limpet.stores.records cimport Objects
+from limpet.stores.rtx.layout cimport POINTER
+from limpet.stores.status cimport *
 
-cdef u64 ADDRESS_MASK
-cdef int BATCH
-cdef u64 DIRECTORY_ENTRY
-cdef u64 FROZEN
-cdef u64 GROUP_SIZE
-cdef u64 HELD
-cdef u64 HELD_MASK
-cdef u64 LINK_MASK
-cdef u64 MASK
-cdef u64 MIX_DIRECTORY
-cdef u64 MIX_FIRST
-cdef u64 MIX_SECOND
-cdef int NODE_SHIFT
-cdef u64 OBJECT_MASK
-cdef u64 POINTER
 cdef u64 PREFETCH_SIZE
-cdef u64 SLOTS
-cdef u64 TENTATIVE
-cdef u64 VACANT_CLASS
 
 cpdef bint is_vacant(u64 word) noexcept
 cpdef bint is_valid(u64 word) noexcept

@@ -1,14 +1,15 @@
 cimport cython
 
+from limpet.shm.endpoint.slots cimport *
 from limpet.shm.endpoint.verbs cimport u64
 from limpet.stores.race.hash_store cimport HashStore
 from limpet.stores.race.index cimport Index, Place
 from limpet.stores.race.splitter cimport Splitter
+from limpet.stores.rtx.layout cimport POINTER
+from limpet.stores.rtx.repair cimport *
+from limpet.stores.status cimport *
 
-cdef int AGAIN
-cdef u64 POINTER
 cdef u64 DOUBTS_MAX
-cdef u64 PATIENCE
 
 cdef class RaceLocks(HashStore):
     pass

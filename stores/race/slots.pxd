@@ -1,26 +1,16 @@
 cimport cython
 
 from limpet.shm.clients.client cimport Client
+from limpet.shm.endpoint.layout cimport *
 from limpet.shm.endpoint.verbs cimport Endpoint, lowest_bit, u64
-from limpet.stores.race.batch cimport Batch
-from limpet.stores.race.batch cimport BatchSearch
+from limpet.shm.endpoint.words cimport *
+from limpet.stores.race.batch cimport Batch, BatchSearch
 from limpet.stores.race.index cimport Index, Place
+from limpet.stores.race.layout cimport *
 from limpet.stores.records cimport Objects
+from limpet.stores.status cimport *
 
-cdef u64 FROZEN
-cdef int NODE_SHIFT
 cdef u64 PATIENCE
-cdef u64 REFERENCE_MASK
-cdef u64 SLOTS
-cdef u64 TENTATIVE
-
-cdef int LEFT
-cdef int MADE
-cdef int READY
-
-cdef int DONE
-cdef int AGAIN
-cdef int FULL
 
 cdef class Slots:
     cdef readonly Index index

@@ -2,30 +2,17 @@ cimport cython
 
 from limpet.shm.alloc.allocator cimport Allocator
 from limpet.shm.clients.client cimport Client
+from limpet.shm.endpoint.slots cimport INCARNATION_BITS
 from limpet.shm.endpoint.verbs cimport Endpoint, hash64, u64
+from limpet.shm.endpoint.words cimport *
 from limpet.stores.race.index cimport Index, Place, is_frozen, is_split, is_valid
+from limpet.stores.race.layout cimport *
+from limpet.stores.race.parameters cimport *
 from limpet.stores.records cimport Objects
+from limpet.stores.status cimport *
 
-cdef u64 ADDRESS_MASK
 cdef Py_ssize_t BUCKETS
 cdef Py_ssize_t BUCKET_WORDS
-cdef u64 DIRECTORY_ENTRY
-cdef u64 FROZEN
-cdef u64 FROZEN_VACANT
-cdef u64 HELD
-cdef u64 HELD_MASK
-cdef int INCARNATION_BITS
-cdef u64 OBJECT_MASK
-cdef u64 PREFETCH_SIZE
-cdef u64 REFERENCE_MASK
-cdef int SLOTS_PER_BUCKET
-cdef int SLOTS_PER_GROUP
-cdef u64 SPLIT
-cdef u64 TENTATIVE
-cdef u64 UNSET
-cdef int VACANT_CLASS
-cdef int DONE
-cdef int NO_MEMORY
 
 cdef class Splitter:
     cdef readonly object pool

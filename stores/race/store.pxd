@@ -1,11 +1,5 @@
 from limpet.stores.race.hash_store cimport HashStore
-
-cdef int DONE
-cdef int EXISTS
-cdef int FULL
-cdef int MISSING
-cdef int NO_MEMORY
-cdef int UPDATE
+from limpet.stores.status cimport *
 
 cdef class Race(HashStore):
     pass

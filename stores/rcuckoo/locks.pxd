@@ -1,22 +1,8 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport Endpoint, bit, u64
+from limpet.stores.rcuckoo.layout cimport *
 from limpet.stores.rcuckoo.rows cimport Rows
-
-cdef u64 ANY
-cdef u64 COUNT_MASK
-cdef int COUNT_SHIFT
-cdef int GROUPS
-cdef u64 GROUPS_MAX
-cdef u64 HELD_MASK
-cdef int OWNER
-cdef int PATH
-cdef int PATH_SHIFT
-cdef int REDO
-cdef u64 SEQUENCE_MASK
-cdef int SEQUENCE_SHIFT
-cdef int STATE
-cdef int UNSURE
 
 cdef class Journal:
     cdef readonly Endpoint endpoint

@@ -1,21 +1,16 @@
 cimport cython
 
+from limpet.shm.endpoint.layout cimport *
 from limpet.shm.endpoint.verbs cimport Endpoint, hash64, u64
+from limpet.shm.endpoint.words cimport REFERENCE_MASK
 from limpet.stores.inline cimport InlineIndex
-from limpet.stores.rcuckoo.rows cimport DependentHash
-from limpet.stores.rcuckoo.locks cimport Journal
-from limpet.stores.rcuckoo.locks cimport Locks
-from limpet.stores.rcuckoo.rows cimport Rows
+from limpet.stores.rcuckoo.layout cimport *
+from limpet.stores.rcuckoo.locks cimport Journal, Locks
+from limpet.stores.rcuckoo.rows cimport DependentHash, Rows
 from limpet.stores.records cimport Objects
+from limpet.stores.status cimport *
 
-cdef int NODE_SHIFT
-cdef u64 REFERENCE_MASK
-cdef u64 INLINE
 cdef int SPARE
-cdef int LOOKS_MAX
-cdef int AGAIN
-cdef int DONE
-cdef int MISSING
 
 cdef class KeyRows:
     cdef readonly u64 hash

@@ -1,26 +1,15 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport (
-    Endpoint,
-    crc_pair,
-    lowest_bit,
-    u64,
-    words_bytes,
-    words_equal,
-    words_put,
+    Endpoint, crc_pair, lowest_bit, u64, words_bytes, words_equal, words_put,
 )
+from limpet.stores.rcuckoo.layout cimport *
 
 cdef u64 MASK
 cdef u64 MIX_FIRST
 cdef u64 MIX_SECOND
 cdef u64 MIX_THIRD
 cdef int RANGES
-cdef int FINGERPRINT_SHIFT
-cdef u64 INLINE
-cdef u64 LENGTH_MASK
-cdef int LENGTH_SHIFT
-cdef int SLOTS
-cdef int TRAILER_WORDS
 
 cdef class DependentHash:
     cdef readonly u64 rows

@@ -1,20 +1,14 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport hash64, u64
-from limpet.stores.rcuckoo.rows cimport DependentHash
-from limpet.stores.rcuckoo.rows cimport Rows
+from limpet.stores.rcuckoo.layout cimport *
+from limpet.stores.rcuckoo.rows cimport DependentHash, Rows
 
-cdef u64 EMPTY
-cdef int PATH_MAX
-cdef int SLOTS
 cdef int NODES_MAX
 cdef int MET_SIZE
 cdef u64 SEARCHES_MAX
 cdef int SEARCH_SHIFT
 cdef int UNKNOWN_MAX
-cdef int FOUND
-cdef int NO_PATH
-cdef int LACKING
 
 cdef class PathSearch:
     cdef DependentHash places

@@ -1,22 +1,19 @@
 cimport cython
 
+from limpet.shm.endpoint.layout cimport *
 from limpet.shm.endpoint.verbs cimport u64
-from limpet.stores.inline cimport InlineStore, Attempt
+from limpet.shm.endpoint.words cimport REPLICATED
+from limpet.stores.inline cimport Attempt, InlineStore
+from limpet.stores.rcuckoo.layout cimport *
 from limpet.stores.rcuckoo.locks cimport Locks
 from limpet.stores.rcuckoo.lookup cimport KeyRows, Lookup
 from limpet.stores.rcuckoo.writer cimport Plan, Writer
+from limpet.stores.status cimport *
 
-cdef u64 REPLICATED
 cdef u64 PATIENCE
 cdef u64 CLIENTS_PER_ATTEMPT
 cdef u64 SLOTS_PER_ATTEMPT
-cdef u64 SLOTS_USED
-cdef int LOOKS_MAX
 cdef int LOST_MAX
-cdef int LOST
-
-cdef int AT_ONCE
-cdef int NO_MEMORY
 
 cdef class Rcuckoo(InlineStore):
     cdef readonly u64 link

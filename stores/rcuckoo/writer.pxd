@@ -2,37 +2,22 @@ cimport cython
 
 from limpet.shm.alloc.allocator cimport Allocator
 from limpet.shm.clients.client cimport Client
+from limpet.shm.endpoint.layout cimport *
+from limpet.shm.endpoint.slots cimport INCARNATION_BITS
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
+from limpet.shm.endpoint.words cimport REFERENCE_MASK
 from limpet.stores.inline cimport Attempt
-from limpet.stores.rcuckoo.locks cimport Journal
-from limpet.stores.rcuckoo.locks cimport Locks
+from limpet.stores.rcuckoo.layout cimport *
+from limpet.stores.rcuckoo.locks cimport Journal, Locks
 from limpet.stores.rcuckoo.lookup cimport KeyRows, Lookup
+from limpet.stores.rcuckoo.repair cimport JOURNAL
 from limpet.stores.rcuckoo.rows cimport Rows
 from limpet.stores.rcuckoo.search cimport PathSearch
+from limpet.stores.status cimport *
 
-cdef int INCARNATION_BITS
-cdef int NODE_SHIFT
-cdef u64 REFERENCE_MASK
 cdef u64 MASK
-cdef u64 INLINE
-cdef int JOURNALS
-cdef u64 JOURNAL
-cdef int PATH_MAX
 cdef int PLANS_MAX
 cdef int AT_PATH
-cdef int FOUND
-cdef int LACKING
-
-cdef int INSERT
-cdef int UPDATE
-cdef int DELETE
-cdef int DONE
-cdef int AGAIN
-cdef int NO_MEMORY
-cdef int EXISTS
-cdef int MISSING
-cdef int FULL
-cdef int LOST
 
 cdef class Plan(Attempt):
     cdef public bint is_sought

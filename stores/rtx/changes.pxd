@@ -1,13 +1,10 @@
 cimport cython
 
 from limpet.shm.clients.client cimport Client
+from limpet.shm.endpoint.layout cimport *
+from limpet.shm.endpoint.slots cimport CHANGES
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
-
-cdef u64 CHANGES
-cdef u64 CLIENT_SLOTS
-cdef u64 SLOTS_USED
-cdef u64 SLOT_SIZE
-cdef u64 UNKNOWN
+from limpet.stores.rtx.layout cimport *
 
 @cython.locals(endpoint=Endpoint, at=u64, count=u64)
 cpdef int begin_change(Client client) except -1

@@ -1,34 +1,25 @@
 cimport cython
 
 from limpet.shm.alloc.allocator cimport Allocator
+from limpet.shm.endpoint.layout cimport *
 from limpet.shm.endpoint.verbs cimport u64
+from limpet.shm.endpoint.words cimport *
 from limpet.stores.entry_log cimport log_size
-from limpet.stores.rtx.try_commit cimport abort
-from limpet.stores.rtx.participant cimport Extent
+from limpet.stores.records cimport is_vacant
+from limpet.stores.rtx.layout cimport KEPT, LATE_SIZE, LOGGED, PART, SLOT
 from limpet.stores.rtx.lllock cimport LLLocks
 from limpet.stores.rtx.log cimport Log
-from limpet.stores.rtx.participant cimport Participant, go_on
-from limpet.stores.rtx.try_commit cimport give_back
+from limpet.stores.rtx.participant cimport Extent, Participant, go_on
 from limpet.stores.rtx.parts cimport Part, part_at, part_size
 from limpet.stores.rtx.reads cimport KeyRead, ObjectRead, ReadPlace, Reads, Staging
 from limpet.stores.rtx.slot_writes cimport SlotWrite, slot_of
-from limpet.stores.rtx.try_commit cimport carry_out
+from limpet.stores.rtx.try_commit cimport abort, carry_out, give_back
 from limpet.stores.rtx.tx_object cimport TXObj
 from limpet.stores.staged cimport Staged, StagedNode
-from limpet.stores.records cimport is_vacant
+from limpet.stores.status cimport *
 
-cdef int AGAIN
 cdef u64 ALIGNED
-cdef int DONE
 cdef Py_ssize_t IN_ORDER
-cdef Py_ssize_t KEPT
-cdef u64 LATE_SIZE
-cdef u64 LOGGED
-cdef int NODE_SHIFT
-cdef int NO_MEMORY
-cdef u64 PART
-cdef u64 REFERENCE_MASK
-cdef u64 SLOT
 cdef Py_ssize_t SHIFTED
 cdef Py_ssize_t SLOTS_IN_ORDER
 

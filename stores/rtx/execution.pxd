@@ -1,23 +1,18 @@
 cimport cython
-# By the name of their module: tests replace the classes where they are made.
-cimport limpet.stores.rtx.commit as committing
-cimport limpet.stores.rtx.reads as read_sets
 
 from limpet.shm.clients.client cimport Client
 from limpet.stores.base cimport Store, as_bytes
 from limpet.stores.rtx.participant cimport go_on
-from limpet.stores.rtx.uses cimport PendingWrite, PendingWrites
 from limpet.stores.rtx.reads cimport ReadPlace, Staging, TxKeys
-from limpet.stores.rtx.uses cimport RangeReading, Reading, Used
+from limpet.stores.rtx.uses cimport PendingWrite, PendingWrites, RangeReading, Reading, Used
+from limpet.stores.sherman.layout cimport *
+from limpet.stores.status cimport *
 
-from limpet.shm.endpoint.verbs cimport u64
+# By the name of their module: tests replace the classes where they are made.
+cimport limpet.stores.rtx.commit as committing
+cimport limpet.stores.rtx.reads as read_sets
 
-cdef int AGAIN
 cdef object CHANGED
-cdef int DONE
-cdef int FULL
-cdef int NO_MEMORY
-cdef int SPARED_BLOCKS
 
 @cython.freelist(8)
 cdef class Transaction:

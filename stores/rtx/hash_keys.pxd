@@ -4,38 +4,22 @@ from limpet.shm.alloc.allocator cimport Allocator
 from limpet.shm.alloc.heap cimport Heap
 from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
+from limpet.shm.endpoint.words cimport *
 from limpet.stores.race.glance cimport Glance
 from limpet.stores.race.hash_store cimport HashStore
 from limpet.stores.race.index cimport Holds, Index, Place, is_valid
+from limpet.stores.race.layout cimport *
 from limpet.stores.race.slots cimport Slots
 from limpet.stores.records cimport Objects
 from limpet.stores.rtx.changes cimport begin_change, end_change
+from limpet.stores.rtx.layout cimport (
+    ABORT, COMMITTED, COUNT_MAX, DOING, ENTRY_SIZE, INIT, OWNER, PART_COUNT, PART_ENTRIES, PART_LOG,
+    PART_OWNER, SLOT, STATE, STATE_MASK,
+)
 from limpet.stores.rtx.lllock cimport LLLocks
 from limpet.stores.rtx.reads cimport KeyRead, Reads, TxKeys
+from limpet.stores.status cimport *
 
-cdef u64 ADDRESS_MASK
-cdef u64 COUNT_MAX
-cdef u64 ENTRY_SIZE
-cdef u64 FROZEN_VACANT
-cdef u64 HELD
-cdef u64 HELD_MASK
-cdef u64 LINK_MASK
-cdef u64 OBJECT_MASK
-cdef u64 OWNER
-cdef u64 PART_COUNT
-cdef u64 PART_ENTRIES
-cdef u64 PART_LOG
-cdef u64 PART_OWNER
-cdef u64 SLOT
-cdef u64 STATE
-cdef u64 STATE_MASK
-cdef u64 TENTATIVE
-cdef u64 ABORT
-cdef u64 COMMITTED
-cdef u64 DOING
-cdef u64 INIT
-cdef int AGAIN
-cdef u64 FROZEN
 cdef object CHANGED
 cdef object UNPROVEN
 

@@ -1,23 +1,12 @@
 cimport cython
 
 from limpet.shm.clients.client cimport Client
-from limpet.shm.clients.unique_ids cimport Clock
-from limpet.shm.clients.unique_ids cimport Tickets
+from limpet.shm.clients.unique_ids cimport Clock, Tickets
+from limpet.shm.endpoint.layout cimport *
+from limpet.shm.endpoint.slots cimport INCARNATION_BITS, START_US
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.stores.records cimport vacant_word
-
-cdef u64 CLIENT_SLOTS
-cdef int INCARNATION_BITS
-cdef u64 LOCKED
-cdef int POINTER
-cdef u64 SLOT_MASK
-cdef int SLOT_SHIFT
-cdef u64 SLOT_SIZE
-cdef u64 START_US
-cdef u64 TIME_MASK
-cdef u64 VERSION_MASK
-cdef int WORDS
-cdef int AT_ONCE_MAX
+from limpet.stores.rtx.layout cimport *
 
 cdef class LLLocks:
     cdef readonly Endpoint endpoint

@@ -3,28 +3,11 @@ cimport cython
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.stores.entry_log cimport Entry, EntryLog
 from limpet.stores.rtx.changes cimport begin_change, end_change
+from limpet.stores.rtx.layout cimport *
 from limpet.stores.rtx.lllock cimport LLLocks, slot_at
 
-cdef u64 ABORT
-cdef int AT_ONCE_MAX
-cdef u64 COMMITTED
-cdef u64 COUNT
-cdef u64 DOING
-cdef u64 DONE
-cdef u64 ENTRIES
 cdef Py_ssize_t ENTRY
-cdef u64 ENTRY_SIZE
 cdef Py_ssize_t HEADER
-cdef u64 INIT
-cdef u64 LEASE
-cdef u64 OWNER
-cdef u64 ROUND
-cdef u64 STATE
-cdef u64 STATE_MASK
-cdef u64 TIME_MASK
-cdef u64 TX_LOG
-cdef u64 TX_TIME
-cdef Py_ssize_t WORDS
 
 cdef class Log(EntryLog):
     cdef readonly LLLocks locks

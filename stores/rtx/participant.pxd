@@ -1,14 +1,14 @@
 cimport cython
 
 from limpet.shm.alloc.allocator cimport Allocator
+from limpet.shm.endpoint.layout cimport *
 from limpet.shm.endpoint.verbs cimport u64
+from limpet.shm.endpoint.words cimport *
 from limpet.stores.entry_log cimport Entry
+from limpet.stores.rtx.layout cimport *
 from limpet.stores.rtx.log cimport Log
 
 cdef u64 STRIDE
-cdef u64 EXTENT_PAIR
-cdef int NODE_SHIFT
-cdef u64 REFERENCE_MASK
 
 cpdef int go_on(membership, u64 count) except -1
 

@@ -2,31 +2,17 @@ cimport cython
 
 from limpet.shm.alloc.allocator cimport Allocator
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
+from limpet.shm.endpoint.words cimport *
 from limpet.stores.race.index cimport is_vacant
+from limpet.stores.rtx.layout cimport *
 from limpet.stores.rtx.lllock cimport LLLocks
 from limpet.stores.rtx.log cimport Log
 from limpet.stores.rtx.participant cimport Participant, go_on
 from limpet.stores.rtx.slot_writes cimport Change, SlotWrite
 
-cdef u64 ADDRESS_MASK
-cdef Py_ssize_t AT_ONCE_MAX
-cdef u64 COUNT_MAX
 cdef Py_ssize_t ENTRY
-cdef u64 ENTRY_SIZE
 cdef u64 FINGERPRINT
 cdef Py_ssize_t HEADER
-cdef u64 HELD
-cdef u64 HELD_MASK
-cdef u64 LATE_SIZE
-cdef u64 LINK_MASK
-cdef u64 PART
-cdef u64 PART_COUNT
-cdef u64 PART_ENTRIES
-cdef u64 PART_LOG
-cdef u64 PART_OWNER
-cdef u64 REFERENCE_MASK
-cdef u64 SLOT
-cdef Py_ssize_t WORDS
 
 cpdef bint is_held(u64 word) noexcept
 @cython.locals(valid=u64)

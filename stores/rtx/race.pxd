@@ -1,34 +1,22 @@
 cimport cython
 
+from limpet.shm.endpoint.slots cimport START_US
 from limpet.shm.endpoint.verbs cimport u64
+from limpet.shm.endpoint.words cimport *
 from limpet.stores.race.check cimport Check
 from limpet.stores.race.hash_store cimport HashStore
 from limpet.stores.race.index cimport Index, Place, is_split, is_valid
+from limpet.stores.race.layout cimport *
 from limpet.stores.race.splitter cimport Splitter
 from limpet.stores.rtx.commit cimport Commit
-from limpet.stores.rtx.hash_keys cimport HashKeys
-from limpet.stores.rtx.hash_keys cimport TransactionHolds, TransactionSlots
+from limpet.stores.rtx.hash_keys cimport HashKeys, TransactionHolds, TransactionSlots
+from limpet.stores.rtx.layout cimport (
+    DRIFT_US, EACH_US, LOCKED, POINTER, SLOT, SLOT_MASK, SLOT_SHIFT, TIME_MASK,
+)
 from limpet.stores.rtx.lllock cimport LLLocks
 from limpet.stores.rtx.reads cimport KeyRead, Reads, Staging
 from limpet.stores.rtx.slot_writes cimport SlotWrite
-
-cdef int AGAIN
-cdef int DONE
-cdef int FULL
-cdef u64 ADDRESS_MASK
-cdef u64 DIRECTORY_ENTRY
-cdef u64 FROZEN
-cdef u64 HELD
-cdef u64 HELD_MASK
-cdef u64 LOCKED
-cdef u64 POINTER
-cdef u64 SLOT
-cdef u64 UNSET
-cdef u64 REPLICATED
-cdef u64 SLOT_MASK
-cdef int SLOT_SHIFT
-cdef u64 START_US
-cdef u64 TIME_MASK
+from limpet.stores.status cimport *
 
 cdef class WriteSet(Staging):
     cdef readonly HashKeys keys

@@ -1,20 +1,17 @@
 cimport cython
 
 from limpet.shm.clients.client cimport Client
+from limpet.shm.endpoint.layout cimport *
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.stores.base cimport Store
-from limpet.stores.rtx.lllock cimport LLLocks
 from limpet.stores.rtx.changes cimport changes
+from limpet.stores.rtx.layout cimport *
+from limpet.stores.rtx.lllock cimport LLLocks
 
-cdef u64 EPOCH
-cdef u64 LOCKED
-cdef u64 LOGGED
-cdef u64 UNKNOWN
 cdef int SAME
 cdef int RENEWED
 cdef int GONE
 cdef Py_ssize_t FEW
-cdef Py_ssize_t KEPT
 # CHANGED is for others to import.
 cdef int FILLED
 cdef u64 FIRST_MAX

@@ -1,11 +1,10 @@
 cimport cython
 
+from limpet.shm.endpoint.layout cimport *
 from limpet.shm.endpoint.verbs cimport u64
 from limpet.stores.rtx.hash_keys cimport HashKeys
 from limpet.stores.rtx.reads cimport KeyRead
-
-cdef int NODE_SHIFT
-cdef int NO_MEMORY
+from limpet.stores.status cimport *
 
 cdef class Change:
     cdef readonly u64 slot

@@ -1,11 +1,12 @@
 cimport cython
+
+from limpet.stores.sherman.layout cimport *
+from limpet.stores.status cimport *
+
 # By the name of its module: tests replace the class where it is made.
 cimport limpet.stores.rtx.execution as executing
 
-cdef int AGAIN
-cdef int NO_MEMORY
-cdef int SPARED_BLOCKS
 cdef tuple UNSTARTED
 
 @cython.locals(transaction=executing.Transaction, counted=int, reach=int, reading=bint)
-cpdef run(pool, work, attempts=*)
+cpdef run(pool, work, attempts)

@@ -20,13 +20,12 @@ from limpet.stores.sherman.layout import SPARED_BLOCKS
 from limpet.stores.status import AGAIN, NO_MEMORY
 
 Result = TypeVar("Result")
-ATTEMPTS: Final = 1000
 UNSTARTED: Final = (CoroutineType, GeneratorType, AsyncGeneratorType)
 OPTIMISTIC: Final = 4
 """After so many conflicts, what was read is read before the function is called again."""
 
 
-def run(pool: Any, work: Callable[[Transaction], Result], attempts: int = ATTEMPTS) -> Result:
+def run(pool: Any, work: Callable[[Transaction], Result], attempts: int) -> Result:
     """Call `work` with a transaction until it commits; what it returned.
 
     An exception of it ends the transaction, and nothing has happened. Raises TransactionConflict

@@ -2,15 +2,11 @@ cimport cython
 
 from limpet.shm.endpoint.verbs cimport u64
 from limpet.stores.entry_log cimport Entry
+from limpet.stores.rtx.layout cimport *
 from limpet.stores.rtx.log cimport Log
 from limpet.stores.rtx.participant cimport Extent, Participant
 from limpet.stores.rtx.parts cimport Part, part_at
 from limpet.stores.rtx.tx_object cimport TXObj
-
-cdef u64 PART
-cdef u64 COMMITTED
-cdef u64 DOING
-cdef u64 STATE_MASK
 
 @cython.locals(entry=Entry, part=Part)
 cpdef list participants_of(Log log)

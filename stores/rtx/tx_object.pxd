@@ -1,18 +1,15 @@
 cimport cython
 
 from limpet.shm.alloc.allocator cimport Allocator
+from limpet.shm.endpoint.layout cimport *
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
+from limpet.shm.endpoint.words cimport *
+from limpet.stores.records cimport is_vacant
+from limpet.stores.rtx.layout cimport *
 from limpet.stores.rtx.lllock cimport LLLocks
 from limpet.stores.rtx.log cimport Log
 from limpet.stores.rtx.participant cimport Participant
 from limpet.stores.sherman.page cimport Page
-from limpet.stores.records cimport is_vacant
-
-cdef u64 ADDRESS_MASK
-cdef u64 LATE_SIZE
-cdef int NODE_SHIFT
-cdef u64 POINTER
-cdef u64 REFERENCE_MASK
 
 cdef class TXObj(Participant):
     cdef readonly LLLocks locks

@@ -1,10 +1,10 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport u64, words_move
+from limpet.stores.sherman.layout cimport *
 
 cdef int HEAD_BYTES
 cdef u64 HEAD_MAX
-cdef Py_ssize_t RUN_MAX
 
 @cython.locals(raw='const unsigned char*', size=Py_ssize_t, place=Py_ssize_t, head=u64)
 cdef u64 head_of(bytes key, Py_ssize_t skip) noexcept

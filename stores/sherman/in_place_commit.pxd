@@ -1,22 +1,16 @@
 cimport cython
 
+from limpet.shm.endpoint.layout cimport *
 from limpet.shm.endpoint.verbs cimport u64
+from limpet.shm.endpoint.words cimport *
 from limpet.stores.baselines.dtx.locks cimport ObjectLocks
+from limpet.stores.rtx.layout cimport EXTENT_PAIR
+from limpet.stores.sherman.in_place_parameters cimport *
 from limpet.stores.sherman.in_place_trees cimport InPlaceTrees, Node
+from limpet.stores.sherman.layout cimport GONE
 from limpet.stores.sherman.trees cimport Leaf
 from limpet.stores.staged cimport Staged, StagedNode
-
-cdef int NODE_SHIFT
-cdef u64 OFFSET_MASK
-cdef u64 ADDRESS_MASK
-cdef int AGAIN
-cdef int DONE
-cdef u64 EXTENT_PAIR
-cdef u64 GONE
-cdef Py_ssize_t META_WORDS
-cdef u64 NODE_PAIR
-cdef int NO_MEMORY
-cdef int VERSION
+from limpet.stores.status cimport *
 
 cdef class NodeLocks(ObjectLocks):
     cdef u64[::1] roots

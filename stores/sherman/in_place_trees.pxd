@@ -1,16 +1,14 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport Endpoint, crc_pair, hash64, u64
+from limpet.stores.sherman.in_place_parameters cimport *
 from limpet.stores.sherman.page cimport Page
 from limpet.stores.sherman.routes cimport Routes
 from limpet.stores.sherman.trees cimport Leaf, Trees, leaf_of
+from limpet.stores.status cimport *
 
-cdef int LOCK
 cdef u64 MASK
 cdef u64 MIX
-cdef int TRAILER
-cdef int VERSION
-cdef int AGAIN
 
 cdef class Node(Page):
     cdef u64 seed

@@ -1,27 +1,18 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport hash64, u64
+from limpet.stores.rtx.repair cimport *
 from limpet.stores.sherman.in_place_commit cimport InPlaceCommit
+from limpet.stores.sherman.in_place_parameters cimport *
 from limpet.stores.sherman.in_place_trees cimport InPlaceTrees
+from limpet.stores.sherman.layout cimport *
 from limpet.stores.sherman.leaf_writer cimport is_sparse
 from limpet.stores.sherman.page cimport Page
 from limpet.stores.sherman.trees cimport Leaf
 from limpet.stores.sherman.write_set cimport TreeWay, WriteSet, as_staged, commit_staged
+from limpet.stores.status cimport *
 
-cdef int AGAIN
-cdef int DONE
 cdef int LEAF_ATTEMPTS
-cdef int MISSING
-cdef int NO_MEMORY
-cdef int PUT
-cdef int VERSION
-cdef int AT_ONCE
-cdef int DELETE
-cdef int EXISTS
-cdef u64 PATIENCE
-cdef u64 SPARED_BLOCKS
-cdef int SPARSE
-cdef int UNTIDY
 
 cdef class InPlaceStaging(WriteSet):
     cdef readonly InPlaceCommit own

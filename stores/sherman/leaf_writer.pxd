@@ -2,38 +2,20 @@ cimport cython
 
 from limpet.shm.alloc.allocator cimport Allocator
 from limpet.shm.clients.client cimport Client
+from limpet.shm.endpoint.layout cimport NODE_SHIFT
 from limpet.shm.endpoint.verbs cimport Endpoint, hash64, u64
-from limpet.stores.records cimport Objects
+from limpet.shm.endpoint.words cimport *
+from limpet.stores.records cimport Objects, is_vacant
 from limpet.stores.rtx.changes cimport begin_change, end_change
+from limpet.stores.rtx.layout cimport EXTENT_PAIR, LOCKED, POINTER
 from limpet.stores.rtx.lllock cimport LLLocks
-from limpet.stores.records cimport is_vacant
+from limpet.stores.rtx.repair cimport *
+from limpet.stores.sherman.layout cimport *
 from limpet.stores.sherman.page cimport Page
 from limpet.stores.sherman.routes cimport Routes
 from limpet.stores.sherman.trees cimport Leaf
 from limpet.stores.sherman.tx_trees cimport TxTrees
-
-cdef u64 ADDRESS_MASK
-cdef u64 LOCKED
-cdef int NODE_SHIFT
-cdef int POINTER
-cdef u64 EXTENT
-cdef u64 EXTENT_PAIR
-cdef u64 PATIENCE
-cdef u64 PLACE_MASK
-cdef int PLACE_SHIFT
-
-cdef int ELSEWHERE
-cdef int LOGGED_WRITE
-cdef int SPARSE
-cdef int AGAIN
-cdef int DELETE
-cdef int DONE
-cdef int EXISTS
-cdef int INSERT
-cdef int MISSING
-cdef int NO_MEMORY
-cdef int PUT
-cdef int UPDATE
+from limpet.stores.status cimport *
 
 cpdef bint is_sparse(Page page) except -1
 

@@ -1,28 +1,8 @@
 cimport cython
 
-from limpet.shm.endpoint.verbs cimport (
-    Endpoint,
-    Image,
-    crc_pair,
-    u64,
-    words_put,
-)
+from limpet.shm.endpoint.verbs cimport Endpoint, Image, crc_pair, u64, words_put
 from limpet.stores.sherman.fences cimport common_bytes
-
-cdef int CHECKSUM
-cdef int COUNT_SHIFT
-cdef u64 EXTENT
-cdef int FENCES
-cdef u64 HAS_HIGH
-cdef int HEAP_SHIFT
-cdef int INSTALLED
-cdef int KEY_SHIFT
-cdef u64 LENGTH_MASK
-cdef u64 LEVEL_MASK
-cdef int SHAPE
-cdef int SIBLING
-cdef int SLOTS
-cdef int VALUE_SHIFT
+from limpet.stores.sherman.layout cimport *
 
 cpdef u64 link_of(bytes value) except? 0
 

@@ -1,23 +1,16 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport u64
+from limpet.stores.rtx.layout cimport OBJECT_SHIFT
 from limpet.stores.sherman.fences cimport Fences, Run
+from limpet.stores.sherman.layout cimport *
 
 cdef u64 HINTS_MAX
 cdef u64 HINTS_MIN
 cdef u64 HINTS_PER_LEAF
 cdef u64 HINTS_PER_SIBLING
-cdef u64 LINE_MASK
-cdef int LINE_SHIFT
-cdef u64 NUMBER_MASK
 cdef u64 NUMBERS
-cdef int OBJECT_SHIFT
-cdef u64 PLACE_MASK
-cdef int PLACE_SHIFT
-cdef Py_ssize_t RUN_MAX
 cdef int SEEN_WORDS
-cdef u64 SIGN
-cdef int TAG_SHIFT
 
 cdef class Routes:
     cdef public u64 root

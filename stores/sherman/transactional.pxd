@@ -1,11 +1,14 @@
 cimport cython
 
+from limpet.shm.endpoint.layout cimport NODE_SHIFT
 from limpet.shm.endpoint.verbs cimport u64
+from limpet.shm.endpoint.words cimport *
 from limpet.stores.base cimport Store, as_bytes
-from limpet.stores.inline cimport InlineStore, Attempt
-from limpet.stores.rtx.lllock cimport LLLocks
+from limpet.stores.inline cimport Attempt, InlineStore
 from limpet.stores.rtx.commit cimport Commit
+from limpet.stores.rtx.lllock cimport LLLocks
 from limpet.stores.rtx.tx_object cimport TXObj
+from limpet.stores.sherman.layout cimport ELSEWHERE, LOGGED_WRITE, SPARED_BLOCKS, SPARSE, UNTIDY
 from limpet.stores.sherman.leaf_writer cimport LeafWriter
 from limpet.stores.sherman.page cimport Page
 from limpet.stores.sherman.routes cimport Routes
@@ -13,22 +16,10 @@ from limpet.stores.sherman.scans cimport Scans
 from limpet.stores.sherman.trees cimport Leaf
 from limpet.stores.sherman.tx_trees cimport TxTrees
 from limpet.stores.sherman.write_set cimport WriteSet, commit_staged, shrink
+from limpet.stores.status cimport *
 
-cdef int NODE_SHIFT
-cdef u64 REPLICATED
-cdef int ELSEWHERE
-cdef int LOGGED_WRITE
-cdef int SPARSE
-cdef int UNTIDY
-
-cdef int AGAIN
-cdef int DELETE
-cdef int DONE
-cdef int INSERT
 cdef int LEAVES_FEW
 cdef int LEAVES_MAX
-cdef int NO_MEMORY
-cdef int PUT
 cdef int RUN_MAX
 
 cdef class Run:

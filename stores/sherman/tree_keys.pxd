@@ -8,8 +8,7 @@ from limpet.stores.sherman.leaf_writer cimport is_sparse
 from limpet.stores.sherman.scans cimport Scans
 from limpet.stores.sherman.trees cimport Leaf
 from limpet.stores.sherman.tx_trees cimport TxTrees
-
-cdef int DONE
+from limpet.stores.status cimport *
 
 cdef class TreeKeys(TxKeys):
     cdef readonly Client client

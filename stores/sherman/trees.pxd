@@ -1,24 +1,17 @@
 cimport cython
 
+from limpet.shm.endpoint.layout cimport NODE_SHIFT
 from limpet.shm.endpoint.verbs cimport Endpoint, hash64, u64
 from limpet.stores.inline cimport InlineIndex
 from limpet.stores.records cimport Objects
+from limpet.stores.rtx.layout cimport OBJECT_SIZE
+from limpet.stores.sherman.layout cimport *
 from limpet.stores.sherman.page cimport Page, link_of
 from limpet.stores.sherman.routes cimport Routes
+from limpet.stores.status cimport *
 
 cdef int HOPS_MAX
 cdef Py_ssize_t SPARES_MAX
-cdef u64 EXTENT
-cdef u64 GONE
-cdef int OBJECT_SIZE
-cdef int NODE_SHIFT
-cdef u64 LINE_MASK
-cdef int LINE_SHIFT
-cdef u64 PLACE_MASK
-cdef int PLACE_SHIFT
-cdef int AGAIN
-cdef int DONE
-cdef int MISSING
 
 cdef class Leaf:
     cdef readonly Page page

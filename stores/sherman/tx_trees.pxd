@@ -1,30 +1,19 @@
 cimport cython
 
 from limpet.shm.clients.client cimport Client
+from limpet.shm.endpoint.layout cimport DROPS
 from limpet.shm.endpoint.verbs cimport Endpoint, hash64, u64
+from limpet.shm.endpoint.words cimport *
 from limpet.stores.records cimport is_vacant
+from limpet.stores.rtx.layout cimport LOCKED, LOGGED, POINTER
+from limpet.stores.sherman.layout cimport *
 from limpet.stores.sherman.page cimport Page
 from limpet.stores.sherman.routes cimport Routes
 from limpet.stores.sherman.trees cimport Leaf, Trees
-
-cdef u64 ADDRESS_MASK
-cdef u64 ENTRY_SIZE
-cdef u64 DROPS
-cdef u64 EXTENT
-cdef u64 GONE
-cdef u64 LOCKED
-cdef u64 LOGGED
-cdef int POINTER
-cdef u64 PLACE_MASK
-cdef int PLACE_SHIFT
-cdef int AGAIN
-cdef int BATCH
-cdef int DONE
-cdef int MISSING
+from limpet.stores.status cimport *
 
 cdef u64 DOUBT
 cdef u64 EACH
-cdef Py_ssize_t LEAVES_MAX
 cdef u64 SMOOTHING
 cdef u64 SURE
 cdef u64 SURE_MAX

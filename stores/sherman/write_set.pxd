@@ -1,44 +1,30 @@
 cimport cython
 
 from limpet.shm.clients.client cimport Client
+from limpet.shm.endpoint.layout cimport NODE_SHIFT
 from limpet.shm.endpoint.verbs cimport Endpoint, hash64, u64, words_bytes
 from limpet.stores.inline cimport Attempt, InlineStore
-from limpet.stores.records cimport Objects
+from limpet.stores.records cimport Objects, is_vacant
+from limpet.stores.rtx.layout cimport EXTENT_PAIR, LOCKED, OBJECT_SIZE, POINTER
 from limpet.stores.rtx.reads cimport Reads, Staging
+from limpet.stores.sherman.layout cimport *
 from limpet.stores.sherman.page cimport Page
 from limpet.stores.sherman.routes cimport Routes
 from limpet.stores.sherman.trees cimport Leaf, Trees, leaf_of
 from limpet.stores.sherman.tx_trees cimport TxTrees
 from limpet.stores.staged cimport Staged, StagedNode
-from limpet.stores.records cimport is_vacant
+from limpet.stores.status cimport *
 
-cdef int AGAIN
 cdef int ASIDE_MAX
-cdef int AT_ONCE
-cdef int DONE
-cdef int EXISTS
-cdef u64 EXTENT
-cdef u64 EXTENT_PAIR
 cdef u64 GATHERED
 cdef u64 GATHERED_MAX
-cdef int INSERT
 cdef u64 KEY_MOST
 cdef Py_ssize_t LEAVES_LEAST
 cdef Py_ssize_t NODES_BESIDE
-cdef u64 LOCKED
 cdef double MERGED_SHARE
-cdef int MISSING
-cdef int NODE_SHIFT
-cdef int NO_MEMORY
 cdef int NO_PLACE
-cdef u64 OBJECT_SIZE
-cdef u64 PLACE_MASK
-cdef int PLACE_SHIFT
-cdef u64 POINTER
 cdef int ROUNDS_MAX
 cdef int SHRINKS_MAX
-cdef u64 SLOTS
-cdef int UPDATE
 
 cdef class TreeWay(Attempt):
     cdef public object commit

@@ -1,18 +1,12 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport u64
-from limpet.stores.swarm.max_register cimport Insistence
-from limpet.stores.swarm.max_register cimport Protocol
+from limpet.stores.swarm.layout cimport *
+from limpet.stores.swarm.max_register cimport Insistence, Protocol
 from limpet.stores.swarm.quorum cimport Quorum
 from limpet.stores.swarm.replica cimport Replica
 from limpet.stores.swarm.row cimport Row
 from limpet.stores.swarm.words cimport is_tombstone, time_of, tuple_word
-
-cdef int DONE
-cdef u64 HEADER
-cdef int NO_MEMORY
-cdef int REFUSED
-cdef u64 VERIFIED
 
 cdef class Abd(Protocol):
     cdef Insistence insistence

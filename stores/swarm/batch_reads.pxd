@@ -1,18 +1,16 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
+from limpet.stores.status cimport BATCH
 from limpet.stores.swarm.cache cimport LocationCache
 from limpet.stores.swarm.finder cimport Finder
 from limpet.stores.swarm.key_register cimport KeyRegister
+from limpet.stores.swarm.layout cimport *
 from limpet.stores.swarm.quorum cimport Quorum
 from limpet.stores.swarm.registers cimport Register
 from limpet.stores.swarm.words cimport is_tombstone
 
-cdef int BATCH
 cdef u64 CAPACITY_MOST
-cdef int DONE
-cdef int NOWHERE
-cdef u64 VERIFIED
 
 cdef class Rows:
     cdef readonly object pool

@@ -2,25 +2,22 @@ cimport cython
 
 from limpet.shm.alloc.allocator cimport Allocator
 from limpet.shm.clients.client cimport Client
+from limpet.shm.endpoint.layout cimport *
 from limpet.shm.endpoint.verbs cimport u64
+from limpet.shm.endpoint.words cimport *
 from limpet.stores.race.batch cimport Batch
 from limpet.stores.race.batch_puts cimport BatchPuts
+from limpet.stores.status cimport LEFT, MADE, READY
 from limpet.stores.swarm.batch_reads cimport Rows
 from limpet.stores.swarm.cache cimport LocationCache
 from limpet.stores.swarm.finder cimport Finder
 from limpet.stores.swarm.key_register cimport KeyRegister
+from limpet.stores.swarm.layout cimport *
 from limpet.stores.swarm.quorum cimport Quorum
 from limpet.stores.swarm.row cimport Row
 from limpet.stores.swarm.safe_guess cimport SafeGuess
 from limpet.stores.swarm.words cimport is_tombstone
 
-cdef int DONE
-cdef u64 HEADER
-cdef int LARGE_CLASS
-cdef int LEFT
-cdef int MADE
-cdef int NODE_SHIFT
-cdef int READY
 cdef int SPARE_PLACES
 
 cdef class BatchWrites(BatchPuts):

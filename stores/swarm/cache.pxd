@@ -1,15 +1,14 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport hash64, u64, words_equal, words_prefetch, words_put
+from limpet.stores.swarm.layout cimport *
 
-cdef int FIXED
 cdef int HASH_SHIFT
 cdef int KEY_MAX
 cdef int KEY_WORDS
 cdef int LENGTH_SHIFT
 cdef u64 LEFT
 cdef u64 LONG
-cdef int NOWHERE
 cdef u64 USE
 cdef u64 USES_MAX
 cdef int USES_SHIFT

@@ -1,19 +1,15 @@
 cimport cython
 
+from limpet.shm.endpoint.layout cimport *
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.stores.fusee.index cimport ReplicatedIndex
 from limpet.stores.race.index cimport Place, is_valid
+from limpet.stores.race.layout cimport *
 from limpet.stores.swarm.cache cimport LocationCache
 from limpet.stores.swarm.key_register cimport KeyRegister
-from limpet.stores.swarm.registers cimport Register, area_of, first_of
-from limpet.stores.swarm.registers cimport Registers
+from limpet.stores.swarm.layout cimport *
+from limpet.stores.swarm.registers cimport Register, Registers, area_of, first_of
 from limpet.stores.swarm.row cimport Row
-
-cdef u64 CAPACITY_MASK
-cdef int DONE
-cdef u64 IN_PLACE_LEAST
-cdef u64 OBJECT_MASK
-cdef u64 VIEW
 
 cdef class Finder:
     cdef readonly ReplicatedIndex index

@@ -3,22 +3,14 @@ cimport cython
 from limpet.shm.alloc.allocator cimport Allocator
 from limpet.shm.endpoint.verbs cimport u64, words_bytes
 from limpet.stores.fusee.tables cimport ReplicatedTables
-from limpet.stores.swarm.replica cimport Buffer
-from limpet.stores.swarm.max_register cimport MaxRegister
-from limpet.stores.swarm.max_register cimport Protocol
+from limpet.stores.swarm.layout cimport *
+from limpet.stores.swarm.max_register cimport MaxRegister, Protocol
 from limpet.stores.swarm.quorum cimport Quorum
-from limpet.stores.swarm.unmapping cimport Recycling
 from limpet.stores.swarm.registers cimport Register, Registers, area_of, first_of
+from limpet.stores.swarm.replica cimport Buffer
 from limpet.stores.swarm.row cimport Row, Wanted
+from limpet.stores.swarm.unmapping cimport Recycling
 from limpet.stores.swarm.words cimport is_tombstone, row_of, side_of, tuple_word
-
-cdef int AGAIN
-cdef int DONE
-cdef int REFUSED
-cdef u64 TIME_MAX
-cdef u64 VERIFIED
-cdef int IN_PLACE_WORDS
-cdef u64 HEADER
 
 @cython.final
 cdef class Tombstone:

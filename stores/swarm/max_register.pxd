@@ -1,22 +1,15 @@
 cimport cython
 
 from limpet.shm.clients.unique_ids cimport Clock
+from limpet.shm.endpoint.layout cimport *
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
-from limpet.stores.swarm.replica cimport Buffer
+from limpet.stores.swarm.layout cimport *
 from limpet.stores.swarm.quorum cimport Quorum
 from limpet.stores.swarm.registers cimport Register
-from limpet.stores.swarm.replica cimport Replica
+from limpet.stores.swarm.replica cimport Buffer, Replica
 from limpet.stores.swarm.row cimport Row
 from limpet.stores.swarm.words cimport is_tombstone, placed
 from limpet.stores.swarm.write_back cimport WriteBack
-
-cdef int AGAIN
-cdef int DELETED
-cdef int DONE
-cdef int GONE
-cdef int NODE_SHIFT
-cdef int NO_MEMORY
-cdef int REFUSED
 
 @cython.final
 cdef class MaxRegister:

@@ -1,22 +1,13 @@
 cimport cython
 
+from limpet.shm.endpoint.layout cimport *
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
-from limpet.stores.swarm.replica cimport Buffer, Buffers
+from limpet.stores.fusee.links cimport ENTRY_SIZE, KEY_OFFSET
+from limpet.stores.status cimport VACANT_CLASS
+from limpet.stores.swarm.layout cimport *
 from limpet.stores.swarm.registers cimport Register
-from limpet.stores.swarm.replica cimport Replica
+from limpet.stores.swarm.replica cimport Buffer, Buffers, Replica
 from limpet.stores.swarm.words cimport is_tombstone, row_of, side_of, stamp_of
-
-cdef u64 ATTEMPTS_MAX
-cdef int DELETED
-cdef int DONE
-cdef u64 ENTRY_SIZE
-cdef u64 KEY_OFFSET
-cdef int GONE
-cdef int IN_PLACE_WORDS
-cdef int NODE_SHIFT
-cdef int REPLICAS_ROW
-cdef u64 VACANT_CLASS
-cdef u64 WRITER_MASK
 
 @cython.final
 cdef class Quorum:

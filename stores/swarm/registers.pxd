@@ -1,25 +1,16 @@
 cimport cython
 
 from limpet.shm.alloc.heap cimport Heap
+from limpet.shm.endpoint.layout cimport *
 from limpet.shm.endpoint.verbs cimport hash64, u64
+from limpet.shm.endpoint.words cimport *
+from limpet.stores.fusee.links cimport BUFFER, KEY_OFFSET
 from limpet.stores.fusee.log cimport LoggedObjects
+from limpet.stores.object_layout cimport HEADER as OBJECT_HEADER, IMAGE_SIZE, KEY_MAX
+from limpet.stores.swarm.layout cimport *
 
-cdef u64 ADDRESS_MASK
-cdef u64 BUFFER
-cdef u64 KEY_OFFSET
-cdef u64 IN_PLACE_MAX
-cdef int IN_PLACE_WORDS
 cdef u64 MASK
 cdef u64 MIX
-cdef int NODE_SHIFT
-cdef int REPLICAS_ROW
-cdef u64 REPLICATED
-cdef u64 HEADER
-cdef u64 IMAGE_SIZE
-cdef u64 IN_PLACE_LEAST
-cdef u64 KEY_MAX
-cdef int LARGE_CLASS
-cdef u64 OBJECT_HEADER
 
 cpdef u64 area_of(u64 key_size) noexcept
 cpdef int first_of(u64 reference, u64 replicas) noexcept

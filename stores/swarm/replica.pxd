@@ -2,21 +2,14 @@ cimport cython
 
 from limpet.shm.alloc.heap cimport Heap
 from limpet.shm.endpoint.verbs cimport Endpoint, checksum, u64, words_bytes
+from limpet.shm.endpoint.words cimport *
+from limpet.stores.object_layout cimport IMAGE_SIZE
+from limpet.stores.status cimport VACANT_CLASS
+from limpet.stores.swarm.layout cimport *
 from limpet.stores.swarm.registers cimport Register
 from limpet.stores.swarm.words cimport rank_of, row_of, side_of, stamp_of
 
-cdef u64 HEADER
-cdef int HEADER_WORDS
-cdef u64 IMAGE_SIZE
-cdef int LARGE_CLASS
 cdef u64 MASK
-cdef int STAMP_SHIFT
-cdef u64 VACANT_CLASS
-cdef int AGAIN
-cdef int DONE
-cdef int IN_PLACE_WORDS
-cdef int REFUSED
-cdef u64 VERIFIED
 
 @cython.final
 cdef class Buffer:

@@ -3,22 +3,18 @@ cimport cython
 from limpet.shm.alloc.allocator cimport Allocator
 from limpet.shm.alloc.heap cimport Heap
 from limpet.shm.clients.client cimport Client
+from limpet.shm.endpoint.layout cimport *
+from limpet.shm.endpoint.slots cimport *
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
-from limpet.stores.swarm.replica cimport Buffer, Buffers
+from limpet.stores.fusee.links cimport OLD
+from limpet.stores.status cimport VACANT_CLASS
+from limpet.stores.swarm.layout cimport *
 from limpet.stores.swarm.quorum cimport Quorum
 from limpet.stores.swarm.registers cimport Register
-from limpet.stores.swarm.replica cimport Replica
+from limpet.stores.swarm.replica cimport Buffer, Buffers, Replica
 from limpet.stores.swarm.words cimport is_tombstone, placed, rank_of, row_of, side_of, stamp_of
 
-cdef int AGAIN
-cdef int FIXED
-cdef u64 HEADER
-cdef int INCARNATION_BITS
-cdef int NODE_SHIFT
-cdef u64 OLD
 cdef u64 UNDECIDED
-cdef u64 VACANT_CLASS
-cdef u64 VERIFIED
 
 @cython.final
 cdef class Wanted:

@@ -1,35 +1,16 @@
 cimport cython
 
+from limpet.shm.endpoint.layout cimport *
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
+from limpet.stores.swarm.layout cimport *
 from limpet.stores.swarm.max_register cimport Insistence, Protocol
 from limpet.stores.swarm.quorum cimport Quorum
 from limpet.stores.swarm.registers cimport Register
 from limpet.stores.swarm.replica cimport Replica
 from limpet.stores.swarm.row cimport Row
 from limpet.stores.swarm.words cimport (
-    is_tombstone,
-    rank_of,
-    side_of,
-    stamp_of,
-    time_of,
-    tuple_word,
-    writer_of,
+    is_tombstone, rank_of, side_of, stamp_of, time_of, tuple_word, writer_of,
 )
-
-cdef u64 ATTEMPTS_MAX
-cdef int NODE_SHIFT
-cdef int READ
-cdef int REPLICAS_ROW
-cdef int STAMP_SHIFT
-cdef int WRITE
-cdef int AGAIN
-cdef int DELETED
-cdef int DONE
-cdef int GONE
-cdef u64 GUESSED
-cdef int NO_MEMORY
-cdef int REFUSED
-cdef u64 VERIFIED
 
 @cython.final
 cdef class TimestampLock:

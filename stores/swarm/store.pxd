@@ -1,28 +1,21 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport u64
+from limpet.stores.fusee.links cimport BUFFER, BUFFER_ENTRIES
 from limpet.stores.fusee.slots cimport ReplicatedSlots
 from limpet.stores.fusee.tables cimport ReplicatedTables
 from limpet.stores.race.hash_store cimport HashStore
 from limpet.stores.race.index cimport Place
+from limpet.stores.status cimport *
 from limpet.stores.swarm.batch_reads cimport BatchReads
 from limpet.stores.swarm.cache cimport LocationCache
 from limpet.stores.swarm.finder cimport Finder
 from limpet.stores.swarm.key_register cimport KeyRegister
+from limpet.stores.swarm.layout cimport DELETED, GONE, IN_PLACE_WORDS
 from limpet.stores.swarm.quorum cimport Quorum
 from limpet.stores.swarm.registers cimport Registers
 from limpet.stores.swarm.unmapping cimport Unmapping
 from limpet.stores.swarm.write_steps cimport WriteSteps
-
-cdef int AGAIN
-cdef int BATCH
-cdef u64 BUFFER
-cdef int DELETED
-cdef int DONE
-cdef int FULL
-cdef int GONE
-cdef int MISSING
-cdef int NO_MEMORY
 
 cdef class Swarm(HashStore):
     cdef readonly Registers logged

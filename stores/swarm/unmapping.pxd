@@ -3,22 +3,16 @@ cimport cython
 from limpet.shm.alloc.heap cimport Heap
 from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
+from limpet.shm.endpoint.words cimport *
 from limpet.stores.fusee.growth cimport ReplicatedSplitter
+from limpet.stores.fusee.links cimport *
 from limpet.stores.fusee.snapshot cimport ReplicatedSlot
 from limpet.stores.fusee.tables cimport ReplicatedTables
 from limpet.stores.race.index cimport Place
+from limpet.stores.race.layout cimport *
 from limpet.stores.swarm.quorum cimport Quorum
 from limpet.stores.swarm.registers cimport Register, area_of
 from limpet.stores.swarm.replica cimport Replica
-
-cdef u64 ADDRESS_MASK
-cdef u64 ENTRY_SIZE
-cdef u64 REFERENCE_MASK
-cdef u64 DEATH
-cdef u64 FROZEN
-cdef u64 OBJECT_MASK
-cdef u64 OLD
-cdef u64 PLACE_BITS
 
 @cython.final
 cdef class Recycling:

@@ -1,10 +1,5 @@
 from limpet.shm.endpoint.verbs cimport u64
-
-cdef int ROW_SHIFT
-cdef int STAMP_SHIFT
-cdef u64 TIME_MAX
-cdef int TIME_SHIFT
-cdef u64 WRITER_MASK
+from limpet.stores.swarm.layout cimport *
 
 cpdef u64 rank_of(u64 word) noexcept
 cpdef u64 stamp_of(u64 word) noexcept

@@ -1,17 +1,12 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
-from limpet.stores.swarm.replica cimport Buffer
+from limpet.stores.swarm.layout cimport *
 from limpet.stores.swarm.quorum cimport Quorum
 from limpet.stores.swarm.registers cimport Register
-from limpet.stores.swarm.replica cimport Replica
+from limpet.stores.swarm.replica cimport Buffer, Replica
 from limpet.stores.swarm.row cimport Row
 from limpet.stores.swarm.words cimport is_tombstone, placed, row_of, side_of, stamp_of
-
-cdef int AGAIN
-cdef int DONE
-cdef int NO_MEMORY
-cdef int REFUSED
 
 @cython.final
 cdef class WriteBack:

@@ -3,26 +3,17 @@ cimport cython
 from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.stores.fusee.index cimport ReplicatedIndex
+from limpet.stores.fusee.links cimport *
 from limpet.stores.fusee.slots cimport ReplicatedSlots
 from limpet.stores.fusee.tables cimport ReplicatedTables
 from limpet.stores.race.index cimport Place
+from limpet.stores.status cimport *
 from limpet.stores.swarm.cache cimport LocationCache
 from limpet.stores.swarm.finder cimport Finder
-from limpet.stores.swarm.key_register cimport KeyRegister
-from limpet.stores.swarm.key_register cimport NewRegister
+from limpet.stores.swarm.key_register cimport KeyRegister, NewRegister
+from limpet.stores.swarm.layout cimport DELETED
 from limpet.stores.swarm.row cimport Row
 from limpet.stores.swarm.unmapping cimport Unmapping
-
-cdef int AGAIN
-cdef int DELETED
-cdef int DONE
-cdef int EXISTS
-cdef int FAILED
-cdef int IDLE
-cdef int INSERT
-cdef int MISSING
-cdef int NO_MEMORY
-cdef int UPDATE
 
 @cython.final
 cdef class WriteSteps:

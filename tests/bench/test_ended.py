@@ -24,26 +24,23 @@ LONG: Final = {
     "cache": [],
     "channels": ["--seconds", "60"],
     "coherence": ["--store", "race", "--rounds", "1000"],
-    "contention": ["--seconds", "60"],
     "cuckoo": ["--figures", "4b", "--tables", "100"],
     "expiry": [],
     "factors": [],
     "footprint": ["--store", "race", "--peers", "dict"],
     "instructions": ["--subjects", "race"],
     "kills": ["--seconds", "60"],
-    "large-reads": ["--rounds", "1000"],
     "lines": ["--subjects", "race", "--ops", "1000000"],
     "overhead": [],
     "peers": ["--store", "race", "--peers", "", "--rounds", "1000"],
     "power": ["--live", "--ms", "1000"],
     "roundtrips": [],
-    "scarce": ["--store", "race", "--processes", "2", "--ops", "1000000"],
     "timeline": [],
     "transactions": ["--peers", "rtx-race", "--rounds", "1000"],
     "virtual": ["--ops", "100000"],
 }
 """Options of each command with which it takes long."""
-QUICK: Final = ("contention", "footprint", "overhead", "scarce")
+QUICK: Final = ("footprint", "overhead")
 
 
 def test_every_benchmark_is_in_this_test() -> None:

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
-from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from kit.waiting import long_enough
 
 from limpet.bench.cli import bench
 from limpet.bench.figures import expiry
 from limpet.bench.figures.expiry import Setting
-from limpet.bench.peers import stops
 
 pytestmark = pytest.mark.either_build("benchmarks are not compiled")
 
@@ -82,15 +78,3 @@ def test_command_prints_tables_and_json(monkeypatch: pytest.MonkeyPatch) -> None
 def test_command_refuses_what_cannot_be() -> None:
     for wrong in (["--drifts", "-1"], ["--locks", "0"], ["--objects", "0"]):
         assert CliRunner().invoke(bench, ["expiry", *wrong]).exit_code == 2
-
-
-def test_processes_that_are_stopped_lose_their_locks_and_nothing_else() -> None:
-    found = long_enough(
-        lambda seconds: stops.run(0, 2, seconds, 5.0),
-        lambda found: found.stops > 10 and found.expired,
-        0.5,
-    )
-    assert found.stops > 10
-    assert found.expired > 0
-    assert found.updates > 0
-    assert not list(Path("/dev/shm").glob(f"limpet.limpet-stops-{os.getpid()}.*"))

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from limpet.__main__ import main
-from limpet.bench.figures import hit_ratios, policies
+from limpet.bench.figures import hit_ratios
 from limpet.shm.endpoint.fabric import BUILD
 
 pytestmark = pytest.mark.either_build("benchmarks are not compiled")
@@ -29,7 +29,6 @@ def test_clock_keeps_what_is_read_through_a_scan() -> None:
     found = ratios("--streams", "scan", "--items", "200")
     assert found["scan", "limpet clock"] > found["scan", "exact LRU"] + 0.03
     assert found["scan", "limpet clock"] > found["scan", "limpet fifo"] + 0.03
-    assert abs(found["scan", "limpet clock"] - found["scan", "exact SIEVE"]) < 0.03
 
 
 def test_streams_are_the_same_again() -> None:
@@ -38,15 +37,6 @@ def test_streams_are_the_same_again() -> None:
         assert len(keys) == 5000
         assert keys == hit_ratios.stream(name, 5000, 7)
         assert keys != hit_ratios.stream(name, 5000, 8)
-
-
-def test_exact_sieve_is_the_papers() -> None:
-    """Keys that were read are passed over, once, and stay where they are."""
-    request = policies.Sieve(3)
-    assert [request(key) for key in (1, 2, 3, 1, 4)] == [False, False, False, True, False]
-    assert sorted(request.visited) == [1, 3, 4]
-    assert not request(5)
-    assert sorted(request.visited) == [1, 4, 5]
 
 
 def test_unknown_stream_is_refused() -> None:

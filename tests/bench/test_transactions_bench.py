@@ -57,12 +57,9 @@ def test_unknown_peer_is_refused() -> None:
         transactions.run(["oracle"], transactions.cases([2], []), [1], 1, 0.1, WORKLOAD)
 
 
-@pytest.mark.parametrize("store", ["rtx-sherman", "rtx-race"])
-def test_large_read_reports_what_was_beside_it(store: str) -> None:
-    arguments = ["large-reads", "--store", store, "--keys", "50", "--writers", "1"]
-    done = CliRunner().invoke(bench, [*arguments, "--rounds", "1", "--json"])
-    assert done.exit_code == 0, done.output
-    (found,) = json.loads(done.stdout)
-    assert found["keys"] == 50
-    assert found["calls"] >= 1
-    assert found["ratio"] == pytest.approx(found["beside_s"] / found["alone_s"])
+def test_no_processes_are_refused_before_anything_is_run() -> None:
+    for wrong in ("0", "2,-1"):
+        done = CliRunner().invoke(bench, ["transactions", "--processes", wrong])
+        assert done.exit_code == 2, done.output
+        assert "is not a list such as 1,2" in done.output
+        assert "is below 1" in done.output

@@ -1,8 +1,9 @@
 """Stands in for qemu in tests of the rack: an agent that answers without a machine.
 
-    fake_guest.py SOCKET
+    fake_guest.py SOCKET [SECONDS]
 
-It ends when it is told to, when its socket is closed, or after a minute.
+It is ready after so many seconds. It ends when it is told to, when its socket is closed, or after a
+minute.
 """
 
 import json
@@ -10,6 +11,7 @@ import os
 import signal
 import socket
 import sys
+import time
 
 
 def main() -> None:
@@ -23,6 +25,7 @@ def main() -> None:
                 answers.write(json.dumps(found) + "\n")
                 answers.flush()
 
+            time.sleep(float(sys.argv[2]) if len(sys.argv) > 2 else 0)
             say(event="ready", pid=os.getpid())
             for line in file:
                 asked = json.loads(line)

@@ -162,7 +162,7 @@ def test_look_that_makes_a_dropped_store_anew_is_found(bad: bool, monkeypatch: A
     program = parse_program("ob l|zb")
     with NamesCluster("race", 2) as cluster:
         steps = cluster.steps_of(program[0][1])
-        for step in range(1, steps, 1 if bad else 7):
+        for step in range(1, steps, 1 if bad else 15):
             run = replay(cluster, program, {Point(0, 1, step): (Action(SWITCH, 1),)})
             if run.failure:
                 break

@@ -24,7 +24,7 @@ QUICK = ["lock-*", "barrier-*", "*transaction-*", "cache, a *", "dict, *", "race
 def test_what_a_process_has_is_not_its_forked_childs(
     use: str, way: str, make_url: Callable[[], str]
 ) -> None:
-    result = Forks(make_url()).run(use, way)
+    result = Forks(use, make_url()).run(way)
     assert result.ok, result.failure
 
 
@@ -44,6 +44,6 @@ def test_trap_lock_that_does_not_name_its_client_is_caught_by_the_drill(
 
     naive = Use(hold, lambda other: "lock" in other.dict("locks"))
     monkeypatch.setattr(forks, "USES", {"naive": naive})
-    assert Forks(make_url()).run("naive", "exits").ok
+    assert Forks("naive", make_url()).run("exits").ok
     for way in ("unwinds", "goes on"):
-        assert "another client gets it" in Forks(make_url()).run("naive", way).failure
+        assert "another client gets it" in Forks("naive", make_url()).run(way).failure

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 import limpet
 from limpet.__main__ import main
-from limpet.fault.drill.full_memory import CHANNELS, kinds, require_small, run
+from limpet.fault.drill.full_memory import OF_CHANNELS, kinds, require_small, run
 from limpet.fault.matrix.operations import Broken
 from limpet.shm.alloc.pages import BlockPages
 from limpet.shm.errors import ParameterError
@@ -91,7 +91,9 @@ def url(make_url: Callable[[], str]) -> str:
 
 
 def requests(kind: str) -> int:
-    return 110 if kind in ("swarm", "dm-abd") else 50 if kind.startswith("fusee") else 16
+    if kind in ("swarm", "dm-abd"):
+        return 110
+    return 70 if kind == OF_CHANNELS else 50 if kind.startswith("fusee") else 16
 
 
 @pytest.mark.exhaustive("every kind", quick=["race", "fusee", "swarm", "channels"])
@@ -120,7 +122,7 @@ def namespace(script: str, folder: Path, *arguments: str) -> subprocess.Complete
 
 
 @pytest.mark.exhaustive("every kind", quick=["race"])
-@pytest.mark.parametrize("kind", ["race", "fusee", CHANNELS])
+@pytest.mark.parametrize("kind", ["race", "fusee", OF_CHANNELS])
 def test_full_tmpfs_refuses_writes_and_nothing_else(kind: str, tmp_path: Path) -> None:
     """As above, with no page left in the file system: one that is not asked for is SIGBUS."""
     done = namespace(ON_TMPFS, tmp_path, str(requests(kind) // RUNS), kind)

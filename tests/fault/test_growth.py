@@ -14,12 +14,12 @@ from kit.growth import (
     crowded,
     fill,
 )
+from kit.known_bad import first_failure
 from kit.mutants.race import race_with
 from kit.puppets import Puppet, verb_on, verb_on_address
 
 import limpet
-from limpet.fault.explore.explorer import Exploration, ExplorerReport, explore
-from limpet.fault.explore.sim_shrink import kind_of
+from limpet.fault.explore.explorer import Exploration, explore
 from limpet.fault.matrix.crash_matrix import Matrix
 from limpet.fault.matrix.fault_profile import FAULT_PROFILES, FaultProfile, profile_of
 from limpet.fault.matrix.matrix_result import MatrixResult
@@ -136,7 +136,9 @@ def test_who_stands_still_splitting_is_worked_around(small: None, kind: str, fen
 # ---- schedules -----------------------------------------------------------------------------------
 
 
-def explored(kind: str, runs: int, **more: Any) -> ExplorerReport:
+def explored(
+    kind: str, runs: int, search: Callable[[Exploration], Any] = explore, **more: Any
+) -> Any:
     chosen = {"value_size": 16, "crashes": 1, "stalls": 1, "seed": 3, "parameters": SMALL, **more}
     count = runs if COMPILED else max(3, runs // 40)
     if more.get("program"):
@@ -146,7 +148,7 @@ def explored(kind: str, runs: int, **more: Any) -> ExplorerReport:
         profile = dataclasses.replace(profile, explorer_node_size=2 << 20)
     with crowded(), pytest.MonkeyPatch.context() as patch:
         patch.setitem(FAULT_PROFILES, kind, profile)
-        return explore(Exploration(store=kind, schedules=count, **chosen))
+        return search(Exploration(store=kind, schedules=count, **chosen))
 
 
 @pytest.mark.exhaustive(
@@ -368,10 +370,9 @@ def caught(
 ) -> None:
     monkeypatch.setitem(globals(), "Mutated", mutated)
     monkeypatch.setitem(KINDS, "mutated", Kind(__name__, "Mutated"))
-    report = explored("mutated", 6000, program=program, stalls=2, **more)
-    assert report.failures, f"{report.schedules} runs did not show it"
-    found = kind_of(report.failures[0].what)
-    assert found.startswith(how) if how else found in ("history", "check"), report.failures[0].what
+    found = explored("mutated", 6000, first_failure, program=program, stalls=2, **more)
+    assert found, "no run has shown it"
+    assert found.startswith(how or ("history", "check")), found
 
 
 @compiled_only

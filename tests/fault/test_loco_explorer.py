@@ -7,18 +7,12 @@ from typing import Any
 import pytest
 from kit.mutants.loco import (
     CROWDED,
-    LAP_OVERLOOKED,
-    NO_REACH,
-    NOT_UP_TO_DATE,
-    POSITION_LAST,
-    REACH_LATE,
     in_force,
 )
-from kit.mutants.uncompiled import UNCHANGED, Mutant
+from kit.puppets import Testbed, verb_on_address
 
 from limpet.fault.explore.explorer import Exploration, ExplorerReport, explore
-from limpet.fault.explore.sim_shrink import kind_of
-from limpet.shm.endpoint.fabric import BUILD
+from limpet.shm.endpoint.fabric import BUILD, hash64
 
 pytestmark = pytest.mark.either_build(
     "the same lines on either build",
@@ -26,7 +20,6 @@ pytestmark = pytest.mark.either_build(
 )
 
 COMPILED = BUILD == "compiled"
-RUNS_OF_MUTANT = 3000
 INLINE, LINKED = 40, 3400
 """Bytes of values."""
 
@@ -67,30 +60,52 @@ def test_loco_holds_without_hardware_coherence() -> None:
     assert explored(100, value_size=LINKED, coherent=False).failures == ()
 
 
-MUTANTS = (
-    (NOT_UP_TO_DATE, "ga gc|ic", {}),
-    (POSITION_LAST, "ic|gc gc", {}),
-    (NO_REACH, "ic|gb gc", {"part": 1}),
-    (REACH_LATE, "ic id|gc gd", {"part": 1}),
-    (LAP_OVERLOOKED, "ga gc gd|ic id|da ia", {"tracker": 2}),
+# ---- batches ----------------------------------------------------------------------------------
+
+PROGRAMS = (
+    "pa mab ga|pb mab gb|ga gb",
+    "pa mab mab|pb mba ub|ga gb da",
+    "mabcd mabcd|mdbc da|gb r",
 )
 
 
-@compiled_only
-@pytest.mark.parametrize(
-    ("mutant", "program", "parameters"), MUTANTS, ids=[each[0].name for each in MUTANTS]
-)
-def test_loco_mutant_is_caught_by_the_explorer(
-    mutant: Mutant, program: str, parameters: dict[str, Any]
-) -> None:
-    clients = program.count("|") + 1
-    with in_force(mutant):
-        report = explored(RUNS_OF_MUTANT, program=program, clients=clients, parameters=parameters)
-    assert report.failures, f"{report.schedules} runs did not show it"
-    assert kind_of(report.failures[0].what) in ("history", "check"), report.failures[0].what
+@pytest.mark.exhaustive("all programs", quick=["0-pa mab ga*"])
+@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("failures", [0, 1])
+def test_batches_of_updates_hold(failures: int, program: str) -> None:
+    runs = 200 if COMPILED else 10
+    parameters = Exploration(
+        store="loco", program=program, value_size=40, schedules=runs, seed=5, crashes=2, stalls=1,
+        nodes=1 + failures, node_failures=failures,
+    )  # fmt: skip
+    report = explore(parameters)
+    assert report.failures == ()
+    assert report.crashes > runs / 10
 
 
-@compiled_only
-def test_what_the_mutants_are_made_of_holds() -> None:
-    with in_force(UNCHANGED):
-        assert explored(100, crashes=1).failures == ()
+# ---- an index that begins anew in a batch --------------------------------------------------------
+
+
+class Readers(Testbed):
+    kind = "loco"
+
+
+def test_an_index_that_begins_anew_in_a_batch_misses_no_key(pools: Any) -> None:
+    """The home of the first key is learned, then the ring goes round while the client stands."""
+    bed = Readers(pools, 1, part=4, capacity=64, tracker=16)
+    index, (reader,) = bed.store.lookup.indexes[0], bed.puppets
+    keys = [b"k%d" % number for number in range(12)]
+    for key in keys:
+        bed.store.put(key, b"v")
+    homes = {index.home_of(hash64(key)): key for key in keys}
+    assert len(homes) > 1
+    wanted = list(homes.values())[:2]
+    assert reader.store.get_many(keys) == [b"v"] * len(keys)
+    at = reader.store.lookup.indexes[0].tracker.at
+    stopped = verb_on_address("load", at, 2)
+    assert not reader.begin(lambda: reader.store.get_many(wanted), stopped)
+    for _ in range(index.tracker.size):
+        bed.store.put(b"other", b"x")
+        bed.store.delete(b"other")
+    assert reader.go()
+    assert reader.result == [b"v", b"v"]

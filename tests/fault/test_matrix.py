@@ -50,7 +50,8 @@ PART = ("insert", "update", "delete")
 """Of variants and baselines, a part of the matrix will do."""
 FEW = ("killed", "stopped, wait")
 COSTLY = {"killed twice", "stopped, killed", "node lost", "succeeded"}
-"""Of kinds but `race`, those of an update will do."""
+"""Those of an update will do; of `race`, of operations that differ in what they leave."""
+THOROUGH = {"insert", "update", "delete", "put many, new key", "insert, new block", "make store"}
 ROWS = [
     (kind, name, dimension)
     for kind in KINDS
@@ -60,7 +61,12 @@ ROWS = [
     )
     if (kind not in VARIANTS | BASELINES or name in PART)
     and (BUILD == "compiled" or kind == "race" or (kind == "fusee" and name in PART))
-    and (IS_LONG or name == "update" or kind == "race" or dimension not in COSTLY)
+    and (
+        IS_LONG
+        or dimension not in COSTLY
+        or name == "update"
+        or (kind == "race" and name in THOROUGH)
+    )
 ]
 """`make soak` takes all rows; `limpet drill matrix KIND` takes those of a kind, and more of the
 steps."""

@@ -8,7 +8,9 @@ from __future__ import annotations
 import gzip
 import itertools
 import os
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,16 +21,19 @@ import pytest
 from click.testing import CliRunner
 from kit.processes import gather
 
+pytest.importorskip("limpet.fault.rack", reason="no wheel has it")
+
 from limpet.__main__ import main
 from limpet.fault.check.recorder import NOTE, Operation, Result
 from limpet.fault.check.self_check import identity
-from limpet.fault.rack import image, rack, record, verdicts
+from limpet.fault.rack import agent, image, rack, record, scenarios, verdicts
 from limpet.fault.rack.image import Needs, RackError
 from limpet.fault.rack.machine import Machine, Memory, arguments, cxl_arguments
 from limpet.fault.rack.rack import Rack, RackParameters
 from limpet.fault.rack.verdicts import Outcome
 from limpet.fault.rack.work import HISTORY, WHOLE
 from limpet.fault.rack.work_store import StoreWork
+from limpet.shm.release import PROTOCOL
 
 pytestmark = pytest.mark.either_build("processes and files", but=["test_tickets*", "test_log*"])
 GUEST = Path(__file__).parent / "fake_guest.py"
@@ -108,6 +113,20 @@ def test_initial_file_system_loads_modules_in_order_and_runs_the_agent(
     assert "trans=virtio,version=9p2000.L,ro," in script
     assert '[ "$name" = a ]' in script  # only one machine formats what both have
     assert "/bin/agent 'an argument' /dev/ttyS1" in script
+
+
+def test_client_of_another_release_is_this_limpet_but_for_its_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    code = "import limpet; print(limpet.__version__, limpet.shm.release.PROTOCOL, limpet.__file__)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60,
+        env={**os.environ, "PYTHONPATH": str(agent._linked("0.0.9", 1))},
+    )  # fmt: skip
+    version, protocol, path = done.stdout.split()
+    assert (version, int(protocol)) == ("0.0.9", PROTOCOL + 1)
+    assert path.startswith(str(tmp_path))
 
 
 def test_what_the_rack_lacks_is_named_with_how_to_get_it(
@@ -225,6 +244,32 @@ def test_machine_is_asked_and_told_and_starts_again(machine: Machine) -> None:
         assert machine.take("ended") == []
         machine.kill()
         assert not machine.runs
+
+
+def test_machine_that_boots_says_so(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Machine, "progress_s", 0.02)
+    made = Machine("a", [sys.executable, str(GUEST), str(tmp_path / "a.agent"), "0.5"], tmp_path)
+    try:
+        made.start()
+        assert made.await_ready()["event"] == "ready"
+    finally:
+        made.kill()
+    assert "machine a boots, for 0 s up to now\n" in capfd.readouterr().err
+
+
+def test_report_of_some_scenarios_does_not_replace_that_of_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, outcome: Outcome
+) -> None:
+    monkeypatch.setattr(image, "look", lambda build: Needs(build, build, build, build))
+    monkeypatch.setattr(scenarios, "run", lambda *_: [outcome])
+    for some in ([], ["race"], ["--scenario", "killed"]):
+        report = tmp_path / "_".join(["report", *some])
+        asked = ["rack", "--report", str(report), *some]
+        assert CliRunner().invoke(main, asked, catch_exceptions=False).exit_code == 0
+        part = report.with_name(report.name + ".part")
+        assert (report.exists(), part.exists()) == (not some, bool(some))
 
 
 def test_machine_that_refuses_says_why(machine: Machine) -> None:
@@ -490,12 +535,16 @@ def test_torn_value_is_caught(outcome: Outcome) -> None:
 def test_frozen_client_ends_with_an_error_that_says_why(
     outcome: Outcome, error: str, right: bool
 ) -> None:
-    verdicts.judge_frozen(outcome, (2,), [{"slot": 2, "error": error}])
+    ended = [{"slot": 2, "error": error}]
+    verdicts.judge_errors(outcome, verdicts.WHY, (2,), ended, verdicts.SAYS_WHY)
     assert outcome.ok == right
+    outcome.checks[verdicts.WHY] = []
+    verdicts.judge_errors(outcome, verdicts.WHY, (2,), ended, ("Client",), never="declared")
+    assert outcome.ok == ("slots" in error)
 
 
 def test_frozen_client_that_does_not_end_is_caught(outcome: Outcome) -> None:
-    verdicts.judge_frozen(outcome, (2, 3), [])
+    verdicts.judge_errors(outcome, verdicts.WHY, (2, 3), [], verdicts.SAYS_WHY)
     assert outcome.checks[verdicts.WHY] == [
         "the client of slot 2 has not ended", "the client of slot 3 has not ended",
     ]  # fmt: skip

@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 from kit.processes import children, end, exit_codes, fork
 
+pytest.importorskip("limpet.fault.rack", reason="no wheel has it")
+
 from limpet.fault.check.recorder import NOTE, Operation, Result
 from limpet.fault.check.self_check import identity
 from limpet.fault.check.verify import FINAL

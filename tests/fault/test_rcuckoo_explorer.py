@@ -6,18 +6,11 @@ from typing import Any
 
 import pytest
 from kit.cuckoo import SMALL_RING, crowded
-from kit.mutants.rcuckoo import (
-    SPINS,
-    UNFENCED,
-    in_force,
-)
-from kit.mutants.uncompiled import UNCHANGED, Mutant
 
 from limpet.fault.explore.explorer import Exploration, ExplorerReport, explore
 from limpet.fault.explore.sim_cluster import SimulatedCluster
 from limpet.fault.explore.sim_program import parse_program
 from limpet.fault.explore.sim_run import replay
-from limpet.fault.explore.sim_shrink import kind_of
 from limpet.shm.endpoint.fabric import BUILD
 
 pytestmark = pytest.mark.either_build(
@@ -26,7 +19,6 @@ pytestmark = pytest.mark.either_build(
 )
 
 COMPILED = BUILD == "compiled"
-RUNS_OF_MUTANT = 4000
 INLINE, EXTENTS = 40, 3400
 """Bytes of values."""
 
@@ -97,29 +89,3 @@ def test_inserts_of_the_explorer_move_entries() -> None:
             assert run.failure == ""
             writes = [step for step in run.trace if step[1] == "write"]
             assert len(writes) >= 1 + 2 * (1 + moves)
-
-
-MUTANTS = (
-    (UNFENCED, ("history", "check", "client 0", "client 1", "no end"), "ua ga|ua ga"),
-    (SPINS, ("no end",), "ua|ua|ub ga"),
-)
-
-
-@compiled_only
-@pytest.mark.parametrize(
-    ("mutant", "says", "program"), MUTANTS, ids=[each[0].name for each in MUTANTS]
-)
-def test_rcuckoo_mutant_is_caught_by_the_explorer(
-    mutant: Mutant, says: tuple[str, ...], program: str
-) -> None:
-    clients = program.count("|") + 1
-    with in_force(mutant):
-        report = explored_paths(RUNS_OF_MUTANT, program=program, clients=clients)
-    assert report.failures, f"{report.schedules} runs did not show it"
-    assert kind_of(report.failures[0].what) in says, report.failures[0].what
-
-
-@compiled_only
-def test_what_the_mutants_are_made_of_holds() -> None:
-    with in_force(UNCHANGED):
-        assert explored_paths(150, crashes=1).failures == ()

@@ -3,14 +3,13 @@ stops."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Final
 
 import pytest
 from kit.puppets import verb_on_address
 from kit.transaction_runs import (
     BOTH,
-    Explored,
     TxRun,
     TxStage,
     explore,
@@ -39,7 +38,7 @@ from limpet.shm.endpoint.slots import PIN
 from limpet.stores.race.layout import FROZEN, FROZEN_VACANT
 from limpet.stores.rtx.commit import Commit
 from limpet.stores.rtx.layout import DRIFT_US, EACH_US
-from limpet.stores.rtx.parts import Part, held_word, is_held
+from limpet.stores.rtx.parts import Part, is_held
 from limpet.stores.rtx.reads import Reads
 from limpet.stores.rtx.slot_writes import Change
 
@@ -105,54 +104,6 @@ def test_repairer_may_stop_at_each_step(kind: str, made: TxStage) -> None:
             for first in (STALL, CRASH):
                 faults = (0, 0, step, first), (1, 0, repairer, kind)
                 assert faulty(made, program, *faults) == ""
-
-
-# ---- what must be caught -------------------------------------------------------------------------
-
-
-def _only_what_is_there(reads: Reads, key: bytes, read: Any) -> bool:
-    """Absent keys are not noted, so no client looks at them again."""
-    return True if read.value is None else NOTE_KEY(reads, key, read)
-
-
-def _let_go_before(part: Part, change: Change, committed: bool) -> int:
-    """The slot is what it was, and whose it was, before it is what it becomes. 0: a compiled part
-    takes what this returns for a status."""
-    held = held_word(part.reference, change)
-    part.endpoint.cas(change.slot, held, change.old)
-    if committed:
-        part.endpoint.cas(change.slot, change.old, change.new)
-    return 0
-
-
-NOTE_KEY: Final = Reads.note_key
-Change_ = tuple[type, str, Callable[..., Any]]
-MUTANTS: Final[dict[str, tuple[Change_, str, str]]] = {
-    "reads-are-not-validated": ((Commit, "validate", lambda commit: True), "cab|cba|", "order"),
-    "absent-keys-are-not-validated": (
-        (Reads, "note_key", _only_what_is_there), "fab|fba|", "order",
-    ),
-    "let-go-of-before-it-is-changed": ((Part, "let_go_of", _let_go_before), "mab|mab|s gb ga", ""),
-    "what-was-read-is-not-looked-at-again": (
-        (Reads, "hold_again", lambda reads: True), "mab mab|s s|", "order",
-    ),
-}  # fmt: skip
-"""The changed lines, a program that shows the fault, and the beginning of the failure's text."""
-
-
-def _caught(name: str, kind: str, count: int = 3000) -> Explored:
-    (owner, method, wrong), program, _ = MUTANTS[name]
-    with pytest.MonkeyPatch.context() as patch:
-        vary(patch, owner, method, wrong)
-        return explore(count, crashes=1, stalls=2, program=program, kind=kind)
-
-
-@compiled_only
-@pytest.mark.parametrize("name", MUTANTS)
-def test_variant_is_caught_by_random_runs(name: str) -> None:
-    found = _caught(name, HASH)
-    assert found.failure, f"{found.runs} runs did not show it"
-    assert found.failure.startswith(MUTANTS[name][2]), found.failure
 
 
 # ---- scenes --------------------------------------------------------------------------------------
@@ -256,7 +207,7 @@ def test_object_of_a_held_slot_is_left_to_the_transaction(
 ) -> None:
     """The client that put it there settles it while the slot is held: the transaction aborts."""
     if not asks:
-        monkeypatch.setattr("limpet.stores.contents.concerns", lambda *given: False)
+        monkeypatch.setattr("limpet.stores.rtx.parts.concerns", lambda *given: False)
     scene = Scene(pools)
     put = scene.other
     scene.store.put(b"m", OLD)

@@ -50,6 +50,8 @@ from limpet.fault.explore.sim_run import Run
 from limpet.shm.errors import LimpetError, NodeFailed, TransactionConflict
 from limpet.stores.rtx.layout import TX_TIME
 
+READERS: Final = "n s n|mab mba cab|s mbc n"
+"""Two clients that read all, beside transfers."""
 ACCOUNTS: Final = (b"a", b"b", b"c")
 BALANCE: Final = 100
 SMALL: Final[Mapping[str, Any]] = {

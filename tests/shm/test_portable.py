@@ -1,4 +1,4 @@
-"""Parts of the portable fabric alone: views of words, files behind mappings."""
+"""Parts of the portable fabric alone: words in use, files behind mappings."""
 
 import mmap
 import os
@@ -13,30 +13,19 @@ from limpet.shm.endpoint.portable_turns import TURNS, Turns
 from limpet.shm.errors import NodeFailed
 
 
-def test_views_of_words_are_dropped_and_made_again(monkeypatch):
-    monkeypatch.setattr(portable, "VIEWS_MAX", 4)
+def test_a_word_in_use_keeps_the_mapping():
+    """Another thread, in the middle of a verb, must not lose the word that it works on."""
     mapping = mmap.mmap(-1, SIZE)
-    with endpoint_on(portable, mapping) as endpoint:
-        for _ in range(3):
-            for offset in range(0, 80, 8):
-                endpoint.faa(offset, offset + 1)
-        assert [endpoint.load(offset) for offset in range(0, 80, 8)] == [
-            3 * (offset + 1) for offset in range(0, 80, 8)
-        ]
-    assert mapping.closed
-
-
-def test_a_view_in_use_outlives_those_that_are_dropped(monkeypatch):
-    """Another thread, in the middle of a verb, must not lose the word under its client journals."""
-    monkeypatch.setattr(portable, "VIEWS_MAX", 4)
-
-    with endpoint_on(portable, mmap.mmap(-1, SIZE)) as endpoint:
-        _, word = endpoint._word(0)
-        for offset in range(8, 80, 8):
-            endpoint.faa(offset, 1)
-        word.atomic.store(7)
-        del word
-        assert endpoint.load(0) == 7
+    endpoint = portable.Endpoint()
+    endpoint.attach(0, mapping, SIZE)
+    _, word = endpoint._word(8)
+    endpoint.detach()
+    with pytest.raises(BufferError):
+        mapping.close()
+    word.store(7)
+    assert mapping[8] == word.load() == 7
+    del word
+    mapping.close()
 
 
 def test_a_kept_failure_does_not_keep_the_mapping_open():

@@ -319,16 +319,20 @@ WORDS = st.builds(
     st.sampled_from([None, 0, 1]),
 )
 @example(damage=[(0, 0, 0)], links=[(0, 51758)], lost=None)  # more replicas than there can be
+@example(damage=[(2, 0, 0)], links=[(0, 0)], lost=None)  # the block of the links themselves
 def test_damaged_words_of_groups_end_in_errors_of_limpet(
     pools: Any, damage: Any, links: Any, lost: int | None
 ) -> None:
     pool = small(pools, nodes=3, lease_us=1000, fence="wait")
     for at in range(12):
         pool.put(at, at % 3, (SIZE, 20_000)[at % 2], 1 + at % 3)
+    words = [
+        (pool.link_address(at), word) for at, word in links
+    ]  # found before its block is damaged
     for node, block, word in damage:
         pool.endpoint.store(pool.heap.table_word(node, block % pool.layout.block_count), word)
-    for at, word in links:
-        pool.endpoint.store(pool.link_address(at), word)
+    for address, word in words:
+        pool.endpoint.store(address, word)
 
     def exercise() -> list[str]:
         problems: list[str] = []

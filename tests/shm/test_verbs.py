@@ -76,7 +76,8 @@ def test_fabrics_have_the_same_methods_and_signatures():
             theirs = inspect.signature(method).parameters.values()
             assert [(p.name, p.default) for p in ours] == [(p.name, p.default) for p in theirs]
     for name in (
-        "checksum", "checksum_buffer", "crc_pair", "fits_word", "flush_features", "hash64",
+        "buffer_cas", "buffer_load", "buffer_store", "checksum", "checksum_buffer", "crc_pair",
+        "fits_word", "flush_features", "hash64",
         "keys_below", "lowest_bit", "words_bytes", "words_compare", "words_equal", "words_move",
         "words_prefetch", "words_put", "words_tagged",
     ):  # fmt: skip
@@ -104,6 +105,23 @@ def test_endpoint_subclass_from_python_overrides_verbs(fabric):
         assert endpoint.cas(8, 21, 1) == ("mine", 21)
         assert fabric.Endpoint.load(endpoint, 8) == 1
         endpoint.detach()
+
+
+def test_words_of_a_mapping_without_an_endpoint(fabric):
+    with mmap.mmap(-1, SIZE) as mapping:
+        fabric.buffer_store(mapping, SIZE - 8, MAX)
+        assert fabric.buffer_cas(mapping, SIZE - 8, TOP, 1) == MAX
+        assert fabric.buffer_cas(mapping, SIZE - 8, MAX, TOP) == MAX
+        assert fabric.buffer_load(memoryview(mapping), SIZE - 8) == TOP
+        assert not any(mapping[:-8])
+        for offset in (-8, 4, SIZE - 4, SIZE):
+            with pytest.raises(AddressError):
+                fabric.buffer_store(mapping, offset, 1)
+        with pytest.raises(OverflowError):
+            fabric.buffer_cas(mapping, 0, 0, MAX + 1)
+    for read_only in (bytes(16), memoryview(bytes(16))):
+        with pytest.raises((AddressError, BufferError)):
+            fabric.buffer_store(read_only, 0, 1)
 
 
 # ---- helpers on words ---------------------------------------------------------------------------

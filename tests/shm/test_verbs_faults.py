@@ -13,6 +13,7 @@ import time
 
 import pytest
 from kit.fabrics import BOTH, NATIVE, SIZE, SKIP, address, endpoint_on, file_mapping
+from kit.poison import PAGE, poison
 from kit.processes import exit_code, exit_codes, fork
 
 from limpet.shm.endpoint import portable
@@ -149,6 +150,20 @@ def test_a_truncated_node_fails_and_the_others_work_on(fabric, verb):
         endpoint.detach()
 
 
+def test_a_mapping_without_its_descriptor_is_not_lost(fabric):
+    """As in the instant in which one thread closes it while another one is in a verb."""
+    with file_mapping() as (descriptor, _):
+        os.close(own := os.dup(descriptor))
+        with endpoint_on(fabric, mmap.mmap(descriptor, SIZE)) as endpoint:
+            os.close(own)  # the number that was free
+            try:
+                assert endpoint.faa(0, 1) == 0
+                assert endpoint.load(0) == 1
+                assert not endpoint.lost(0)
+            finally:
+                os.dup2(descriptor, own)
+
+
 def test_every_endpoint_on_a_lost_mapping_learns_of_it(fabric):
     with file_mapping() as (descriptor, mapping):
         first, second = fabric.Endpoint(), fabric.Endpoint()
@@ -209,6 +224,85 @@ def test_a_node_attached_after_a_loss_is_sound(fabric):
             endpoint.detach()
             assert not endpoint.lost(0)
             mapping.close()
+
+
+READS = ("read", "read_into", "load", "read_words")
+LENGTH = 16 * PAGE
+
+
+@needs_native
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_poisoned_page_costs_what_is_on_it_and_the_right_to_write(verb):
+    def allowed(fabric_of, at):
+        if verb in READS:
+            getattr(fabric_of, verb)(at, *VERBS[verb])
+        else:
+            with pytest.raises(NodeFailed, match="can be read"):
+                getattr(fabric_of, verb)(at, *VERBS[verb])
+
+    with file_mapping(LENGTH) as (descriptor, mapping):
+        mapping[:] = random.Random(5).randbytes(LENGTH)
+        with endpoint_on(NATIVE, mapping, size=LENGTH) as endpoint:
+            elsewhere = NATIVE.Endpoint()
+            elsewhere.attach(3, mapping, LENGTH)
+            poison(mapping, 5 * PAGE + 8)
+            assert endpoint.lost(0)
+            assert endpoint.lost_pages(0) == elsewhere.lost_pages(3) == [(5 * PAGE, PAGE)]
+            allowed(endpoint, 4 * PAGE)  # a verb that changes something finds out by this step
+            content = os.pread(descriptor, LENGTH, 0)
+            for at in (4 * PAGE, 6 * PAGE, 5 * PAGE - 32, 0, LENGTH - 32):
+                allowed(endpoint, at)
+            assert os.pread(descriptor, LENGTH, 0) == content
+            for at in (5 * PAGE, 6 * PAGE - 16):
+                for its in (endpoint, 0), (elsewhere, 3):
+                    with pytest.raises(NodeFailed, match="poisoned"):
+                        getattr(its[0], verb)(address(its[1], at), *VERBS[verb])
+            for name in READS:
+                getattr(elsewhere, name)(address(3), *VERBS[name])
+            elsewhere.detach()
+            with pytest.raises(AddressError):
+                endpoint.read(0, LENGTH + 1)
+            with pytest.raises(NodeFailed):
+                endpoint.read(5 * PAGE - 8, 16)
+            assert endpoint.read(0, 5 * PAGE) == content[: 5 * PAGE]
+            assert endpoint.read(6 * PAGE, 100) == content[6 * PAGE :][:100]
+            assert endpoint.load(4 * PAGE) == int.from_bytes(content[4 * PAGE :][:8], "little")
+            image = endpoint.image(64, in_place=True)
+            image.read(7 * PAGE, 8)
+            assert image.cut(0, 64) == content[7 * PAGE :][:64]
+            with pytest.raises(NodeFailed):
+                image.read(5 * PAGE, 8)
+
+
+@needs_native
+def test_many_poisoned_pages_cost_the_node_and_one_the_control_segment():
+    with file_mapping(64 * PAGE) as (_, mapping):
+        for node, few in ((0, 8), (255, 0)):
+            endpoint = NATIVE.Endpoint()
+            endpoint.attach(node, mapping, 64 * PAGE)
+            for page in range(few + 1):
+                assert (endpoint.lost_pages(node) == []) == (page == 0)
+                poison(mapping, 2 * page * PAGE)
+            assert endpoint.lost_pages(node) == []
+            with pytest.raises(NodeFailed, match="its memory is gone"):
+                endpoint.load(address(node, 63 * PAGE))
+            endpoint.detach()
+        mapping.close()
+
+
+@needs_native
+@pytest.mark.parametrize("shift", [13, 21, 47])
+def test_a_large_page_that_is_poisoned_is_lost_within_the_node(shift):
+    with (
+        file_mapping(LENGTH) as (_, mapping),
+        endpoint_on(NATIVE, mapping, size=LENGTH) as endpoint,
+    ):
+        poison(mapping, 5 * PAGE, shift)
+        ((low, size),) = endpoint.lost_pages(0)
+        assert low <= 5 * PAGE < low + size
+        assert low >= 0
+        assert low + size <= LENGTH
+        assert size == 2 * PAGE or shift > 13
 
 
 def script_of(source):

@@ -15,6 +15,9 @@ from limpet.shm.endpoint.fabric import hash64
 from limpet.stores.registry import KINDS, store_class
 from limpet.stores.status import BATCH
 
+pytestmark = pytest.mark.exhaustive_in_pure(
+    "the same lines as compiled, and slower", quick=["race", "race-*", "fusee", "fusee-*", "loco*"]
+)
 Make = Callable[..., Any]
 SIZES = (1, BATCH - 1, BATCH, BATCH + 1, 3 * BATCH + 4)
 REPLICATED = [kind for kind in sorted(KINDS) if store_class(kind).replicated]

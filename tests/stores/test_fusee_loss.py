@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from kit.poison import poison_values
 from kit.processes import gather
 from kit.stores import sound
 
@@ -111,6 +112,17 @@ def test_several_nodes_may_be_lost_at_once(filled: Callable[..., Any], lose: Los
         _writable(store)
         _all_there(store)
         sound(store)
+
+
+@pytest.mark.skipif(not COMPILED, reason="a pure build ends by SIGBUS")
+def test_a_node_with_a_poisoned_page_is_given_up_by_all(filled: Callable[..., Any]) -> None:
+    store = filled(2)
+    poison_values(store.pool, 1)
+    _all_there(store)
+    _writable(store)
+    _all_there(store)
+    assert store.pool.nodes()[1]["state"] == "failed"
+    sound(store)
 
 
 @LOSSES

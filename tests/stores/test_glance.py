@@ -26,6 +26,9 @@ from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.shm.errors import StoreDropped
 
 greenlet = pytest.importorskip("greenlet").greenlet
+pytestmark = pytest.mark.exhaustive_in_pure(
+    "the same lines as compiled, and slower", quick=["race", "race-*", "fusee", "fusee-use"]
+)
 
 SIZE: Final = 900
 """Bytes of a value: the key's object is read in several steps."""

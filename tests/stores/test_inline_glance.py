@@ -22,6 +22,9 @@ from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.shm.errors import StoreDropped, StoreFull
 from limpet.stores.rtx.layout import POINTER
 
+pytestmark = pytest.mark.exhaustive_in_pure(
+    "the same lines as compiled, and slower", quick=["rcuckoo", "rcuckoo-*"]
+)
 KINDS: Final = ("rcuckoo", "loco", "rtx-sherman")
 TREE: Final = "rtx-sherman"
 LONG: Final = bytes(900)

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from kit.processes import gather
+from kit.poison import PAGE, poison, poison_values
+from kit.processes import exit_code, fork, gather
 
 import limpet
 from limpet.shm.backends.location import SHM_DIR
@@ -64,6 +67,80 @@ def _served(store: Any, failed: int = LOST) -> set[bytes]:
             errors.add((error.node, f"node {failed}" in str(error)))
     assert errors <= {(failed, True)}
     return served
+
+
+@pytest.mark.skipif(limpet.build != "compiled", reason="a pure build ends by SIGBUS")
+def test_of_a_poisoned_page_the_rest_of_its_node_is_read(store: Any, kind: str) -> None:
+    pool, path = store.pool, segment_path(store.pool, LOST)
+    content = path.read_bytes()
+    page = content.index(b"value of ") // PAGE * PAGE
+    poison(pool.segments()[LOST].map, page)
+    lost, near = (
+        set(re.findall(rb"value of ([0-9]+)", content[page - more : page + PAGE + more]))
+        for more in (0, 64)
+    )
+    served = _served(store)
+    if kind == "race":  # the objects are apart from the index
+        assert set(KEYS) - near <= served <= set(KEYS) - lost
+    assert gather(lambda: _unserved_elsewhere(pool.url, kind, store.name)) == [[]]
+    # Nothing that this process does now changes the node.
+    before = path.read_bytes()
+    audit = pool.audit()
+    for key in KEYS:
+        with contextlib.suppress(limpet.NodeFailed):
+            store.put(key, b"new")
+            assert store.get(key) == b"new"
+    pool.recover()
+    assert path.read_bytes() == before
+    assert audit["failed"] > 0
+    assert audit["leaked"] == 0
+    assert sum(audit.values()) == 2 * audit["total"]
+    assert "read only" in pool.nodes()[LOST]["state"]
+
+
+@pytest.mark.skipif(limpet.build != "compiled", reason="a pure build ends by SIGBUS")
+@pytest.mark.parametrize("end", ["closed", "killed"])
+def test_what_a_client_leaves_that_met_a_poisoned_page_is_whole(
+    store: Any, kind: str, end: str
+) -> None:
+    pool = store.pool
+    url, name = pool.url, store.name
+
+    def client() -> None:
+        with limpet.open(url) as mine:
+            there = mine.store(kind, name=name)
+            for key in KEYS[::3]:
+                there.update(key, b"value of " + key)
+            poison_values(mine, LOST)
+            for number, key in enumerate(KEYS):
+                with contextlib.suppress(limpet.NodeFailed):
+                    there.update(key, b"value of " + key)
+                with contextlib.suppress(limpet.NodeFailed):
+                    there.insert(b"new %d" % number, b"value of new")
+                with contextlib.suppress(limpet.NodeFailed):
+                    there.delete(b"new %d" % number)
+            if end == "killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    exit_code(fork(client))
+    pool.recover()
+    assert _served(store) == set(KEYS)
+    if kind in KINDS:  # the baselines do not recover
+        store.check()
+        assert pool.audit()["leaked"] == 0
+        for key in KEYS:
+            store.put(key, b"value of " + key)
+
+
+def segment_path(pool: Any, segment: int) -> Path:
+    return SHM_DIR / f"limpet.{pool.url.removeprefix('shm://')}.{segment}"
+
+
+def _unserved_elsewhere(url: str, kind: str, name: str) -> list[bytes]:
+    """The keys that a process which has not met the page does not find."""
+    with limpet.open(url) as pool:
+        there = pool.store(kind, name=name)
+        return [key for key in KEYS if there.get(key) != b"value of " + key]
 
 
 @LOSSES

@@ -159,7 +159,7 @@ def test_who_stands_still_is_worked_around(make: Make, case: str, fence: str) ->
 @pytest.mark.soak("a whole matrix")
 @compiled_only
 def test_points_of_logged_transactions_are_met(make: Make) -> None:
-    """All but those of a client that meets another at work (tests/fault/test_rtx_traps.py), and of
+    """All but those of a client that meets another at work (tests/kit/scenes/rtx.py), and of
     data that comes late (tests/fault/test_rtx_explorer.py)."""
     seen: set[str] = set()
     for case in ("leaf split", "transaction"):

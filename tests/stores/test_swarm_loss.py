@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from kit.poison import poison_values
 from kit.processes import dies_at
 from kit.puppets import Puppet, verb_on
 from kit.stores import sound
@@ -102,6 +103,15 @@ def read(store: Any, key: bytes, lost: tuple[int, ...]) -> bytes | None:
 
 
 # ---- as many as it survives ----------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not COMPILED, reason="a pure build ends by SIGBUS")
+def test_a_node_with_a_poisoned_page_is_given_up_when_it_is_met(pools: Any) -> None:
+    store = fill(pools, 3)
+    poison_values(store.pool, 1, b" in round 0, ")
+    there(store, 0)
+    rewrite(store, 1)
+    there(store, 1)
 
 
 @LOSSES

@@ -23,6 +23,10 @@ from limpet.stores.rtx.uses import PendingWrites
 
 TREE: Final = "rtx-sherman"
 HASH: Final = "rtx-race"
+pytestmark = pytest.mark.exhaustive_in_pure(
+    "the same lines as compiled, and slower",
+    quick=["rtx-race", "rtx-race-*", "test_a_scan_has*", "test_write_skew*"],
+)
 KINDS: Final = (TREE, HASH)
 COMPILED: Final = BUILD == "compiled"
 START: Final = {b"a": b"1", b"b": b"2", b"c": b"3"}

@@ -1,10 +1,8 @@
 from limpet.shm.endpoint.verbs cimport u64
+from limpet.shm.endpoint.words cimport *
 from limpet.stores.baselines.dtx.locks cimport ObjectLocks
 from limpet.stores.entry_log cimport Entry, EntryLog, free_entries
-
-cdef u64 DOING
-cdef u64 STATE
-cdef u64 ADDRESS_MASK
+from limpet.stores.rtx.layout cimport *
 
 cdef class ValueLog(EntryLog):
     cdef readonly ObjectLocks locks

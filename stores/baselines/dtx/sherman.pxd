@@ -1,19 +1,17 @@
+from limpet.shm.endpoint.slots cimport INCARNATION_BITS
 from limpet.shm.endpoint.verbs cimport u64
+from limpet.shm.endpoint.words cimport *
 from limpet.stores.base cimport Store
 from limpet.stores.inline cimport Attempt, InlineStore
+from limpet.stores.rtx.layout cimport *
 from limpet.stores.sherman.in_place_commit cimport NodeLocks
+from limpet.stores.sherman.in_place_parameters cimport *
 from limpet.stores.sherman.in_place_trees cimport InPlaceTrees
 from limpet.stores.sherman.in_place_write_set cimport InPlaceWriter
 from limpet.stores.sherman.scans cimport Scans
 from limpet.stores.sherman.trees cimport Leaf
 
-cdef u64 ADDRESS_MASK
-cdef u64 DOING
-cdef u64 EXTENT_PAIR
-cdef int INCARNATION_BITS
 cdef u64 KEY_ROOM
-cdef u64 NODE_PAIR
-cdef u64 REPLICATED
 
 cdef class DtxSherman(InlineStore):
     cdef readonly u64 link

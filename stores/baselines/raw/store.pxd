@@ -1,25 +1,17 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport u64
+from limpet.shm.endpoint.words cimport *
+from limpet.stores.baselines.raw.parameters cimport *
 from limpet.stores.race.check cimport Check
 from limpet.stores.race.hash_store cimport HashStore
 from limpet.stores.race.index cimport Index, Place
+from limpet.stores.race.layout cimport OBJECT_MASK
 from limpet.stores.race.slots cimport Slots
 from limpet.stores.race.splitter cimport Splitter
 from limpet.stores.records cimport Objects
+from limpet.stores.status cimport *
 from limpet.stores.swarm.cache cimport LocationCache
-
-cdef u64 ADDRESS_MASK
-cdef u64 DELETED
-cdef u64 SIZES_MASK
-cdef int DONE
-cdef int EXISTS
-cdef int INSERT
-cdef int MISSING
-cdef int NO_MEMORY
-cdef u64 PREFETCH_SIZE
-cdef u64 OBJECT_MASK
-cdef int UPDATE
 
 cdef class RawObjects(Objects):
     cdef readonly u64 room

@@ -1,21 +1,9 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport u64
+from limpet.stores.channels.array.layout cimport *
+from limpet.stores.channels.layout cimport *
 from limpet.stores.channels.numbers cimport delta_word, signed_of, signed_word
-
-cdef u64 MASK
-cdef int WORD
-cdef int SIGNED
-cdef int UNSIGNED
-cdef int DOUBLE
-cdef int FLOAT
-cdef int BOOL
-cdef int OTHER
-cdef int WIDE
-cdef int ADD
-cdef int AND
-cdef int OR
-cdef int XOR
 
 @cython.final
 cdef class Cell:

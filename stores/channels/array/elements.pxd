@@ -1,21 +1,13 @@
 cimport cython
 
+from limpet.shm.endpoint.layout cimport *
+from limpet.shm.endpoint.states cimport *
 from limpet.shm.endpoint.verbs cimport u64
 from limpet.stores.channels.array.element cimport Element
+from limpet.stores.channels.array.layout cimport *
 from limpet.stores.channels.channel cimport Channel
+from limpet.stores.channels.layout cimport *
 from limpet.stores.channels.numbers cimport delta_word
-
-cdef u64 MASK
-cdef int WORD
-cdef int NODE_SHIFT
-cdef u64 FORMER
-cdef int SIGNED
-cdef int UNSIGNED
-cdef int WIDE
-cdef int ADD
-cdef int AND
-cdef int OR
-cdef int XOR
 
 cdef bint is_number(part) except -1
 

@@ -1,24 +1,11 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport u64
+from limpet.stores.channels.barrier.layout cimport *
 from limpet.stores.channels.channel cimport Channel
+from limpet.stores.channels.layout cimport *
 from limpet.stores.channels.waiting cimport Waiting
 
-cdef int COME
-cdef int LOST_SHIFT
-cdef u64 AGAIN_MASK
-cdef int AGAIN_SHIFT
-cdef u64 BROKEN
-cdef u64 LATER
-cdef u64 RENEWAL
-cdef int ROUND_SHIFT
-cdef u64 ROUND_MASK
-cdef int THREADS_SHIFT
-cdef int PID_SHIFT
-cdef u64 RESET
-cdef u64 RESETS
-cdef u64 WORD_MASK
-cdef u64 NOWHERE
 cdef int WAITS
 cdef int PASSED
 cdef int AGAIN

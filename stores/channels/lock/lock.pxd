@@ -1,6 +1,7 @@
 cimport cython
 
 from limpet.stores.channels.channel cimport Channel
+from limpet.stores.channels.layout cimport *
 from limpet.stores.channels.lock.ticket_lock cimport TicketLock
 
 cdef int DELEGATE

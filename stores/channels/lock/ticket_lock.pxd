@@ -3,17 +3,9 @@ cimport cython
 from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.stores.channels.channel cimport Channel
+from limpet.stores.channels.lock.ticket_layout cimport *
 from limpet.stores.channels.lock.ticket_queue cimport TicketQueue
 from limpet.stores.channels.waiting cimport spin
-
-cdef int BEHIND_MAX
-cdef u64 FULL_ATTEMPT
-cdef u64 HALF
-cdef u64 HANDOFF
-cdef u64 HOLDER
-cdef u64 INHERITED
-cdef u64 PLACES
-cdef u64 QUEUED
 
 cdef int LOOK
 cdef int SPIN

@@ -1,30 +1,14 @@
 cimport cython
 
 from limpet.shm.clients.client cimport Client
+from limpet.shm.endpoint.layout cimport *
+from limpet.shm.endpoint.slots cimport *
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.stores.channels.channel cimport Channel
+from limpet.stores.channels.layout cimport *
+from limpet.stores.channels.lock.ticket_layout cimport *
 
-cdef int BEHIND_MAX
-cdef u64 CLIENT_SLOTS
-cdef u64 GIVEN_BACK
-cdef u64 HANDOFF
-cdef u64 HEAD
-cdef u64 HOLDER
-cdef int INCARNATION_BITS
-cdef u64 INCARNATION_MASK
-cdef u64 LATER
-cdef u64 LIFE_MASK
-cdef int LIFE_SHIFT
-cdef u64 PLACES
-cdef u64 ROUND_MASK
-cdef int ROUND_SHIFT
-cdef u64 SLEEPING
-cdef u64 SLOT_MASK
-cdef int SLOT_SHIFT
-cdef u64 SLOT_SIZE
-cdef u64 STATE_MASK
 cdef double TURN_S
-cdef u64 WAITING
 
 cdef class HeadSighting:
     cdef double turn_s

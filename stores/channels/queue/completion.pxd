@@ -3,15 +3,9 @@ cimport cython
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.stores.channels.participants cimport Participants
 from limpet.stores.channels.queue.cyclic_ring cimport CyclicRing
+from limpet.stores.channels.queue.layout cimport *
 from limpet.stores.channels.queue.notes cimport Notes
-from limpet.stores.channels.queue.tasks cimport QueueSlots
-from limpet.stores.channels.queue.tasks cimport Tasks
-
-cdef u64 READY
-cdef u64 ROUND_MASK
-cdef int ROUND_SHIFT
-cdef u64 STATE_MASK
-cdef u64 WRITING
+from limpet.stores.channels.queue.tasks cimport QueueSlots, Tasks
 
 cdef class Completion:
     cdef readonly CyclicRing ring

@@ -3,42 +3,19 @@ cimport cython
 from limpet.shm.alloc.allocator cimport Allocator
 from limpet.shm.alloc.heap cimport Heap
 from limpet.shm.clients.client cimport Client
+from limpet.shm.endpoint.layout cimport *
+from limpet.shm.endpoint.slots cimport INCARNATION_BITS, PIN
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
+from limpet.shm.endpoint.words cimport ADDRESS_MASK
 from limpet.stores.channels.channel cimport Mark
+from limpet.stores.channels.layout cimport *
 from limpet.stores.channels.participants cimport Participants
+from limpet.stores.channels.queue.layout cimport *
 from limpet.stores.channels.queue.notes cimport Notes
-from limpet.stores.channels.queue.tasks cimport QueueSlots
-from limpet.stores.channels.queue.tasks cimport Tasks
+from limpet.stores.channels.queue.tasks cimport QueueSlots, Tasks
 from limpet.stores.channels.regions.links cimport unlink
 from limpet.stores.channels.waiting cimport Waiting
-
-cdef u64 ADDRESS_MASK
-cdef int AGAIN
-cdef u64 CELL
-cdef u64 CLAIMED
-cdef u64 CLIENT_SLOTS
-cdef u64 DATA
-cdef int EMPTY
-cdef u64 FREE
-cdef int FULL
-cdef u64 HEAD
-cdef int INCARNATION_BITS
-cdef u64 LATER
-cdef int NODE_SHIFT
-cdef int NO_MEMORY
-cdef u64 OWNER_MASK
-cdef int OWNER_SHIFT
-cdef int PIN
-cdef u64 READY
-cdef int REJOIN
-cdef u64 ROUND_MASK
-cdef int ROUND_SHIFT
-cdef u64 SIZE
-cdef u64 SKIPPED
-cdef u64 SLOT_SIZE
-cdef u64 STATE_MASK
-cdef u64 TAIL
-cdef u64 WRITING
+from limpet.stores.status cimport AGAIN, FULL, NO_MEMORY
 
 cdef class CyclicRing:
     cdef readonly Client client

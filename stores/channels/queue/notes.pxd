@@ -2,32 +2,12 @@ cimport cython
 
 from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
+from limpet.shm.endpoint.words cimport ADDRESS_MASK
+from limpet.stores.channels.layout cimport *
 from limpet.stores.channels.participants cimport Participants
-from limpet.stores.channels.queue.tasks cimport QueueSlots
-from limpet.stores.channels.queue.tasks cimport Tasks
+from limpet.stores.channels.queue.layout cimport *
+from limpet.stores.channels.queue.tasks cimport QueueSlots, Tasks
 from limpet.stores.channels.regions.links cimport unlink_from
-
-cdef u64 ADDRESS_MASK
-cdef u64 BEFORE
-cdef u64 CELL
-cdef int CELL_SHIFT
-cdef u64 CLAIMED
-cdef u64 CLOSING
-cdef u64 ENTRY_CELL
-cdef u64 ENTRY_DATA
-cdef u64 FREE
-cdef u64 KIND
-cdef u64 LINE
-cdef u64 LOST
-cdef u64 OWNER_MASK
-cdef int OWNER_SHIFT
-cdef u64 PENDING
-cdef u64 ROUND_MASK
-cdef int ROUND_SHIFT
-cdef u64 SIZE
-cdef u64 TAG_MASK
-cdef u64 TAKEN
-cdef int TICKET_SHIFT
 
 cpdef u64 row_size(u64 keep, u64 item_size)
 

@@ -2,18 +2,14 @@ cimport cython
 
 from limpet.shm.endpoint.verbs cimport u64
 from limpet.stores.channels.channel cimport Channel
+from limpet.stores.channels.layout cimport *
 from limpet.stores.channels.queue.completion cimport Completion
 from limpet.stores.channels.queue.cyclic_ring cimport CyclicRing
+from limpet.stores.channels.queue.layout cimport *
 from limpet.stores.channels.queue.notes cimport Notes
 from limpet.stores.channels.queue.tasks cimport Tasks
 from limpet.stores.channels.waiting cimport Waiting
-
-cdef int AGAIN
-cdef int BATCH
-cdef int EMPTY
-cdef int FULL
-cdef int NO_MEMORY
-cdef int REJOIN
+from limpet.stores.status cimport AGAIN, FULL, NO_MEMORY
 
 cdef class SharedQueue(Channel):
     cdef readonly str codec

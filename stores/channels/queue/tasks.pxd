@@ -1,13 +1,12 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
+from limpet.stores.channels.layout cimport *
 from limpet.stores.channels.participants cimport Participants
+from limpet.stores.channels.queue.layout cimport CELL_MASK, COUNT_BITS
 
-cdef u64 CELL_MASK
-cdef u64 CLAIMED
 cdef u64 COUNT_MASK
 cdef u64 COUNT_MAX
-cdef int LINE
 cdef int LOST
 cdef u64 TURN_MASK
 cdef int TURN_SHIFT

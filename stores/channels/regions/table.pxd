@@ -1,22 +1,17 @@
 cimport cython
 
 from limpet.shm.clients.client cimport Client
+from limpet.shm.endpoint.states cimport *
 from limpet.shm.endpoint.verbs cimport Endpoint, hash64, u64
+from limpet.shm.endpoint.words cimport *
+from limpet.stores.channels.layout cimport *
 from limpet.stores.channels.regions.links cimport unlink
+from limpet.stores.object_layout cimport *
 from limpet.stores.race.index cimport Place
+from limpet.stores.race.layout cimport DIRECTORY_ENTRY, OBJECT_MASK
 from limpet.stores.race.store cimport Race
 from limpet.stores.records cimport Objects
-
-cdef u64 ADDRESS_MASK
-cdef u64 DESCRIPTION
-cdef u64 DESCRIPTION_SIZE
-cdef int DONE
-cdef int FULL
-cdef u64 HEADER
-cdef u64 LINE
-cdef u64 MASK
-cdef u64 OBJECT_MASK
-cdef u64 SIZE_MASK
+from limpet.stores.status cimport *
 
 cdef class Directories:
     cdef readonly object pool

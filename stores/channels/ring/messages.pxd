@@ -2,19 +2,9 @@ cimport cython
 
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.stores.channels.participants cimport Participants
+from limpet.stores.channels.ring.layout cimport *
 from limpet.stores.channels.waiting cimport Waiting
-
-cdef u64 DATA
-cdef u64 END
-cdef u64 HEAD
-cdef u64 NUMBER
-cdef u64 OLDEST
-cdef u64 POSITION_MAX
-cdef u64 EVER
-cdef u64 CLIENT_MASK
-cdef int DONE
-cdef int FULL
-cdef u64 WRITER
+from limpet.stores.status cimport *
 
 cdef class Messages:
     cdef readonly Endpoint endpoint

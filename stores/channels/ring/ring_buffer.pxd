@@ -1,10 +1,10 @@
 cimport cython
 
 from limpet.stores.channels.channel cimport Channel
+from limpet.stores.channels.ring.layout cimport *
 from limpet.stores.channels.ring.messages cimport Reader, Writer
 from limpet.stores.channels.waiting cimport Waiting
-
-cdef int DONE
+from limpet.stores.status cimport *
 
 cdef class RingBuffer(Channel):
     cdef readonly object encode

@@ -11,6 +11,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+from limpet.fault.explore.explorer import Exploration
 from limpet.fault.explore.sim_program import VALUE_SIZE
 from limpet.shm import pool as pool_module
 from limpet.shm.alloc.allocator import Allocator
@@ -62,6 +63,14 @@ class Mutant:
     program: str = ""
     value_size: int = VALUE_SIZE
     scarce: bool = False
+
+    def parameters(self, schedules: int) -> Exploration:
+        """Of an exploration that shows it."""
+        clients = self.program.count("|") + 1 if self.program else 3
+        return Exploration(
+            schedules=schedules, clients=clients, seed=1, program=self.program,
+            value_size=self.value_size, scarce=self.scarce,
+        )  # fmt: skip
 
 
 # ---- writers of slots ----------------------------------------------------------------------------
@@ -243,8 +252,13 @@ MUTANTS: Final = (
         "reads-without-pin", ("history", "client 0", "client 1", "client 2"),
         race_with(get=get_without_pin), program="ua ub|ga ga|ga",
     ),
-    Mutant("no-grace-period", ("history", "check"), replaced="Grace", by=ReusesAtOnce),
-    Mutant("old-object-held-after-cas", ("leaked",), race_with(HoldsAfterCas)),
+    Mutant(
+        "no-grace-period", ("history", "check"), replaced="Grace", by=ReusesAtOnce,
+        program="ua ub|ub ua|ua ub",
+    ),
+    Mutant(
+        "old-object-held-after-cas", ("leaked",), race_with(HoldsAfterCas), program="ua|ub|ua"
+    ),
     Mutant("delete-does-not-hold", ("leaked",), race_with(DeleteDoesNotHold)),
     Mutant("commit-without-rereading", ("history", "check"), race_with(DoesNotReadAgain)),
     Mutant(
@@ -261,10 +275,10 @@ MUTANTS: Final = (
         "commit-unchecked", ("history",), race_with(DecidesUnchecked), program="ic gc|ic gc|"
     ),
     Mutant("update-by-store", ("history", "leaked", "check"), race_with(UpdatesByStore)),
-    Mutant("tentative-is-visible", ("history",), race_with(get=get_any)),
+    Mutant("tentative-is-visible", ("history",), race_with(get=get_any), program="ic|ic gc|gc gc"),
     Mutant(
         "recovery-frees-linked", ("check", "history"),
-        replaced="recover_client", by=recover_freeing_the_linked,
+        replaced="recover_client", by=recover_freeing_the_linked, program="ua|ic gc|ga",
     ),
     Mutant(
         "keeps-what-was-taken", ("history", "check", "leaked"),
@@ -275,6 +289,8 @@ MUTANTS: Final = (
         replaced="Allocator", by=EndsLimboAtOnce, scarce=True, program="ic id|ua ua|ua",
     ),
 )  # fmt: skip
+
+UNCHANGED: Final = Mutant("unchanged", (), race_with())
 
 
 @contextlib.contextmanager

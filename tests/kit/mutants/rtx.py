@@ -20,8 +20,8 @@ from kit.mutants.uncompiled import Change, Instead, always, never, nothing, repl
 from limpet.shm import pool as shm_pool
 from limpet.shm.endpoint.slots import INCARNATION_BITS, START_US
 from limpet.shm.endpoint.words import ADDRESS_MASK
-from limpet.stores import pool as stores_pool
 from limpet.stores.records import is_vacant
+from limpet.stores.rtx import transaction
 from limpet.stores.rtx.layout import (
     COMMITTED,
     LOCKED,
@@ -54,7 +54,7 @@ def in_force(mutant: Mutant) -> Iterator[None]:
         uncompiled.store_in_force(uncompiled.TRANSACTIONS, store, mutant.changes) as made,
         pytest.MonkeyPatch.context() as patch,
     ):
-        patch.setattr(stores_pool, "run", made["rtx/transaction"].run)
+        patch.setattr(transaction, "run", made["rtx/transaction"].run)
         if mutant.no_grace:
             patch.setattr(shm_pool, "Grace", ReusesAtOnce)
         yield
@@ -433,6 +433,7 @@ BLIND_DELETE: Final = Mutant(
 )
 AT_ONCE: Final = replaced("rtx/transaction", "OPTIMISTIC", 0)
 """After the first conflict, what was read is read again under locks."""
+CUTS_AT_ONCE: Final = Mutant("cuts-at-once", (AT_ONCE,))
 CUT_WHATEVER_BECAME_OF_IT: Final = Mutant(
     "r11-cut-whose-locks-may-have-been-released",
     (AT_ONCE, replaced("rtx/cut", "Cut._stands", always)),

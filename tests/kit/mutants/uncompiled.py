@@ -39,26 +39,22 @@ LOCO: Final = (
     "stores/race/batch",
     *_in(
         "stores/loco",
-        "parameters data_array local_index lookup writer repair check locking batch_updates store",
+        "parameters local_index data_array lookup writer repair check locking batch_updates store",
     ),
 )
 RCUCKOO: Final = (
     *INLINE,
-    *_in(
-        "stores/rcuckoo",
-        "layout rows locks search lookup repair check writer store",
-    ),
+    *_in("stores/rcuckoo", "layout rows locks search lookup repair check writer store"),
 )
 TRANSACTIONS: Final = (
     *INLINE,
     "stores/rtx/lllock",
     "stores/entry_log",
-    *_in(
-        "stores/rtx",
-        "log participant tx_object parts try_commit reads repair",
-    ),
+    *_in("stores/rtx", "log participant"),
+    *_in("stores/sherman", "fences page"),
+    *_in("stores/rtx", "tx_object parts try_commit reads repair"),
     "stores/staged",
-    *_in("stores/sherman", "fences page routes check trees tx_trees scans leaf_writer write_set"),
+    *_in("stores/sherman", "routes check trees tx_trees scans leaf_writer write_set"),
     "stores/rtx/commit",
     *_in("stores/sherman", "tree_keys transactional"),
     *_in("stores/rtx", "cut uses execution transaction"),
@@ -71,8 +67,8 @@ IN_PLACE: Final = (
     "stores/staged",
     *_in(
         "stores/sherman",
-        "routes check trees tx_trees scans leaf_writer write_set in_place_trees in_place_commit "
-        "in_place_write_set in_place_check plain",
+        "routes check trees tx_trees scans leaf_writer write_set in_place_trees "
+        "in_place_commit in_place_write_set in_place_check plain",
     ),
     *_in("stores/baselines/dtx", "sherman_commit sherman"),
 )
@@ -82,10 +78,13 @@ REPLICATED: Final = (
     *_in("stores/race", "index glance batch slots batch_puts splitter check hash_store"),
     *_in(
         "stores/fusee",
-        "log cache tables index glance snapshot slots batch_rounds growth check restoring",
+        "log cache tables restoring index glance snapshot slots batch_rounds growth check",
     ),
 )
-FUSEE: Final = (*REPLICATED, "stores/fusee/store")
+FUSEE: Final = (
+    *REPLICATED,
+    "stores/fusee/store",
+)
 SWARM: Final = (
     *REPLICATED,
     *_in(

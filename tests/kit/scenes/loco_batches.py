@@ -1,52 +1,13 @@
-"""Batches of `loco` in the explorer; and each of their rules left out: it is seen."""
+"""Batches of updates of LOCO: the variants of their rules, and the scenes that show them."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-import pytest
-from kit.mutants.loco import in_force
-from kit.mutants.steps import require_caught
-from kit.mutants.uncompiled import UNCHANGED, Mutant, never, replaced
+from kit.mutants.uncompiled import Mutant, never, replaced
 
-from limpet.fault.explore.explorer import Exploration, explore
-from limpet.shm.backends.location import SHM_DIR
-from limpet.shm.endpoint.fabric import BUILD
-
-pytestmark = pytest.mark.either_build("the same lines on either build")
-
-COMPILED = BUILD == "compiled"
-RUNS = 200 if COMPILED else 10
-KEYS = [b"key %d" % number for number in range(6)]
+KEYS: Final = [b"key %d" % number for number in range(6)]
 OLD, NEW = b"old", b"new"
-PROGRAMS = (
-    "pa mab ga|pb mab gb|ga gb",
-    "pa mab mab|pb mba ub|ga gb da",
-    "mabcd mabcd|mdbc da|gb r",
-)
-
-
-@pytest.fixture(autouse=True)
-def nothing_left() -> Iterator[None]:
-    yield
-    assert not list(SHM_DIR.glob(f"limpet.limpet-*{os.getpid()}*"))
-
-
-@pytest.mark.exhaustive("all programs", quick=["0-pa mab ga*"])
-@pytest.mark.parametrize("program", PROGRAMS)
-@pytest.mark.parametrize("failures", [0, 1])
-def test_batches_of_updates_hold(failures: int, program: str) -> None:
-    parameters = Exploration(
-        store="loco", program=program, value_size=40, schedules=RUNS, seed=5, crashes=2, stalls=1,
-        nodes=1 + failures, node_failures=failures,
-    )  # fmt: skip
-    report = explore(parameters)
-    assert report.failures == ()
-    assert report.crashes > RUNS / 10
-
-
 MODULE: Final = "loco/batch_updates"
 
 
@@ -126,10 +87,3 @@ STEPS: Final = (
         _intent_is_left,
     ),
 )  # fmt: skip
-
-
-@pytest.mark.parametrize(("mutant", "scenario"), STEPS, ids=[mutant.name for mutant, _ in STEPS])
-def test_known_bad_updates_of_batches_are_caught(
-    mutant: Mutant, scenario: Callable[[Any], None], pools: Any
-) -> None:
-    require_caught(in_force, UNCHANGED, mutant, scenario, pools)

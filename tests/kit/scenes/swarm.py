@@ -1,17 +1,16 @@
-"""The traps of SWARM, and steps of our own, left out: each variant fails, what ships does not."""
+"""Scenes of SWARM: its traps, and steps of our own, each of which a variant leaves out."""
 
 from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
-from kit.mutants.steps import require_caught
+
+import limpet
 from kit.mutants.swarm import (
     CLOCK_STARTS_ANEW,
-    EXPLORED,
     GUESSED_AGAIN,
     LAST_IS_TAKEN,
     LITERAL_ALGORITHM_3,
@@ -20,11 +19,8 @@ from kit.mutants.swarm import (
     TOMBSTONE_AT_A_MINORITY,
     TOMBSTONE_WITHOUT_LOCK,
     TORN_IN_PLACE,
-    UNCHANGED,
     WHOLE_WORDS,
     WRITTEN_AGAIN_WITHOUT_LOCK,
-    Mutant,
-    in_force,
 )
 from kit.puppets import (
     Puppet,
@@ -34,86 +30,11 @@ from kit.puppets import (
     verb_on_address,
 )
 from kit.registers import Scene
-
-import limpet
-from limpet.fault.explore.explorer import Exploration, explore
-from limpet.fault.explore.sim_shrink import kind_of
 from limpet.fault.matrix.testbed import within
-from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.slots import INCARNATION_BITS
-from limpet.stores.swarm import layout as fields
-from limpet.stores.swarm.words import is_tombstone, time_of, tuple_word
 
-pytestmark = pytest.mark.either_build("the same lines on either build")
-
-COMPILED = BUILD == "compiled"
-RUNS_OF_MUTANT = 4000
 HOUR_US = 3_600_000_000
-
-compiled_only = pytest.mark.skipif(not COMPILED, reason="caught by many runs")
-
-
-def _id(mutant: Mutant) -> str:
-    return mutant.name
-
-
-@pytest.mark.exhaustive("thousands of runs", quick=["abd*", "s9*"])
-@compiled_only
-@pytest.mark.parametrize("mutant", EXPLORED, ids=_id)
-def test_swarm_mutant_is_caught_by_the_explorer(mutant: Mutant) -> None:
-    with in_force(mutant):
-        report = explore(mutant.parameters(RUNS_OF_MUTANT))
-    assert report.failures, f"{report.schedules} runs did not show it"
-    assert kind_of(report.failures[0].what) in mutant.says, report.failures[0].what
-
-
-@pytest.mark.exhaustive("hundreds of runs")
-@compiled_only
-@pytest.mark.parametrize("failures", [0, 1])
-def test_what_the_mutants_are_made_of_holds(failures: int) -> None:
-    parameters = Exploration(
-        store="swarm", schedules=250, seed=2, crashes=1, stalls=1, node_failures=failures,
-        nodes=3, value_size=40,
-    )  # fmt: skip
-    with in_force(UNCHANGED):
-        report = explore(parameters)
-    assert report.failures == ()
-
-
-# ---- timestamps ----------------------------------------------------------------------------------
-
-
-def test_timestamps_last_for_thirty_years_from_2026() -> None:
-    """Trap S7: in a word with the writer, its row, and what the value is."""
-    year_us = 366 * 24 * 3600 * 1_000_000
-    assert fields.TIME_MAX + 1 == 1 << 64 - fields.TIME_SHIFT
-    assert (2026 - 2025 + 30) * year_us < fields.TIME_MAX
-    word = tuple_word(fields.TIME_MAX - 1, 63, fields.VERIFIED, 63, 1)
-    assert word < 1 << 64
-    assert time_of(word) == fields.TIME_MAX - 1
-    assert not is_tombstone(word)
-
-
-@pytest.mark.parametrize("year", [2061, 2100])
-def test_a_clock_at_the_end_of_time_is_an_error_and_no_tombstone(pools: Any, year: int) -> None:
-    pool = pools(nodes=3)
-    store = pool.store("swarm", name="test", capacity=50)
-    store.put(b"k", b"v")
-    late = pools.keep(ShiftedPool.open(pool.url))
-    late.endpoint.shift = (year - 2025) * 366 * 24 * HOUR_US
-    other = late.store("swarm", name="test")
-    for write in (other.put, other.update):
-        with pytest.raises(limpet.ClientError, match="clock"):
-            write(b"k", b"w")
-    assert other.get(b"k") == store.get(b"k") == b"v"
-    store.update(b"k", b"w")
-    assert other.get(b"k") == b"w"
-    store.check()
-    assert pool.audit()["leaked"] == 0
-
-
-# ---- step by step --------------------------------------------------------------------------------
 
 
 def _lock_is_refused(pools: Any) -> None:
@@ -351,7 +272,7 @@ def _copy_counts_as_the_tuple(pools: Any) -> None:
     assert writer.go()
 
 
-BY_PUPPETS: Final = (
+STEPS: Final = (
     (WHOLE_WORDS, _copy_counts_as_the_tuple),
     (REGISTER_IS_NOT_LOOKED_AT, _register_serves_another_key),
     (LITERAL_ALGORITHM_3, _lock_is_refused),
@@ -364,30 +285,3 @@ BY_PUPPETS: Final = (
     (GUESSED_AGAIN, _tombstone_is_lost_and_the_guess_is_stale),
     (TOMBSTONE_AT_A_MINORITY, _row_is_not_in_order_and_the_tombstone_is_lost),
 )
-
-
-@pytest.mark.parametrize(
-    ("mutant", "scenario"), BY_PUPPETS, ids=[mutant.name for mutant, _ in BY_PUPPETS]
-)
-def test_swarm_mutant_is_caught_step_by_step(
-    mutant: Mutant, scenario: Callable[[Any], None], pools: Any
-) -> None:
-    require_caught(in_force, UNCHANGED, mutant, scenario, pools)
-
-
-def test_a_get_of_a_value_that_is_nowhere_ends(pools: Any) -> None:
-    """Damaged memory: of a tuple that is at one replica the value is gone."""
-    scene = Scene(pools, 1)
-    (writer,) = scene.clients
-    assert not writer.begin(
-        functools.partial(writer.store.update, b"k", b"new"), verb_on("cas", scene.nodes[1])
-    )
-    scene.look()
-    k, row = scene.order[0], writer.pool.client.ident >> INCARNATION_BITS
-    for side in range(2):
-        reference = scene.replicas[k].named(row, side)
-        for other in range(3 if reference else 0):
-            scene.pool.endpoint.write(scene.place.beside(reference, other), bytes(8))
-    with within(20, "the get"), pytest.raises(limpet.StoreCorrupt):
-        scene.store.get(b"k")
-    assert writer.go()

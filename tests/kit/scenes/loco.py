@@ -1,73 +1,27 @@
-"""The traps of LOCO's kvstore put back: each variant fails, what ships does not."""
+"""Scenes of LOCO's kvstore: its traps, which variants put back."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable
 from typing import Any, Final
 
-import pytest
+import limpet
 from kit.mutants.loco import (
     ANEW_UNDER_LOCK,
-    BLESSED,
-    CLAIM_STAYS,
     CLAIM_WITHOUT_LOCK,
     COUNTER_NOT_IN_CHECKSUM,
     COUNTER_WRAPS,
     KEY_TRUSTED,
-    LINK_LAST,
-    NO_REPAIR,
     NOT_UP_TO_DATE,
     SHORT_RING,
     TOLD_FIRST,
     VALID_FIRST,
-    VALID_IN_CHECKSUM,
-    in_force,
 )
-from kit.mutants.steps import require_caught
-from kit.mutants.uncompiled import UNCHANGED, Mutant
 from kit.puppets import Puppet, PuppetEndpoint, PuppetPool, Testbed, verb_on, verb_on_address
+from limpet.shm.endpoint.fabric import hash64
 
-import limpet
-from limpet.fault.matrix import crash_matrix as matrix
-from limpet.fault.matrix import matrix_result, testbed
-from limpet.fault.matrix.crash_matrix import Matrix
-from limpet.fault.matrix.operations import OPERATIONS
-from limpet.shm.endpoint.fabric import BUILD, hash64
-
-pytestmark = pytest.mark.either_build("the same lines on either build")
-
-COMPILED = BUILD == "compiled"
 OLD, NEW = b"old", b"new"
-
-compiled_only = pytest.mark.skipif(not COMPILED, reason="caught by many runs")
-
-# ---- by the crash matrix -------------------------------------------------------------------------
-
-BY_MATRIX: Final = (
-    (NO_REPAIR, "update, same size"),
-    (BLESSED, "update, same size"),
-    (CLAIM_STAYS, "insert"),
-    (VALID_IN_CHECKSUM, "insert"),
-    (LINK_LAST, "update"),
-)
-
-
-@pytest.mark.exhaustive("many runs", quick=["link*", "l1-torn*"])
-@compiled_only
-@pytest.mark.parametrize(("mutant", "operation"), BY_MATRIX, ids=[m.name for m, _ in BY_MATRIX])
-def test_loco_mutant_is_caught_by_the_matrix(
-    mutant: Mutant, operation: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for module in (testbed, matrix):
-        monkeypatch.setattr(module, "PATIENCE_S", 3.0)
-    monkeypatch.setattr(matrix_result, "FAILURES_MAX", 1)
-    with in_force(mutant):
-        assert Matrix("loco").killed(OPERATIONS[operation]).failures
-
-
-# ---- step by step --------------------------------------------------------------------------------
 
 
 class HaltingEndpoint(PuppetEndpoint):
@@ -249,7 +203,7 @@ def _a_late_client_inserts(pools: Any) -> None:
     clients.sound()
 
 
-BY_PUPPETS: Final = (
+STEPS: Final = (
     (SHORT_RING, _a_client_comes_late),
     (ANEW_UNDER_LOCK, _a_late_client_inserts),
     (NOT_UP_TO_DATE, _index_is_there_before),
@@ -260,44 +214,3 @@ BY_PUPPETS: Final = (
     (COUNTER_NOT_IN_CHECKSUM, _entry_begins_another_life_while_it_is_read),
     (CLAIM_WITHOUT_LOCK, _two_mean_to_claim_one_entry),
 )
-by_puppets = pytest.mark.parametrize(
-    ("mutant", "scenario"), BY_PUPPETS, ids=[mutant.name for mutant, _ in BY_PUPPETS]
-)
-
-
-Scenario = Callable[[Any], None]
-
-
-@by_puppets
-def test_loco_mutant_is_caught_step_by_step(mutant: Mutant, scenario: Scenario, pools: Any) -> None:
-    require_caught(in_force, UNCHANGED, mutant, scenario, pools)
-
-
-@by_puppets
-def test_what_ships_holds_step_by_step(mutant: Mutant, scenario: Scenario, pools: Any) -> None:
-    scenario(pools)
-
-
-class Readers(Testbed):
-    kind = "loco"
-
-
-def test_an_index_that_begins_anew_in_a_batch_misses_no_key(pools: Any) -> None:
-    """The home of the first key is learned, then the ring goes round while the client stands."""
-    bed = Readers(pools, 1, part=4, capacity=64, tracker=16)
-    index, (reader,) = bed.store.lookup.indexes[0], bed.puppets
-    keys = [b"k%d" % number for number in range(12)]
-    for key in keys:
-        bed.store.put(key, b"v")
-    homes = {index.home_of(hash64(key)): key for key in keys}
-    assert len(homes) > 1
-    wanted = list(homes.values())[:2]
-    assert reader.store.get_many(keys) == [b"v"] * len(keys)
-    at = reader.store.lookup.indexes[0].tracker.at
-    stopped = verb_on_address("load", at, 2)
-    assert not reader.begin(lambda: reader.store.get_many(wanted), stopped)
-    for _ in range(index.tracker.size):
-        bed.store.put(b"other", b"x")
-        bed.store.delete(b"other")
-    assert reader.go()
-    assert reader.result == [b"v", b"v"]

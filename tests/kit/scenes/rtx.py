@@ -1,4 +1,4 @@
-"""The traps of rTX put back: each variant fails, what ships does not."""
+"""Scenes of rTX: its traps, which variants put back."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, Final
 
-import pytest
+import limpet
 from kit.mutants.rtx import (
     ANY_GUESS,
     ANYBODYS,
@@ -29,25 +29,14 @@ from kit.mutants.rtx import (
     RENEWED_UNSEEN,
     SAME_STATE_WORD,
     SIBLINGS_ONLY,
-    UNCHANGED,
-    Mutant,
-    in_force,
 )
-from kit.mutants.steps import require_caught
 from kit.puppets import after, verb_on_address
 from kit.transactions import LATER, NEW, OLD, Actor, Clients, look_after, put_all
-
-import limpet
 from limpet.fault.matrix.testbed import look_away
 from limpet.shm.endpoint.layout import slot_address
 from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.stores.records import is_vacant
 from limpet.stores.rtx.layout import COUNT, OBJECT_SIZE, POINTER, STATE, TX_LOG
-
-pytestmark = pytest.mark.either_build("the same lines on either build")
-
-Scenario = Callable[[Any], None]
-
 
 # ---- R1: no lock state comes again ---------------------------------------------------------------
 
@@ -479,8 +468,7 @@ def _what_was_read_is_changed_while_more_is_read(pools: Any) -> None:
     clients.sound()
 
 
-HANG_S = 90
-BY_PUPPETS: Final = (
+STEPS: Final = (
     (MILLISECOND, _writer_is_fast),
     (NOT_PERSISTED, _writer_is_restarted),
     (LOCK_OF_DONE, _owner_locks_after_it_was_aborted),
@@ -505,16 +493,3 @@ BY_PUPPETS: Final = (
     (RENEWED_UNSEEN, _what_was_read_is_changed_while_more_is_read),
     (RENEWED_UNSEEN, _what_was_read_is_changed_before_the_commit),
 )
-by_puppets = pytest.mark.parametrize(
-    ("mutant", "scenario"), BY_PUPPETS, ids=[mutant.name for mutant, _ in BY_PUPPETS]
-)
-
-
-@by_puppets
-def test_rtx_mutant_is_caught_step_by_step(mutant: Mutant, scenario: Scenario, pools: Any) -> None:
-    require_caught(in_force, UNCHANGED, mutant, scenario, pools)
-
-
-@by_puppets
-def test_what_ships_holds_step_by_step(mutant: Mutant, scenario: Scenario, pools: Any) -> None:
-    scenario(pools)

@@ -1,15 +1,12 @@
-"""The traps of FUSEE, and steps of our own, left out: each variant fails, what ships does not."""
+"""Scenes of FUSEE: its traps, and steps of our own, each of which a variant leaves out."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final
 
-import pytest
+import limpet
 from kit.mutants.fusee import (
     ACTS_EARLY,
-    EXPLORED,
-    HASTE,
     HELP_UNCHECKED,
     INSERT_UNCHECKED,
     LARGE,
@@ -20,67 +17,18 @@ from kit.mutants.fusee import (
     READS_WAIT,
     RULES_UNCHECKED,
     SAME_OBJECT,
-    TRAPS,
-    UNCHANGED,
     UNDECIDED_KEPT,
     VOIDS_FIRST_BACKUP_FIRST,
     WITHOUT,
-    Mutant,
     backup_of,
     crowded,
-    in_force,
     room_of,
 )
-from kit.mutants.steps import require_caught
 from kit.puppets import Puppet, after, verb_on, verb_on_address
-
-import limpet
-from limpet.fault.explore.explorer import Exploration, explore
-from limpet.fault.explore.sim_shrink import kind_of
-from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.endpoint.layout import LEADER, NODE_SHIFT, NODE_STATES, SLOTS_USED, VIEW
 
-pytestmark = pytest.mark.either_build("the same lines on either build")
-
-COMPILED = BUILD == "compiled"
-RUNS_OF_MUTANT = 8000
 SMALL, MIDDLE, BIG = b"s", b"m" * 60, b"B" * 120
 """Of bigger objects the words are greater: of several proposals, the smallest one wins."""
-
-compiled_only = pytest.mark.skipif(not COMPILED, reason="caught by many runs")
-
-
-def _id(mutant: Mutant) -> str:
-    return ("trap-" if mutant in TRAPS else "") + mutant.name
-
-
-@pytest.mark.exhaustive(
-    "thousands of runs", quick=["[!t]*", "trap-f[1-6]-*", "trap-f8-*", "trap-f10-*"]
-)
-@compiled_only
-@pytest.mark.parametrize("mutant", EXPLORED, ids=_id)
-def test_fusee_mutant_is_caught_by_the_explorer(mutant: Mutant) -> None:
-    with in_force(mutant):
-        report = explore(mutant.parameters(RUNS_OF_MUTANT))
-    assert report.failures, f"{report.schedules} runs did not show it"
-    assert kind_of(report.failures[0].what) in mutant.says, report.failures[0].what
-
-
-@pytest.mark.exhaustive("hundreds of runs", quick=["2-unchanged"])
-@compiled_only
-@pytest.mark.parametrize("mutant", [UNCHANGED, HASTE], ids=_id)
-@pytest.mark.parametrize("replicas", [2, 3])
-def test_what_the_mutants_are_made_of_holds(mutant: Mutant, replicas: int) -> None:
-    parameters = Exploration(
-        store="fusee", schedules=250, seed=2, crashes=1, stalls=1, node_failures=replicas - 1,
-        parameters={"replicas": replicas}, nodes=3, value_size=40,
-    )  # fmt: skip
-    with in_force(mutant):
-        report = explore(parameters)
-    assert report.failures == ()
-
-
-# ---- step by step --------------------------------------------------------------------------------
 
 
 class Scene:
@@ -359,7 +307,7 @@ def _node_back_when_a_reader_has_looked(pools: Any) -> None:
     scene.store.check()
 
 
-BY_PUPPETS: Final = (
+STEPS: Final = (
     (OBJECT_BEFORE_SLOT, _object_before_the_slot),
     (RULES_UNCHECKED, _rules_meet_the_next_round),
     (HELP_UNCHECKED, _help_meets_the_next_round),
@@ -374,12 +322,3 @@ BY_PUPPETS: Final = (
     (READS_WAIT, _read_beside_a_change_of_the_view),
     (READS_ANYTHING, _node_back_when_a_reader_has_looked),
 )
-
-
-@pytest.mark.parametrize(
-    ("mutant", "scenario"), BY_PUPPETS, ids=[_id(mutant) for mutant, _ in BY_PUPPETS]
-)
-def test_fusee_mutant_is_caught_step_by_step(
-    mutant: Mutant, scenario: Callable[[Any], None], pools: Any
-) -> None:
-    require_caught(in_force, UNCHANGED, mutant, scenario, pools)

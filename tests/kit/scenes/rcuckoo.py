@@ -1,23 +1,20 @@
-"""The traps of RCuckoo put back: each variant fails, what ships does not."""
+"""Scenes of RCuckoo: its traps, which variants put back."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable
 from typing import Any, Final
+from unittest import mock
 
-import pytest
+import limpet
 from kit.cuckoo import RING, Clients, path_scene, some
 from kit.mutants.rcuckoo import (
     ANYBODYS_BIT,
-    BLESSED,
     BUSY_IS_SUSPECT,
     BY_THE_PAPER,
     COMPARED,
-    GOOD_COPY_CLEARED,
     LEASE_IS_SUSPECT,
-    LEASE_OF_THE_DEAD,
     LOCKS_FIRST,
     MISSED,
     NO_SECOND_LOOK,
@@ -30,32 +27,18 @@ from kit.mutants.rcuckoo import (
     UNFENCED,
     UNPINNED,
     VERSION_WRAPS,
-    in_force,
     places_of_variant,
 )
-from kit.mutants.steps import require_caught
-from kit.mutants.uncompiled import UNCHANGED, Mutant
 from kit.puppets import Where, verb_on, verb_on_address
-
-import limpet
-from limpet.fault.matrix import crash_matrix as matrix
-from limpet.fault.matrix import matrix_result, testbed
 from limpet.fault.matrix.crash_matrix import Matrix
 from limpet.fault.matrix.fault_profile import FAULT_PROFILES, FaultProfile
 from limpet.fault.matrix.operations import BYSTANDER, OLD, OPERATIONS
-from limpet.shm.endpoint.fabric import BUILD, hash64
+from limpet.shm.endpoint.fabric import hash64
 from limpet.stores.rcuckoo.layout import SLOTS
 
-pytestmark = pytest.mark.either_build("the same lines on either build")
-
-COMPILED = BUILD == "compiled"
 LEASES_BETWEEN = 0.6
 """Between two meetings: they could be of one wait."""
 NEW = b"new"
-
-compiled_only = pytest.mark.skipif(not COMPILED, reason="caught by many runs")
-
-# ---- by the crash matrix -------------------------------------------------------------------------
 
 INSERT: Final = dataclasses.replace(
     OPERATIONS["insert"], warm=lambda pool, kv: kv.put(BYSTANDER, OLD)
@@ -63,45 +46,19 @@ INSERT: Final = dataclasses.replace(
 UPDATE: Final = OPERATIONS["update, same size"]
 
 
-def of_path(monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+def of_path() -> tuple[str, ...]:
     """The matrix's verdicts on an insert that moves two entries."""
-    monkeypatch.setitem(
-        FAULT_PROFILES, "rcuckoo", FaultProfile(dict(RING), matrix_nodes=1, matrix_capacity=64)
-    )
-    return Matrix("rcuckoo", None, path_scene(2)).killed(INSERT).failures
+    profile = FaultProfile(dict(RING), matrix_nodes=1, matrix_capacity=64)
+    with mock.patch.dict(FAULT_PROFILES, rcuckoo=profile):
+        return Matrix("rcuckoo", None, path_scene(2)).killed(INSERT).failures
 
 
-def of_update(monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+def of_update() -> tuple[str, ...]:
     return Matrix("rcuckoo").killed(UPDATE).failures
 
 
-def of_two_deaths(monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+def of_two_deaths() -> tuple[str, ...]:
     return Matrix("rcuckoo", 24).killed_twice(UPDATE).failures
-
-
-BY_MATRIX: Final = (
-    (BLESSED, of_update),
-    (GOOD_COPY_CLEARED, of_path),
-    (LEASE_OF_THE_DEAD, of_two_deaths),
-)
-
-
-@pytest.mark.exhaustive("many runs", quick=["c1-torn*"])
-@compiled_only
-@pytest.mark.parametrize(("mutant", "failures_of"), BY_MATRIX, ids=[m.name for m, _ in BY_MATRIX])
-def test_rcuckoo_mutant_is_caught_by_the_matrix(
-    mutant: Mutant,
-    failures_of: Callable[[pytest.MonkeyPatch], tuple[str, ...]],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for module in (testbed, matrix):
-        monkeypatch.setattr(module, "PATIENCE_S", 3.0)
-    monkeypatch.setattr(matrix_result, "FAILURES_MAX", 1)
-    with in_force(mutant):
-        assert failures_of(monkeypatch)
-
-
-# ---- step by step --------------------------------------------------------------------------------
 
 
 def tired(clients: Clients) -> Where:
@@ -448,7 +405,7 @@ def _extent_is_used_again_under_a_reader(pools: Any) -> None:
     clients.sound()
 
 
-BY_PUPPETS: Final = (
+STEPS: Final = (
     (ONE_ROW, _keys_have_two_rows),
     (MISSED, _key_moves_under_a_reader),
     (VERSION_WRAPS, _row_is_written_256_times),
@@ -466,19 +423,3 @@ BY_PUPPETS: Final = (
     (SPINS, _refused_client_keeps_no_others_waiting),
     (UNPINNED, _extent_is_used_again_under_a_reader),
 )
-by_puppets = pytest.mark.parametrize(
-    ("mutant", "scenario"), BY_PUPPETS, ids=[mutant.name for mutant, _ in BY_PUPPETS]
-)
-Scenario = Callable[[Any], None]
-
-
-@by_puppets
-def test_rcuckoo_mutant_is_caught_step_by_step(
-    mutant: Mutant, scenario: Scenario, pools: Any
-) -> None:
-    require_caught(in_force, UNCHANGED, mutant, scenario, pools)
-
-
-@by_puppets
-def test_what_ships_holds_step_by_step(mutant: Mutant, scenario: Scenario, pools: Any) -> None:
-    scenario(pools)

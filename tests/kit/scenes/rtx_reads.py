@@ -1,31 +1,16 @@
-"""The traps of what transactions read put back: each variant fails, what ships does not."""
+"""Scenes of what transactions of rTX read: its traps, which variants put back."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final
 
-import pytest
 from kit.mutants.rtx import (
-    AT_ONCE,
     BLIND_DELETE,
-    CUT_WHATEVER_BECAME_OF_IT,
-    MOVES_NOTHING_EMPTY,
     NOT_COUNTED,
-    STARTS_AGAIN,
-    UNCHANGED,
-    Mutant,
-    in_force,
 )
 from kit.puppets import verb_on_address
 from kit.stores import come_and_go
 from kit.transactions import LATER, NEW, OLD, Clients
-
-import limpet
-
-pytestmark = pytest.mark.either_build("the same lines on either build")
-
-Scenario = Callable[[Any], None]
 
 
 def _key_comes_before_the_commit(pools: Any) -> None:
@@ -50,7 +35,7 @@ def _key_comes_before_the_commit(pools: Any) -> None:
     clients.sound()
 
 
-def _locks_are_released_in_a_cut(pools: Any) -> None:
+def locks_are_released_in_a_cut(pools: Any) -> None:
     """R11: the reader stands still between two leaves for longer than its lease."""
     clients = Clients(pools, 1)
     (reader,) = clients.puppets
@@ -74,7 +59,7 @@ def _locks_are_released_in_a_cut(pools: Any) -> None:
     clients.sound()
 
 
-def _writer_is_never_done(pools: Any) -> None:
+def writer_is_never_done(pools: Any) -> None:
     """R11: what was read is changed before anything else is read."""
     clients = Clients(pools, 1)
     (reader,) = clients.puppets
@@ -119,35 +104,12 @@ def _another_transaction_between_two_reads(pools: Any) -> None:
     clients.sound()
 
 
-def _entries_without_bytes(pools: Any) -> None:
+def entries_without_bytes(pools: Any) -> None:
     """R12"""
     come_and_go(pools().store("rtx-sherman", name="test", capacity=100), 1, 200)
 
 
-TRAPS: Final[dict[str, tuple[Mutant, Mutant, Scenario, type[Exception]]]] = {
-    "R10": (BLIND_DELETE, UNCHANGED, _key_comes_before_the_commit, AssertionError),
-    "R11-cut": (
-        CUT_WHATEVER_BECAME_OF_IT, Mutant("cuts-at-once", (AT_ONCE,)), _locks_are_released_in_a_cut,
-        AssertionError,
-    ),
-    "R11": (STARTS_AGAIN, UNCHANGED, _writer_is_never_done, limpet.TransactionConflict),
-    "counts": (
-        NOT_COUNTED, UNCHANGED, _another_transaction_between_two_reads, AssertionError,
-    ),
-    "R12": (MOVES_NOTHING_EMPTY, UNCHANGED, _entries_without_bytes, limpet.LimpetError),
-}  # fmt: skip
-"""The variant, what it differs from, the scene, and how it fails there."""
-
-
-@pytest.mark.parametrize("name", TRAPS)
-def test_trap_is_none_for_what_ships(name: str, pools: Any) -> None:
-    _, ships, scenario, _ = TRAPS[name]
-    with in_force(ships):
-        scenario(pools)
-
-
-@pytest.mark.parametrize("name", TRAPS)
-def test_variant_that_falls_into_the_trap_is_caught(name: str, pools: Any) -> None:
-    mutant, _, scenario, error = TRAPS[name]
-    with in_force(mutant), pytest.raises(error):
-        scenario(pools)
+STEPS: Final = (
+    (BLIND_DELETE, _key_comes_before_the_commit),
+    (NOT_COUNTED, _another_transaction_between_two_reads),
+)

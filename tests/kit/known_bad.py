@@ -1,0 +1,149 @@
+"""Known-bad variants, and the searches that find them: the rows of fault/test_known_bad.py.
+
+A row is a variant of a store, a search, and the verdicts that show its fault. A search ends when it
+has found a fault, or at its bound: no row names a seed or a step, which the next change would move.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from typing import Any, Final, NamedTuple
+
+import pytest
+
+import limpet
+from kit import transaction_runs
+from limpet.fault.explore.explorer import Exploration, run_batch
+from limpet.fault.matrix import crash_matrix, matrix_result, testbed
+
+SCHEDULES_MAX: Final = 8000
+"""Random runs that a search makes, at most."""
+TOLD: Final = ("AssertionError", "StoreCorrupt")
+"""How scenes say that something does not hold."""
+
+Search = Callable[[Any], str]
+"""What it has found, of pools that a maker of them makes; "" when it has found nothing."""
+
+
+class Subject(NamedTuple):
+    """A store of which there are variants. `in_force` makes pools have one; `unchanged` changes
+    nothing, and is run as the variants are."""
+
+    name: str
+    in_force: Callable[[Any], AbstractContextManager[Any]]
+    unchanged: Any
+
+
+class Variant(NamedTuple):
+    """A row of the table. `says`: how a verdict that shows the fault begins; () for any."""
+
+    of: Subject
+    mutant: Any
+    search: Any
+    says: tuple[str, ...] = ()
+
+    def name(self) -> str:
+        return f"{self.of.name}-{self.mutant.name}-{self.search}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Steps:
+    """A scene, step by step. `ships`: what is like the variant without its fault."""
+
+    scene: Callable[[Any], object]
+    ships: Any = None
+
+    def __str__(self) -> str:
+        return self.scene.__name__.lstrip("_")
+
+    def __call__(self, pools: Any) -> str:
+        try:
+            self.scene(pools)
+        except (AssertionError, limpet.LimpetError) as error:
+            wrong = isinstance(error, AssertionError)
+            return f"{'AssertionError' if wrong else type(error).__name__}: {error}"
+        return ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Schedules:
+    """Random schedules of a program, until one fails. `around`: what holds meanwhile."""
+
+    parameters: Exploration
+    around: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext
+
+    def __str__(self) -> str:
+        return "schedules"
+
+    def __call__(self, pools: Any) -> str:
+        with self.around():
+            return first_failure(self.parameters)
+
+
+@dataclasses.dataclass(frozen=True)
+class Transactions:
+    """Random schedules of transactions, which are judged as a whole."""
+
+    program: str
+    kind: str = "rtx-sherman"
+    crashes: int = 2
+
+    def __str__(self) -> str:
+        return "transactions"
+
+    def __call__(self, pools: Any) -> str:
+        return transaction_runs.explore(
+            3000, crashes=self.crashes, stalls=2, program=self.program, kind=self.kind
+        ).failure
+
+
+@dataclasses.dataclass(frozen=True)
+class Kills:
+    """A client is killed at each step of an operation, until something does not hold."""
+
+    failures: Callable[[], tuple[str, ...]]
+
+    def __str__(self) -> str:
+        return "kills"
+
+    def __call__(self, pools: Any) -> str:
+        with pytest.MonkeyPatch.context() as patch:
+            for module in (testbed, crash_matrix):
+                patch.setattr(module, "PATIENCE_S", 3.0)
+            patch.setattr(matrix_result, "FAILURES_MAX", 1)
+            return next(iter(self.failures()), "")
+
+
+def first_failure(parameters: Exploration) -> str:
+    """What the first run says that fails, if one does; it is not shrunk, which takes longest."""
+    failed = run_batch(parameters, range(parameters.schedules)).failed
+    return failed[0][1] if failed else ""
+
+
+def explored(of: Subject, mutants: Iterable[Any]) -> list[Variant]:
+    """Variants that say what they are explored with, and how they fail."""
+    return [
+        Variant(of, mutant, Schedules(mutant.parameters(SCHEDULES_MAX)), mutant.says)
+        for mutant in mutants
+    ]
+
+
+def stepped(of: Subject, steps: Iterable[tuple[Any, Callable[[Any], object]]]) -> list[Variant]:
+    """Variants and their scenes."""
+    return [Variant(of, mutant, Steps(scene), TOLD) for mutant, scene in steps]
+
+
+def scheduled(store: str, program: str, **chosen: Any) -> Schedules:
+    """A search by schedules of a program, of variants that do not say it themselves."""
+    around = chosen.pop("around", contextlib.nullcontext)
+    chosen = {"value_size": 40, "crashes": 1, "stalls": 1, "seed": 7, **chosen}
+    clients = program.count("|") + 1
+    return Schedules(
+        Exploration(
+            store=store, program=program, clients=clients, schedules=SCHEDULES_MAX, **chosen
+        ),
+        around,
+    )
