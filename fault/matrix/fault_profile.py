@@ -205,7 +205,7 @@ FAULT_PROFILES: Final = {
             "baselines/dtx/[!r]*.py",
             "baselines/dtx/recovery.py",
             "sherman/in_place_commit.py",
-        ),  # fmt: skip
+        ),
         checksum=_ROWS,
         not_met=OF_REPLICAS | {"tentative-link"},
         waits_for_stopped=True,

@@ -12,10 +12,10 @@ UNDECLARED: Final = {
     "limpet.shm.replicas.replica_layout": "REGIONS_MAX REGION_SIZE",
     "limpet.stores.channels.numbers": "HALF",
     "limpet.stores.channels.queue.shared_queue": "DESCRIPTION_MAX MAXSIZE_MAX SIZE_MAX",
-    "limpet.stores.channels.regions.directories": "NUMBER_MAX",
+    "limpet.stores.channels.regions.table": "NUMBER_MAX",
     "limpet.stores.codecs": "PROTOCOL",
     "limpet.stores.fusee.tables": "NODES",
-    "limpet.stores.rtx.race_split": "SLOTS_PER_OBJECT",
+    "limpet.stores.rtx.race": "SLOTS_PER_OBJECT",
     "limpet.stores.rtx.transaction": "OPTIMISTIC",
     "limpet.stores.swarm.store": "ATTEMPTS_MAX",
 }

@@ -28,7 +28,7 @@ MODULES = (
     "stores.channels.lock.ticket_layout",
     "stores.channels.queue.layout",
     "stores.channels.ring.layout",
-    "stores.channels.regions.directories",
+    "stores.channels.regions.table",
     "stores.channels.barrier.layout",
     "stores.loco.layout",
 )
