@@ -37,7 +37,6 @@ from __future__ import annotations
 import functools
 import logging
 import os
-import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
@@ -125,6 +124,7 @@ def fencer_of(command: Sequence[str]) -> Fencer:
 
     Only status 0, within `COMMAND_S`, shows that the host is off.
     """
+    import subprocess  # not at the top: it would cost every program 3 ms
 
     def fence(lost: LostHost) -> bool:
         try:
