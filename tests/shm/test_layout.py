@@ -28,10 +28,13 @@ from limpet.shm.endpoint.layout import (
 from limpet.shm.parameters import NODES_MAX, PoolParameters
 from limpet.shm.release import PROTOCOL
 
-PROTOCOLS: Final = {3: "d84a865dbd8731b3"}
+PROTOCOLS: Final = {3: "dce015ec758e8913"}
 """For each number of the protocol, the digest of its layouts (`digest`)."""
-LAYOUTS: Final = ("layout", "words", "slots", "states", "superblock", "flight_word", "epoch")
-"""How the names of modules end that say where words are, and what their bits mean."""
+LAYOUTS: Final = (
+    "layout", "words", "slots", "states", "superblock", "epoch", "raw/parameters",
+    "in_place_parameters",
+)  # fmt: skip
+"""How the paths of modules end that say where words are, and what their bits mean."""
 DOCUMENT = Path(__file__).parents[2] / "docs" / "memory.md"
 
 
@@ -126,7 +129,7 @@ def layout_files() -> list[Path]:
         path
         for folder in ("shm", "stores")
         for path in sorted((root / folder).rglob("*.py"))
-        if path.stem.endswith(LAYOUTS)
+        if path.with_suffix("").as_posix().endswith(LAYOUTS)
     ]
 
 
