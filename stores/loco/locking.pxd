@@ -3,20 +3,12 @@ cimport cython
 from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.stores.base cimport Store
-from limpet.stores.channels.channel cimport Channel
-from limpet.stores.channels.lock.ticket_layout cimport *
 from limpet.stores.channels.lock.ticket_lock cimport TicketLock
+from limpet.stores.loco.key_locks cimport KeyLocks
 from limpet.stores.loco.layout cimport *
 from limpet.stores.loco.lookup cimport KeyEntry, Lookup
 from limpet.stores.loco.parameters cimport *
 from limpet.stores.loco.writer cimport Writer
-
-cdef class KeyLocks(Channel):
-    cdef readonly double patience_s
-    cdef object store
-
-    @cython.locals(there=bint)
-    cpdef int enter(self) except -1
 
 cdef class Locking:
     cdef readonly Client client

@@ -22,8 +22,9 @@ from limpet.fault.explore.sim_program import PRESENT as PRESENT_KEYS
 from limpet.fault.explore.sim_shrink import kind_of
 from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.errors import ParameterError
-from limpet.stores.rtx import race, transaction
-from limpet.stores.rtx.race import WriteSet as HashStaging
+from limpet.stores import pool as stores_pool
+from limpet.stores.rtx import transaction
+from limpet.stores.rtx.race import RtxRace, WriteSet
 
 pytestmark = pytest.mark.either_build("the same lines on either build")
 
@@ -71,7 +72,7 @@ def test_random_transactions_hold_where_memory_is_scarce(kind: str) -> None:
 # ---- what must be caught -------------------------------------------------------------------------
 
 
-def _without_reads(staging: HashStaging, key: bytes, value: bytes | None) -> int:
+def _without_reads(staging: WriteSet, key: bytes, value: bytes | None) -> int:
     """R10: what is found missing when a delete is staged is not noted."""
     reads = staging.commit.reads
     staging.commit.reads = None if value is None else reads
@@ -81,7 +82,7 @@ def _without_reads(staging: HashStaging, key: bytes, value: bytes | None) -> int
         staging.commit.reads = reads
 
 
-STAGE: Final = HashStaging.stage
+STAGE: Final = WriteSet.stage
 
 
 @pytest.mark.exhaustive("many runs", quick=["txcpa*"])
@@ -99,9 +100,11 @@ def test_absence_that_is_not_validated_is_caught_in_trees(program: str) -> None:
 def test_absence_that_is_not_validated_is_caught_in_hash_tables(
     program: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A compiled class cannot be changed, so the store makes objects of one that derives from it.
-    variant = type("WriteSet", (HashStaging,), {"stage": _without_reads})
-    monkeypatch.setattr(race, "WriteSet", variant)
+    # Compiled classes cannot be changed, so classes that derive from them are used.
+    variant = type("WriteSet", (WriteSet,), {"stage": _without_reads})
+    own = {"staging": lambda store, commit: variant(store.tx_keys, commit)}
+    store = type("RtxRace", (RtxRace,), own)
+    monkeypatch.setattr(stores_pool, "store_class", lambda kind: store)
     _is_caught(explored("rtx-race", 6000, program=program, seed=seed))
 
 
