@@ -125,9 +125,11 @@ def _counted(subject: str, operation: str, ops: int) -> int:
         sys.executable, "-m", "limpet.bench.instructions", subject, operation, str(ops), url,
     ]  # fmt: skip
     pipe = subprocess.PIPE
+    # With -m, a checkout that is the working directory would come before what is installed.
     with subprocess.Popen(
-        command, env={**os.environ, **_SETTINGS}, text=True, stdin=pipe, stdout=pipe, stderr=pipe
-    ) as child:
+        command, cwd="/", env={**os.environ, **_SETTINGS}, text=True, stdin=pipe, stdout=pipe,
+        stderr=pipe,
+    ) as child:  # fmt: skip
         try:
             _answer(child, "ready")
             _tell(child, "on")

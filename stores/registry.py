@@ -138,7 +138,9 @@ def kind_named(kind: str) -> Kind:
 def store_class(kind: str) -> Any:
     """The class of a store kind. Raises as `kind_named` does."""
     found = kind_named(kind)
-    return getattr(late(found.module), found.name)
+    # A module of a user's may be one that is being imported, by this thread.
+    imported = late if found.module.startswith("limpet.") else import_module
+    return getattr(imported(found.module), found.name)
 
 
 def parameters_of(kind: str) -> set[str]:

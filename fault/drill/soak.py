@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from limpet.fault.inject.containers import why_not
 from limpet.fault.inject.interrupt import Interrupt
 from limpet.fault.matrix import encounter
 from limpet.fault.matrix.channel_kinds import CHANNELS
@@ -124,9 +125,9 @@ def commands() -> Iterator[list[str]]:
 
 
 def _can_run(words: list[str]) -> bool:
-    """Whether this user may make containers, and this CPU can flush."""
+    """Whether this process can make containers, and this CPU can flush."""
     if "containers" in words:
-        return os.geteuid() == 0
+        return not why_not()
     return "--incoherent" not in words or "clflushopt" in flush_features()
 
 

@@ -80,6 +80,8 @@ def run_faults(title: str, runs: Iterable[Callable[[], Result]], as_json: bool) 
         for run in runs:
             check()
             results.append(run())
+    if not results:
+        raise click.UsageError("there is nothing of this kind to do with these subjects")
     numbers = tuple(results[0].counts)
     shown = table(title, *results[0].of, *numbers, "verdict", right=numbers)
     for one in results:

@@ -137,6 +137,9 @@ def _return_blocks(
         except NodeFailed:
             # The blocks are gone with the node, if it is lost for all clients.
             complete = complete and blocks.vanished(node)
+        # Of a node with a poisoned page we can read, but not mend, what the client has left.
+        if blocks.endpoint.lost(node) and not blocks.vanished(node):
+            complete = False
     return returned, complete
 
 

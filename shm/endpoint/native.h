@@ -684,30 +684,35 @@ static int limpet_tear(int i, const char *at, int shift) {
         low = limpet_ranges[i].base;
     if (high > end)
         high = (char *)(((uintptr_t)end + limpet_page - 1) & ~(limpet_page - 1));
-    if (limpet_ranges[i].whole || limpet_ranges[i].torn == LIMPET_PAGES ||
+    if (limpet_ranges[i].whole || limpet_ranges[i].torn >= LIMPET_PAGES ||
         (limpet_ranges[i].lost && limpet_ranges[i].lost != LIMPET_TORN))
         return 0;
-    if (mmap(low, (size_t)(high - low), PROT_READ | PROT_WRITE,
-             MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) != low)
-        return 0;
+    /* ORDER: noted first: another thread that finds the zeros finds the note, too. */
     for (int j = 0; j < LIMPET_RANGES; j++) {
         if (!limpet_same_memory(i, j))
             continue;
-        int n = limpet_ranges[j].torn, noted = !limpet_ranges[j].whole && n < LIMPET_PAGES &&
-                                               limpet_ranges[j].lost != LIMPET_LOST;
-        if (noted) {
+        int n = LIMPET_PAGES;
+        if (!limpet_ranges[j].whole && limpet_ranges[j].lost != LIMPET_LOST)
+            n = __atomic_fetch_add(&limpet_ranges[j].torn, 1, __ATOMIC_SEQ_CST);
+        if (n < LIMPET_PAGES) {
             limpet_ranges[j].pages[n].low = low;
             limpet_ranges[j].pages[n].high = high;
-            limpet_ranges[j].torn = n + 1;
         }
-        limpet_ranges[j].lost = noted ? LIMPET_TORN : LIMPET_LOST;
+        limpet_ranges[j].lost = n < LIMPET_PAGES ? LIMPET_TORN : LIMPET_LOST;
     }
-    return 1;
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+    return mmap(low, (size_t)(high - low), PROT_READ | PROT_WRITE,
+                MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) == low;
+}
+
+/* How many runs of pages of range `i` are noted as lost. */
+static int limpet_torn(int i) {
+    return limpet_ranges[i].torn < LIMPET_PAGES ? limpet_ranges[i].torn : LIMPET_PAGES;
 }
 
 /* Whether any of [at, at + size), within range `i`, is lost by `limpet_tear`. */
 static int limpet_is_torn(int i, const char *at, size_t size) {
-    for (int n = 0; n < limpet_ranges[i].torn; n++)
+    for (int n = 0; n < limpet_torn(i); n++)
         if (at < limpet_ranges[i].pages[n].high && limpet_ranges[i].pages[n].low < at + size)
             return 1;
     return 0;

@@ -31,6 +31,7 @@ cdef extern from "native.h":
     void limpet_invalidate(const char*, size_t) noexcept nogil
     int limpet_watch_range(char*, size_t, int, int) noexcept nogil
     int limpet_is_torn(int, const char*, size_t) noexcept nogil
+    int limpet_torn(int) noexcept nogil
     int limpet_give_back(int) noexcept nogil
     int LIMPET_LOST
     int LIMPET_SHORT
@@ -61,7 +62,6 @@ cdef extern from "native.h":
     ctypedef struct Range "typeof(limpet_ranges[0])":
         volatile unsigned char lost
         char* base
-        int torn
         u64 state
         Pages pages[8]
     Range limpet_ranges[4096]

@@ -366,7 +366,7 @@ cdef class Endpoint:
             return []
         return [
             (found.pages[n].low - found.base, found.pages[n].high - found.pages[n].low)
-            for n in range(found.torn)
+            for n in range(limpet_torn(self._range[node]))
         ]
 
     cdef inline Counters* _scope(self, u64 addr) noexcept:

@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.poison import PAGE, poison
 from kit.puppets import PuppetPool
 
 import limpet
+from limpet.shm.endpoint.layout import OFFSET_MASK
 from limpet.shm.endpoint.slots import PIN, RECORDS_COUNT
 from limpet.stores.channels.array.keeper import FORK_MS, Keeper
 
@@ -66,6 +68,20 @@ def test_views_that_are_gone_are_watched_no_more(tmp_path: Path) -> None:
             array.numpy()[0] = number
         assert array[0] == 4_999
         assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+@pytest.mark.skipif(limpet.build == "pure", reason="Python code cannot survive SIGBUS")
+def test_a_node_with_a_poisoned_page_gives_no_view(pools: Any) -> None:
+    """What is on the page would be zeros there, and a write would change the node."""
+    pool = pools(nodes=1)
+    array = pool.array("a", 2 * PAGE)
+    array[...] = 7
+    offset = array.address & OFFSET_MASK
+    poison(pool.segments()[0].map, (offset + 8 * PAGE) // PAGE * PAGE)
+    assert array[0] == 7
+    for view in (array.numpy, lambda: list(array.parts())):
+        with pytest.raises(limpet.NodeFailed):
+            view()
 
 
 # ---- memory that was given back -----------------------------------------------------------------

@@ -18,6 +18,7 @@ from kit.poison import PAGE, poison, poison_values
 from kit.processes import exit_code, fork, gather
 
 import limpet
+from limpet.fault.drill.engine import steps
 from limpet.shm.backends.location import SHM_DIR
 from limpet.shm.endpoint.layout import NodeLayout
 from limpet.stores.registry import KINDS, UNRECOVERED, store_class
@@ -130,6 +131,45 @@ def test_what_a_client_leaves_that_met_a_poisoned_page_is_whole(
         assert pool.audit()["leaked"] == 0
         for key in KEYS:
             store.put(key, b"value of " + key)
+
+
+@pytest.mark.exhaustive("every kind", quick=["race", "rcuckoo"])
+@pytest.mark.skipif(limpet.build != "compiled", reason="a pure build ends by SIGBUS")
+def test_a_client_that_met_a_poisoned_page_leaves_the_dead_to_others(store: Any, kind: str) -> None:
+    """It reads what they have left on that node, and cannot mend it."""
+    if kind not in KINDS:
+        pytest.skip("the baselines do not recover")
+    pool = store.pool
+    url, name = pool.url, store.name
+    segment = pool.segments()[LOST]
+    poison(segment.map, segment.size - PAGE)
+
+    def judge() -> tuple[int, list[bytes]]:
+        with limpet.open(url) as mine:
+            there = mine.store(kind, name=name)
+            mine.recover()
+            there.check()
+            there.put(b"new", b"value of new")
+            return mine.audit()["leaked"], [key for key in KEYS if there.get(key) is None]
+
+    for step in steps(4):
+
+        def victim(step: int = step) -> None:
+            with limpet.open(url) as mine:
+                there = mine.store(kind, name=name)
+                there.get(KEYS[0])
+                mine.endpoint.fuse = step
+                for key in (b"new", KEYS[1], KEYS[2]):
+                    there.put(key, b"value of " + key)
+                there.delete(b"new")
+                mine.endpoint.fuse = 0
+
+        done = exit_code(fork(victim)) == 0
+        with contextlib.suppress(limpet.NodeFailed):
+            pool.recover()
+        assert gather(judge) == [(0, [])], step
+        if done:
+            break
 
 
 def segment_path(pool: Any, segment: int) -> Path:

@@ -254,6 +254,14 @@ def test_a_process_that_does_not_know_a_kind_changes_nothing(pools: Any, tiny: t
     assert pool.audit()["leaked"] == 0
 
 
+def test_a_module_uses_its_kind_while_it_is_imported(pools: Any, tmp_path: Path) -> None:
+    source = (EXAMPLES / "own_store.py").read_text()
+    use = f'limpet.open({pools().url!r}).store("tiny", name="test").put(b"k", b"v")'
+    (tmp_path / "app.py").write_text(f"{source.partition('if __name__')[0]}\n{use}\n")
+    done = run("-c", "import app", path=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+
+
 # ---- by a package ------------------------------------------------------------------------------
 
 

@@ -333,6 +333,8 @@ class Array(Elements):
             if at >> NODE_SHIFT in self.marked.gone:
                 raise self.lost(stripe)
             self.endpoint.load(at)
+            if self.endpoint.lost(at >> NODE_SHIFT):  # a page of it is poisoned
+                raise self.lost(stripe)
             reference = self._reference_of(stripe)
         keeper = self.manager.keeper(reference)
         raw = None
