@@ -2,12 +2,13 @@
 
 A round has each line of ROUND once, or once for each of the set that it names. A drill that takes
 all subjects by itself names none, so a kind or a channel that is registered is in the soak. What
-has begun is ended, also when the time is over. tests/fault/test_soak.py fails for a drill or a
-subject that no line has.
+has begun runs to its end, also when the time is over, unless a signal ends it.
+tests/fault/test_soak.py fails for a drill or a subject that no line has.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -22,13 +23,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from limpet.fault.inject.containers import why_not
-from limpet.fault.inject.interrupt import Interrupt
+from limpet.fault.inject.interrupt import Interrupt, Interrupted
 from limpet.fault.matrix import encounter
 from limpet.fault.matrix.channel_kinds import CHANNELS
 from limpet.shm.endpoint.fabric import flush_features
 from limpet.shm.errors import LimpetError
 from limpet.stores.registry import KINDS
 
+WAIT_S: Final = 0.2
 PROGRAM: Final = (sys.executable, "-m", "limpet")
 SETS: Final[Mapping[str, Iterable[Any]]] = {
     "kind": KINDS,
@@ -98,11 +100,11 @@ class Suite:
     folder: str
     arguments: tuple[str, ...]
 
-    def run(self) -> int:
+    def run(self, interrupt: Interrupt) -> int:
         given = ("-q", "-p", "no:cacheprovider", f"--hypothesis-seed={int(time.time())}")
         environment = {"LIMPET_TEST_LONG": "1", "LIMPET_EXPECT_BUILD": self.build}
         return _ended(
-            [*self.pytest, *self.arguments, *given],
+            [*self.pytest, *self.arguments, *given], interrupt,
             cwd=self.folder, env={**os.environ, **environment},
         )  # fmt: skip
 
@@ -135,12 +137,12 @@ def run(minutes: float, demo: Sequence[str], tests: bool, tell: Callable[[str], 
     """Run rounds for so many minutes; SoakFailed at the first command that fails.
 
     `demo`: further arguments of the demo. `tests`: also the suites, from the root of a checkout.
-    Raises Interrupted when what has begun has ended.
+    Raises Interrupted after a signal, when what has begun has ended because of it.
     """
     if tests and not Path("tests/conftest.py").is_file():
         raise SoakFailed(f"there are no tests in {Path.cwd()}")
     end = time.monotonic() + 60 * minutes
-    steps: list[tuple[str, Callable[[], int]]] = []
+    steps: list[tuple[str, Callable[[Interrupt], int]]] = []
     for words in filter(_can_run, commands()):
         given = [*words, *demo] if words[0] == "demo" else words
         steps.append((f"limpet {shlex.join(given)}", functools.partial(_ended, [*PROGRAM, *given])))
@@ -151,11 +153,20 @@ def run(minutes: float, demo: Sequence[str], tests: bool, tell: Callable[[str], 
             if time.monotonic() >= end:
                 return
             tell(name)
-            status = step()
+            status = step(interrupt)
             interrupt.check()
             if status:
                 raise SoakFailed(f"{name} ended with {status}")
 
 
-def _ended(command: Sequence[str], **given: Any) -> int:
-    return subprocess.run(command, check=False, **given).returncode
+def _ended(command: Sequence[str], interrupt: Interrupt, **given: Any) -> int:
+    """Run a command to its end, which a signal to this process asks for."""
+    with subprocess.Popen(command, **given) as child:
+        while True:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return child.wait(WAIT_S)
+            try:
+                interrupt.check()
+            except Interrupted:
+                child.terminate()
+                return child.wait()

@@ -175,7 +175,8 @@ def explore(
 def soak_(minutes: float, tests: bool, demo: tuple[str, ...]) -> None:
     """Run the demo and every drill, of every subject, by turns, until one of them fails.
 
-    A command that has begun is ended. Exit status 0 only if all of them held.
+    A command that has begun runs to its end, unless a signal ends it; the first takes a minute.
+    Exit status 0 only if all of them held.
     """
     with exit_status():
         soak.run(minutes, demo, tests, lambda name: click.echo(f"--- {name}"))
