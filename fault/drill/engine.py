@@ -21,8 +21,8 @@ from limpet.shm.errors import LimpetError
 from limpet.stores.pool import Pool
 
 SHARE: Final = 6
-STEPS_MAX: Final = 4000
-"""The limit of steps in a change."""
+STEPS_MAX: Final = 20_000
+"""The limit of steps in a change, of which a long value to three replicas takes some thousand."""
 
 
 @dataclasses.dataclass(frozen=True)
