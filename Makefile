@@ -161,6 +161,7 @@ endef
 # Optimised as a wheel is; the tree is not (setup.py).
 .venv-bench/built: .venv-bench/made $(TREE)
 	$(REQUIRES)
+	rm -rf build/lib.*
 	LIMPET_PURE= .venv-bench/bin/python $(PIP) install --no-build-isolation '.[peers]'
 	@touch $@
 
