@@ -154,7 +154,7 @@ endef
 
 .venv/built: .venv/made $(SOURCES)
 	$(REQUIRES)
-	@echo "compiling; takes two minutes on two cores"
+	@echo "compiling; takes three to five minutes on two cores"
 	LIMPET_PURE= $(BIN)/python $(PIP) install --no-build-isolation -e .
 	@touch $@
 
