@@ -15,7 +15,7 @@ BIN := .venv/bin
 PURE := .venv-pure/bin
 PIP := -m pip --disable-pip-version-check -q
 
-# What the compiled modules are made of; setup.py makes build/constants of the constants that they take.
+# Sources of the compiled modules. setup.py makes build/constants of the constants that they take.
 TYPES := $(shell find -L limpet -name '*.pxd')
 CONSTANTS := $(patsubst build/constants/%.pxd,%.py,$(wildcard build/constants/limpet/*/*.pxd \
     build/constants/limpet/*/*/*.pxd build/constants/limpet/*/*/*/*.pxd))
@@ -74,8 +74,8 @@ bench: .venv-bench/built
 	.venv-bench/bin/limpet bench peers $(ARGS)
 
 # Virtual machines that share device DAX; a machine, its power or a device is lost (docs/hosts.md).
-# It says what it needs and how to get that; docs/rack.txt is what a whole run
-# printed last; a run of some scenarios (ARGS) writes to docs/rack.txt.part.
+# It says what it needs and how to get that. docs/rack.txt has the last whole run, and another since;
+# a run of some scenarios (ARGS) writes to docs/rack.txt.part.
 rack: .venv/tools
 	$(BIN)/limpet rack --report docs/rack.txt $(ARGS)
 

@@ -20,7 +20,7 @@ IN_TREE = bool({"editable_wheel", "--inplace"} & {*sys.argv})
 """Whether the modules are for a checkout, and not for a wheel."""
 PACKAGE = sorted(Path("limpet").glob("*/**/*.p[xy]*"))
 TYPES = [path for path in PACKAGE if path.suffix == ".pxd"]
-# What has a .pxd beside it is compiled.
+# A module with a .pxd beside it is compiled.
 COMPILED = {
     path.with_suffix("").as_posix().replace("/", "."): path
     for path in PACKAGE
@@ -108,7 +108,7 @@ def types_of_constants() -> dict[str, str]:
 
 
 def write_constants() -> None:
-    """What has not changed is not written: what depends on it is not compiled again."""
+    """Files that stay as they are keep their times, so their users are not compiled again."""
     texts = {
         (CONSTANTS / module.replace(".", "/")).with_suffix(".pxd"): text
         for module, text in {"limpet.__init__": "", **types_of_constants()}.items()

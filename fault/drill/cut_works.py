@@ -401,7 +401,7 @@ def _works_of(pool: Any, kind: str, channel: Channels) -> Works:
 
 
 def after_cuts(pool: Any, other: Any) -> list[str]:
-    """What another client finds wrong with the channels in the end."""
+    """The faults of the channels that another client finds in the end."""
     wrong = []
     for kind, channel in CHANNELS.items():
         opened = channel.shared or channel.open

@@ -62,7 +62,7 @@ class Fault(abc.ABC):
     """
 
     word: ClassVar[str] = "way"
-    """What the ways are called."""
+    """The name of a way, as it is shown."""
     counts_stops: ClassVar[bool] = False
     pool_class: ClassVar[type[Pool]] = StoppingPool
     broken: ClassVar[tuple[type[Exception], ...]] = (Broken, LimpetError)

@@ -639,7 +639,9 @@ static int limpet_run_short(int i, const char *at, int poisoned) {
     struct stat status;
     char *page = (char *)((uintptr_t)at & ~(limpet_page - 1));
     if (poisoned || limpet_ranges[i].fd < 0 ||
-        (limpet_ranges[i].lost && limpet_ranges[i].lost != LIMPET_SHORT) || !limpet_is_ours(i, &status) || !S_ISREG(status.st_mode) || (uint64_t)status.st_size < limpet_ranges[i].size)
+        (limpet_ranges[i].lost && limpet_ranges[i].lost != LIMPET_SHORT) ||
+        !limpet_is_ours(i, &status) || !S_ISREG(status.st_mode) ||
+        (uint64_t)status.st_size < limpet_ranges[i].size)
         return 0;
     if (mmap(page, limpet_page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
              0) != page)

@@ -172,20 +172,31 @@ def _insert_meets_the_next_round(pools: Any) -> None:
     assert scene.store.get(b"k") == (SMALL, MIDDLE, BIG)[results.index(None)]
 
 
+def _filled(scene: Scene) -> list[bytes]:
+    """Keys that fill slots beside that of the key."""
+    fillers = [b"another %d" % number for number in range(30)]
+    for filler in fillers:
+        scene.store.insert(filler, b"")
+    return fillers
+
+
+def _make_other_room(scene: Scene, fillers: list[bytes], slot: int) -> None:
+    """Delete fillers until the key's next slot is another one than `slot`."""
+    for filler in fillers:
+        if room_of(scene.store, b"k") == slot:
+            scene.store.delete(filler)
+    assert room_of(scene.store, b"k") != slot
+
+
 def _node_lost_beside_an_undecided_insert(pools: Any) -> None:
     """An insert is on the backup, its key has come into another slot, and the primary is lost."""
     scene = Scene(pools, 2, 1)
     (late,) = scene.clients
     scene.store.delete(b"k")
-    others = [b"another %d" % number for number in range(30)]
-    for other in others:
-        scene.store.insert(other, b"")
+    fillers = _filled(scene)
     room = room_of(scene.store, b"k")
     late.begin(lambda: late.store.insert(b"k", SMALL), verb_on("cas"))
-    for other in others:
-        if room_of(scene.store, b"k") == room:
-            scene.store.delete(other)
-    assert room_of(scene.store, b"k") != room
+    _make_other_room(scene, fillers, room)
     scene.store.insert(b"k", MIDDLE)
     assert not late.go(verb_on("read_words", node=1))
     scene.store.pool.fail_node(0)
@@ -200,19 +211,14 @@ def _node_lost_beside_an_insert_that_had_failed(pools: Any) -> None:
     scene = Scene(pools, 2, 2)
     late, other = scene.clients
     scene.store.delete(b"k")
-    fillers = [b"another %d" % number for number in range(30)]
-    for filler in fillers:
-        scene.store.insert(filler, b"")
+    fillers = _filled(scene)
     slot = room_of(scene.store, b"k")
     proposal = verb_on_address("cas", backup_of(scene.store, slot, 1))
     assert not late.begin(lambda: late.store.insert(b"k", SMALL), verb_on_address("cas", slot))
     other.store.insert(b"k", MIDDLE)
     other.store.delete(b"k")
     assert not late.go(proposal)
-    for filler in fillers:
-        if room_of(scene.store, b"k") == slot:
-            scene.store.delete(filler)
-    assert room_of(scene.store, b"k") != slot
+    _make_other_room(scene, fillers, slot)
     scene.store.insert(b"k", BIG)
     assert not late.go(verb_on("read_words", node=1))
     scene.store.pool.fail_node(0)
