@@ -20,6 +20,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import threading
 import time
 from typing import Any, Final
 
@@ -113,9 +114,16 @@ class Containers(Fault):
         look_away(pool)
         assert pool.client_id
 
+        one_tells, stood = threading.Lock(), False
+
         def stand(where: bytes = STANDS) -> None:
-            os.write(tell, where)
-            os.read(heard, 1)
+            # A thread of the store may reach step k just when the change has ended without it.
+            nonlocal stood
+            with one_tells:
+                if not stood:
+                    stood = True
+                    os.write(tell, where)
+                    os.read(heard, 1)
 
         pool.endpoint.interrupt = stand
         pool.endpoint.stop_at = k

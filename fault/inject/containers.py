@@ -39,18 +39,23 @@ def why_not() -> str:
 def contain(tell: Callable[[int], object]) -> None:
     """Go on as process 1 of new PID and mount namespaces; call it in a worker.
 
-    `tell` gets the pid of process 1 outside. The worker itself waits for the end of process 1, and
-    ends in the same way.
+    `tell` gets the pid of process 1 outside, before that process goes on. The worker itself waits
+    for the end of process 1, and ends in the same way.
     """
     _demand(_libc.unshare(_CLONE_NEWPID | _CLONE_NEWNS), "unshare")
     _demand(_libc.mount(b"none", b"/", None, ctypes.c_ulong(_MS_REC_PRIVATE), None), "mount /")
+    told, telling = os.pipe()
     inside = os.fork()
     if inside == 0:
+        os.close(telling)
+        os.read(told, 1)  # ends when the parent has closed its end
+        os.close(told)
         # The parent is of another namespace: its pid shows as 0 here.
         end_with_parent(0)
         _demand(_libc.mount(b"proc", b"/proc", b"proc", ctypes.c_ulong(0), None), "mount /proc")
         return
     tell(inside)
+    os.close(telling)
     code = os.waitstatus_to_exitcode(os.waitpid(inside, 0)[1])
     if code < 0:
         signal.signal(-code, signal.SIG_DFL) if -code != signal.SIGKILL else None
