@@ -81,6 +81,7 @@ def recover_client(
     dying = state_word(DYING, pid, incarnation)
     counts = {"clients": 0, "objects": 0, "blocks": 0}
     scope = endpoint.background(True)
+    met_loss = endpoint.met_loss
     try:
         client.pin()
         # ORDER: pinned before we look: then no node is filled, nor bits copied, until we are done.
@@ -119,6 +120,8 @@ def recover_client(
             endpoint.cas(at + CHANGES, changes, changes + 1)
         counts["clients"] = int(endpoint.cas(at, dying, incarnation) == dying)
     finally:
+        # What we cannot mend here stays the dead client's: it is no change of our own.
+        endpoint.met_loss = max(met_loss, min(endpoint.met_loss, 1))
         client.unpin()
         endpoint.background(scope)
     lap("slot")

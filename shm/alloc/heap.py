@@ -467,12 +467,15 @@ class Heap:
                 self._clear_at(primary + self.bit_steps[row + k] & MASK, mask)
 
     def _clear_at(self, at: int, mask: int) -> bool:
-        """Clear this used bit; False: it is on a lost node."""
+        """Clear this used bit; False: it is on a lost node. NodeFailed: it may be lost for us
+        alone, as of this operation."""
         try:
             if self.endpoint.failed(at):
                 return False
             self.endpoint.mcas(at, 0, 0, 0, mask)
         except NodeFailed:
+            if self.endpoint.met_loss and self.endpoint.loss_is_ours():
+                raise  # others may have the page: the object stays in the client journal
             return False
         return True
 

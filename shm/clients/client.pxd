@@ -53,6 +53,7 @@ cdef class Client:
     @cython.final
     cdef int _resign(self) except -1
     @cython.final
+    @cython.locals(cut=bint)
     cdef int _resolve_journal(self) except -1
     @cython.locals(scope=bint, done=bint)
     cpdef exclusively(self, work)

@@ -175,7 +175,7 @@ class Endpoint:
 
     __slots__ = (
         "_background", "_dirty", "_guard", "_nodes", "_outside", "_scopes", "_states", "_turns",
-        "_volatile", "abandoned", "durable", "fuse", "latency_ns",
+        "_volatile", "abandoned", "durable", "fuse", "latency_ns", "met_loss",
     )  # fmt: skip
 
     hints = False
@@ -192,6 +192,7 @@ class Endpoint:
     _outside: bool
     _turns: Turns
     abandoned: Any
+    met_loss: int
 
     def __new__(cls, *args: Any, **options: Any) -> Endpoint:
         self = super().__new__(cls)
@@ -201,6 +202,7 @@ class Endpoint:
         self._background = self._outside = False
         self._turns = Turns()
         self.abandoned = None
+        self.met_loss = 0
         self.fuse = 0
         self._guard = None
         self.durable = False
@@ -345,6 +347,10 @@ class Endpoint:
     def lost(self, node: int) -> bool:
         """Whether this process has met a truncated `node`."""
         return node in self._nodes and self._nodes[node].lost
+
+    def loss_is_ours(self) -> bool:
+        """Whether pages of a node are lost to this process, and the node is in service for all."""
+        return False
 
     def lost_pages(self, node: int) -> list[tuple[int, int]]:
         """Offset and size of lost pages: none are known, as a poisoned one ends the process."""

@@ -35,7 +35,10 @@ Lost memory
     SIGBUS tells of it. A page that is poisoned (BUS_MCEERR_AR) costs what is on it: a verb that
     touches it raises NodeFailed. What is elsewhere on its node can be read on. But this endpoint
     changes nothing there any more: code that has met NodeFailed takes what it could not see for
-    gone, and must not act on that. Of the control segment, of views, and of memory without hardware
+    gone, and must not act on that. `met_loss` is LOSS_MET once a verb has first found such pages,
+    and LOSS_CUTS once a change of their node has been refused since, or its effect is unknown; the
+    client sets it to 0 when it pins, and resigns when its operation ends so (client.py). Of the
+    control segment, of views, and of memory without hardware
     coherence a poisoned page costs the whole, as does a page that is gone in another way.
 
     SIGBUS below the end of the file behind a node is no loss: its file system is full. The verb
@@ -164,6 +167,8 @@ cdef int _has_crc = limpet_has_crc()
 
 cdef enum:
     DIRTY_MAX = 32
+    LOSS_MET = 1
+    LOSS_CUTS = 2
     PATIENCE = 4  # looks in vain; between them another thread may run for 5 ms
     POLITE = 64
     APART = 0x1_0000_0000  # more than 32 bits, which a row has
@@ -368,6 +373,14 @@ cdef class Endpoint:
             (found.pages[n].low - found.base, found.pages[n].high - found.pages[n].low)
             for n in range(limpet_torn(self._range[node]))
         ]
+
+    cpdef bint loss_is_ours(self) noexcept:
+        """Whether pages of a node are lost to this process, and the node is in service for all."""
+        cdef int node
+        for node in range(255):
+            if self._map[node].state == TORN and self._states[node] == expected_state(self, node):
+                return True
+        return False
 
     cdef inline Counters* _scope(self, u64 addr) noexcept:
         # a verb on the control segment is no verb on a memory node: never in the foreground
