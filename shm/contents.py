@@ -65,7 +65,8 @@ class Contents:
         for a leader."""
 
     def refill(self, node: int) -> dict[str, int]:
-        """Make tables and objects of replicated stores on a node with new memory; for a leader."""
+        """Make tables and objects of replicated stores on a node with new memory. Called by the
+        leader."""
         return dict.fromkeys(("objects", "blocks", "regions", "bytes"), 0)
 
     # ---- recovery -------------------------------------------------------------------------------

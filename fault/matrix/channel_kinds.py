@@ -525,7 +525,10 @@ _BARRIER: Final = Channels(
         "wait": lambda b: b.wait(SOON_S),
     },
     own=frozenset(
-        {"announce", "change", "look_after", "missed", "regroup", "regrouped", "vacates_register"}
+        {
+            "announce", "change", "check_participants", "missed", "regroup", "regrouped",
+            "vacates_register",
+        }
     ),
     private=frozenset({"parties"}),
 )  # fmt: skip

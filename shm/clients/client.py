@@ -251,12 +251,7 @@ class Client:
         """
         done = False
         try:
-            if (
-                self.held
-                or self.remotely_fenced
-                or self.endpoint.durable
-                or self.endpoint.met_loss
-            ):
+            if self.held or self.remotely_fenced or self.endpoint.durable or self.endpoint.met_loss:
                 self._resolve_journal()
             # ORDER: the client journal is empty before the pin goes.
             self.endpoint.store(self.slot + PIN, 0)
@@ -380,7 +375,7 @@ class Client:
                 self.endpoint.end()
 
     def persist_links(self) -> None:
-        """Have all noted lines persist, and the links that the client journal names."""
+        """Make all noted lines persist, and the links that the client journal names."""
         index = 0
         while index < self.held:
             if self.references[index] and not self.link_addresses[index] & REPLICATED:

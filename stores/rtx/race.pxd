@@ -25,7 +25,7 @@ from limpet.stores.transactions.reads cimport KeyRead, Reads, Staging
 from limpet.stores.transactions.slot_writes cimport SlotWrite
 from limpet.stores.core.status cimport *
 
-cdef class WriteSet(Staging):
+cdef class SlotWriteSet(Staging):
     cdef readonly HashKeys keys
     cdef readonly Commit commit
 
@@ -62,4 +62,4 @@ cdef class RtxRace(HashStore):
     cdef readonly object tx_keys
 
     cpdef u64 busy_slot(self, u64 slot) noexcept
-    cpdef int give_way(self, u64 busy, u64 table, u64 attempt) except -1
+    cpdef int back_off(self, u64 busy, u64 table, u64 attempt) except -1

@@ -28,6 +28,7 @@ from limpet.stores.sherman.layout import ELSEWHERE, GONE, SLOTS
 from limpet.stores.transactions.layout import (
     COMMITTED,
     LOCKED,
+    LOG_DONE,
     LOGGED,
     SLOT_SHIFT,
     STATE_MASK,
@@ -35,7 +36,6 @@ from limpet.stores.transactions.layout import (
     TX_LOG,
     TX_TIME,
 )
-from limpet.stores.transactions.layout import DONE as LOG_DONE
 from limpet.stores.transactions.lllock import slot_at
 
 
