@@ -249,12 +249,7 @@ class Client:
         """
         done = False
         try:
-            if (
-                self.held
-                or self.remotely_fenced
-                or self.endpoint.durable
-                or self.endpoint.met_loss
-            ):
+            if self.held or self.remotely_fenced or self.endpoint.durable or self.endpoint.met_loss:
                 self._resolve_journal()
             # ORDER: the client journal is empty before the pin goes.
             self.endpoint.store(self.slot + PIN, 0)
