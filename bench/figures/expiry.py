@@ -36,7 +36,7 @@ from limpet.fault.explore.sim_time import TimedClient, Workload, World, key_of, 
 from limpet.shm.endpoint.layout import CONTROL_NODE, NODE_SHIFT
 from limpet.shm.endpoint.simulated import CAS, PAUSE, WAIT, SimulatedEndpoint, Step
 from limpet.shm.errors import ParameterError
-from limpet.stores.rtx.layout import DRIFT_US, EACH_US, LOCKED
+from limpet.stores.transactions.layout import DRIFT_US, EACH_US, LOCKED
 
 KIND: Final = "rtx-sherman"
 VALUE_SIZE: Final = 24

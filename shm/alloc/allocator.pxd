@@ -2,7 +2,7 @@ cimport cython
 
 from limpet.shm.alloc.claims cimport Claims, Spans
 from limpet.shm.alloc.heap cimport Heap
-from limpet.shm.alloc.pages cimport *
+from limpet.shm.pages cimport *
 from limpet.shm.alloc.slabs cimport Slab, Slabs
 from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.layout cimport *

@@ -44,7 +44,7 @@ import time
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from limpet.shm.clients.inside import calling_frame
+from limpet.shm.endpoint.inside import calling_frame
 from limpet.shm.endpoint.layout import CONTROL_NODE, POOL_CLOCK
 from limpet.shm.endpoint.portable_image import Image
 from limpet.shm.endpoint.portable_node import DirtyLines, Lent, Node, Word

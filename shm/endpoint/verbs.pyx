@@ -144,7 +144,7 @@ from limpet.shm.errors import (
     ReentrantUse,
     StoreFull,
 )
-from limpet.shm.clients.inside import is_over
+from limpet.shm.endpoint.inside import is_over
 from limpet.shm.endpoint.states import (
     DISOWNED,
     FORKED,

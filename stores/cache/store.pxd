@@ -1,7 +1,7 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
-from limpet.stores.base cimport as_bytes
+from limpet.stores.core.base cimport as_bytes
 from limpet.stores.cache.entries cimport CacheObjects, Entries, FlightWord
 from limpet.stores.cache.layout cimport *
 from limpet.stores.cache.ledger cimport Counters, Ledger
@@ -13,7 +13,7 @@ from limpet.stores.race.hash_store cimport HashStore
 from limpet.stores.race.index cimport Holds, Index, Place
 from limpet.stores.race.slots cimport Slots
 from limpet.stores.race.splitter cimport Splitter
-from limpet.stores.status cimport *
+from limpet.stores.core.status cimport *
 
 cdef u64 SPLIT_MISSES
 

@@ -10,7 +10,7 @@ from limpet.stores.race.batch cimport Batch, BatchSearch
 from limpet.stores.race.batch_puts cimport BatchPuts
 from limpet.stores.race.index cimport Place
 from limpet.stores.race.layout cimport *
-from limpet.stores.status cimport *
+from limpet.stores.core.status cimport *
 
 cdef int ALL
 cdef int SPARE_PLACES

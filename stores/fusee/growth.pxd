@@ -9,7 +9,7 @@ from limpet.stores.fusee.tables cimport ReplicatedTables
 from limpet.stores.race.index cimport Place, is_frozen, is_valid
 from limpet.stores.race.layout cimport *
 from limpet.stores.race.splitter cimport Splitter
-from limpet.stores.status cimport *
+from limpet.stores.core.status cimport *
 
 cdef class ReplicatedSplitter(Splitter):
     cdef readonly ReplicatedTables tables

@@ -8,7 +8,7 @@ from limpet.stores.fusee.tables cimport ReplicatedTables
 from limpet.stores.race.index cimport Index, Place, is_vacant, is_valid
 from limpet.stores.race.layout cimport *
 from limpet.stores.race.slots cimport Slots
-from limpet.stores.status cimport *
+from limpet.stores.core.status cimport *
 
 cdef u64 PATIENCE
 

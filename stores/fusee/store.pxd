@@ -12,7 +12,7 @@ from limpet.stores.fusee.tables cimport ReplicatedTables
 from limpet.stores.race.hash_store cimport HashStore
 from limpet.stores.race.index cimport Place, is_valid
 from limpet.stores.race.layout cimport *
-from limpet.stores.status cimport *
+from limpet.stores.core.status cimport *
 
 cdef class Fusee(HashStore):
     cdef readonly LoggedObjects logged

@@ -10,7 +10,7 @@ from limpet.stores.loco.local_index cimport LocalIndex
 from limpet.stores.loco.locking cimport Locking
 from limpet.stores.loco.lookup cimport Lookup
 from limpet.stores.race.batch cimport Batch
-from limpet.stores.status cimport *
+from limpet.stores.core.status cimport *
 
 cdef int DEFERRED
 

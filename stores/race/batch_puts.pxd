@@ -8,8 +8,8 @@ from limpet.stores.race.batch cimport Batch, BatchSearch
 from limpet.stores.race.index cimport Index, Place
 from limpet.stores.race.layout cimport *
 from limpet.stores.race.slots cimport Slots
-from limpet.stores.records cimport Objects
-from limpet.stores.status cimport *
+from limpet.stores.core.records cimport Objects
+from limpet.stores.core.status cimport *
 
 cdef class BatchPuts:
     cdef readonly BatchSearch search

@@ -8,9 +8,9 @@ from limpet.stores.race.layout cimport (
     DIRECTORY_ENTRY, FROZEN, MASK, MIX_DIRECTORY, MIX_FIRST, MIX_SECOND, OBJECT_MASK, SLOTS,
 )
 from limpet.stores.race.parameters cimport *
-from limpet.stores.records cimport Objects
-from limpet.stores.rtx.layout cimport POINTER
-from limpet.stores.status cimport *
+from limpet.stores.core.records cimport Objects
+from limpet.stores.core.object_layout cimport POINTER
+from limpet.stores.core.status cimport *
 
 cdef u64 PREFETCH_SIZE
 

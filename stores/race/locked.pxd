@@ -5,9 +5,8 @@ from limpet.shm.endpoint.verbs cimport u64
 from limpet.stores.race.hash_store cimport HashStore
 from limpet.stores.race.index cimport Index, Place
 from limpet.stores.race.splitter cimport Splitter
-from limpet.stores.rtx.layout cimport POINTER
-from limpet.stores.rtx.repair cimport *
-from limpet.stores.status cimport *
+from limpet.stores.core.object_layout cimport POINTER
+from limpet.stores.core.status cimport *
 
 cdef u64 DOUBTS_MAX
 

@@ -8,8 +8,8 @@ from limpet.shm.endpoint.words cimport *
 from limpet.stores.race.index cimport Index, Place, is_frozen, is_split, is_valid
 from limpet.stores.race.layout cimport *
 from limpet.stores.race.parameters cimport *
-from limpet.stores.records cimport Objects
-from limpet.stores.status cimport *
+from limpet.stores.core.records cimport Objects
+from limpet.stores.core.status cimport *
 
 cdef Py_ssize_t BUCKETS
 cdef Py_ssize_t BUCKET_WORDS

@@ -1,7 +1,7 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport u64
-from limpet.stores.rtx.layout cimport OBJECT_SHIFT
+from limpet.stores.transactions.layout cimport OBJECT_SHIFT
 from limpet.stores.sherman.fences cimport Fences, Run
 from limpet.stores.sherman.layout cimport *
 

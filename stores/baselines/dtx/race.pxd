@@ -11,9 +11,9 @@ from limpet.stores.race.index cimport Index, Place, is_frozen, is_valid
 from limpet.stores.race.layout cimport *
 from limpet.stores.race.slots cimport Slots
 from limpet.stores.race.splitter cimport Splitter
-from limpet.stores.rtx.layout cimport DOING, POINTER
-from limpet.stores.rtx.repair cimport *
-from limpet.stores.status cimport *
+from limpet.stores.transactions.layout cimport DOING
+from limpet.stores.core.object_layout cimport POINTER
+from limpet.stores.core.status cimport *
 
 cdef u64 STOPPED
 

@@ -9,8 +9,8 @@ from limpet.stores.race.index cimport Index, Place
 from limpet.stores.race.layout cimport OBJECT_MASK
 from limpet.stores.race.slots cimport Slots
 from limpet.stores.race.splitter cimport Splitter
-from limpet.stores.records cimport Objects
-from limpet.stores.status cimport *
+from limpet.stores.core.records cimport Objects
+from limpet.stores.core.status cimport *
 from limpet.stores.swarm.cache cimport LocationCache
 
 cdef class RawObjects(Objects):
