@@ -2,7 +2,7 @@ cimport cython
 
 from limpet.shm.endpoint.layout cimport *
 from limpet.shm.endpoint.slots cimport RECORDS, RECORDS_COUNT
-from limpet.shm.endpoint.states cimport LOSS_CUTS
+from limpet.shm.endpoint.states cimport *
 from limpet.shm.endpoint.verbs cimport Endpoint, bit, u64
 from limpet.shm.endpoint.words cimport *
 from limpet.shm.replicas.replica_layout cimport ReplicaLayout
