@@ -154,6 +154,10 @@ class BrokenBarrierError(StoreError, threading.BrokenBarrierError):
         return str(self.args[0])
 
 
+class DeliveryLost(StoreError):
+    """A delivery of a job is not this process's any more; the job is delivered again."""
+
+
 class TasksLost(StoreError):
     """Processes that had got elements of a queue have ended without `task_done` for them.
 
