@@ -46,6 +46,7 @@ from limpet.shm.errors import (
     TasksLost,
     TransactionConflict,
     ValueTooLarge,
+    WorkerDied,
 )
 from limpet.shm.late import late
 from limpet.shm.release import RELEASE
@@ -54,6 +55,7 @@ from limpet.stores.dict import SharedDict
 from limpet.stores.pool import Pool
 
 if TYPE_CHECKING:
+    from limpet.executor import Executor
     from limpet.stores.cache.cache import Cache
     from limpet.stores.rtx.execution import Transaction
 
@@ -73,6 +75,7 @@ __all__ = [
     "CoherenceError",
     "DeliveryLost",
     "DeviceNotEmpty",
+    "Executor",
     "KeyExists",
     "KeyTooLarge",
     "LimpetError",
@@ -101,6 +104,7 @@ __all__ = [
     "Transaction",
     "TransactionConflict",
     "ValueTooLarge",
+    "WorkerDied",
     "build",
     "create",
     "destroy",
@@ -108,7 +112,11 @@ __all__ = [
     "open",
 ]
 
-_LATE = {"Cache": "limpet.stores.cache.cache", "Transaction": "limpet.stores.rtx.execution"}
+_LATE = {
+    "Cache": "limpet.stores.cache.cache",
+    "Executor": "limpet.executor",
+    "Transaction": "limpet.stores.rtx.execution",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -38,6 +38,8 @@ cdef class JobQueue(Channel):
 
     @cython.locals(attempt=int, table=JobTable, taken=bint)
     cdef int _begin(self) except -1
+    @cython.locals(word=u64, sound=bint)
+    cdef int _begin_look(self) except -1
     @cython.locals(ended=bint)
     cdef int _finish(self, bint whole) except -1
     @cython.locals(status=int, last=Py_ssize_t, table=JobTable, whole=bint, due=u64, room=bint)

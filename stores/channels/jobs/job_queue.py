@@ -38,6 +38,7 @@ from limpet.stores.channels.jobs.layout import (
     DATA,
     DELAYED_JOBS,
     DELIVERY_MAX,
+    DIRTY,
     FREE_PLACES,
     GIVE_BACK_US,
     HELD_JOBS,
@@ -285,6 +286,21 @@ class JobQueue(Channel):
                 if not taken:
                     self._finish(False)
 
+    def _begin_look(self) -> None:
+        """Begin an operation that only looks, without the lock; the index is made anew before, if a
+        dead client has left it in doubt."""
+        self.enter()
+        sound = False
+        try:
+            word = self.endpoint.load(self.table.control)
+            sound = word == 0 or (word != DIRTY and self.lives(word))
+        finally:
+            if not sound:
+                self.leave()
+        if not sound:
+            self._begin()
+            self.table.end(True)
+
     def _finish(self, whole: bool) -> None:
         """End the operation, and give the lock back if that was not done."""
         ended = False
@@ -329,9 +345,7 @@ class JobQueue(Channel):
                 token = self._prepare(self.room)
             status, _ = self._put_some(waiting, 0, level, delay_us, hashed, slept)
             if status == NO_MEMORY:
-                self.pool.allocator.replenish(
-                    self.table.node(), len(waiting[0]), 1, 0, 0, True
-                )
+                self.pool.allocator.replenish(self.table.node(), len(waiting[0]), 1, 0, 0, True)
             elif status != FULL:
                 return status == DONE
             elif token:
@@ -457,10 +471,10 @@ class JobQueue(Channel):
                 if not found and self.looked != now and table.count(HELD_JOBS):
                     again, dead = self._look(now)
                     self._take(limit, letters, now, found)
-                ready = table.unfinished() - table.count(DELAYED_JOBS) - table.count(HELD_JOBS)
+                ready = table.ready()
                 whole = True
                 table.end(True)
-                if ready > 0 and (found or again):
+                if ready and (found or again):
                     self.news.wake_one()
                 if dead:
                     self.changes.wake()
@@ -551,19 +565,19 @@ class JobQueue(Channel):
 
     def counts(self) -> dict[str, int]:
         """How many jobs are `ready`, `delayed`, and `held` by clients; how many dead letters are
-        there (`dead`); and how many places are `free`."""
+        there (`dead`); and how many places are `free`. Each is right for a moment."""
         table = self.table
-        self._begin()
+        self._begin_look()
         try:
             free, dead = table.count(FREE_PLACES), table.count(LETTERS)
             delayed, held = table.count(DELAYED_JOBS), table.count(HELD_JOBS)
+            ready = table.ready()
         finally:
             self._finish(True)
-        ready = self.maxsize - free - dead - delayed - held
         return {"ready": ready, "delayed": delayed, "held": held, "dead": dead, "free": free}
 
     def qsize(self) -> int:
-        """How many jobs are ready or delayed."""
+        """How many jobs are ready or delayed; while other clients change that, about so many."""
         counts = self.counts()
         return counts["ready"] + counts["delayed"]
 
@@ -584,7 +598,7 @@ class JobQueue(Channel):
         while True:
             if sleepy:
                 token = self._prepare(self.changes)
-            self._begin()
+            self._begin_look()
             try:
                 unfinished = self.table.unfinished()
             finally:

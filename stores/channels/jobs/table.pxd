@@ -68,6 +68,8 @@ cdef class JobTable:
     @cython.locals(endpoint=Endpoint, place=u64, number=u64, at=u64, due=u64)
     cpdef u64 ready_due(self, u64 now) except? 0xFFFF
     cpdef u64 count(self, u64 kind) except? 0xFFFF
+    @cython.locals(found=u64, level=u64)
+    cpdef u64 ready(self) except? 0xFFFF
     cpdef u64 unfinished(self) except? 0xFFFF
     cpdef u64 node(self)
     @cython.locals(endpoint=Endpoint, at=u64, number=u64, word=u64, order=u64, key=u64)

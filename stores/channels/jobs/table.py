@@ -34,7 +34,7 @@ The region `.places`: `maxsize` places, then a link for each (Links), then the h
                        the place's link names
 
     FREE -> READY, DELAYED        put: all other words of the place are written before
-    READY -> HELD, deliveries + 1 get
+    READY -> HELD                 get; deliveries + 1, but for a dead letter
     DELAYED -> READY              it is due
     HELD -> FREE                  ack, by the holder
     HELD -> READY, DELAYED        nack; or another client: the holder is dead, or it is due
@@ -277,7 +277,9 @@ class JobTable:
         word = endpoint.load(at)
         if word & STATE_MASK != READY:
             raise self._damaged(number)
-        count = min((word >> DELIVERY_SHIFT & DELIVERY_MAX) + 1, DELIVERY_MAX)
+        count = word >> DELIVERY_SHIFT & DELIVERY_MAX
+        if not letters and count < DELIVERY_MAX:
+            count += 1
         held = self.client.ident << OWNER_SHIFT | count << DELIVERY_SHIFT | word & LETTER | HELD
         job = Job(number, held, endpoint.load(at + ORDER))
         size = endpoint.load(at + SIZE)
@@ -400,6 +402,13 @@ class JobTable:
     def count(self, kind: int) -> int:
         """How many places a list has."""
         return self.endpoint.load(self.control + LISTS + LIST_SIZE * kind + COUNT)
+
+    def ready(self) -> int:
+        """How many jobs are ready."""
+        found = 0
+        for level in range(LEVELS, LIST_COUNT):
+            found += self.count(level)
+        return found
 
     def unfinished(self) -> int:
         """How many jobs are ready, delayed or held."""
