@@ -386,8 +386,9 @@ def _jobs_prepare(handle: Any) -> None:
 def _jobs_judge(handle: Any, patience_s: float) -> None:
     found, letters = ([item.removeprefix(TEXT) for item in part] for part in _drain_jobs(handle))
     a, b = "a", "b" * 300
-    more = [[], ["c"], ["c" * 300], ["c", "d"]]
-    allowed = [([a, b, *put], []) for put in more] + [([b], []), ([], []), ([b], [a])]
+    more: list[list[str]] = [[], ["c"], ["c" * 300], ["c", "d"]]
+    allowed: list[tuple[list[str], list[str]]] = [([a, b, *put], []) for put in more]
+    allowed += [([b], []), ([], []), ([b], [a])]
     demand(
         (found, letters) in allowed,
         f"the queue had {[item[:3] for item in found]}, and dead letters {letters}",
@@ -413,10 +414,10 @@ def _jobs_retry(handle: Any) -> None:
 
 def _settled(jobs: Any, call: Call) -> object:
     jobs.put(1, timeout=SOON_S)
-    found = call(jobs)
+    found: Any = call(jobs)
     for delivery in found if isinstance(found, list) else [found]:
         delivery.ack()
-    return None
+    return found
 
 
 def _jobs_turn(handle: Any, number: int) -> None:

@@ -147,8 +147,12 @@ class ChannelCalls:
         of the queue that is there. Raises StoreMismatch when one that is given differs from it.
         """
         usual = late(HERE + ("jobs.layout" if acks else "queue.layout"))
-        given = {"maxsize": maxsize, "item_size": item_size, "codec": codec}
-        defaults = {"maxsize": usual.MAXSIZE, "item_size": usual.ITEM_SIZE, "codec": "pickle"}
+        given: dict[str, Any] = {"maxsize": maxsize, "item_size": item_size, "codec": codec}
+        defaults: dict[str, Any] = {
+            "maxsize": usual.MAXSIZE,
+            "item_size": usual.ITEM_SIZE,
+            "codec": "pickle",
+        }
         cls = late(HERE + "queue.shared_queue").SharedQueue
         further = {"max_deliveries": max_deliveries, "visibility_timeout": visibility_timeout}
         if acks:

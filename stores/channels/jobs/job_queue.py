@@ -59,7 +59,7 @@ from limpet.stores.channels.layout import LINE, MOMENT, MOMENTS
 from limpet.stores.channels.regions.region import Links
 from limpet.stores.channels.waiting import Waiting, deadline_of, left_us, still_us, whole
 from limpet.stores.codecs import Codec
-from limpet.stores.status import DONE, EXISTS, FULL, NO_MEMORY
+from limpet.stores.status import DONE, FULL, NO_MEMORY
 
 DESCRIPTION_MAX: Final = 4096
 """An upper bound of the bytes of a region besides its memory."""

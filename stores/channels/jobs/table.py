@@ -23,7 +23,8 @@ The region `.places`: `maxsize` places, then a link for each (Links), then the h
     0     word         bits 0-1 state; bit 2 LETTER; bits 4-15 deliveries; bits 16-63 the holder's
                        client id, if HELD
     8     order        the job's number
-    16    due          pool clock in us: DELAYED: when it is ready; HELD: when it is given back, or 0
+    16    due          pool clock in us; DELAYED: when it is ready; HELD: when it is given back,
+                       or 0
     24    level        priority, 0 to 7
     32    size         bytes of the element
     40    key          hash of the key for deduplication, or 0
@@ -109,7 +110,7 @@ from limpet.stores.channels.layout import MASK, SPIN
 from limpet.stores.channels.regions.links import unlink
 from limpet.stores.status import DONE, EXISTS, FULL, NO_MEMORY
 
-assert [ORDER, DUE, LEVEL, SIZE, KEY, LINK, CHAIN, REASON] == [*range(8, 72, 8)]
+assert [*range(8, 72, 8)] == [ORDER, DUE, LEVEL, SIZE, KEY, LINK, CHAIN, REASON]
 assert REASON + REASON_SIZE == DATA
 TIME_OVER: Final = b"its time was over"
 
@@ -172,7 +173,7 @@ class JobTable:
             if word == 0:
                 # CRASH(locked): the lock with a dead holder; the next one makes the index anew.
                 return True
-            if word == mine or word == DIRTY or word == self.buried:
+            if word in (mine, DIRTY, self.buried):
                 if word == mine or endpoint.cas(at, word, mine) == word:
                     self.rebuild()
                     return True
@@ -327,7 +328,8 @@ class JobTable:
         self.endpoint.store(self.places + number * self.stride + DUE, due)
 
     def release(self, number: int, due: int, reason: bytes) -> bool:
-        """Give a held job back, `due` later or at once (0); whether it is a new dead letter."""
+        """Give a held job back, at `due` or at once (0); whether it is a new dead letter. Without a
+        reason the last one stays."""
         endpoint = self.endpoint
         at = self.places + number * self.stride
         word = endpoint.load(at)
@@ -335,7 +337,8 @@ class JobTable:
         if not letter and (word >> DELIVERY_SHIFT & DELIVERY_MAX) >= self.max_deliveries:
             letter = LETTER
         state = DELAYED if due and not letter else READY
-        endpoint.write(at + REASON, reason + bytes(REASON_SIZE - len(reason)))
+        if reason:
+            endpoint.write(at + REASON, reason + bytes(REASON_SIZE - len(reason)))
         endpoint.store(at + DUE, due)
         # LINEARIZES: the job is given back.
         # CRASH(given-back): READY, and in the list of held jobs.
