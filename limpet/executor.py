@@ -245,8 +245,10 @@ class _Crew:
         """Cancel the calls that wait here. With the lock."""
         for number in self.waiting:
             if not self.calls[number].begun:
-                self.calls.pop(number).future.cancel()
-        self.waiting.clear()
+                future = self.calls.pop(number).future
+                future.cancel()
+                future.set_running_or_notify_cancel()
+        self.waiting = deque(number for number in self.waiting if number in self.calls)
 
     def _feed(self) -> None:
         """Put calls into the queue. With the lock."""
