@@ -10,6 +10,7 @@ from limpet.stores.channels.waiting cimport Waiting
 from limpet.stores.status cimport DONE, EXISTS, FULL, NO_MEMORY
 
 cdef int ACK
+cdef u64 DESCRIPTION_MAX
 cdef int EXTEND
 cdef int NACK
 cdef int RETRY
