@@ -260,7 +260,11 @@ class _Crew:
                 continue
             call.begun = True
             try:
-                self.jobs.put(call.data)
+                self.jobs.put(call.data, False)
+            except queue.Full:
+                # Workers died after the results of jobs that are still there.
+                self.waiting.appendleft(number)
+                return
             except StoreFull as error:
                 if self.queued:
                     # The calls before it give their memory back.

@@ -818,7 +818,7 @@ CHANNELS: Final[Mapping[str, Channels]] = {
             "put_many": lambda q: q.put_many([1], timeout=SOON_S),
             "put_nowait": lambda q: q.put_nowait(1),
         },
-        own=frozenset({"deliver", "settle"}),
+        own=frozenset({"deliver", "drop", "settle"}),
     ),
     "ring": _RING,
     "ring-skip": _variant(_RING, lambda pool, name: pool.ring(name, 512, overrun="skip")),

@@ -35,7 +35,7 @@ cdef class JobQueue(Channel):
     cdef readonly Waiting changes
     cdef readonly JobTable table
     cdef u64 looked
-    cdef readonly list dropped
+    cdef readonly set mine
 
     @cython.locals(attempt=int, table=JobTable, taken=bint)
     cdef int _begin(self) except -1
@@ -49,12 +49,15 @@ cdef class JobQueue(Channel):
     )
     cdef u64 _prepare(self, Waiting waiting) except? 0
     @cython.locals(
-        looks=int, token=u64, sleepy=bint, waiting=Waiting, table=JobTable, found=list, whole=bint,
-        now=u64, due=u64, left=u64, ready=u64,
+        looks=int, token=u64, sleepy=bint, waiting=Waiting, found=list, whole=bint, now=u64,
+        due=u64, left=u64,
     )
     cpdef list deliver(self, Py_ssize_t limit, bint letters, deadline)
+    @cython.locals(table=JobTable, whole=bint, now=u64, due=u64, ready=u64)
+    cdef tuple _deliver(self, Py_ssize_t limit, bint letters, list found)
     @cython.locals(due=u64)
     cdef int _take(self, Py_ssize_t limit, bint letters, u64 now, list found) except -1
     cdef tuple _look(self, u64 now)
+    cpdef int drop(self, Job job) except -1
     @cython.locals(table=JobTable, whole=bint, letter=bint, now=u64, held=bint, finished=bint)
     cpdef int settle(self, Job job, int what, u64 delay_us, bytes reason) except -1

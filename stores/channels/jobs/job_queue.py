@@ -26,7 +26,6 @@ from limpet.shm.errors import (
     DeliveryLost,
     LimpetError,
     ParameterError,
-    ReentrantUse,
     ValueTooLarge,
 )
 from limpet.stores.channels.channel import Channel
@@ -69,7 +68,6 @@ ACK: Final = 0
 NACK: Final = 1
 RETRY: Final = 2
 EXTEND: Final = 3
-DROPPED: Final = b"its delivery was dropped without ack()"
 
 
 class Delivery:
@@ -158,12 +156,7 @@ class Delivery:
     def __del__(self) -> None:
         if not self.settled and self.forks == forks.count:
             self.settled = True
-            try:
-                self.queue.settle(self.job, NACK, 0, DROPPED)
-            except ReentrantUse:  # within an operation: the next one does it
-                self.queue.dropped.append(self.job)
-            except LimpetError:
-                pass  # this client has left, or the queue is gone; then nobody holds the job
+            self.queue.drop(self.job)
 
     def __repr__(self) -> str:
         return f"<Delivery {self.deliveries} of job {self.job.order} of {self.queue!r}>"
@@ -255,8 +248,9 @@ class JobQueue(Channel):
         self.table.max_deliveries = max_deliveries
         self.looked = 0
         """When this process has looked for dead consumers."""
-        self.dropped: list[Job] = []
-        """Jobs whose deliveries were dropped within an operation."""
+        self.mine: set[int] = set()
+        """Numbers of the jobs that deliveries of this process hold. Another job that this client
+        holds was dropped, or got by a call that was cut off."""
         self._begin()
         done = False
         try:
@@ -451,35 +445,19 @@ class JobQueue(Channel):
         looks = token = 0
         sleepy = False
         waiting = self.changes if letters else self.news
-        table = self.table
         while True:
-            while self.dropped:
-                with contextlib.suppress(DeliveryLost):
-                    self.settle(self.dropped.pop(), NACK, 0, DROPPED)
             found: list[Delivery] = []
-            if sleepy:
-                token = self._prepare(waiting)
-            self._begin()
             whole = False
             try:
-                now = self.endpoint.microseconds()
-                due = table.ready_due(now)
-                again = dead = 0
-                if now - self.looked >= GIVE_BACK_US or now < self.looked:
-                    again, dead = self._look(now)
-                self._take(limit, letters, now, found)
-                if not found and self.looked != now and table.count(HELD_JOBS):
-                    again, dead = self._look(now)
-                    self._take(limit, letters, now, found)
-                ready = table.ready()
+                if sleepy:
+                    token = self._prepare(waiting)
+                now, due = self._deliver(limit, letters, found)
                 whole = True
-                table.end(True)
-                if ready and (found or again):
-                    self.news.wake_one()
-                if dead:
-                    self.changes.wake()
             finally:
-                self._finish(whole)
+                if not whole:
+                    found.clear()
+                    with contextlib.suppress(LimpetError):  # the first error goes on
+                        self.give_back()
             if found:
                 return found
             left = left_us(deadline, queue.Empty)
@@ -490,6 +468,32 @@ class JobQueue(Channel):
                 looks += 1
                 sleepy = not waiting.spin(looks)
 
+    def _deliver(self, limit: int, letters: bool, found: list[Delivery]) -> tuple[int, int]:
+        """Append deliveries to `found`, up to `limit`; the time, and when a delayed job is due."""
+        table = self.table
+        self._begin()
+        whole = False
+        try:
+            now = self.endpoint.microseconds()
+            due = table.ready_due(now)
+            again = dead = 0
+            if now - self.looked >= GIVE_BACK_US or now < self.looked:
+                again, dead = self._look(now)
+            self._take(limit, letters, now, found)
+            if not found and self.looked != now and table.count(HELD_JOBS):
+                again, dead = self._look(now)
+                self._take(limit, letters, now, found)
+            ready = table.ready()
+            whole = True
+            table.end(True)
+            if ready and (found or again):
+                self.news.wake_one()
+            if dead:
+                self.changes.wake()
+        finally:
+            self._finish(whole)
+        return now, due
+
     def _take(self, limit: int, letters: bool, now: int, found: list[Delivery]) -> None:
         """Append deliveries to `found`, up to `limit`. With the lock."""
         due = now + self.visibility_us if self.visibility_us else 0
@@ -497,12 +501,27 @@ class JobQueue(Channel):
             job = self.table.take(letters, due)
             if job is None:
                 break
-            found.append(Delivery(self, job))
+            delivery = Delivery(self, job)
+            self.mine.add(job.order)
+            found.append(delivery)
 
     def _look(self, now: int) -> tuple[int, int]:
-        """Give back the jobs of dead consumers. With the lock."""
+        """Give back the jobs of dead consumers, and those that were dropped. With the lock."""
+        found = self.table.give_back(now, self.mine)
         self.looked = now
-        return self.table.give_back(now)
+        return found
+
+    def drop(self, job: Job) -> None:
+        """Give back a job whose delivery the program has dropped."""
+        self.mine.discard(job.order)
+        self.looked = 0
+        try:
+            self.give_back()
+        except LimpetError:
+            pass  # within an operation, the next one does it; or this client has left the queue
+        except BaseException:  # a signal handler has cut it off
+            self.give_back()
+            raise
 
     def settle(self, job: Job, what: int, delay_us: int, reason: bytes) -> None:
         """Acknowledge a job, give it back, or hold it on. Raises DeliveryLost."""
@@ -525,6 +544,8 @@ class JobQueue(Channel):
             finished = table.unfinished() == 0
             whole = True
             table.end(True)
+            if what != EXTEND:
+                self.mine.discard(job.order)
             if held and what == ACK:
                 self.room.wake_one()
             elif held and what != EXTEND:

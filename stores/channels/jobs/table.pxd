@@ -62,9 +62,9 @@ cdef class JobTable:
     cpdef int retry(self, u64 number) except -1
     @cython.locals(
         endpoint=Endpoint, there=u64, steps=u64, owner=u64, lives=bint, number=u64, at=u64,
-        word=u64, due=u64,
+        word=u64, due=u64, dropped=bint,
     )
-    cpdef tuple give_back(self, u64 now)
+    cpdef tuple give_back(self, u64 now, set mine)
     @cython.locals(endpoint=Endpoint, place=u64, number=u64, at=u64, due=u64)
     cpdef u64 ready_due(self, u64 now) except? 0xFFFF
     cpdef u64 count(self, u64 kind) except? 0xFFFF

@@ -112,6 +112,8 @@ from limpet.stores.status import DONE, EXISTS, FULL, NO_MEMORY
 
 assert [*range(8, 72, 8)] == [ORDER, DUE, LEVEL, SIZE, KEY, LINK, CHAIN, REASON]
 assert REASON + REASON_SIZE == DATA
+DIED: Final = b"its consumer died"
+DROPPED: Final = b"its delivery was dropped without ack()"
 TIME_OVER: Final = b"its time was over"
 
 
@@ -358,9 +360,10 @@ class JobTable:
         self._enlist(number, READY)
         self._count(1)
 
-    def give_back(self, now: int) -> tuple[int, int]:
-        """Give back the jobs that are held by dead clients, or too long: how many jobs can be got
-        again, and how many became dead letters."""
+    def give_back(self, now: int, mine: set[int]) -> tuple[int, int]:
+        """Give back the jobs that are held by dead clients, or too long, or by us and not among
+        those with the numbers `mine`: how many jobs can be got again, and how many became dead
+        letters."""
         endpoint = self.endpoint
         there = endpoint.load(self.control + LISTS + LIST_SIZE * HELD_JOBS) >> BEHIND
         again = letters = steps = owner = 0
@@ -377,8 +380,9 @@ class JobTable:
             if word >> OWNER_SHIFT != owner:
                 owner = word >> OWNER_SHIFT
                 lives = owner == self.client.ident or self.membership.lives(owner)
-            if not lives or 0 < due <= now:
-                reason = TIME_OVER if lives else b"its consumer died"
+            dropped = owner == self.client.ident and endpoint.load(at + ORDER) not in mine
+            if not lives or dropped or 0 < due <= now:
+                reason = DROPPED if dropped else TIME_OVER if lives else DIED
                 if self.release(number, 0, reason):
                     letters += 1
                 else:
