@@ -43,6 +43,7 @@ UNCOUNTED: Final = frozenset({"clover"})
 CHANNELS: Final = {
     "lock": ("acquire and release",),
     "queue": ("put and get",),
+    "jobs": ("put, get and ack",),
     "counter": ("add", "value", "set"),
     "array": ("get", "set", "add", "compare and swap"),
 }
@@ -191,6 +192,14 @@ def work_of(pool: limpet.Pool, subject: str, operation: str, most: int) -> Calla
             queue.get()
 
         return through
+    if subject == "jobs":
+        jobs = pool.queue("jobs", acks=True)
+
+        def done(number: int) -> None:
+            jobs.put(VALUE)
+            jobs.get().ack()
+
+        return done
     if subject == "counter":
         return _on_counter(pool.counter("counter"), operation)
     if subject == "array":
