@@ -12,13 +12,13 @@ from limpet.bench.peers.ycsb import YCSB_MIXES
 from limpet.cli.common import (
     console,
     json_option,
-    parameter_option,
     print_json,
     simulation,
     table,
     time_text,
+    timed_options,
 )
-from limpet.fault.explore.sim_latency import PRESETS
+from limpet.fault.explore.sim_latency import PRESETS, model_lines
 from limpet.fault.inject.interrupt import Interrupt
 
 FIGURES = ("4a", "4b", "4c", "5", "7", "8b")
@@ -31,20 +31,19 @@ FIGURES = ("4a", "4b", "4c", "5", "7", "8b")
               show_default=True, help="YCSB mixes; W: updates only.")  # fmt: skip
 @click.option("--clients", type=COUNTS, default="1,8,64,320", show_default=True,
               help="Numbers of simulated clients.")  # fmt: skip
-@click.option("--profile", type=click.Choice(list(PRESETS)), default="rdma", show_default=True,
-              help="The latency model.")  # fmt: skip
 @click.option("--ops", type=click.IntRange(1), default=50, show_default=True,
               help="Operations of each client.")  # fmt: skip
 @click.option("--keys", type=click.IntRange(1), default=1000, show_default=True,
               help="Keys that are there.")  # fmt: skip
-@click.option("--nodes", type=click.IntRange(1, 8), default=1, show_default=True,
-              help="Memory nodes of the pool.")  # fmt: skip
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True,
-              help="Of every random choice.")  # fmt: skip
-@parameter_option
+@click.option("--value-size", type=click.IntRange(8, 8192), default=64, show_default=True,
+              help="Bytes of each value.")  # fmt: skip
+@timed_options
 @json_option
 def virtual_command(as_json: bool, **given: Any) -> None:
     """Run YCSB's mixes with many clients in virtual time, on the clock of a latency model.
+
+    Each kind of store runs with the nodes and parameters of its paper. A parameter of one of them
+    is --parameter KIND.NAME=VALUE.
 
     Equal arguments give equal figures, on any machine.
     """
@@ -64,8 +63,12 @@ def virtual_command(as_json: bool, **given: Any) -> None:
             )  # fmt: skip
     if as_json:
         print_json([dataclasses.asdict(cell) for cell in cells])
-    else:
-        console().print(shown)
+        return
+    shown.caption = "\n".join(model_lines(cells[0].report.model))
+    console().print(shown)
+    for store in dict.fromkeys(cell.store for cell in cells):
+        workload = next(cell.report.workload for cell in cells if cell.store == store)
+        console().print(f"{workload}", soft_wrap=True)
 
 
 @click.command("roundtrips")

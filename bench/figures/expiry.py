@@ -111,7 +111,7 @@ class _Drifting(World):
     def __init__(self, setting: Setting) -> None:
         workload = Workload(
             KIND, setting.clients, setting.transactions, ENTRIES * setting.objects,
-            key_size=LEAF["key_size"], value_size=VALUE_SIZE, theta=0, write_share=1,
+            key_size=LEAF["key_size"], value_size=VALUE_SIZE, warm_up=0, theta=0, write_share=1,
             seed=setting.seed,
             parameters={**LEAF, "drift_us": setting.drift_us, "each_us": setting.each_us},
         )  # fmt: skip

@@ -84,7 +84,7 @@ def test_one_client_pays_for_what_a_design_adds() -> None:
     assert gets["Optimal"].round_trips == gets["DTX"].round_trips == 1
     assert gets["rTX"].round_trips == 1
     assert gets["rTX"].bytes_read == gets["Optimal"].bytes_read + 16
-    assert trees["C", 1].times["rTX"] == pytest.approx(1.06, abs=0.05)
+    assert trees["C", 1].times["rTX"] == pytest.approx(1.01, abs=0.01)
     assert trees["C", 1].paper.share == 0.92
     assert trees["A", 1].paper == overhead.Paper(0.87)
     assert trees["A", 1].paper_latency == "1.6-2"

@@ -1,0 +1,72 @@
+"""The memory nodes and parameters with which each kind of store runs in virtual time: its paper's.
+
+The fault profiles (fault/matrix/fault_profile.py) have small tables and few locks, so that clients
+meet; here they have room. A workload may say otherwise for each parameter.
+
+Sources
+    swarm, dm-abd, raw    SWARM, section 7: four memory nodes, three replicas, index caches that
+                          hold every key, a metadata buffer for each writer (7.9)
+    fusee, -cr, -nc       FUSEE, 6.1 and 6.2: two memory nodes, two replicas
+    clover, pdpm          FUSEE, 6.2: two memory nodes
+    race, rtx, dtx        rTX, 6: one memory node; values in the leaves of trees
+    rcuckoo               RCuckoo, 5.1: one memory node, values in the rows; a table filled to 90 %
+    loco                  LOCO, 7.2: values in the array, filled to 80 %; the paper has 2 to 8 nodes
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from limpet.stores.swarm.layout import WRITERS_MAX
+
+if TYPE_CHECKING:
+    from limpet.fault.explore.sim_time import Workload
+
+
+@dataclasses.dataclass(frozen=True)
+class Testbed:
+    """`nodes`: memory nodes. `parameters`: of the store, for a workload. `clients_max`: of all."""
+
+    nodes: int = 1
+    parameters: Callable[[Workload], Mapping[str, Any]] = lambda workload: {}
+    clients_max: int = 512
+
+
+def _keys_at_last(workload: Workload) -> int:
+    return workload.keys + (workload.clients * workload.inserts_max if workload.fresh else 0)
+
+
+def _writers(workload: Workload) -> dict[str, Any]:
+    return {"replicas": 3, "writers": workload.clients}
+
+
+def _inline(workload: Workload) -> dict[str, Any]:
+    return {"value_size": workload.value_size}
+
+
+def _filled(share: float) -> Callable[[Workload], dict[str, Any]]:
+    """Of a table of fixed size, whose keys fill this share of it."""
+    return lambda workload: {**_inline(workload), "capacity": int(_keys_at_last(workload) / share)}
+
+
+_TREE: Final = Testbed(parameters=_inline)
+_FUSEE: Final = Testbed(2, lambda workload: {"replicas": 2})
+_SWARM: Final = Testbed(4, _writers, WRITERS_MAX)
+_OF_FUSEE: Final = Testbed(2, lambda workload: {"capacity": 2 * _keys_at_last(workload)})
+TESTBEDS: Final = {
+    "raw": Testbed(4, lambda workload: {"room": max(64, workload.value_size)}),
+    "swarm": _SWARM, "dm-abd": _SWARM,
+    "fusee": _FUSEE, "fusee-cr": _FUSEE, "fusee-nc": _FUSEE,
+    "clover": _OF_FUSEE, "pdpm": _OF_FUSEE,
+    "sherman": _TREE, "dtx-sherman": _TREE, "rtx-sherman": _TREE,
+    "rcuckoo": Testbed(parameters=_filled(0.9)),
+    "loco": Testbed(4, _filled(0.8)),
+}  # fmt: skip
+_DEFAULT: Final = Testbed()
+
+
+def testbed_of(kind: str) -> Testbed:
+    """The testbed of this kind; one memory node and the store's own defaults if it has none."""
+    return TESTBEDS.get(kind, _DEFAULT)
