@@ -53,7 +53,7 @@ class Setting:
     """Parameters: `transactions` of each client, of `locks` objects out of `objects`.
 
     `drift_us`, `each_us`: parameters of the store; the rest is as the module says. `dies`: the
-    first client does, in its first transaction: the others may be done before it has another.
+    first client does, in its first transaction, and then the others begin.
     """
 
     drift_us: int
@@ -141,6 +141,9 @@ class _Drifting(World):
 
     def turn(self, endpoint: SimulatedEndpoint, verb: str, addr: int, words: int) -> int:
         client = self.clients[endpoint.number]
+        while self.setting.dies and client.number and self.died_ns is None:
+            client.now += self.model.pause_ns
+            self._reach(client, client.now)
         if self.died_ns is not None:
             if client.number == 0:
                 self._hub.switch()
