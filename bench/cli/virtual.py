@@ -16,8 +16,8 @@ from limpet.cli.common import (
     simulation,
     table,
     time_text,
-    timed_options,
 )
+from limpet.cli.timed import timed_options
 from limpet.fault.explore.sim_latency import model_lines
 
 FIGURES = ("4a", "4b", "4c", "5", "7", "8b")

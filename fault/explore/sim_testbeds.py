@@ -17,46 +17,49 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from limpet.stores.swarm.layout import WRITERS_MAX
 
-if TYPE_CHECKING:
-    from limpet.fault.explore.sim_time import Workload
+
+@dataclasses.dataclass(frozen=True)
+class Demand:
+    """What a workload asks of a store: its clients, and in the end so many keys with such values,
+    in bytes."""
+
+    clients: int
+    keys: int
+    value_size: int
 
 
 @dataclasses.dataclass(frozen=True)
 class Testbed:
-    """`nodes`: memory nodes. `parameters`: of the store, for a workload. `clients_max`: of all."""
+    """`nodes`: memory nodes. `parameters`: of the store, for a demand. `clients_max`: of all."""
 
     nodes: int = 1
-    parameters: Callable[[Workload], Mapping[str, Any]] = lambda workload: {}
+    parameters: Callable[[Demand], Mapping[str, Any]] = lambda demand: {}
     clients_max: int = 512
 
 
-def _keys_at_last(workload: Workload) -> int:
-    return workload.keys + (workload.clients * workload.inserts_max if workload.fresh else 0)
+def _writers(demand: Demand) -> dict[str, Any]:
+    return {"replicas": 3, "writers": demand.clients}
 
 
-def _writers(workload: Workload) -> dict[str, Any]:
-    return {"replicas": 3, "writers": workload.clients}
+def _inline(demand: Demand) -> dict[str, Any]:
+    return {"value_size": demand.value_size}
 
 
-def _inline(workload: Workload) -> dict[str, Any]:
-    return {"value_size": workload.value_size}
-
-
-def _filled(share: float) -> Callable[[Workload], dict[str, Any]]:
+def _filled(share: float) -> Callable[[Demand], dict[str, Any]]:
     """Of a table of fixed size, whose keys fill this share of it."""
-    return lambda workload: {**_inline(workload), "capacity": int(_keys_at_last(workload) / share)}
+    return lambda demand: {**_inline(demand), "capacity": int(demand.keys / share)}
 
 
 _TREE: Final = Testbed(parameters=_inline)
-_FUSEE: Final = Testbed(2, lambda workload: {"replicas": 2})
+_FUSEE: Final = Testbed(2, lambda demand: {"replicas": 2})
 _SWARM: Final = Testbed(4, _writers, WRITERS_MAX)
-_OF_FUSEE: Final = Testbed(2, lambda workload: {"capacity": 2 * _keys_at_last(workload)})
+_OF_FUSEE: Final = Testbed(2, lambda demand: {"capacity": 2 * demand.keys})
 TESTBEDS: Final = {
-    "raw": Testbed(4, lambda workload: {"room": max(64, workload.value_size)}),
+    "raw": Testbed(4, lambda demand: {"room": max(64, demand.value_size)}),
     "swarm": _SWARM, "dm-abd": _SWARM,
     "fusee": _FUSEE, "fusee-cr": _FUSEE, "fusee-nc": _FUSEE,
     "clover": _OF_FUSEE, "pdpm": _OF_FUSEE,

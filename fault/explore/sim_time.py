@@ -31,7 +31,7 @@ from limpet.fault.drill.workload import ZipfWorkload, gets_and_puts
 from limpet.fault.explore.greenlets import getcurrent, greenlet
 from limpet.fault.explore.sim_latency import LatencyModel
 from limpet.fault.explore.sim_pools import RestorablePool, SimulatedPool
-from limpet.fault.explore.sim_testbeds import testbed_of
+from limpet.fault.explore.sim_testbeds import Demand, testbed_of
 from limpet.shm.destroying import destroy
 from limpet.shm.endpoint.fabric import Endpoint
 from limpet.shm.endpoint.layout import CONTROL_NODE, NODE_SHIFT
@@ -123,10 +123,10 @@ class Workload:
         if self.clients > testbed.clients_max:
             most = testbed.clients_max
             raise ParameterError(f"{self.store} has at most {most} clients, not {self.clients}")
+        keys = self.keys + (self.clients * self.inserts_max if self.fresh else 0)
+        suitable = testbed.parameters(Demand(self.clients, keys, self.value_size))
         return dataclasses.replace(
-            self,
-            nodes=self.nodes or testbed.nodes,
-            parameters={**testbed.parameters(self), **self.parameters},
+            self, nodes=self.nodes or testbed.nodes, parameters={**suitable, **self.parameters}
         )
 
     @property

@@ -22,7 +22,6 @@ from limpet.cli.common import (
     simulation,
     table,
     time_text,
-    timed_options,
 )
 from limpet.cli.damage import damage
 from limpet.cli.drill_cuts import cut
@@ -31,6 +30,7 @@ from limpet.cli.drill_run import StoreOrCommand, exit_status, run
 from limpet.cli.full import full
 from limpet.cli.matrix import check, matrix
 from limpet.cli.standing import beside, containers_, looks, throttle
+from limpet.cli.timed import timed_options
 from limpet.fault.drill import recovery_time, soak
 from limpet.fault.explore.schedule import STRATEGIES, parse_schedule, schedule_text
 from limpet.fault.explore.sim_latency import model_lines, model_with
