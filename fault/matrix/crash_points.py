@@ -44,6 +44,9 @@ CRASH_POINTS: Final[dict[str, frozenset[str]]] = {
     "stores/channels/channel.py": frozenset({"joined"}),
     "stores/channels/condition.py": frozenset({"notifying"}),
     "stores/channels/event.py": frozenset({"set"}),
+    "stores/channels/jobs/table.py": frozenset(
+        {"acked", "given-back", "linked", "locked", "put", "rebuilding", "taken"}
+    ),
     "stores/channels/lock/ticket_lock.py": frozenset({"buried", "holding", "released", "unserved"}),
     "stores/channels/lock/ticket_queue.py": frozenset({"given-back", "queued"}),
     "stores/channels/owned_var.py": frozenset({"pushing"}),

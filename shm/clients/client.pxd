@@ -3,6 +3,7 @@ cimport cython
 from limpet.shm.alloc.heap cimport Heap
 from limpet.shm.endpoint.layout cimport *
 from limpet.shm.endpoint.slots cimport *
+from limpet.shm.endpoint.states cimport *
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.shm.endpoint.words cimport REPLICATED
 

@@ -46,7 +46,7 @@ from limpet.shm.endpoint.slots import (
     STATE_BELOW,
     STATE_SHIFT,
 )
-from limpet.shm.endpoint.states import DISOWNED
+from limpet.shm.endpoint.states import DISOWNED, LOSS_CUTS
 from limpet.shm.endpoint.words import REPLICATED
 from limpet.shm.errors import (
     AddressError,
@@ -61,8 +61,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-LOSS_CUTS: Final = 2
-"""`Endpoint.met_loss`: a change was cut off by lost pages."""
 DAMAGE: Final = (AddressError, PoolCorrupt, StoreCorrupt)
 """Errors of settling an object by which no later attempt will get on."""
 RESIGNED: Final = (
@@ -293,7 +291,7 @@ class Client:
         if self.endpoint.met_loss:
             cut = self.held or self.endpoint.met_loss == LOSS_CUTS
             self.endpoint.met_loss = 0
-            if cut and self.endpoint.loss_is_ours():
+            if cut and self.endpoint.our_loss() >= 0:
                 # For others the lost pages may be whole: what this operation has left there is
                 # theirs to recover, as if this client had been killed.
                 self._resign()

@@ -348,9 +348,9 @@ class Endpoint:
         """Whether this process has met a truncated `node`."""
         return node in self._nodes and self._nodes[node].lost
 
-    def loss_is_ours(self) -> bool:
-        """Whether pages of a node are lost to this process, and the node is in service for all."""
-        return False
+    def our_loss(self) -> int:
+        """The first node that is in service and of which this process has lost pages; -1: none."""
+        return -1
 
     def lost_pages(self, node: int) -> list[tuple[int, int]]:
         """Offset and size of lost pages: none are known, as a poisoned one ends the process."""

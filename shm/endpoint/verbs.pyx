@@ -131,6 +131,8 @@ from cpython.object cimport PyObject
 from libc.string cimport memcmp, memcpy, memmove, memset
 cimport cython
 
+from limpet.shm.endpoint.states cimport LOSS_CUTS, LOSS_MET
+
 import os
 
 from limpet.shm.errors import (
@@ -167,8 +169,6 @@ cdef int _has_crc = limpet_has_crc()
 
 cdef enum:
     DIRTY_MAX = 32
-    LOSS_MET = 1
-    LOSS_CUTS = 2
     PATIENCE = 4  # looks in vain; between them another thread may run for 5 ms
     POLITE = 64
     APART = 0x1_0000_0000  # more than 32 bits, which a row has
@@ -374,13 +374,13 @@ cdef class Endpoint:
             for n in range(limpet_torn(self._range[node]))
         ]
 
-    cpdef bint loss_is_ours(self) noexcept:
-        """Whether pages of a node are lost to this process, and the node is in service for all."""
+    cpdef int our_loss(self) noexcept:
+        """The first node that is in service and of which this process has lost pages; -1: none."""
         cdef int node
         for node in range(255):
             if self._map[node].state == TORN and self._states[node] == expected_state(self, node):
-                return True
-        return False
+                return node
+        return -1
 
     cdef inline Counters* _scope(self, u64 addr) noexcept:
         # a verb on the control segment is no verb on a memory node: never in the foreground

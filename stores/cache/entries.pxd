@@ -7,10 +7,10 @@ from limpet.stores.cache.layout cimport *
 from limpet.stores.cache.ledger cimport Counters, Ledger
 from limpet.stores.cache.validity cimport Terms, Validity
 from limpet.stores.core.object_layout cimport *
-from limpet.stores.race.index cimport Index, Place
-from limpet.stores.race.slots cimport Slots
 from limpet.stores.core.records cimport Objects
 from limpet.stores.core.status cimport *
+from limpet.stores.race.index cimport Index, Place
+from limpet.stores.race.slots cimport Slots
 
 cdef u64 MASK
 

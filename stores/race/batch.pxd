@@ -4,10 +4,10 @@ from limpet.shm.endpoint.slots cimport CLIENT_JOURNAL_SIZE
 from limpet.shm.endpoint.verbs cimport Endpoint, bit, hash64, lowest_bit, u64
 from limpet.shm.endpoint.words cimport *
 from limpet.stores.core.object_layout cimport *
-from limpet.stores.race.index cimport Index, Place
-from limpet.stores.race.layout cimport OBJECT_MASK
 from limpet.stores.core.records cimport Objects
 from limpet.stores.core.status cimport *
+from limpet.stores.race.index cimport Index, Place
+from limpet.stores.race.layout cimport OBJECT_MASK
 
 cdef int ROWS_MAX
 cdef int SIZE_MAX

@@ -4,11 +4,11 @@ from limpet.shm.endpoint.layout cimport *
 from limpet.shm.endpoint.verbs cimport Endpoint, hash64, u64
 from limpet.shm.endpoint.words cimport REFERENCE_MASK
 from limpet.stores.core.inline cimport InlineIndex
+from limpet.stores.core.records cimport Objects
+from limpet.stores.core.status cimport *
 from limpet.stores.rcuckoo.layout cimport *
 from limpet.stores.rcuckoo.locks cimport LockJournal, Locks
 from limpet.stores.rcuckoo.rows cimport DependentHash, Rows
-from limpet.stores.core.records cimport Objects
-from limpet.stores.core.status cimport *
 
 cdef int SPARE
 

@@ -7,13 +7,13 @@ from limpet.shm.endpoint.slots cimport INCARNATION_BITS
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.shm.endpoint.words cimport REFERENCE_MASK
 from limpet.stores.core.inline cimport Attempt
+from limpet.stores.core.status cimport *
 from limpet.stores.rcuckoo.layout cimport *
 from limpet.stores.rcuckoo.locks cimport LockJournal, Locks
 from limpet.stores.rcuckoo.lookup cimport KeyRows, Lookup
 from limpet.stores.rcuckoo.repair cimport JOURNAL
 from limpet.stores.rcuckoo.rows cimport Rows
 from limpet.stores.rcuckoo.search cimport PathSearch
-from limpet.stores.core.status cimport *
 
 cdef u64 MASK
 cdef int PLANS_MAX

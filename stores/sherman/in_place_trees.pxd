@@ -1,11 +1,11 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport Endpoint, crc_pair, hash64, u64
+from limpet.stores.core.status cimport *
 from limpet.stores.sherman.in_place_parameters cimport *
 from limpet.stores.sherman.page cimport Page
 from limpet.stores.sherman.routes cimport Routes
 from limpet.stores.sherman.trees cimport Leaf, Trees, leaf_of
-from limpet.stores.core.status cimport *
 
 cdef u64 MASK
 cdef u64 MIX

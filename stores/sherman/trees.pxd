@@ -4,11 +4,11 @@ from limpet.shm.endpoint.layout cimport NODE_SHIFT
 from limpet.shm.endpoint.verbs cimport Endpoint, hash64, u64
 from limpet.stores.core.inline cimport InlineIndex
 from limpet.stores.core.records cimport Objects
-from limpet.stores.transactions.layout cimport OBJECT_SIZE
+from limpet.stores.core.status cimport *
 from limpet.stores.sherman.layout cimport *
 from limpet.stores.sherman.page cimport Page, link_of
 from limpet.stores.sherman.routes cimport Routes
-from limpet.stores.core.status cimport *
+from limpet.stores.transactions.layout cimport OBJECT_SIZE
 from limpet.stores.transactions.staged cimport Borrowed
 
 cdef int HOPS_MAX

@@ -4,8 +4,9 @@ from limpet.shm.alloc.allocator cimport Allocator
 from limpet.shm.endpoint.layout cimport *
 from limpet.shm.endpoint.verbs cimport u64
 from limpet.shm.endpoint.words cimport *
-from limpet.stores.transactions.entry_log cimport log_size
 from limpet.stores.core.records cimport is_vacant
+from limpet.stores.core.status cimport *
+from limpet.stores.transactions.entry_log cimport log_size
 from limpet.stores.transactions.layout cimport KEPT, LATE_SIZE, LOGGED, PART, SLOT
 from limpet.stores.transactions.lllock cimport LLLocks
 from limpet.stores.transactions.log cimport Log
@@ -13,10 +14,9 @@ from limpet.stores.transactions.participant cimport Extent, Participant, go_on
 from limpet.stores.transactions.parts cimport Part, part_at, part_size
 from limpet.stores.transactions.reads cimport KeyRead, ObjectRead, ReadPlace, Reads, Staging
 from limpet.stores.transactions.slot_writes cimport SlotWrite, slot_of
+from limpet.stores.transactions.staged cimport Staged, StagedNode
 from limpet.stores.transactions.try_commit cimport abort, carry_out, give_back
 from limpet.stores.transactions.tx_object cimport TXObj
-from limpet.stores.transactions.staged cimport Staged, StagedNode
-from limpet.stores.core.status cimport *
 
 cdef u64 ALIGNED
 cdef Py_ssize_t IN_ORDER

@@ -5,12 +5,13 @@ from limpet.shm.alloc.heap cimport Heap
 from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.shm.endpoint.words cimport *
+from limpet.stores.core.records cimport Objects
+from limpet.stores.core.status cimport *
 from limpet.stores.race.glance cimport Glance
 from limpet.stores.race.hash_store cimport HashStore
 from limpet.stores.race.index cimport Holds, Index, Place, is_valid
 from limpet.stores.race.layout cimport *
 from limpet.stores.race.slots cimport Slots
-from limpet.stores.core.records cimport Objects
 from limpet.stores.transactions.changes cimport begin_change, end_change
 from limpet.stores.transactions.layout cimport (
     ABORT, COMMITTED, COUNT_MAX, DOING, ENTRY_SIZE, INIT, OWNER, PART_COUNT, PART_ENTRIES, PART_LOG,
@@ -18,7 +19,6 @@ from limpet.stores.transactions.layout cimport (
 )
 from limpet.stores.transactions.lllock cimport LLLocks
 from limpet.stores.transactions.reads cimport KeyRead, Reads, TxKeys
-from limpet.stores.core.status cimport *
 
 cdef object CHANGED
 cdef object UNPROVEN

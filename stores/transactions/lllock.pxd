@@ -5,8 +5,8 @@ from limpet.shm.clients.unique_ids cimport Clock, Tickets
 from limpet.shm.endpoint.layout cimport *
 from limpet.shm.endpoint.slots cimport INCARNATION_BITS, START_US
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
+from limpet.stores.core.object_layout cimport *
 from limpet.stores.core.records cimport vacant_word
-from limpet.stores.core.object_layout cimport POINTER
 from limpet.stores.transactions.layout cimport *
 
 cdef class LLLocks:

@@ -2,9 +2,9 @@ cimport cython
 
 from limpet.shm.endpoint.layout cimport *
 from limpet.shm.endpoint.verbs cimport u64
+from limpet.stores.core.status cimport *
 from limpet.stores.transactions.hash_keys cimport HashKeys
 from limpet.stores.transactions.reads cimport KeyRead
-from limpet.stores.core.status cimport *
 
 cdef class Change:
     cdef readonly u64 slot

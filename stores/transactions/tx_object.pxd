@@ -4,8 +4,8 @@ from limpet.shm.alloc.allocator cimport Allocator
 from limpet.shm.endpoint.layout cimport *
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.shm.endpoint.words cimport *
+from limpet.stores.core.object_layout cimport *
 from limpet.stores.core.records cimport is_vacant
-from limpet.stores.core.object_layout cimport POINTER
 from limpet.stores.transactions.layout cimport *
 from limpet.stores.transactions.lllock cimport LLLocks
 from limpet.stores.transactions.log cimport Log

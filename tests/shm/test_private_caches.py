@@ -122,7 +122,8 @@ OTHERS: Final = {
     "image",  # private words, which read_words fills
     "prefetch", "prefetch_target",  # hints, which are off where memory is incoherent
     "write_back", "invalidate",  # what this is about
-    "lost_pages", "loss_is_ours", "met_loss",  # what is poisoned
+    "lost_pages", "our_loss",  # what is poisoned; of incoherent memory the whole is lost
+    "met_loss",  # as these
     "dirty", "flush", "persist",  # of durable pools, which are coherent
     "fuse", "noted", "durable", "frame", "latency_ns", "abandoned", "hints",
 }  # fmt: skip

@@ -137,7 +137,8 @@ def test_what_a_client_leaves_that_met_a_poisoned_page_is_whole(
 @pytest.mark.exhaustive("every kind and change", quick=["race-insert", "rcuckoo-insert"])
 @pytest.mark.skipif(limpet.build != "compiled", reason="a pure build ends by SIGBUS")
 @pytest.mark.parametrize("change", ["insert", "update", "delete"])
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "swarm"])  # that marks the node
+# dm-abd frees the buffers of a former value when it closes, and can leave those on that node.
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "dm-abd"])
 def test_a_client_that_meets_a_poisoned_page_amid_a_change_leaves_it_to_others(
     store: Any, kind: str, change: str
 ) -> None:
@@ -167,8 +168,7 @@ def test_a_client_that_meets_a_poisoned_page_amid_a_change_leaves_it_to_others(
                         else:
                             getattr(there, change)(key, b"value of " + key)
             except limpet.ClientError as error:
-                assert "has left the pool" in str(error)
-                return True, True
+                return True, "has left the pool" in str(error)
             return not mine.endpoint.stop_at, False
 
     def judge() -> list[bytes]:

@@ -7,11 +7,11 @@ from limpet.shm.endpoint.words cimport *
 from limpet.stores.channels.layout cimport *
 from limpet.stores.channels.regions.links cimport unlink
 from limpet.stores.core.object_layout cimport *
+from limpet.stores.core.records cimport Objects
+from limpet.stores.core.status cimport *
 from limpet.stores.race.index cimport Place
 from limpet.stores.race.layout cimport DIRECTORY_ENTRY, OBJECT_MASK
 from limpet.stores.race.store cimport Race
-from limpet.stores.core.records cimport Objects
-from limpet.stores.core.status cimport *
 
 cdef class Directories:
     cdef readonly object pool

@@ -69,7 +69,7 @@ class Mutant:
 
 @contextlib.contextmanager
 def in_force(mutant: Mutant) -> Iterator[None]:
-    """Have pools made meanwhile be the mutant's."""
+    """Make the pools of this block the mutant's."""
     with (
         store_in_force(FUSEE, ("fusee/store", "Fusee"), mutant.changes),
         crowded(mutant.node_size),

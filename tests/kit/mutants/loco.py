@@ -38,7 +38,7 @@ from limpet.stores.loco.parameters import TRACKER_MIN
 
 
 def in_force(mutant: Mutant) -> AbstractContextManager[Any]:
-    """Have pools made meanwhile be the mutant's."""
+    """Make the pools of this block the mutant's."""
     return store_in_force(LOCO, ("loco/store", "Kvstore"), mutant.changes)
 
 

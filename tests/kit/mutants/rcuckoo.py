@@ -39,7 +39,7 @@ from limpet.stores.rcuckoo.repair import REST_MASK
 
 @contextlib.contextmanager
 def in_force(mutant: Mutant) -> Iterator[None]:
-    """Have pools made meanwhile be the mutant's.
+    """Make the pools of this block the mutant's.
 
     That a busy client is no suspect is also seen to by what its hold is (fencing.py): variants
     in which it is one are without either.

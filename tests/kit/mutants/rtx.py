@@ -48,7 +48,7 @@ class Mutant(uncompiled.Mutant):
 
 @contextlib.contextmanager
 def in_force(mutant: Mutant) -> Iterator[None]:
-    """Have pools made meanwhile be the mutant's."""
+    """Make the pools of this block the mutant's."""
     store = ("sherman/transactional", "RtxSherman")
     with (
         uncompiled.store_in_force(uncompiled.TRANSACTIONS, store, mutant.changes) as made,
