@@ -1,13 +1,13 @@
 cimport cython
 
-from limpet.shm.endpoint.layout cimport NODE_SHIFT
+from limpet.shm.endpoint.layout cimport *
 from limpet.shm.endpoint.verbs cimport u64
 from limpet.stores.channels.channel cimport Channel
 from limpet.stores.channels.jobs.layout cimport *
 from limpet.stores.channels.jobs.table cimport Job, JobTable
 from limpet.stores.channels.layout cimport *
 from limpet.stores.channels.waiting cimport Waiting
-from limpet.stores.core.status cimport DONE, EXISTS, FULL, NO_MEMORY
+from limpet.stores.core.status cimport DONE, FULL, NO_MEMORY
 
 cdef int ACK
 cdef u64 DESCRIPTION_MAX
