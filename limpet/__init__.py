@@ -50,7 +50,7 @@ from limpet.shm.errors import (
 )
 from limpet.shm.late import late
 from limpet.shm.release import RELEASE
-from limpet.stores.codecs import Codec, msgspec_codec
+from limpet.stores.core.codecs import Codec, msgspec_codec
 from limpet.stores.dict import SharedDict
 from limpet.stores.pool import Pool
 

@@ -1,6 +1,6 @@
 """The memory of a pool's nodes, as one process has it mapped: `MappedNodes`.
 
-A node whose memory is lost is given other memory (replicas/replacement.py), of the next generation.
+A node whose memory is lost is given other memory (shm/replacement.py), of the next generation.
 A verb compares the node's state word with the one of the mapping, and raises NodeFailed where they
 differ; then `renew` maps the new memory, and every handle of a store is told.
 """

@@ -10,6 +10,7 @@ from limpet.bench.cli.batches import batches_command
 from limpet.bench.cli.cache import cache_command
 from limpet.bench.cli.channels import channels_command, power_command
 from limpet.bench.cli.coherence import coherence_command
+from limpet.bench.cli.figures import figures_command
 from limpet.bench.cli.footprint import footprint_command
 from limpet.bench.cli.instructions import instructions_command
 from limpet.bench.cli.lines import lines_command
@@ -19,9 +20,6 @@ from limpet.bench.cli.processes import kills_command, timeline_command
 from limpet.bench.cli.transactions import transactions_command
 from limpet.bench.cli.virtual import (
     cuckoo_command,
-    expiry_command,
-    factors_command,
-    overhead_command,
     roundtrips_command,
     virtual_command,
 )
@@ -49,12 +47,10 @@ for command in (
     footprint_command,
     kills_command,
     timeline_command,
+    figures_command,
     virtual_command,
     roundtrips_command,
-    factors_command,
-    overhead_command,
     cuckoo_command,
-    expiry_command,
     instructions_command,
     lines_command,
     cache_command,

@@ -7,19 +7,18 @@ from typing import Any
 
 import click
 
-from limpet.bench.cli.options import COUNTS, List, advancing, interruptible
+from limpet.bench.cli.options import COUNTS, List, advancing
 from limpet.bench.peers.ycsb import YCSB_MIXES
 from limpet.cli.common import (
     console,
     json_option,
-    parameter_option,
     print_json,
     simulation,
     table,
     time_text,
 )
-from limpet.fault.explore.sim_latency import PRESETS
-from limpet.fault.inject.interrupt import Interrupt
+from limpet.cli.timed import timed_options
+from limpet.fault.explore.sim_latency import model_lines
 
 FIGURES = ("4a", "4b", "4c", "5", "7", "8b")
 
@@ -31,20 +30,19 @@ FIGURES = ("4a", "4b", "4c", "5", "7", "8b")
               show_default=True, help="YCSB mixes; W: updates only.")  # fmt: skip
 @click.option("--clients", type=COUNTS, default="1,8,64,320", show_default=True,
               help="Numbers of simulated clients.")  # fmt: skip
-@click.option("--profile", type=click.Choice(list(PRESETS)), default="rdma", show_default=True,
-              help="The latency model.")  # fmt: skip
 @click.option("--ops", type=click.IntRange(1), default=50, show_default=True,
               help="Operations of each client.")  # fmt: skip
 @click.option("--keys", type=click.IntRange(1), default=1000, show_default=True,
               help="Keys that are there.")  # fmt: skip
-@click.option("--nodes", type=click.IntRange(1, 8), default=1, show_default=True,
-              help="Memory nodes of the pool.")  # fmt: skip
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True,
-              help="Of every random choice.")  # fmt: skip
-@parameter_option
+@click.option("--value-size", type=click.IntRange(8, 8192), default=64, show_default=True,
+              help="Bytes of each value.")  # fmt: skip
+@timed_options
 @json_option
 def virtual_command(as_json: bool, **given: Any) -> None:
     """Run YCSB's mixes with many clients in virtual time, on the clock of a latency model.
+
+    Each kind of store runs with the nodes and parameters of its paper. A parameter of one of them
+    is --parameter KIND.NAME=VALUE.
 
     Equal arguments give equal figures, on any machine.
     """
@@ -64,8 +62,12 @@ def virtual_command(as_json: bool, **given: Any) -> None:
             )  # fmt: skip
     if as_json:
         print_json([dataclasses.asdict(cell) for cell in cells])
-    else:
-        console().print(shown)
+        return
+    shown.caption = "\n".join(model_lines(cells[0].report.model))
+    console().print(shown)
+    for store in dict.fromkeys(cell.store for cell in cells):
+        workload = next(cell.report.workload for cell in cells if cell.store == store)
+        console().print(f"{workload}", soft_wrap=True)
 
 
 @click.command("roundtrips")
@@ -117,67 +119,6 @@ def roundtrips_command(ops: int, keys: int, seed: int, as_json: bool) -> None:
     console().print(shown)
 
 
-@click.command("factors")
-@click.option("--clients", type=click.IntRange(1, 512), default=64, show_default=True,
-              help="Simulated clients, for the throughput.")  # fmt: skip
-@click.option("--ops", type=click.IntRange(1), default=60, show_default=True,
-              help="Inserts of each client.")  # fmt: skip
-@click.option("--keys", type=click.IntRange(1, 1 << 20), default=5000, show_default=True,
-              help="Keys that are there before.")  # fmt: skip
-@click.option("--profile", type=click.Choice(sorted(PRESETS)), default="rdma", show_default=True,
-              help="The latency model.")  # fmt: skip
-@click.option("--seed", type=click.IntRange(0), default=1, show_default=True,
-              help="Of every random choice.")  # fmt: skip
-@json_option
-def factors_command(as_json: bool, **given: Any) -> None:
-    """Count the cost of each step from Sherman to rTX in an insert, as in the rTX paper's figures.
-
-    In virtual time: equal arguments give equal figures on any machine.
-    """
-    module = simulation("limpet.bench.figures.factors")
-    found = list(module.run(**given))
-    if as_json:
-        print_json(module.as_json(found))
-    else:
-        console().print(module.factors_table(found))
-
-
-@click.command("overhead")
-@click.option("--index", "indexes", type=List(str), default="tree,hash", show_default=True,
-              help="Indexes: Sherman's tree, RACE's hash table.")  # fmt: skip
-@click.option("--mix", "mixes", type=List(str.upper), default="A,B,C,D,E", show_default=True,
-              help="YCSB mixes as in the paper; B has 10 % updates, E is of trees.")  # fmt: skip
-@click.option("--theta", "thetas", type=List(float), default="0,0.99", show_default=True,
-              help="Skews of the Zipfian distribution; 0 is uniform.")  # fmt: skip
-@click.option("--clients", type=click.IntRange(1, 512), default=64, show_default=True,
-              help="Simulated clients, for the throughput.")  # fmt: skip
-@click.option("--ops", type=click.IntRange(1), default=100, show_default=True,
-              help="Operations of each client; of fewer clients, as many in all.")  # fmt: skip
-@click.option("--keys", type=click.IntRange(1, 1 << 20), default=20_000, show_default=True,
-              help="Keys that are there before.")  # fmt: skip
-@click.option("--profile", type=click.Choice(sorted(PRESETS)), default="rdma", show_default=True,
-              help="The latency model.")  # fmt: skip
-@click.option("--seed", type=click.IntRange(0), default=1, show_default=True,
-              help="Of every random choice.")  # fmt: skip
-@json_option
-def overhead_command(as_json: bool, **given: Any) -> None:
-    """Compare indexes with repairable transactions to those without, as in the rTX paper's figures.
-
-    Figures 11 to 13: the share of the throughput of `sherman` and `race-locks` that `rtx-sherman`
-    and `rtx-race` reach, and the latency of one client. Takes two or three minutes. In virtual
-    time: equal arguments give equal figures on any machine.
-    """
-    module = simulation("limpet.bench.figures.overhead")
-    asked = (given["indexes"], given["mixes"], given["thetas"], given["clients"])
-    with advancing(len(module.cells(*asked)) * len(module.DESIGNS)) as advance:
-        rows = list(module.run(**given, advance=advance))
-    if as_json:
-        print_json(module.as_json(rows))
-        return
-    for shown in module.tables(rows):
-        console().print(shown)
-
-
 @click.command("cuckoo")
 @click.option("--figures", type=List(str), default=",".join(FIGURES), show_default=True,
               help="Figures of the paper to count; 4c and 7 are one run.")  # fmt: skip
@@ -200,56 +141,6 @@ def cuckoo_command(figures: tuple[str, ...], as_json: bool, **given: int) -> Non
     module = simulation("limpet.bench.figures.cuckoo")
     with advancing(module.steps(figures, given["tables"])) as advance:
         found = module.run(figures, advance, **given)
-    if as_json:
-        print_json(module.as_json(found))
-        return
-    for shown in module.tables(found):
-        console().print(shown)
-
-
-@click.command("expiry")
-@click.option("--drifts", type=List(float), default="0,1,2,4,5,8,16", show_default=True,
-              help="Drifts to run with one lock, in ms.")  # fmt: skip
-@click.option("--locks", type=COUNTS, default="1,2,4,8,16,32,64,80", show_default=True,
-              help="Locks of a transaction to run with, with the shipped drift.")  # fmt: skip
-@click.option("--objects", type=COUNTS, default="10,100", show_default=True,
-              help="Numbers of objects to write, with one lock.")  # fmt: skip
-@click.option("--clients", type=click.IntRange(2, 500), default=72, show_default=True,
-              help="With one lock; of more, no more than 16.")  # fmt: skip
-@click.option("--transactions", type=click.IntRange(1), default=50, show_default=True,
-              help="Of each client with one lock; of more, a fifth of that.")  # fmt: skip
-@click.option("--skew-ms", type=click.FloatRange(0), default=1.5, show_default=True,
-              help="How much clocks differ (standard deviation).")  # fmt: skip
-@click.option("--late", type=click.FloatRange(0, 1), default=0.01, show_default=True,
-              help="Which share of verbs is late.")  # fmt: skip
-@click.option("--late-ms", type=click.FloatRange(0, min_open=True), default=1.0, show_default=True,
-              help="By how much, on average.")  # fmt: skip
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True,
-              help="Of every random choice.")  # fmt: skip
-@json_option
-def expiry_command(
-    drifts: tuple[float, ...],
-    locks: tuple[int, ...],
-    objects: tuple[int, ...],
-    as_json: bool,
-    **given: Any,
-) -> None:
-    """Count locks of `rtx-sherman` that are taken for a dead client's while their owner lives.
-
-    Figure 18 of the rTX paper, in virtual time: by the drift that leases allow for, and by the
-    number of locks. Takes a minute or two. Equal arguments give equal figures, on any machine.
-    """
-    if min(drifts, default=0) < 0 or min((*locks, *objects), default=1) < 1:
-        raise click.UsageError("a drift cannot be negative, and there must be a lock and an object")
-    module = simulation("limpet.bench.figures.expiry")
-    total = module.steps(drifts, locks, objects)
-    with interruptible(), Interrupt() as interrupt, advancing(total) as step:
-
-        def advance(text: str) -> None:
-            step(text)
-            interrupt.check()
-
-        found = module.run(drifts, locks, objects, advance, **given)
     if as_json:
         print_json(module.as_json(found))
         return

@@ -44,7 +44,7 @@ def contended(rows_per_lock: int, locks_per_message: int, seed: int) -> Contende
     ops = inserts // CLIENTS
     workload = Workload(
         "rcuckoo", CLIENTS, ops=ops, keys=inserts - CLIENTS * ops or 1, key_size=12,
-        value_size=len(VALUE), write_share=1.0, seed=seed, fresh=True,
+        value_size=len(VALUE), warm_up=0, write_share=1.0, seed=seed, fresh=True,
         parameters={
             "capacity": _small_capacity(), "key_size": 15, "value_size": len(VALUE),
             "rows_per_lock": rows_per_lock, "locks_per_message": locks_per_message,

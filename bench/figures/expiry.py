@@ -24,19 +24,15 @@ import functools
 import random
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final
 
-from rich.table import Table
-
-from limpet.cli.common import table, time_text
 from limpet.fault.check.recorder import Operation
 from limpet.fault.explore.sim_latency import PRESETS
 from limpet.fault.explore.sim_time import TimedClient, Workload, World, key_of, peopled
 from limpet.shm.endpoint.layout import CONTROL_NODE, NODE_SHIFT
 from limpet.shm.endpoint.simulated import CAS, PAUSE, WAIT, SimulatedEndpoint, Step
-from limpet.shm.errors import ParameterError
-from limpet.stores.rtx.layout import DRIFT_US, EACH_US, LOCKED
+from limpet.stores.transactions.layout import EACH_US, LOCKED
 
 KIND: Final = "rtx-sherman"
 VALUE_SIZE: Final = 24
@@ -53,7 +49,7 @@ class Setting:
     """Parameters: `transactions` of each client, of `locks` objects out of `objects`.
 
     `drift_us`, `each_us`: parameters of the store; the rest is as the module says. `dies`: the
-    first client does, in its first transaction: the others may be done before it has another.
+    first client does, in its first transaction, and then the others begin.
     """
 
     drift_us: int
@@ -111,7 +107,7 @@ class _Drifting(World):
     def __init__(self, setting: Setting) -> None:
         workload = Workload(
             KIND, setting.clients, setting.transactions, ENTRIES * setting.objects,
-            key_size=LEAF["key_size"], value_size=VALUE_SIZE, theta=0, write_share=1,
+            key_size=LEAF["key_size"], value_size=VALUE_SIZE, warm_up=0, theta=0, write_share=1,
             seed=setting.seed,
             parameters={**LEAF, "drift_us": setting.drift_us, "each_us": setting.each_us},
         )  # fmt: skip
@@ -141,6 +137,9 @@ class _Drifting(World):
 
     def turn(self, endpoint: SimulatedEndpoint, verb: str, addr: int, words: int) -> int:
         client = self.clients[endpoint.number]
+        while self.setting.dies and client.number and self.died_ns is None:
+            client.now += self.model.pause_ns
+            self._reach(client, client.now)
         if self.died_ns is not None:
             if client.number == 0:
                 self._hub.switch()
@@ -202,140 +201,3 @@ def died(setting: Setting) -> Setting:
         setting, objects=setting.locks, clients=SURVIVORS + 1, transactions=OPS_OF_SURVIVORS,
         skew_us=0.0, late=0.0, dies=True,
     )  # fmt: skip
-
-
-CLIENTS_OF_MANY: Final = 16
-"""Clients of transactions with several locks: more of them are in each other's way all the time."""
-OBJECTS_OF_MANY: Final = 2000
-PAPER_DRIFT: Final = {5: "less than 1%", 8: "none above"}
-PAPER_LOCKS: Final = {20: "0.1%, -", 80: "47.5%, 0.4%"}
-Advance = Callable[[str], None]
-
-
-@dataclasses.dataclass
-class Found:
-    """`drifts`: one lock, for each drift and number of objects; `locks`: for each number of locks a
-    lease that is fixed and one that grows with it; `dead`: the same drifts, and growing leases,
-    when the owner is dead."""
-
-    drifts: list[Expiry] = dataclasses.field(default_factory=list)
-    locks: list[Expiry] = dataclasses.field(default_factory=list)
-    dead_drifts: list[Expiry] = dataclasses.field(default_factory=list)
-    dead_locks: list[Expiry] = dataclasses.field(default_factory=list)
-
-
-def steps(drifts: Sequence[float], locks: Sequence[int], objects: Sequence[int]) -> int:
-    """How often `run` will say that it gets on."""
-    return len(drifts) * (len(objects) + 1) + 3 * len(locks)
-
-
-def run(
-    drifts: Sequence[float],
-    locks: Sequence[int],
-    objects: Sequence[int],
-    advance: Advance,
-    *,
-    clients: int,
-    transactions: int,
-    skew_ms: float,
-    late: float,
-    late_ms: float,
-    seed: int,
-) -> Found:
-    """Run each drift, in ms, with one lock, and each number of locks with the shipped drift."""
-    if max(locks, default=0) > OBJECTS_OF_MANY:
-        raise ParameterError(f"transactions take at most {OBJECTS_OF_MANY} locks here")
-    found = Found()
-    usual = Setting(
-        DRIFT_US, clients=clients, transactions=transactions, skew_us=1000 * skew_ms, late=late,
-        late_us=1000 * late_ms, seed=seed,
-    )  # fmt: skip
-    for drift in drifts:
-        one = dataclasses.replace(usual, drift_us=round(1000 * drift))
-        for number in objects:
-            found.drifts.append(run_setting(dataclasses.replace(one, objects=number)))
-            advance(f"drift {drift:g} ms")
-        found.dead_drifts.append(run_setting(died(one)))
-        advance(f"drift {drift:g} ms")
-    few = min(clients, CLIENTS_OF_MANY)
-    for number in locks:
-        one = dataclasses.replace(
-            usual, locks=number, clients=few, objects=OBJECTS_OF_MANY,
-            transactions=max(1, transactions // 5),
-        )  # fmt: skip
-        for each in (0, EACH_US):
-            found.locks.append(run_setting(dataclasses.replace(one, each_us=each)))
-            advance(f"{number} locks")
-        found.dead_locks.append(run_setting(died(one)))
-        advance(f"{number} locks")
-    return found
-
-
-def as_json(found: Found) -> dict[str, Any]:
-    """All of it."""
-    return dataclasses.asdict(found)
-
-
-def _percent(one: Expiry) -> str:
-    return f"{one.rate:.2%}" if one.expired else "0"
-
-
-def drifts_table(found: Found) -> Table:
-    """Figure 18(a)."""
-    objects = list(dict.fromkeys(one.setting.objects for one in found.drifts))
-    numbers = (*(f"{count:,} objects" for count in objects), "dead owner: blocked", "paper")
-    setting = found.drifts[0].setting
-    shown = table(
-        f"false expiries for each transaction, by drift; one lock, {setting.clients} clients "
-        "(figure 18a)", "drift", *numbers, right=("drift", *numbers),
-    )  # fmt: skip
-    for index, dead in enumerate(found.dead_drifts):
-        drift = dead.setting.drift_us / 1000
-        row = found.drifts[index * len(objects) : (index + 1) * len(objects)]
-        shown.add_row(
-            f"{drift:g} ms", *(_percent(one) for one in row), time_text(dead.blocked_ns),
-            PAPER_DRIFT.get(round(drift), "-"),
-        )  # fmt: skip
-    shown.caption = _conditions(setting)
-    return shown
-
-
-def locks_table(found: Found) -> Table:
-    """Figure 18(b)."""
-    numbers = ("fixed lease", "growing lease", "conflicts", "dead owner: blocked",
-               "paper: fixed, growing")  # fmt: skip
-    setting = found.locks[0].setting
-    shown = table(
-        f"false expiries for each transaction, by its locks; drift {setting.drift_us / 1000:g} ms, "
-        f"{setting.clients} clients, {setting.objects:,} objects (figure 18b)",
-        "locks", *numbers, right=("locks", *numbers),
-    )  # fmt: skip
-    pairs = zip(found.locks[::2], found.locks[1::2], found.dead_locks, strict=True)
-    for fixed, growing, dead in pairs:
-        locks = fixed.setting.locks
-        shown.add_row(
-            str(locks), _percent(fixed), _percent(growing),
-            f"{growing.retries / growing.transactions:.1f}", time_text(dead.blocked_ns),
-            PAPER_LOCKS.get(locks, "-"),
-        )  # fmt: skip
-    shown.caption = (
-        f"growing: by {EACH_US / 1000:g} ms for each lock. conflicts: for each transaction. "
-        f"{_conditions(setting)}"
-    )
-    return shown
-
-
-def _conditions(setting: Setting) -> str:
-    return (
-        f"clocks differ by {setting.skew_us / 1000:g} ms (standard deviation); {setting.late:.1%} "
-        f"of verbs are late, by {setting.late_us / 1000:g} ms on average. blocked: until the lock "
-        "of a client that is gone is seen to, by its lease only."
-    )
-
-
-def tables(found: Found) -> list[Table]:
-    """A table for each part that there is."""
-    return [
-        *([drifts_table(found)] if found.drifts else []),
-        *([locks_table(found)] if found.locks else []),
-    ]

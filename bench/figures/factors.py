@@ -8,18 +8,12 @@ machine. As in the paper, latency is of one client that has the nodes to itself,
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
-from rich.table import Table
-
-from limpet.bench.figures.overhead import BLOCK_SIZE, NODE_SIZE
-from limpet.cli.common import table, time_text
+from limpet.bench.figures.overhead import BLOCK_SIZE, KEY_SIZE, NODE_SIZE, VALUE_SIZE
 from limpet.fault.explore.sim_latency import PRESETS
 from limpet.fault.explore.sim_time import KindResult, Workload, run_timed
-
-KEY_SIZE: Final = 12
-VALUE_SIZE: Final = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,75 +44,12 @@ DTX: Final = Step("DTX", "dtx-sherman", {})
 """Not one of the paper's steps: its log without its idempotent commit."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Factor:
-    """The effect of a step: on an insert by one client, and on all clients together.
-
-    `writes` and `atomics` include those of the log; `throughput` is in inserts a virtual second.
-    """
-
-    step: Step
-    clients: int
-    alone: KindResult
-    together: KindResult
-    throughput: float
-
-
-def run(clients: int, ops: int, keys: int, profile: str, seed: int) -> Iterator[Factor]:
-    """Take each step, and DTX; `ops` inserts of each client."""
-    for step in (*STEPS, DTX):
-        alone, _ = _inserts(step, 1, ops, keys, profile, seed)
-        together, throughput = _inserts(step, clients, ops, keys, profile, seed)
-        yield Factor(step, clients, alone, together, throughput)
-
-
-def _inserts(
-    step: Step, clients: int, ops: int, keys: int, profile: str, seed: int
-) -> tuple[KindResult, float]:
+def inserts(step: Step, clients: int, ops: int, keys: int, seed: int) -> tuple[KindResult, float]:
+    """The inserts of a step, of each client so many, and how many a virtual second."""
     workload = Workload(
         step.kind, clients, ops, keys, KEY_SIZE, VALUE_SIZE, warm_up=1, theta=0, write_share=1,
         fresh=True, scattered=True, seed=seed, node_size=NODE_SIZE, block_size=BLOCK_SIZE,
         parameters={"value_size": VALUE_SIZE, **step.parameters},
     )  # fmt: skip
-    report = run_timed(workload, PRESETS[profile])
+    report = run_timed(workload, PRESETS["rdma"])
     return next(kind for kind in report.kinds if kind.kind == "insert"), report.throughput
-
-
-def as_json(found: Sequence[Factor]) -> list[dict[str, Any]]:
-    """All of it."""
-    return [dataclasses.asdict(one) for one in found]
-
-
-def factors_table(found: Sequence[Factor]) -> Table:
-    """Figures 16 and 17."""
-    numbers = (
-        "RTT", "read B", "written", "CAS", "latency", "x", "paper", "inserts/s", "x ", "paper ",
-        "RTT ",
-    )  # fmt: skip
-    title = f"figures 16 and 17: 100 % inserts, one client and {found[0].clients}, virtual time"
-    shown = table(title, "step", "store", *numbers, right=numbers)
-    before: Factor | None = None
-    for one in found:
-        alone, step = one.alone, one.step
-        if step is DTX:
-            before = None
-        shown.add_row(
-            step.name, step.kind, f"{alone.round_trips:.2f}", f"{alone.bytes_read:,.0f}",
-            f"{alone.bytes_written:,.0f}", f"{alone.atomics:.2f}", time_text(alone.mean_ns),
-            _factor(alone.mean_ns / before.alone.mean_ns if before else None),
-            _factor(step.latency), f"{one.throughput:,.0f}",
-            _factor(one.throughput / before.throughput if before else None),
-            _factor(step.throughput), f"{one.together.round_trips:.2f}",
-        )  # fmt: skip
-        before = one
-    shown.caption = (
-        "Up to latency: means of an insert by one client, with splits, the log's header, and what "
-        "is done twice because no memory was ready. x: over the step before. Last RTT: with all "
-        "clients, which meet each other. DTX is no step: the log without the idempotent commit, as "
-        "in table 2. The paper's +Opt1 is with +Opt2."
-    )
-    return shown
-
-
-def _factor(factor: float | None) -> str:
-    return "-" if factor is None else f"{factor:.2f}"

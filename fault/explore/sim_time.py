@@ -5,8 +5,8 @@ client has a time of its own, in ns; the client whose next verb arrives first at
 goes on, so verbs take effect in the order of their arrival, and the whole run follows from its
 seed.
 
-Gets have pins, as over a network: a get without one (stores/race/glance.py, stores/inline.py) saves
-a barrier of the processor, and pays for it with looks, each of which would be a message here.
+Gets have pins, as over a network: a get without one (stores/race/glance.py, stores/core/inline.py)
+saves a barrier of the processor, and pays for it with looks, each of which would be a message here.
 
 sim_latency.py has the cost of a step.
 """
@@ -31,19 +31,23 @@ from limpet.fault.drill.workload import ZipfWorkload, gets_and_puts
 from limpet.fault.explore.greenlets import getcurrent, greenlet
 from limpet.fault.explore.sim_latency import LatencyModel
 from limpet.fault.explore.sim_pools import RestorablePool, SimulatedPool
-from limpet.fault.matrix.fault_profile import profile_of
+from limpet.fault.explore.sim_testbeds import Demand, testbed_of
+from limpet.shm.clients.simulated_processes import SimulatedProcesses
 from limpet.shm.destroying import destroy
+from limpet.shm.endpoint.fabric import Endpoint
 from limpet.shm.endpoint.layout import CONTROL_NODE, NODE_SHIFT
 from limpet.shm.endpoint.simulated import (
     ATOMICS,
+    LOAD,
     PAUSE,
+    READ,
     WAIT,
     SimulatedEndpoint,
-    SimulatedProcesses,
     at_once,
 )
 from limpet.shm.errors import LimpetError, ParameterError, StoreFull
-from limpet.stores.inline import InlineStore
+from limpet.stores.baselines.clover.remote import Remote
+from limpet.stores.core.inline import InlineStore
 
 NODE_SIZE: Final = 32 << 20
 BLOCK_SIZE: Final = 16 << 10
@@ -52,6 +56,9 @@ PAUSE_SHIFT_MAX: Final = 7
 PREFIX: Final = b"key-"
 SCATTER: Final = 61_803_399
 """Odd and no multiple of 5, so that no two numbers have the same digits."""
+WARM_WRITES: Final = 8
+"""In the warm-up, writes of each client for each memory node: one node is left out once in 3,000
+times."""
 WARM_UP_NS: Final = 2000
 """In the warm-up, the time from an operation's answer to the next operation."""
 EPOCH_S: Final = float(1 << 30)
@@ -65,13 +72,16 @@ class Workload:
     Zipf(`theta`).
 
     `write_share` of them are updates, the others gets. Sizes in bytes. The keys are there at first.
-    `warm_up`: operations of each client before the run, in turn and not counted; if there are any,
-    each client first gets each key, or the first `met_share` of them. `fresh`: each write inserts a
-    new key; inserts for which the store has no room are counted apart, as `full`. `latest`: Zipf
-    draws the number of keys inserted after the key to get, so the last key is the hottest.
+    `warm_up`: operations of each client before the run, in turn and not counted. If there are any,
+    caches and blocks are warm by then: each client first gets each key, or the first `met_share` of
+    them; and if there are writes, makes so many that it has a block on each node (WARM_WRITES).
+    `fresh`: each write inserts a new key; inserts for which the store has no room are counted
+    apart, as `full`. `latest`: Zipf draws the number of keys inserted after the key to get, so the
+    last key is the hottest.
     `scan_max`: if it is not 0, a get is a scan from that key on, of 1 to `scan_max` keys, evenly
     drawn. `scattered`: keys with adjacent numbers are far apart in the order of keys. `node_size`,
-    `block_size`: of the pool. `parameters` of the store, besides those that suit the kind.
+    `block_size`: of the pool. `nodes` and the store's `parameters` are those of the
+    kind's testbed (sim_testbeds.py), unless they are given.
     """
 
     store: str = "race"
@@ -80,10 +90,10 @@ class Workload:
     keys: int = 1000
     key_size: int = 24
     value_size: int = 64
-    warm_up: int = 0
+    warm_up: int = 20
     theta: float = 0.99
     write_share: float = 0.5
-    nodes: int = 1
+    nodes: int = 0
     seed: int = 0
     fresh: bool = False
     scattered: bool = False
@@ -97,7 +107,7 @@ class Workload:
     def __post_init__(self) -> None:
         for name, low, high in (
             ("clients", 1, 512), ("ops", 1, 1 << 30), ("warm_up", 0, 1 << 30),
-            ("keys", 1, 1 << 20), ("nodes", 1, 8),
+            ("keys", 1, 1 << 20), ("nodes", 0, 8),
             ("key_size", 12, 1024), ("value_size", 8, 8192), ("theta", 0, 10),
             ("write_share", 0, 1), ("met_share", 0, 1), ("scan_max", 0, 1 << 20),
             ("seed", 0, 1 << 63),
@@ -106,6 +116,28 @@ class Workload:
                 raise ParameterError(
                     f"{name} must be from {low} to {high}, not {getattr(self, name)}"
                 )
+
+    def on_testbed(self) -> Workload:
+        """With what the testbed of its kind has, where it says nothing."""
+        testbed = testbed_of(self.store)
+        if self.clients > testbed.clients_max:
+            most = testbed.clients_max
+            raise ParameterError(f"{self.store} has at most {most} clients, not {self.clients}")
+        keys = self.keys + (self.clients * self.inserts_max if self.fresh else 0)
+        suitable = testbed.parameters(Demand(self.clients, keys, self.value_size))
+        return dataclasses.replace(
+            self, nodes=self.nodes or testbed.nodes, parameters={**suitable, **self.parameters}
+        )
+
+    @property
+    def inserts_max(self) -> int:
+        """Of one client, at most."""
+        return self.ops + self.warm_up + self.warm_writes
+
+    @property
+    def warm_writes(self) -> int:
+        """Writes of each client before those of `warm_up`."""
+        return WARM_WRITES * (self.nodes or 8) if self.warm_up and self.write_share else 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,15 +184,30 @@ class TimedReport:
 
 
 class TimedEndpoint(SimulatedEndpoint):
-    """An endpoint that knows whether it is in the background."""
+    """An endpoint that knows whether it is in the background, and sleeps on its world's clock."""
 
     def __init__(self) -> None:
         super().__init__()
         self.behind = False
+        self.world: World | None = None
+        """While the world's clock runs for this client."""
 
     def background(self, on: bool) -> bool:
         self.behind = on
         return super().background(on)
+
+    def futex_wait(self, addr: int, expected: int, timeout_us: int) -> int:
+        """Sleep until a client wakes us or the time is over; others go on meanwhile."""
+        if self.world is None:
+            return super().futex_wait(addr, expected, timeout_us)
+        self.phase.do_late()
+        self.world.sleep(self.number, 0)
+        if Endpoint.futex_wait(self, addr, expected, 0):
+            return 1
+        return self.world.sleep(self.number, 1000 * timeout_us, addr)
+
+    def futex_wake(self, addr: int, count: int) -> int:
+        return 0 if self.world is None else self.world.wake(self.number, addr, count)
 
 
 class TimedPool(SimulatedPool):
@@ -186,6 +233,11 @@ class TimedClient:
         self.greenlet: Any = None
         self.now = 0.0
         self.answered = 0.0
+        self.due = -1.0
+        """When it goes on; while it runs, a time that never comes."""
+        self.woken = False
+        self.series: set[int] = set()
+        """2 * node, or one more in the background: where its phase has sent something."""
         self.skew_us = 0
         """How far its clock is ahead of the others."""
         membership = pool.membership
@@ -205,11 +257,14 @@ class World:
     """The clients of a workload on one clock."""
 
     def __init__(self, workload: Workload, model: LatencyModel) -> None:
-        self.workload = workload
+        self.workload = workload.on_testbed()
         self.model = model
         self.clients: list[TimedClient] = []
         self.free_at: dict[int, float] = defaultdict(float)
         self.word_free_at: dict[int, float] = defaultdict(float)
+        self.line_free_at: dict[int, float] = {}
+        """When the atomics so far on a word, or in a line of 64 bytes, are over."""
+        self.metadata_free_at = 0.0
         self.samples: dict[str, list[Sample]] = defaultdict(list)
         self.ends: list[float] = []
         """The end time of each counted operation."""
@@ -220,6 +275,9 @@ class World:
         """Numbers of the keys that are there, in the order of their insertion."""
         self.failed: BaseException | None = None
         self._waiting: list[tuple[float, int]] = []
+        """When clients go on, and their numbers; of one that was woken, an entry too many."""
+        self._asleep: dict[int, list[TimedClient]] = defaultdict(list)
+        """The clients that sleep on each word, in the order in which they went to sleep."""
         self._hub = getcurrent()
 
     # ---- the clock ------------------------------------------------------------------------------
@@ -230,6 +288,7 @@ class World:
         model = self.model
         if verb is WAIT:
             client.now = max(client.now, client.answered)
+            client.series.clear()
             return words
         if verb is PAUSE:
             client.now += model.pause_ns * (1 << min(addr, PAUSE_SHIFT_MAX))
@@ -240,7 +299,10 @@ class World:
             client.now += model.local_ns
             self._reach(client, client.now)
             return words
-        client.now += model.issue_ns
+        series = node << 1 | client.endpoint.behind
+        if series not in client.series:
+            client.series.add(series)
+            client.now += model.series_ns
         arrival = client.now + model.one_way_ns
         self._reach(client, arrival)
         start = max(arrival, self.free_at[node])
@@ -248,16 +310,70 @@ class World:
         self.free_at[node] = done
         if verb in ATOMICS:
             done = max(done, self.word_free_at[addr])
-            self.word_free_at[addr] = done + model.contended_ns
+            self.word_free_at[addr] = self.line_free_at[addr >> 6] = done + model.contended_ns
+        elif model.reads_wait and (verb is READ or verb is LOAD):
+            end = addr + 8 * words
+            for line in range(addr >> 6, end + 63 >> 6):
+                if self.line_free_at.get(line, 0.0) > done:
+                    inside = range(max(addr, line << 6), min(end, line + 1 << 6), 8)
+                    done = max(done, *(self.word_free_at.get(word, 0.0) for word in inside))
         if not client.pool.endpoint.behind:
             client.answered = max(client.answered, done + model.one_way_ns)
         return words
 
+    def _request(
+        self, client: TimedClient, send: Callable[..., Any], answered: bool, *request: Any
+    ) -> Any:
+        """Send the metadata process a request, which it serves after those that arrive earlier."""
+        client.now += self.model.series_ns
+        arrival = client.now + self.model.one_way_ns
+        self._reach(client, arrival)
+        self.metadata_free_at = max(arrival, self.metadata_free_at) + self.model.metadata_ns
+        if answered:
+            client.answered = max(client.answered, self.metadata_free_at + self.model.one_way_ns)
+        return send(*request)
+
     def _reach(self, client: TimedClient, when: float) -> None:
         """Let all clients go first whose next verb arrives before `when`."""
         if self._waiting and self._waiting[0] < (when, client.number):
-            _, number = heapq.heapreplace(self._waiting, (when, client.number))
-            self.clients[number].greenlet.switch()
+            client.due = when
+            heapq.heappush(self._waiting, (when, client.number))
+            self._next().switch()
+
+    def _next(self) -> Any:
+        """The greenlet of the client that goes on next, or the hub's if none does."""
+        while self._waiting:
+            when, number = heapq.heappop(self._waiting)
+            client = self.clients[number]
+            if client.due == when:  # else it was woken before that
+                client.due = -1.0
+                return client.greenlet
+        return self._hub
+
+    def sleep(self, number: int, time_ns: float, addr: int = 0) -> int:
+        """Let the others go on until a client wakes this one, which sleeps on a word, if one is
+        given, or the time is over; 1: it was woken."""
+        client = self.clients[number]
+        client.woken = False
+        if addr:
+            self._asleep[addr].append(client)
+        self._reach(client, client.now + time_ns)
+        if addr and not client.woken:
+            self._asleep[addr].remove(client)
+            client.now += time_ns
+        return int(client.woken)
+
+    def wake(self, number: int, addr: int, count: int) -> int:
+        """Wake the first `count` clients that sleep on this word; how many there were."""
+        waker = self.clients[number]
+        self._reach(waker, waker.now)
+        asleep = self._asleep.get(addr, [])
+        woken, asleep[:] = asleep[:count], asleep[count:]
+        for client in woken:
+            client.woken = True
+            client.now = client.due = max(client.now, waker.now + self.model.one_way_ns)
+            heapq.heappush(self._waiting, (client.due, client.number))
+        return len(woken)
 
     # ---- the clients ----------------------------------------------------------------------------
 
@@ -271,19 +387,25 @@ class World:
         drawn = [enumerate(mix.draw(client.number)) for client in self.clients]
         self.warm_up(drawn)
         for client, operations in zip(self.clients, drawn, strict=True):
-            client.endpoint.turn = self.turn
+            client.endpoint.turn, client.endpoint.world = self.turn, self
+            remote = getattr(client.store, "remote", None)
+            if isinstance(remote, Remote):
+                vars(remote).update(
+                    ask=functools.partial(self._request, client, remote.ask, True),
+                    tell=functools.partial(self._request, client, remote.tell, False),
+                )
             client.greenlet = greenlet(functools.partial(self._life, client, operations))
             # They do not begin all at once.
             rng = random.Random(self.workload.seed << 16 | client.number)
             client.now = client.answered = self.begun + rng.random() * 4 * self.model.one_way_ns
+            client.due = client.now
             heapq.heappush(self._waiting, (client.now, client.number))
         try:
-            while self._waiting and self.failed is None:
-                _, number = heapq.heappop(self._waiting)
-                self.clients[number].greenlet.switch()
+            while self.failed is None and (first := self._next()) is not self._hub:
+                first.switch()
         finally:
             for client in self.clients:
-                client.endpoint.turn = at_once
+                client.endpoint.turn, client.endpoint.world = at_once, None
             for client in self.clients:
                 client.greenlet.throw()  # those that are in the midst of an operation leave it
         if self.failed is not None:
@@ -291,14 +413,25 @@ class World:
 
     def warm_up(self, drawn: Sequence[Drawn]) -> None:
         """Let the clients do their first operations, one after another, each at a time later."""
-        for client in self.clients if self.workload.warm_up else ():
-            for key in range(round(self.workload.keys * self.workload.met_share)):
-                client.store.get(key_of(self.workload, key))
-        for _ in range(self.workload.warm_up):
+        workload = self.workload
+        if not workload.warm_up:
+            return
+        for client in self.clients:
+            for key in range(round(workload.keys * workload.met_share)):
+                client.store.get(key_of(workload, key))
+        dice = random.Random(workload.seed)
+        for count in range(workload.inserts_max - workload.warm_writes, workload.inserts_max):
+            for client in self.clients:
+                key = dice.randrange(workload.keys)
+                self._step(client, self._call(client, count, (key, Operation.PUT))[1])
+        for _ in range(workload.warm_up):
             for client, operations in zip(self.clients, drawn, strict=True):
-                self.begun += 2 * self.model.one_way_ns + WARM_UP_NS
-                client.now = self.begun
-                self._call(client, *next(operations))[1]()
+                self._step(client, self._call(client, *next(operations))[1])
+
+    def _step(self, client: TimedClient, operation: Callable[[], object]) -> None:
+        self.begun += 2 * self.model.one_way_ns + WARM_UP_NS
+        client.now = self.begun
+        operation()
 
     def _life(self, client: TimedClient, operations: Drawn) -> None:
         try:
@@ -316,8 +449,7 @@ class World:
             value = b"%d.%d" % (client.number, count)
             value = value.ljust(workload.value_size, b".")[: workload.value_size]
             if workload.fresh:
-                each = workload.warm_up + workload.ops
-                number = workload.keys + client.number * each + count
+                number = workload.keys + client.number * workload.inserts_max + count
                 return "insert", functools.partial(self._insert, client, number, value)
             name = key_of(workload, key)
             return "update", functools.partial(client.store.update, name, value)
@@ -387,8 +519,7 @@ def peopled(world: World) -> Iterator[None]:
         )  # fmt: skip
         pools.append(setup_client)
         try:
-            parameters = {**profile_of(workload.store).parameters, **workload.parameters}
-            store = setup_client.store(workload.store, name="store", **parameters)
+            store = setup_client.store(workload.store, name="store", **workload.parameters)
             for number in range(workload.keys):
                 store.put(key_of(workload, number), bytes(workload.value_size))
             setup_client.retire()

@@ -22,7 +22,7 @@ from typing import Any, Final, Protocol
 
 import psutil
 
-from limpet.fault.drill.counters import Counters, Snapshot
+from limpet.fault.inject.counters import Counters, Snapshot
 from limpet.fault.inject.interrupt import Interrupt
 from limpet.fault.inject.killer import SECOND_NS, ProcessKiller, ProcessStopper, Sent, Victims
 from limpet.fault.inject.workers import Exit, Workers

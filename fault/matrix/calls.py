@@ -20,9 +20,9 @@ from typing import Any, Final
 
 from limpet.fault.matrix.channel_kinds import CHANNELS, plain
 from limpet.fault.matrix.fault_profile import profile_of
-from limpet.stores.base import Store
 from limpet.stores.cache.cache import Cache
 from limpet.stores.channels.sst import SST
+from limpet.stores.core.base import Store
 from limpet.stores.pool import Pool
 from limpet.stores.registry import KINDS, UNRECOVERED, store_class
 from limpet.stores.rtx.execution import Transaction

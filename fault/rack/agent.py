@@ -51,8 +51,8 @@ from typing import Any, Final
 
 import limpet
 from limpet.fault.check.verify import FINAL
-from limpet.fault.drill.counters import Counters
 from limpet.fault.inject.children import end_with_parent
+from limpet.fault.inject.counters import Counters
 from limpet.fault.rack import record
 from limpet.fault.rack.work import Work
 from limpet.fault.rack.works import work_of

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final, Protocol
 
-from limpet.fault.drill.counters import Counter
+from limpet.fault.inject.counters import Counter
 from limpet.fault.rack.record import SLOTS, Record
 
 FINAL_SLOT: Final = SLOTS - 1

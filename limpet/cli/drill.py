@@ -30,12 +30,15 @@ from limpet.cli.drill_run import StoreOrCommand, exit_status, run
 from limpet.cli.full import full
 from limpet.cli.matrix import check, matrix
 from limpet.cli.standing import beside, containers_, looks, throttle
+from limpet.cli.timed import timed_options
 from limpet.fault.drill import recovery_time, soak
 from limpet.fault.explore.schedule import STRATEGIES, parse_schedule, schedule_text
-from limpet.fault.explore.sim_latency import PRESETS
+from limpet.fault.explore.sim_latency import model_lines, model_with
 from limpet.fault.explore.sim_program import VALUE_SIZE
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from limpet.fault.explore.explorer import Exploration, ExplorerReport, Failure, Tally
 
 
@@ -185,8 +188,6 @@ def soak_(minutes: float, tests: bool, demo: tuple[str, ...]) -> None:
 
 @drill.command()
 @click.argument("store", default="race")
-@click.option("--profile", type=click.Choice(list(PRESETS)), default="rdma", show_default=True,
-              help="The latency model.")  # fmt: skip
 @click.option("--clients", type=click.IntRange(1, 512), default=64, show_default=True,
               help="Simulated clients.")  # fmt: skip
 @click.option("--ops", type=click.IntRange(1), default=200, show_default=True,
@@ -199,19 +200,15 @@ def soak_(minutes: float, tests: bool, demo: tuple[str, ...]) -> None:
               help="Skew of the keys.")  # fmt: skip
 @click.option("--write-share", type=click.FloatRange(0, 1), default=0.5, show_default=True,
               help="Which share of the operations are updates.")  # fmt: skip
-@click.option("--nodes", type=click.IntRange(1, 8), default=1, show_default=True,
-              help="Memory nodes of the pool.")  # fmt: skip
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True,
-              help="Of every random choice.")  # fmt: skip
-@parameter_option
+@timed_options
 @json_option
-def latency(profile: str, as_json: bool, **given: Any) -> None:
+def latency(profile: str, changes: Mapping[str, float], as_json: bool, **given: Any) -> None:
     """Run many clients of a STORE in virtual time, on the clock of a latency model.
 
     Equal arguments give equal results, on any machine. STORE is race if none is named.
     """
     timed = simulation("limpet.fault.explore.sim_time")
-    report = timed.run_timed(timed.Workload(**given), PRESETS[profile])
+    report = timed.run_timed(timed.Workload(**given), model_with(profile, changes))
     if as_json:
         print_json(dataclasses.asdict(report))
         return
@@ -239,7 +236,9 @@ def latency(profile: str, as_json: bool, **given: Any) -> None:
             f"{kind.round_trips:.2f}", f"{kind.exchanges:.2f}", f"{kind.bytes_read:.0f}",
             f"{kind.bytes_written:.0f}",
         )  # fmt: skip
+    found.caption = "\n".join(model_lines(report.model))
     console().print(found)
+    console().print(f"{report.workload}", soft_wrap=True)
 
 
 def _replay(parameters: Exploration, schedule: str, trace: bool, as_json: bool) -> None:

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from limpet.shm.alloc.heap import Heap
-from limpet.shm.alloc.pages import ALL_PAGES, BlockPages, best_run
 from limpet.shm.alloc.reclaim import expel
 from limpet.shm.endpoint.layout import EPOCH, PAGES
 from limpet.shm.endpoint.words import (
@@ -49,6 +48,7 @@ from limpet.shm.endpoint.words import (
     tail_word,
 )
 from limpet.shm.errors import NodeFailed
+from limpet.shm.pages import ALL_PAGES, BlockPages, best_run
 from limpet.shm.replicas.replica_sets import ReplicaSets
 
 if TYPE_CHECKING:

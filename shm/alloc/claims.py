@@ -24,7 +24,6 @@ import contextlib
 import functools
 from typing import TYPE_CHECKING, Any, Final
 
-from limpet.shm.alloc.pages import NOWHERE
 from limpet.shm.alloc.reclaim import Shortage, end_limbo
 from limpet.shm.alloc.slabs import Slab, Slabs, find_freed
 from limpet.shm.endpoint.words import (
@@ -37,6 +36,7 @@ from limpet.shm.endpoint.words import (
     replicas_of,
 )
 from limpet.shm.errors import NodeFailed
+from limpet.shm.pages import NOWHERE
 
 if TYPE_CHECKING:
     from limpet.shm.alloc.blocks import BlockTable

@@ -27,7 +27,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from limpet.shm.alloc.pages import NOWHERE
 from limpet.shm.alloc.reclaim import Shortage
 from limpet.shm.catalogue.directory import DROPPING, PLANNED, READY, VOID, Directory
 from limpet.shm.endpoint.layout import REGION_ENTRY_SIZE, address
@@ -41,6 +40,7 @@ from limpet.shm.endpoint.words import (
     free_word,
 )
 from limpet.shm.errors import NodeFailed, PoolCorrupt, StoreFull, StoreMismatch
+from limpet.shm.pages import NOWHERE
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
-from limpet.shm.clients.inside import is_over
 from limpet.shm.endpoint import forks
+from limpet.shm.endpoint.inside import is_over
 from limpet.shm.errors import ReentrantUse
 
 _INSIDE: Final = "inside"

@@ -53,6 +53,7 @@ cdef class Endpoint:
     cdef public u64 latency_ns
     cdef public object frame
     cdef public object abandoned
+    cdef public int met_loss
     cdef readonly bint durable
     cdef bint _unfenced
     cdef int _noted
@@ -96,6 +97,7 @@ cdef class Endpoint:
     @cython.final
     cdef int _copy_armed(self, u64 addr, char* target, const char* source, u64 size) except -1
 
+    cpdef int our_loss(self) noexcept
     cpdef int guard(self, u64 addr, u64 word) except -1
     cpdef bytes read(self, u64 addr, Py_ssize_t size)
     cpdef int read_into(self, u64 addr, buffer) except -1

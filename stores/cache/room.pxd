@@ -4,11 +4,11 @@ from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.slots cimport CLIENT_JOURNAL_SIZE
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.shm.endpoint.words cimport ADDRESS_MASK, REFERENCE_MASK
-from limpet.stores.base cimport Store
 from limpet.stores.cache.entries cimport CacheObjects
 from limpet.stores.cache.layout cimport *
 from limpet.stores.cache.ledger cimport Counters, Ledger
 from limpet.stores.cache.validity cimport Validity
+from limpet.stores.core.base cimport Store
 from limpet.stores.race.index cimport Index, Place, is_frozen, is_split, is_valid
 from limpet.stores.race.layout cimport *
 from limpet.stores.race.parameters cimport *

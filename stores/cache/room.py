@@ -35,7 +35,6 @@ from typing import Any, Final
 from limpet.shm.endpoint.slots import CLIENT_JOURNAL_SIZE
 from limpet.shm.endpoint.words import ADDRESS_MASK, REFERENCE_MASK
 from limpet.shm.errors import StoreFull
-from limpet.stores.base import Store
 from limpet.stores.cache.layout import (
     BORN_MASK,
     BORN_SHIFT,
@@ -64,6 +63,7 @@ from limpet.stores.cache.layout import (
     VOID,
 )
 from limpet.stores.cache.ledger import Counters, Ledger
+from limpet.stores.core.base import Store
 from limpet.stores.race.index import Index, Place, is_frozen, is_split, is_valid
 from limpet.stores.race.layout import OBJECT_MASK
 from limpet.stores.race.parameters import GROUP_SIZE, GROUP_WORDS

@@ -33,6 +33,7 @@ from typing import Any
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.shm.errors import NodeFailed, StoreCorrupt
+from limpet.stores.core.status import AGAIN, DONE, NO_MEMORY
 from limpet.stores.fusee.links import OLD, PLACE_BITS
 from limpet.stores.fusee.snapshot import ReplicatedSlot
 from limpet.stores.fusee.tables import ReplicatedTables
@@ -46,7 +47,6 @@ from limpet.stores.race.layout import (
     UNSET,
 )
 from limpet.stores.race.splitter import Splitter
-from limpet.stores.status import AGAIN, DONE, NO_MEMORY
 
 
 class ReplicatedSplitter(Splitter):

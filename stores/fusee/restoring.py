@@ -44,7 +44,7 @@ from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.states import FAILED, IN_SERVICE
 from limpet.shm.endpoint.words import ADDRESS_MASK, TENTATIVE
 from limpet.shm.errors import NodeFailed, StoreFull
-from limpet.shm.replicas.replacement import copy
+from limpet.shm.replacement import copy
 from limpet.stores.fusee.links import BIRTH, DEATH, GONE, REPLICAS_ROW, UPDATED, Link, is_slot
 from limpet.stores.fusee.log import LoggedObjects
 from limpet.stores.fusee.tables import ReplicatedTables, identity, obtain_directory

@@ -31,6 +31,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from limpet.shm.errors import NodeFailed, StoreCorrupt
+from limpet.stores.core.names import shown
+from limpet.stores.core.status import AGAIN, DONE, FULL
 from limpet.stores.fusee.index import ReplicatedIndex
 from limpet.stores.fusee.links import (
     BIRTH,
@@ -49,11 +51,9 @@ from limpet.stores.fusee.links import (
 from limpet.stores.fusee.log import LoggedObjects
 from limpet.stores.fusee.snapshot import ReplicatedSlot
 from limpet.stores.fusee.tables import ReplicatedTables
-from limpet.stores.names import shown
 from limpet.stores.race.index import Place, is_vacant, is_valid
 from limpet.stores.race.layout import FROZEN, OBJECT_MASK
 from limpet.stores.race.slots import Slots
-from limpet.stores.status import AGAIN, DONE, FULL
 
 PATIENCE: Final = 8
 """How often an insert gives way."""

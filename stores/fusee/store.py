@@ -26,6 +26,8 @@ from limpet.shm.endpoint.fabric import hash64
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.shm.errors import NodeFailed
+from limpet.stores.core.records import Stamps
+from limpet.stores.core.status import DONE, EXISTS, INSERT, MISSING, NO_MEMORY, PUT, UPDATE
 from limpet.stores.fusee.batch_rounds import BatchedSlots, ReplicatedPuts
 from limpet.stores.fusee.cache import IndexCache
 from limpet.stores.fusee.check import ReplicatedCheck
@@ -54,8 +56,6 @@ from limpet.stores.fusee.tables import (
 from limpet.stores.race.hash_store import HashStore
 from limpet.stores.race.index import Place, is_valid
 from limpet.stores.race.layout import OBJECT_MASK
-from limpet.stores.records import Stamps
-from limpet.stores.status import DONE, EXISTS, INSERT, MISSING, NO_MEMORY, PUT, UPDATE
 
 
 class Fusee(HashStore):

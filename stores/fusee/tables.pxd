@@ -7,10 +7,10 @@ from limpet.shm.endpoint.layout cimport *
 from limpet.shm.endpoint.states cimport EXCLUDED, FORMER, IN_SERVICE, RESTORING
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.shm.endpoint.words cimport *
+from limpet.stores.core.records cimport vacant_word
 from limpet.stores.fusee.links cimport *
 from limpet.stores.race.index cimport Place, is_vacant
 from limpet.stores.race.layout cimport *
-from limpet.stores.records cimport vacant_word
 
 cpdef u64 identity(u64 word) noexcept
 

@@ -46,6 +46,7 @@ from limpet.shm.endpoint.states import (
 )
 from limpet.shm.endpoint.words import ADDRESS_MASK, REPLICATED
 from limpet.shm.errors import NodeFailed, StoreMismatch
+from limpet.stores.core.records import vacant_word
 from limpet.stores.fusee.links import (
     ENTRY,
     OFFSET_BITS,
@@ -57,7 +58,6 @@ from limpet.stores.fusee.links import (
 from limpet.stores.race.index import Place, is_vacant
 from limpet.stores.race.layout import FROZEN, FROZEN_VACANT, MASK, OBJECT_MASK
 from limpet.stores.race.store import require_room
-from limpet.stores.records import vacant_word
 
 NODES: Final = 256
 

@@ -4,13 +4,13 @@ from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.layout cimport *
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.stores.channels.lock.ticket_lock cimport TicketLock
+from limpet.stores.core.status cimport *
 from limpet.stores.loco.data_array cimport DataArray, Journal
 from limpet.stores.loco.layout cimport *
 from limpet.stores.loco.local_index cimport LocalIndex
 from limpet.stores.loco.locking cimport Locking
 from limpet.stores.loco.lookup cimport Lookup
 from limpet.stores.race.batch cimport Batch
-from limpet.stores.status cimport *
 
 cdef int DEFERRED
 

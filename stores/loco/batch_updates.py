@@ -35,6 +35,7 @@ from typing import Any, Final
 
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.errors import LimpetError, NodeFailed
+from limpet.stores.core.status import BATCH, LEFT, MADE, READY
 from limpet.stores.loco.data_array import DataArray, Journal
 from limpet.stores.loco.layout import INTENT, UPDATING
 from limpet.stores.loco.local_index import LocalIndex
@@ -42,7 +43,6 @@ from limpet.stores.loco.locking import Locking
 from limpet.stores.loco.lookup import Lookup
 from limpet.stores.loco.parameters import LocoParameters
 from limpet.stores.race.batch import Batch
-from limpet.stores.status import BATCH, LEFT, MADE, READY
 
 DEFERRED: Final = 4
 """The state of a row whose lock an earlier row has."""

@@ -11,8 +11,8 @@ import itertools
 from typing import Any
 
 from limpet.shm.errors import StoreDropped
-from limpet.stores.base import Store
 from limpet.stores.channels.lock.ticket_lock import TicketLock
+from limpet.stores.core.base import Store
 from limpet.stores.loco.key_locks import KeyLocks
 from limpet.stores.loco.layout import LATE_MAX, NEAR
 from limpet.stores.loco.lookup import KeyEntry, Lookup

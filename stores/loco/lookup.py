@@ -14,14 +14,14 @@ from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.states import former
 from limpet.shm.endpoint.words import REFERENCE_MASK
 from limpet.shm.errors import StoreCorrupt
-from limpet.stores import regions
-from limpet.stores.inline import InlineIndex
+from limpet.stores.core import regions
+from limpet.stores.core.inline import InlineIndex
+from limpet.stores.core.records import Objects
+from limpet.stores.core.status import AGAIN, BATCH, DONE, MISSING
 from limpet.stores.loco.data_array import DataArray
 from limpet.stores.loco.layout import TORN
 from limpet.stores.loco.local_index import LocalIndex, Tracker
 from limpet.stores.loco.parameters import LocoParameters
-from limpet.stores.records import Objects
-from limpet.stores.status import AGAIN, BATCH, DONE, MISSING
 
 PATIENCE: Final = 8
 """After so many attempts a get takes the key's lock."""

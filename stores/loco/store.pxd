@@ -1,12 +1,12 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport u64
-from limpet.stores.inline cimport Attempt, InlineStore
+from limpet.stores.core.inline cimport Attempt, InlineStore
+from limpet.stores.core.status cimport *
 from limpet.stores.loco.batch_updates cimport BatchUpdates
 from limpet.stores.loco.locking cimport Locking
 from limpet.stores.loco.lookup cimport KeyEntry, Lookup
 from limpet.stores.loco.writer cimport Writer
-from limpet.stores.status cimport *
 
 cdef class Kvstore(InlineStore):
     cdef readonly Lookup lookup

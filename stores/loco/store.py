@@ -58,16 +58,16 @@ import contextlib
 from typing import Any
 
 from limpet.shm.errors import NodeFailed, StoreFull
-from limpet.stores import regions
-from limpet.stores.base import Store
-from limpet.stores.inline import Attempt, InlineStore
+from limpet.stores.core import regions
+from limpet.stores.core.base import Store
+from limpet.stores.core.inline import Attempt, InlineStore
+from limpet.stores.core.status import NO_MEMORY
 from limpet.stores.loco.batch_updates import BatchUpdates
 from limpet.stores.loco.check import LocoCheck
 from limpet.stores.loco.locking import Locking
 from limpet.stores.loco.lookup import Lookup
 from limpet.stores.loco.parameters import LocoParameters
 from limpet.stores.loco.writer import Writer
-from limpet.stores.status import NO_MEMORY
 
 
 class Kvstore(InlineStore):

@@ -6,6 +6,7 @@ from typing import Any
 
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.words import REFERENCE_MASK
+from limpet.stores.core.status import DELETE, DONE, EXISTS, FULL, INSERT, MISSING, NO_MEMORY, UPDATE
 from limpet.stores.loco.data_array import Journal
 from limpet.stores.loco.layout import (
     CLAIMED,
@@ -22,7 +23,6 @@ from limpet.stores.loco.layout import (
     VALID,
 )
 from limpet.stores.loco.lookup import KeyEntry, Lookup
-from limpet.stores.status import DELETE, DONE, EXISTS, FULL, INSERT, MISSING, NO_MEMORY, UPDATE
 
 
 class Writer:

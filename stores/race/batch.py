@@ -61,11 +61,11 @@ from typing import Any, Final
 from limpet.shm.endpoint.fabric import bit, hash64, lowest_bit
 from limpet.shm.endpoint.slots import CLIENT_JOURNAL_SIZE
 from limpet.shm.endpoint.words import HELD, HELD_MASK
-from limpet.stores.object_layout import HEADER
+from limpet.stores.core.object_layout import HEADER
+from limpet.stores.core.records import Objects
+from limpet.stores.core.status import BATCH, LEFT, MADE, READY
 from limpet.stores.race.index import Index, Place
 from limpet.stores.race.layout import OBJECT_MASK
-from limpet.stores.records import Objects
-from limpet.stores.status import BATCH, LEFT, MADE, READY
 
 ROWS_MAX: Final = CLIENT_JOURNAL_SIZE - 1
 SIZE_MAX: Final = 4096

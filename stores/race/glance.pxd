@@ -3,9 +3,9 @@ cimport cython
 from limpet.shm.endpoint.layout cimport *
 from limpet.shm.endpoint.verbs cimport Endpoint, hash64, lowest_bit, u64
 from limpet.shm.endpoint.words cimport *
+from limpet.stores.core.records cimport Objects
 from limpet.stores.race.index cimport Index, Place, is_valid
 from limpet.stores.race.layout cimport *
-from limpet.stores.records cimport Objects
 
 cdef u64 LEAST
 cdef object UNPROVEN

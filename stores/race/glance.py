@@ -5,8 +5,8 @@ reads memory that may be given up and used again at any step, and proves afterwa
 A stopped reader keeps nothing from anybody.
 
 Each object of a store with glances begins with a stamp, a word that no other object of the pool
-ever has (stores/records.py). It never changes while the object is in use, and the memory's next
-user writes another one there, if it is such an object.
+ever has (stores/core/records.py). It never changes while the object is in use, and the memory's
+next user writes another one there, if it is such an object.
 
     1   read the entry and the buckets, as a pinned client does
     2   for each valid slot with the key's fingerprint:
@@ -61,14 +61,14 @@ from typing import TYPE_CHECKING, Any
 from limpet.shm.endpoint.fabric import hash64, lowest_bit
 from limpet.shm.endpoint.layout import DROPS
 from limpet.shm.endpoint.words import HELD, HELD_MASK
+from limpet.stores.core.records import LEAST
+from limpet.stores.core.status import UNPROVEN
 from limpet.stores.race.index import is_valid
 from limpet.stores.race.layout import OBJECT_MASK, SLOTS
-from limpet.stores.records import LEAST
-from limpet.stores.status import UNPROVEN
 
 if TYPE_CHECKING:
+    from limpet.stores.core.records import Objects
     from limpet.stores.race.index import Index, Place
-    from limpet.stores.records import Objects
 
 
 class Glance:

@@ -5,8 +5,10 @@ from limpet.shm.clients.client cimport Client
 from limpet.shm.clients.holds cimport Holds as ClientHolds
 from limpet.shm.endpoint.verbs cimport u64
 from limpet.shm.endpoint.words cimport *
-from limpet.stores.base cimport Store, as_bytes
-from limpet.stores.object_layout cimport *
+from limpet.stores.core.base cimport Store, as_bytes
+from limpet.stores.core.object_layout cimport *
+from limpet.stores.core.records cimport Objects
+from limpet.stores.core.status cimport *
 from limpet.stores.race.batch cimport BatchSearch
 from limpet.stores.race.batch_puts cimport BatchPuts
 from limpet.stores.race.check cimport Check
@@ -15,8 +17,6 @@ from limpet.stores.race.index cimport Index, Place, is_valid
 from limpet.stores.race.layout cimport *
 from limpet.stores.race.slots cimport Slots
 from limpet.stores.race.splitter cimport Splitter
-from limpet.stores.records cimport Objects
-from limpet.stores.status cimport *
 
 cdef object UNPROVEN
 

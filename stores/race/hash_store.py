@@ -20,17 +20,9 @@ from limpet.shm.endpoint.words import (
     VIEWED,
 )
 from limpet.shm.errors import StoreFull
-from limpet.stores.base import Store, as_bytes
-from limpet.stores.object_layout import HEADER
-from limpet.stores.race.batch import BatchSearch
-from limpet.stores.race.batch_puts import BatchPuts
-from limpet.stores.race.check import Check
-from limpet.stores.race.glance import Glance
-from limpet.stores.race.index import Index, Place, is_valid
-from limpet.stores.race.layout import OBJECT_MASK
-from limpet.stores.race.slots import Slots
-from limpet.stores.race.splitter import Splitter, progress_of
-from limpet.stores.status import (
+from limpet.stores.core.base import Store, as_bytes
+from limpet.stores.core.object_layout import HEADER
+from limpet.stores.core.status import (
     AGAIN,
     BATCH,
     DONE,
@@ -43,6 +35,14 @@ from limpet.stores.status import (
     UNPROVEN,
     UPDATE,
 )
+from limpet.stores.race.batch import BatchSearch
+from limpet.stores.race.batch_puts import BatchPuts
+from limpet.stores.race.check import Check
+from limpet.stores.race.glance import Glance
+from limpet.stores.race.index import Index, Place, is_valid
+from limpet.stores.race.layout import OBJECT_MASK
+from limpet.stores.race.slots import Slots
+from limpet.stores.race.splitter import Splitter, progress_of
 
 
 class HashStore(Store):

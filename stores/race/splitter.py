@@ -44,7 +44,8 @@ from limpet.shm.endpoint.fabric import hash64
 from limpet.shm.endpoint.slots import INCARNATION_BITS
 from limpet.shm.endpoint.words import ADDRESS_MASK, HELD, HELD_MASK, REFERENCE_MASK, TENTATIVE
 from limpet.shm.errors import NodeFailed, StoreFull
-from limpet.stores.names import shown
+from limpet.stores.core.names import shown
+from limpet.stores.core.status import DONE, NO_MEMORY, VACANT_CLASS
 from limpet.stores.race.index import Index, Place, is_frozen, is_split, is_valid
 from limpet.stores.race.layout import (
     DIRECTORY_ENTRY,
@@ -56,7 +57,6 @@ from limpet.stores.race.layout import (
     UNSET,
 )
 from limpet.stores.race.parameters import GROUP_WORDS, SLOTS_PER_BUCKET, SLOTS_PER_GROUP
-from limpet.stores.status import DONE, NO_MEMORY, VACANT_CLASS
 
 Holder = Callable[[int], "tuple[int, int] | None"]
 """Of the lock word of an entry: the slot of the client that has it, and since when, in ns since

@@ -19,7 +19,8 @@ from limpet.shm.endpoint.layout import SLOTS_USED
 from limpet.shm.endpoint.slots import INCARNATION_BITS
 from limpet.shm.endpoint.words import REFERENCE_MASK
 from limpet.shm.errors import NodeFailed, StoreCorrupt
-from limpet.stores.names import shown
+from limpet.stores.core.names import shown
+from limpet.stores.core.whole import check_each, wrong_with_object
 from limpet.stores.rcuckoo.layout import (
     INLINE,
     LENGTH_MASK,
@@ -32,7 +33,6 @@ from limpet.stores.rcuckoo.layout import (
     TRAILER_WORDS,
 )
 from limpet.stores.rcuckoo.repair import Look, Repair
-from limpet.stores.whole import check_each, wrong_with_object
 
 BATCH: Final = 64
 """Rows that are read in one operation."""

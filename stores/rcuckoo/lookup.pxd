@@ -3,12 +3,12 @@ cimport cython
 from limpet.shm.endpoint.layout cimport *
 from limpet.shm.endpoint.verbs cimport Endpoint, hash64, u64
 from limpet.shm.endpoint.words cimport REFERENCE_MASK
-from limpet.stores.inline cimport InlineIndex
+from limpet.stores.core.inline cimport InlineIndex
+from limpet.stores.core.records cimport Objects
+from limpet.stores.core.status cimport *
 from limpet.stores.rcuckoo.layout cimport *
 from limpet.stores.rcuckoo.locks cimport Journal, Locks
 from limpet.stores.rcuckoo.rows cimport DependentHash, Rows
-from limpet.stores.records cimport Objects
-from limpet.stores.status cimport *
 
 cdef int SPARE
 

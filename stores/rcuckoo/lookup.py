@@ -16,14 +16,14 @@ from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.states import former
 from limpet.shm.endpoint.words import REFERENCE_MASK
 from limpet.shm.errors import StoreCorrupt
-from limpet.stores import regions
-from limpet.stores.inline import InlineIndex
+from limpet.stores.core import regions
+from limpet.stores.core.inline import InlineIndex
+from limpet.stores.core.records import Objects
+from limpet.stores.core.status import AGAIN, DONE, MISSING
 from limpet.stores.rcuckoo.layout import INLINE, LOOKS_MAX
 from limpet.stores.rcuckoo.locks import Journal, Locks
 from limpet.stores.rcuckoo.parameters import RcuckooParameters
 from limpet.stores.rcuckoo.rows import DependentHash, Rows
-from limpet.stores.records import Objects
-from limpet.stores.status import AGAIN, DONE, MISSING
 
 SPARE: Final = 2
 """A place in `rows` behind those of a key's two rows; and the next one."""

@@ -3,12 +3,12 @@ cimport cython
 from limpet.shm.endpoint.layout cimport *
 from limpet.shm.endpoint.verbs cimport u64
 from limpet.shm.endpoint.words cimport REPLICATED
-from limpet.stores.inline cimport Attempt, InlineStore
+from limpet.stores.core.inline cimport Attempt, InlineStore
+from limpet.stores.core.status cimport *
 from limpet.stores.rcuckoo.layout cimport *
 from limpet.stores.rcuckoo.locks cimport Locks
 from limpet.stores.rcuckoo.lookup cimport KeyRows, Lookup
 from limpet.stores.rcuckoo.writer cimport Plan, Writer
-from limpet.stores.status cimport *
 
 cdef u64 PATIENCE
 cdef u64 CLIENTS_PER_ATTEMPT

@@ -49,16 +49,16 @@ from typing import Any, Final
 from limpet.shm.endpoint.layout import SLOTS_USED
 from limpet.shm.endpoint.words import REPLICATED
 from limpet.shm.errors import StoreCorrupt, StoreFull
-from limpet.stores import regions
-from limpet.stores.inline import Attempt, InlineStore
-from limpet.stores.names import shown
+from limpet.stores.core import regions
+from limpet.stores.core.inline import Attempt, InlineStore
+from limpet.stores.core.names import shown
+from limpet.stores.core.status import AT_ONCE, NO_MEMORY
 from limpet.stores.rcuckoo.check import RcuckooCheck
 from limpet.stores.rcuckoo.layout import LOOKS_MAX, LOST
 from limpet.stores.rcuckoo.lookup import Lookup
 from limpet.stores.rcuckoo.parameters import RcuckooParameters
 from limpet.stores.rcuckoo.repair import Repair
 from limpet.stores.rcuckoo.writer import Plan, Writer
-from limpet.stores.status import AT_ONCE, NO_MEMORY
 
 LOST_MAX: Final = 1000
 """How often a path may be found and be gone when it is locked."""

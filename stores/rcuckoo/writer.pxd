@@ -6,14 +6,14 @@ from limpet.shm.endpoint.layout cimport *
 from limpet.shm.endpoint.slots cimport INCARNATION_BITS
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.shm.endpoint.words cimport REFERENCE_MASK
-from limpet.stores.inline cimport Attempt
+from limpet.stores.core.inline cimport Attempt
+from limpet.stores.core.status cimport *
 from limpet.stores.rcuckoo.layout cimport *
 from limpet.stores.rcuckoo.locks cimport Journal, Locks
 from limpet.stores.rcuckoo.lookup cimport KeyRows, Lookup
 from limpet.stores.rcuckoo.repair cimport JOURNAL
 from limpet.stores.rcuckoo.rows cimport Rows
 from limpet.stores.rcuckoo.search cimport PathSearch
-from limpet.stores.status cimport *
 
 cdef u64 MASK
 cdef int PLANS_MAX

@@ -37,14 +37,15 @@ from typing import Any, Final, NamedTuple
 
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.errors import NodeFailed
-from limpet.stores.entry_log import log_size
-from limpet.stores.rtx.commit import Commit
-from limpet.stores.rtx.layout import INIT, LOCKED, LOGGED, POINTER, STATE_MASK
-from limpet.stores.rtx.log import Log
-from limpet.stores.rtx.reads import ObjectRead
-from limpet.stores.rtx.try_commit import abort, participants_of
-from limpet.stores.rtx.tx_object import TXObj
-from limpet.stores.status import AGAIN, DONE, NO_MEMORY
+from limpet.stores.core.object_layout import POINTER
+from limpet.stores.core.status import AGAIN, DONE, NO_MEMORY
+from limpet.stores.transactions.commit import Commit
+from limpet.stores.transactions.entry_log import log_size
+from limpet.stores.transactions.layout import INIT, LOCKED, LOGGED, STATE_MASK
+from limpet.stores.transactions.log import Log
+from limpet.stores.transactions.reads import ObjectRead
+from limpet.stores.transactions.try_commit import abort, participants_of
+from limpet.stores.transactions.tx_object import TXObj
 
 TRIES_MAX: Final = 16
 """So often a lock is tried before all are released."""

@@ -43,18 +43,18 @@ import functools
 from typing import TYPE_CHECKING, Any, Final
 
 from limpet.shm.errors import KeyExists, ParameterError, StoreError
-from limpet.stores.base import Store, as_bytes
-from limpet.stores.names import shown
-from limpet.stores.rtx.commit import Commit
+from limpet.stores.core.base import Store, as_bytes
+from limpet.stores.core.names import shown
+from limpet.stores.core.status import AGAIN, DONE, FULL, NO_MEMORY
 from limpet.stores.rtx.cut import Item, Look, Recalled
-from limpet.stores.rtx.participant import go_on
-from limpet.stores.rtx.reads import CHANGED, ReadPlace, Reads, Staging, TxKeys
 from limpet.stores.rtx.uses import RangeReading, Reading, Used
-from limpet.stores.sherman.layout import SPARED_BLOCKS
-from limpet.stores.status import AGAIN, DONE, FULL, NO_MEMORY
+from limpet.stores.transactions.commit import Commit
+from limpet.stores.transactions.layout import SPARED_BLOCKS
+from limpet.stores.transactions.participant import go_on
+from limpet.stores.transactions.reads import CHANGED, ReadPlace, Reads, Staging, TxKeys
 
 if TYPE_CHECKING:
-    from limpet.stores.rtx.reads import ObjectRead
+    from limpet.stores.transactions.reads import ObjectRead
 
 OBJECTS: Final = ".objects"
 """Name of the store that has the named objects of a pool."""

@@ -14,10 +14,10 @@ from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any, Final, TypeVar
 
 from limpet.shm.errors import ParameterError, StoreFull, TransactionConflict
+from limpet.stores.core.status import AGAIN, NO_MEMORY
 from limpet.stores.rtx.cut import Cut, Item, Look, Recalled
 from limpet.stores.rtx.execution import Conflict, Transaction
-from limpet.stores.sherman.layout import SPARED_BLOCKS
-from limpet.stores.status import AGAIN, NO_MEMORY
+from limpet.stores.transactions.layout import SPARED_BLOCKS
 
 Result = TypeVar("Result")
 UNSTARTED: Final = (CoroutineType, GeneratorType, AsyncGeneratorType)

@@ -1,9 +1,9 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport u64
-from limpet.stores.base cimport Store
-from limpet.stores.rtx.layout cimport *
-from limpet.stores.rtx.reads cimport ObjectRead, Reads, TxKeys, Visitor
+from limpet.stores.core.base cimport Store
+from limpet.stores.transactions.layout cimport *
+from limpet.stores.transactions.reads cimport ObjectRead, Reads, TxKeys, Visitor
 
 cdef Py_ssize_t FEW
 cdef Py_ssize_t NOT_WRITTEN

@@ -18,8 +18,8 @@ import functools
 from typing import Any, Final
 
 from limpet.stores.rtx.cut import Item, Look
-from limpet.stores.rtx.layout import KEPT
-from limpet.stores.rtx.reads import CHANGED, ObjectRead, Reads, TxKeys, Visitor
+from limpet.stores.transactions.layout import KEPT
+from limpet.stores.transactions.reads import CHANGED, ObjectRead, Reads, TxKeys, Visitor
 
 FEW: Final = 8
 """So many keys are compared one by one."""

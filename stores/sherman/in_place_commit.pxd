@@ -3,14 +3,14 @@ cimport cython
 from limpet.shm.endpoint.layout cimport *
 from limpet.shm.endpoint.verbs cimport u64
 from limpet.shm.endpoint.words cimport *
-from limpet.stores.baselines.dtx.locks cimport ObjectLocks
-from limpet.stores.rtx.layout cimport EXTENT_PAIR
+from limpet.stores.core.status cimport *
 from limpet.stores.sherman.in_place_parameters cimport *
 from limpet.stores.sherman.in_place_trees cimport InPlaceTrees, Node
 from limpet.stores.sherman.layout cimport GONE
 from limpet.stores.sherman.trees cimport Leaf
-from limpet.stores.staged cimport Staged, StagedNode
-from limpet.stores.status cimport *
+from limpet.stores.transactions.layout cimport EXTENT_PAIR
+from limpet.stores.transactions.locks cimport ObjectLocks
+from limpet.stores.transactions.staged cimport Staged, StagedNode
 
 cdef class NodeLocks(ObjectLocks):
     cdef u64[::1] roots

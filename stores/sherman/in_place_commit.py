@@ -17,7 +17,7 @@ A kill leaves behind: locked nodes, perhaps one of them torn; and in the client 
 new nodes and extents, and unlinked memory. Recovery cannot tell whether these are linked, and keeps
 them.
 
-Locks (`NodeLocks`, as in baselines/dtx/locks.py). Where the words are:
+Locks (`NodeLocks`, as in transactions/locks.py). Where the words are:
 
     table      one word for each `node_size` bytes of a memory node's blocks, in the tree's region,
                and one for the root (Sherman's lock table). So a client can lock a node before it
@@ -39,13 +39,13 @@ import numpy as np
 from limpet.shm.endpoint.layout import NODE_SHIFT, OFFSET_MASK
 from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.shm.errors import NodeFailed
-from limpet.stores.baselines.dtx.locks import ObjectLocks
-from limpet.stores.rtx.layout import EXTENT_PAIR
+from limpet.stores.core.status import AGAIN, DONE, NO_MEMORY
 from limpet.stores.sherman.in_place_parameters import META_WORDS, NODE_PAIR, VERSION
 from limpet.stores.sherman.in_place_trees import Node
 from limpet.stores.sherman.layout import GONE
-from limpet.stores.staged import Staged
-from limpet.stores.status import AGAIN, DONE, NO_MEMORY
+from limpet.stores.transactions.layout import EXTENT_PAIR
+from limpet.stores.transactions.locks import ObjectLocks
+from limpet.stores.transactions.staged import Staged
 
 if TYPE_CHECKING:
     from limpet.stores.sherman.in_place_trees import InPlaceTrees

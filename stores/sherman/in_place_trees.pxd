@@ -1,11 +1,11 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport Endpoint, crc_pair, hash64, u64
+from limpet.stores.core.status cimport *
 from limpet.stores.sherman.in_place_parameters cimport *
 from limpet.stores.sherman.page cimport Page
 from limpet.stores.sherman.routes cimport Routes
 from limpet.stores.sherman.trees cimport Leaf, Trees, leaf_of
-from limpet.stores.status cimport *
 
 cdef u64 MASK
 cdef u64 MIX
@@ -21,7 +21,7 @@ cdef class Node(Page):
     cpdef int read_image(self, u64 image, u64 at) except -1
     @cython.locals(words=u64[::1], count=Py_ssize_t)
     cpdef int advance(self, u64 at, u64 state) except -1
-    cpdef int write(self, u64 at, u64 state) except -1
+    cpdef write(self, u64 at, u64 state)
     @cython.locals(words=u64[::1], version=u64)
     cpdef int put(self, u64 at) except -1
     cpdef int put_image(self, u64 at) except -1

@@ -31,12 +31,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from limpet.shm.endpoint.fabric import crc_pair, hash64
 from limpet.shm.errors import StoreCorrupt
-from limpet.stores.records import Objects
+from limpet.stores.core.records import Objects
+from limpet.stores.core.status import AGAIN
 from limpet.stores.sherman.in_place_parameters import LOCK, TRAILER, VERSION, InPlaceParameters
 from limpet.stores.sherman.page import Page
 from limpet.stores.sherman.routes import Routes
 from limpet.stores.sherman.trees import Leaf, Trees, leaf_of
-from limpet.stores.status import AGAIN
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

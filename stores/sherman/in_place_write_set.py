@@ -18,11 +18,21 @@ from typing import TYPE_CHECKING, Any, Final
 
 from limpet.shm.endpoint.fabric import hash64
 from limpet.shm.errors import NodeFailed, StoreFull
-from limpet.stores.rtx.repair import PATIENCE
+from limpet.stores.core.status import (
+    AGAIN,
+    AT_ONCE,
+    ATTEMPTS_PER_CHECK,
+    DELETE,
+    DONE,
+    EXISTS,
+    MISSING,
+    NO_MEMORY,
+    PUT,
+)
 from limpet.stores.sherman.in_place_commit import InPlaceCommit, Starved
 from limpet.stores.sherman.in_place_parameters import VERSION
 from limpet.stores.sherman.in_place_trees import InPlaceTrees
-from limpet.stores.sherman.layout import SPARED_BLOCKS, SPARSE, UNTIDY
+from limpet.stores.sherman.layout import SPARSE, UNTIDY
 from limpet.stores.sherman.leaf_writer import is_sparse
 from limpet.stores.sherman.trees import Leaf
 from limpet.stores.sherman.write_set import (
@@ -33,7 +43,7 @@ from limpet.stores.sherman.write_set import (
     commit_staged,
     shrink,
 )
-from limpet.stores.status import AGAIN, AT_ONCE, DELETE, DONE, EXISTS, MISSING, NO_MEMORY, PUT
+from limpet.stores.transactions.layout import SPARED_BLOCKS
 
 if TYPE_CHECKING:
     from limpet.stores.sherman.page import Page
@@ -218,7 +228,7 @@ class InPlaceWriter:
     def stay(self, attempt: int) -> int:
         """Wait a little for the node that was met last; check its lock's holder now and then."""
         self.store.endpoint.pause(attempt)
-        if attempt % PATIENCE == 0:
+        if attempt % ATTEMPTS_PER_CHECK == 0:
             look_for = partial(self.store.look_for, self.leaf.tree, self.leaf.at)
             self.store.pool.exclusively(look_for)
         return 0

@@ -1,7 +1,7 @@
 from limpet.shm.endpoint.verbs cimport u64
 from limpet.shm.endpoint.words cimport *
-from limpet.stores.base cimport Store
-from limpet.stores.inline cimport Attempt, InlineStore
+from limpet.stores.core.base cimport Store
+from limpet.stores.core.inline cimport Attempt, InlineStore
 from limpet.stores.sherman.in_place_commit cimport NodeLocks
 from limpet.stores.sherman.in_place_parameters cimport *
 from limpet.stores.sherman.in_place_trees cimport InPlaceTrees

@@ -38,9 +38,9 @@ from typing import Any
 
 from limpet.shm.endpoint.words import REPLICATED
 from limpet.shm.errors import AddressError, NodeFailed, StoreCorrupt, StoreStuck
-from limpet.stores import regions
-from limpet.stores.base import Store
-from limpet.stores.inline import Attempt, InlineStore
+from limpet.stores.core import regions
+from limpet.stores.core.base import Store
+from limpet.stores.core.inline import Attempt, InlineStore
 from limpet.stores.sherman.in_place_check import InPlaceCheck
 from limpet.stores.sherman.in_place_commit import InPlaceCommit, NodeLocks
 from limpet.stores.sherman.in_place_parameters import NODE_PAIR, InPlaceParameters

@@ -1,9 +1,9 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport u64
-from limpet.stores.rtx.layout cimport OBJECT_SHIFT
 from limpet.stores.sherman.fences cimport Fences, Run
 from limpet.stores.sherman.layout cimport *
+from limpet.stores.transactions.layout cimport OBJECT_SHIFT
 
 cdef u64 HINTS_MAX
 cdef u64 HINTS_MIN

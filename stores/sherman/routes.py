@@ -38,7 +38,6 @@ from __future__ import annotations
 from typing import Any, Final
 
 from limpet.shm.private_memory import zeroed_words
-from limpet.stores.rtx.layout import OBJECT_SHIFT
 from limpet.stores.sherman.fences import Fences, Run
 from limpet.stores.sherman.layout import (
     LINE_MASK,
@@ -50,6 +49,7 @@ from limpet.stores.sherman.layout import (
     SIGN,
     TAG_SHIFT,
 )
+from limpet.stores.transactions.layout import OBJECT_SHIFT
 
 HINTS_MIN: Final = 64
 HINTS_MAX: Final = 1 << 22

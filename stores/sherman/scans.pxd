@@ -1,13 +1,13 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport hash64, u64
-from limpet.stores.base cimport as_bytes
-from limpet.stores.inline cimport InlineStore, Step
+from limpet.stores.core.base cimport as_bytes
+from limpet.stores.core.inline cimport InlineStore, Step
+from limpet.stores.core.status cimport *
 from limpet.stores.sherman.layout cimport *
 from limpet.stores.sherman.page cimport Page
 from limpet.stores.sherman.routes cimport Routes
 from limpet.stores.sherman.trees cimport Leaf, Trees
-from limpet.stores.status cimport *
 
 cdef int AHEAD
 

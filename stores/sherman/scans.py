@@ -21,12 +21,12 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from limpet.shm.endpoint.fabric import hash64
-from limpet.stores.base import as_bytes
-from limpet.stores.inline import InlineStore, Step
+from limpet.stores.core.base import as_bytes
+from limpet.stores.core.inline import InlineStore, Step
+from limpet.stores.core.status import AGAIN, DONE
 from limpet.stores.sherman.layout import LEAVES_MAX, SLOTS
 from limpet.stores.sherman.routes import Routes
 from limpet.stores.sherman.trees import Leaf, Trees
-from limpet.stores.status import AGAIN, DONE
 
 AHEAD: Final = 4
 """A scan prefetches this many leaves ahead."""

@@ -3,12 +3,10 @@ cimport cython
 from limpet.shm.endpoint.layout cimport NODE_SHIFT
 from limpet.shm.endpoint.verbs cimport u64
 from limpet.shm.endpoint.words cimport *
-from limpet.stores.base cimport Store, as_bytes
-from limpet.stores.inline cimport Attempt, InlineStore
-from limpet.stores.rtx.commit cimport Commit
-from limpet.stores.rtx.lllock cimport LLLocks
-from limpet.stores.rtx.tx_object cimport TXObj
-from limpet.stores.sherman.layout cimport ELSEWHERE, LOGGED_WRITE, SPARED_BLOCKS, SPARSE, UNTIDY
+from limpet.stores.core.base cimport Store, as_bytes
+from limpet.stores.core.inline cimport Attempt, InlineStore
+from limpet.stores.core.status cimport *
+from limpet.stores.sherman.layout cimport ELSEWHERE, LOGGED_WRITE, SPARSE, UNTIDY
 from limpet.stores.sherman.leaf_writer cimport LeafWriter
 from limpet.stores.sherman.page cimport Page
 from limpet.stores.sherman.routes cimport Routes
@@ -16,7 +14,10 @@ from limpet.stores.sherman.scans cimport Scans
 from limpet.stores.sherman.trees cimport Leaf
 from limpet.stores.sherman.tx_trees cimport TxTrees
 from limpet.stores.sherman.write_set cimport WriteSet, commit_staged, shrink
-from limpet.stores.status cimport *
+from limpet.stores.transactions.commit cimport Commit
+from limpet.stores.transactions.layout cimport SPARED_BLOCKS
+from limpet.stores.transactions.lllock cimport LLLocks
+from limpet.stores.transactions.tx_object cimport TXObj
 
 cdef int LEAVES_FEW
 cdef int LEAVES_MAX

@@ -1,4 +1,4 @@
-"""The keys of a tree store, as transactions read and write them (stores/rtx/reads.py).
+"""The keys of a tree store, as transactions read and write them (stores/transactions/reads.py).
 
 A read of a key, or of a range, rests on the version of the leaf's object, so that goes into the
 read set, and not the key. A write is staged in the leaf (write_set.py).
@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from limpet.shm.errors import NodeFailed
-from limpet.stores.rtx.reads import Reads, TxKeys, Visitor
+from limpet.stores.core.status import DONE
 from limpet.stores.sherman.leaf_writer import is_sparse
 from limpet.stores.sherman.write_set import shrink
-from limpet.stores.status import DONE
+from limpet.stores.transactions.reads import Reads, TxKeys, Visitor
 
 if TYPE_CHECKING:
     from limpet.stores.sherman.scans import Scans

@@ -2,28 +2,26 @@ cimport cython
 
 from limpet.shm.endpoint.layout cimport NODE_SHIFT
 from limpet.shm.endpoint.verbs cimport Endpoint, hash64, u64
-from limpet.stores.inline cimport InlineIndex
-from limpet.stores.records cimport Objects
-from limpet.stores.rtx.layout cimport OBJECT_SIZE
+from limpet.stores.core.inline cimport InlineIndex
+from limpet.stores.core.records cimport Objects
+from limpet.stores.core.status cimport *
 from limpet.stores.sherman.layout cimport *
 from limpet.stores.sherman.page cimport Page, link_of
 from limpet.stores.sherman.routes cimport Routes
-from limpet.stores.status cimport *
+from limpet.stores.transactions.layout cimport OBJECT_SIZE
+from limpet.stores.transactions.staged cimport Borrowed
 
 cdef int HOPS_MAX
-cdef Py_ssize_t SPARES_MAX
 
-cdef class Leaf:
+cdef class Leaf(Borrowed):
     cdef readonly Page page
     cdef public u64 tree
     cdef public u64 at
     cdef public u64 lock
     cdef public u64 pointer
     cdef public int index
-    cdef public list spares
 
     cpdef int be(self, Page page) except -1
-    cpdef int give_back(self) except -1
 
 @cython.locals(made=Leaf)
 cpdef Leaf leaf_of(Page page)

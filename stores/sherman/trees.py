@@ -19,10 +19,10 @@ from limpet.shm.endpoint.fabric import hash64
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.states import former
 from limpet.shm.errors import StoreCorrupt
-from limpet.stores import regions
-from limpet.stores.inline import InlineIndex
-from limpet.stores.records import Objects
-from limpet.stores.rtx.layout import OBJECT_SIZE
+from limpet.stores.core import regions
+from limpet.stores.core.inline import InlineIndex
+from limpet.stores.core.records import Objects
+from limpet.stores.core.status import AGAIN, DONE, MISSING
 from limpet.stores.sherman.layout import (
     EXTENT,
     GONE,
@@ -34,13 +34,13 @@ from limpet.stores.sherman.layout import (
 from limpet.stores.sherman.page import Page, link_of
 from limpet.stores.sherman.parameters import TreeParameters
 from limpet.stores.sherman.routes import Routes
-from limpet.stores.status import AGAIN, DONE, MISSING
+from limpet.stores.transactions.layout import OBJECT_SIZE
+from limpet.stores.transactions.staged import Borrowed
 
 HOPS_MAX: Final = 1 << 20
-SPARES_MAX: Final = 64
 
 
-class Leaf:
+class Leaf(Borrowed):
     """A node that was read, and the entry looked for in it.
 
     `page`: the node; in a store's own leaf it is a view in place, valid only in the operation that
@@ -60,13 +60,7 @@ class Leaf:
         self.lock = 0
         self.pointer = 0
         self.index = 0
-        self.spares: list[Leaf] | None = None
-        """Leaves that are not in use, to which `give_back` adds this one."""
-
-    def give_back(self) -> None:
-        """It is not used any more, nor its page, and may be taken again by `TxTrees.blank`."""
-        if self.spares is not None and len(self.spares) < SPARES_MAX:
-            self.spares.append(self)
+        self.spares = None
 
 
 def leaf_of(page: Page) -> Leaf:

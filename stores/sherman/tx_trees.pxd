@@ -4,13 +4,14 @@ from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.layout cimport DROPS
 from limpet.shm.endpoint.verbs cimport Endpoint, hash64, u64
 from limpet.shm.endpoint.words cimport *
-from limpet.stores.records cimport is_vacant
-from limpet.stores.rtx.layout cimport LOCKED, LOGGED, POINTER
+from limpet.stores.core.object_layout cimport *
+from limpet.stores.core.records cimport is_vacant
+from limpet.stores.core.status cimport *
 from limpet.stores.sherman.layout cimport *
 from limpet.stores.sherman.page cimport Page
 from limpet.stores.sherman.routes cimport Routes
 from limpet.stores.sherman.trees cimport Leaf, Trees
-from limpet.stores.status cimport *
+from limpet.stores.transactions.layout cimport LOCKED, LOGGED
 
 cdef u64 DOUBT
 cdef u64 EACH

@@ -1,9 +1,9 @@
 """The write set of a transaction on trees: it reads nodes, and stages changed copies of them.
 
-Used within one operation, by `Commit` (stores/rtx/commit.py). It finds a leaf as a get does; the
-transaction validates the version in which the leaf was read. It need not validate the inner nodes
-on the way: a leaf's fences show that it is the right one. A node that overflows is split as often
-as needed, each time with one more entry for its parent, which is then found.
+Used within one operation, by `Commit` (stores/transactions/commit.py). It finds a leaf as a get
+does; the transaction validates the version in which the leaf was read. It need not validate the
+inner nodes on the way: a leaf's fences show that it is the right one. A node that overflows is
+split as often as needed, each time with one more entry for its parent, which is then found.
 
 A split for one new entry copies the entries of the old node straight into the two new ones
 (`_halve`). Every other split gathers the entries of a node, with the new ones, in a page that has
@@ -15,8 +15,8 @@ A run of pairs that fall into one leaf becomes as many leaves as it fills, up to
 transaction (`stage_run`): the leaf, its new siblings, and their parent with all new links at once,
 which is split likewise if it has to be. All new fences lie in the range of the leaf, and no node
 above it begins within that, so they are links of one parent. A root with too many links gets a
-level more. A kill leaves what any transaction leaves (stores/rtx/commit.py): all new leaves, or
-none of them.
+level more. A kill leaves what any transaction leaves (stores/transactions/commit.py): all new
+leaves, or none of them.
 
 Between two leaves the fence is not a whole key, but the fewest bytes of one that tell the keys on
 its left from those on its right (`Page.border`). So leaves have more room, and an inner node has
@@ -41,15 +41,10 @@ from typing import TYPE_CHECKING, Any, Final
 from limpet.shm.endpoint.fabric import hash64, words_bytes
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.errors import NodeFailed, StoreCorrupt, StoreFull
-from limpet.stores.inline import Attempt
-from limpet.stores.records import is_vacant
-from limpet.stores.rtx.layout import EXTENT_PAIR, LOCKED, OBJECT_SIZE, POINTER
-from limpet.stores.rtx.reads import Staging
-from limpet.stores.sherman.layout import EXTENT, PLACE_MASK, PLACE_SHIFT, SLOTS
-from limpet.stores.sherman.page import Page
-from limpet.stores.sherman.routes import Routes
-from limpet.stores.sherman.trees import Leaf, Trees, leaf_of
-from limpet.stores.status import (
+from limpet.stores.core.inline import Attempt
+from limpet.stores.core.object_layout import POINTER
+from limpet.stores.core.records import is_vacant
+from limpet.stores.core.status import (
     AGAIN,
     AT_ONCE,
     DONE,
@@ -60,9 +55,15 @@ from limpet.stores.status import (
     PUT,
     UPDATE,
 )
+from limpet.stores.sherman.layout import EXTENT, PLACE_MASK, PLACE_SHIFT, SLOTS
+from limpet.stores.sherman.page import Page
+from limpet.stores.sherman.routes import Routes
+from limpet.stores.sherman.trees import Leaf, Trees, leaf_of
+from limpet.stores.transactions.layout import EXTENT_PAIR, LOCKED, OBJECT_SIZE
+from limpet.stores.transactions.reads import Staging
 
 if TYPE_CHECKING:
-    from limpet.stores.staged import Staged
+    from limpet.stores.transactions.staged import Staged
 
 GATHERED: Final = 3
 """Beside those of one node, a split gathers entries of at most so many."""

@@ -19,7 +19,7 @@ from array import array
 from typing import Any, Final
 
 from limpet.shm.errors import LimpetError
-from limpet.stores.status import BATCH
+from limpet.stores.core.status import BATCH
 from limpet.stores.swarm.finder import Finder
 from limpet.stores.swarm.key_register import KeyRegister
 from limpet.stores.swarm.layout import DONE, NOWHERE, VERIFIED

@@ -5,9 +5,9 @@ from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.layout cimport *
 from limpet.shm.endpoint.verbs cimport u64
 from limpet.shm.endpoint.words cimport *
+from limpet.stores.core.status cimport LEFT, MADE, READY
 from limpet.stores.race.batch cimport Batch
 from limpet.stores.race.batch_puts cimport BatchPuts
-from limpet.stores.status cimport LEFT, MADE, READY
 from limpet.stores.swarm.batch_reads cimport Rows
 from limpet.stores.swarm.cache cimport LocationCache
 from limpet.stores.swarm.finder cimport Finder

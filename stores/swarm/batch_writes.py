@@ -37,10 +37,10 @@ from typing import Any, Final
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.words import LARGE_CLASS
 from limpet.shm.errors import LimpetError, NodeFailed
+from limpet.stores.core.status import LEFT, MADE, READY
 from limpet.stores.race.batch import Batch, BatchSearch
 from limpet.stores.race.batch_puts import BatchPuts
 from limpet.stores.race.slots import Slots
-from limpet.stores.status import LEFT, MADE, READY
 from limpet.stores.swarm.batch_reads import Rows
 from limpet.stores.swarm.key_register import KeyRegister
 from limpet.stores.swarm.layout import DONE, HEADER

@@ -2,8 +2,8 @@ cimport cython
 
 from limpet.shm.endpoint.layout cimport *
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
+from limpet.stores.core.status cimport VACANT_CLASS
 from limpet.stores.fusee.links cimport ENTRY_SIZE, KEY_OFFSET
-from limpet.stores.status cimport VACANT_CLASS
 from limpet.stores.swarm.layout cimport *
 from limpet.stores.swarm.registers cimport Register
 from limpet.stores.swarm.replica cimport Buffer, Buffers, Replica

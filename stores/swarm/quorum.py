@@ -16,8 +16,8 @@ from typing import Any
 
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.errors import AddressError, NodeFailed, StoreCorrupt
+from limpet.stores.core.status import VACANT_CLASS
 from limpet.stores.fusee.links import ENTRY_SIZE, KEY_OFFSET
-from limpet.stores.status import VACANT_CLASS
 from limpet.stores.swarm.layout import (
     ATTEMPTS_MAX,
     DELETED,

@@ -34,8 +34,8 @@ from typing import Any, Final
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.slots import INCARNATION_BITS
 from limpet.shm.errors import ClientError, NodeFailed
+from limpet.stores.core.status import VACANT_CLASS
 from limpet.stores.fusee.links import OLD
-from limpet.stores.status import VACANT_CLASS
 from limpet.stores.swarm.layout import AGAIN, FIXED, HEADER, VERIFIED
 from limpet.stores.swarm.quorum import Quorum
 from limpet.stores.swarm.replica import Buffer, Replica

@@ -28,7 +28,8 @@ from typing import Any, Final
 import numpy as np
 
 from limpet.shm.errors import NodeFailed
-from limpet.stores.base import Store, as_bytes
+from limpet.stores.core.base import Store, as_bytes
+from limpet.stores.core.status import AGAIN, BATCH, DONE, FULL, MISSING, NO_MEMORY
 from limpet.stores.fusee.growth import ReplicatedSplitter
 from limpet.stores.fusee.index import ReplicatedIndex
 from limpet.stores.fusee.links import BUFFER, BUFFER_ENTRIES, is_entry
@@ -42,7 +43,6 @@ from limpet.stores.fusee.tables import (
     unmake_directories,
 )
 from limpet.stores.race.hash_store import HashStore
-from limpet.stores.status import AGAIN, BATCH, DONE, FULL, MISSING, NO_MEMORY
 from limpet.stores.swarm.batch_reads import BatchReads, Rows
 from limpet.stores.swarm.batch_writes import BatchWrites
 from limpet.stores.swarm.check import RegisterCheck, points_of

@@ -11,11 +11,11 @@ An INSERT makes its register first, so that it is written when the index is read
 from __future__ import annotations
 
 from limpet.shm.errors import NodeFailed
+from limpet.stores.core.status import AGAIN, DONE, EXISTS, INSERT, MISSING, NO_MEMORY, UPDATE
 from limpet.stores.fusee.links import FAILED, IDLE
 from limpet.stores.fusee.slots import ReplicatedSlots
 from limpet.stores.fusee.tables import ReplicatedTables
 from limpet.stores.race.index import Place
-from limpet.stores.status import AGAIN, DONE, EXISTS, INSERT, MISSING, NO_MEMORY, UPDATE
 from limpet.stores.swarm.finder import Finder
 from limpet.stores.swarm.key_register import NewRegister
 from limpet.stores.swarm.layout import DELETED

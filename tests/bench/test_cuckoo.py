@@ -146,8 +146,8 @@ def test_dependent_hashing_saves_round_trips_when_the_table_is_nearly_full() -> 
 def test_a_key_is_not_inserted_for_which_there_is_no_room() -> None:
     """In virtual time, too: it is counted apart, and the others go on."""
     workload = Workload(
-        "rcuckoo", 2, ops=40, keys=1, key_size=12, value_size=8, write_share=1.0, fresh=True,
-        parameters={"capacity": 8, "key_size": 15, "value_size": 8},
+        "rcuckoo", 2, ops=40, keys=1, key_size=12, value_size=8, warm_up=0, write_share=1.0,
+        fresh=True,        parameters={"capacity": 8, "key_size": 15, "value_size": 8},
     )  # fmt: skip
     kinds = {kind.kind: kind.count for kind in run_timed(workload, PRESETS["rdma"]).kinds}
     assert kinds["insert"] + kinds["full"] == 80

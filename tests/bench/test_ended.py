@@ -25,13 +25,11 @@ LONG: Final = {
     "channels": ["--seconds", "60"],
     "coherence": ["--store", "race", "--rounds", "1000"],
     "cuckoo": ["--figures", "4b", "--tables", "100"],
-    "expiry": [],
-    "factors": [],
+    "figures": ["rtx"],
     "footprint": ["--store", "race", "--peers", "dict"],
     "instructions": ["--subjects", "race"],
     "kills": ["--seconds", "60"],
     "lines": ["--subjects", "race", "--ops", "1000000"],
-    "overhead": [],
     "peers": ["--store", "race", "--peers", "", "--rounds", "1000"],
     "power": ["--live", "--ms", "1000"],
     "roundtrips": [],
@@ -40,7 +38,7 @@ LONG: Final = {
     "virtual": ["--ops", "100000"],
 }
 """Options of each command with which it takes long."""
-QUICK: Final = ("footprint", "overhead")
+QUICK: Final = ("footprint", "figures")
 
 
 def test_every_benchmark_is_in_this_test() -> None:

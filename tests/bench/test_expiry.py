@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from limpet.bench.cli import bench
 from limpet.bench.figures import expiry
 from limpet.bench.figures.expiry import Setting
 
@@ -55,26 +51,3 @@ def test_lock_of_the_dead_is_in_the_way_for_its_lease(drift_us: int, locks: int)
     assert 0.9 * lease_ns <= found.blocked_ns < lease_ns + 500_000
     assert found.expired == 1
     assert found.transactions == 4 * 20
-
-
-def figures(*arguments: str) -> Any:
-    few = ["expiry", "--drifts", "0,8", "--locks", "4", "--objects", "3", "--clients", "4"]
-    result = CliRunner().invoke(bench, [*few, "--transactions", "10", *arguments])
-    assert result.exit_code == 0, result.output
-    return result.stdout
-
-
-@pytest.mark.exhaustive("many runs")
-def test_command_prints_tables_and_json(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(expiry, "OBJECTS_OF_MANY", 20)
-    assert "figure 18a" in figures()
-    found = json.loads(figures("--json"))
-    assert [one["setting"]["drift_us"] for one in found["drifts"]] == [0, 8000]
-    assert [one["setting"]["each_us"] for one in found["locks"]] == [0, 100]
-    assert len(found["dead_drifts"]) == 2
-    assert len(found["dead_locks"]) == 1
-
-
-def test_command_refuses_what_cannot_be() -> None:
-    for wrong in (["--drifts", "-1"], ["--locks", "0"], ["--objects", "0"]):
-        assert CliRunner().invoke(bench, ["expiry", *wrong]).exit_code == 2

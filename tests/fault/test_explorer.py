@@ -497,7 +497,7 @@ def calls_of(workload: Workload) -> list[tuple[str, bytes]]:
 
 
 def test_gets_of_the_latest_go_by_what_was_inserted_by_anyone() -> None:
-    latest = dataclasses.replace(SMALL, ops=40, fresh=True, latest=True, theta=10.0)
+    latest = dataclasses.replace(SMALL, ops=40, fresh=True, latest=True, theta=10.0, warm_up=0)
     last = key_of(latest, latest.keys - 1)
     gets = hits = 0
     calls = calls_of(latest)
@@ -514,7 +514,7 @@ def test_gets_of_the_latest_go_by_what_was_inserted_by_anyone() -> None:
 
 
 def test_scans_have_any_length_up_to_the_largest() -> None:
-    scans = Workload("sherman", 1, 60, 200, theta=0.0, write_share=0.0, scan_max=50)
+    scans = Workload("sherman", 1, 60, 200, warm_up=0, theta=0.0, write_share=0.0, scan_max=50)
     assert {name for name, _ in calls_of(scans)} == {"scan"}
     (scan,) = run_timed(scans, PRESETS["rdma"]).kinds
     (short,) = run_timed(dataclasses.replace(scans, scan_max=1), PRESETS["rdma"]).kinds
@@ -523,7 +523,9 @@ def test_scans_have_any_length_up_to_the_largest() -> None:
 
 
 def test_a_client_meets_as_many_keys_first_as_it_is_told() -> None:
-    calls = calls_of(Workload(clients=2, ops=1, keys=40, warm_up=1, met_share=0.25))
+    calls = calls_of(
+        Workload(clients=2, ops=1, keys=40, warm_up=1, met_share=0.25, write_share=0.0)
+    )
     assert len(calls) == 2 * (10 + 1 + 1)
     assert calls[:10] == [("get", key_of(SMALL, number)) for number in range(10)]
 

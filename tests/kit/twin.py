@@ -18,7 +18,7 @@ from limpet.fault.matrix.fault_profile import FAULT_PROFILES, FaultProfile
 from limpet.shm.catalogue.regions import PART
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.errors import KeyExists, NodeFailed
-from limpet.stores.base import Store, made_for
+from limpet.stores.core.base import Store, made_for
 from limpet.stores.race.store import Race
 from limpet.stores.registry import KINDS, Kind
 

@@ -9,8 +9,8 @@ import pytest
 
 import limpet.stores.rtx.execution
 import limpet.stores.rtx.transaction
-from limpet.stores.rtx.commit import Commit
-from limpet.stores.rtx.parts import Part
+from limpet.stores.transactions.commit import Commit
+from limpet.stores.transactions.parts import Part
 
 USED: Final = (limpet.stores.rtx.transaction, limpet.stores.rtx.execution)
 

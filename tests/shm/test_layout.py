@@ -174,7 +174,11 @@ def test_no_layout_changes_without_the_number_of_the_protocol() -> None:
     ("file", "before", "after"),
     [
         ("endpoint/slots.py", "NAME: Final = 120", "NAME: Final = 128"),
-        ("rtx/layout.py", "VERSION_MASK: Final = (1 << 62) - 1", "VERSION_MASK: Final = 7"),
+        (
+            "transactions/layout.py",
+            "VERSION_MASK: Final = (1 << 62) - 1",
+            "VERSION_MASK: Final = 7",
+        ),
     ],
 )
 def test_a_word_that_moves_is_noticed(file: str, before: str, after: str) -> None:

@@ -25,7 +25,7 @@ from limpet.fault.matrix.testbed import StoreTestbed
 from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.endpoint.slots import PIN
 from limpet.shm.errors import StoreStuck
-from limpet.stores.rtx.layout import DOING
+from limpet.stores.transactions.layout import DOING
 
 COMPILED = BUILD == "compiled"
 OLD8, NEW8 = b"12345678", b"87654321"

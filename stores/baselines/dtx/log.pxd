@@ -1,8 +1,8 @@
 from limpet.shm.endpoint.verbs cimport u64
 from limpet.shm.endpoint.words cimport *
-from limpet.stores.baselines.dtx.locks cimport ObjectLocks
-from limpet.stores.entry_log cimport Entry, EntryLog, free_entries
-from limpet.stores.rtx.layout cimport *
+from limpet.stores.transactions.entry_log cimport Entry, EntryLog, free_entries
+from limpet.stores.transactions.layout cimport *
+from limpet.stores.transactions.locks cimport ObjectLocks
 
 cdef class ValueLog(EntryLog):
     cdef readonly ObjectLocks locks

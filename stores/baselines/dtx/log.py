@@ -1,7 +1,7 @@
 """The log of a change in place: whole images of all that it writes (DrTM+H's value logging).
 
-An object of its own for each change, with the words of every log (stores/entry_log.py); it has no
-lease:
+An object of its own for each change, with the words of every log
+(stores/transactions/entry_log.py); it has no lease:
 
     0     owner    id of the client
     8     state    INIT: locks are being taken; DOING: decided, it is carried out
@@ -24,8 +24,8 @@ from __future__ import annotations
 from typing import Any
 
 from limpet.shm.endpoint.words import ADDRESS_MASK
-from limpet.stores.entry_log import Entry, EntryLog, free_entries
-from limpet.stores.rtx.layout import DOING, STATE
+from limpet.stores.transactions.entry_log import Entry, EntryLog, free_entries
+from limpet.stores.transactions.layout import DOING, STATE
 
 
 class ValueLog(EntryLog):

@@ -9,7 +9,7 @@ room, or a frozen slot, splits the subtable by one transaction:
     1. take memory for the halves, their images and the log; the log names all of it, and is in the
        client journal before step 2
     2. lock the entries (race/index.py) of the halves and of the subtable, by words that name the
-       client that holds them (stores/baselines/dtx/locks.py); a locked entry is a conflict.
+       client that holds them (stores/transactions/locks.py); a locked entry is a conflict.
        Validate that the subtable is the one that was read
     3. freeze the subtable (race/splitter.py), so no slot of it changes; write the new halves to the
        log, and then the decision
@@ -59,10 +59,11 @@ from limpet.shm.endpoint.slots import INCARNATION_BITS
 from limpet.shm.endpoint.words import ADDRESS_MASK, REPLICATED
 from limpet.shm.errors import NodeFailed
 from limpet.shm.parameters import CLIENTS_MAX, check_whole
-from limpet.stores.baselines.dtx.locks import ObjectLocks
 from limpet.stores.baselines.dtx.log import ValueLog
 from limpet.stores.baselines.dtx.recovery import Recovery, stop_size
-from limpet.stores.entry_log import Entry
+from limpet.stores.core.object_layout import POINTER
+from limpet.stores.core.records import Objects
+from limpet.stores.core.status import AGAIN, ATTEMPTS_PER_CHECK, DONE, NO_MEMORY
 from limpet.stores.race.check import Check
 from limpet.stores.race.hash_store import HashStore
 from limpet.stores.race.index import Holds, Index, Place, is_frozen, is_valid
@@ -71,10 +72,9 @@ from limpet.stores.race.parameters import GrowingParameters
 from limpet.stores.race.slots import Slots
 from limpet.stores.race.splitter import Splitter
 from limpet.stores.race.store import attach, make_directories, unmake_directories
-from limpet.stores.records import Objects
-from limpet.stores.rtx.layout import DOING, POINTER
-from limpet.stores.rtx.repair import PATIENCE
-from limpet.stores.status import AGAIN, DONE, NO_MEMORY
+from limpet.stores.transactions.entry_log import Entry
+from limpet.stores.transactions.layout import DOING
+from limpet.stores.transactions.locks import ObjectLocks
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -194,7 +194,7 @@ class DtxRace(HashStore):
         """Wait a little; check now and then the client that stops the directory or, unless that is
         0, holds this entry."""
         self.endpoint.pause(attempt)
-        if attempt % PATIENCE == 0:
+        if attempt % ATTEMPTS_PER_CHECK == 0:
             self.pool.exclusively(functools.partial(self.recovery.look_for, table, at))
 
     # ---- recovery -------------------------------------------------------------------------------

@@ -44,9 +44,9 @@ from limpet.shm.errors import AddressError, NodeFailed, StoreCorrupt
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from limpet.stores.baselines.dtx.locks import ObjectLocks
     from limpet.stores.baselines.dtx.log import ValueLog
-    from limpet.stores.entry_log import Entry
+    from limpet.stores.transactions.entry_log import Entry
+    from limpet.stores.transactions.locks import ObjectLocks
 
 
 def stop_size(clients: int) -> int:

@@ -37,24 +37,24 @@ from limpet.shm.clients.membership import journal_of
 from limpet.shm.endpoint.slots import INCARNATION_BITS
 from limpet.shm.endpoint.words import ADDRESS_MASK, REPLICATED
 from limpet.shm.errors import NodeFailed, StoreFull
-from limpet.stores import regions
-from limpet.stores.base import Store
 from limpet.stores.baselines.dtx.log import NodeLog
 from limpet.stores.baselines.dtx.recovery import Recovery
 from limpet.stores.baselines.dtx.sherman_commit import LoggedCommit
 from limpet.stores.baselines.dtx.sherman_parameters import DtxParameters
-from limpet.stores.inline import Attempt, InlineStore
-from limpet.stores.rtx.layout import DOING, EXTENT_PAIR
+from limpet.stores.core import regions
+from limpet.stores.core.base import Store
+from limpet.stores.core.inline import Attempt, InlineStore
 from limpet.stores.sherman.in_place_check import InPlaceCheck
 from limpet.stores.sherman.in_place_commit import InPlaceCommit, NodeLocks
 from limpet.stores.sherman.in_place_parameters import NODE_PAIR
 from limpet.stores.sherman.in_place_trees import InPlaceTrees, look_after_torn
 from limpet.stores.sherman.in_place_write_set import InPlaceStaging, InPlaceWriter
 from limpet.stores.sherman.scans import Scans
+from limpet.stores.transactions.layout import DOING, EXTENT_PAIR
 
 if TYPE_CHECKING:
     from limpet.stores.baselines.dtx.log import ValueLog
-    from limpet.stores.entry_log import Entry
+    from limpet.stores.transactions.entry_log import Entry
 
 KEY_ROOM: Final = 8
 """Bytes that a key takes at least, in a node."""

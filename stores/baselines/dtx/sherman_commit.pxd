@@ -3,10 +3,10 @@ cimport cython
 from limpet.shm.endpoint.verbs cimport u64
 from limpet.shm.endpoint.words cimport *
 from limpet.stores.baselines.dtx.log cimport NodeLog
-from limpet.stores.entry_log cimport Entry, log_size
 from limpet.stores.sherman.in_place_commit cimport InPlaceCommit
 from limpet.stores.sherman.in_place_trees cimport Node
-from limpet.stores.staged cimport StagedNode
+from limpet.stores.transactions.entry_log cimport Entry, log_size
+from limpet.stores.transactions.staged cimport StagedNode
 
 cdef class LoggedCommit(InPlaceCommit):
     cdef readonly NodeLog log

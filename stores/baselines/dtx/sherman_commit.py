@@ -6,9 +6,9 @@ from typing import Any
 
 from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.stores.baselines.dtx.log import NodeLog
-from limpet.stores.entry_log import Entry, log_size
 from limpet.stores.sherman.in_place_commit import InPlaceCommit
 from limpet.stores.sherman.in_place_trees import Node
+from limpet.stores.transactions.entry_log import Entry, log_size
 
 
 class LoggedCommit(InPlaceCommit):

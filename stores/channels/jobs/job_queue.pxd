@@ -7,7 +7,7 @@ from limpet.stores.channels.jobs.layout cimport *
 from limpet.stores.channels.jobs.table cimport Job, JobTable
 from limpet.stores.channels.layout cimport *
 from limpet.stores.channels.waiting cimport Waiting
-from limpet.stores.status cimport DONE, EXISTS, FULL, NO_MEMORY
+from limpet.stores.core.status cimport DONE, EXISTS, FULL, NO_MEMORY
 
 cdef int ACK
 cdef u64 DESCRIPTION_MAX

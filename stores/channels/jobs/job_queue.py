@@ -57,8 +57,8 @@ from limpet.stores.channels.jobs.table import Job, JobTable
 from limpet.stores.channels.layout import LINE, MOMENT, MOMENTS
 from limpet.stores.channels.regions.region import Links
 from limpet.stores.channels.waiting import Waiting, deadline_of, left_us, still_us, whole
-from limpet.stores.codecs import Codec
-from limpet.stores.status import DONE, FULL, NO_MEMORY
+from limpet.stores.core.codecs import Codec
+from limpet.stores.core.status import DONE, FULL, NO_MEMORY
 
 DESCRIPTION_MAX: Final = 4096
 """An upper bound of the bytes of a region besides its memory."""

@@ -9,7 +9,7 @@ from limpet.stores.channels.channel cimport Mark
 from limpet.stores.channels.jobs.layout cimport *
 from limpet.stores.channels.layout cimport *
 from limpet.stores.channels.regions.links cimport unlink
-from limpet.stores.status cimport DONE, EXISTS, FULL, NO_MEMORY
+from limpet.stores.core.status cimport DONE, EXISTS, FULL, NO_MEMORY
 
 cdef class Job:
     cdef readonly u64 number

@@ -108,7 +108,7 @@ from limpet.stores.channels.jobs.layout import (
 )
 from limpet.stores.channels.layout import MASK, SPIN
 from limpet.stores.channels.regions.links import unlink
-from limpet.stores.status import DONE, EXISTS, FULL, NO_MEMORY
+from limpet.stores.core.status import DONE, EXISTS, FULL, NO_MEMORY
 
 assert [*range(8, 72, 8)] == [ORDER, DUE, LEVEL, SIZE, KEY, LINK, CHAIN, REASON]
 assert REASON + REASON_SIZE == DATA

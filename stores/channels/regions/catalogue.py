@@ -68,10 +68,10 @@ from limpet.shm.errors import (
     StoreMismatch,
     ValueTooLarge,
 )
-from limpet.stores.base import made_for
 from limpet.stores.channels.layout import DESCRIPTION, DESCRIPTION_SIZE, LINE, SIZE_MASK
 from limpet.stores.channels.regions.region import Region
 from limpet.stores.channels.regions.table import Directories, RegionObjects, RegionTable, memory_of
+from limpet.stores.core.base import made_for
 from limpet.stores.race.parameters import GrowingParameters
 from limpet.stores.race.store import Race
 

@@ -22,6 +22,8 @@ from limpet.shm import pool as pool_module
 from limpet.shm.endpoint.fabric import words_tagged
 from limpet.shm.endpoint.layout import NODE_SHIFT, VIEW
 from limpet.shm.replicas.view import View
+from limpet.stores.core.records import vacant_word
+from limpet.stores.core.status import AGAIN, DONE, FULL
 from limpet.stores.fusee.links import (
     BIRTH,
     DELETING,
@@ -37,8 +39,6 @@ from limpet.stores.fusee.links import (
 from limpet.stores.fusee.parameters import FuseeParameters
 from limpet.stores.race.index import is_frozen, is_vacant, is_valid
 from limpet.stores.race.layout import FROZEN, OBJECT_MASK
-from limpet.stores.records import vacant_word
-from limpet.stores.status import AGAIN, DONE, FULL
 
 SMALL: Final = 256 << 10
 """Bytes of a node where memory is used again at once; no blocks for more than two replicas."""
@@ -349,7 +349,7 @@ class LateWrite:
 IN_ONE_PHASE: Final = LateWrite()
 IN_ONE_PHASE_OF_RACE: Final = LateWrite()
 RACE_IN_ONE_PHASE: Final = (
-    Change("records", "Objects.write_hashed", IN_ONE_PHASE_OF_RACE.note),
+    Change("core/records", "Objects.write_hashed", IN_ONE_PHASE_OF_RACE.note),
     Change("race/slots", "Slots.replace", IN_ONE_PHASE_OF_RACE.first),
     Change("race/slots", "Slots.insert", IN_ONE_PHASE_OF_RACE.first),
 )

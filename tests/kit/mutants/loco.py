@@ -20,6 +20,7 @@ from kit.mutants.uncompiled import (
     replaced,
     store_in_force,
 )
+from limpet.stores.core.status import AGAIN, DONE, FULL
 from limpet.stores.loco.layout import (
     CHECKSUM,
     CLAIMED,
@@ -34,7 +35,6 @@ from limpet.stores.loco.layout import (
     VALID,
 )
 from limpet.stores.loco.parameters import TRACKER_MIN
-from limpet.stores.status import AGAIN, DONE, FULL
 
 
 def in_force(mutant: Mutant) -> AbstractContextManager[Any]:

@@ -26,6 +26,7 @@ from kit.mutants.uncompiled import (
     with_part,
 )
 from limpet.shm.endpoint.fabric import lowest_bit
+from limpet.stores.core.status import DONE, MISSING
 from limpet.stores.rcuckoo.layout import (
     ANY,
     PATH_MASK,
@@ -34,7 +35,6 @@ from limpet.stores.rcuckoo.layout import (
     STATE,
 )
 from limpet.stores.rcuckoo.repair import REST_MASK
-from limpet.stores.status import DONE, MISSING
 
 
 @contextlib.contextmanager

@@ -9,10 +9,10 @@ from typing import Any, Final, NamedTuple
 import pytest
 
 from kit.variants import vary
-from limpet.stores.rtx.commit import Commit
-from limpet.stores.rtx.parts import Part, held_word
-from limpet.stores.rtx.reads import Reads
-from limpet.stores.rtx.slot_writes import Change
+from limpet.stores.transactions.commit import Commit
+from limpet.stores.transactions.parts import Part, held_word
+from limpet.stores.transactions.reads import Reads
+from limpet.stores.transactions.slot_writes import Change
 
 
 class Mutant(NamedTuple):

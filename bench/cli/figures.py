@@ -1,0 +1,85 @@
+"""`limpet bench figures`: the papers' figures and tables beside ours."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+import click
+
+from limpet.bench.cli.options import PATH, advancing, check_files, interruptible
+from limpet.cli.common import console, json_option, print_json, simulation, table
+from limpet.fault.explore.sim_latency import PRESETS, model_lines
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from limpet.bench.figures.entries import Entry, Found
+
+PAPERS = {"rtx": "rtx_entries", "loco": "loco_entries"}
+
+
+@click.command("figures")
+@click.argument("paper", type=click.Choice(list(PAPERS)))
+@click.argument("names", nargs=-1)
+@click.option("--quick", is_flag=True, help="Few clients and operations: counts and orders only.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True,
+              help="Of every random choice.")  # fmt: skip
+@click.option("--list", "listing", is_flag=True, help="Name the entries, and run none.")
+@click.option("--page", type=PATH, help="Put the results into this page, such as docs/figures.md.")
+@json_option
+def figures_command(
+    paper: str,
+    names: tuple[str, ...],
+    quick: bool,
+    seed: int,
+    listing: bool,
+    page: pathlib.Path | None,
+    as_json: bool,
+) -> None:
+    """Run the entries NAMES of a PAPER, or all: its values beside ours, and a verdict.
+
+    Of most entries, equal arguments give equal figures on any machine; those on the machine's clock
+    say so. All of rtx take about ten minutes, --quick a few seconds each.
+    """
+    harness = import_module("limpet.bench.figures.entries")
+    entries: Sequence[Entry] = simulation(f"limpet.bench.figures.{PAPERS[paper]}").ENTRIES
+    if listing:
+        for entry in entries:
+            click.echo(f"{entry.name}: {entry.title}")
+        return
+    check_files("--page", None, page)
+    if page is not None and (names or quick):
+        raise click.UsageError("--page is for all entries of a paper, none of them quick")
+    with interruptible(), advancing(len(names or entries)) as advance:
+        found = list(harness.run(paper, entries, names, harness.Scale(quick, seed), advance))
+    model = model_lines(PRESETS["rdma"])
+    if page is not None:
+        text = page.read_text() if page.exists() else ""
+        page.write_text(harness.with_section(text, paper, harness.section(paper, found, model)))
+    if as_json:
+        print_json({"model": model, "entries": [dataclasses.asdict(one) for one in found]})
+        return
+    for one in found:
+        _print(one, harness)
+    click.echo("\n".join(model))
+
+
+def _print(one: Found, harness: object) -> None:
+    numbers = ("paper", "here", "factor")
+    shown = table(f"{one.paper} {one.name}: {one.title}", "", " ", *numbers, right=numbers)
+    for row in harness.rows(one):  # type: ignore[attr-defined]
+        shown.add_row(*row)
+    wrong = f" ({'; '.join(one.wrong)})" if one.wrong else ""
+    parameters = ", ".join(f"{name} {value}" for name, value in one.parameters.items())
+    if one.points:
+        console().print(shown)
+    else:
+        click.echo(shown.title)
+    lines = (
+        f"{one.verdict}{wrong}", f"paper: {one.said}", one.reason and f"here: {one.reason}",
+        f"{one.unit}; {parameters}; on the {one.clock} clock" if one.points else "",
+    )  # fmt: skip
+    click.echo("\n".join(f"  {line}" for line in lines if line) + "\n")
