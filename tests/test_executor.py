@@ -195,6 +195,18 @@ def test_shutdown_cancels_what_no_worker_has(tmp_path: Path) -> None:
     assert left_behind() == []
 
 
+def test_a_worker_that_leaves_says_nothing(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its thread that looks at the parent has ended before the pool is closed."""
+    monkeypatch.setattr("limpet.executor.LOOK_S", 0.0)
+    context = multiprocessing.get_context("fork")
+    for _ in range(5):
+        with limpet.Executor(4, context, **NODES) as executor:
+            assert sum(executor.map(square, range(8))) == 140
+    assert capfd.readouterr().err == ""
+
+
 def test_parameters_are_checked() -> None:
     for wrong in ({"max_workers": 0}, {"retries": -1}, {"max_tasks_per_child": 0}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
@@ -210,7 +222,9 @@ PROGRAM = """
     def job(number):
         if not number:
             os.write(1, b"begun\\n")
-        time.sleep(0.01 if number else 1000)
+        time.sleep(0.01 if number < 7 else 0.3)
+        if not number:
+            time.sleep(1000)
         return number
 
     if __name__ == "__main__":
@@ -257,7 +271,7 @@ def test_nothing_is_left_when_the_parent_ends(tmp_path: Path, how: str) -> None:
     ends = {
         "killed": SLEEPS,
         "Ctrl-C": f"with executor: {SLEEPS}",
-        "forgotten": "print(executor.submit(job, 7))",
+        "forgotten": "print(executor.submit(job, 7))  # 0.3 s: longer than a look",
         "raises": "raise SystemExit(5)",
     }
     with program(tmp_path, ends[how]) as process:
@@ -272,7 +286,10 @@ def test_nothing_is_left_when_the_parent_ends(tmp_path: Path, how: str) -> None:
                 os.killpg(process.pid, signal.SIGINT)
             process.wait(PATIENCE_S)
             soon(lambda: is_gone(url, [int(pid) for pid in pids]))
+            assert process.stderr is not None
+            text = process.stderr.read()
         finally:
             process.kill()
+    assert (text == "") == (how != "Ctrl-C"), text
     if how != "Ctrl-C":
         assert process.returncode == {"killed": -signal.SIGKILL, "forgotten": 0, "raises": 5}[how]
