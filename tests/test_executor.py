@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.processes import gather
 
 import limpet
+from limpet.executor import JOBS, RESULTS, _Worker
 from limpet.shm.backends.location import SHM_DIR
 
 PATIENCE_S = 60.0
@@ -195,16 +197,19 @@ def test_shutdown_cancels_what_no_worker_has(tmp_path: Path) -> None:
     assert left_behind() == []
 
 
-def test_a_worker_that_leaves_says_nothing(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """Its thread that looks at the parent has ended before the pool is closed."""
-    monkeypatch.setattr("limpet.executor.LOOK_S", 0.0)
-    context = multiprocessing.get_context("fork")
-    for _ in range(5):
-        with limpet.Executor(4, context, **NODES) as executor:
-            assert sum(executor.map(square, range(8))) == 140
-    assert capfd.readouterr().err == ""
+def test_a_worker_looks_at_its_parent_no_more_when_it_leaves_the_pool(pools: Any) -> None:
+    """Its thread would find the pool closed, and say so on stderr."""
+    pool = pools()
+    for name in (JOBS, RESULTS):
+        pool.queue(name, acks=name == JOBS)
+
+    def life() -> bool:
+        worker = _Worker(pool.url, pool.membership.ident)
+        looked = worker.watcher.is_alive()
+        worker.leave()
+        return looked and not worker.watcher.is_alive() and worker.pool.closed
+
+    assert gather(life) == [True]
 
 
 def test_parameters_are_checked() -> None:
