@@ -59,5 +59,5 @@ cdef class JobQueue(Channel):
     cdef int _take(self, Py_ssize_t limit, bint letters, u64 now, list found) except -1
     cdef tuple _look(self, u64 now)
     cpdef int drop(self, Job job) except -1
-    @cython.locals(table=JobTable, whole=bint, letter=bint, now=u64, held=bint, finished=bint)
+    @cython.locals(table=JobTable, whole=bint, letter=bint, due=u64, held=bint, finished=bint)
     cpdef int settle(self, Job job, int what, u64 delay_us, bytes reason) except -1
