@@ -154,6 +154,10 @@ def _drifts(scale: Scale) -> Run:
             value = paper if objects == 100 else None
             found = expiry.run_setting(one)
             points.append(Point(f"{objects} objects", f"{drift} ms", found.rate, value))
+            if objects == 100:
+                blocked_ns = expiry.run_setting(expiry.died(one)).blocked_ns or 0.0
+                name = "blocked by a dead client's lock, ms"
+                points.append(Point(name, f"{drift} ms", blocked_ns / 1e6))
     return Run(_conditions(one), points)
 
 
