@@ -75,9 +75,9 @@ class Workload:
     `warm_up`: operations of each client before the run, in turn and not counted. If there are any,
     caches and blocks are warm by then: each client first gets each key, or an even `met_share` of
     them, in order; and if there are writes, makes so many that it has a block on each node
-    (WARM_WRITES). `fresh`: each write inserts a new key; inserts for which the store has no room are counted
-    apart, as `full`. `latest`: Zipf draws the number of keys inserted after the key to get, so the
-    last key is the hottest.
+    (WARM_WRITES). `fresh`: each write inserts a new key; inserts for which the store has no room
+    are counted apart, as `full`. `latest`: Zipf draws the number of keys inserted after the key to
+    get, so the last key is the hottest.
     `scan_max`: if it is not 0, a get is a scan from that key on, of 1 to `scan_max` keys, evenly
     drawn. `scattered`: keys with adjacent numbers are far apart in the order of keys. `node_size`,
     `block_size`: of the pool. `nodes` and the store's `parameters` are those of the
