@@ -176,8 +176,9 @@ def number(value: Value) -> str:
 
 
 def rows(found: Found) -> Iterator[tuple[str, ...]]:
-    """A row for each point: group, name, paper, ours, factor."""
-    for point in found.points:
+    """A row for each point, those of a group together: group, name, paper, ours, factor."""
+    groups = list(dict.fromkeys(point.group for point in found.points))
+    for point in sorted(found.points, key=lambda point: groups.index(point.group)):
         factor = "-" if point.factor is None else f"{point.factor:.2f}"
         yield point.group, point.name, number(point.paper), number(point.ours), factor
 
