@@ -155,7 +155,7 @@ def _answer(child: subprocess.Popen[str], word: str) -> None:
 
 
 def _tell(child: subprocess.Popen[str], switch: str) -> None:
-    """Have callgrind count from here on, or not, and have the child go on."""
+    """Switch callgrind's counting on or off from here on, and let the child go on."""
     assert child.stdin is not None
     vgdb = ["vgdb", f"--pid={child.pid}", "--wait=10", "instrumentation", switch]
     done = subprocess.run(vgdb, capture_output=True, text=True, check=False)

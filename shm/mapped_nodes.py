@@ -51,7 +51,7 @@ class MappedNodes:
         """Called when a node has new memory, before the handles are told; set by the pool."""
 
     def attach_all(self) -> None:
-        """Have the endpoint use all of them."""
+        """Attach all of them to the endpoint."""
         for segment in self.segments:
             self.attach(segment, node_word(segment.generation, IN_SERVICE))
 

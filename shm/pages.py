@@ -317,8 +317,8 @@ class BlockPages:
         return int(end) if granted else 0
 
     def back_room(self, node: int, block: int, size_class: int, replicas: int, used: int) -> int:
-        """Have pages behind the room in a slab with these used bits. The byte up to which there are
-        pages; 0: it has no room, or none with pages."""
+        """Allocate the pages behind the room in a slab with these used bits. The byte up to which
+        there are pages; 0: it has no room, or none with pages."""
         count, size = used.bit_length(), self.heap.sizes[size_class]
         if used.bit_count() == self.heap.object_count(size_class):
             return 0

@@ -658,7 +658,8 @@ class PoolCore:
         return Audit(*inside, self.contents)
 
     def strays(self) -> list[int]:
-        """References to objects with replicas that no client will ever find again; for a leader."""
+        """Called by the leader: references to objects with replicas that no client can find
+        again."""
         return [found for found in self._auditor().strays() if found & REPLICAS_BITS]
 
     def free_unreachable(self) -> int:

@@ -292,13 +292,16 @@ def test_constants_mean_the_same_in_c(module: str) -> None:
 
 def test_clashes_of_constants_are_found(tmp_path: Path) -> None:
     source = tmp_path / "module.py"
-    source.write_text("from limpet.stores.core.status import AGAIN, DONE\nPUT = 7\nLAST = 7\n")
+    source.write_text(
+        "from limpet.stores.core.status import AGAIN, DONE\n"
+        "from limpet.stores.sherman.layout import ENTRY_SIZE\nPUT = 7\nLAST = 7\n"
+    )
     status = "from limpet.stores.core.status cimport "
     for pxd, wrong in (
         (status + "AGAIN, DONE\ncdef int LAST\n", []),
         (status + "*\n", ["PUT"]),
         (status + "AGAIN, PUT as LAST\ncdef int GONE\n", ["GONE", "LAST"]),
-        ("from limpet.stores.transactions.layout cimport *\n", ["DONE"]),
+        ("from limpet.stores.transactions.layout cimport *\n", ["ENTRY_SIZE"]),
         (status + "AGAIN\nfrom limpet.stores.core.status cimport AGAIN, EXISTS as DONE\n",
          ["AGAIN", "DONE"]),
     ):  # fmt: skip

@@ -103,7 +103,7 @@ class SimulatedClient:
         allocator.forget()
         for node, block, size_class, replicas in self.slabs:
             slab = Slab(self.pool.heap, node, block, size_class, replicas, False)
-            slab.look()
+            slab.note_pending()
             slab.ripen(NEVER)
             slabs = allocator.slabs
             slabs.of(slabs.kind(node, size_class, replicas)).append(slab)

@@ -217,7 +217,7 @@ class Supervisor:
         self._settle()
 
     def stop(self, observer: Callable[[Progress], None]) -> Progress:
-        """Have all workers end; returns the last progress, with pids and memory before the end."""
+        """End all workers; returns the last progress, with pids and memory before the end."""
         self._stopping = True
         last = self.progress()
         self.counters.stop()

@@ -294,7 +294,7 @@ def _drain(handle: Any) -> list[Any]:
 
 
 def _be_done(handle: Any) -> None:
-    """Be done with the tasks that this client has got, as after a call that was cut off."""
+    """Mark the tasks that this client has got as done, as after a call that was cut off."""
     with contextlib.suppress(ValueError):
         for _ in range(MANY):
             handle.task_done()
@@ -609,7 +609,10 @@ _BARRIER: Final = Channels(
         "wait": lambda b: b.wait(SOON_S),
     },
     own=frozenset(
-        {"announce", "change", "look_after", "missed", "regroup", "regrouped", "vacates_register"}
+        {
+            "announce", "change", "check_participants", "missed", "regroup", "regrouped",
+            "vacates_register",
+        }
     ),
     private=frozenset({"parties"}),
 )  # fmt: skip

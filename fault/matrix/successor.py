@@ -39,7 +39,7 @@ FIRST: Final = {f", its successor begins with {call}": call for call in CALLS}
 
 
 def one_run(testbed: StoreTestbed, operation: Operation, k: int, first: str) -> bool:
-    """Have a victim die at step k, and a successor begin with `first`. Raises Broken.
+    """Let a victim die at step k, and a successor begin with `first`. Raises Broken.
 
     Returns whether the operation has that step.
     """

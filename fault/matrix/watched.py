@@ -54,7 +54,7 @@ def run_watched(
 
 
 def end_after(seconds: float, stacks: IO[str]) -> None:
-    """Have this process end by SIGALRM after so many seconds, with its stacks written before.
+    """End this process by SIGALRM after so many seconds; it writes its stacks before.
 
     (Not by faulthandler's own timer, whose lock a forked child finds held by a thread that it does
     not have.)

@@ -39,7 +39,7 @@ class Work(Protocol):
     def work(
         self, pool: Any, record: Record, slot: int, incarnation: int, counter: Counter
     ) -> None:
-        """Be a client, until `counter` says stop or the record is full."""
+        """Work as a client, until `counter` says stop or the record is full."""
 
     def read(self, pool: Any, record: Record, incarnation: int) -> list[str]:
         """Use everything, as a client of FINAL_SLOT; what is wrong, in words.

@@ -130,7 +130,7 @@ class Allocator:
             if slab is None:
                 return 0
             reference = slab.pop()
-        slab.expect()
+        slab.prefetch()
         self.client.log(reference, 0)
         self.heap.take(reference)
         return reference

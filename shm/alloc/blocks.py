@@ -235,8 +235,8 @@ class BlockTable:
         return None
 
     def reach_room(self, node: int, block: int, word: int) -> int:
-        """Have pages behind the room in a slab with this word. The byte up to which there are
-        pages; 0: it has no room, or none with pages."""
+        """Allocate the pages behind the room in a slab with this word. The byte up to which there
+        are pages; 0: it has no room, or none with pages."""
         size_class = class_of(word)
         used = self.used_bits(node, block, size_class)
         return self.pages.back_room(node, block, size_class, replicas_of(word), used)

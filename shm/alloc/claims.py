@@ -331,7 +331,7 @@ class Relief:
         """Get memory from any source; False when no more can be had."""
         found = self.make_room(attempt, shortage.node, needed)
         if not found or attempt > PATIENCE:
-            found = self.client.pinned(shortage.look) or found
+            found = self.client.pinned(shortage.take_unchanged) or found
         if not found and not shortage.waited:
             shortage.waited = True
             found = self._await_period(self.grace.close_period(), shortage.node)

@@ -103,7 +103,7 @@ class Shortage:
         """Whether this client waited for other clients' operations: they may free enough memory."""
         self._seen: dict[tuple[int, int], int] = {}
 
-    def look(self) -> bool:
+    def take_unchanged(self) -> bool:
         """Take blocks that could be taken at the last look already; whether any can be taken."""
         empty, room = self._hoarded(self.node)
         if self.pages and room:

@@ -212,7 +212,7 @@ class Regions:
             self.membership.progress()
 
     def _link_object(self, node: int, index: int, size: int, internal: bool, pinned: bool) -> None:
-        """Have the entry link to an object for a region of `size` bytes, filled with zeros."""
+        """Link the entry to an object for a region of `size` bytes, filled with zeros."""
         link = self.directories[node].link(index)
         allocator = self.allocator.coherent()
         room = size + _LINE

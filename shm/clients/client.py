@@ -373,7 +373,7 @@ class Client:
                 self.endpoint.end()
 
     def persist_links(self) -> None:
-        """Have all noted lines persist, and the links that the client journal names."""
+        """Make all noted lines persist, and the links that the client journal names."""
         index = 0
         while index < self.held:
             if self.references[index] and not self.link_addresses[index] & REPLICATED:

@@ -499,7 +499,7 @@ class Endpoint:
     def prefetch(self, addr: int, size: int, writes: bool = False) -> None:
         """A hint, not a verb; pure Python cannot prefetch."""
 
-    def foresee(self, addr: int, start: int, size: int) -> None:
+    def prefetch_target(self, addr: int, start: int, size: int) -> None:
         """A hint, not a verb, as `prefetch`."""
 
     def write(self, addr: int, data: Any) -> int:

@@ -104,7 +104,7 @@ cdef class Endpoint:
     cpdef int read_words(self, u64 addr, u64[::1] words, Py_ssize_t count, Py_ssize_t start=*) except -1
     cpdef u64 read_tagged(self, u64 first, u64 second, u64[::1] words, Py_ssize_t start, u64 tag) except? 0xFEEDFACEDEADBEA7
     cpdef void prefetch(self, u64 addr, u64 size, bint writes=*) noexcept
-    cpdef void foresee(self, u64 addr, u64 start, u64 size) noexcept
+    cpdef void prefetch_target(self, u64 addr, u64 start, u64 size) noexcept
     cpdef bint failed(self, u64 addr) noexcept
     cpdef int write(self, u64 addr, data) except -1
     cpdef int write_gather(self, u64 addr, u64[::1] words, Py_ssize_t count, bytes first, bytes second) except -1

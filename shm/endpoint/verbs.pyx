@@ -653,7 +653,7 @@ cdef class Endpoint:
         """A place for `size` bytes, a multiple of 8, that are read and looked at (see `Image`)."""
         return Image(self, size, in_place)
 
-    cpdef void foresee(self, u64 addr, u64 start, u64 size) noexcept:
+    cpdef void prefetch_target(self, u64 addr, u64 start, u64 size) noexcept:
         """A hint, not a verb: `prefetch` of `size` bytes, from byte `start` on, of the object to
         which the reference at `addr` leads. Any address will do."""
         cdef u64 node = addr >> 40

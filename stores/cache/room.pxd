@@ -44,7 +44,7 @@ cdef class Hand:
     @cython.locals(
         freed=u64, index=int, word=u64, head=u64, life=u64, state=int, taken=u64, at=int
     )
-    cdef u64 _look(self, u64 group, u64 lap, bint ruthless) except? 0xFEEDFACEDEADBEA7
+    cdef u64 _scan_group(self, u64 group, u64 lap, bint ruthless) except? 0xFEEDFACEDEADBEA7
     @cython.locals(freed=u64, found=bint, best=int, taken=u64)
     cdef u64 _choose(self, u64 want) except? 0xFEEDFACEDEADBEA7
     @cython.locals(now=u64, best=int, most=u64, number=int, life=u64, age=u64)

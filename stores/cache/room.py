@@ -128,7 +128,7 @@ class Hand:
         if pointer:
             base = index.base_of(pointer)
             while group < last and self.seen < WINDOW:
-                freed += self._look(base + group * GROUP_SIZE, lap, ruthless)
+                freed += self._scan_group(base + group * GROUP_SIZE, lap, ruthless)
                 group += 1
         else:
             group = index.groups
@@ -153,7 +153,7 @@ class Hand:
         endpoint.wait()
         return freed
 
-    def _look(self, group: int, lap: int, ruthless: bool) -> int:
+    def _scan_group(self, group: int, lap: int, ruthless: bool) -> int:
         """Account for the entries of the group at this address, and note them in the window; units
         freed by unlinking void entries."""
         freed = 0

@@ -39,7 +39,7 @@ from limpet.stores.core.status import (
     UNPROVEN,
     UPDATE,
 )
-from limpet.stores.core.views import Reservation, View, require_coherence
+from limpet.stores.core.views import Reservation, ValueView, require_coherence
 
 
 def as_bytes(what: str, data: Any) -> bytes:
@@ -257,14 +257,14 @@ class Store:
         """Write in this mode (status.py): DONE, EXISTS or MISSING. Raises as `put` does."""
         raise NotImplementedError
 
-    def view(self, key: Any) -> View:
+    def view(self, key: Any) -> ValueView:
         """`with store.view(key) as value`: the value in place, a read-only memoryview; None:
         the key is missing. It stays what it is until the end of the block, whatever others do to
         the key. Using it later raises ValueError; the block ends with BufferError if something else
         still has its memory (views.py). StoreError: this kind has no views."""
         if not self.lends:
             self._require_views()
-        return View(self, key if type(key) is bytes else as_bytes("key", key))
+        return ValueView(self, key if type(key) is bytes else as_bytes("key", key))
 
     def reserve(self, key: Any, size: int) -> Reservation:
         """`with store.reserve(key, size) as buffer`: memory for a value of `size` bytes, a writable
@@ -366,7 +366,7 @@ class Store:
         found: list[bytes | None] = []
         for start in range(0, len(wanted), BATCH):
             batch = wanted[start : start + BATCH]
-            self._foretell([key for key in batch if type(key) is bytes])
+            self._prefetch_batch([key for key in batch if type(key) is bytes])
             for key in batch:
                 found.append(self.get(key))
         return found
@@ -386,7 +386,7 @@ class Store:
         if self.prefetches and (type(pairs) is list or type(pairs) is tuple):
             for start in range(0, len(pairs), BATCH):
                 batch = pairs[start : start + BATCH]
-                self._foretell(
+                self._prefetch_batch(
                     [
                         pair[0]
                         for pair in batch
@@ -412,16 +412,16 @@ class Store:
             count += 1
         return count
 
-    def _foretell(self, keys: list[bytes]) -> None:
-        """Operations on at most BATCH `keys` follow: have on its way what they touch first."""
+    def _prefetch_batch(self, keys: list[bytes]) -> None:
+        """Prefetch what operations on these `keys`, at most BATCH, touch first."""
         if self.endpoint.hints:
             self.client.begin()
             try:
-                self._expect_keys(keys)
+                self._prefetch_keys(keys)
             finally:
                 self.client.end()
 
-    def _expect_keys(self, keys: list[bytes]) -> None:
+    def _prefetch_keys(self, keys: list[bytes]) -> None:
         """Prefetch only: no verbs, and no state on which an operation relies, as it is not pinned.
         A store may leave it out."""
 

@@ -46,4 +46,4 @@ cdef class InlineStore(Store):
     cpdef Attempt _first_way(self)
     cpdef int _change_once(self, bytes key, bytes value, u64 size, int mode, u64 attempt, Attempt way, bytes expected=*) except -1
     cpdef Attempt _go_on(self, int outcome, Attempt way, bytes key, bytes value, u64 size, int mode)
-    cpdef int stay(self, u64 attempt, bint writes) except -1
+    cpdef int await_holder(self, u64 attempt, bint writes) except -1

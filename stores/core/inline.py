@@ -168,7 +168,7 @@ class InlineStore(Store):
             if outcome == MISSING:
                 return default
             attempt += 1
-            self.stay(attempt, False)
+            self.await_holder(attempt, False)
 
     def glance_at(self, key: bytes) -> Any:
         outcome = self.index.glance(key)
@@ -209,7 +209,7 @@ class InlineStore(Store):
             finally:
                 self.client.leave()
             attempt += 1
-            self.stay(attempt, False)
+            self.await_holder(attempt, False)
 
     # ---- changing -------------------------------------------------------------------------------
 
@@ -280,7 +280,7 @@ class InlineStore(Store):
                 outcome = AT_ONCE if way is None else way.outcome
             if outcome == AGAIN:
                 attempt += 1
-                self.stay(attempt, True)
+                self.await_holder(attempt, True)
             elif outcome != AT_ONCE:
                 return outcome
 
@@ -319,8 +319,9 @@ class InlineStore(Store):
             self.have_memory(key, mode, self.index.node_of(key), size)
         return way
 
-    def stay(self, attempt: int, writes: bool) -> None:
-        """Wait a little for the client that was in the way. Outside of operations."""
+    def await_holder(self, attempt: int, writes: bool) -> None:
+        """Wait a little for the client that was in the way, and check now and then whether it is
+        alive. Outside of operations."""
         raise NotImplementedError
 
     # ---- the whole of it ------------------------------------------------------------------------

@@ -24,7 +24,7 @@ cdef class Block:
     cdef int _require_new(self) except -1
     cdef object _begin(self, Loan loan)
 
-cdef class View(Block):
+cdef class ValueView(Block):
     cdef int node
 
 cdef class Reservation(Block):

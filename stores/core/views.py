@@ -143,7 +143,7 @@ class Block:
         )
 
 
-class View(Block):
+class ValueView(Block):
     """`with store.view(key) as value`."""
 
     def __init__(self, store: Any, key: bytes) -> None:

@@ -108,7 +108,7 @@ class ReplicatedGlance(Glance):
             return None
         return self.value_in(place, slot, word, key, drops)
 
-    def learn(self, place: Place, slot: int) -> None:
+    def note_found(self, place: Place, slot: int) -> None:
         cache = self.cache
         at = cache.find(place.hash)
         if at >= 0:

@@ -321,7 +321,8 @@ class Fusee(HashStore):
         self.restoring.reconcile(pairs, failed)
 
     def refill(self, node: int, pairs: list[tuple[int, int]]) -> dict[str, int]:
-        """Make the replicas that belong on a node with new memory; for a leader, all others parked.
+        """Called by the leader, all others parked: make the replicas that belong on a node with new
+        memory.
 
         Raises NodeFailed, with nothing lost, if the node had the last replica of an object.
         """

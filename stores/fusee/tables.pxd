@@ -45,7 +45,7 @@ cdef class ReplicatedTables:
     cdef bint stands(self) except -1
     cpdef int agree_to_read(self) except -1
     cpdef int glance(self) except -1
-    cpdef bint look(self) except -1
+    cpdef bint find_replicas(self) except -1
     cpdef bint outlive(self, int node) except -1
     @cython.locals(row=u64)
     cpdef u64 backup(self, u64 slot, u64 head, u64 k) noexcept

@@ -137,7 +137,7 @@ class Locking:
     def _enter_held(
         self, store: Store, found: KeyEntry, lock: TicketLock, key: bytes
     ) -> TicketLock:
-        """The same, after a wait for the lock."""
+        """Go on with a write after a wait for the lock, which is held now."""
         try:
             self.client.enter()
         except BaseException:

@@ -167,7 +167,7 @@ class Lookup(InlineIndex):
         at = self.found
         for row, key in enumerate(keys):
             self.choose(at, key)
-            at.index.expect(at.hash)
+            at.index.prefetch(at.hash)
             self.batch[2 * row] = at.hash
             self.batch[2 * row + 1] = at.table
         size = 8 * at.entries.entry_words

@@ -21,5 +21,5 @@ cdef class Kvstore(InlineStore):
     cpdef int _leave(self, held) except -1
     cpdef int _change_once(self, bytes key, bytes value, u64 size, int mode, u64 attempt, Attempt way, bytes expected=*) except -1
     cpdef Attempt _go_on(self, int outcome, Attempt way, bytes key, bytes value, u64 size, int mode)
-    cdef int _expect_keys(self, list keys) except -1
-    cpdef int stay(self, u64 attempt, bint writes) except -1
+    cdef int _prefetch_keys(self, list keys) except -1
+    cpdef int await_holder(self, u64 attempt, bint writes) except -1

@@ -177,10 +177,10 @@ class Kvstore(InlineStore):
             f"its node are taken; the store was made with capacity {self.parameters.capacity}"
         )
 
-    def _expect_keys(self, keys: list[bytes]) -> None:
+    def _prefetch_keys(self, keys: list[bytes]) -> None:
         self.lookup.expect_keys(keys)
 
-    def stay(self, attempt: int, writes: bool) -> None:
+    def await_holder(self, attempt: int, writes: bool) -> None:
         """Wait a little for a client that is writing; an attempt that holds the lock does not."""
         self.retries += 1
         if not self.lookup.is_late(attempt):

@@ -202,7 +202,7 @@ class Batch:
         return self.count
 
     def leave_ready(self) -> None:
-        """Have the rows that are to be changed be LEFT."""
+        """Mark the rows that are to be changed as LEFT."""
         for row in range(self.count):
             if self.states[row] == READY:
                 self.states[row] = LEFT
@@ -349,7 +349,7 @@ class BatchSearch:
     # ---- phase 2 --------------------------------------------------------------------------------
 
     def consider(self, row: int) -> None:
-        """Have `match` look at this row, whose words are new. A row has no slot left afterwards."""
+        """Search this row, whose words are new, by `match`. Afterwards the row has no slot left."""
         place = self.places[row]
         place.busy = 0
         self.slots[row] = 0

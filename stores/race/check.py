@@ -336,7 +336,7 @@ class Mending:
                 self.mend_slots(pointer & ADDRESS_MASK)
 
     def give_up_halves(self, table: int, number: int) -> None:
-        """Have an entry that is not split for good have no halves."""
+        """Take the halves from an entry whose split has not ended."""
         if not number >> self.index.depth_max:
             for half in range(2):
                 entry = self.index.entry(table, 2 * number + half)

@@ -20,7 +20,7 @@ cdef class Glance:
     cdef object search(self, Place place, bytes key, u64 drops)
     @cython.locals(reference=u64, stamp_at=u64, stamp=u64, more=bint)
     cdef object value_in(self, Place place, u64 slot, u64 word, bytes key, u64 drops)
-    cdef int learn(self, Place place, u64 slot) except -1
+    cdef int note_found(self, Place place, u64 slot) except -1
     cdef bint proves(
         self, Place place, u64 slot, u64 word, u64 stamp_at, u64 stamp, u64 drops
     ) except -1

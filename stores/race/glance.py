@@ -106,7 +106,7 @@ class Glance:
             if found is not None:
                 if found is not UNPROVEN:
                     place.word = word
-                    self.learn(place, slot)
+                    self.note_found(place, slot)
                 return found
         entry, pointer = place.entry, place.pointer
         # ORDER: after the buckets.
@@ -137,7 +137,7 @@ class Glance:
                 return UNPROVEN
         return value
 
-    def learn(self, place: Place, slot: int) -> None:
+    def note_found(self, place: Place, slot: int) -> None:
         """The key was found in that slot, with the word `place.word`."""
 
     def proves(

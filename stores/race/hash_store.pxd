@@ -75,7 +75,7 @@ cdef class HashStore(Store):
     ) except -1
     @cython.locals(reference=u64)
     cdef u64 make_object(self, Place place, bytes key, bytes value, u64 size) except? 0
-    cpdef int give_way(self, u64 busy, u64 table, u64 attempt) except -1
+    cpdef int back_off(self, u64 busy, u64 table, u64 attempt) except -1
     @cython.locals(
         place=Place, splitter=Splitter, scope=bint, attempt=u64, outcome=int, busy=u64, table=u64,
         wanted=int,

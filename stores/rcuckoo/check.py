@@ -32,7 +32,7 @@ from limpet.stores.rcuckoo.layout import (
     SLOTS,
     TRAILER_WORDS,
 )
-from limpet.stores.rcuckoo.repair import Look, Repair
+from limpet.stores.rcuckoo.repair import JournalLook, Repair
 
 BATCH: Final = 64
 """Rows that are read in one operation."""
@@ -150,7 +150,9 @@ class RcuckooCheck:
         self.endpoint.pause(attempt)
         if attempt % 8 == 7:
             repair = Repair(store, store.lookup.tables[table])
-            store.pool.exclusively(functools.partial(repair.look_after, *self._lock(table, row)))
+            store.pool.exclusively(
+                functools.partial(repair.recover_owners, *self._lock(table, row))
+            )
 
     def _is_torn(self, table: int, row: int) -> bool:
         """Whether the row is not whole, and no client is writing it."""
@@ -323,7 +325,7 @@ class RcuckooCheck:
                         found |= self._shown(base, look)
         return found
 
-    def _shown(self, base: int, look: Look) -> set[str]:
+    def _shown(self, base: int, look: JournalLook) -> set[str]:
         length = look.state >> PATH_SHIFT & PATH_MASK
         if not length:
             return {"unsure", "unlocking"} if look.unsure else {"locked"}

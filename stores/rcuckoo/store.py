@@ -148,12 +148,12 @@ class Rcuckoo(InlineStore):
 
     # ---- waiting --------------------------------------------------------------------------------
 
-    def stay(self, attempt: int, writes: bool) -> None:
+    def await_holder(self, attempt: int, writes: bool) -> None:
         """Wait a little, and now and then look for the owner of the lock."""
         self.retries += 1
         self.endpoint.pause(attempt)
         if self._is_to_look(attempt):
-            self.look_after()
+            self.recover_owner()
         if attempt > LOOKS_MAX:
             self._refuse_stray()
 
@@ -197,13 +197,13 @@ class Rcuckoo(InlineStore):
         used = self.endpoint.load(SLOTS_USED)
         self.patience = max(PATIENCE, clients // CLIENTS_PER_ATTEMPT, used // SLOTS_PER_ATTEMPT)
 
-    def look_after(self) -> None:
+    def recover_owner(self) -> None:
         """Recover the owner of the lock we wait for, if it is dead or stands still for a lease."""
         self._take_patience()
         locks = self.lookup.locks
         word, bits = locks.busy, locks.busy_bits
         repair = Repair(self, self._table_with(word))
-        self.pool.exclusively(functools.partial(repair.look_after, word, bits))
+        self.pool.exclusively(functools.partial(repair.recover_owners, word, bits))
 
     def resolved(self, reference: int, link_address: int) -> bool:
         """Decide a pair of a client journal: repair for a dead client, or for ourselves

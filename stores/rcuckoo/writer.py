@@ -173,7 +173,7 @@ class Writer:
         self.endpoint.wait()
         for index in range(search.lacking):
             row = search.unknown[index]
-            search.keep(search.learn(self.rows, index, row), row)
+            search.keep(search.cache_row(self.rows, index, row), row)
 
     # ---- locks ----------------------------------------------------------------------------------
 

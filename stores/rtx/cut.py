@@ -54,7 +54,7 @@ Item = tuple[Any, ...]
 """Names a look: by the link of the store, and the key, and the end of a range."""
 
 
-class Look(NamedTuple):
+class Recheck(NamedTuple):
     """A look into a tree: for what key, in which leaf it was, and what gives its result."""
 
     store: Any
@@ -78,7 +78,7 @@ class Recalled(NamedTuple):
 class Cut(Commit):
     """Locks that are taken to read under them."""
 
-    def __init__(self, pool: Any, looks: dict[Item, Look]) -> None:
+    def __init__(self, pool: Any, looks: dict[Item, Recheck]) -> None:
         """`looks`: those of ranges are added to, by the leaves that follow."""
         first = next(iter(looks.values()))
         super().__init__(pool, first.store.locks)
@@ -126,7 +126,7 @@ class Cut(Commit):
     ) -> Iterator[tuple[Item, Recalled]]:
         """The results of the looks, each in a leaf that is locked then; until one is `busy`."""
         waiting = deque(self.looks.items())
-        behind: deque[tuple[Item, Look]] = deque()
+        behind: deque[tuple[Item, Recheck]] = deque()
         """Leaves that follow those of keys, in which nothing is wanted yet."""
         done: set[Item] = set()
         while waiting or behind:
@@ -161,7 +161,7 @@ class Cut(Commit):
         """Whether no client has decided the log, and released what is locked."""
         return log.state() & STATE_MASK == INIT
 
-    def _lock(self, log: Log, state: int, look: Look, held: dict[int, ObjectRead]) -> bool:
+    def _lock(self, log: Log, state: int, look: Recheck, held: dict[int, ObjectRead]) -> bool:
         """Lock the leaf of a look; False: somebody else has it locked."""
         leaf = TXObj(self.locks, look.at, 0, 0)
         assert log.noted is not None

@@ -34,7 +34,7 @@ transactions change nothing on which that proof rests:
 The reads of a transaction are such gets, too (hash_keys.py); they are looked at again when it
 commits, under its pin.
 
-Changes of keys (`WriteSet`): those that a transaction stages in slots. Within one operation, by
+Changes of keys (`SlotWriteSet`): those that a transaction stages in slots. Within one operation, by
 `Commit` (stores/transactions/commit.py). A key that is there keeps its slot. If the transaction has
 read it, and what that rests on still stands, it is not looked up again. A key that is new gets a
 vacant one, which no other key of the transaction gets. If there is none, the subtable is split by a
@@ -123,7 +123,7 @@ if TYPE_CHECKING:
     from limpet.stores.transactions.reads import KeyRead
 
 
-class WriteSet(Staging):
+class SlotWriteSet(Staging):
     """The changes of one transaction to one store."""
 
     def __init__(self, keys: HashKeys, commit: Commit) -> None:
@@ -187,7 +187,7 @@ class TransactionSplitter(Splitter):
         """Two halves, and the log, which takes memory of the same size."""
 
     def wait(self, busy: int, table: int, attempt: int) -> None:
-        self.repair.stay(busy, attempt, True)
+        self.repair.await_holder(busy, attempt, True)
 
     def split(self, place: Place) -> int:
         commit = Split(self, place.pointer)
@@ -344,9 +344,9 @@ class RtxRace(HashStore):
         HashStore.forget(self)
         self.locks.forget()
 
-    def give_way(self, busy: int, table: int, attempt: int) -> None:
+    def back_off(self, busy: int, table: int, attempt: int) -> None:
         if busy:
-            self.repair.stay(busy, attempt, True)
+            self.repair.await_holder(busy, attempt, True)
 
     def busy_slot(self, slot: int) -> int:
         return slot | SLOT
@@ -388,9 +388,9 @@ class RtxRace(HashStore):
 
     # ---- for transactions -----------------------------------------------------------------------
 
-    def staging(self, commit: Any) -> WriteSet:
+    def staging(self, commit: Any) -> SlotWriteSet:
         """The part of a commit's transaction that changes this store."""
-        return WriteSet(self.tx_keys, commit)
+        return SlotWriteSet(self.tx_keys, commit)
 
 
 def _holder(lock: int) -> tuple[int, int] | None:

@@ -10,7 +10,7 @@ from limpet.stores.sherman.trees cimport Leaf, Trees, leaf_of
 cdef u64 MASK
 cdef u64 MIX
 
-cdef class Node(Page):
+cdef class InPlaceNode(Page):
     cdef u64 seed
     cdef u64[::1] roots
     cdef readonly bint idempotent
@@ -39,12 +39,12 @@ cdef class InPlaceTrees(Trees):
     cdef readonly bint stops
 
     cpdef Leaf blank(self)
-    @cython.locals(node=Node)
+    @cython.locals(node=InPlaceNode)
     cpdef bint read(self, Leaf leaf, u64 at, u64 near) except -1
     @cython.locals(outcome=int)
-    cpdef int look(self, Leaf leaf, u64 tree, u64 hashed, bytes key, u64 known) except -1
+    cpdef int find_leaf(self, Leaf leaf, u64 tree, u64 hashed, bytes key, u64 known) except -1
     @cython.locals(outcome=int)
-    cpdef int look_below(self, Leaf leaf, u64 tree, bytes end) except -1
+    cpdef int find_leaf_below(self, Leaf leaf, u64 tree, bytes end) except -1
     cpdef u64 stop_word(self, u64 tree) except? 0
     @cython.locals(scope=bint)
     cdef bint _is_stopped(self, u64 tree) except -1

@@ -55,4 +55,4 @@ cdef class InPlaceWriter:
     @cython.locals(outcome=int)
     cpdef int change_once(self, InPlaceWay way, bytes key, bytes value, int mode) except -1
     cpdef TreeWay go_on(self, int outcome, InPlaceWay way, bytes key, int mode)
-    cpdef int stay(self, u64 attempt) except -1
+    cpdef int await_holder(self, u64 attempt) except -1

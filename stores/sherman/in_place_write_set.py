@@ -115,7 +115,7 @@ class InPlaceStaging(WriteSet):
         self.tree = self.own.tree = self.in_place.number_of(hashed)
         if not self.optimistic and not self.shrinks:
             return self._locked_leaf(key)
-        if self.in_place.look(leaf, self.tree, hashed, key, 0) != DONE or leaf.lock:
+        if self.in_place.find_leaf(leaf, self.tree, hashed, key, 0) != DONE or leaf.lock:
             raise Busy
         words: Any = leaf.page.words
         self.own.expect(leaf.at, words[VERSION])
@@ -225,7 +225,7 @@ class InPlaceWriter:
             self._link_all_above(way.commit)
         return way.ended(DONE)
 
-    def stay(self, attempt: int) -> int:
+    def await_holder(self, attempt: int) -> int:
         """Wait a little for the node that was met last; check its lock's holder now and then."""
         self.store.endpoint.pause(attempt)
         if attempt % ATTEMPTS_PER_CHECK == 0:
@@ -254,7 +254,7 @@ class InPlaceWriter:
                 commit.replenish(SPARED_BLOCKS)
             else:
                 attempt += 1
-                self.store.stay(attempt, True)
+                self.store.await_holder(attempt, True)
         return commit
 
     def _link_once(

@@ -153,7 +153,7 @@ class LeafWriter:
         routes.note_seen(leaf.at, new, leaf.page.count)
 
     def _put_there(self, page: Page, new: int, news: int, dropped: int) -> int:
-        """The same, of this page."""
+        """Install this page as the leaf's new node."""
         state = self.locks.draw(0)
         page.write(new & ADDRESS_MASK, state)
         done = self._lock(state, dropped)

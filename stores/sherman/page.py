@@ -360,7 +360,7 @@ class Page(NewData):
         return key if self.level else self.fence_between(self.key(index - 1), key)
 
     def fence_between(self, below: bytes, above: bytes) -> bytes:
-        """The same, by the keys of both entries."""
+        """The fence between two neighbouring entries with these keys, as `border` chooses it."""
         return above if self.level else above[: common_bytes(below, above) + 1]
 
     def border_size(self, index: int) -> int:

@@ -25,4 +25,4 @@ cdef class Sherman(InlineStore):
     cpdef Attempt _go_on(
         self, int outcome, Attempt way, bytes key, bytes value, u64 size, int mode
     )
-    cpdef int stay(self, u64 attempt, bint writes) except -1
+    cpdef int await_holder(self, u64 attempt, bint writes) except -1

@@ -15,7 +15,7 @@ from limpet.stores.sherman.trees cimport Leaf
 from limpet.stores.sherman.tx_trees cimport TxTrees
 from limpet.stores.sherman.write_set cimport WriteSet, commit_staged, shrink
 from limpet.stores.transactions.commit cimport Commit
-from limpet.stores.transactions.layout cimport SPARED_BLOCKS
+from limpet.stores.transactions.layout cimport *
 from limpet.stores.transactions.lllock cimport LLLocks
 from limpet.stores.transactions.tx_object cimport TXObj
 
@@ -23,7 +23,7 @@ cdef int LEAVES_FEW
 cdef int LEAVES_MAX
 cdef int RUN_MAX
 
-cdef class Run:
+cdef class PairRun:
     cdef readonly list keys
     cdef readonly list values
     cdef bytes last
@@ -51,7 +51,7 @@ cdef class RtxSherman(InlineStore):
     @cython.locals(outcome=int)
     cpdef int _change_once(self, bytes key, bytes value, u64 size, int mode, u64 attempt, Attempt way, bytes expected=*) except -1
     @cython.locals(
-        run=Run, is_single=bint, last=bytes, keys=list, values=list, put=bytes, stored=bytes
+        run=PairRun, is_single=bint, last=bytes, keys=list, values=list, put=bytes, stored=bytes
     )
     cdef int _deal(self, pairs, list runs) except -1
     @cython.locals(
@@ -62,7 +62,7 @@ cdef class RtxSherman(InlineStore):
     @cython.locals(commit=Commit, routes=Routes, index=Py_ssize_t, written=TXObj, page=Page)
     cdef int _show(self, WriteSet staging) except -1
     cpdef Attempt _go_on(self, int outcome, Attempt way, bytes key, bytes value, u64 size, int mode)
-    cpdef int stay(self, u64 attempt, bint writes) except -1
+    cpdef int await_holder(self, u64 attempt, bint writes) except -1
     @cython.locals(reference=u64)
     cpdef u64 copy_for(self, u64 at, u64 old, u64 state) except? 0
     cpdef int copy(self, u64 old, u64 new, u64 state) except -1

@@ -97,10 +97,10 @@ RUN_MAX: Final = 4096
 LEAVES_MAX: Final = 48
 """A run fills at most about so many leaves in one transaction, and fewer if they are large."""
 LEAVES_FEW: Final = 2
-"""The same, where there is no memory for more."""
+"""So many leaves where there is no memory for more."""
 
 
-class Run:
+class PairRun:
     """Pairs of one tree, in the order in which they were given until `sort`."""
 
     def __init__(self) -> None:
@@ -211,7 +211,7 @@ class RtxSherman(InlineStore):
         return LOGGED_WRITE if outcome == NO_MEMORY else outcome
 
     def _change_logged(self, key: bytes, value: bytes, mode: int, way: TreeWay) -> int:
-        """The same as a transaction with a log."""
+        """Make the same change by a transaction with a log."""
         stored = None if mode == DELETE else value
         staging = self.staging(way.commit)
         outcome = commit_staged(self, staging, lambda: staging.stage(key, stored, mode))
@@ -231,7 +231,7 @@ class RtxSherman(InlineStore):
             Store.put_many(self, pairs)
             return
         for begin in range(0, len(pairs), RUN_MAX):
-            runs: list[Run] = [Run() for _ in self.trees.roots]
+            runs: list[PairRun] = [PairRun() for _ in self.trees.roots]
             try:
                 self._deal(pairs[begin : begin + RUN_MAX], runs)
             finally:  # what stands before an error is put
@@ -239,9 +239,9 @@ class RtxSherman(InlineStore):
                     run.sort()
                     self._put_run(run.keys, run.values)
 
-    def _deal(self, pairs: Any, runs: list[Run]) -> int:
+    def _deal(self, pairs: Any, runs: list[PairRun]) -> int:
         """Add each pair to the run of its tree."""
-        run: Run = runs[0]
+        run: PairRun = runs[0]
         is_single = len(runs) == 1
         last, keys, values = run.last, run.keys, run.values
         for key, value in pairs:
@@ -300,7 +300,7 @@ class RtxSherman(InlineStore):
                 first, attempt = ended, 0
             elif outcome == AGAIN:
                 attempt += 1
-                self.stay(attempt, True)
+                self.await_holder(attempt, True)
         self.run_sets.append(staging)  # after an error it is not used again
         return 0
 
@@ -368,10 +368,10 @@ class RtxSherman(InlineStore):
             return commit.replenish(sparing, update)
         return self.allocator.replenish_all(self.trees.node_of(key), sizes, 1, sparing, 0, update)
 
-    def stay(self, attempt: int, writes: bool) -> None:
+    def await_holder(self, attempt: int, writes: bool) -> None:
         """Wait a little for the object that was read last (repair.py)."""
         self.retries += 1
-        self.repair.stay(self.leaf.at, attempt, writes)
+        self.repair.await_holder(self.leaf.at, attempt, writes)
 
     # ---- in order -------------------------------------------------------------------------------
 
@@ -423,7 +423,7 @@ class RtxSherman(InlineStore):
 
     def is_linked(self, reference: int) -> bool:
         """Whether the entry of an extent's key has it, for a client journal."""
-        look = self.repair.look
+        look = self.repair.repair_if_held
         return bool(self.trees.is_linked(self.leaf, reference, lambda at: look(at, False)))
 
     def resolved(self, reference: int, link_address: int) -> bool:

@@ -45,7 +45,7 @@ class TreeKeys(TxKeys):
             finally:
                 self.client.leave()
             attempt += 1
-            store.stay(attempt, False)
+            store.await_holder(attempt, False)
 
     def at_leaf(self, tree: int, key: bytes, visitor: Visitor) -> Any:
         """Read the leaf of that tree in whose range the key is, then call `visitor` in the same
@@ -65,8 +65,8 @@ class TreeKeys(TxKeys):
         return reads.note_object(leaf.at, leaf.lock, leaf.pointer, self.store, key)
 
     def recall(self, tree: int, at: int, lock: int, pointer: int, key: bytes) -> bool:
-        """Have the node of an object, with this lock and pointer, be the leaf that was read last;
-        False: it is not the one in whose range the key is. In the operation that found it so."""
+        """Take the node of an object with this lock and pointer as the leaf that was read last.
+        False: the key is not in its range. Within the operation that read lock and pointer."""
         leaf = self.leaf
         leaf.tree, leaf.at, leaf.lock, leaf.pointer = tree, at, lock, pointer
         return bool(self.trees.recall(leaf, key))

@@ -21,7 +21,7 @@ cdef class Leaf(Borrowed):
     cdef public u64 pointer
     cdef public int index
 
-    cpdef int be(self, Page page) except -1
+    cpdef int use_page(self, Page page) except -1
 
 @cython.locals(made=Leaf)
 cpdef Leaf leaf_of(Page page)
@@ -46,7 +46,7 @@ cdef class Trees(InlineIndex):
     cpdef Py_ssize_t read_run(
         self, u64 tree, u64 known, u64 hashed, bytes start, bytes high, u64 wanted, Py_ssize_t most
     ) except -1
-    cdef int foresee(self, u64 at) except -1
+    cdef int prefetch_node(self, u64 at) except -1
     @cython.locals(hashed=u64)
     cpdef int find_once(self, bytes key, u64 attempt) except -1
     cdef bint is_object(self) except -1
@@ -58,7 +58,7 @@ cdef class Trees(InlineIndex):
     cpdef int find(self, Leaf leaf, bytes key) except -1
     cpdef int find_in(self, Leaf leaf, u64 tree, bytes key) except -1
     @cython.locals(page=Page, routes=Routes, at=u64, routed=u64, hint=u64, place=int, hinted=bint, descended=bint, _=int)
-    cpdef int look(self, Leaf leaf, u64 tree, u64 hashed, bytes key, u64 known) except -1
+    cpdef int find_leaf(self, Leaf leaf, u64 tree, u64 hashed, bytes key, u64 known) except -1
     @cython.final
     cdef bint _is_its_leaf(self, Page page, bytes key, bint hinted) except -1
     cdef u64 near(self, u64 hint) noexcept
@@ -67,9 +67,9 @@ cdef class Trees(InlineIndex):
     @cython.locals(page=Page, index=int, hashed=u64)
     cdef int _hint_all(self, Leaf leaf, Routes routes) except -1
     @cython.locals(page=Page, index=int)
-    cdef int _learn_children(self, Leaf leaf, Routes routes) except -1
+    cdef int _note_children(self, Leaf leaf, Routes routes) except -1
     @cython.locals(page=Page, routes=Routes, at=u64, _=int)
-    cpdef int look_below(self, Leaf leaf, u64 tree, bytes end) except -1
+    cpdef int find_leaf_below(self, Leaf leaf, u64 tree, bytes end) except -1
     @cython.locals(page=Page)
     cpdef u64 next_hop(self, Leaf leaf, bytes key, u64 level) except? 0
     @cython.locals(value=bytes)

@@ -290,8 +290,8 @@ class TxTrees(Trees):
             f"made with capacity {self.capacity}"
         )
 
-    def foresee(self, at: int) -> None:
-        self.endpoint.foresee(at + POINTER, 0, self.node_size)
+    def prefetch_node(self, at: int) -> None:
+        self.endpoint.prefetch_target(at + POINTER, 0, self.node_size)
 
     def recall(self, leaf: Leaf, key: bytes) -> bool:
         """Read the node of an object, whose lock and pointer are known, and find a key in it;
@@ -320,7 +320,7 @@ class TxTrees(Trees):
         missed: list[int] = []
         page = self.leaf.page
         for row in range(len(keys)):
-            self._foresee(row, keys[row])
+            self._prefetch_leaf(row, keys[row])
         for row in range(len(keys)):
             if self.ats[row]:
                 # ORDER: the lock before the pointer.
@@ -341,7 +341,7 @@ class TxTrees(Trees):
         self.endpoint.wait()
         return missed
 
-    def _foresee(self, row: int, key: bytes) -> None:
+    def _prefetch_leaf(self, row: int, key: bytes) -> None:
         """Note in which leaf a key of a batch may be."""
         hashed = hash64(key)
         routes: Routes = self.routes[self.number_of(hashed)]

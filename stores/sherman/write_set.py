@@ -195,8 +195,8 @@ class WriteSet(Staging):
         return self._change(leaf, key, value, mode)
 
     def stage_read(self, leaf: Leaf, key: bytes, value: bytes, mode: int) -> int:
-        """The same, in the key's leaf, which was read in this operation, and where the key was
-        looked for last."""
+        """As `stage`, but the key's leaf was read in this operation already, and the last search in
+        it was for this key."""
         self.key = key
         self._begin_at(leaf)
         return self._change(leaf, key, value, mode)
@@ -321,7 +321,7 @@ class WriteSet(Staging):
         return self._split(at, page, entries, index == entries.count - 1)
 
     def _put_all(self, at: int, page: Page, entries: Page, appended: bool) -> int:
-        """Have a node have these entries, in place of its own; it is split if they are too many.
+        """Replace a node's entries by these; split it if they are too many.
         `appended`: as `_split` has it."""
         if entries.used() > page.end - 8 * SLOTS:
             return self._split(at, page, entries, appended)
@@ -453,8 +453,8 @@ class WriteSet(Staging):
         return self.link_above(level + 1, [low, border], [at, made])
 
     def _raise_root(self, level: int, lows: list[bytes], nodes: list[int], appended: bool) -> int:
-        """Have the root be on this level, with links to these nodes, which begin at these fences;
-        if they are too many, they get a level of their own below it."""
+        """Write the root as a node of this level that links to these nodes, which begin at these
+        fences. If there are too many, they get a level of their own below the root."""
         above = self._blank().page
         above.reset(level, lows[0], None, 0)
         entries = self._gather(above, GATHERED_MAX if len(nodes) > GATHERED else 0)
@@ -523,17 +523,17 @@ class WriteSet(Staging):
         for level, low, at in self.made:
             if level == 0:
                 routes: Routes = trees.routes[self.tree]
-                routes.learn(low, at)
+                routes.note_leaf(low, at)
             elif level == 1 and trees.parents:
                 routes = trees.parents[self.tree]
-                routes.learn(low, at)
+                routes.note_leaf(low, at)
 
     def show_merged(self, routes: Routes) -> None:
         """Note the leaf that a merge has left, which is committed: there are fewer leaves now."""
         for node in self.commit.all_written():
             page = node.page
             if page is not None and page.level == 0:
-                routes.learn_range(page.low(), node.at, page.high())
+                routes.note_range(page.low(), node.at, page.high())
 
     # ---- merges ---------------------------------------------------------------------------------
 
@@ -626,7 +626,7 @@ class WriteSet(Staging):
             place = hint >> PLACE_SHIFT & PLACE_MASK
         leaf = self._walk(key, 0, known, place)
         if leaf.at != known and not self.commit.is_written(leaf.at):
-            routes.learn(leaf.page.low(), leaf.at)
+            routes.note_leaf(leaf.page.low(), leaf.at)
         return leaf
 
     def _inner(self, key: bytes, level: int) -> Leaf:
@@ -643,7 +643,7 @@ class WriteSet(Staging):
         if known != root and (leaf.page.level != level or leaf.page.low() != parents.low_at(key)):
             parents.drop(key)
         leaf = self._walk(key, level, trees.next_hop(leaf, key, level), NO_PLACE)
-        parents.learn(leaf.page.low(), leaf.at)
+        parents.note_leaf(leaf.page.low(), leaf.at)
         return leaf
 
     def _walk(self, key: bytes, level: int, at: int, place: int) -> Leaf:

@@ -161,7 +161,7 @@ class Refilling:
         self.view = pool.view
 
     def reconcile(self, pairs: Pairs, failed: list[int]) -> None:
-        """Put the replicas of all slots in order that these pairs name; for a leader."""
+        """Called by the leader. Repair the replicas of every slot that `pairs` names."""
         self.restoring.reconcile(_of_slots(pairs), failed)
 
     def refill(

@@ -48,7 +48,7 @@ cdef class Row:
     cdef bint is_writer(self) noexcept
     cdef int identify(self) except -1
     @cython.locals(n=int, left=bint, right=bint, replica=Replica)
-    cdef bint learn(self) except -1
+    cdef bint take_metadata(self) except -1
     @cython.locals(k=int)
     cdef int is_new(self, u64 word) except -1
     @cython.locals(k=int)

@@ -33,7 +33,7 @@ cdef class Swarm(HashStore):
     cdef readonly bint guesses
 
     @cython.locals(key=bytes)
-    cdef int _expect_keys(self, list keys) except -1
+    cdef int _prefetch_keys(self, list keys) except -1
     @cython.locals(wanted=list, found=list, left=list, start=Py_ssize_t, place=Py_ssize_t)
     cpdef get_many(self, keys)
     @cython.locals(outcome=int)

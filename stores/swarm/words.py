@@ -59,5 +59,5 @@ def tuple_word(time: int, writer: int, flags: int, row: int, side: int) -> int:
 
 
 def placed(word: int, row: int, side: int) -> int:
-    """The same tuple, with its value elsewhere."""
+    """The tuple `word`, whose value is on this side of this row."""
     return word >> STAMP_SHIFT - 1 << STAMP_SHIFT - 1 | row << ROW_SHIFT | side

@@ -91,7 +91,7 @@ class WriteSteps:
 
     def _write_found(self, place: Place, key: bytes, value: bytes, mode: int, slot: int) -> int:
         """WRITE to the register of the slot that was found; its key may have been deleted."""
-        outcome = self._write_to(value, mode, self.finder.learn(key))
+        outcome = self._write_to(value, mode, self.finder.remember_register(key))
         if outcome in (DONE, EXISTS, AGAIN):
             return outcome
         self.cache.drop(key)
@@ -115,7 +115,7 @@ class WriteSteps:
         outcome = self.writer.insert(place, key, desired, attempt)
         if outcome == DONE:
             self.client.drop(1)
-            at = self.finder.learn(key)
+            at = self.finder.remember_register(key)
             self.register.row.is_new(made.word)
             if at >= 0:
                 self.register.row.note(self.cache.words, at)

@@ -154,7 +154,8 @@ class Commit(Staged):
             self.crowded = []
 
     def serve(self, locks: LLLocks, reads: Any) -> None:
-        """Be the commit of a transaction with that read set. `locks`: of a store that it writes."""
+        """Begin the commit of a transaction with that read set. `locks`: of a store that it
+        writes."""
         self.locks = locks
         self.reads = reads
 
@@ -165,8 +166,8 @@ class Commit(Staged):
         self._rests = True
 
     def place_of(self, busy: int) -> ReadPlace | None:
-        """For which key of which store the object or slot is written that was in the way; None: it
-        is not written."""
+        """The key and store for which this transaction writes the object or slot that was in the
+        way. None: it writes neither."""
         for index in range(self.count):
             write = self.writes[index]
             if write.slot | SLOT == busy:
@@ -204,7 +205,7 @@ class Commit(Staged):
         return write
 
     def _move_to(self, place: int, write: SlotWrite) -> None:
-        """Have the write that is to be staged be in this place, before others."""
+        """Move the write that is to be staged to this place, before others."""
         last = self.count
         if last - place > SHIFTED:
             del self.writes[last]
@@ -395,7 +396,7 @@ class Commit(Staged):
         if self.log is None:
             self.log = Log(self.locks, reference)
         else:
-            self.log.be(self.locks, reference)
+            self.log.attach(self.locks, reference)
         self.log.begin(state, self.link, in_journal, self.participants)
         return self.log
 

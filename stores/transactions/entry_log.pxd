@@ -7,7 +7,7 @@ from limpet.shm.endpoint.words cimport *
 from limpet.stores.core.records cimport is_vacant
 from limpet.stores.transactions.layout cimport *
 
-cdef class Entry:
+cdef class LogEntry:
     cdef readonly u64 at
     cdef public u64 old
     cdef public u64 new
@@ -26,12 +26,12 @@ cdef class EntryLog:
     @cython.locals(endpoint=Endpoint)
     cpdef int open(self, u64 owner) except -1
     @cython.locals(endpoint=Endpoint, index=u64, at=u64)
-    cpdef int note(self, Entry entry) except -1
+    cpdef int note(self, LogEntry entry) except -1
     cpdef u64 owner(self) except? 0xFEEDFACEDEADBEA7
     cpdef u64 state(self) except? 0xFEEDFACEDEADBEA7
     @cython.locals(endpoint=Endpoint, heap=Heap, count=u64, size_class=u64, room=u64, at=u64, _=u64)
     cpdef list entries(self)
 
 cpdef u64 log_size(u64 entries) noexcept
-@cython.locals(entry=Entry, pointer=u64)
+@cython.locals(entry=LogEntry, pointer=u64)
 cpdef int free_entries(Heap heap, list entries, bint committed) except -1

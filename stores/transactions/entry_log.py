@@ -23,14 +23,15 @@ from limpet.stores.core.records import is_vacant
 from limpet.stores.transactions.layout import COUNT, ENTRIES, ENTRY_SIZE, INIT, OWNER, STATE
 
 
-class Entry:
+class LogEntry:
     """An entry of a log, in three words."""
 
     def __init__(self, at: int, old: int, new: int) -> None:
         self.describe(at, old, new)
 
     def describe(self, at: int, old: int, new: int) -> None:
-        """Have it be the entry of these words. Constructors call it, as that is compiled."""
+        """Use this object for the entry with these words. Constructors call it, as that is
+        compiled."""
         self.at = at
         self.old = old
         self.new = new
@@ -45,7 +46,7 @@ class EntryLog:
         self.find(client, reference)
 
     def find(self, client: Any, reference: int) -> None:
-        """Have it be the log there. Constructors call it, as that is compiled."""
+        """Use this object for the log there. Constructors call it, as that is compiled."""
         self.client = client
         self.endpoint = client.endpoint
         self.reference = reference
@@ -61,7 +62,7 @@ class EntryLog:
         endpoint.store(self.at + COUNT, 0)
         self.noted = []
 
-    def note(self, entry: Entry) -> None:
+    def note(self, entry: LogEntry) -> None:
         """Append an entry."""
         assert self.noted is not None
         endpoint = self.endpoint
@@ -83,7 +84,7 @@ class EntryLog:
         """Its state word."""
         return self.endpoint.load(self.at + STATE)
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[LogEntry]:
         """All entries; their owner reads none. Raises StoreCorrupt if there cannot be as many."""
         if self.noted is not None:
             return self.noted
@@ -93,10 +94,10 @@ class EntryLog:
         room = heap.value_max(1) if size_class == LARGE_CLASS else heap.sizes[size_class]
         if count > room or log_size(count) > room:
             raise StoreCorrupt(f"the log at {self.at:#x} is damaged: {count} entries")
-        found: list[Entry] = []
+        found: list[LogEntry] = []
         at = self.at + ENTRIES
         for _ in range(count):
-            found.append(Entry(endpoint.load(at), endpoint.load(at + 8), endpoint.load(at + 16)))
+            found.append(LogEntry(endpoint.load(at), endpoint.load(at + 8), endpoint.load(at + 16)))
             at += ENTRY_SIZE
         return found
 
@@ -106,7 +107,7 @@ def log_size(entries: int) -> int:
     return ENTRIES + ENTRY_SIZE * entries
 
 
-def free_entries(heap: Any, entries: list[Entry], committed: bool) -> None:
+def free_entries(heap: Any, entries: list[LogEntry], committed: bool) -> None:
     """Free the old pointers of these entries if what the log says was done, else the new ones."""
     for entry in entries:
         pointer = entry.old if committed else entry.new

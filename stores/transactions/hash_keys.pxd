@@ -60,7 +60,7 @@ cdef class TransactionSlots(Slots):
 cdef class NotedGlance(Glance):
     cdef u64 slot
 
-    cdef int learn(self, Place place, u64 slot) except -1
+    cdef int note_found(self, Place place, u64 slot) except -1
 
 cdef class HashKeys(TxKeys):
     cdef readonly Client client

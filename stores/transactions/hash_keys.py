@@ -191,7 +191,8 @@ class TransactionSlots(Slots):
     # ---- by a transaction -----------------------------------------------------------------------
 
     def hide(self, place: Place, taken: Any) -> None:
-        """Have no slot that is `taken` be `room` for the key, whose buckets were read."""
+        """Keep the slots in `taken` from counting as `room` for the key, whose buckets were
+        read."""
         for index in range(32):
             if index & 7 and self.index.address(place, index) in taken:
                 self.index.words[index] = TENTATIVE
@@ -231,7 +232,7 @@ class NotedGlance(Glance):
         self.slot = 0
         """Of the key that was found last."""
 
-    def learn(self, place: Place, slot: int) -> None:
+    def note_found(self, place: Place, slot: int) -> None:
         self.slot = slot
 
 
@@ -292,10 +293,10 @@ class HashKeys(TxKeys):
                 self.client.leave()
             attempt += 1
             store.retries += 1
-            store.give_way(busy, 0, attempt)
+            store.back_off(busy, 0, attempt)
 
     def _glanced(self, reads: Reads, key: bytes) -> Any:
-        """The same without a pin, or UNPROVEN."""
+        """As `get`, without a pin; UNPROVEN if that proves nothing."""
         client = self.client
         while self.endpoint.begin():
             client.rejoin()

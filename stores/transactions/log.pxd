@@ -2,7 +2,7 @@ cimport cython
 
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.stores.transactions.changes cimport begin_change, end_change
-from limpet.stores.transactions.entry_log cimport Entry, EntryLog
+from limpet.stores.transactions.entry_log cimport EntryLog, LogEntry
 from limpet.stores.transactions.layout cimport *
 from limpet.stores.transactions.lllock cimport LLLocks, slot_at
 
@@ -22,14 +22,14 @@ cdef class Log(EntryLog):
     cdef readonly bint late
     cdef readonly int left
 
-    cpdef int be(self, LLLocks locks, u64 reference) except -1
+    cpdef int attach(self, LLLocks locks, u64 reference) except -1
     @cython.locals(locks=LLLocks)
     cpdef int begin(self, u64 state, u64 link, bint in_journal, list entries) except -1
     @cython.locals(index=Py_ssize_t, place=Py_ssize_t, locks=LLLocks)
-    cpdef int note(self, Entry entry) except -1
+    cpdef int note(self, LogEntry entry) except -1
     @cython.locals(place=Py_ssize_t)
     cpdef Py_ssize_t place_of(self, u64 offset, Py_ssize_t count) except -1
-    cpdef int note_late(self, Entry entry) except -1
+    cpdef int note_late(self, LogEntry entry) except -1
     cpdef int named_late(self) except -1
     @cython.locals(locks=LLLocks, more=Py_ssize_t, at=u64)
     cdef int _write_noted(self) except -1

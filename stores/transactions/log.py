@@ -97,11 +97,11 @@ from limpet.stores.transactions.layout import (
     COMMITTED,
     COUNT,
     DOING,
-    DONE,
     ENTRIES,
     ENTRY_SIZE,
     INIT,
     LEASE,
+    LOG_DONE,
     OWNER,
     ROUND,
     STATE,
@@ -114,7 +114,7 @@ from limpet.stores.transactions.layout import (
 from limpet.stores.transactions.lllock import slot_at
 
 if TYPE_CHECKING:
-    from limpet.stores.transactions.entry_log import Entry
+    from limpet.stores.transactions.entry_log import LogEntry
     from limpet.stores.transactions.lllock import LLLocks
 
 
@@ -127,10 +127,10 @@ class Log(EntryLog):
     """A log, by any client that works on it. `reference`: of its object."""
 
     def __init__(self, locks: LLLocks, reference: int) -> None:
-        self.be(locks, reference)
+        self.attach(locks, reference)
 
-    def be(self, locks: LLLocks, reference: int) -> None:
-        """Be the log there. Constructors call it, as that is compiled."""
+    def attach(self, locks: LLLocks, reference: int) -> None:
+        """Use this object for the log there. Constructors call it, as that is compiled."""
         self.find(locks.client, reference)
         self.locks = locks
         self.lock_state = 0
@@ -169,7 +169,7 @@ class Log(EntryLog):
         locks.words[STATE >> 3] = INIT
         self.end = HEADER
 
-    def note(self, entry: Entry) -> None:
+    def note(self, entry: LogEntry) -> None:
         """Append an entry. It is in the log itself after `write_down`; or at once, if that was
         done: then the objects allocated for it are in the client journal until here."""
         index = self.count
@@ -190,8 +190,9 @@ class Log(EntryLog):
             # ORDER: the entries before the count.
             self.endpoint.store(self.at + COUNT, index + 1)
 
-    def note_late(self, entry: Entry) -> None:
-        """The same, when the log is there: the entry's objects leave the client journal."""
+    def note_late(self, entry: LogEntry) -> None:
+        """As `note`, when clients can find the log already: the log then names the entry's objects
+        in place of the client journal."""
         self.note(entry)
         self.named_late()
 
@@ -257,8 +258,8 @@ class Log(EntryLog):
         self.left = 0
 
     def publish(self, state: int, objects: int) -> None:
-        """Have every client find it that meets a lock with this state. `objects`: for so many its
-        lease is."""
+        """Make the log findable for every client that meets a lock with this state. `objects`: how
+        many the lease is meant for."""
         slot = self.client.slot
         if self.left:
             # ORDER: before any object can be linked.
@@ -351,8 +352,8 @@ class Log(EntryLog):
     def finish(self, committed: bool) -> None:
         """All is carried out: DONE."""
         word = DOING if self.decided else self.state()
-        over = DONE | (COMMITTED if committed else 0)
-        while word & STATE_MASK != DONE:
+        over = LOG_DONE | (COMMITTED if committed else 0)
+        while word & STATE_MASK != LOG_DONE:
             seen = self.endpoint.cas(self.at + STATE, word, over)
             word = over if seen == word else seen
 

@@ -4,7 +4,7 @@ from limpet.shm.alloc.allocator cimport Allocator
 from limpet.shm.endpoint.layout cimport *
 from limpet.shm.endpoint.verbs cimport u64
 from limpet.shm.endpoint.words cimport *
-from limpet.stores.transactions.entry_log cimport Entry
+from limpet.stores.transactions.entry_log cimport LogEntry
 from limpet.stores.transactions.layout cimport *
 from limpet.stores.transactions.log cimport Log
 
@@ -12,7 +12,7 @@ cdef u64 STRIDE
 
 cpdef int go_on(membership, u64 count) except -1
 
-cdef class Participant(Entry):
+cdef class Participant(LogEntry):
     cdef public u64 busy
 
     cpdef int describe(self, u64 at, u64 old, u64 new) except -1

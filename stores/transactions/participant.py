@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.words import REFERENCE_MASK
-from limpet.stores.transactions.entry_log import Entry
+from limpet.stores.transactions.entry_log import LogEntry
 from limpet.stores.transactions.layout import EXTENT_PAIR
 
 if TYPE_CHECKING:
@@ -55,16 +55,17 @@ def go_on(membership: Any, count: int) -> None:
         membership.progress()
 
 
-class Participant(Entry):
+class Participant(LogEntry):
     """One entry of a log: `at` is the paper's mptr, `old` dptr, and `new` ndptr.
 
     A kind of participant leaves the steps that it does not need as they are here.
     """
 
     def describe(self, at: int, old: int, new: int) -> None:
-        Entry.describe(self, at, old, new)
+        LogEntry.describe(self, at, old, new)
         self.busy = 0
-        """The object or slot in the way of `lock` or `validate`, as `Repair.look` takes it."""
+        """The object or slot in the way of `lock` or `validate`, as `Repair.repair_if_held` takes
+        it."""
 
     def node(self) -> int:
         """The memory node on which it takes memory."""
@@ -92,21 +93,21 @@ class Participant(Entry):
         return True
 
     def publish(self) -> None:
-        """Have what is new be there, under the lock; nothing if a client has done that."""
+        """Install what is new, under the lock. Does nothing if another client has done it."""
 
     def release(self, state: int, committed: bool) -> None:
-        """Release what is locked with this state; nothing if a client has done that."""
+        """Release what is locked with this state. Does nothing if another client has done it."""
 
     def undo(self, state: int) -> None:
         """Release it as it was before this client has locked it."""
 
     def unlinked(self, committed: bool, found: list[int]) -> None:
-        """Append references to what no object names any more when it was decided so."""
+        """Append references to the objects that nothing names once this decision is carried out."""
         raise NotImplementedError
 
     def free_unlinked(self, log: Log, committed: bool) -> None:
-        """Have the log free the same, by the client whose transaction it is: it reads nothing for
-        that."""
+        """Free what `unlinked` finds. For the client whose transaction it is: the log reads nothing
+        for that."""
         found: list[int] = []
         self.unlinked(committed, found)
         for reference in found:

@@ -34,7 +34,7 @@ cdef class Part(Participant):
     cdef readonly LLLocks locks
 
     @cython.locals(reference=u64)
-    cpdef int be(self, Endpoint endpoint, u64 word) except -1
+    cpdef int attach(self, Endpoint endpoint, u64 word) except -1
     cpdef int stage(
         self, u64 node, list writes, Py_ssize_t begin, Py_ssize_t end, membership
     ) except -1

@@ -98,10 +98,10 @@ class Part(Participant):
     holds; 0: it is to be written."""
 
     def __init__(self, endpoint: Any, word: int) -> None:
-        self.be(endpoint, word)
+        self.attach(endpoint, word)
 
-    def be(self, endpoint: Any, word: int) -> None:
-        """Be the part there. Constructors call it, as that is compiled."""
+    def attach(self, endpoint: Any, word: int) -> None:
+        """Use this object for the part there. Constructors call it, as that is compiled."""
         reference = word & REFERENCE_MASK & ~HELD
         self.describe(PART, reference, reference)
         self.endpoint = endpoint
@@ -127,8 +127,8 @@ class Part(Participant):
     def stage(
         self, node: int, writes: list[SlotWrite], begin: int, end: int, membership: Any
     ) -> None:
-        """It is to be written on this memory node, for these writes. It may have been another
-        transaction's before."""
+        """Prepare the part for these writes to slots of this memory node. The object may have been
+        another transaction's before."""
         self.old = self.new = 0
         self.busy = 0
         self.written = 0
@@ -349,7 +349,7 @@ class Part(Participant):
 def part_at(endpoint: Any, word: int) -> Part:
     """The part of this word. It takes less time than the constructor, when compiled."""
     made = Part.__new__(Part)
-    made.be(endpoint, word)
+    made.attach(endpoint, word)
     return made
 
 

@@ -53,7 +53,7 @@ class ObjectRead:
     """An object's lock and pointer, and for which key of which store it was read."""
 
     def note(self, at: int, lock: int, pointer: int, store: Any, key: bytes) -> None:
-        """Be the reading of the object there, which has these."""
+        """Note the read of an object: its lock and its pointer."""
         self.at = at
         self.lock = lock
         self.pointer = pointer
@@ -100,7 +100,7 @@ class KeyRead:
         there was no subtable."""
 
     def describe(self, keys: TxKeys, key: bytes, value: bytes | None) -> None:
-        """Be the reading of that key, to be attested."""
+        """Note the read of that key; `attest` adds its witness."""
         self.keys = keys
         self.key = key
         self.value = value
@@ -113,14 +113,14 @@ class KeyRead:
 
 
 class ReadPlace:
-    """Where something was in the way: `at` as `Repair.look` takes it. `store` is None for a store
-    that was missing and has been made."""
+    """Where something was in the way: `at` as `Repair.repair_if_held` takes it. `store` is None for
+    a store that was missing and has been made."""
 
     def __init__(self, store: Any, key: bytes, at: int) -> None:
         self.note(store, key, at)
 
     def note(self, store: Any, key: bytes, at: int) -> None:
-        """Be that place."""
+        """Note that place."""
         self.store = store
         self.key = key
         self.at = at
@@ -210,7 +210,7 @@ class TxKeys:
         raise NotImplementedError
 
     def busy_at(self) -> int:
-        """The object or slot in the way of the last look-up, as `Repair.look` takes it; or 0."""
+        """The object or slot in the way of the last look-up, for `Repair.repair_if_held`; or 0."""
         raise NotImplementedError
 
     def tree_here(self) -> int:
@@ -268,14 +268,14 @@ class Reads:
         used again."""
         self.objects_count = 0
         self.places: dict[int, ObjectRead] | None = None
-        """The same by address, if they are more than a few."""
+        """The objects by address, if they are more than a few."""
         self.looks: list[Visitor] = []
         """The looks into objects, in their order."""
         self.keys: list[KeyRead] = []
         """The keys; those after the first `count` are of earlier transactions, to be used again."""
         self.count = 0
         self.stores: list[StoreReads] | None = None
-        """The same, by store and key, if they are more than a few."""
+        """The keys by store, if they are more than a few."""
         self.epoch = 0
         """As long as it lasts, nothing is used again that the witnesses name."""
         self.counted = UNKNOWN
@@ -356,7 +356,7 @@ class Reads:
         return True
 
     def note_recalled(self, at: int, read: ObjectRead) -> bool:
-        """The same, of an object that was read before the function was called (cut.py)."""
+        """As `note_object`, for an object that was read before the function was called (cut.py)."""
         # It may have changed before the changes were added up.
         self.counted = UNKNOWN
         before = self.object_at(at)
@@ -367,7 +367,7 @@ class Reads:
         return self.note_fixed(at, read.lock, read.pointer, read.store, read.key)
 
     def note_fixed(self, at: int, lock: int, pointer: int, store: Any, key: bytes) -> bool:
-        """The same, of which there is no `Visitor` in `looks`."""
+        """As `note_object`, for a read that has no `Visitor` in `looks`."""
         if not self.note_object(at, lock, pointer, store, key):
             return False
         noted = self.object_at(at)
@@ -385,8 +385,8 @@ class Reads:
         return self.pair[0] == lock and self._renew(read, lock, self.pair[1])
 
     def _renew(self, read: ObjectRead, lock: int, pointer: int) -> bool:
-        """Have the read set say that an object has this lock and pointer, if what was read there is
-        the same in the node that it has now. Within an operation."""
+        """Note this lock and pointer as the object's, if what was read there is the same in the
+        node that the object has now. Within an operation."""
         if read.fixed or (lock & LOCKED and lock & LOGGED):
             return False
         # what was there is the store's as long as that was not dropped when we were pinned
@@ -529,8 +529,8 @@ class Reads:
             self.client.unpin()
 
     def hold_again(self) -> bool:
-        """The same, with each read. No look is needed as long as no client has changed anything
-        since the last time, or since before the first look-up (changes.py)."""
+        """As `hold`, after each read. Nothing is read again as long as no client has changed
+        anything since the last time, or since before the first look-up (changes.py)."""
         endpoint = self.endpoint
         count = self.count + self.objects_count
         if self.missing is not None:

@@ -46,12 +46,12 @@ from limpet.shm.errors import AddressError, NodeFailed, StoreCorrupt
 from limpet.stores.core.object_layout import POINTER
 from limpet.stores.core.records import is_vacant
 from limpet.stores.core.status import AGAIN, ATTEMPTS_PER_CHECK, DONE, NO_MEMORY
-from limpet.stores.transactions import layout as fields
 from limpet.stores.transactions.changes import begin_change, end_change
 from limpet.stores.transactions.layout import (
     ABORT,
     EXTENT_PAIR,
     LOCKED,
+    LOG_DONE,
     LOGGED,
     OBJECT_MASK,
     SLOT,
@@ -76,8 +76,9 @@ class Repair:
         """Locks without a log, and transactions with one, whose lease was over: released, or
         carried out or aborted, by this handle."""
 
-    def look_after(self, at: int, state: int) -> int:
-        """See to a lock with this state, within an operation. DONE; AGAIN: wait; or NO_MEMORY."""
+    def repair_lock(self, at: int, state: int) -> int:
+        """Repair a lock with this state, if its lease is over. Within an operation. DONE: it is
+        released; AGAIN: its owner has time left, so wait; NO_MEMORY: repair needs an object."""
         if not state & LOGGED:
             if not self.locks.is_expired(state) and not self._is_overdue(state):
                 return AGAIN
@@ -93,7 +94,7 @@ class Repair:
         return DONE
 
     def _slot(self, slot: int) -> int:
-        """See to a slot, if it is held."""
+        """Repair a slot, if a transaction holds it; results as of `repair_lock`."""
         word = self.endpoint.load(slot)
         if not is_held(word):
             return DONE
@@ -112,8 +113,8 @@ class Repair:
         return DONE
 
     def clear_slot(self, slot: int) -> bool:
-        """Have a slot let go of at once: abort the transaction that holds it, if it is not decided,
-        or carry it out. False: its log is lost, and it may be its owner's for a lease."""
+        """Release a slot at once: abort the transaction that holds it if it is not decided, or
+        carry it out. False: the log is lost, and its owner may have the slot for a lease."""
         word = self.endpoint.load(slot)
         if not is_held(word):
             return True
@@ -133,9 +134,10 @@ class Repair:
         return True
 
     def _logged(self, at: int, state: int, log: Log) -> int:
-        """See to a log; `at`: the object that was met, or 0, if it was a slot."""
+        """Carry out or abort the transaction of a log. `at`: the object that was met; 0: a slot
+        was."""
         decided = log.state() & STATE_MASK
-        if decided == fields.DONE:
+        if decided == LOG_DONE:
             # Line 2. An owner that was stopped may have locked it since (R2).
             if at:
                 self.locks.release(at, state)
@@ -189,30 +191,31 @@ class Repair:
         return not is_vacant(pointer) and self._first_word(pointer) == state
 
     def _first_word(self, pointer: int) -> int:
-        """That of the data there, whose memory need not be hardware-coherent."""
+        """The first word of the data there, whose memory need not be hardware-coherent."""
         return int.from_bytes(self.endpoint.read(pointer & ADDRESS_MASK, 8), "little")
 
     # ---- waiting --------------------------------------------------------------------------------
 
-    def stay(self, at: int, attempt: int, writes: bool) -> None:
-        """Wait a little for an object; look now and then whom we wait for. Outside of operations.
+    def await_holder(self, at: int, attempt: int, writes: bool) -> None:
+        """Wait a little for the holder of an object or slot, and repair it now and then if its
+        lease is over. Outside of operations.
 
         A reader does not wait for a lock without a log, so it needs no memory to repair it.
         """
         self.endpoint.pause(attempt)
         if attempt % ATTEMPTS_PER_CHECK == 0:
             self.store.pool.exclusively(self.store.pool.membership.sweep_sometimes)
-            while self._look(at, writes) == NO_MEMORY:
+            while self._repair_if_held(at, writes) == NO_MEMORY:
                 node, size = at >> NODE_SHIFT & 0xFF, self.store.leaf.page.size
                 self.store.allocator.replenish(node, size, 1, 0, 0, True)
 
-    def _look(self, at: int, writes: bool) -> int:
+    def _repair_if_held(self, at: int, writes: bool) -> int:
         with self.client:
             self.store.require_there()
-            return self.look(at, writes)
+            return self.repair_if_held(at, writes)
 
-    def look(self, at: int, writes: bool) -> int:
-        """See to the lock of an object, or to a slot, if it has one that we wait for. Within an
+    def repair_if_held(self, at: int, writes: bool) -> int:
+        """Repair the lock of an object, or a slot, if its holder is one that we wait for. Within an
         operation. `at`: 0, an object, or a slot with SLOT."""
         if not at:
             return DONE
@@ -223,7 +226,7 @@ class Repair:
             state = self.endpoint.load(at)
             if not state & LOCKED or not (writes or state & LOGGED):
                 return DONE
-            return self.look_after(at, state)
+            return self.repair_lock(at, state)
         finally:
             self.endpoint.background(scope)
 

@@ -43,8 +43,8 @@ class SlotWrite(Change):
         inserts: bool,
         hashed: int,
     ) -> None:
-        """Be the change of a slot with the word `old`; `read`: how its transaction has read the
-        key, if it has; `inserts`: it is of a key that was missing; `hashed`: the key's hash."""
+        """Stage the change of a slot with the word `old`. `read`: how the transaction has read the
+        key, if it has; `inserts`: the key was missing; `hashed`: the key's hash."""
         self.keys = keys
         self.read = read
         self.slot = slot
@@ -65,12 +65,12 @@ class SlotWrite(Change):
         self.value = self.read = None
 
     def vacate(self) -> None:
-        """Have `new` be the word of the slot when its pair is deleted."""
+        """Set `new` to the word that the slot gets when its pair is deleted."""
         self.new = self.keys.writer.vacated(self.old)
 
     def take(self, reference: int) -> None:
-        """Have the new pair be in this object, which the client journal names, or is to name; have
-        `new` be the word of the slot with it."""
+        """Put the new pair into this object, which the client journal names, or is to name; set
+        `new` to the word of the slot that links to it."""
         self.reference = reference
         self.new = (self.hash & 0xFF) << 56 | reference
 

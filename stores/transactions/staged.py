@@ -47,7 +47,7 @@ class StagedNode:
     """An object that an operation has read, or writes."""
 
     def stage(self, at: int) -> None:
-        """Be the object there, of which nothing is known."""
+        """Use this for the object there, of which nothing is known yet."""
         self.at = at
         self.version = 0
         """The version in which it was read, if it is `expected`."""
@@ -83,7 +83,7 @@ class Staged:
         operations, to be used again."""
         self.nodes_count = 0
         self.places: dict[int, StagedNode] | None = None
-        """The same by address, if they are more than a few."""
+        """The objects by address, if they are more than a few."""
         self.changed = 0
         """How many of them are written."""
         self.extents: list[tuple[Any, int, bytes, bytes]] = []
@@ -135,7 +135,7 @@ class Staged:
         return None
 
     def _node_of(self, at: int) -> StagedNode:
-        """The same; made if it is not there."""
+        """What is known of an object; made if there is nothing."""
         found = self.node_at(at)
         if found is not None:
             return found
@@ -189,7 +189,7 @@ class Staged:
         self.write_for(at, page, None, b"")
 
     def write_for(self, at: int, page: NewData | None, store: Any, key: bytes) -> None:
-        """The same, for this key of this store."""
+        """As `write`, and note the key and the store for which the object is written."""
         node = self._node_of(at)
         if not node.written:
             node.written = True

@@ -205,7 +205,7 @@ def deciding(beside: Any, pool: Any) -> Where:
 def look_after(store: Any, at: int) -> None:
     """Repair the lock of an object, as a waiting client does now and then."""
     store.leaf.at = at
-    store.stay(0, True)
+    store.await_holder(0, True)
 
 
 def put_all(actor: Any, value: bytes, *keys: bytes) -> None:

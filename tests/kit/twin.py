@@ -191,7 +191,7 @@ def _lock(pool: Any, name: str, node: int) -> int:
 
 @contextlib.contextmanager
 def registered(kind: str, cls: type) -> Iterator[None]:
-    """Have a class of this module be a store kind meanwhile."""
+    """Register a class of this module as a store kind for this block."""
     KINDS[kind] = Kind(__name__, cls.__name__)
     FAULT_PROFILES[kind] = FaultProfile(matrix_nodes=NODES, explorer_nodes=NODES)
     try:

@@ -16,7 +16,7 @@ USED: Final = (limpet.stores.rtx.transaction, limpet.stores.rtx.execution)
 
 
 def vary(patch: pytest.MonkeyPatch, cls: type, method: str, wrong: Callable[..., Any]) -> None:
-    """Have transactions of users use the class with this method.
+    """Make transactions of users use the class with this method.
 
     A compiled class cannot be changed, so the name by which they make objects of it gets a class
     that derives from it; one that is not made there is changed itself. The parts that a commit

@@ -120,7 +120,7 @@ OTHERS: Final = {
     "result",  # of a ticket
     "lend",  # memory that is used without verbs; only where it is coherent (stores/core/views.py)
     "image",  # private words, which read_words fills
-    "prefetch", "foresee",  # hints, which are off where memory is incoherent
+    "prefetch", "prefetch_target",  # hints, which are off where memory is incoherent
     "write_back", "invalidate",  # what this is about
     "lost_pages", "our_loss",  # what is poisoned; of incoherent memory the whole is lost
     "met_loss",  # as these

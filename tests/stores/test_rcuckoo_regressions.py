@@ -285,7 +285,7 @@ def test_the_word_of_locks_says_in_which_table_a_thread_waits(pools: Any) -> Non
     finally:
         store.client.leave()
     store.found.table = 1 - table  # as an operation of another thread has it
-    store.stay(LOOKS_MAX + 1, True)
+    store.await_holder(LOOKS_MAX + 1, True)
     assert holder.go()
     assert store.get(b"k") == b"new"
     store.check()

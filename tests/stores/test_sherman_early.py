@@ -146,7 +146,7 @@ def meets_a_lock(pools: Any) -> None:
     assert after["bytes_written"] == before["bytes_written"]
     assert after["bytes_read"] - before["bytes_read"] == 16
     time.sleep(0.01)
-    store.repair.stay(store.leaf.at, ATTEMPTS_PER_CHECK, True)
+    store.repair.await_holder(store.leaf.at, ATTEMPTS_PER_CHECK, True)
     assert not store.endpoint.load(at) & LOCKED
     store.put(keys[1], b"other")
     assert slow.go()

@@ -32,8 +32,8 @@ cdef class DtxRace(HashStore):
     cdef int delete_once(self, Place place, bytes key) except -1
     @cython.locals(scope=bint)
     cdef bint is_stopped(self, Place place, u64 table) except -1
-    cpdef int give_way(self, u64 busy, u64 table, u64 attempt) except -1
-    cdef int stay(self, u64 at, u64 table, u64 attempt) except -1
+    cpdef int back_off(self, u64 busy, u64 table, u64 attempt) except -1
+    cdef int await_holder(self, u64 at, u64 table, u64 attempt) except -1
 
 cdef class LoggedSplitter(Splitter):
     cdef readonly DtxRace store

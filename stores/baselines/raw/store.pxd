@@ -29,7 +29,7 @@ cdef class Raw(HashStore):
     cdef readonly LocationCache cache
 
     @cython.locals(at='long long', reference=u64, key=bytes)
-    cdef int _expect_keys(self, list keys) except -1
+    cdef int _prefetch_keys(self, list keys) except -1
     @cython.locals(at='long long', reference=u64)
     cdef u64 _known(self, bytes key) except? 0
     @cython.locals(at='long long', reference=u64)

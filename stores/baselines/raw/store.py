@@ -114,7 +114,7 @@ class Raw(HashStore):
 
     def _known(self, key: bytes) -> int:
         """Reference to the key's pair, if we know where it is; else 0."""
-        at = self.cache.look(key)
+        at = self.cache.locate(key)
         if at < 0:
             return 0
         reference = self.cache.words[at + 1]
@@ -132,11 +132,11 @@ class Raw(HashStore):
             self.cache.words[at + 1] = reference
         return reference
 
-    def _expect_keys(self, keys: list[bytes]) -> None:
+    def _prefetch_keys(self, keys: list[bytes]) -> None:
         for key in keys:
-            self.cache.expect(key)
+            self.cache.prefetch(key)
         for key in keys:
-            at = self.cache.look(key)
+            at = self.cache.locate(key)
             if at >= 0:
                 reference = self.cache.words[at + 1]
                 self.endpoint.prefetch(reference & ADDRESS_MASK, PREFETCH_SIZE)

@@ -69,7 +69,7 @@ class Mutant:
 
 @contextlib.contextmanager
 def in_force(mutant: Mutant) -> Iterator[None]:
-    """Have pools made meanwhile be the mutant's."""
+    """Make the pools of this block the mutant's."""
     with (
         store_in_force(FUSEE, ("fusee/store", "Fusee"), mutant.changes),
         crowded(mutant.node_size),
@@ -396,15 +396,15 @@ def guesses(object_first: bool = False, compares: bool = True) -> Any:
 
 
 def renews_at_once(self: Any) -> None:
-    self.look()
+    self.find_replicas()
     self.looked = self.glanced = True
 
 
 def renews_with_what_it_finds(self: Any) -> None:
-    self.look()
+    self.find_replicas()
     while self.view.unsettled():
         self.view.settle()
-        self.look()
+        self.find_replicas()
     self.looked = self.glanced = True
 
 

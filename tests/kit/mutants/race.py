@@ -295,7 +295,7 @@ UNCHANGED: Final = Mutant("unchanged", (), race_with())
 
 @contextlib.contextmanager
 def in_force(mutant: Mutant) -> Iterator[None]:
-    """Have pools made meanwhile be the mutant's."""
+    """Make the pools of this block the mutant's."""
     original = getattr(pool_module, mutant.replaced, None)
     get_class: Callable[[str], Any] = registry.store_class
     from limpet.stores import pool as stores_pool

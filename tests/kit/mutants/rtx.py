@@ -28,6 +28,7 @@ from limpet.stores.sherman.layout import ELSEWHERE, GONE, SLOTS
 from limpet.stores.transactions.layout import (
     COMMITTED,
     LOCKED,
+    LOG_DONE,
     LOGGED,
     SLOT_SHIFT,
     STATE_MASK,
@@ -35,7 +36,6 @@ from limpet.stores.transactions.layout import (
     TX_LOG,
     TX_TIME,
 )
-from limpet.stores.transactions.layout import DONE as LOG_DONE
 from limpet.stores.transactions.lllock import slot_at
 
 
@@ -48,7 +48,7 @@ class Mutant(uncompiled.Mutant):
 
 @contextlib.contextmanager
 def in_force(mutant: Mutant) -> Iterator[None]:
-    """Have pools made meanwhile be the mutant's."""
+    """Make the pools of this block the mutant's."""
     store = ("sherman/transactional", "RtxSherman")
     with (
         uncompiled.store_in_force(uncompiled.TRANSACTIONS, store, mutant.changes) as made,

@@ -24,7 +24,7 @@ class Mutant(NamedTuple):
 
 @contextlib.contextmanager
 def in_force(mutant: Mutant) -> Iterator[None]:
-    """Have transactions made meanwhile use the variant."""
+    """Make the transactions of this block use the variant."""
     with pytest.MonkeyPatch.context() as patch:
         vary(patch, mutant.owner, mutant.method, mutant.wrong)
         yield
