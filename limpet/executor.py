@@ -31,7 +31,6 @@ import queue
 import secrets
 import signal
 import threading
-import time
 import traceback
 import weakref
 from collections import deque
@@ -44,7 +43,7 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any, Final
 
 from limpet.shm.destroying import destroy
-from limpet.shm.errors import LimpetError, ParameterError, PoolClosed, StoreFull, WorkerDied
+from limpet.shm.errors import LimpetError, ParameterError, StoreFull, WorkerDied
 from limpet.stores.channels.waiting import whole
 from limpet.stores.pool import Pool
 
@@ -106,7 +105,9 @@ class _Worker:
         self.pool = Pool.open(url)
         self.jobs = self.pool.queue(JOBS, acks=True)
         self.results = self.pool.queue(RESULTS)
-        threading.Thread(target=self._watch, daemon=True, name="limpet-parent").start()
+        self.ended = threading.Event()
+        self.watcher = threading.Thread(target=self._watch, daemon=True, name="limpet-parent")
+        self.watcher.start()
 
     def _interrupt(self, number: int, frame: object) -> None:
         """Ctrl-C ends the job that runs, and not the worker."""
@@ -115,12 +116,17 @@ class _Worker:
 
     def _watch(self) -> None:
         """End this process when its parent is dead."""
-        with contextlib.suppress(PoolClosed):
-            while self.pool.membership.lives(self.parent):
-                time.sleep(LOOK_S)
-            with contextlib.suppress(LimpetError):
-                destroy(self.url)
-            os._exit(1)
+        while not self.ended.wait(LOOK_S):
+            if not self.pool.membership.lives(self.parent):
+                with contextlib.suppress(LimpetError):
+                    destroy(self.url)
+                os._exit(1)
+
+    def leave(self) -> None:
+        """Leave the pool."""
+        self.ended.set()
+        self.watcher.join()
+        self.pool.close()
 
     def work(self, initializer: Callable[..., object] | None, initargs: Any, most: int) -> None:
         """Do jobs until there is an empty one, or, if `most` is not 0, so many."""
@@ -167,7 +173,7 @@ def _work(
     try:
         worker.work(initializer, initargs, most)
     finally:
-        worker.pool.close()
+        worker.leave()
 
 
 # ---- the parent ---------------------------------------------------------------------------------

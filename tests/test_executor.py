@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.processes import gather
 
 import limpet
+from limpet.executor import JOBS, RESULTS, _Worker
 from limpet.shm.backends.location import SHM_DIR
 
 PATIENCE_S = 60.0
@@ -195,6 +197,21 @@ def test_shutdown_cancels_what_no_worker_has(tmp_path: Path) -> None:
     assert left_behind() == []
 
 
+def test_a_worker_looks_at_its_parent_no_more_when_it_leaves_the_pool(pools: Any) -> None:
+    """Its thread would find the pool closed, and say so on stderr."""
+    pool = pools()
+    for name in (JOBS, RESULTS):
+        pool.queue(name, acks=name == JOBS)
+
+    def life() -> bool:
+        worker = _Worker(pool.url, pool.membership.ident)
+        looked = worker.watcher.is_alive()
+        worker.leave()
+        return looked and not worker.watcher.is_alive() and worker.pool.closed
+
+    assert gather(life) == [True]
+
+
 def test_parameters_are_checked() -> None:
     for wrong in ({"max_workers": 0}, {"retries": -1}, {"max_tasks_per_child": 0}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
@@ -210,7 +227,9 @@ PROGRAM = """
     def job(number):
         if not number:
             os.write(1, b"begun\\n")
-        time.sleep(0.01 if number else 1000)
+        time.sleep(0.01 if number < 7 else 0.3)
+        if not number:
+            time.sleep(1000)
         return number
 
     if __name__ == "__main__":
@@ -257,7 +276,7 @@ def test_nothing_is_left_when_the_parent_ends(tmp_path: Path, how: str) -> None:
     ends = {
         "killed": SLEEPS,
         "Ctrl-C": f"with executor: {SLEEPS}",
-        "forgotten": "print(executor.submit(job, 7))",
+        "forgotten": "print(executor.submit(job, 7))  # 0.3 s: longer than a look",
         "raises": "raise SystemExit(5)",
     }
     with program(tmp_path, ends[how]) as process:
@@ -272,7 +291,10 @@ def test_nothing_is_left_when_the_parent_ends(tmp_path: Path, how: str) -> None:
                 os.killpg(process.pid, signal.SIGINT)
             process.wait(PATIENCE_S)
             soon(lambda: is_gone(url, [int(pid) for pid in pids]))
+            assert process.stderr is not None
+            text = process.stderr.read()
         finally:
             process.kill()
+    assert (text == "") == (how != "Ctrl-C"), text
     if how != "Ctrl-C":
         assert process.returncode == {"killed": -signal.SIGKILL, "forgotten": 0, "raises": 5}[how]

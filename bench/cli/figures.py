@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 import click
 
 from limpet.bench.cli.options import PATH, advancing, check_files, interruptible
+from limpet.bench.figures import entries
 from limpet.cli.common import console, json_option, print_json, simulation, table
 from limpet.fault.explore.sim_latency import PRESETS, model_lines
 
@@ -44,33 +44,32 @@ def figures_command(
     Of most entries, equal arguments give equal figures on any machine; those on the machine's clock
     say so. All of rtx take about ten minutes, --quick a few seconds each.
     """
-    harness = import_module("limpet.bench.figures.entries")
-    entries: Sequence[Entry] = simulation(f"limpet.bench.figures.{PAPERS[paper]}").ENTRIES
+    known: Sequence[Entry] = simulation(f"limpet.bench.figures.{PAPERS[paper]}").ENTRIES
     if listing:
-        for entry in entries:
+        for entry in known:
             click.echo(f"{entry.name}: {entry.title}")
         return
     check_files("--page", None, page)
     if page is not None and (names or quick):
         raise click.UsageError("--page is for all entries of a paper, none of them quick")
-    with interruptible(), advancing(len(names or entries)) as advance:
-        found = list(harness.run(paper, entries, names, harness.Scale(quick, seed), advance))
+    with interruptible(), advancing(len(names or known)) as advance:
+        found = list(entries.run(paper, known, names, entries.Scale(quick, seed), advance))
     model = model_lines(PRESETS["rdma"])
     if page is not None:
         text = page.read_text() if page.exists() else ""
-        page.write_text(harness.with_section(text, paper, harness.section(paper, found, model)))
+        page.write_text(entries.with_section(text, paper, entries.section(paper, found, model)))
     if as_json:
         print_json({"model": model, "entries": [dataclasses.asdict(one) for one in found]})
         return
     for one in found:
-        _print(one, harness)
+        _print(one)
     click.echo("\n".join(model))
 
 
-def _print(one: Found, harness: object) -> None:
+def _print(one: Found) -> None:
     numbers = ("paper", "here", "factor")
     shown = table(f"{one.paper} {one.name}: {one.title}", "", " ", *numbers, right=numbers)
-    for row in harness.rows(one):  # type: ignore[attr-defined]
+    for row in entries.rows(one):
         shown.add_row(*row)
     wrong = f" ({'; '.join(one.wrong)})" if one.wrong else ""
     parameters = ", ".join(f"{name} {value}" for name, value in one.parameters.items())

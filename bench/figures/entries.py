@@ -21,8 +21,6 @@ from limpet.shm.errors import ParameterError
 FACTOR: Final = 2.0
 APART: Final = 1.05
 """Values of the paper whose ratio is less than this are not told apart."""
-CLOSE: Final = 1.02
-"""Likewise of ours, where the paper's text has an order and no numbers."""
 Value: TypeAlias = "float | tuple[float, float] | None"
 Clock: TypeAlias = Literal["virtual", "machine"]
 
@@ -129,7 +127,11 @@ class Impossible(Exception):
 def _verdict(points: Sequence[Point], wrong: Sequence[str]) -> str:
     if wrong:
         return "other way round"
-    factors = [point.factor for point in points if point.factor is not None]
+    factors = [
+        point.factor
+        for point in points
+        if point.factor is not None and not point.ours == point.paper == 1  # the base of shares
+    ]
     worst = max(factors, default=float("inf"))
     return f"same order, within a factor of {worst:.2f}" if worst <= FACTOR else "same order"
 
@@ -143,7 +145,7 @@ def _wrong(entry: Entry, points: Iterable[Point]) -> Iterator[str]:
             for high in members:
                 below = low.bounds and high.bounds and low.bounds[1] * APART < high.bounds[0]
                 said = (low.name, high.name) in entry.order
-                if (below and low.ours >= high.ours) or (said and low.ours > high.ours * CLOSE):
+                if (below or said) and low.ours >= high.ours > 0:
                     yield f"{group}: {low.name} and {high.name}"
 
 
@@ -176,8 +178,9 @@ def number(value: Value) -> str:
 
 
 def rows(found: Found) -> Iterator[tuple[str, ...]]:
-    """A row for each point: group, name, paper, ours, factor."""
-    for point in found.points:
+    """A row for each point, those of a group together: group, name, paper, ours, factor."""
+    groups = list(dict.fromkeys(point.group for point in found.points))
+    for point in sorted(found.points, key=lambda point: groups.index(point.group)):
         factor = "-" if point.factor is None else f"{point.factor:.2f}"
         yield point.group, point.name, number(point.paper), number(point.ours), factor
 

@@ -55,7 +55,7 @@ class Index:
 INDEXES: Final = {
     "tree": Index(
         {OPTIMAL: "sherman", DTX: "dtx-sherman", RTX: "rtx-sherman"},
-        met_share=0.1,
+        met_share=0.05,
         parameters={"value_size": VALUE_SIZE},
     ),
     "hash": Index(

@@ -73,11 +73,11 @@ class Workload:
 
     `write_share` of them are updates, the others gets. Sizes in bytes. The keys are there at first.
     `warm_up`: operations of each client before the run, in turn and not counted. If there are any,
-    caches and blocks are warm by then: each client first gets each key, or the first `met_share` of
-    them; and if there are writes, makes so many that it has a block on each node (WARM_WRITES).
-    `fresh`: each write inserts a new key; inserts for which the store has no room are counted
-    apart, as `full`. `latest`: Zipf draws the number of keys inserted after the key to get, so the
-    last key is the hottest.
+    caches and blocks are warm by then: each client first gets each key, or an even `met_share` of
+    them, in order; and if there are writes, makes so many that it has a block on each node
+    (WARM_WRITES). `fresh`: each write inserts a new key; inserts for which the store has no room
+    are counted apart, as `full`. `latest`: Zipf draws the number of keys inserted after the key to
+    get, so the last key is the hottest.
     `scan_max`: if it is not 0, a get is a scan from that key on, of 1 to `scan_max` keys, evenly
     drawn. `scattered`: keys with adjacent numbers are far apart in the order of keys. `node_size`,
     `block_size`: of the pool. `nodes` and the store's `parameters` are those of the
@@ -416,9 +416,11 @@ class World:
         workload = self.workload
         if not workload.warm_up:
             return
+        names = sorted(key_of(workload, number) for number in range(workload.keys))
+        met = round(workload.keys * workload.met_share)
         for client in self.clients:
-            for key in range(round(workload.keys * workload.met_share)):
-                client.store.get(key_of(workload, key))
+            for index in range(met):
+                client.store.get(names[index * workload.keys // met])
         dice = random.Random(workload.seed)
         for count in range(workload.inserts_max - workload.warm_writes, workload.inserts_max):
             for client in self.clients:

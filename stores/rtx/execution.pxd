@@ -4,7 +4,7 @@ from limpet.shm.clients.client cimport Client
 from limpet.stores.core.base cimport Store, as_bytes
 from limpet.stores.core.status cimport *
 from limpet.stores.rtx.uses cimport PendingWrite, PendingWrites, RangeReading, Reading, Used
-from limpet.stores.transactions.layout cimport SPARED_BLOCKS
+from limpet.stores.transactions.layout cimport *
 from limpet.stores.transactions.participant cimport go_on
 from limpet.stores.transactions.reads cimport ReadPlace, Staging, TxKeys
 

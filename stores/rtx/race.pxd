@@ -8,13 +8,11 @@ from limpet.stores.core.status cimport *
 from limpet.stores.race.check cimport Check
 from limpet.stores.race.hash_store cimport HashStore
 from limpet.stores.race.index cimport Index, Place, is_split, is_valid
-from limpet.stores.race.layout cimport *
+from limpet.stores.race.layout cimport DIRECTORY_ENTRY, UNSET
 from limpet.stores.race.splitter cimport Splitter
 from limpet.stores.transactions.commit cimport Commit
 from limpet.stores.transactions.hash_keys cimport HashKeys, TransactionHolds, TransactionSlots
-from limpet.stores.transactions.layout cimport (
-    DRIFT_US, EACH_US, LOCKED, SLOT, SLOT_MASK, SLOT_SHIFT, TIME_MASK,
-)
+from limpet.stores.transactions.layout cimport *
 from limpet.stores.transactions.lllock cimport LLLocks
 from limpet.stores.transactions.reads cimport KeyRead, Reads, Staging
 from limpet.stores.transactions.slot_writes cimport SlotWrite

@@ -5,10 +5,10 @@ from limpet.shm.endpoint.verbs cimport u64
 from limpet.shm.endpoint.words cimport *
 from limpet.stores.core.status cimport *
 from limpet.stores.sherman.in_place_parameters cimport *
-from limpet.stores.sherman.in_place_trees cimport InPlaceTrees, InPlaceNode
+from limpet.stores.sherman.in_place_trees cimport InPlaceNode, InPlaceTrees
 from limpet.stores.sherman.layout cimport GONE
 from limpet.stores.sherman.trees cimport Leaf
-from limpet.stores.transactions.layout cimport EXTENT_PAIR
+from limpet.stores.transactions.layout cimport *
 from limpet.stores.transactions.locks cimport ObjectLocks
 from limpet.stores.transactions.staged cimport Staged, StagedNode
 

@@ -15,7 +15,7 @@ from limpet.stores.sherman.trees cimport Leaf
 from limpet.stores.sherman.tx_trees cimport TxTrees
 from limpet.stores.sherman.write_set cimport WriteSet, commit_staged, shrink
 from limpet.stores.transactions.commit cimport Commit
-from limpet.stores.transactions.layout cimport SPARED_BLOCKS
+from limpet.stores.transactions.layout cimport *
 from limpet.stores.transactions.lllock cimport LLLocks
 from limpet.stores.transactions.tx_object cimport TXObj
 

@@ -7,7 +7,7 @@ from limpet.shm.endpoint.words cimport *
 from limpet.stores.core.records cimport is_vacant
 from limpet.stores.core.status cimport *
 from limpet.stores.transactions.entry_log cimport log_size
-from limpet.stores.transactions.layout cimport KEPT, LATE_SIZE, LOGGED, PART, SLOT
+from limpet.stores.transactions.layout cimport *
 from limpet.stores.transactions.lllock cimport LLLocks
 from limpet.stores.transactions.log cimport Log
 from limpet.stores.transactions.participant cimport Extent, Participant, go_on

@@ -2,7 +2,7 @@ cimport cython
 
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.stores.transactions.changes cimport begin_change, end_change
-from limpet.stores.transactions.entry_log cimport LogEntry, EntryLog
+from limpet.stores.transactions.entry_log cimport EntryLog, LogEntry
 from limpet.stores.transactions.layout cimport *
 from limpet.stores.transactions.lllock cimport LLLocks, slot_at
 

@@ -1,6 +1,6 @@
 from limpet.shm.endpoint.verbs cimport u64
 from limpet.shm.endpoint.words cimport *
-from limpet.stores.transactions.entry_log cimport LogEntry, EntryLog, free_entries
+from limpet.stores.transactions.entry_log cimport EntryLog, LogEntry, free_entries
 from limpet.stores.transactions.layout cimport *
 from limpet.stores.transactions.locks cimport ObjectLocks
 

@@ -1,13 +1,13 @@
 cimport cython
 
-from limpet.shm.endpoint.layout cimport NODE_SHIFT
+from limpet.shm.endpoint.layout cimport *
 from limpet.shm.endpoint.verbs cimport u64
 from limpet.stores.channels.channel cimport Channel
 from limpet.stores.channels.jobs.layout cimport *
 from limpet.stores.channels.jobs.table cimport Job, JobTable
 from limpet.stores.channels.layout cimport *
 from limpet.stores.channels.waiting cimport Waiting
-from limpet.stores.core.status cimport DONE, EXISTS, FULL, NO_MEMORY
+from limpet.stores.core.status cimport DONE, FULL, NO_MEMORY
 
 cdef int ACK
 cdef u64 DESCRIPTION_MAX
@@ -59,5 +59,5 @@ cdef class JobQueue(Channel):
     cdef int _take(self, Py_ssize_t limit, bint letters, u64 now, list found) except -1
     cdef tuple _look(self, u64 now)
     cpdef int drop(self, Job job) except -1
-    @cython.locals(table=JobTable, whole=bint, letter=bint, now=u64, held=bint, finished=bint)
+    @cython.locals(table=JobTable, whole=bint, letter=bint, due=u64, held=bint, finished=bint)
     cpdef int settle(self, Job job, int what, u64 delay_us, bytes reason) except -1

@@ -107,7 +107,7 @@ class Delivery:
     def nack(self, delay: float = 0.0, reason: str = "") -> None:
         """Give the job back: it can be got again, first of its priority, or after `delay` seconds.
         After its last delivery it becomes a dead letter. Raises as `ack` does."""
-        delay_us = _us("delay", delay)
+        delay_us = _us("delay", delay) if delay else 0
         text = reason.encode(errors="replace")[:REASON_SIZE].replace(b"\0", b" ")
         self._settle(NACK, delay_us, text)
 
@@ -225,7 +225,7 @@ class JobQueue(Channel):
             name,
             parent,
             size=CONTROL_SIZE,
-            kind="jobs",
+            kind="job queue",
             maxsize=maxsize,
             item_size=item_size,
             codec=codec,
@@ -329,8 +329,8 @@ class JobQueue(Channel):
         """
         deadline = None if block and timeout is None else deadline_of(block, timeout)
         hashed = 0 if key is None else hash64(key.encode() if isinstance(key, str) else key) or 1
-        delay_us = _us("delay", delay)
-        level = whole("a job's `priority`", priority, 0, PRIORITIES - 1)
+        delay_us = _us("delay", delay) if delay else 0
+        level = whole("a job's `priority`", priority, 0, PRIORITIES - 1) if priority else 0
         waiting = [self.encode(item)]
         looks = token = 0
         sleepy = slept = False
@@ -529,18 +529,18 @@ class JobQueue(Channel):
         self._begin()
         whole = letter = False
         try:
-            now = self.endpoint.microseconds()
+            due = self.endpoint.microseconds() + delay_us if delay_us or what == EXTEND else 0
             held = job.word >> OWNER_SHIFT == self.client.ident and table.is_held(
                 job.number, job.word, job.order
             )
             if held and what == ACK:
                 table.ack(job.number)
             elif held and what == NACK:
-                letter = table.release(job.number, now + delay_us if delay_us else 0, reason)
+                letter = table.release(job.number, due, reason)
             elif held and what == RETRY:
                 table.retry(job.number)
             elif held:
-                table.extend(job.number, now + delay_us)
+                table.extend(job.number, due)
             finished = table.unfinished() == 0
             whole = True
             table.end(True)

@@ -68,7 +68,7 @@ cdef class JobTable:
     @cython.locals(endpoint=Endpoint, place=u64, number=u64, at=u64, due=u64)
     cpdef u64 ready_due(self, u64 now) except? 0xFFFF
     cpdef u64 count(self, u64 kind) except? 0xFFFF
-    @cython.locals(found=u64, level=u64)
+    @cython.locals(others=u64)
     cpdef u64 ready(self) except? 0xFFFF
     cpdef u64 unfinished(self) except? 0xFFFF
     cpdef u64 node(self)

@@ -412,10 +412,10 @@ class JobTable:
 
     def ready(self) -> int:
         """How many jobs are ready."""
-        found = 0
-        for level in range(LEVELS, LIST_COUNT):
-            found += self.count(level)
-        return found
+        others = self.count(FREE_PLACES) + self.count(LETTERS)
+        others += self.count(DELAYED_JOBS) + self.count(HELD_JOBS)
+        # Without the lock, a job may be seen in two lists.
+        return self.maxsize - others if others < self.maxsize else 0
 
     def unfinished(self) -> int:
         """How many jobs are ready, delayed or held."""
