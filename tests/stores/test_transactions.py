@@ -396,7 +396,7 @@ def test_many_new_keys_are_not_staged_anew_for_each_split(
         for number in range(2 * MANY):
             tx.put(store, b"%d" % number, b"v")
 
-    monkeypatch.setattr("limpet.stores.rtx.race.WriteSet", Counted)
+    monkeypatch.setattr("limpet.stores.rtx.race.SlotWriteSet", Counted)
     pool.transaction(put)
     assert len(store) == 2 * MANY
     assert staged[0] < 12 * len(store)
