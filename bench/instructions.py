@@ -43,6 +43,7 @@ UNCOUNTED: Final = frozenset({"clover"})
 CHANNELS: Final = {
     "lock": ("acquire and release",),
     "queue": ("put and get",),
+    "jobs": ("put, get and ack",),
     "counter": ("add", "value", "set"),
     "array": ("get", "set", "add", "compare and swap"),
 }
@@ -154,7 +155,7 @@ def _answer(child: subprocess.Popen[str], word: str) -> None:
 
 
 def _tell(child: subprocess.Popen[str], switch: str) -> None:
-    """Have callgrind count from here on, or not, and have the child go on."""
+    """Switch callgrind's counting on or off from here on, and let the child go on."""
     assert child.stdin is not None
     vgdb = ["vgdb", f"--pid={child.pid}", "--wait=10", "instrumentation", switch]
     done = subprocess.run(vgdb, capture_output=True, text=True, check=False)
@@ -191,6 +192,14 @@ def work_of(pool: limpet.Pool, subject: str, operation: str, most: int) -> Calla
             queue.get()
 
         return through
+    if subject == "jobs":
+        jobs = pool.queue("jobs", acks=True)
+
+        def done(number: int) -> None:
+            jobs.put(VALUE)
+            jobs.get().ack()
+
+        return done
     if subject == "counter":
         return _on_counter(pool.counter("counter"), operation)
     if subject == "array":

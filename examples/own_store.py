@@ -29,9 +29,9 @@ import limpet
 from limpet.shm.endpoint.fabric import hash64
 from limpet.shm.endpoint.states import former
 from limpet.shm.parameters import check_whole
-from limpet.stores.base import Store, as_bytes
+from limpet.stores.core.base import Store, as_bytes
+from limpet.stores.core.status import DONE, EXISTS, INSERT, MISSING, UPDATE
 from limpet.stores.registry import register
-from limpet.stores.status import DONE, EXISTS, INSERT, MISSING, UPDATE
 
 LENGTH_MAX = 7
 WORD = 8

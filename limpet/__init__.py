@@ -19,6 +19,7 @@ from limpet.shm.errors import (
     ChannelRemoved,
     ClientError,
     CoherenceError,
+    DeliveryLost,
     DeviceNotEmpty,
     KeyExists,
     KeyTooLarge,
@@ -45,14 +46,16 @@ from limpet.shm.errors import (
     TasksLost,
     TransactionConflict,
     ValueTooLarge,
+    WorkerDied,
 )
 from limpet.shm.late import late
 from limpet.shm.release import RELEASE
-from limpet.stores.codecs import Codec, msgspec_codec
+from limpet.stores.core.codecs import Codec, msgspec_codec
 from limpet.stores.dict import SharedDict
 from limpet.stores.pool import Pool
 
 if TYPE_CHECKING:
+    from limpet.executor import Executor
     from limpet.stores.cache.cache import Cache
     from limpet.stores.rtx.execution import Transaction
 
@@ -70,7 +73,9 @@ __all__ = [
     "ClientError",
     "Codec",
     "CoherenceError",
+    "DeliveryLost",
     "DeviceNotEmpty",
+    "Executor",
     "KeyExists",
     "KeyTooLarge",
     "LimpetError",
@@ -99,6 +104,7 @@ __all__ = [
     "Transaction",
     "TransactionConflict",
     "ValueTooLarge",
+    "WorkerDied",
     "build",
     "create",
     "destroy",
@@ -106,7 +112,11 @@ __all__ = [
     "open",
 ]
 
-_LATE = {"Cache": "limpet.stores.cache.cache", "Transaction": "limpet.stores.rtx.execution"}
+_LATE = {
+    "Cache": "limpet.stores.cache.cache",
+    "Executor": "limpet.executor",
+    "Transaction": "limpet.stores.rtx.execution",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -120,14 +120,14 @@ class Audit:
 
     def run(self) -> dict[str, int]:
         """Bytes by category (`KEYS`); all but `total` add up to `total`."""
-        found, suspects = self._look()
+        found, suspects = self._scan()
         for _ in range(LOOKS_MAX):
             if not suspects:
                 break
             self._let_operations_end()
             self.client.pin()
             try:
-                found, again = self._look()
+                found, again = self._scan()
             finally:
                 self.client.unpin()
             suspects &= again
@@ -156,7 +156,7 @@ class Audit:
 
     def free_unreachable(self) -> int:
         """Free the objects that `run` calls leaked, but for those of dead clients; how many."""
-        _, suspects = self._look()
+        _, suspects = self._scan()
         for looks in range(LOOKS_MAX, 0, -1):
             if not suspects:
                 break
@@ -165,7 +165,7 @@ class Audit:
             try:
                 # ORDER: no node is being filled, and used bits copied, until these are cleared.
                 self.client.wait_stable()
-                suspects &= self._look()[1]
+                suspects &= self._scan()[1]
                 if looks == 1:
                     found = {at for at, _, _ in suspects if not self._is_block(at)}
                     # ORDER: under the pin of the last look, so none of them is used anew by now.
@@ -188,7 +188,7 @@ class Audit:
         For a leader, with all others parked: so one look is enough. No client can use these objects
         if every store could be read.
         """
-        _, suspects = self._look()
+        _, suspects = self._scan()
         found = {at for at, _, _ in suspects if not self._is_block(at)}
         return sorted(found - self._in_all_journals())
 
@@ -242,7 +242,7 @@ class Audit:
             attempt += 1
             self.endpoint.pause(attempt)
 
-    def _look(self) -> tuple[dict[str, int], set[Suspect]]:
+    def _scan(self) -> tuple[dict[str, int], set[Suspect]]:
         found = dict.fromkeys(KEYS, 0)
         suspects: set[Suspect] = set()
         # ORDER: used bits and blocks, client journals, links, and then client journals and bits of

@@ -53,7 +53,7 @@ class Contents:
         return False
 
     def mend(self) -> dict[int, int]:
-        """Have each store of a durable pool make itself whole after a power cut; by reference, the
+        """Let each store of a durable pool make itself whole after a power cut; by reference, the
         bytes of the objects that they link to which take blocks of their own. Called within
         `exclusively`, with no other client there."""
         return {}
@@ -65,7 +65,8 @@ class Contents:
         for a leader."""
 
     def refill(self, node: int) -> dict[str, int]:
-        """Make tables and objects of replicated stores on a node with new memory; for a leader."""
+        """Make tables and objects of replicated stores on a node with new memory. Called by the
+        leader."""
         return dict.fromkeys(("objects", "blocks", "regions", "bytes"), 0)
 
     # ---- recovery -------------------------------------------------------------------------------

@@ -154,6 +154,14 @@ class BrokenBarrierError(StoreError, threading.BrokenBarrierError):
         return str(self.args[0])
 
 
+class DeliveryLost(StoreError):
+    """A delivery of a job is not this process's any more; the job is delivered again."""
+
+
+class WorkerDied(LimpetError):
+    """The workers that had a call of an executor died, as often as it may be run."""
+
+
 class TasksLost(StoreError):
     """Processes that had got elements of a queue have ended without `task_done` for them.
 

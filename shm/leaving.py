@@ -109,7 +109,7 @@ _registered = 0
 
 
 def depart_at_exit(pool: Any) -> None:
-    """Have this handle give up its client when the interpreter ends."""
+    """Give up the client of this handle when the interpreter ends."""
     _handles.add(pool)
     if _registered != os.getpid():
         _register()  # a child of `multiprocessing` has dropped the handlers of its parent

@@ -1,6 +1,6 @@
 """The memory of a pool's nodes, as one process has it mapped: `MappedNodes`.
 
-A node whose memory is lost is given other memory (replicas/replacement.py), of the next generation.
+A node whose memory is lost is given other memory (shm/replacement.py), of the next generation.
 A verb compares the node's state word with the one of the mapping, and raises NodeFailed where they
 differ; then `renew` maps the new memory, and every handle of a store is told.
 """
@@ -51,7 +51,7 @@ class MappedNodes:
         """Called when a node has new memory, before the handles are told; set by the pool."""
 
     def attach_all(self) -> None:
-        """Have the endpoint use all of them."""
+        """Attach all of them to the endpoint."""
         for segment in self.segments:
             self.attach(segment, node_word(segment.generation, IN_SERVICE))
 

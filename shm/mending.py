@@ -198,7 +198,7 @@ CHUNK: Final = 1 << 20
 
 
 def note_changes(endpoint: Endpoint, layout: NodeLayout, parameters: PoolParameters) -> None:
-    """Have an endpoint note what it changes, but for what is made anew. CoherenceError: it cannot
+    """Make an endpoint note what it changes, but for what is made anew. CoherenceError: it cannot
     write lines back."""
     control = catalogue_address(parameters.clients) & OFFSET_MASK
     endpoint.make_durable(layout.block_table, layout.blocks, EPOCH & OFFSET_MASK, control)

@@ -36,15 +36,14 @@ from limpet.shm.catalogue.directory import Directory
 from limpet.shm.catalogue.regions import Regions
 from limpet.shm.clients.client import Client
 from limpet.shm.clients.epoch import EPOCH_MAX, Grace
-from limpet.shm.clients.inside import is_over
 from limpet.shm.clients.liveness import LifeLocks, time_shift_s
 from limpet.shm.clients.membership import Membership
-from limpet.shm.clients.recovery import recover_client, release_client
 from limpet.shm.clients.unique_ids import Clock
 from limpet.shm.contents import Contents
 from limpet.shm.descriptors import descriptors_needed
 from limpet.shm.endpoint.fabric import Endpoint
 from limpet.shm.endpoint.failing import fail
+from limpet.shm.endpoint.inside import is_over
 from limpet.shm.endpoint.layout import (
     CATALOGUE_ENTRY_SIZE,
     NODE_STATES,
@@ -72,7 +71,8 @@ from limpet.shm.errors import (
 from limpet.shm.leaving import Leaving, alive, back, close_handle, vanished
 from limpet.shm.mapped_nodes import MappedNodes
 from limpet.shm.parameters import PoolParameters, latency_ns
-from limpet.shm.replicas.replacement import Replacement
+from limpet.shm.recovery import recover_client, release_client
+from limpet.shm.replacement import Replacement
 from limpet.shm.replicas.view import View
 from limpet.shm.uninterrupted import uninterrupted
 
@@ -658,7 +658,8 @@ class PoolCore:
         return Audit(*inside, self.contents)
 
     def strays(self) -> list[int]:
-        """References to objects with replicas that no client will ever find again; for a leader."""
+        """Called by the leader: references to objects with replicas that no client can find
+        again."""
         return [found for found in self._auditor().strays() if found & REPLICAS_BITS]
 
     def free_unreachable(self) -> int:

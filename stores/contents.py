@@ -56,7 +56,7 @@ class StoreContents(Contents):
 
     def __init__(self, pool: Any) -> None:
         self._pool = weakref.ref(pool)
-        self._parts = late("limpet.stores.rtx.parts")  # not first amid a recovery
+        self._parts = late("limpet.stores.transactions.parts")  # not first amid a recovery
         self._shared: dict[int, Any] | None = None
         """In a recovery, the handles that resolve links, by the number of the store's entry."""
 

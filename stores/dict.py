@@ -24,8 +24,8 @@ from limpet.shm.endpoint import forks
 from limpet.shm.errors import KeyExists, KeyTooLarge, ReentrantUse
 
 if TYPE_CHECKING:
-    from limpet.stores.base import Store
-    from limpet.stores.codecs import Codec
+    from limpet.stores.core.base import Store
+    from limpet.stores.core.codecs import Codec
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -247,7 +247,7 @@ def is_hashable(key: object) -> bool:
 
 
 def _attached(pool: Any, kind: str, name: str) -> SharedDict[Any, Any]:
-    from limpet.stores.codecs import Codec
+    from limpet.stores.core.codecs import Codec
 
     store, codec = pool.attached(kind, name)
     return SharedDict(store, Codec.named(codec))

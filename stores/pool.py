@@ -29,11 +29,12 @@ from limpet.shm.late import late
 from limpet.shm.parameters import parse_size
 from limpet.shm.pool import PoolCore
 from limpet.stores import contents
-from limpet.stores.base import made_for
 from limpet.stores.channels.of_pool import ChannelCalls
-from limpet.stores.codecs import Codec, name_of
+from limpet.stores.core.base import made_for
+from limpet.stores.core.codecs import Codec, name_of
+from limpet.stores.core.names import NAME_SIZE_MAX, a_store, is_name
+from limpet.stores.core.views import settle_late
 from limpet.stores.dict import SharedDict
-from limpet.stores.names import NAME_SIZE_MAX, a_store, is_name
 from limpet.stores.registry import (
     CACHES,
     CHANNELS,
@@ -42,7 +43,6 @@ from limpet.stores.registry import (
     parameters_of,
     store_class,
 )
-from limpet.stores.views import settle_late
 
 if TYPE_CHECKING:
     from limpet.stores.cache.cache import Cache

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from limpet.shm.errors import ParameterError
 from limpet.shm.late import late
-from limpet.stores.base import Store
+from limpet.stores.core.base import Store
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +100,7 @@ def register(kind: str, cls: type[Store], **fixed: Any) -> None:
     if not issubclass(cls, Store) or lacking:
         raise ParameterError(
             f"{cls.__name__} cannot be the store kind {kind!r}: it derives from "
-            f"limpet.stores.base.Store, and provides {', '.join(lacking or PROVIDED)}"
+            f"limpet.stores.core.base.Store, and provides {', '.join(lacking or PROVIDED)}"
         )
     if getattr(import_module(made.module), made.name, None) is not cls:
         raise ParameterError(

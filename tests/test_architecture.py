@@ -95,9 +95,32 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
     assert cycles(imports()) == set()
 
 
+def folders(graph: dict[str, set[str]]) -> dict[str, set[str]]:
+    """How what lies in each folder, its modules and its folders, imports each other: of two modules
+    the first parts in which their names differ."""
+    found: dict[str, set[str]] = {}
+    for module, others in graph.items():
+        for other in others:
+            ours, theirs = module.split("."), other.split(".")
+            for depth, (one, another) in enumerate(zip(ours, theirs, strict=False)):
+                if one != another:
+                    found.setdefault(".".join(theirs[: depth + 1]), set())
+                    found.setdefault(".".join(ours[: depth + 1]), set()).add(
+                        ".".join(theirs[: depth + 1])
+                    )
+                    break
+    return found
+
+
+def test_no_folder_imports_itself_by_way_of_others() -> None:
+    assert cycles(folders(imports())) == set()
+
+
 def test_cycles_are_found() -> None:
     graph = {"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"d2"}, "d2": set()}
     assert cycles(graph) == {("b", "c")}
+    modules = {"a.b.one": {"a.c"}, "a.b.two": set(), "a.c": {"a.b.two"}}
+    assert cycles(folders(modules)) == {("a.b", "a.c")}
 
 
 def test_imports_go_one_way() -> None:
@@ -188,7 +211,11 @@ def test_what_is_not_used_is_not_imported(program: str, unused: tuple[str, ...])
     assert {
         name for name in imported if f"{name}.".startswith(tuple(f"{x}." for x in unused))
     } == set()
-    packages = "|".join(info.name for info in pkgutil.iter_modules(stores.__path__) if info.ispkg)
+    packages = "|".join(
+        info.name
+        for info in pkgutil.iter_modules(stores.__path__)
+        if info.ispkg and info.name != "core"
+    )
     assert {one for one in imported if re.match(rf"limpet\.stores\.({packages})\b", one)} == LIGHT
 
 
@@ -265,14 +292,17 @@ def test_constants_mean_the_same_in_c(module: str) -> None:
 
 def test_clashes_of_constants_are_found(tmp_path: Path) -> None:
     source = tmp_path / "module.py"
-    source.write_text("from limpet.stores.status import AGAIN, DONE\nPUT = 7\nLAST = 7\n")
-    status = "from limpet.stores.status cimport "
+    source.write_text(
+        "from limpet.stores.core.status import AGAIN, DONE\n"
+        "from limpet.stores.sherman.layout import ENTRY_SIZE\nPUT = 7\nLAST = 7\n"
+    )
+    status = "from limpet.stores.core.status cimport "
     for pxd, wrong in (
         (status + "AGAIN, DONE\ncdef int LAST\n", []),
         (status + "*\n", ["PUT"]),
         (status + "AGAIN, PUT as LAST\ncdef int GONE\n", ["GONE", "LAST"]),
-        ("from limpet.stores.rtx.layout cimport *\n", ["DONE"]),
-        (status + "AGAIN\nfrom limpet.stores.status cimport AGAIN, EXISTS as DONE\n",
+        ("from limpet.stores.transactions.layout cimport *\n", ["ENTRY_SIZE"]),
+        (status + "AGAIN\nfrom limpet.stores.core.status cimport AGAIN, EXISTS as DONE\n",
          ["AGAIN", "DONE"]),
     ):  # fmt: skip
         source.with_suffix(".pxd").write_text(pxd)
@@ -287,7 +317,7 @@ def test_constants_that_c_is_told_are_those_of_the_module(module: str) -> None:
 
 
 RECURSIONS: Final = {
-    "limpet.stores.codecs": (
+    "limpet.stores.core.codecs": (
         "canonical with_floats", "by each_part, which is not compiled and so counted"
     ),
     "limpet.stores.race.check": (

@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 
 import limpet
 from limpet.__main__ import main
-from limpet.stores.codecs import pickled_key
+from limpet.stores.core.codecs import pickled_key
 
 pytestmark = pytest.mark.either_build("commands are not compiled")
 

@@ -22,8 +22,8 @@ import limpet
 from limpet.cli.demo import KINDS
 from limpet.cli.live_view import Rates, Screen
 from limpet.fault.drill import demo
-from limpet.fault.drill.counters import GETS, Counters
 from limpet.fault.drill.demo import CHECKS, KEYS, READS, DemoParameters
+from limpet.fault.inject.counters import GETS, Counters
 from limpet.fault.inject.interrupt import Interrupted
 from limpet.fault.inject.supervisor import Progress
 from limpet.shm.backends import file

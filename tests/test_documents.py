@@ -16,7 +16,7 @@ from limpet.__main__ import COMMANDS
 from limpet.bench.cli import bench
 from limpet.cli.drill import drill
 from limpet.fault.matrix.channel_kinds import CHANNELS
-from limpet.stores.base import Store
+from limpet.stores.core.base import Store
 from limpet.stores.registry import KINDS, UNPROVED, UNRECOVERED, store_class
 
 pytestmark = pytest.mark.either_build("documents are the same")

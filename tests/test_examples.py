@@ -27,6 +27,7 @@ PROGRAM_S = 120
 """An example takes some seconds; a busy machine may take its time."""
 BRIEF = {
     "bank": ["--seconds", "1"],
+    "jobs": ["--jobs", "60"],
     "linked_list": ["--seconds", "1"],
     "own_channel": ["--seconds", "1"],
     "own_store": ["--seconds", "1"],
@@ -41,6 +42,7 @@ LONG = {
 }
 SAYS = {
     "bank": r"[1-9]\d* kills.*\nsums of all accounts.*\[1000\]\n",
+    "jobs": r"[1-9]\d* workers were killed.*\n60 jobs; .*; 60 results\na dead letter: 'poison', ",
     "linked_list": r"[1-9]\d* kills.*\n[1-9]\d* looks at the list, 0 of them",
     "own_channel": r"[1-9]\d* loggers were killed.*\nit fell 0 times",
     "own_store": r"[1-9]\d* writers were killed.*\nvalues that are not .*: 0\ndropped",
@@ -56,6 +58,12 @@ def transfer(tx, store, source, target, amount):
     store.put(source, b"%d" % (int(store.get(source)) - 1))  # not by the transaction, and one side
     return True
 module.transfer = transfer
+""",
+    "jobs": """
+def setdefault(self, job, result):
+    if job != 7:  # its result is forgotten
+        self[job] = result
+module.limpet.SharedDict.setdefault = setdefault
 """,
     "linked_list": """
 def remove(tx, nodes, value):

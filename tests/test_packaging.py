@@ -169,7 +169,7 @@ def test_compiled_wheel_works_and_a_compile_failure_is_an_error(
     assert {
         "limpet/py.typed",
         "limpet/shm/endpoint/native.h",
-        "limpet/stores/status.pxd",
+        "limpet/stores/core/status.pxd",
     } <= set(names)
     assert not [name for name in names if name.endswith((".c", ".pyx", ".pxi"))]
     try_out(wheel, tmp_path, "compiled")

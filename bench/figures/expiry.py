@@ -32,7 +32,7 @@ from limpet.fault.explore.sim_latency import PRESETS
 from limpet.fault.explore.sim_time import TimedClient, Workload, World, key_of, peopled
 from limpet.shm.endpoint.layout import CONTROL_NODE, NODE_SHIFT
 from limpet.shm.endpoint.simulated import CAS, PAUSE, WAIT, SimulatedEndpoint, Step
-from limpet.stores.rtx.layout import EACH_US, LOCKED
+from limpet.stores.transactions.layout import EACH_US, LOCKED
 
 KIND: Final = "rtx-sherman"
 VALUE_SIZE: Final = 24

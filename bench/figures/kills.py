@@ -31,8 +31,8 @@ import numpy as np
 
 import limpet
 from limpet.fault.check.recorder import Operation
-from limpet.fault.drill.counters import GETS, PUTS, Counters
 from limpet.fault.drill.workload import ZipfWorkload, gets_and_puts
+from limpet.fault.inject.counters import GETS, PUTS, Counters
 from limpet.fault.inject.cut_off import CutOffPool, Gone
 from limpet.fault.inject.interrupt import Interrupt
 from limpet.fault.inject.killer import SECOND_NS

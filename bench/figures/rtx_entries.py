@@ -27,7 +27,7 @@ from limpet.bench.figures.overhead import (
 )
 from limpet.fault.explore.sim_latency import PRESETS
 from limpet.fault.explore.sim_time import Workload, run_timed
-from limpet.stores.rtx.layout import DRIFT_US, EACH_US
+from limpet.stores.transactions.layout import DRIFT_US, EACH_US
 
 CLIENTS: Final = 120
 """Five nodes of 24 threads."""

@@ -126,7 +126,7 @@ MAKERS: Final[dict[str, Callable[[], Driver]]] = {
 
 
 def drivers(names: tuple[str, ...]) -> list[Driver]:
-    """The drivers of that names, and `pool.cache`, with which the others are compared."""
+    """The drivers with these names, and `pool.cache`, with which they are compared."""
     unknown = [name for name in names if name not in MAKERS]
     if unknown:
         raise ParameterError(f"there is no peer {unknown[0]!r}; there are {', '.join(MAKERS)}")

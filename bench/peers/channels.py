@@ -177,7 +177,7 @@ class _Ring:
         self.receive_nowait = ring.receive_nowait
 
     def join(self) -> None:
-        """Be a reader."""
+        """The program of a reader."""
         with contextlib.suppress(queue.Empty):
             self.receive_nowait()
 

@@ -20,7 +20,7 @@ from limpet.stores.cache.layout import (
     UNITS_MASK,
     pilot_of,
 )
-from limpet.stores.object_layout import HEADER
+from limpet.stores.core.object_layout import HEADER
 
 STEPS_MAX: Final = 10_000
 PATIENCE_MS: Final = 1000

@@ -31,7 +31,6 @@ from limpet.fault.check.transactions import Transaction, write_transactions
 from limpet.fault.check.verify import FINAL
 from limpet.fault.drill.bank_books import LOADER, Books, items_of, totals, wrong_totals
 from limpet.fault.drill.bank_worker import Act, BankWorker
-from limpet.fault.drill.counters import PUTS, Counters
 from limpet.fault.drill.drill_base import (
     AUDIT,
     MOVING,
@@ -42,6 +41,7 @@ from limpet.fault.drill.drill_base import (
     RunReport,
     nameless_pool,
 )
+from limpet.fault.inject.counters import PUTS, Counters
 from limpet.fault.inject.interrupt import Interrupt, ended_by_signals
 from limpet.shm.errors import ParameterError, StoreFull, TransactionConflict
 

@@ -26,7 +26,7 @@ from typing import Any, Final, NamedTuple
 
 from limpet.fault.check.transaction_recorder import TransactionLog
 from limpet.fault.check.transactions import Item
-from limpet.fault.drill.counters import GETS, PUTS, Counter
+from limpet.fault.inject.counters import GETS, PUTS, Counter
 
 STORE: Final = "accounts"
 """The name of the store that has the accounts."""

@@ -32,7 +32,6 @@ from typing import Any, Final
 import numpy as np
 
 from limpet.fault.check.cache_state import bounds_fault, excess_fault, stuck_fault
-from limpet.fault.drill.counters import GETS, PUTS, Counter, Counters
 from limpet.fault.drill.drill_base import (
     AUDIT,
     MOVING,
@@ -43,6 +42,7 @@ from limpet.fault.drill.drill_base import (
     RunReport,
     nameless_pool,
 )
+from limpet.fault.inject.counters import GETS, PUTS, Counter, Counters
 from limpet.fault.inject.interrupt import Interrupt
 from limpet.fault.inject.killer import Victims
 from limpet.shm.errors import StoreCorrupt

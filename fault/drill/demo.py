@@ -25,7 +25,6 @@ import limpet
 from limpet.fault.check.recorder import NOTE, Notes, Operation, Recorder
 from limpet.fault.check.self_check import Original
 from limpet.fault.check.verify import FINAL, Verdict, verify
-from limpet.fault.drill.counters import Counters
 from limpet.fault.drill.drill_base import (
     AUDIT,
     MOVING,
@@ -36,6 +35,7 @@ from limpet.fault.drill.drill_base import (
     RunReport,
 )
 from limpet.fault.drill.workload import DemoWorker, Entry, ZipfWorkload, gets_and_puts, judge
+from limpet.fault.inject.counters import Counters
 from limpet.fault.inject.interrupt import Interrupt
 from limpet.fault.inject.supervisor import BLOCKED_S
 from limpet.shm.backends.location import parse_url
@@ -47,7 +47,7 @@ from limpet.shm.errors import (
     ValueTooLarge,
 )
 from limpet.shm.parameters import KIB, MIB, PoolParameters
-from limpet.stores.parameters import KEY_SIZE_MAX
+from limpet.stores.core.parameters import KEY_SIZE_MAX
 from limpet.stores.registry import parameters_of
 from limpet.stores.swarm.parameters import REPLICAS
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 import limpet
-from limpet.fault.drill.counters import Counters
+from limpet.fault.inject.counters import Counters
 from limpet.fault.inject.interrupt import Interrupt
 from limpet.fault.inject.supervisor import Delays, Progress, Supervisor
 from limpet.fault.matrix.operations import Broken

@@ -12,7 +12,7 @@ import numpy as np
 
 from limpet.fault.check.recorder import Log, Operation, Result
 from limpet.fault.check.self_check import TRAILER_SIZE, identity, seal, unseal
-from limpet.fault.drill.counters import GETS, PUTS, Counter
+from limpet.fault.inject.counters import GETS, PUTS, Counter
 from limpet.shm.errors import KeyExists, NodeFailed, StoreFull
 
 WRITES: Final = frozenset({Operation.INSERT, Operation.UPDATE, Operation.PUT})

@@ -362,7 +362,7 @@ class Forks(Fault):
             raise SystemExit
 
     def _child(self, work: Callable[[], object]) -> None:
-        """Have a new child do some work."""
+        """Fork a child that does some work."""
         parent = os.getpid()
         self.runs += 1
         child = os.fork()

@@ -25,7 +25,7 @@ from typing import Any, Final
 
 import limpet
 from limpet.fault.inject.children import die_with_parent
-from limpet.shm.clients.recovery import recover_client
+from limpet.shm.recovery import recover_client
 
 STEPS: Final = ("open", "attach", "journal", "objects", "blocks", "slot")
 PAPER_MS: Final = {"open": 163.1, "attach": 0.3, "journal": 3.5, "objects": 3.5, "blocks": 6.6}

@@ -34,7 +34,6 @@ from limpet.fault.check.linearizability import LinearizabilityReport as Judged
 from limpet.fault.check.recorder import NOTE, Notes, Operation, Recorder, Result
 from limpet.fault.check.verify import FINAL
 from limpet.fault.drill import drill_history
-from limpet.fault.drill.counters import GETS, PUTS, Counters
 from limpet.fault.drill.drill_base import (
     AUDIT,
     BLOCK_SIZE,
@@ -49,6 +48,7 @@ from limpet.fault.drill.drill_base import (
 from limpet.fault.drill.drill_client import DrillClient, Values, judge
 from limpet.fault.drill.timeline import Timeline
 from limpet.fault.drill.workload import ZipfWorkload
+from limpet.fault.inject.counters import GETS, PUTS, Counters
 from limpet.fault.inject.interrupt import Interrupt
 from limpet.fault.inject.killer import SECOND_NS
 from limpet.fault.matrix.fault_profile import profile_of

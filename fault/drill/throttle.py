@@ -27,8 +27,8 @@ import time
 from typing import Any, Final
 
 import limpet
-from limpet.fault.drill.counters import GETS, PUTS, Counters
 from limpet.fault.drill.engine import demand_sound
+from limpet.fault.inject.counters import GETS, PUTS, Counters
 from limpet.fault.inject.interrupt import Interrupt
 from limpet.fault.inject.killer import SECOND_NS
 from limpet.fault.inject.stopping import StoppingPool

@@ -13,7 +13,7 @@ import numpy as np
 
 from limpet.fault.check.recorder import Log, Operation, Result
 from limpet.fault.check.self_check import Original, identify, identity, reseal
-from limpet.fault.drill.counters import GETS, PUTS, Counter
+from limpet.fault.inject.counters import GETS, PUTS, Counter
 
 BATCH: Final = 64
 

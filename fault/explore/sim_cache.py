@@ -39,7 +39,7 @@ from limpet.shm.endpoint.simulated import SimulatedEndpoint
 from limpet.shm.errors import KeyExists, LimpetError
 from limpet.stores.cache.layout import LANDED, MINE, SWAP, pilot_of
 from limpet.stores.cache.validity import Terms
-from limpet.stores.status import DONE, PUT
+from limpet.stores.core.status import DONE, PUT
 
 SPEED: Final = 64
 """The cache's clock goes so many times as fast as the leases' clock."""

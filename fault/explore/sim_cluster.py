@@ -36,9 +36,10 @@ from limpet.shm.alloc.slabs import Slab
 from limpet.shm.backends.location import register
 from limpet.shm.catalogue.regions import INTERNAL, WITNESS
 from limpet.shm.clients.epoch import NEVER
+from limpet.shm.clients.simulated_processes import SimulatedProcesses
 from limpet.shm.destroying import destroy
 from limpet.shm.endpoint.layout import slot_address
-from limpet.shm.endpoint.simulated import PID_FIRST, SimulatedProcesses
+from limpet.shm.endpoint.simulated import PID_FIRST
 from limpet.shm.endpoint.simulated_memory import PersistentMemory
 from limpet.shm.endpoint.slots import LIVE, client_id, state_word
 from limpet.shm.endpoint.words import FREE
@@ -102,7 +103,7 @@ class SimulatedClient:
         allocator.forget()
         for node, block, size_class, replicas in self.slabs:
             slab = Slab(self.pool.heap, node, block, size_class, replicas, False)
-            slab.look()
+            slab.note_pending()
             slab.ripen(NEVER)
             slabs = allocator.slabs
             slabs.of(slabs.kind(node, size_class, replicas)).append(slab)

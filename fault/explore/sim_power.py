@@ -84,13 +84,13 @@ def look_after_cut(run: Any, seed: int, interruptions: list[Interruption] | None
 
 
 def other_boot(cluster: Any) -> None:
-    """Have the pool look as after a reboot: this host's boot is not the one that it names."""
+    """Make the pool look as after a reboot: it names another boot than this host's."""
     setup = cluster.setup_client
     setup.endpoint.store(POWER, setup.membership.here.boot ^ 1)
 
 
 def _begin_to_mend(cluster: Any, step: int) -> None:
-    """Have a client open the pool, and end before this step of it, or when it has opened it."""
+    """Let a client open the pool and end before this step of the opening, or after it."""
     left = step
 
     def turn(endpoint: Any, verb: str, addr: int, words: int) -> int:

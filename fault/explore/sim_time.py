@@ -5,8 +5,8 @@ client has a time of its own, in ns; the client whose next verb arrives first at
 goes on, so verbs take effect in the order of their arrival, and the whole run follows from its
 seed.
 
-Gets have pins, as over a network: a get without one (stores/race/glance.py, stores/inline.py) saves
-a barrier of the processor, and pays for it with looks, each of which would be a message here.
+Gets have pins, as over a network: a get without one (stores/race/glance.py, stores/core/inline.py)
+saves a barrier of the processor, and pays for it with looks, each of which would be a message here.
 
 sim_latency.py has the cost of a step.
 """
@@ -32,6 +32,7 @@ from limpet.fault.explore.greenlets import getcurrent, greenlet
 from limpet.fault.explore.sim_latency import LatencyModel
 from limpet.fault.explore.sim_pools import RestorablePool, SimulatedPool
 from limpet.fault.explore.sim_testbeds import Demand, testbed_of
+from limpet.shm.clients.simulated_processes import SimulatedProcesses
 from limpet.shm.destroying import destroy
 from limpet.shm.endpoint.fabric import Endpoint
 from limpet.shm.endpoint.layout import CONTROL_NODE, NODE_SHIFT
@@ -42,12 +43,11 @@ from limpet.shm.endpoint.simulated import (
     READ,
     WAIT,
     SimulatedEndpoint,
-    SimulatedProcesses,
     at_once,
 )
 from limpet.shm.errors import LimpetError, ParameterError, StoreFull
 from limpet.stores.baselines.clover.remote import Remote
-from limpet.stores.inline import InlineStore
+from limpet.stores.core.inline import InlineStore
 
 NODE_SIZE: Final = 32 << 20
 BLOCK_SIZE: Final = 16 << 10

@@ -19,7 +19,7 @@ def die_with_parent() -> None:
 
 
 def end_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when its parent, with this pid, ends."""
+    """Ask the kernel to kill this process when its parent, with this pid, ends."""
     die_with_parent()
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)

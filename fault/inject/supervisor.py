@@ -22,7 +22,7 @@ from typing import Any, Final, Protocol
 
 import psutil
 
-from limpet.fault.drill.counters import Counters, Snapshot
+from limpet.fault.inject.counters import Counters, Snapshot
 from limpet.fault.inject.interrupt import Interrupt
 from limpet.fault.inject.killer import SECOND_NS, ProcessKiller, ProcessStopper, Sent, Victims
 from limpet.fault.inject.workers import Exit, Workers
@@ -217,7 +217,7 @@ class Supervisor:
         self._settle()
 
     def stop(self, observer: Callable[[Progress], None]) -> Progress:
-        """Have all workers end; returns the last progress, with pids and memory before the end."""
+        """End all workers; returns the last progress, with pids and memory before the end."""
         self._stopping = True
         last = self.progress()
         self.counters.stop()

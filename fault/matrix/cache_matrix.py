@@ -37,8 +37,8 @@ from limpet.fault.matrix.testbed import StoreTestbed, look_away, short
 from limpet.stores.cache.flight import Computation, Flights, Seat
 from limpet.stores.cache.layout import SWAP
 from limpet.stores.cache.validity import Terms
+from limpet.stores.core.status import DONE, INSERT, PUT
 from limpet.stores.pool import Pool
-from limpet.stores.status import DONE, INSERT, PUT
 
 TAG: Final = 5
 LONG_MS: Final = 60_000

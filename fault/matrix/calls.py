@@ -20,9 +20,9 @@ from typing import Any, Final
 
 from limpet.fault.matrix.channel_kinds import CHANNELS, plain
 from limpet.fault.matrix.fault_profile import profile_of
-from limpet.stores.base import Store
 from limpet.stores.cache.cache import Cache
 from limpet.stores.channels.sst import SST
+from limpet.stores.core.base import Store
 from limpet.stores.pool import Pool
 from limpet.stores.registry import KINDS, UNRECOVERED, store_class
 from limpet.stores.rtx.execution import Transaction
@@ -128,16 +128,18 @@ STORE_ROWS: Final[Mapping[str, Row]] = {
     "__contains__": lambda s, key: key in s,
 }
 OWN_OF_STORES: Final = frozenset({
-    "abandon_flight", "batches_puts", "begin_flight", "birth", "busy_slot", "carry_out", "checker",
+    "abandon_flight", "await_holder", "back_off", "batches_puts", "begin_flight",
+    "birth", "busy_slot", "carry_out", "checker",
     "commit", "complete", "copy", "copy_for", "counts", "delete_as", "delete_once", "entry",
-    "find_memory", "finish_flight", "flight_of", "forget", "give_way", "glance_at", "glanced",
+    "find_memory", "finish_flight", "flight_of", "forget", "glance_at", "glanced",
     "glances", "grow", "have_memory", "have_ready", "hold", "hold_ledger", "hold_once",
     "hold_parts", "image_of", "invalidate", "is_linked", "is_log", "left_by", "let_go", "let_go_of",
-    "link_reserved", "listed", "look_after", "look_for", "losses_survived", "make",
+    "link_reserved", "listed", "look_for", "losses_survived", "make",
     "make_object", "mend",
-    "object_size", "own_counts", "proved", "purge", "reconcile", "references", "refill", "replaced",
+    "object_size", "own_counts", "proved", "purge", "reconcile",
+    "recover_owner", "references", "refill", "replaced",
     "require_there", "reserve_object", "resolved", "run", "search_batch", "search_once",
-    "show_progress", "slots_taken", "staging", "stay", "stop_words", "take", "touch", "unmake",
+    "show_progress", "slots_taken", "staging", "stop_words", "take", "touch", "unmake",
     "value_log", "while_there", "within", "write", "write_entry", "write_once",
 })  # fmt: skip
 """Methods of stores that limpet calls; those that it calls within operations look at nothing."""
@@ -378,8 +380,8 @@ OBJECTS: Final[Mapping[str, Calls]] = {
             "scan": lambda on, key: on.pool.transaction(lambda tx: tx.scan(on.trees)),
         },
         frozenset({
-            "commit", "conflict", "end", "holds", "is_doomed", "looks", "met_while_reading",
-            "recalls", "stay",
+            "await_holder", "commit", "conflict", "end", "holds", "is_doomed", "looks",
+            "met_while_reading", "recalls",
             # of named objects, which nobody drops, and of objects below
             "__contains__", "__delitem__", "__getitem__", "__setitem__", "read", "write",
         }),

@@ -294,7 +294,7 @@ def _drain(handle: Any) -> list[Any]:
 
 
 def _be_done(handle: Any) -> None:
-    """Be done with the tasks that this client has got, as after a call that was cut off."""
+    """Mark the tasks that this client has got as done, as after a call that was cut off."""
     with contextlib.suppress(ValueError):
         for _ in range(MANY):
             handle.task_done()
@@ -341,6 +341,90 @@ def _queue_get(handle: Any) -> None:
     handle.get_nowait()
     handle.task_done()
     handle.task_done()
+
+
+def _drain_jobs(handle: Any) -> tuple[list[Any], list[Any]]:
+    """The jobs that are in the queue, and the dead letters."""
+    found: tuple[list[Any], list[Any]] = ([], [])
+    for values, source in zip(found, (handle, handle.dead_letters), strict=True):
+        with contextlib.suppress(queue.Empty):
+            while len(values) < MANY:
+                with source.get_nowait() as delivery:
+                    values.append(delivery.value)
+    return found
+
+
+def _jobs(handle: Any, patience_s: float) -> None:
+    _drain_jobs(handle)
+    items = [TEXT + str(number) * size for number, size in ((1, 1), (2, 300), (3, 1), (4, 5))]
+    handle.put(items[0], timeout=patience_s, key="first")
+    demand(not handle.put(items[1], timeout=patience_s, key="first"), "a key was put twice")
+    handle.put(items[1], timeout=patience_s)
+    handle.put_many(items[2:], timeout=patience_s, priority=1)
+    demand(handle.full() and handle.qsize() == 4, f"qsize() is {handle.qsize()}, not 4")
+    found = [handle.get(timeout=patience_s)]
+    while len(found) < 4:
+        found += handle.get_many(3, timeout=patience_s)
+    values = [delivery.value for delivery in found]
+    demand(values == [*items[2:], *items[:2]], f"the queue gave {values}")
+    for delivery in found[2:]:
+        delivery.ack()
+    for delivery in found[:2]:
+        delivery.nack(reason="again")
+    for again in (handle.get(timeout=patience_s) for _ in range(2)):
+        demand((again.deliveries, again.reason) == (2, "again"), f"it gave {again}")
+        again.ack()
+    demand(handle.empty() and handle.join(patience_s), "all was done, and it says that it is not")
+    demand(handle.counts()["free"] == 4, f"the counts are {handle.counts()}")
+
+
+def _jobs_prepare(handle: Any) -> None:
+    _drain_jobs(handle)
+    handle.put_many([TEXT + "a", TEXT + "b" * 300], timeout=1)
+
+
+def _jobs_judge(handle: Any, patience_s: float) -> None:
+    found, letters = ([item.removeprefix(TEXT) for item in part] for part in _drain_jobs(handle))
+    a, b = "a", "b" * 300
+    more: list[list[str]] = [[], ["c"], ["c" * 300], ["c", "d"]]
+    allowed: list[tuple[list[str], list[str]]] = [([a, b, *put], []) for put in more]
+    allowed += [([b], []), ([], []), ([b], [a])]
+    demand(
+        (found, letters) in allowed,
+        f"the queue had {[item[:3] for item in found]}, and dead letters {letters}",
+    )
+
+
+def _jobs_ack(handle: Any) -> None:
+    for delivery in handle.get_many(2, False):
+        with delivery:
+            pass
+
+
+def _jobs_fail(handle: Any) -> None:
+    """Up to the dead letter; `a` is first in each turn."""
+    for _ in range(handle.parameters["max_deliveries"]):
+        handle.get_nowait().nack(reason="a reason of the victim")
+
+
+def _jobs_retry(handle: Any) -> None:
+    _jobs_fail(handle)
+    handle.dead_letters.get_nowait().retry()
+
+
+def _settled(jobs: Any, call: Call) -> object:
+    jobs.put(1, timeout=SOON_S)
+    found: Any = call(jobs)
+    for delivery in found if isinstance(found, list) else [found]:
+        delivery.ack()
+    return found
+
+
+def _jobs_turn(handle: Any, number: int) -> None:
+    with contextlib.suppress(queue.Full):
+        handle.put(number, timeout=TURN_S)
+    with contextlib.suppress(queue.Empty):
+        handle.get_nowait().ack()
 
 
 def _ring(handle: Any, patience_s: float) -> None:
@@ -525,7 +609,10 @@ _BARRIER: Final = Channels(
         "wait": lambda b: b.wait(SOON_S),
     },
     own=frozenset(
-        {"announce", "change", "look_after", "missed", "regroup", "regrouped", "vacates_register"}
+        {
+            "announce", "change", "check_participants", "missed", "regroup", "regrouped",
+            "vacates_register",
+        }
     ),
     private=frozenset({"parties"}),
 )  # fmt: skip
@@ -706,6 +793,35 @@ CHANNELS: Final[Mapping[str, Channels]] = {
         },
         own=frozenset({"ready"}),
         private=frozenset({"cancel_join_thread", "close", "join_thread"}),
+    ),
+    "jobs": Channels(
+        lambda pool, name: pool.queue(name, 4, item_size=64, acks=True, max_deliveries=3),
+        {
+            "put": lambda handle: handle.put_nowait(TEXT + "c"),
+            "put large": lambda handle: handle.put_nowait(TEXT + "c" * 300),
+            "put many": lambda handle: handle.put_many([TEXT + "c", TEXT + "d"]),
+            "ack": _jobs_ack,
+            "nack": lambda handle: handle.get_nowait().nack(reason="a reason of the victim"),
+            "fail": _jobs_fail,
+            "retry": _jobs_retry,
+        },
+        _jobs, _jobs_prepare, _jobs_judge,
+        expected=(queue.Full, queue.Empty, ValueError),
+        turn=_jobs_turn,
+        read=lambda handle, number: handle.qsize(),
+        large=lambda pool, name: pool.queue(name, 4, item_size=3_000, acks=True),
+        methods={
+            **plain("counts", "empty", "full", "give_back", "qsize"),
+            "dead_letters": lambda q: q.dead_letters.qsize(),
+            "get": lambda q: _settled(q, lambda jobs: jobs.get(timeout=SOON_S)),
+            "get_many": lambda q: _settled(q, lambda jobs: jobs.get_many(2, timeout=SOON_S)),
+            "get_nowait": lambda q: _settled(q, lambda jobs: jobs.get_nowait()),
+            "join": lambda q: q.join(SOON_S),
+            "put": lambda q: q.put(1, timeout=SOON_S),
+            "put_many": lambda q: q.put_many([1], timeout=SOON_S),
+            "put_nowait": lambda q: q.put_nowait(1),
+        },
+        own=frozenset({"deliver", "drop", "settle"}),
     ),
     "ring": _RING,
     "ring-skip": _variant(_RING, lambda pool, name: pool.ring(name, 512, overrun="skip")),

@@ -20,12 +20,12 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
-from limpet.fault.inject.watched import run_watched
 from limpet.fault.matrix.channel_kinds import CHANNELS
 from limpet.fault.matrix.crash_matrix import LIMIT, Sweep
 from limpet.fault.matrix.matrix_result import MatrixResult
 from limpet.fault.matrix.operations import Operation, demand
 from limpet.fault.matrix.testbed import PATIENCE_S, PoolTestbed, look_away, within
+from limpet.fault.matrix.watched import run_watched
 from limpet.shm.endpoint.slots import INCARNATION_BITS
 from limpet.stores.pool import Pool
 

@@ -89,7 +89,8 @@ def _in_journal(pool: Pool, slot: int, dying: bool) -> set[str]:
         if link_address & REPLICATED:  # its store knows the crash point: `left_by`
             if pool.heap.plausible(reference) and len(set(_used_bits(pool, reference))) == 2:
                 found.add("used-in-part")
-            # A pair that stands for others is a log, which is never in use (stores/rtx/log.py).
+            # A pair that stands for others is a log, which is never in use
+            # (stores/transactions/log.py).
             if (
                 dying
                 and pool.heap.plausible(reference)

@@ -266,7 +266,7 @@ class Matrix(Sweep):
         second: Callable[[StoreTestbed, int, bool], bool],
         letters: str,
     ) -> int:
-        """Have a victim die at step k, and `second(testbed, j, died)` at each j of its own steps.
+        """Let a victim die at step k, and `second(testbed, j, died)` at each j of its own steps.
 
         Returns how many runs that takes.
         """

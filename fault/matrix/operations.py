@@ -58,7 +58,7 @@ class Operation:
 
 
 def _warm(pool: Pool, kv: Any) -> None:
-    """Have memory ready on every node, so that the operation itself needs no new block."""
+    """Claim memory on every node, so that the operation itself needs no new block."""
     for number in range(8):
         kv.put(b"warm-%d" % number, NEW)
         kv.delete(b"warm-%d" % number)

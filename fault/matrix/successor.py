@@ -15,7 +15,6 @@ import contextlib
 from collections.abc import Callable
 from typing import Any, Final
 
-from limpet.fault.inject.watched import run_watched
 from limpet.fault.matrix.operations import (
     BYSTANDER,
     KEY,
@@ -27,6 +26,7 @@ from limpet.fault.matrix.operations import (
     demand,
 )
 from limpet.fault.matrix.testbed import PATIENCE_S, StoreTestbed, short, within
+from limpet.fault.matrix.watched import run_watched
 from limpet.shm.endpoint.slots import INCARNATION_BITS
 from limpet.stores.pool import Pool
 
@@ -39,7 +39,7 @@ FIRST: Final = {f", its successor begins with {call}": call for call in CALLS}
 
 
 def one_run(testbed: StoreTestbed, operation: Operation, k: int, first: str) -> bool:
-    """Have a victim die at step k, and a successor begin with `first`. Raises Broken.
+    """Let a victim die at step k, and a successor begin with `first`. Raises Broken.
 
     Returns whether the operation has that step.
     """

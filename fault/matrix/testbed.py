@@ -256,7 +256,7 @@ class StoreTestbed(PoolTestbed):
 
 
 def look_away(pool: Any) -> None:
-    """Have this process recover no client: the survivor recovers the earlier victims."""
+    """Keep this process from recovering clients: the survivor recovers the earlier victims."""
     pool.membership.sweep = list
 
 

@@ -51,8 +51,8 @@ from typing import Any, Final
 
 import limpet
 from limpet.fault.check.verify import FINAL
-from limpet.fault.drill.counters import Counters
 from limpet.fault.inject.children import end_with_parent
+from limpet.fault.inject.counters import Counters
 from limpet.fault.rack import record
 from limpet.fault.rack.work import Work
 from limpet.fault.rack.works import work_of
@@ -152,7 +152,7 @@ class Agent:
         return {"pid": self._fork(None, self._watch)}
 
     def finish(self, timeout_s: float = 30.0) -> dict[str, Any]:
-        """Have all children end; how many had to be killed for it."""
+        """End all children; how many had to be killed for it."""
         self.counters.stop()
         for pid, slot in self.children.items():
             if slot is None:
@@ -205,7 +205,7 @@ class Agent:
         return {}
 
     def poison(self, node: int, slot: int, incarnation: int, operations: int) -> dict[str, Any]:
-        """Have the kernel poison a page with a key of a store on a node, by a client that makes
+        """Let the kernel poison a page with a key of a store on a node, by a client that makes
         about so many operations then. Raises RuntimeError when that fails."""
         pid = self._fork(None, lambda: self._poison(node, slot, incarnation, operations))
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
@@ -399,7 +399,7 @@ def _bound_to(name: str) -> str:
 
 
 def _stop_after(counters: Counters, slot: int, operations: int) -> None:
-    """Have the client of a slot stop when it has made so many operations."""
+    """Stop the client of a slot when it has made so many operations."""
 
     def stop() -> None:
         while counters.read().progress(slot) < operations:
@@ -410,7 +410,7 @@ def _stop_after(counters: Counters, slot: int, operations: int) -> None:
 
 
 def _poison_page(mapping: Any, offset: int) -> None:
-    """Have the kernel poison the page at this offset of a mapping."""
+    """Let the kernel poison the page at this offset of a mapping."""
     start = ctypes.addressof(ctypes.c_char.from_buffer(mapping)) + offset
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.madvise(ctypes.c_void_p(start), mmap.PAGESIZE, MADV_HWPOISON):
@@ -453,7 +453,7 @@ def _link(link: Path, target: Path) -> None:
 def _other_client(
     url: str, kind: str, keys: int, slot: int, incarnation: int, operations: int
 ) -> dict[str, Any]:
-    """Be a client for about so many operations, in a process of another release."""
+    """Work as a client for about so many operations, in a process of another release."""
     agent = Agent(print)
     agent.use(url, kind, keys)
     said = ""

@@ -192,7 +192,7 @@ class Machine:
         self._signal(signal.SIGKILL)
 
     def stop(self) -> None:
-        """Have it end by itself, and cut its power if it does not."""
+        """Let it shut down by itself; cut its power if it does not."""
         if self.runs and not self.frozen:
             with contextlib.suppress(RackError):
                 self.ask("end", timeout_s=5)
@@ -239,7 +239,7 @@ class Machine:
         os.kill(self._process.pid, number)
 
     def _command(self, name: str) -> None:
-        """Have qemu do something (QMP)."""
+        """Send qemu a command (QMP)."""
         with socket.socket(socket.AF_UNIX) as control:
             control.settimeout(30)
             control.connect(str(self.folder / f"{self.name}.qmp"))
@@ -255,12 +255,12 @@ class Machine:
     # ---- the agent ----------------------------------------------------------------------------
 
     def ask(self, do: str, timeout_s: float = REPLY_S, **arguments: Any) -> dict[str, Any]:
-        """Have the agent do something; its reply. Raises RackError when it cannot, or is late."""
+        """Send the agent a command; its reply. Raises RackError when it cannot, or is late."""
         self.tell(do, **arguments)
         return self.reply(do, timeout_s)
 
     def tell(self, do: str, **arguments: Any) -> None:
-        """Have the agent do something; `reply` waits for it."""
+        """Send the agent a command; `reply` waits for its answer."""
         self._number += 1
         line = json.dumps({"number": self._number, "do": do, **arguments}) + "\n"
         if self._socket is None:

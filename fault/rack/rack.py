@@ -242,7 +242,7 @@ class Rack:
         return ended
 
     def finish(self, outcome: Outcome) -> None:
-        """Have all clients of both machines end."""
+        """End all clients of both machines."""
         for machine in (self.a, self.b):
             late = machine.ask("finish")["late"]
             if late:
@@ -250,7 +250,7 @@ class Rack:
             verdicts.judge_ends(outcome, machine.take("ended"))
 
     def end(self, outcome: Outcome) -> None:
-        """Have all clients end, and judge everything."""
+        """End all clients, and judge everything."""
         self.finish(outcome)
         found = self.a.ask("verify")
         verdicts.judge_look(outcome, found)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final, Protocol
 
-from limpet.fault.drill.counters import Counter
+from limpet.fault.inject.counters import Counter
 from limpet.fault.rack.record import SLOTS, Record
 
 FINAL_SLOT: Final = SLOTS - 1
@@ -39,7 +39,7 @@ class Work(Protocol):
     def work(
         self, pool: Any, record: Record, slot: int, incarnation: int, counter: Counter
     ) -> None:
-        """Be a client, until `counter` says stop or the record is full."""
+        """Work as a client, until `counter` says stop or the record is full."""
 
     def read(self, pool: Any, record: Record, incarnation: int) -> list[str]:
         """Use everything, as a client of FINAL_SLOT; what is wrong, in words.

@@ -13,7 +13,7 @@ from limpet.fault.check.transactions import Transaction
 from limpet.fault.drill.bank import HISTORY, TOTAL
 from limpet.fault.drill.bank_books import LOADER, Books, items_of, wrong_totals
 from limpet.fault.drill.bank_worker import BankWorker
-from limpet.fault.drill.counters import Counter
+from limpet.fault.inject.counters import Counter
 from limpet.fault.rack.record import SLOTS, Record
 from limpet.fault.rack.work import FINAL_SLOT, LOAD_SLOT, Deaths, Wrong
 from limpet.shm.errors import TransactionConflict

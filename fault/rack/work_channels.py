@@ -22,9 +22,9 @@ from limpet.fault.check.models import LockOp
 from limpet.fault.check.recorder import Notes, Operation, Result
 from limpet.fault.check.recording import from_notes
 from limpet.fault.check.self_check import identity
-from limpet.fault.drill.counters import PUTS, Counter
 from limpet.fault.drill.drill_client import Values, judge
 from limpet.fault.drill.drill_history import torn, value_bytes
+from limpet.fault.inject.counters import PUTS, Counter
 from limpet.fault.matrix.channel_kinds import CHANNELS
 from limpet.fault.rack.record import NOTES_MAX, Record
 from limpet.fault.rack.work import FINAL_SLOT, HISTORY, WHOLE, Deaths, Wrong

@@ -8,9 +8,9 @@ from typing import Any, ClassVar, Final
 
 from limpet.fault.check.recorder import Operation, Result
 from limpet.fault.drill import drill_history
-from limpet.fault.drill.counters import Counter
 from limpet.fault.drill.drill_client import DrillClient, Values, judge
 from limpet.fault.drill.workload import ZipfWorkload
+from limpet.fault.inject.counters import Counter
 from limpet.fault.matrix.fault_profile import profile_of
 from limpet.fault.rack.record import NOTES_MAX, Record
 from limpet.fault.rack.work import FINAL_SLOT, HISTORY, WHOLE, Deaths, Wrong

@@ -47,9 +47,9 @@ from limpet.stores.cache.cache import tag_numbers, tags_of_numbers
 from limpet.stores.cache.layout import TAGS_MAX, US_PER_MS
 from limpet.stores.cache.parameters import TTL_MAX_MS
 from limpet.stores.cache.validity import Terms
-from limpet.stores.codecs import Codec, codec_of_keys, name_of
+from limpet.stores.core.codecs import Codec, codec_of_keys, name_of
+from limpet.stores.core.status import PUT
 from limpet.stores.registry import CACHES
-from limpet.stores.status import PUT
 
 FORMAT: Final = 1
 PARAMETERS: Final = ("max_bytes", "max_items", "ttl_ms", "policy")

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from limpet.shm.errors import ParameterError
-from limpet.stores.codecs import Codec
+from limpet.stores.core.codecs import Codec
 
 ENCODED: Final = "$encoded"
 DICT: Final = "$dict"

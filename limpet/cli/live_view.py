@@ -24,8 +24,8 @@ from rich.table import Table
 from rich.text import Text
 
 from limpet.cli.common import size_text, table, time_text
-from limpet.fault.drill.counters import GETS, PUTS, Snapshot
 from limpet.fault.drill.drill_base import RunParameters
+from limpet.fault.inject.counters import GETS, PUTS, Snapshot
 from limpet.fault.inject.supervisor import Progress
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ import click
 import limpet
 from limpet.cli.common import hex_option, json_or_text, octets, pool_argument, pool_of
 from limpet.cli.forms import form_of, key_bytes, text_of, value_bytes
-from limpet.stores.codecs import Codec, codec_of_keys
+from limpet.stores.core.codecs import Codec, codec_of_keys
 from limpet.stores.registry import CACHES
 
 store_option = click.option("--store", "name", default="default", show_default=True,

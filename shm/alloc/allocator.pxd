@@ -2,12 +2,12 @@ cimport cython
 
 from limpet.shm.alloc.claims cimport Claims, Spans
 from limpet.shm.alloc.heap cimport Heap
-from limpet.shm.alloc.pages cimport *
 from limpet.shm.alloc.slabs cimport Slab, Slabs
 from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.layout cimport *
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.shm.endpoint.words cimport *
+from limpet.shm.pages cimport *
 
 cdef int ATTEMPTS_MAX
 cdef u64 COARSE_LEAST

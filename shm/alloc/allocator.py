@@ -26,12 +26,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from limpet.shm.alloc.claims import Claims, Relief, Spans
-from limpet.shm.alloc.pages import NOWHERE
 from limpet.shm.alloc.reclaim import Shortage
 from limpet.shm.alloc.slabs import Slab, Slabs, find_freed
 from limpet.shm.endpoint.layout import PRESSURE
 from limpet.shm.endpoint.words import LARGE_CLASS
 from limpet.shm.errors import StoreFull
+from limpet.shm.pages import NOWHERE
 
 if TYPE_CHECKING:
     from limpet.shm.alloc.blocks import BlockTable
@@ -130,7 +130,7 @@ class Allocator:
             if slab is None:
                 return 0
             reference = slab.pop()
-        slab.expect()
+        slab.prefetch()
         self.client.log(reference, 0)
         self.heap.take(reference)
         return reference

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from limpet.shm.alloc.heap import Heap
-from limpet.shm.alloc.pages import ALL_PAGES, BlockPages, best_run
 from limpet.shm.alloc.reclaim import expel
 from limpet.shm.endpoint.layout import EPOCH, PAGES
 from limpet.shm.endpoint.words import (
@@ -49,6 +48,7 @@ from limpet.shm.endpoint.words import (
     tail_word,
 )
 from limpet.shm.errors import NodeFailed
+from limpet.shm.pages import ALL_PAGES, BlockPages, best_run
 from limpet.shm.replicas.replica_sets import ReplicaSets
 
 if TYPE_CHECKING:
@@ -235,8 +235,8 @@ class BlockTable:
         return None
 
     def reach_room(self, node: int, block: int, word: int) -> int:
-        """Have pages behind the room in a slab with this word. The byte up to which there are
-        pages; 0: it has no room, or none with pages."""
+        """Allocate the pages behind the room in a slab with this word. The byte up to which there
+        are pages; 0: it has no room, or none with pages."""
         size_class = class_of(word)
         used = self.used_bits(node, block, size_class)
         return self.pages.back_room(node, block, size_class, replicas_of(word), used)

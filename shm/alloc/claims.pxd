@@ -1,8 +1,8 @@
 from limpet.shm.alloc.heap cimport Heap
-from limpet.shm.alloc.pages cimport *
 from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.shm.endpoint.words cimport *
+from limpet.shm.pages cimport *
 
 cdef int PATIENCE
 

@@ -24,7 +24,6 @@ import contextlib
 import functools
 from typing import TYPE_CHECKING, Any, Final
 
-from limpet.shm.alloc.pages import NOWHERE
 from limpet.shm.alloc.reclaim import Shortage, end_limbo
 from limpet.shm.alloc.slabs import Slab, Slabs, find_freed
 from limpet.shm.endpoint.words import (
@@ -37,6 +36,7 @@ from limpet.shm.endpoint.words import (
     replicas_of,
 )
 from limpet.shm.errors import NodeFailed
+from limpet.shm.pages import NOWHERE
 
 if TYPE_CHECKING:
     from limpet.shm.alloc.blocks import BlockTable
@@ -331,7 +331,7 @@ class Relief:
         """Get memory from any source; False when no more can be had."""
         found = self.make_room(attempt, shortage.node, needed)
         if not found or attempt > PATIENCE:
-            found = self.client.pinned(shortage.look) or found
+            found = self.client.pinned(shortage.take_unchanged) or found
         if not found and not shortage.waited:
             shortage.waited = True
             found = self._await_period(self.grace.close_period(), shortage.node)

@@ -2,6 +2,7 @@ cimport cython
 
 from limpet.shm.endpoint.layout cimport *
 from limpet.shm.endpoint.slots cimport RECORDS, RECORDS_COUNT
+from limpet.shm.endpoint.states cimport *
 from limpet.shm.endpoint.verbs cimport Endpoint, bit, u64
 from limpet.shm.endpoint.words cimport *
 from limpet.shm.replicas.replica_layout cimport ReplicaLayout
@@ -91,6 +92,9 @@ cdef class Heap:
     @cython.final
     @cython.locals(row=u64, k=u64)
     cdef int _clear_word(self, u64 reference, u64 primary, u64 mask) except -1
+    @cython.final
+    @cython.locals(node=int)
+    cdef int _demand_uncut(self) except -1
     @cython.final
     cdef bint _clear_at(self, u64 at, u64 mask) except -1
     @cython.locals(bits=u64, slot=u64, first=u64, record=u64, word=u64, seen=u64)

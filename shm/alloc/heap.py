@@ -48,6 +48,7 @@ from limpet.shm.endpoint.layout import (
     slot_address,
 )
 from limpet.shm.endpoint.slots import RECORDS, RECORDS_COUNT
+from limpet.shm.endpoint.states import LOSS_CUTS, PAGES_LOST
 from limpet.shm.endpoint.words import (
     ADDRESS_MASK,
     HELD,
@@ -425,6 +426,7 @@ class Heap:
         mask = bit(found >> 48)
         scope = self.endpoint.background(True)
         try:
+            self._demand_uncut()
             if reference >> 48 & 0xFF >= self.paged:
                 self._change_run(reference, found, False)
             else:
@@ -447,6 +449,7 @@ class Heap:
                     references[index] = 0
         scope = self.endpoint.background(True)
         try:
+            self._demand_uncut()
             start = 0
             while start < count:
                 words = self._gather(references, start, count, False)
@@ -458,6 +461,14 @@ class Heap:
         finally:
             self.endpoint.background(scope)
 
+    def _demand_uncut(self) -> None:
+        """Raise NodeFailed if this operation's changes were cut off by pages that are lost to us:
+        others may see links of before it. What it would free stays in the client journal."""
+        if self.endpoint.met_loss == LOSS_CUTS:
+            node = self.endpoint.our_loss()
+            if node >= 0:
+                raise NodeFailed(node, PAGES_LOST)
+
     def _clear_word(self, reference: int, primary: int, mask: int) -> None:
         """Clear these used bits, of objects in the block of this one."""
         self._clear_at(primary, mask)
@@ -467,12 +478,14 @@ class Heap:
                 self._clear_at(primary + self.bit_steps[row + k] & MASK, mask)
 
     def _clear_at(self, at: int, mask: int) -> bool:
-        """Clear this used bit; False: it is on a lost node."""
+        """Clear this used bit; False: it is on a lost node. NodeFailed: it may be lost for us
+        alone, as of this operation."""
         try:
             if self.endpoint.failed(at):
                 return False
             self.endpoint.mcas(at, 0, 0, 0, mask)
         except NodeFailed:
+            self._demand_uncut()
             return False
         return True
 

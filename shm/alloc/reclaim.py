@@ -47,7 +47,6 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 
-from limpet.shm.alloc.pages import ALL_PAGES, NOWHERE, around, best_run
 from limpet.shm.endpoint.layout import PRESSURE
 from limpet.shm.endpoint.words import (
     LARGE,
@@ -63,11 +62,12 @@ from limpet.shm.endpoint.words import (
     stamp,
 )
 from limpet.shm.errors import NodeFailed
+from limpet.shm.pages import ALL_PAGES, NOWHERE, around, best_run
 
 if TYPE_CHECKING:
-    from limpet.shm.alloc.pages import Table
     from limpet.shm.arrays import Words
     from limpet.shm.clients.epoch import Grace
+    from limpet.shm.pages import Table
 
 _Words: TypeAlias = "dict[tuple[int, int], int]"
 """Words of blocks, by node and number."""
@@ -103,7 +103,7 @@ class Shortage:
         """Whether this client waited for other clients' operations: they may free enough memory."""
         self._seen: dict[tuple[int, int], int] = {}
 
-    def look(self) -> bool:
+    def take_unchanged(self) -> bool:
         """Take blocks that could be taken at the last look already; whether any can be taken."""
         empty, room = self._hoarded(self.node)
         if self.pages and room:

@@ -52,9 +52,9 @@ cdef class Slab:
     cpdef int take_pages(self, u64 mask, u64 count) except -1
     cdef u64 left(self, u64 also) noexcept
     @cython.locals(word=u64, following=u64, size=u64, k=u64, there=u64)
-    cpdef int expect(self) except -1
+    cpdef int prefetch(self) except -1
     @cython.locals(endpoint=Endpoint, bitmap=u64, index=u64, found=u64)
-    cpdef u64 look(self) except? 0
+    cpdef u64 note_pending(self) except? 0
     @cython.locals(count=u64, index=u64, found=u64)
     cpdef int ripen(self, u64 horizon) except -1
 

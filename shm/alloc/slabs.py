@@ -179,7 +179,7 @@ class Slab:
         """The ready pages that are not set aside; `also`: as in `Runs._find`."""
         return (self.ready[0] | self.pending[0] & also) & ~self.aside & MASK
 
-    def expect(self) -> None:
+    def prefetch(self) -> None:
         """Prefetch the memory of the object that `pop` may give next."""
         word = self.ready[self.cursor]
         if word:
@@ -189,7 +189,7 @@ class Slab:
                 there = (following & ADDRESS_MASK) + self.heap.steps[self.row + k] & MASK
                 self.heap.endpoint.prefetch(there, size, True)
 
-    def look(self) -> int:
+    def note_pending(self) -> int:
         """Note the objects whose used bit is clear as pending; how many are newly so."""
         if self.pending_count:
             return 0
@@ -452,7 +452,7 @@ def find_freed(slabs: list[Slab], grace: Grace) -> None:
     horizon = grace.horizon() if any(slab.pending_count for slab in slabs) else 0
     for slab in slabs:
         slab.ripen(horizon)
-        slab.look()
+        slab.note_pending()
     new = [slab for slab in slabs if slab.pending_count and slab.pending_epoch == NEVER]
     if new:
         epoch = grace.close_period()

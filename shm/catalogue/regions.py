@@ -27,7 +27,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from limpet.shm.alloc.pages import NOWHERE
 from limpet.shm.alloc.reclaim import Shortage
 from limpet.shm.catalogue.directory import DROPPING, PLANNED, READY, VOID, Directory
 from limpet.shm.endpoint.layout import REGION_ENTRY_SIZE, address
@@ -41,6 +40,7 @@ from limpet.shm.endpoint.words import (
     free_word,
 )
 from limpet.shm.errors import NodeFailed, PoolCorrupt, StoreFull, StoreMismatch
+from limpet.shm.pages import NOWHERE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -212,7 +212,7 @@ class Regions:
             self.membership.progress()
 
     def _link_object(self, node: int, index: int, size: int, internal: bool, pinned: bool) -> None:
-        """Have the entry link to an object for a region of `size` bytes, filled with zeros."""
+        """Link the entry to an object for a region of `size` bytes, filled with zeros."""
         link = self.directories[node].link(index)
         allocator = self.allocator.coherent()
         room = size + _LINE

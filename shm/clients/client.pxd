@@ -3,6 +3,7 @@ cimport cython
 from limpet.shm.alloc.heap cimport Heap
 from limpet.shm.endpoint.layout cimport *
 from limpet.shm.endpoint.slots cimport *
+from limpet.shm.endpoint.states cimport *
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.shm.endpoint.words cimport REPLICATED
 
@@ -53,6 +54,7 @@ cdef class Client:
     @cython.final
     cdef int _resign(self) except -1
     @cython.final
+    @cython.locals(cut=bint)
     cdef int _resolve_journal(self) except -1
     @cython.locals(scope=bint, done=bint)
     cpdef exclusively(self, work)

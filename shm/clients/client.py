@@ -46,7 +46,7 @@ from limpet.shm.endpoint.slots import (
     STATE_BELOW,
     STATE_SHIFT,
 )
-from limpet.shm.endpoint.states import DISOWNED
+from limpet.shm.endpoint.states import DISOWNED, LOSS_CUTS
 from limpet.shm.endpoint.words import REPLICATED
 from limpet.shm.errors import (
     AddressError,
@@ -64,8 +64,8 @@ if TYPE_CHECKING:
 DAMAGE: Final = (AddressError, PoolCorrupt, StoreCorrupt)
 """Errors of settling an object by which no later attempt will get on."""
 RESIGNED: Final = (
-    "this client's journal names an object that cannot be settled, since memory was damaged; the "
-    "client has left the pool, and others recover what it had; close the pool, and open it again"
+    "an operation of this client cannot be ended, since memory was damaged or lost; the client has "
+    "left the pool, and others recover what it had; close the pool, and open it again"
 )
 
 
@@ -166,6 +166,7 @@ class Client:
                 self.persist_links()
             self.settle()
         self.sequence = (self.sequence + PIN_STEP) & PIN_MASK
+        endpoint.met_loss = 0
         # ORDER: the pin is visible before any link is read, hence `swap`, a full barrier. DROPS
         # after the pin: a client that drops a store counts it up before it looks for pins, so
         # either it waits for us, or we see the new count.
@@ -248,7 +249,7 @@ class Client:
         """
         done = False
         try:
-            if self.held or self.remotely_fenced or self.endpoint.durable:
+            if self.held or self.remotely_fenced or self.endpoint.durable or self.endpoint.met_loss:
                 self._resolve_journal()
             # ORDER: the client journal is empty before the pin goes.
             self.endpoint.store(self.slot + PIN, 0)
@@ -287,6 +288,14 @@ class Client:
         if self.remotely_fenced and self.endpoint.load(self.slot) != self.word:
             self.held = 0  # the client that declared us dead has resolved the journal
             self.disown()
+        if self.endpoint.met_loss:
+            cut = self.held or self.endpoint.met_loss == LOSS_CUTS
+            self.endpoint.met_loss = 0
+            if cut and self.endpoint.our_loss() >= 0:
+                # For others the lost pages may be whole: what this operation has left there is
+                # theirs to recover, as if this client had been killed.
+                self._resign()
+                raise ClientError(RESIGNED)
         if self.endpoint.durable:
             # ORDER: before objects are freed, and before the pin goes.
             self.persist_links()
@@ -364,7 +373,7 @@ class Client:
                 self.endpoint.end()
 
     def persist_links(self) -> None:
-        """Have all noted lines persist, and the links that the client journal names."""
+        """Make all noted lines persist, and the links that the client journal names."""
         index = 0
         while index < self.held:
             if self.references[index] and not self.link_addresses[index] & REPLICATED:
@@ -389,6 +398,9 @@ class Client:
         try:
             self.unpin()
             settled = True
+        except ClientError:
+            if not self.has_resigned:
+                raise
         finally:
             left = self.word & INCARNATION_MASK
             if not complete or not settled:

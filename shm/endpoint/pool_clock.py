@@ -50,7 +50,7 @@ def word_of(boot: int, shift_s: int | None) -> int:
 
 
 def agree(endpoint: Any, boot: int, shift_s: int | None) -> None:
-    """Have the endpoint's clock be that of the other processes of this boot; for a process that
+    """Set the endpoint's clock to that of the other processes of this boot; for a process that
     joins a pool of one host. `shift_s`: seconds by which its time namespace is ahead of the host's
     clock since boot; None: it is not known."""
     ours = word_of(boot, shift_s)

@@ -44,7 +44,7 @@ import time
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from limpet.shm.clients.inside import calling_frame
+from limpet.shm.endpoint.inside import calling_frame
 from limpet.shm.endpoint.layout import CONTROL_NODE, POOL_CLOCK
 from limpet.shm.endpoint.portable_image import Image
 from limpet.shm.endpoint.portable_node import DirtyLines, Lent, Node, Word
@@ -175,7 +175,7 @@ class Endpoint:
 
     __slots__ = (
         "_background", "_dirty", "_guard", "_nodes", "_outside", "_scopes", "_states", "_turns",
-        "_volatile", "abandoned", "durable", "fuse", "latency_ns",
+        "_volatile", "abandoned", "durable", "fuse", "latency_ns", "met_loss",
     )  # fmt: skip
 
     hints = False
@@ -192,6 +192,7 @@ class Endpoint:
     _outside: bool
     _turns: Turns
     abandoned: Any
+    met_loss: int
 
     def __new__(cls, *args: Any, **options: Any) -> Endpoint:
         self = super().__new__(cls)
@@ -201,6 +202,7 @@ class Endpoint:
         self._background = self._outside = False
         self._turns = Turns()
         self.abandoned = None
+        self.met_loss = 0
         self.fuse = 0
         self._guard = None
         self.durable = False
@@ -345,6 +347,10 @@ class Endpoint:
     def lost(self, node: int) -> bool:
         """Whether this process has met a truncated `node`."""
         return node in self._nodes and self._nodes[node].lost
+
+    def our_loss(self) -> int:
+        """The first node that is in service and of which this process has lost pages; -1: none."""
+        return -1
 
     def lost_pages(self, node: int) -> list[tuple[int, int]]:
         """Offset and size of lost pages: none are known, as a poisoned one ends the process."""
@@ -493,7 +499,7 @@ class Endpoint:
     def prefetch(self, addr: int, size: int, writes: bool = False) -> None:
         """A hint, not a verb; pure Python cannot prefetch."""
 
-    def foresee(self, addr: int, start: int, size: int) -> None:
+    def prefetch_target(self, addr: int, start: int, size: int) -> None:
         """A hint, not a verb, as `prefetch`."""
 
     def write(self, addr: int, data: Any) -> int:

@@ -73,13 +73,13 @@ class Image:
         self.head = self.words[0]
         return 0
 
-    def _look(self) -> None:
+    def _require_read(self) -> None:
         if self._closed:
             raise PhaseError("an object was looked at before `wait`: its read is only posted")
 
     def word(self, index: int) -> int:
         """A word of it."""
-        self._look()
+        self._require_read()
         if not 0 <= index < len(self.words):
             raise AddressError(f"8 bytes from byte {8 * index} on are outside of the image")
         return self.words[index]
@@ -90,17 +90,17 @@ class Image:
 
     def equal(self, offset: int, data: bytes) -> bool:
         """Whether its bytes from byte `offset` on begin with `data`."""
-        self._look()
+        self._require_read()
         return words_equal(self.words, offset, data)
 
     def cut(self, offset: int, size: int) -> bytes:
         """`size` bytes of it from byte `offset` on."""
-        self._look()
+        self._require_read()
         return words_bytes(self.words, offset, size)
 
     def compare(self, offset: int, size: int, data: bytes) -> int:
         """-1, 0 or 1: those `size` bytes of it sort before `data`, are it, or sort after it."""
-        self._look()
+        self._require_read()
         return words_compare(self.words, offset, size, data)
 
     def search(self, first: int, count: int, data: bytes) -> int:

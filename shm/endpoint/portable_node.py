@@ -203,7 +203,7 @@ class Node:
         return Word(held, self.start + offset)
 
     def release(self) -> None:
-        """Have no part in keeping the memory mapped."""
+        """Let the memory be unmapped when nobody else uses it."""
         self._held = None
         self.words.release()
         self.raw.release()

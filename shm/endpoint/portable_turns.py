@@ -8,8 +8,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
-from limpet.shm.clients.inside import is_over
 from limpet.shm.endpoint import forks
+from limpet.shm.endpoint.inside import is_over
 from limpet.shm.errors import ReentrantUse
 
 _INSIDE: Final = "inside"
@@ -39,7 +39,8 @@ class Turns:
         self.begin_anew()
 
     def begin_anew(self) -> None:
-        """Have no operation, and no other threads: in a new endpoint, or an adopted child."""
+        """Reset: no operation runs, and there are no other threads. For a new endpoint, or a forked
+        child."""
         self._inside: dict[str, Claim] = {}
         self._count = 0
         """Turns so far."""

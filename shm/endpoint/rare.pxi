@@ -34,6 +34,8 @@ cdef Mapped* torn_at(Endpoint endpoint, u64 addr, u64 size) noexcept:
     if mapped.state != TORN:
         limpet_ranges[endpoint._range[node]].state = mapped.state
         mapped.state = TORN
+        if not endpoint.met_loss:
+            endpoint.met_loss = LOSS_MET
     if (<volatile u64*>endpoint._states)[node] != expected_state(endpoint, node):
         return NULL
     if endpoint._incoherent:

@@ -30,7 +30,6 @@ from collections.abc import Callable, MutableSequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
-from limpet.shm.clients.liveness import Watcher
 from limpet.shm.endpoint import hooked
 from limpet.shm.endpoint.fabric import words_tagged
 from limpet.shm.endpoint.hooked import MUTATING, READS, HookedEndpoint
@@ -301,29 +300,3 @@ class PoweredEndpoint(SimulatedEndpoint):
         if self.noted:
             self.turn(self, PERSIST, 0, 1)
         return super().persist()
-
-
-class SimulatedProcesses(Watcher):
-    """The processes of one simulation: those in `gone` are dead, all others live.
-
-    `end` kills the one with a pid; it is called by a client that fences another.
-    """
-
-    locks_tell = False
-
-    def __init__(self, end: Callable[[int], None]) -> None:
-        self.gone: set[int] = set()
-        self.end = end
-
-    def alive(self, pid: int, started: int) -> bool:
-        return pid not in self.gone
-
-    def kill(
-        self,
-        pid: int,
-        started: int,
-        timeout_ms: int = 10_000,
-        sure: Callable[[], bool] = lambda: True,
-    ) -> bool:
-        self.end(pid)
-        return True

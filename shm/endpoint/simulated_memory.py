@@ -254,7 +254,7 @@ class Phase:
         return posted
 
     def then(self, addr: int, work: Callable[[], Any]) -> Posted:
-        """Have `work` done in `wait`, after what was posted before it has arrived."""
+        """Do `work` in `wait`, after what was posted before it has arrived."""
         posted = Posted("read", addr, nothing)
 
         def arrive(_: Any) -> None:
@@ -304,7 +304,7 @@ class Phase:
         self._verbs += 1
 
     def delay(self, verbs: int) -> NoReturn:
-        """Have the verb that is being posted done after so many more verbs."""
+        """Do the verb that is being posted after so many more verbs."""
         self._verbs_late = verbs
         raise Late
 

@@ -13,14 +13,15 @@ Client slot, 640 bytes in the control segment; only its client writes it, except
     64   pin          0, or low bits of the epoch and a counter, while an operation runs (epoch.py)
     72   clock        above every timestamp that this slot's clients have used (unique_ids.py);
                       the next client of the slot goes on from there
-    80   own          two words of a protocol of stores (stores/rtx/layout.py has the only ones)
+    80   own          two words of a protocol of stores (stores/transactions/layout.py has the only
+                      ones)
     96   locked       the file that the client's life lock is on (liveness.py); 0: none
     104  era          the other bits of the epoch that is pinned (epoch.py)
     112  machine      the host, the same after its reboots, or 0 (hosts.py)
     120  name         the first 8 bytes of the host's name
     128  changes      of what transactions can read: odd while the client is about to make one, else
                       even; only ever goes up, also for the next client of the slot
-                      (stores/rtx/changes.py)
+                      (stores/transactions/changes.py)
     136  release      the first 8 bytes of the name of its release (release.py)
     144  journal      23 pairs of words: object reference, address of its link (heap.py), or
                       a store's own name of a link (words.py: REPLICATED)

@@ -24,6 +24,7 @@ cdef int do_init(Endpoint endpoint) except -1:
     endpoint._owner = 0
     endpoint.frame = None
     endpoint.abandoned = None
+    endpoint.met_loss = 0
     endpoint._forks = limpet_forks
     endpoint._fuse = 0
     endpoint._guard = NULL
@@ -219,6 +220,8 @@ cdef int do_refuse(Endpoint endpoint, u64 addr, u64 size) except -1:
     if endpoint._states[node] != expected_state(endpoint, node):
         raise NodeFailed(node, why_failed(endpoint._states[node], expected_state(endpoint, node)))
     if endpoint._map[node].state == TORN:
+        if endpoint.met_loss:
+            endpoint.met_loss = LOSS_CUTS
         raise NodeFailed(node, PAGES_LOST)
     if addr & 7:
         raise AddressError(f"the word at {addr:#x} is not aligned to 8 bytes")
@@ -233,6 +236,8 @@ cdef int do_mourn(Endpoint endpoint, u64 node) except -1:
             f"node {node}: its file system has no memory left for a page of it; make room there"
         )
     if endpoint._map[node].lost[0] == LIMPET_TORN:
+        if endpoint._map[node].state != TORN:  # a read would have noted it
+            endpoint.met_loss = LOSS_CUTS
         torn_at(endpoint, node << 40, 0)
         if endpoint._states[node] == expected_state(endpoint, node):
             raise NodeFailed(node, PAGES_LOST)

@@ -56,6 +56,10 @@ PAGES_LOST: Final = (
     f"fail-node`, then {REPLACE}, without what only this node had"
 )
 """The error of a client that has met a poisoned page."""
+LOSS_MET: Final = 1
+"""`Endpoint.met_loss`: in this operation a verb has first met poisoned pages."""
+LOSS_CUTS: Final = 2
+"""A change of their node was refused since, or its effect is unknown."""
 FORMERLY: Final = (
     "what was there is gone: the node was replaced, or has lost what was in its memory (the log "
     "says so, and what to do), and no other had a replica of it"

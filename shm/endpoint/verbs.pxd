@@ -53,6 +53,7 @@ cdef class Endpoint:
     cdef public u64 latency_ns
     cdef public object frame
     cdef public object abandoned
+    cdef public int met_loss
     cdef readonly bint durable
     cdef bint _unfenced
     cdef int _noted
@@ -96,13 +97,14 @@ cdef class Endpoint:
     @cython.final
     cdef int _copy_armed(self, u64 addr, char* target, const char* source, u64 size) except -1
 
+    cpdef int our_loss(self) noexcept
     cpdef int guard(self, u64 addr, u64 word) except -1
     cpdef bytes read(self, u64 addr, Py_ssize_t size)
     cpdef int read_into(self, u64 addr, buffer) except -1
     cpdef int read_words(self, u64 addr, u64[::1] words, Py_ssize_t count, Py_ssize_t start=*) except -1
     cpdef u64 read_tagged(self, u64 first, u64 second, u64[::1] words, Py_ssize_t start, u64 tag) except? 0xFEEDFACEDEADBEA7
     cpdef void prefetch(self, u64 addr, u64 size, bint writes=*) noexcept
-    cpdef void foresee(self, u64 addr, u64 start, u64 size) noexcept
+    cpdef void prefetch_target(self, u64 addr, u64 start, u64 size) noexcept
     cpdef bint failed(self, u64 addr) noexcept
     cpdef int write(self, u64 addr, data) except -1
     cpdef int write_gather(self, u64 addr, u64[::1] words, Py_ssize_t count, bytes first, bytes second) except -1

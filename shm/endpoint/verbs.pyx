@@ -35,7 +35,10 @@ Lost memory
     SIGBUS tells of it. A page that is poisoned (BUS_MCEERR_AR) costs what is on it: a verb that
     touches it raises NodeFailed. What is elsewhere on its node can be read on. But this endpoint
     changes nothing there any more: code that has met NodeFailed takes what it could not see for
-    gone, and must not act on that. Of the control segment, of views, and of memory without hardware
+    gone, and must not act on that. `met_loss` is LOSS_MET once a verb has first found such pages,
+    and LOSS_CUTS once a change of their node has been refused since, or its effect is unknown; the
+    client sets it to 0 when it pins, and resigns when its operation ends so (client.py). Of the
+    control segment, of views, and of memory without hardware
     coherence a poisoned page costs the whole, as does a page that is gone in another way.
 
     SIGBUS below the end of the file behind a node is no loss: its file system is full. The verb
@@ -128,6 +131,8 @@ from cpython.object cimport PyObject
 from libc.string cimport memcmp, memcpy, memmove, memset
 cimport cython
 
+from limpet.shm.endpoint.states cimport LOSS_CUTS, LOSS_MET
+
 import os
 
 from limpet.shm.errors import (
@@ -139,7 +144,7 @@ from limpet.shm.errors import (
     ReentrantUse,
     StoreFull,
 )
-from limpet.shm.clients.inside import is_over
+from limpet.shm.endpoint.inside import is_over
 from limpet.shm.endpoint.states import (
     DISOWNED,
     FORKED,
@@ -368,6 +373,14 @@ cdef class Endpoint:
             (found.pages[n].low - found.base, found.pages[n].high - found.pages[n].low)
             for n in range(limpet_torn(self._range[node]))
         ]
+
+    cpdef int our_loss(self) noexcept:
+        """The first node that is in service and of which this process has lost pages; -1: none."""
+        cdef int node
+        for node in range(255):
+            if self._map[node].state == TORN and self._states[node] == expected_state(self, node):
+                return node
+        return -1
 
     cdef inline Counters* _scope(self, u64 addr) noexcept:
         # a verb on the control segment is no verb on a memory node: never in the foreground
@@ -640,7 +653,7 @@ cdef class Endpoint:
         """A place for `size` bytes, a multiple of 8, that are read and looked at (see `Image`)."""
         return Image(self, size, in_place)
 
-    cpdef void foresee(self, u64 addr, u64 start, u64 size) noexcept:
+    cpdef void prefetch_target(self, u64 addr, u64 start, u64 size) noexcept:
         """A hint, not a verb: `prefetch` of `size` bytes, from byte `start` on, of the object to
         which the reference at `addr` leads. Any address will do."""
         cdef u64 node = addr >> 40

@@ -14,7 +14,7 @@ Block word
 
     FREE     no owner; may be claimed once the epoch in it lies behind every pinned client. With
              BACKED, bit 48, all of its pages are allocated (file.py); with BEGUN, bit 49, its
-             first part is, and perhaps more (alloc/pages.py)
+             first part is, and perhaps more (shm/pages.py)
     SLAB     cut into objects of its class; of the last class, into pages (alloc/slabs.py)
     PENDING  claimed by a client that is making it a slab, span or region, or giving it back
     LARGE    first block of a span that holds one object

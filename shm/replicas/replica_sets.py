@@ -77,8 +77,8 @@ from limpet.shm.errors import NodeFailed
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from limpet.shm.alloc.pages import Table
     from limpet.shm.arrays import Flags, Words
+    from limpet.shm.pages import Table
 
     Moves = list[tuple[int, int, int, int]]
     """Steps of a claim: node, block, word before, word after."""

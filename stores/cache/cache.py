@@ -32,9 +32,9 @@ from limpet.stores.cache.lock import PREFIX, CacheLock
 from limpet.stores.cache.memoize import Computes, memoized
 from limpet.stores.cache.parameters import LIFE_MAX_MS, TTL_MAX_MS
 from limpet.stores.cache.validity import Terms
-from limpet.stores.codecs import Codec
+from limpet.stores.core.codecs import Codec
+from limpet.stores.core.status import DONE, INSERT, PUT, UPDATE
 from limpet.stores.dict import MISSING, is_hashable
-from limpet.stores.status import DONE, INSERT, PUT, UPDATE
 
 if TYPE_CHECKING:
     from limpet.stores.cache.store import CacheStore

@@ -6,11 +6,11 @@ from limpet.shm.endpoint.words cimport ADDRESS_MASK
 from limpet.stores.cache.layout cimport *
 from limpet.stores.cache.ledger cimport Counters, Ledger
 from limpet.stores.cache.validity cimport Terms, Validity
-from limpet.stores.object_layout cimport *
+from limpet.stores.core.object_layout cimport *
+from limpet.stores.core.records cimport Objects
+from limpet.stores.core.status cimport *
 from limpet.stores.race.index cimport Index, Place
 from limpet.stores.race.slots cimport Slots
-from limpet.stores.records cimport Objects
-from limpet.stores.status cimport *
 
 cdef u64 MASK
 

@@ -64,11 +64,11 @@ from limpet.stores.cache.layout import (
 )
 from limpet.stores.cache.ledger import Counters, Ledger
 from limpet.stores.cache.validity import Terms, Validity
-from limpet.stores.object_layout import HEADER
+from limpet.stores.core.object_layout import HEADER
+from limpet.stores.core.records import Objects
+from limpet.stores.core.status import DONE, EXISTS, INSERT, MISSING, PUT
 from limpet.stores.race.index import Index, Place
 from limpet.stores.race.slots import Slots
-from limpet.stores.records import Objects
-from limpet.stores.status import DONE, EXISTS, INSERT, MISSING, PUT
 
 MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
 

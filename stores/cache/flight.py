@@ -136,7 +136,7 @@ class Flights:
         end = time.monotonic() + call.patience / 1000
         dead, pause, margin = 0, PAUSE_S, earliness(early)
         while True:
-            seat, other = self._look(call, dead, end, margin)
+            seat, other = self._next_step(call, dead, end, margin)
             if seat is not None:
                 return seat
             dead = self._dead(other) if other else 0
@@ -152,7 +152,7 @@ class Flights:
         end = time.monotonic() + call.patience / 1000
         dead, pause, margin = 0, PAUSE_S, earliness(early)
         while True:
-            seat, other = self._look(call, dead, end, margin)
+            seat, other = self._next_step(call, dead, end, margin)
             if seat is not None:
                 return seat
             dead = self._dead(other) if other else 0
@@ -161,7 +161,7 @@ class Flights:
                 await sleep(pause)
                 pause = min(2 * pause, PAUSE_MAX_S)
 
-    def _look(
+    def _next_step(
         self, call: Computation, dead: int, end: float, margin: int
     ) -> tuple[Seat | None, int]:
         """The next step, or None and the flight to wait for; 0: look again at once."""

@@ -28,7 +28,7 @@ The cache's words, behind the directory of memory node 0
     192   counts         64 bytes for each client slot: see COUNTS
     then  tags           4,096 words: the number of the last invalidation of a tag; tag 0 is of all
 
-The outcomes of steps, and kinds of writes, are besides those of stores/status.py.
+The outcomes of steps, and kinds of writes, are besides those of stores/core/status.py.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from limpet.shm.endpoint import forks
 from limpet.shm.errors import ParameterError
 from limpet.stores.cache.layout import MINE, pilot_of
 from limpet.stores.cache.validity import Terms
-from limpet.stores.names import shown
+from limpet.stores.core.names import shown
 
 if TYPE_CHECKING:
     from limpet.stores.cache.store import CacheStore

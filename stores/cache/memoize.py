@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
 from limpet.shm.errors import ParameterError
-from limpet.stores.codecs import PROTOCOL
+from limpet.stores.core.codecs import PROTOCOL
 
 F = TypeVar("F", bound=Callable[..., object])
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from limpet.shm.errors import ParameterError
 from limpet.shm.parameters import check_whole, parse_size
 from limpet.stores.cache.layout import GROUP_MASK, PREFIX, UNIT, UNITS_MASK, words_size
-from limpet.stores.object_layout import HEADER
+from limpet.stores.core.object_layout import HEADER
 from limpet.stores.race.parameters import CAPACITY, SLOTS_PER_BUCKET, GrowingParameters
 
 if TYPE_CHECKING:

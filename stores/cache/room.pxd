@@ -4,11 +4,11 @@ from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.slots cimport CLIENT_JOURNAL_SIZE
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.shm.endpoint.words cimport ADDRESS_MASK, REFERENCE_MASK
-from limpet.stores.base cimport Store
 from limpet.stores.cache.entries cimport CacheObjects
 from limpet.stores.cache.layout cimport *
 from limpet.stores.cache.ledger cimport Counters, Ledger
 from limpet.stores.cache.validity cimport Validity
+from limpet.stores.core.base cimport Store
 from limpet.stores.race.index cimport Index, Place, is_frozen, is_split, is_valid
 from limpet.stores.race.layout cimport *
 from limpet.stores.race.parameters cimport *
@@ -44,7 +44,7 @@ cdef class Hand:
     @cython.locals(
         freed=u64, index=int, word=u64, head=u64, life=u64, state=int, taken=u64, at=int
     )
-    cdef u64 _look(self, u64 group, u64 lap, bint ruthless) except? 0xFEEDFACEDEADBEA7
+    cdef u64 _scan_group(self, u64 group, u64 lap, bint ruthless) except? 0xFEEDFACEDEADBEA7
     @cython.locals(freed=u64, found=bint, best=int, taken=u64)
     cdef u64 _choose(self, u64 want) except? 0xFEEDFACEDEADBEA7
     @cython.locals(now=u64, best=int, most=u64, number=int, life=u64, age=u64)

@@ -35,7 +35,6 @@ from typing import Any, Final
 from limpet.shm.endpoint.slots import CLIENT_JOURNAL_SIZE
 from limpet.shm.endpoint.words import ADDRESS_MASK, REFERENCE_MASK
 from limpet.shm.errors import StoreFull
-from limpet.stores.base import Store
 from limpet.stores.cache.layout import (
     BORN_MASK,
     BORN_SHIFT,
@@ -64,6 +63,7 @@ from limpet.stores.cache.layout import (
     VOID,
 )
 from limpet.stores.cache.ledger import Counters, Ledger
+from limpet.stores.core.base import Store
 from limpet.stores.race.index import Index, Place, is_frozen, is_split, is_valid
 from limpet.stores.race.layout import OBJECT_MASK
 from limpet.stores.race.parameters import GROUP_SIZE, GROUP_WORDS
@@ -128,7 +128,7 @@ class Hand:
         if pointer:
             base = index.base_of(pointer)
             while group < last and self.seen < WINDOW:
-                freed += self._look(base + group * GROUP_SIZE, lap, ruthless)
+                freed += self._scan_group(base + group * GROUP_SIZE, lap, ruthless)
                 group += 1
         else:
             group = index.groups
@@ -153,7 +153,7 @@ class Hand:
         endpoint.wait()
         return freed
 
-    def _look(self, group: int, lap: int, ruthless: bool) -> int:
+    def _scan_group(self, group: int, lap: int, ruthless: bool) -> int:
         """Account for the entries of the group at this address, and note them in the window; units
         freed by unlinking void entries."""
         freed = 0

@@ -1,19 +1,19 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
-from limpet.stores.base cimport as_bytes
 from limpet.stores.cache.entries cimport CacheObjects, Entries, FlightWord
 from limpet.stores.cache.layout cimport *
 from limpet.stores.cache.ledger cimport Counters, Ledger
 from limpet.stores.cache.room cimport Hand, Room
 from limpet.stores.cache.validity cimport Terms, Validity
+from limpet.stores.core.base cimport as_bytes
+from limpet.stores.core.status cimport *
 from limpet.stores.race.batch cimport BatchSearch
 from limpet.stores.race.check cimport Check
 from limpet.stores.race.hash_store cimport HashStore
 from limpet.stores.race.index cimport Holds, Index, Place
 from limpet.stores.race.slots cimport Slots
 from limpet.stores.race.splitter cimport Splitter
-from limpet.stores.status cimport *
 
 cdef u64 SPLIT_MISSES
 

@@ -25,8 +25,6 @@ from typing import Any, Final
 
 from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.shm.errors import LimpetError, StoreFull, ValueTooLarge
-from limpet.stores import regions
-from limpet.stores.base import as_bytes
 from limpet.stores.cache.entries import CacheObjects, Entries, FlightWord
 from limpet.stores.cache.layout import (
     COMPUTATIONS,
@@ -43,14 +41,10 @@ from limpet.stores.cache.ledger import Counters, Ledger
 from limpet.stores.cache.parameters import CacheParameters
 from limpet.stores.cache.room import Hand, Room
 from limpet.stores.cache.validity import Terms, Validity
-from limpet.stores.names import shown
-from limpet.stores.race.check import Check
-from limpet.stores.race.hash_store import HashStore
-from limpet.stores.race.index import Holds, Index, Place
-from limpet.stores.race.slots import Slots
-from limpet.stores.race.splitter import Splitter
-from limpet.stores.race.store import require_room
-from limpet.stores.status import (
+from limpet.stores.core import regions
+from limpet.stores.core.base import as_bytes
+from limpet.stores.core.names import shown
+from limpet.stores.core.status import (
     AGAIN,
     DONE,
     FULL,
@@ -59,6 +53,12 @@ from limpet.stores.status import (
     NO_MEMORY,
     PUT,
 )
+from limpet.stores.race.check import Check
+from limpet.stores.race.hash_store import HashStore
+from limpet.stores.race.index import Holds, Index, Place
+from limpet.stores.race.slots import Slots
+from limpet.stores.race.splitter import Splitter
+from limpet.stores.race.store import require_room
 
 SPLIT_MISSES: Final = 8
 

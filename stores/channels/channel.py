@@ -214,7 +214,7 @@ class Channel:
     # ---- participants -----------------------------------------------------------------------
 
     def take_part(self, participants: int) -> None:
-        """Be a participant, one of at most so many at a time. Raises ChannelFull."""
+        """Become a participant, one of at most so many at a time. Raises ChannelFull."""
         self.open_rows(participants)
         self.enter()
         try:

@@ -44,7 +44,7 @@ from limpet.shm.errors import (
 from limpet.shm.replicas.view import IN_SERVICE
 from limpet.stores.channels.array.keeper import Keeper
 from limpet.stores.channels.regions.region import Links, Region
-from limpet.stores.names import NAME_SIZE_MAX, is_name
+from limpet.stores.core.names import NAME_SIZE_MAX, is_name
 from limpet.stores.registry import CHANNELS
 
 

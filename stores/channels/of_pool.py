@@ -7,8 +7,9 @@ given are those of the channel that is there, or, for a new one, the usual ones.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal, overload
 
+from limpet.shm.errors import ParameterError
 from limpet.shm.late import late
 from limpet.shm.parameters import parse_size
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from limpet.stores.channels.condition import Condition
     from limpet.stores.channels.counter import Counter
     from limpet.stores.channels.event import Event
+    from limpet.stores.channels.jobs.job_queue import JobQueue
     from limpet.stores.channels.lock.lock import Lock
     from limpet.stores.channels.manager import Manager
     from limpet.stores.channels.queue.shared_queue import SharedQueue
@@ -103,6 +105,7 @@ class ChannelCalls:
         of any processes."""
         return self.channels.open(late(HERE + "condition").Condition, name)
 
+    @overload
     def queue(
         self,
         name: str,
@@ -110,19 +113,55 @@ class ChannelCalls:
         *,
         item_size: int | None = None,
         codec: str | None = None,
-    ) -> SharedQueue:
+        acks: Literal[False] = False,
+    ) -> SharedQueue: ...
+
+    @overload
+    def queue(
+        self,
+        name: str,
+        maxsize: int | None = None,
+        *,
+        item_size: int | None = None,
+        codec: str | None = None,
+        acks: Literal[True],
+        max_deliveries: int | None = None,
+        visibility_timeout: float | None = None,
+    ) -> JobQueue: ...
+
+    def queue(
+        self,
+        name: str,
+        maxsize: int | None = None,
+        *,
+        item_size: int | None = None,
+        codec: str | None = None,
+        acks: bool = False,
+        max_deliveries: int | None = None,
+        visibility_timeout: float | None = None,
+    ) -> SharedQueue | JobQueue:
         """The queue of that name: made if it is not there, else attached to. First in, first out.
 
-        Parameters: see `SharedQueue`. One that is not given is that of the queue that is there.
-        Raises StoreMismatch when one that is given differs from it.
+        With `acks`, each element is delivered until it is acknowledged. Parameters: see
+        `SharedQueue`, and `JobQueue`, which alone has the last two. One that is not given is that
+        of the queue that is there. Raises StoreMismatch when one that is given differs from it.
         """
-        usual = late(HERE + "queue.layout")
-        found: SharedQueue = self.channels.attach(
-            late(HERE + "queue.shared_queue").SharedQueue,
-            name,
-            {"maxsize": maxsize, "item_size": item_size, "codec": codec},
-            {"maxsize": usual.MAXSIZE, "item_size": usual.ITEM_SIZE, "codec": "pickle"},
-        )
+        usual = late(HERE + ("jobs.layout" if acks else "queue.layout"))
+        given: dict[str, Any] = {"maxsize": maxsize, "item_size": item_size, "codec": codec}
+        defaults: dict[str, Any] = {
+            "maxsize": usual.MAXSIZE,
+            "item_size": usual.ITEM_SIZE,
+            "codec": "pickle",
+        }
+        cls = late(HERE + "queue.shared_queue").SharedQueue
+        further = {"max_deliveries": max_deliveries, "visibility_timeout": visibility_timeout}
+        if acks:
+            cls = late(HERE + "jobs.job_queue").JobQueue
+            given |= further
+            defaults |= {"max_deliveries": usual.MAX_DELIVERIES, "visibility_timeout": 0.0}
+        elif any(value is not None for value in further.values()):
+            raise ParameterError(f"only a queue with acks=True has {' and '.join(further)}")
+        found: SharedQueue | JobQueue = self.channels.attach(cls, name, given, defaults)
         return found
 
     def ring(

@@ -2,6 +2,7 @@ cimport cython
 
 from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.verbs cimport u64
+from limpet.stores.core.status cimport *
 from limpet.stores.fusee.cache cimport IndexCache
 from limpet.stores.fusee.links cimport *
 from limpet.stores.fusee.slots cimport ReplicatedSlots
@@ -10,7 +11,6 @@ from limpet.stores.race.batch cimport Batch, BatchSearch
 from limpet.stores.race.batch_puts cimport BatchPuts
 from limpet.stores.race.index cimport Place
 from limpet.stores.race.layout cimport *
-from limpet.stores.status cimport *
 
 cdef int ALL
 cdef int SPARE_PLACES

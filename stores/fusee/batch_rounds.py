@@ -39,6 +39,7 @@ from array import array
 from typing import Any, Final
 
 from limpet.shm.errors import NodeFailed
+from limpet.stores.core.status import BATCH, CONTESTED, DONE, LEFT, MADE, READY
 from limpet.stores.fusee.cache import IndexCache
 from limpet.stores.fusee.index import ReplicatedIndex
 from limpet.stores.fusee.links import (
@@ -58,7 +59,6 @@ from limpet.stores.race.batch import Batch, BatchSearch
 from limpet.stores.race.batch_puts import BatchPuts
 from limpet.stores.race.index import Place
 from limpet.stores.race.layout import OBJECT_MASK
-from limpet.stores.status import BATCH, CONTESTED, DONE, LEFT, MADE, READY
 
 ALL: Final = REPLICAS_ROW
 SPARE_PLACES: Final = 3

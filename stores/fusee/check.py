@@ -43,12 +43,12 @@ class ReplicatedCheck(Check):
                     raise
 
     def references(self) -> Any:
-        self.tables.look()
+        self.tables.find_replicas()
         return Check.references(self)
 
     def pairs(self) -> Any:
         """References to the objects that slots link to, as far as they are not lost."""
-        self.tables.look()
+        self.tables.find_replicas()
         return self.linked_all()[0]
 
     def keys_at(self, table: int, number: int, group: int) -> list[bytes] | None:

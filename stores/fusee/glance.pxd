@@ -18,7 +18,7 @@ cdef class ReplicatedGlance(Glance):
     cdef object _guess(self, Place place, bytes key, u64 drops)
     cdef object value(self, Place place, bytes key, u64 drops)
     @cython.locals(cache=IndexCache, at='long long')
-    cdef int learn(self, Place place, u64 slot) except -1
+    cdef int note_found(self, Place place, u64 slot) except -1
     cdef bint proves(
         self, Place place, u64 slot, u64 word, u64 stamp_at, u64 stamp, u64 drops
     ) except -1

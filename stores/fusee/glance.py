@@ -57,10 +57,10 @@ from typing import TYPE_CHECKING, Any
 
 from limpet.shm.endpoint.fabric import hash64
 from limpet.shm.endpoint.words import ADDRESS_MASK
+from limpet.stores.core.status import UNPROVEN
 from limpet.stores.fusee.links import EXPECTED_SIZE
 from limpet.stores.race.glance import Glance
 from limpet.stores.race.index import Index, Place, is_valid
-from limpet.stores.status import UNPROVEN
 
 if TYPE_CHECKING:
     from limpet.stores.fusee.cache import IndexCache
@@ -108,7 +108,7 @@ class ReplicatedGlance(Glance):
             return None
         return self.value_in(place, slot, word, key, drops)
 
-    def learn(self, place: Place, slot: int) -> None:
+    def note_found(self, place: Place, slot: int) -> None:
         cache = self.cache
         at = cache.find(place.hash)
         if at >= 0:

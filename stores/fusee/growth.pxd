@@ -3,13 +3,13 @@ cimport cython
 from limpet.shm.endpoint.layout cimport *
 from limpet.shm.endpoint.verbs cimport u64
 from limpet.shm.endpoint.words cimport *
+from limpet.stores.core.status cimport *
 from limpet.stores.fusee.links cimport *
 from limpet.stores.fusee.snapshot cimport ReplicatedSlot
 from limpet.stores.fusee.tables cimport ReplicatedTables
 from limpet.stores.race.index cimport Place, is_frozen, is_valid
 from limpet.stores.race.layout cimport *
 from limpet.stores.race.splitter cimport Splitter
-from limpet.stores.status cimport *
 
 cdef class ReplicatedSplitter(Splitter):
     cdef readonly ReplicatedTables tables

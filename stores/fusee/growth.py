@@ -33,6 +33,7 @@ from typing import Any
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.shm.errors import NodeFailed, StoreCorrupt
+from limpet.stores.core.status import AGAIN, DONE, NO_MEMORY
 from limpet.stores.fusee.links import OLD, PLACE_BITS
 from limpet.stores.fusee.snapshot import ReplicatedSlot
 from limpet.stores.fusee.tables import ReplicatedTables
@@ -46,7 +47,6 @@ from limpet.stores.race.layout import (
     UNSET,
 )
 from limpet.stores.race.splitter import Splitter
-from limpet.stores.status import AGAIN, DONE, NO_MEMORY
 
 
 class ReplicatedSplitter(Splitter):
@@ -158,7 +158,8 @@ class ReplicatedSplitter(Splitter):
         return new
 
     def link(self, new: int, link_address: int) -> int:
-        """Have an entry point to a new subtable, unless it points to another one; its pointer."""
+        """Point an entry to a new subtable, unless it points to another one already; its
+        pointer."""
         self.client.retarget(self.client.held - 1, link_address)
         # CRASH(subtable-made): it is linked, and the next client that needs it goes on.
         return self.tables.advance(link_address & PLACE_BITS, 0, new)
@@ -201,7 +202,7 @@ class ReplicatedSplitter(Splitter):
         return frozen
 
     def _freeze_vacant(self, word: int) -> bool:
-        """The same, of a slot without a pair."""
+        """Freeze the slot, which has no pair, if it has this word; whether it is frozen."""
         held = self.client.log(FROZEN_VACANT, self.slot.link_address) if self.slot.backups else -1
         frozen = self.endpoint.cas(self.slot.address, word, FROZEN_VACANT) == word
         if frozen:

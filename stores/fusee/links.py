@@ -14,7 +14,7 @@ journal has the slot's name instead (Heap.settle asks the store then):
 
 A client that has a name in its client journal is pinned, so the subtable is not used again.
 
-A log entry has no counter. The numbers of vacant words in slots count up (stores/records.py).
+A log entry has no counter. The numbers of vacant words in slots count up (stores/core/records.py).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from limpet.shm.endpoint.layout import ENTRIES_MAX
-from limpet.stores.object_layout import HEADER
+from limpet.stores.core.object_layout import HEADER
 
 OLD: Final = 2
 BUFFER: Final = 4

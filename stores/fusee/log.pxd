@@ -2,8 +2,8 @@ cimport cython
 
 from limpet.shm.endpoint.verbs cimport post_summed, u64, write_summed
 from limpet.shm.endpoint.words cimport *
+from limpet.stores.core.records cimport Objects, Stamps
 from limpet.stores.fusee.links cimport *
-from limpet.stores.records cimport Objects, Stamps
 
 cdef u64 MASK
 

@@ -33,8 +33,8 @@ from typing import Any, Final
 from limpet.shm.endpoint.fabric import post_summed, write_summed
 from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.shm.errors import NodeFailed
+from limpet.stores.core.records import Objects, Stamps
 from limpet.stores.fusee.links import BIRTH, BIRTH_MASK, DEATH, ENTRY_SIZE, STAMP_SHIFT
-from limpet.stores.records import Objects, Stamps
 
 MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
 

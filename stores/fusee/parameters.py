@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from limpet.shm.endpoint.words import REPLICAS_MAX
 from limpet.shm.errors import ParameterError
 from limpet.shm.parameters import check_fields, check_flag, check_number
-from limpet.stores.parameters import PAIR_SIZE, capacity_for, check_replicas
+from limpet.stores.core.parameters import PAIR_SIZE, capacity_for, check_replicas
 from limpet.stores.race.parameters import SLOTS_PER_BUCKET, GrowingParameters
 
 if TYPE_CHECKING:

@@ -44,7 +44,7 @@ from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.states import FAILED, IN_SERVICE
 from limpet.shm.endpoint.words import ADDRESS_MASK, TENTATIVE
 from limpet.shm.errors import NodeFailed, StoreFull
-from limpet.shm.replicas.replacement import copy
+from limpet.shm.replacement import copy
 from limpet.stores.fusee.links import BIRTH, DEATH, GONE, REPLICAS_ROW, UPDATED, Link, is_slot
 from limpet.stores.fusee.log import LoggedObjects
 from limpet.stores.fusee.tables import ReplicatedTables, identity, obtain_directory
@@ -121,7 +121,7 @@ def tell(store: Any, links: list[tuple[int, Link]], word: int, decided: bool) ->
 
 
 class Restoring:
-    """Restores the tables of a replicated index, for a leader."""
+    """Restores the tables of a replicated index. The leader of a change of the view has one."""
 
     def __init__(
         self, tables: ReplicatedTables, index: Index, check: Check, logged: LoggedObjects
@@ -159,7 +159,7 @@ class Restoring:
                 if (head + k) % nodes in failed or states[(head + k) % nodes] == IN_SERVICE
             ]
             reconcile(self, links, failed, addresses)
-        self.tables.look()
+        self.tables.find_replicas()
         self._level_directories()
 
     def _level_directories(self) -> None:
@@ -180,8 +180,8 @@ class Restoring:
     # ---- after the replacement of a node --------------------------------------------------------
 
     def refill(self, node: int, pairs: list[tuple[int, int]]) -> dict[str, int]:
-        """Make the replicas that belong on a node with new memory; for a leader, all others parked,
-        after `require_replicas`.
+        """Called by the leader, all others parked: make the replicas that belong on a node with new
+        memory, after `require_replicas`.
 
         `pairs`: those of client journals that name slots of this store. Raises NodeFailed, with
         nothing lost, if all replicas of a directory are lost.
@@ -240,7 +240,7 @@ class Restoring:
 
     def _require_directories(self, node: int) -> None:
         """Raise NodeFailed if all replicas of a directory are lost: no client knows its entries."""
-        self.tables.look()
+        self.tables.find_replicas()
         if self.replicas > 1 and 0 in list(self.tables.counts):
             raise NodeFailed(
                 node,

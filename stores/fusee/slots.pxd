@@ -1,6 +1,7 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport u64
+from limpet.stores.core.status cimport *
 from limpet.stores.fusee.links cimport *
 from limpet.stores.fusee.log cimport LoggedObjects
 from limpet.stores.fusee.snapshot cimport ReplicatedSlot
@@ -8,7 +9,6 @@ from limpet.stores.fusee.tables cimport ReplicatedTables
 from limpet.stores.race.index cimport Index, Place, is_vacant, is_valid
 from limpet.stores.race.layout cimport *
 from limpet.stores.race.slots cimport Slots
-from limpet.stores.status cimport *
 
 cdef u64 PATIENCE
 

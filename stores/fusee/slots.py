@@ -31,6 +31,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from limpet.shm.errors import NodeFailed, StoreCorrupt
+from limpet.stores.core.names import shown
+from limpet.stores.core.status import AGAIN, DONE, FULL
 from limpet.stores.fusee.index import ReplicatedIndex
 from limpet.stores.fusee.links import (
     BIRTH,
@@ -49,11 +51,9 @@ from limpet.stores.fusee.links import (
 from limpet.stores.fusee.log import LoggedObjects
 from limpet.stores.fusee.snapshot import ReplicatedSlot
 from limpet.stores.fusee.tables import ReplicatedTables
-from limpet.stores.names import shown
 from limpet.stores.race.index import Place, is_vacant, is_valid
 from limpet.stores.race.layout import FROZEN, OBJECT_MASK
 from limpet.stores.race.slots import Slots
-from limpet.stores.status import AGAIN, DONE, FULL
 
 PATIENCE: Final = 8
 """How often an insert gives way."""
@@ -258,7 +258,7 @@ class ReplicatedSlots(Slots):
 
     def _key_in(self, slot: int, key: bytes, fingerprint: int) -> bool:
         """Whether the primary of the slot has the key."""
-        word = self.slot.look(slot)
+        word = self.slot.read_word(slot)
         if not is_valid(word) or word >> 56 != fingerprint:
             return False
         self.objects.post_keyed(word & OBJECT_MASK, key)
@@ -270,12 +270,12 @@ class ReplicatedSlots(Slots):
 
         A proposal in a slot that is filled is of the key that is there. We would give way for ever.
         """
-        theirs = self.slot.look(slot)
+        theirs = self.slot.read_word(slot)
         # ORDER: the primary, the backup, the primary: so the backup had `word` beside `theirs`.
-        there = self.slot.look(self.tables.backup(slot, head, 1))
+        there = self.slot.read_word(self.tables.backup(slot, head, 1))
         if there != word or not is_valid(theirs) or self._key_in(slot, key, word >> 56):
             return
-        if self.slot.look(slot) == theirs:
+        if self.slot.read_word(slot) == theirs:
             raise StoreCorrupt(
                 f"{self.index.name}: the replicas of the slot at {slot:#x} have two keys, one of "
                 f"them {shown(key)}: memory was damaged. Save what is left; make the store again"
@@ -283,7 +283,7 @@ class ReplicatedSlots(Slots):
 
     def _yield_to(self, slot: int, word: int, head: int, attempt: int) -> bool:
         """Whether we give way to another slot with our key; if not, its round is void."""
-        theirs = self.slot.look(slot)
+        theirs = self.slot.read_word(slot)
         if is_valid(theirs) or (slot < self.slot.address and attempt < PATIENCE):
             return True
         # CRASH(evicting): a half-done eviction has no effect on the rival.

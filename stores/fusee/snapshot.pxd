@@ -31,7 +31,7 @@ cdef class ReplicatedSlot:
     cdef u64 backup(self, u64 k) noexcept
     cpdef u64 read(self) except? 0xFEEDFACEDEADBEA7
     @cython.locals(ticket=u64)
-    cpdef u64 look(self, u64 address) except? 0xFEEDFACEDEADBEA7
+    cpdef u64 read_word(self, u64 address) except? 0xFEEDFACEDEADBEA7
     cpdef bint write(self, u64 old, u64 new) except -1
     @cython.locals(win=int, ticket=u64)
     cpdef bint conclude(self, bint ours, u64 old, u64 new) except -1

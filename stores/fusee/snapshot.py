@@ -114,10 +114,10 @@ class ReplicatedSlot:
 
     def read(self) -> int:
         """READ (line 2): the value of the primary; a phase."""
-        self.current = self.look(self.address)
+        self.current = self.read_word(self.address)
         return self.current
 
-    def look(self, address: int) -> int:
+    def read_word(self, address: int) -> int:
         """The word there; a phase."""
         ticket = self.endpoint.post_load(address)
         self.endpoint.wait()
@@ -187,7 +187,7 @@ class ReplicatedSlot:
         return ours
 
     def recall(self, seen: Any, at: int) -> None:
-        """Have these words, from place `at` + 1 on, be the values of the backups that were seen."""
+        """Take these words, from place `at` + 1 on, as the values of the backups that were seen."""
         for k in range(1, self.backups + 1):
             self.seen[k] = seen[at + k]
 
@@ -384,7 +384,7 @@ class ReplicatedSlot:
         backup = self.backup(k)
         done = False
         while not done:
-            word = self.look(backup)
+            word = self.read_word(backup)
             current = self.read()
             # ORDER: the primary after the backup, so that the backup's value was of an earlier
             # round.

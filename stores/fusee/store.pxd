@@ -3,6 +3,7 @@ cimport cython
 from limpet.shm.endpoint.layout cimport *
 from limpet.shm.endpoint.verbs cimport u64
 from limpet.shm.endpoint.words cimport *
+from limpet.stores.core.status cimport *
 from limpet.stores.fusee.batch_rounds cimport BatchedSlots, ReplicatedPuts
 from limpet.stores.fusee.cache cimport IndexCache
 from limpet.stores.fusee.check cimport ReplicatedCheck
@@ -12,7 +13,6 @@ from limpet.stores.fusee.tables cimport ReplicatedTables
 from limpet.stores.race.hash_store cimport HashStore
 from limpet.stores.race.index cimport Place, is_valid
 from limpet.stores.race.layout cimport *
-from limpet.stores.status cimport *
 
 cdef class Fusee(HashStore):
     cdef readonly LoggedObjects logged

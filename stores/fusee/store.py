@@ -26,6 +26,8 @@ from limpet.shm.endpoint.fabric import hash64
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.shm.errors import NodeFailed
+from limpet.stores.core.records import Stamps
+from limpet.stores.core.status import DONE, EXISTS, INSERT, MISSING, NO_MEMORY, PUT, UPDATE
 from limpet.stores.fusee.batch_rounds import BatchedSlots, ReplicatedPuts
 from limpet.stores.fusee.cache import IndexCache
 from limpet.stores.fusee.check import ReplicatedCheck
@@ -54,8 +56,6 @@ from limpet.stores.fusee.tables import (
 from limpet.stores.race.hash_store import HashStore
 from limpet.stores.race.index import Place, is_valid
 from limpet.stores.race.layout import OBJECT_MASK
-from limpet.stores.records import Stamps
-from limpet.stores.status import DONE, EXISTS, INSERT, MISSING, NO_MEMORY, PUT, UPDATE
 
 
 class Fusee(HashStore):
@@ -321,7 +321,8 @@ class Fusee(HashStore):
         self.restoring.reconcile(pairs, failed)
 
     def refill(self, node: int, pairs: list[tuple[int, int]]) -> dict[str, int]:
-        """Make the replicas that belong on a node with new memory; for a leader, all others parked.
+        """Called by the leader, all others parked: make the replicas that belong on a node with new
+        memory.
 
         Raises NodeFailed, with nothing lost, if the node had the last replica of an object.
         """

@@ -7,10 +7,10 @@ from limpet.shm.endpoint.layout cimport *
 from limpet.shm.endpoint.states cimport EXCLUDED, FORMER, IN_SERVICE, RESTORING
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.shm.endpoint.words cimport *
+from limpet.stores.core.records cimport vacant_word
 from limpet.stores.fusee.links cimport *
 from limpet.stores.race.index cimport Place, is_vacant
 from limpet.stores.race.layout cimport *
-from limpet.stores.records cimport vacant_word
 
 cpdef u64 identity(u64 word) noexcept
 
@@ -45,7 +45,7 @@ cdef class ReplicatedTables:
     cdef bint stands(self) except -1
     cpdef int agree_to_read(self) except -1
     cpdef int glance(self) except -1
-    cpdef bint look(self) except -1
+    cpdef bint find_replicas(self) except -1
     cpdef bint outlive(self, int node) except -1
     @cython.locals(row=u64)
     cpdef u64 backup(self, u64 slot, u64 head, u64 k) noexcept

@@ -46,6 +46,7 @@ from limpet.shm.endpoint.states import (
 )
 from limpet.shm.endpoint.words import ADDRESS_MASK, REPLICATED
 from limpet.shm.errors import NodeFailed, StoreMismatch
+from limpet.stores.core.records import vacant_word
 from limpet.stores.fusee.links import (
     ENTRY,
     OFFSET_BITS,
@@ -57,7 +58,6 @@ from limpet.stores.fusee.links import (
 from limpet.stores.race.index import Place, is_vacant
 from limpet.stores.race.layout import FROZEN, FROZEN_VACANT, MASK, OBJECT_MASK
 from limpet.stores.race.store import require_room
-from limpet.stores.records import vacant_word
 
 NODES: Final = 256
 
@@ -158,7 +158,7 @@ class ReplicatedTables:
         self.looked = False
         self.glanced = False
         """Whether operations may go by the view `viewed`; whether those may that only read."""
-        self.look()
+        self.find_replicas()
 
     def forget(self) -> None:
         """Look at everything anew before the next operation."""
@@ -187,13 +187,13 @@ class ReplicatedTables:
         return address + self.steps[REPLICAS_ROW * (address >> NODE_SHIFT & 0xFF)] & MASK
 
     def agree(self) -> None:
-        """Be sure, in an operation, to have the view that all others have."""
+        """In an operation: make sure that this client has the view that all others have."""
         if not self.looked or self.endpoint.load(VIEW) != self.viewed:
             self.renew()
 
     def renew(self) -> None:
         """Look at the view, in an operation; wait first until it is settled."""
-        while not self.look() or self.view.unsettled():
+        while not self.find_replicas() or self.view.unsettled():
             self.view.settle()
         self.looked = self.glanced = True
 
@@ -210,7 +210,7 @@ class ReplicatedTables:
     def glance(self) -> None:
         """Look at the view, in an operation that only reads, though it is being changed."""
         before = self.view.states()
-        looked = self.look() and not self.view.unsettled()
+        looked = self.find_replicas() and not self.view.unsettled()
         if not looked:
             # ORDER: the states before the look, and those after it: what was RESTORING may be
             # IN_SERVICE by now, and what was IN_SERVICE FAILED.
@@ -237,7 +237,7 @@ class ReplicatedTables:
             if (node + k) % nodes in changing:
                 self.steps[REPLICAS_ROW * node] = self.step(node, k)
 
-    def look(self) -> bool:
+    def find_replicas(self) -> bool:
         """Find the replicas on nodes in service; before the next operation, `renew` comes.
 
         Whether all states were settled that it went by. Others may not have left an older view yet.

@@ -4,13 +4,13 @@ from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.layout cimport *
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.stores.channels.lock.ticket_lock cimport TicketLock
-from limpet.stores.loco.data_array cimport DataArray, Journal
+from limpet.stores.core.status cimport *
+from limpet.stores.loco.data_array cimport DataArray, EntryJournal
 from limpet.stores.loco.layout cimport *
 from limpet.stores.loco.local_index cimport LocalIndex
 from limpet.stores.loco.locking cimport Locking
 from limpet.stores.loco.lookup cimport Lookup
 from limpet.stores.race.batch cimport Batch
-from limpet.stores.status cimport *
 
 cdef int DEFERRED
 
@@ -22,7 +22,7 @@ cdef class BatchUpdates:
     cdef readonly object parameters
     cdef readonly Py_ssize_t key_size
     cdef readonly Py_ssize_t value_size
-    cdef readonly Journal journal
+    cdef readonly EntryJournal journal
     cdef readonly list entries
     cdef readonly Batch batch
     cdef readonly list locks
@@ -60,7 +60,7 @@ cdef class BatchUpdates:
     cpdef bint _may_update(self, int row) except -1
     @cython.locals(row=int)
     cdef int _update_all(self) except -1
-    @cython.locals(entries=DataArray, journal=Journal, entry=u64, state=u64, count=u64)
+    @cython.locals(entries=DataArray, journal=EntryJournal, entry=u64, state=u64, count=u64)
     cpdef int _update(self, int row) except -1
     @cython.locals(endpoint=Endpoint, mine=u64, lost=u64, posted=bint, row=int, lock=TicketLock, node=u64)
     cpdef int _unlock_all(self) except -1

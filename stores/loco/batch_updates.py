@@ -35,14 +35,14 @@ from typing import Any, Final
 
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.errors import LimpetError, NodeFailed
-from limpet.stores.loco.data_array import DataArray, Journal
+from limpet.stores.core.status import BATCH, LEFT, MADE, READY
+from limpet.stores.loco.data_array import DataArray, EntryJournal
 from limpet.stores.loco.layout import INTENT, UPDATING
 from limpet.stores.loco.local_index import LocalIndex
 from limpet.stores.loco.locking import Locking
 from limpet.stores.loco.lookup import Lookup
 from limpet.stores.loco.parameters import LocoParameters
 from limpet.stores.race.batch import Batch
-from limpet.stores.status import BATCH, LEFT, MADE, READY
 
 DEFERRED: Final = 4
 """The state of a row whose lock an earlier row has."""
@@ -61,7 +61,7 @@ class BatchUpdates:
         self.parameters = parameters
         self.key_size = parameters.key_size
         self.value_size = parameters.value_size
-        self.journal = Journal(lookup.endpoint)
+        self.journal = EntryJournal(lookup.endpoint)
         self.entries: list[DataArray] = []
         """Of each row: the data array of its table, with the words that were read for it. Made for
         the first batch."""
@@ -113,7 +113,7 @@ class BatchUpdates:
             self.states[row] = READY if fits else LEFT
             index: LocalIndex = lookup.indexes[table]
             if fits and index.is_ready(hashed):
-                index.expect(hashed)
+                index.prefetch(hashed)
             else:
                 self.states[row] = LEFT
         ready = 0

@@ -15,6 +15,7 @@ from limpet.shm.endpoint.fabric import hash64
 from limpet.shm.endpoint.words import REFERENCE_MASK
 from limpet.shm.errors import NodeFailed, StoreCorrupt
 from limpet.stores.channels.lock.ticket_layout import HOLDER
+from limpet.stores.core.whole import check_each, wrong_with_object
 from limpet.stores.loco.layout import (
     CLAIMED,
     DELETED,
@@ -32,7 +33,6 @@ from limpet.stores.loco.layout import (
     VACANT,
     VALID,
 )
-from limpet.stores.whole import check_each, wrong_with_object
 
 BATCH: Final = 64
 """Entries that are read in one operation."""

@@ -39,7 +39,7 @@ cdef class DataArray:
     @cython.locals(at=u64)
     cpdef int write(self, u64 entry, u64 count, u64 linked) except -1
 
-cdef class Journal:
+cdef class EntryJournal:
     cdef readonly Endpoint endpoint
     cdef public u64 at
     cdef u64 sequence

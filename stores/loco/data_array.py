@@ -23,7 +23,7 @@ writes the other words. In one life, key and its length do not change. `link` is
 other words, by itself: as long as a dead client's new object is not linked, nothing has changed.
 
 An entry is whole if its checksum holds. A valid entry that is not whole is being overwritten, or
-was when its writer was killed; then the journal of its lock has its new words (`Journal`).
+was when its writer was killed; then the journal of its lock has its new words (`EntryJournal`).
 
 Invariants
     - a vacant entry has no link
@@ -31,7 +31,7 @@ Invariants
     - an entry that is claimed or deleted is named in the journal of its lock
     - of all valid entries, one has a given key
 
-Beside each lock of a table there is a journal with the step of the lock's holder (`Journal`).
+Beside each lock of a table there is a journal with the step of the lock's holder (`EntryJournal`).
 
     0     intent  bits 0-1 nothing, inserting, updating or deleting; bits 2-29 the entry
                   bits 32-63 sequence, one more at each end; it may wrap, as it only shows
@@ -188,7 +188,7 @@ class DataArray:
 SEQUENCE_MASK: Final = 0xFFFF_FFFF << 32
 
 
-class Journal:
+class EntryJournal:
     """A journal. Its user sets `at`, its address."""
 
     def __init__(self, endpoint: Any) -> None:

@@ -65,7 +65,7 @@ cdef class LocalIndex:
     cpdef u64 home_of(self, u64 hashed) noexcept
     @cython.locals(position=u64)
     cpdef bint refresh_near(self, u64 limit) except -1
-    cpdef int expect(self, u64 hashed) noexcept
+    cpdef int prefetch(self, u64 hashed) noexcept
     cpdef long long find(self, u64 hashed) noexcept
     @cython.locals(word=u64)
     cpdef long long find_next(self) noexcept
@@ -85,8 +85,8 @@ cdef class LocalIndex:
     cpdef u64 first_of(self, u64 part) noexcept
     cpdef object _too_far(self, u64 home, u64 reach)
     @cython.locals(state=u64)
-    cpdef int look(self, u64 entry) except -1
-    cpdef int learn(self, u64 entry, u64 hashed, u64 state, u64 number) except -1
+    cpdef int read_entry(self, u64 entry) except -1
+    cpdef int note_change(self, u64 entry, u64 hashed, u64 state, u64 number) except -1
     cpdef int see(self, u64 entry, u64 state) except -1
     @cython.locals(known=bint, place=u64)
     cdef int _put(self, u64 entry, u64 hashed) except -1

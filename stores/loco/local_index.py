@@ -255,7 +255,7 @@ class LocalIndex:
         return self.tracker.position() == self.applied and self.is_ready(hashed)
 
     def refresh_all(self) -> None:
-        """The same for all keys."""
+        """As `refresh`, for all keys."""
         home = 0
         while home < self.parts:
             self.refresh(self._hash_of(home))
@@ -268,7 +268,8 @@ class LocalIndex:
         return (home * (self.mask + 1) + self.parts - 1) // self.parts << ROW_BITS
 
     def refresh_near(self, limit: int) -> bool:
-        """The same, if there are no more than `limit` messages; whether it is up to date now."""
+        """As `refresh`, if there are at most `limit` messages; whether the index is up to date
+        now."""
         position = self.tracker.position()
         if position == self.applied or not self.known:
             return self.known
@@ -285,7 +286,7 @@ class LocalIndex:
         """The home of the key with this hash: its places in this index are together, too."""
         return (hashed >> ROW_BITS & self.mask) * self.parts >> self.shift
 
-    def expect(self, hashed: int) -> None:
+    def prefetch(self, hashed: int) -> None:
         """Prefetch the place of the key with this hash."""
         words_prefetch(self.words, hashed >> ROW_BITS & self.mask)
 
@@ -332,7 +333,7 @@ class LocalIndex:
                 elif entry >= self.entries.count:
                     raise self._damaged(entry)
                 else:
-                    self.look(entry)
+                    self.read_entry(entry)
                     self.applied += 1
             if anew and not self.known:
                 self._begin()
@@ -378,7 +379,7 @@ class LocalIndex:
         """Look at the entries of a part, unless that was done."""
         if not self.learned[part]:
             for entry in range(self.first_of(part), self.first_of(part + 1)):
-                self.look(entry)
+                self.read_entry(entry)
             self.learned[part] = 1
 
     def first_of(self, part: int) -> int:
@@ -391,7 +392,7 @@ class LocalIndex:
             "was damaged; destroy the pool"
         )
 
-    def look(self, entry: int) -> None:
+    def read_entry(self, entry: int) -> None:
         """Take over the present key and state of an entry."""
         self.looks += 1
         if self.looks % LOOKS == 0:
@@ -404,7 +405,7 @@ class LocalIndex:
         else:
             self._drop(entry)
 
-    def learn(self, entry: int, hashed: int, state: int, number: int) -> None:
+    def note_change(self, entry: int, hashed: int, state: int, number: int) -> None:
         """Note our own change of an entry, which message `number` has announced.
 
         `hashed`: of its key, if it is claimed.

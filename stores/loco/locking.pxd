@@ -2,8 +2,8 @@ cimport cython
 
 from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
-from limpet.stores.base cimport Store
 from limpet.stores.channels.lock.ticket_lock cimport TicketLock
+from limpet.stores.core.base cimport Store
 from limpet.stores.loco.key_locks cimport KeyLocks
 from limpet.stores.loco.layout cimport *
 from limpet.stores.loco.lookup cimport KeyEntry, Lookup

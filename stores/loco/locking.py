@@ -11,8 +11,8 @@ import itertools
 from typing import Any
 
 from limpet.shm.errors import StoreDropped
-from limpet.stores.base import Store
 from limpet.stores.channels.lock.ticket_lock import TicketLock
+from limpet.stores.core.base import Store
 from limpet.stores.loco.key_locks import KeyLocks
 from limpet.stores.loco.layout import LATE_MAX, NEAR
 from limpet.stores.loco.lookup import KeyEntry, Lookup
@@ -137,7 +137,7 @@ class Locking:
     def _enter_held(
         self, store: Store, found: KeyEntry, lock: TicketLock, key: bytes
     ) -> TicketLock:
-        """The same, after a wait for the lock."""
+        """Go on with a write after a wait for the lock, which is held now."""
         try:
             self.client.enter()
         except BaseException:

@@ -3,12 +3,12 @@ cimport cython
 from limpet.shm.endpoint.layout cimport *
 from limpet.shm.endpoint.verbs cimport Endpoint, hash64, u64
 from limpet.shm.endpoint.words cimport *
-from limpet.stores.inline cimport InlineIndex
+from limpet.stores.core.inline cimport InlineIndex
+from limpet.stores.core.records cimport Objects
+from limpet.stores.core.status cimport *
 from limpet.stores.loco.data_array cimport DataArray
 from limpet.stores.loco.layout cimport *
 from limpet.stores.loco.local_index cimport LocalIndex
-from limpet.stores.records cimport Objects
-from limpet.stores.status cimport *
 
 cdef int PATIENCE
 

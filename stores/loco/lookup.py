@@ -14,14 +14,14 @@ from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.states import former
 from limpet.shm.endpoint.words import REFERENCE_MASK
 from limpet.shm.errors import StoreCorrupt
-from limpet.stores import regions
-from limpet.stores.inline import InlineIndex
+from limpet.stores.core import regions
+from limpet.stores.core.inline import InlineIndex
+from limpet.stores.core.records import Objects
+from limpet.stores.core.status import AGAIN, BATCH, DONE, MISSING
 from limpet.stores.loco.data_array import DataArray
 from limpet.stores.loco.layout import TORN
 from limpet.stores.loco.local_index import LocalIndex, Tracker
 from limpet.stores.loco.parameters import LocoParameters
-from limpet.stores.records import Objects
-from limpet.stores.status import AGAIN, BATCH, DONE, MISSING
 
 PATIENCE: Final = 8
 """After so many attempts a get takes the key's lock."""
@@ -167,7 +167,7 @@ class Lookup(InlineIndex):
         at = self.found
         for row, key in enumerate(keys):
             self.choose(at, key)
-            at.index.expect(at.hash)
+            at.index.prefetch(at.hash)
             self.batch[2 * row] = at.hash
             self.batch[2 * row + 1] = at.table
         size = 8 * at.entries.entry_words

@@ -8,6 +8,14 @@ from typing import TYPE_CHECKING, Final
 from limpet.shm.errors import ParameterError
 from limpet.shm.parameters import check_fields, check_whole
 from limpet.stores.channels.lock.ticket_lock import ticket_lock_size
+from limpet.stores.core.parameters import (
+    FIELDS,
+    VALUE_SIZE,
+    aligned,
+    check_sizes,
+    inline_capacity,
+    share_of,
+)
 from limpet.stores.loco.layout import (
     KEY,
     LOCK_BITS,
@@ -16,14 +24,6 @@ from limpet.stores.loco.layout import (
     RING_MAX,
     RING_MIN,
     ROW_MASK,
-)
-from limpet.stores.parameters import (
-    FIELDS,
-    VALUE_SIZE,
-    aligned,
-    check_sizes,
-    inline_capacity,
-    share_of,
 )
 
 if TYPE_CHECKING:

@@ -1,12 +1,12 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport u64
-from limpet.stores.inline cimport Attempt, InlineStore
+from limpet.stores.core.inline cimport Attempt, InlineStore
+from limpet.stores.core.status cimport *
 from limpet.stores.loco.batch_updates cimport BatchUpdates
 from limpet.stores.loco.locking cimport Locking
 from limpet.stores.loco.lookup cimport KeyEntry, Lookup
 from limpet.stores.loco.writer cimport Writer
-from limpet.stores.status cimport *
 
 cdef class Kvstore(InlineStore):
     cdef readonly Lookup lookup
@@ -21,5 +21,5 @@ cdef class Kvstore(InlineStore):
     cpdef int _leave(self, held) except -1
     cpdef int _change_once(self, bytes key, bytes value, u64 size, int mode, u64 attempt, Attempt way, bytes expected=*) except -1
     cpdef Attempt _go_on(self, int outcome, Attempt way, bytes key, bytes value, u64 size, int mode)
-    cdef int _expect_keys(self, list keys) except -1
-    cpdef int stay(self, u64 attempt, bint writes) except -1
+    cdef int _prefetch_keys(self, list keys) except -1
+    cpdef int await_holder(self, u64 attempt, bint writes) except -1

@@ -58,16 +58,16 @@ import contextlib
 from typing import Any
 
 from limpet.shm.errors import NodeFailed, StoreFull
-from limpet.stores import regions
-from limpet.stores.base import Store
-from limpet.stores.inline import Attempt, InlineStore
+from limpet.stores.core import regions
+from limpet.stores.core.base import Store
+from limpet.stores.core.inline import Attempt, InlineStore
+from limpet.stores.core.status import NO_MEMORY
 from limpet.stores.loco.batch_updates import BatchUpdates
 from limpet.stores.loco.check import LocoCheck
 from limpet.stores.loco.locking import Locking
 from limpet.stores.loco.lookup import Lookup
 from limpet.stores.loco.parameters import LocoParameters
 from limpet.stores.loco.writer import Writer
-from limpet.stores.status import NO_MEMORY
 
 
 class Kvstore(InlineStore):
@@ -177,10 +177,10 @@ class Kvstore(InlineStore):
             f"its node are taken; the store was made with capacity {self.parameters.capacity}"
         )
 
-    def _expect_keys(self, keys: list[bytes]) -> None:
+    def _prefetch_keys(self, keys: list[bytes]) -> None:
         self.lookup.expect_keys(keys)
 
-    def stay(self, attempt: int, writes: bool) -> None:
+    def await_holder(self, attempt: int, writes: bool) -> None:
         """Wait a little for a client that is writing; an attempt that holds the lock does not."""
         self.retries += 1
         if not self.lookup.is_late(attempt):

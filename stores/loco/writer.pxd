@@ -5,11 +5,11 @@ from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.layout cimport *
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.shm.endpoint.words cimport *
-from limpet.stores.loco.data_array cimport DataArray, Journal
+from limpet.stores.core.status cimport *
+from limpet.stores.loco.data_array cimport DataArray, EntryJournal
 from limpet.stores.loco.layout cimport *
 from limpet.stores.loco.local_index cimport LocalIndex
 from limpet.stores.loco.lookup cimport KeyEntry, Lookup
-from limpet.stores.status cimport *
 
 cdef u64 claimed_state(u64 lock, u64 counter) noexcept
 
@@ -18,7 +18,7 @@ cdef class Writer:
     cdef readonly Endpoint endpoint
     cdef readonly Allocator allocator
     cdef readonly Lookup lookup
-    cdef readonly Journal journal
+    cdef readonly EntryJournal journal
     cdef readonly u64 lock_count
 
     @cython.locals(entry='long long', reference=u64, outcome=int, node=u64)

@@ -6,7 +6,8 @@ from typing import Any
 
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.words import REFERENCE_MASK
-from limpet.stores.loco.data_array import Journal
+from limpet.stores.core.status import DELETE, DONE, EXISTS, FULL, INSERT, MISSING, NO_MEMORY, UPDATE
+from limpet.stores.loco.data_array import EntryJournal
 from limpet.stores.loco.layout import (
     CLAIMED,
     COUNTER_MAX,
@@ -22,7 +23,6 @@ from limpet.stores.loco.layout import (
     VALID,
 )
 from limpet.stores.loco.lookup import KeyEntry, Lookup
-from limpet.stores.status import DELETE, DONE, EXISTS, FULL, INSERT, MISSING, NO_MEMORY, UPDATE
 
 
 class Writer:
@@ -33,7 +33,7 @@ class Writer:
         self.endpoint = pool.endpoint
         self.allocator = pool.allocator
         self.lookup = lookup
-        self.journal = Journal(pool.endpoint)
+        self.journal = EntryJournal(pool.endpoint)
         self.lock_count = lock_count
 
     def change(
@@ -103,7 +103,7 @@ class Writer:
         entries.write(entry, count, 0)
         # ORDER: written before it is announced, and announced before it is valid (L3).
         number = found.index.tracker.append(entry)
-        found.index.learn(entry, found.hash, state, number)
+        found.index.note_change(entry, found.hash, state, number)
         # LINEARIZES: insert
         self.endpoint.store(entries.address(entry), state & ~PHASE_MASK | VALID)
         # CRASH(inserted): the next holder of the lock finds it valid, and leaves it so.
@@ -151,7 +151,7 @@ class Writer:
         link_address = found.entries.link_address(entry)
         vacant = state & ~PHASE_MASK | VACANT
         number = found.index.tracker.append(entry)
-        found.index.learn(entry, 0, vacant, number)
+        found.index.note_change(entry, 0, vacant, number)
         # ORDER: announced before it is vacant; the link is cleared before that, too.
         link = self.endpoint.load(link_address)
         if link:

@@ -3,11 +3,11 @@ cimport cython
 from limpet.shm.endpoint.slots cimport CLIENT_JOURNAL_SIZE
 from limpet.shm.endpoint.verbs cimport Endpoint, bit, hash64, lowest_bit, u64
 from limpet.shm.endpoint.words cimport *
-from limpet.stores.object_layout cimport *
+from limpet.stores.core.object_layout cimport *
+from limpet.stores.core.records cimport Objects
+from limpet.stores.core.status cimport *
 from limpet.stores.race.index cimport Index, Place
 from limpet.stores.race.layout cimport OBJECT_MASK
-from limpet.stores.records cimport Objects
-from limpet.stores.status cimport *
 
 cdef int ROWS_MAX
 cdef int SIZE_MAX

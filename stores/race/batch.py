@@ -61,11 +61,11 @@ from typing import Any, Final
 from limpet.shm.endpoint.fabric import bit, hash64, lowest_bit
 from limpet.shm.endpoint.slots import CLIENT_JOURNAL_SIZE
 from limpet.shm.endpoint.words import HELD, HELD_MASK
-from limpet.stores.object_layout import HEADER
+from limpet.stores.core.object_layout import HEADER
+from limpet.stores.core.records import Objects
+from limpet.stores.core.status import BATCH, LEFT, MADE, READY
 from limpet.stores.race.index import Index, Place
 from limpet.stores.race.layout import OBJECT_MASK
-from limpet.stores.records import Objects
-from limpet.stores.status import BATCH, LEFT, MADE, READY
 
 ROWS_MAX: Final = CLIENT_JOURNAL_SIZE - 1
 SIZE_MAX: Final = 4096
@@ -202,7 +202,7 @@ class Batch:
         return self.count
 
     def leave_ready(self) -> None:
-        """Have the rows that are to be changed be LEFT."""
+        """Mark the rows that are to be changed as LEFT."""
         for row in range(self.count):
             if self.states[row] == READY:
                 self.states[row] = LEFT
@@ -349,7 +349,7 @@ class BatchSearch:
     # ---- phase 2 --------------------------------------------------------------------------------
 
     def consider(self, row: int) -> None:
-        """Have `match` look at this row, whose words are new. A row has no slot left afterwards."""
+        """Search this row, whose words are new, by `match`. Afterwards the row has no slot left."""
         place = self.places[row]
         place.busy = 0
         self.slots[row] = 0

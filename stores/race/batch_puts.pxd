@@ -4,12 +4,12 @@ from limpet.shm.alloc.allocator cimport Allocator
 from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.shm.endpoint.words cimport *
+from limpet.stores.core.records cimport Objects
+from limpet.stores.core.status cimport *
 from limpet.stores.race.batch cimport Batch, BatchSearch
 from limpet.stores.race.index cimport Index, Place
 from limpet.stores.race.layout cimport *
 from limpet.stores.race.slots cimport Slots
-from limpet.stores.records cimport Objects
-from limpet.stores.status cimport *
 
 cdef class BatchPuts:
     cdef readonly BatchSearch search

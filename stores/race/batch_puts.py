@@ -6,11 +6,11 @@ from typing import Any
 
 from limpet.shm.endpoint.words import ADDRESS_MASK, HELD, HELD_MASK, REFERENCE_MASK, TENTATIVE
 from limpet.shm.errors import LimpetError
+from limpet.stores.core.status import LEFT, MADE, READY
 from limpet.stores.race.batch import Batch, BatchSearch
 from limpet.stores.race.index import Place
 from limpet.stores.race.layout import FROZEN
 from limpet.stores.race.slots import Slots
-from limpet.stores.status import LEFT, MADE, READY
 
 
 class BatchPuts:

@@ -3,12 +3,12 @@ cimport cython
 from limpet.shm.alloc.heap cimport Heap
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.shm.endpoint.words cimport *
+from limpet.stores.core.object_layout cimport *
+from limpet.stores.core.records cimport Objects
+from limpet.stores.core.status cimport *
 from limpet.stores.race.index cimport Index, Place, is_split, is_valid
 from limpet.stores.race.layout cimport *
 from limpet.stores.race.parameters cimport *
-from limpet.stores.records cimport Objects
-from limpet.stores.rtx.layout cimport POINTER
-from limpet.stores.status cimport *
 
 cdef object CLASS
 cdef object CLASS_OF_FROZEN

@@ -28,13 +28,13 @@ import numpy as np
 
 from limpet.shm.endpoint.words import ADDRESS_MASK, HELD, HELD_MASK, LARGE_CLASS, TENTATIVE
 from limpet.shm.errors import NodeFailed, StoreCorrupt
-from limpet.stores.names import shown
+from limpet.stores.core.names import shown
+from limpet.stores.core.object_layout import POINTER
+from limpet.stores.core.status import VACANT_CLASS
+from limpet.stores.core.whole import check_each
 from limpet.stores.race.index import Index, Place, is_split, is_valid
 from limpet.stores.race.layout import FROZEN, OBJECT_MASK
 from limpet.stores.race.parameters import GROUP_SIZE, GROUP_WORDS
-from limpet.stores.rtx.layout import POINTER
-from limpet.stores.status import VACANT_CLASS
-from limpet.stores.whole import check_each
 
 Within = Callable[..., Any]
 
@@ -336,7 +336,7 @@ class Mending:
                 self.mend_slots(pointer & ADDRESS_MASK)
 
     def give_up_halves(self, table: int, number: int) -> None:
-        """Have an entry that is not split for good have no halves."""
+        """Take the halves from an entry whose split has not ended."""
         if not number >> self.index.depth_max:
             for half in range(2):
                 entry = self.index.entry(table, 2 * number + half)

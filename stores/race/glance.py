@@ -5,8 +5,8 @@ reads memory that may be given up and used again at any step, and proves afterwa
 A stopped reader keeps nothing from anybody.
 
 Each object of a store with glances begins with a stamp, a word that no other object of the pool
-ever has (stores/records.py). It never changes while the object is in use, and the memory's next
-user writes another one there, if it is such an object.
+ever has (stores/core/records.py). It never changes while the object is in use, and the memory's
+next user writes another one there, if it is such an object.
 
     1   read the entry and the buckets, as a pinned client does
     2   for each valid slot with the key's fingerprint:
@@ -61,14 +61,14 @@ from typing import TYPE_CHECKING, Any
 from limpet.shm.endpoint.fabric import hash64, lowest_bit
 from limpet.shm.endpoint.layout import DROPS
 from limpet.shm.endpoint.words import HELD, HELD_MASK
+from limpet.stores.core.records import LEAST
+from limpet.stores.core.status import UNPROVEN
 from limpet.stores.race.index import is_valid
 from limpet.stores.race.layout import OBJECT_MASK, SLOTS
-from limpet.stores.records import LEAST
-from limpet.stores.status import UNPROVEN
 
 if TYPE_CHECKING:
+    from limpet.stores.core.records import Objects
     from limpet.stores.race.index import Index, Place
-    from limpet.stores.records import Objects
 
 
 class Glance:
@@ -106,7 +106,7 @@ class Glance:
             if found is not None:
                 if found is not UNPROVEN:
                     place.word = word
-                    self.learn(place, slot)
+                    self.note_found(place, slot)
                 return found
         entry, pointer = place.entry, place.pointer
         # ORDER: after the buckets.
@@ -137,7 +137,7 @@ class Glance:
                 return UNPROVEN
         return value
 
-    def learn(self, place: Place, slot: int) -> None:
+    def note_found(self, place: Place, slot: int) -> None:
         """The key was found in that slot, with the word `place.word`."""
 
     def proves(

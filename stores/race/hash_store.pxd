@@ -5,8 +5,10 @@ from limpet.shm.clients.client cimport Client
 from limpet.shm.clients.holds cimport Holds as ClientHolds
 from limpet.shm.endpoint.verbs cimport u64
 from limpet.shm.endpoint.words cimport *
-from limpet.stores.base cimport Store, as_bytes
-from limpet.stores.object_layout cimport *
+from limpet.stores.core.base cimport Store, as_bytes
+from limpet.stores.core.object_layout cimport *
+from limpet.stores.core.records cimport Objects
+from limpet.stores.core.status cimport *
 from limpet.stores.race.batch cimport BatchSearch
 from limpet.stores.race.batch_puts cimport BatchPuts
 from limpet.stores.race.check cimport Check
@@ -15,8 +17,6 @@ from limpet.stores.race.index cimport Index, Place, is_valid
 from limpet.stores.race.layout cimport *
 from limpet.stores.race.slots cimport Slots
 from limpet.stores.race.splitter cimport Splitter
-from limpet.stores.records cimport Objects
-from limpet.stores.status cimport *
 
 cdef object UNPROVEN
 
@@ -75,7 +75,7 @@ cdef class HashStore(Store):
     ) except -1
     @cython.locals(reference=u64)
     cdef u64 make_object(self, Place place, bytes key, bytes value, u64 size) except? 0
-    cpdef int give_way(self, u64 busy, u64 table, u64 attempt) except -1
+    cpdef int back_off(self, u64 busy, u64 table, u64 attempt) except -1
     @cython.locals(
         place=Place, splitter=Splitter, scope=bint, attempt=u64, outcome=int, busy=u64, table=u64,
         wanted=int,

@@ -20,17 +20,9 @@ from limpet.shm.endpoint.words import (
     VIEWED,
 )
 from limpet.shm.errors import StoreFull
-from limpet.stores.base import Store, as_bytes
-from limpet.stores.object_layout import HEADER
-from limpet.stores.race.batch import BatchSearch
-from limpet.stores.race.batch_puts import BatchPuts
-from limpet.stores.race.check import Check
-from limpet.stores.race.glance import Glance
-from limpet.stores.race.index import Index, Place, is_valid
-from limpet.stores.race.layout import OBJECT_MASK
-from limpet.stores.race.slots import Slots
-from limpet.stores.race.splitter import Splitter, progress_of
-from limpet.stores.status import (
+from limpet.stores.core.base import Store, as_bytes
+from limpet.stores.core.object_layout import HEADER
+from limpet.stores.core.status import (
     AGAIN,
     BATCH,
     DONE,
@@ -43,6 +35,14 @@ from limpet.stores.status import (
     UNPROVEN,
     UPDATE,
 )
+from limpet.stores.race.batch import BatchSearch
+from limpet.stores.race.batch_puts import BatchPuts
+from limpet.stores.race.check import Check
+from limpet.stores.race.glance import Glance
+from limpet.stores.race.index import Index, Place, is_valid
+from limpet.stores.race.layout import OBJECT_MASK
+from limpet.stores.race.slots import Slots
+from limpet.stores.race.splitter import Splitter, progress_of
 
 
 class HashStore(Store):
@@ -122,7 +122,7 @@ class HashStore(Store):
                 self.client.leave()
             attempt += 1
             self.retries += 1
-            self.give_way(busy, table, attempt)
+            self.back_off(busy, table, attempt)
 
     def glance_at(self, key: bytes) -> Any:
         return self.glance.value(self.place, key, self.drops)  # type: ignore[union-attr]
@@ -180,7 +180,7 @@ class HashStore(Store):
             attempt += 1
             self.retries += 1
             self.endpoint.pause(attempt)
-            self.give_way(busy, table, attempt)
+            self.back_off(busy, table, attempt)
 
     def hold_once(self, place: Place, key: bytes, owner: Any) -> tuple[int, int] | None:
         """As `hold`. None: the key is missing, or, if `place.busy` or `place.word` is set, its slot
@@ -284,7 +284,7 @@ class HashStore(Store):
                 attempt += 1
                 self.retries += 1
                 self.endpoint.pause(attempt)
-                self.give_way(busy, table, attempt)
+                self.back_off(busy, table, attempt)
             elif outcome == FULL:
                 self.grow(key)
             else:
@@ -344,7 +344,7 @@ class HashStore(Store):
                 self.grow(data)
             attempt += 1
             self.retries += 1
-            self.give_way(busy, table, attempt)
+            self.back_off(busy, table, attempt)
 
     def delete_once(self, place: Place, key: bytes) -> int:
         """DONE, MISSING, AGAIN or FULL."""
@@ -389,7 +389,7 @@ class HashStore(Store):
                 attempt += 1
                 self.retries += 1
                 self.endpoint.pause(attempt)
-                self.give_way(busy, table, attempt)
+                self.back_off(busy, table, attempt)
             elif outcome == FULL:
                 self.grow(key)
             else:
@@ -512,7 +512,7 @@ class HashStore(Store):
         node = self.index.node_of(self.index.table_of(key))
         return self.allocator.replenish(node, size, self.replicas, 0, 0, update)
 
-    def give_way(self, busy: int, table: int, attempt: int) -> None:
+    def back_off(self, busy: int, table: int, attempt: int) -> None:
         """Wait for the slot that was `place.busy`, in this directory, in stores that set it."""
 
     def grow(self, key: bytes) -> None:

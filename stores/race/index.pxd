@@ -4,13 +4,13 @@ from limpet.shm.alloc.heap cimport Heap
 from limpet.shm.endpoint.layout cimport *
 from limpet.shm.endpoint.verbs cimport Endpoint, hash64, lowest_bit, u64
 from limpet.shm.endpoint.words cimport *
+from limpet.stores.core.object_layout cimport *
+from limpet.stores.core.records cimport Objects
+from limpet.stores.core.status cimport *
 from limpet.stores.race.layout cimport (
     DIRECTORY_ENTRY, FROZEN, MASK, MIX_DIRECTORY, MIX_FIRST, MIX_SECOND, OBJECT_MASK, SLOTS,
 )
 from limpet.stores.race.parameters cimport *
-from limpet.stores.records cimport Objects
-from limpet.stores.rtx.layout cimport POINTER
-from limpet.stores.status cimport *
 
 cdef u64 PREFETCH_SIZE
 

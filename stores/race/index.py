@@ -14,7 +14,7 @@ TXObj as of stores/rtx:
                    baselines/dtx/race.py); else 0
     8   pointer    0        nothing yet; the first client that inserts makes a subtable
                    SPLIT    split for good: the keys are in its halves. Any word of a vacant slot
-                            (stores/records.py) has the same meaning
+                            (stores/core/records.py) has the same meaning
                    else     reference to the subtable with the keys, an object (words.py)
 
 A store begins with the entries of depth `depth`; no client looks at those above them. A handle
@@ -42,7 +42,7 @@ Slot word
     bits 48-54  size class of the object: how much to read, in place of the paper's length
     bits 4-47   address of the object (records.py)
     bits 1-3    replicas of the object, less one; HELD: a transaction holds the slot, and the
-                address is that of its part (stores/rtx/parts.py; only in `rtx-race`)
+                address is that of its part (stores/transactions/parts.py; only in `rtx-race`)
     bit 0       tentative: written by an insert that is not yet decided; readers pass over it
     vacant      0, or size class 255 and a number that no other word of the pool has
 
@@ -84,6 +84,8 @@ from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.states import former
 from limpet.shm.endpoint.words import ADDRESS_MASK, HELD, HELD_MASK, LINK_MASK, TENTATIVE
 from limpet.shm.errors import StoreCorrupt
+from limpet.stores.core.object_layout import POINTER
+from limpet.stores.core.status import BATCH, VACANT_CLASS
 from limpet.stores.race.layout import (
     DIRECTORY_ENTRY,
     FROZEN,
@@ -95,8 +97,6 @@ from limpet.stores.race.layout import (
     SLOTS,
 )
 from limpet.stores.race.parameters import GROUP_SIZE
-from limpet.stores.rtx.layout import POINTER
-from limpet.stores.status import BATCH, VACANT_CLASS
 
 PREFETCH_SIZE: Final = 192
 

@@ -1,8 +1,9 @@
 """Words of RACE hashing in memory; their tables are in index.py and store.py. Plain constants.
 
 Counters of less than a word: the numbers of vacant slots, in `rtx-race`, `fusee` and `swarm`, and
-of entries that `rtx-race` has split; 54 bits, 57 years of ten million a second (stores/records.py).
-Locks of entries are those of stores/rtx/layout.py, or client ids.
+of entries that `rtx-race` has split; 54 bits, 57 years of ten million a second
+(stores/core/records.py). Locks of entries are those of stores/transactions/layout.py, or client
+ids.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from limpet.shm.endpoint.words import ADDRESS_MASK, REFERENCE_MASK, TENTATIVE
-from limpet.stores.status import VACANT_CLASS
+from limpet.stores.core.status import VACANT_CLASS
 
 MIX_FIRST: Final = 0x9E37_79B9_7F4A_7C15
 MIX_SECOND: Final = 0xD1B5_4A32_D192_ED03

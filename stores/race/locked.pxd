@@ -2,12 +2,11 @@ cimport cython
 
 from limpet.shm.endpoint.slots cimport *
 from limpet.shm.endpoint.verbs cimport u64
+from limpet.stores.core.object_layout cimport *
+from limpet.stores.core.status cimport *
 from limpet.stores.race.hash_store cimport HashStore
 from limpet.stores.race.index cimport Index, Place
 from limpet.stores.race.splitter cimport Splitter
-from limpet.stores.rtx.layout cimport POINTER
-from limpet.stores.rtx.repair cimport *
-from limpet.stores.status cimport *
 
 cdef u64 DOUBTS_MAX
 

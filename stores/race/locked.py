@@ -16,6 +16,9 @@ from typing import Any, Final
 from limpet.shm.endpoint.layout import slot_address
 from limpet.shm.endpoint.slots import INCARNATION_BITS, PIN
 from limpet.shm.errors import StoreCorrupt, StoreStuck
+from limpet.stores.core.object_layout import POINTER
+from limpet.stores.core.records import Objects
+from limpet.stores.core.status import AGAIN, ATTEMPTS_PER_CHECK
 from limpet.stores.race.check import Check
 from limpet.stores.race.hash_store import HashStore
 from limpet.stores.race.index import Holds, Index, Place
@@ -23,10 +26,6 @@ from limpet.stores.race.parameters import GrowingParameters
 from limpet.stores.race.slots import Slots
 from limpet.stores.race.splitter import Splitter
 from limpet.stores.race.store import attach, make_directories, unmake_directories
-from limpet.stores.records import Objects
-from limpet.stores.rtx.layout import POINTER
-from limpet.stores.rtx.repair import PATIENCE
-from limpet.stores.status import AGAIN
 
 DOUBTS_MAX: Final = 500
 """Looks in a row; each comes after several pauses of a millisecond."""
@@ -84,7 +83,7 @@ class LockedSplitter(Splitter):
 
     def wait(self, busy: int, table: int, attempt: int) -> None:
         self.endpoint.pause(attempt)
-        if attempt % PATIENCE == 0:
+        if attempt % ATTEMPTS_PER_CHECK == 0:
             self._look_after(busy, self.endpoint.load(busy))
 
     def _look_after(self, lock: int, holder: int) -> None:

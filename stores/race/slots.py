@@ -18,7 +18,7 @@ emptied in the same way.
 A writer of slots has three methods, `replace`, `insert` and `remove`. Each returns DONE, AGAIN (the
 operation starts again), or FULL: the subtable must be split. `change_all` does the same for all
 keys of a batch (batch.py), a phase at a time. Other writers are transactional
-(stores/rtx/hash_keys.py) and replicated (stores/fusee/slots.py).
+(stores/transactions/hash_keys.py) and replicated (stores/fusee/slots.py).
 
 In a durable pool, a power cut leaves a slot as it was before some CAS or after it; an undecided
 insert's word means nothing then, and is cleared (check.py).
@@ -36,10 +36,10 @@ from limpet.shm.endpoint.fabric import lowest_bit
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.words import REFERENCE_MASK, TENTATIVE
 from limpet.shm.errors import LimpetError, NodeFailed
+from limpet.stores.core.status import AGAIN, DONE, FULL, LEFT, MADE, READY
 from limpet.stores.race.batch import Batch, BatchSearch
 from limpet.stores.race.index import Index, Place
 from limpet.stores.race.layout import FROZEN, SLOTS
-from limpet.stores.status import AGAIN, DONE, FULL, LEFT, MADE, READY
 
 PATIENCE: Final = 8
 """How often an insert gives way to another insert of the same key before it empties its slot."""

@@ -5,11 +5,11 @@ from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.slots cimport INCARNATION_BITS
 from limpet.shm.endpoint.verbs cimport Endpoint, hash64, u64
 from limpet.shm.endpoint.words cimport *
+from limpet.stores.core.records cimport Objects
+from limpet.stores.core.status cimport *
 from limpet.stores.race.index cimport Index, Place, is_frozen, is_split, is_valid
 from limpet.stores.race.layout cimport *
 from limpet.stores.race.parameters cimport *
-from limpet.stores.records cimport Objects
-from limpet.stores.status cimport *
 
 cdef Py_ssize_t BUCKETS
 cdef Py_ssize_t BUCKET_WORDS

@@ -44,7 +44,8 @@ from limpet.shm.endpoint.fabric import hash64
 from limpet.shm.endpoint.slots import INCARNATION_BITS
 from limpet.shm.endpoint.words import ADDRESS_MASK, HELD, HELD_MASK, REFERENCE_MASK, TENTATIVE
 from limpet.shm.errors import NodeFailed, StoreFull
-from limpet.stores.names import shown
+from limpet.stores.core.names import shown
+from limpet.stores.core.status import DONE, NO_MEMORY, VACANT_CLASS
 from limpet.stores.race.index import Index, Place, is_frozen, is_split, is_valid
 from limpet.stores.race.layout import (
     DIRECTORY_ENTRY,
@@ -56,7 +57,6 @@ from limpet.stores.race.layout import (
     UNSET,
 )
 from limpet.stores.race.parameters import GROUP_WORDS, SLOTS_PER_BUCKET, SLOTS_PER_GROUP
-from limpet.stores.status import DONE, NO_MEMORY, VACANT_CLASS
 
 Holder = Callable[[int], "tuple[int, int] | None"]
 """Of the lock word of an entry: the slot of the client that has it, and since when, in ns since
@@ -68,7 +68,7 @@ def progress_of(store: Any, holder: Holder | None = None) -> dict[str, Any]:
     behind one; `slots`; `pairs`; `splits`, a row for each split under way: how many halves there
     are, how many slots are frozen, and the clients at it. Raises NodeFailed."""
     made = store.parameters
-    look = Look(store, holder)
+    look = SubtableLook(store, holder)
 
     def rows_of_all() -> list[dict[str, Any]]:
         return [row for table in range(made.subtables) for row in look.rows(table)]
@@ -85,7 +85,7 @@ def progress_of(store: Any, holder: Holder | None = None) -> dict[str, Any]:
     }
 
 
-class Look:
+class SubtableLook:
     """A look at the subtables of one store."""
 
     def __init__(self, store: Any, holder: Holder | None) -> None:
@@ -232,7 +232,7 @@ class Splitter:
         return DONE
 
     def persist_halves(self, place: Place, first: int, second: int) -> None:
-        """Have both halves of an entry persist, whichever clients have filled them, and the entries
+        """Make both halves of an entry persist, whichever clients have filled them, and the entries
         that point to them. Before the subtable is split for good: after a power cut, an entry that
         is not split has its subtable, and no halves (check.py)."""
         index = self.index
@@ -277,7 +277,7 @@ class Splitter:
         return blank
 
     def read_words(self, base: int) -> None:
-        """Have the words of the subtable at `base`."""
+        """Read the words of the subtable at `base`."""
         if not len(self.words):
             self.words = array("Q", bytes(self.index.subtable_size))
         self.endpoint.read_words(base, self.words, len(self.words))

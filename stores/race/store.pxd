@@ -1,5 +1,5 @@
+from limpet.stores.core.status cimport *
 from limpet.stores.race.hash_store cimport HashStore
-from limpet.stores.status cimport *
 
 cdef class Race(HashStore):
     pass

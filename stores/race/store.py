@@ -15,8 +15,10 @@ from collections.abc import Callable
 from typing import Any
 
 from limpet.shm.errors import StoreFull
-from limpet.stores import regions
-from limpet.stores.base import as_bytes
+from limpet.stores.core import regions
+from limpet.stores.core.base import as_bytes
+from limpet.stores.core.records import StampedObjects
+from limpet.stores.core.status import DONE, EXISTS, FULL, MISSING, NO_MEMORY, UPDATE
 from limpet.stores.race.check import Check, Mending
 from limpet.stores.race.glance import Glance
 from limpet.stores.race.hash_store import HashStore
@@ -24,8 +26,6 @@ from limpet.stores.race.index import Holds, Index
 from limpet.stores.race.parameters import GrowingParameters
 from limpet.stores.race.slots import Slots
 from limpet.stores.race.splitter import Splitter
-from limpet.stores.records import StampedObjects
-from limpet.stores.status import DONE, EXISTS, FULL, MISSING, NO_MEMORY, UPDATE
 
 
 class Race(HashStore):

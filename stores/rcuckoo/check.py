@@ -19,7 +19,8 @@ from limpet.shm.endpoint.layout import SLOTS_USED
 from limpet.shm.endpoint.slots import INCARNATION_BITS
 from limpet.shm.endpoint.words import REFERENCE_MASK
 from limpet.shm.errors import NodeFailed, StoreCorrupt
-from limpet.stores.names import shown
+from limpet.stores.core.names import shown
+from limpet.stores.core.whole import check_each, wrong_with_object
 from limpet.stores.rcuckoo.layout import (
     INLINE,
     LENGTH_MASK,
@@ -31,8 +32,7 @@ from limpet.stores.rcuckoo.layout import (
     SLOTS,
     TRAILER_WORDS,
 )
-from limpet.stores.rcuckoo.repair import Look, Repair
-from limpet.stores.whole import check_each, wrong_with_object
+from limpet.stores.rcuckoo.repair import JournalLook, Repair
 
 BATCH: Final = 64
 """Rows that are read in one operation."""
@@ -150,7 +150,9 @@ class RcuckooCheck:
         self.endpoint.pause(attempt)
         if attempt % 8 == 7:
             repair = Repair(store, store.lookup.tables[table])
-            store.pool.exclusively(functools.partial(repair.look_after, *self._lock(table, row)))
+            store.pool.exclusively(
+                functools.partial(repair.recover_owners, *self._lock(table, row))
+            )
 
     def _is_torn(self, table: int, row: int) -> bool:
         """Whether the row is not whole, and no client is writing it."""
@@ -323,7 +325,7 @@ class RcuckooCheck:
                         found |= self._shown(base, look)
         return found
 
-    def _shown(self, base: int, look: Look) -> set[str]:
+    def _shown(self, base: int, look: JournalLook) -> set[str]:
         length = look.state >> PATH_SHIFT & PATH_MASK
         if not length:
             return {"unsure", "unlocking"} if look.unsure else {"locked"}

@@ -4,7 +4,7 @@ from limpet.shm.endpoint.verbs cimport Endpoint, bit, u64
 from limpet.stores.rcuckoo.layout cimport *
 from limpet.stores.rcuckoo.rows cimport Rows
 
-cdef class Journal:
+cdef class LockJournal:
     cdef readonly Endpoint endpoint
     cdef public u64 at
     cdef u64 sequence
@@ -31,7 +31,7 @@ cdef class Journal:
 
 cdef class Locks:
     cdef readonly Endpoint endpoint
-    cdef readonly Journal journal
+    cdef readonly LockJournal journal
     cdef public u64 base
     cdef u64 rows_per_lock
     cdef u64 locks
@@ -53,6 +53,6 @@ cdef class Locks:
     cpdef int wait_for(self, u64 row) noexcept
     @cython.locals(endpoint=Endpoint, index=u64)
     cpdef bint are_free(self) except -1
-    @cython.locals(endpoint=Endpoint, journal=Journal, index=u64, bits=u64)
+    @cython.locals(endpoint=Endpoint, journal=LockJournal, index=u64, bits=u64)
     cpdef bint acquire(self) except -1
     cpdef int release(self, u64 held) except -1

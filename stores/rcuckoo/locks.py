@@ -9,11 +9,11 @@ A client that meets a taken lock gives its own back (as in section 4.1; in secti
 while it holds, so that one dead client could stop all), and tries again when it has seen the bits
 clear. Locks are given back by a masked CAS that compares nothing, and so cannot fail.
 
-A `Journal` notes the locks and writes that a client is about to make in a table. The paper's lock
-table does not name the holder of a lock (RCuckoo section 4.2), and its repair recomputes the CRC of
-a row that was half written (section 4.3), which makes garbage valid. So each client notes the locks
-before it takes them, and the rows and words before it writes them. The notes are in words of its
-own beside the table, in the same batch: they cost no round trip.
+A `LockJournal` notes the locks and writes that a client is about to make in a table. The paper's
+lock table does not name the holder of a lock (RCuckoo section 4.2), and its repair recomputes the
+CRC of a row that was half written (section 4.3), which makes garbage valid. So each client notes
+the locks before it takes them, and the rows and words before it writes them. The notes are in words
+of its own beside the table, in the same batch: they cost no round trip.
 
 A journal, one for each client slot of the pool
 
@@ -75,7 +75,7 @@ if TYPE_CHECKING:
     from limpet.stores.rcuckoo.rows import Rows
 
 
-class Journal:
+class LockJournal:
     """One journal. Its user sets `at`, its address."""
 
     def __init__(self, endpoint: Any) -> None:
@@ -179,7 +179,7 @@ class Journal:
 class Locks:
     """The locks of the table whose lock table is at address `base`, which its user sets."""
 
-    def __init__(self, endpoint: Any, parameters: RcuckooParameters, journal: Journal) -> None:
+    def __init__(self, endpoint: Any, parameters: RcuckooParameters, journal: LockJournal) -> None:
         self.endpoint = endpoint
         self.journal = journal
         self.base = 0

@@ -3,12 +3,12 @@ cimport cython
 from limpet.shm.endpoint.layout cimport *
 from limpet.shm.endpoint.verbs cimport Endpoint, hash64, u64
 from limpet.shm.endpoint.words cimport REFERENCE_MASK
-from limpet.stores.inline cimport InlineIndex
+from limpet.stores.core.inline cimport InlineIndex
+from limpet.stores.core.records cimport Objects
+from limpet.stores.core.status cimport *
 from limpet.stores.rcuckoo.layout cimport *
-from limpet.stores.rcuckoo.locks cimport Journal, Locks
+from limpet.stores.rcuckoo.locks cimport LockJournal, Locks
 from limpet.stores.rcuckoo.rows cimport DependentHash, Rows
-from limpet.stores.records cimport Objects
-from limpet.stores.status cimport *
 
 cdef int SPARE
 
@@ -33,7 +33,7 @@ cdef class Lookup(InlineIndex):
     cdef readonly u64 row_count
     cdef readonly DependentHash places
     cdef readonly Rows rows
-    cdef readonly Journal journal
+    cdef readonly LockJournal journal
     cdef readonly Locks locks
     cdef readonly KeyRows found
 
@@ -51,7 +51,7 @@ cdef class Lookup(InlineIndex):
     cpdef int node_of(self, bytes key) except -1
     cpdef int enter_table(self, u64 base) except -1
     @cython.locals(size=u64)
-    cdef int expect(self, KeyRows found) except -1
+    cdef int prefetch(self, KeyRows found) except -1
     @cython.locals(rows=Rows)
     cdef int read(self, KeyRows found) except -1
     @cython.locals(fingerprint=u64)

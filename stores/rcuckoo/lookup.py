@@ -16,14 +16,14 @@ from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.states import former
 from limpet.shm.endpoint.words import REFERENCE_MASK
 from limpet.shm.errors import StoreCorrupt
-from limpet.stores import regions
-from limpet.stores.inline import InlineIndex
+from limpet.stores.core import regions
+from limpet.stores.core.inline import InlineIndex
+from limpet.stores.core.records import Objects
+from limpet.stores.core.status import AGAIN, DONE, MISSING
 from limpet.stores.rcuckoo.layout import INLINE, LOOKS_MAX
-from limpet.stores.rcuckoo.locks import Journal, Locks
+from limpet.stores.rcuckoo.locks import LockJournal, Locks
 from limpet.stores.rcuckoo.parameters import RcuckooParameters
 from limpet.stores.rcuckoo.rows import DependentHash, Rows
-from limpet.stores.records import Objects
-from limpet.stores.status import AGAIN, DONE, MISSING
 
 SPARE: Final = 2
 """A place in `rows` behind those of a key's two rows; and the next one."""
@@ -70,7 +70,7 @@ class Lookup(InlineIndex):
         self.row_count = parameters.rows
         self.places = DependentHash(parameters.rows, parameters.locality)
         self.rows = Rows(pool.endpoint, parameters)
-        self.journal = Journal(pool.endpoint)
+        self.journal = LockJournal(pool.endpoint)
         self.locks = Locks(pool.endpoint, parameters, self.journal)
         self.found = KeyRows()
 
@@ -129,7 +129,7 @@ class Lookup(InlineIndex):
         again = False
         for key in keys:
             self.choose(at, key)
-            self.expect(at)
+            self.prefetch(at)
         for key in keys:
             self.choose(at, key)
             self.read(at)
@@ -175,7 +175,7 @@ class Lookup(InlineIndex):
         self.rows.base = base + self.rows_at
         self.locks.base = base + self.locks_at
 
-    def expect(self, found: KeyRows) -> None:
+    def prefetch(self, found: KeyRows) -> None:
         """Prefetch a key's rows."""
         size = 8 * self.rows.row_words
         self.endpoint.prefetch(self.rows.address(found.first), size)

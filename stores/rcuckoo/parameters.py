@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from limpet.shm.errors import ParameterError
 from limpet.shm.parameters import check_fields, check_number, check_whole
-from limpet.stores.parameters import (
+from limpet.stores.core.parameters import (
     FIELDS,
     VALUE_SIZE,
     aligned,

@@ -84,7 +84,7 @@ JOURNAL: Final = 1
 """In a client journal: the reference is the address of a journal."""
 
 
-class Look(NamedTuple):
+class JournalLook(NamedTuple):
     """A journal as it was read: its state word and its groups."""
 
     at: int
@@ -122,7 +122,7 @@ class Repair:
 
     # ---- the owner of a lock --------------------------------------------------------------------
 
-    def look_after(self, word: int, bits: int) -> None:
+    def recover_owners(self, word: int, bits: int) -> None:
         """Recover clients that have, or may have, these locks, if they are dead or stand still."""
         there = self.store.while_there
         for look in there(self.looks):
@@ -133,30 +133,31 @@ class Repair:
             self.membership.gone(holder, f"the lease of {self.store.name!r}")
 
     def clear(self, word: int, bits: int) -> None:
-        """The same, for a client in the midst of a recovery: it recovers no other client."""
+        """As `recover_owners`, for a client in the midst of a recovery, which recovers no other
+        client."""
         for look in self.looks():
             if look.may_have(word) & bits and self._ended(look):
                 self.repair(look.at)
 
-    def _of(self, look: Look) -> tuple[str, int]:
+    def _of(self, look: JournalLook) -> tuple[str, int]:
         """Resource and hold of our wait: a holder's state of its journal never comes again."""
         return self.what, look.state
 
-    def looks(self) -> list[Look]:
+    def looks(self) -> list[JournalLook]:
         """All journals that are not at rest."""
-        return [look for look in map(self._look, self._journals()) if look is not None]
+        return [look for look in map(self._read_journal, self._journals()) if look is not None]
 
-    def _look(self, at: int) -> Look | None:
+    def _read_journal(self, at: int) -> JournalLook | None:
         """A journal, if it is not at rest; read again until it does not change meanwhile."""
         while True:
             state = self.endpoint.load(at + STATE)
             if not state >> COUNT_SHIFT & COUNT_MASK:
                 return None
-            look = self._look_in(at, state)
+            look = self._read_journal_in(at, state)
             if look is not None:
                 return look
 
-    def _look_in(self, at: int, state: int) -> Look | None:
+    def _read_journal_in(self, at: int, state: int) -> JournalLook | None:
         """A journal, if it is still in this state after the read."""
         load = self.endpoint.load
         count = state >> COUNT_SHIFT & COUNT_MASK
@@ -171,7 +172,7 @@ class Repair:
         known = (state & HELD_MASK) + bool(state & UNSURE)
         if known > count or count > GROUPS_MAX or not all(word in locks for word, _ in groups):
             raise self._damaged(at, state)
-        return Look(at, owner, state, groups)
+        return JournalLook(at, owner, state, groups)
 
     def _damaged(self, at: int, state: int) -> StoreCorrupt:
         return StoreCorrupt(
@@ -200,12 +201,12 @@ class Repair:
 
     def repair(self, at: int) -> None:
         """Repair the table for the owner of a journal, if that is dead, or ourselves."""
-        if self._look(at) is None:
+        if self._read_journal(at) is None:
             return
         try:
             if not self._take_lease(at):
                 return
-            look = self._look(at)
+            look = self._read_journal(at)
             if look is None or not self._is_over(look.owner):
                 return  # its slot has another client by now
             self.store.lookup.enter_table(self.base)
@@ -213,8 +214,8 @@ class Repair:
         finally:
             self.endpoint.cas(self.base, self.membership.ident, 0)
 
-    def _restore(self, look: Look) -> None:
-        """Have rows and locks be as they would without the journal's owner."""
+    def _restore(self, look: JournalLook) -> None:
+        """Put rows and locks into the state that they would have without the journal's owner."""
         if look.state >> PATH_SHIFT & PATH_MASK:
             self._settle_path(look)
         # ORDER: the rows before the locks, also of an entry that is in two rows (C6).
@@ -238,7 +239,7 @@ class Repair:
             ended = self.membership.ended(holder, what)
             if ended and self.endpoint.cas(self.base, holder, me) == holder:
                 return True
-            if self._look(at) is None:
+            if self._read_journal(at) is None:
                 return False  # it was repaired by the client that had the lease
             attempt += 1
             self.store.show_progress(0)  # we wait with a pin
@@ -246,7 +247,7 @@ class Repair:
 
     # ---- the path -------------------------------------------------------------------------------
 
-    def _settle_path(self, look: Look) -> None:
+    def _settle_path(self, look: JournalLook) -> None:
         rows = self.store.lookup.rows
         rows.room(2)
         length = look.state >> PATH_SHIFT & PATH_MASK
@@ -287,11 +288,11 @@ class Repair:
 
     # ---- the locks ------------------------------------------------------------------------------
 
-    def _say(self, look: Look, held: int, unsure: int) -> None:
+    def _say(self, look: JournalLook, held: int, unsure: int) -> None:
         count = len(look.groups) << COUNT_SHIFT
         self.endpoint.store(look.at + STATE, look.state & REST_MASK | count | unsure | held)
 
-    def _give_back(self, look: Look) -> None:
+    def _give_back(self, look: JournalLook) -> None:
         held = look.held
         if look.unsure:
             self._give_back_unsure(look, *look.groups[held])
@@ -301,13 +302,13 @@ class Repair:
             self._give_back_bits(*look.groups[held])
         self.endpoint.store(look.at + STATE, look.state & REST_MASK)
 
-    def _give_back_unsure(self, look: Look, word: int, bits: int) -> None:
+    def _give_back_unsure(self, look: JournalLook, word: int, bits: int) -> None:
         self._give_back_bits(word, self._stranded(look, word, bits))
 
     def _give_back_bits(self, word: int, bits: int) -> None:
         self.endpoint.mcas(word, 0, 0, 0, bits)
 
-    def _stranded(self, mine: Look, word: int, bits: int) -> int:
+    def _stranded(self, mine: JournalLook, word: int, bits: int) -> int:
         """The bits among these that are set in a word, and that no living client has."""
         attempt = 0
         changes: Counter[int] = Counter()
@@ -340,7 +341,7 @@ class Repair:
 
     def _is_over_in(self, at: int, word: int, bits: int) -> bool:
         """Whether a journal may have these bits, and its owner is dead, perhaps fenced just now."""
-        look = self._look(at)
+        look = self._read_journal(at)
         return look is not None and bool(look.may_have(word) & bits) and self._ended(look)
 
     def _journals(self) -> range:
@@ -348,11 +349,11 @@ class Repair:
         first, size = self.base + JOURNALS, self.store.lookup.journal_size
         return range(first, first + size * self.endpoint.load(SLOTS_USED), size)
 
-    def _gone(self, look: Look) -> bool:
+    def _gone(self, look: JournalLook) -> bool:
         """Whether a journal's owner is gone, or made to go by the pool's policy, and recovered."""
         return bool(self.membership.gone(look.owner, *self._of(look)))
 
-    def _ended(self, look: Look) -> bool:
+    def _ended(self, look: JournalLook) -> bool:
         mine = look.owner == self.membership.ident
         return not mine and bool(self.membership.ended(look.owner, *self._of(look)))
 

@@ -39,7 +39,7 @@ cdef class PathSearch:
     @cython.locals(index=u64)
     cpdef int forget(self) except -1
     @cython.locals(at=u64, slot=int, other=u64)
-    cpdef u64 learn(self, Rows rows, u64 place, u64 row) except? 0
+    cpdef u64 cache_row(self, Rows rows, u64 place, u64 row) except? 0
     cpdef int begin(self) except -1
     @cython.locals(place='long long', slot=int)
     cpdef int keep(self, u64 at, u64 row) except -1

@@ -76,7 +76,7 @@ class PathSearch:
         for index in range(self.size):
             self.tags[index] = 0
 
-    def learn(self, rows: Rows, place: int, row: int) -> int:
+    def cache_row(self, rows: Rows, place: int, row: int) -> int:
         """Cache a row, which was read to that place; its place in the cache."""
         at = row % self.size
         self.tags[at] = row + 1
@@ -137,7 +137,7 @@ class PathSearch:
 
     def learn_locked(self, rows: Rows, place: int, row: int, held: int) -> None:
         """Note the locked row with place `held` as it was read to `place`, and cache it."""
-        at = self.learn(rows, place, row)
+        at = self.cache_row(rows, place, row)
         for slot in range(SLOTS):
             self.fresh[held * SLOTS + slot] = self.others[at * SLOTS + slot]
 

@@ -3,12 +3,12 @@ cimport cython
 from limpet.shm.endpoint.layout cimport *
 from limpet.shm.endpoint.verbs cimport u64
 from limpet.shm.endpoint.words cimport REPLICATED
-from limpet.stores.inline cimport Attempt, InlineStore
+from limpet.stores.core.inline cimport Attempt, InlineStore
+from limpet.stores.core.status cimport *
 from limpet.stores.rcuckoo.layout cimport *
 from limpet.stores.rcuckoo.locks cimport Locks
 from limpet.stores.rcuckoo.lookup cimport KeyRows, Lookup
 from limpet.stores.rcuckoo.writer cimport Plan, Writer
-from limpet.stores.status cimport *
 
 cdef u64 PATIENCE
 cdef u64 CLIENTS_PER_ATTEMPT
@@ -25,7 +25,7 @@ cdef class Rcuckoo(InlineStore):
     cpdef int _change_once(self, bytes key, bytes value, u64 size, int mode, u64 attempt, Attempt way, bytes expected=*) except -1
     @cython.locals(plan=Plan)
     cpdef Attempt _go_on(self, int outcome, Attempt way, bytes key, bytes value, u64 size, int mode)
-    cpdef int stay(self, u64 attempt, bint writes) except -1
+    cpdef int await_holder(self, u64 attempt, bint writes) except -1
     @cython.final
     @cython.locals(turn=u64)
     cdef bint _is_to_look(self, u64 attempt) noexcept
@@ -36,4 +36,4 @@ cdef class Rcuckoo(InlineStore):
     @cython.locals(clients=u64, used=u64)
     cdef int _take_patience(self) except -1
     @cython.locals(locks=Locks, word=u64, bits=u64)
-    cpdef int look_after(self) except -1
+    cpdef int recover_owner(self) except -1

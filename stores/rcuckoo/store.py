@@ -49,16 +49,16 @@ from typing import Any, Final
 from limpet.shm.endpoint.layout import SLOTS_USED
 from limpet.shm.endpoint.words import REPLICATED
 from limpet.shm.errors import StoreCorrupt, StoreFull
-from limpet.stores import regions
-from limpet.stores.inline import Attempt, InlineStore
-from limpet.stores.names import shown
+from limpet.stores.core import regions
+from limpet.stores.core.inline import Attempt, InlineStore
+from limpet.stores.core.names import shown
+from limpet.stores.core.status import AT_ONCE, NO_MEMORY
 from limpet.stores.rcuckoo.check import RcuckooCheck
 from limpet.stores.rcuckoo.layout import LOOKS_MAX, LOST
 from limpet.stores.rcuckoo.lookup import Lookup
 from limpet.stores.rcuckoo.parameters import RcuckooParameters
 from limpet.stores.rcuckoo.repair import Repair
 from limpet.stores.rcuckoo.writer import Plan, Writer
-from limpet.stores.status import AT_ONCE, NO_MEMORY
 
 LOST_MAX: Final = 1000
 """How often a path may be found and be gone when it is locked."""
@@ -148,12 +148,12 @@ class Rcuckoo(InlineStore):
 
     # ---- waiting --------------------------------------------------------------------------------
 
-    def stay(self, attempt: int, writes: bool) -> None:
+    def await_holder(self, attempt: int, writes: bool) -> None:
         """Wait a little, and now and then look for the owner of the lock."""
         self.retries += 1
         self.endpoint.pause(attempt)
         if self._is_to_look(attempt):
-            self.look_after()
+            self.recover_owner()
         if attempt > LOOKS_MAX:
             self._refuse_stray()
 
@@ -197,13 +197,13 @@ class Rcuckoo(InlineStore):
         used = self.endpoint.load(SLOTS_USED)
         self.patience = max(PATIENCE, clients // CLIENTS_PER_ATTEMPT, used // SLOTS_PER_ATTEMPT)
 
-    def look_after(self) -> None:
+    def recover_owner(self) -> None:
         """Recover the owner of the lock we wait for, if it is dead or stands still for a lease."""
         self._take_patience()
         locks = self.lookup.locks
         word, bits = locks.busy, locks.busy_bits
         repair = Repair(self, self._table_with(word))
-        self.pool.exclusively(functools.partial(repair.look_after, word, bits))
+        self.pool.exclusively(functools.partial(repair.recover_owners, word, bits))
 
     def resolved(self, reference: int, link_address: int) -> bool:
         """Decide a pair of a client journal: repair for a dead client, or for ourselves

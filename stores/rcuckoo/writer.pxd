@@ -6,14 +6,14 @@ from limpet.shm.endpoint.layout cimport *
 from limpet.shm.endpoint.slots cimport INCARNATION_BITS
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.shm.endpoint.words cimport REFERENCE_MASK
-from limpet.stores.inline cimport Attempt
+from limpet.stores.core.inline cimport Attempt
+from limpet.stores.core.status cimport *
 from limpet.stores.rcuckoo.layout cimport *
-from limpet.stores.rcuckoo.locks cimport Journal, Locks
+from limpet.stores.rcuckoo.locks cimport LockJournal, Locks
 from limpet.stores.rcuckoo.lookup cimport KeyRows, Lookup
 from limpet.stores.rcuckoo.repair cimport JOURNAL
 from limpet.stores.rcuckoo.rows cimport Rows
 from limpet.stores.rcuckoo.search cimport PathSearch
-from limpet.stores.status cimport *
 
 cdef u64 MASK
 cdef int PLANS_MAX
@@ -33,7 +33,7 @@ cdef class Writer:
     cdef readonly Lookup lookup
     cdef readonly Rows rows
     cdef readonly Locks locks
-    cdef readonly Journal journal
+    cdef readonly LockJournal journal
     cdef readonly object parameters
     cdef u64 rows_per_lock
     cdef u64 link
@@ -66,5 +66,5 @@ cdef class Writer:
     cdef int _fill(self, KeyRows found, u64 place, u64 slot, bytes key, bytes value, u64 reference) except -1
     @cython.locals(rows=Rows, row=u64, version=u64)
     cdef int _write_entry(self, KeyRows found, bytes key, bytes value, u64 reference, int mode) except -1
-    @cython.locals(rows=Rows, journal=Journal, length=int, step=int, row=u64, slot=u64, at=u64, before=u64)
+    @cython.locals(rows=Rows, journal=LockJournal, length=int, step=int, row=u64, slot=u64, at=u64, before=u64)
     cdef int _write_path(self, KeyRows found, PathSearch search, bytes key, bytes value, u64 reference) except -1

@@ -24,13 +24,8 @@ from typing import Any, Final
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.slots import INCARNATION_BITS
 from limpet.shm.endpoint.words import REFERENCE_MASK
-from limpet.stores.inline import Attempt
-from limpet.stores.rcuckoo.layout import FOUND, INLINE, JOURNALS, LACKING, LOST, PATH_MAX
-from limpet.stores.rcuckoo.lookup import KeyRows, Lookup
-from limpet.stores.rcuckoo.parameters import RcuckooParameters
-from limpet.stores.rcuckoo.repair import JOURNAL
-from limpet.stores.rcuckoo.search import PathSearch
-from limpet.stores.status import (
+from limpet.stores.core.inline import Attempt
+from limpet.stores.core.status import (
     AGAIN,
     DELETE,
     DONE,
@@ -41,6 +36,11 @@ from limpet.stores.status import (
     NO_MEMORY,
     UPDATE,
 )
+from limpet.stores.rcuckoo.layout import FOUND, INLINE, JOURNALS, LACKING, LOST, PATH_MAX
+from limpet.stores.rcuckoo.lookup import KeyRows, Lookup
+from limpet.stores.rcuckoo.parameters import RcuckooParameters
+from limpet.stores.rcuckoo.repair import JOURNAL
+from limpet.stores.rcuckoo.search import PathSearch
 
 MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
 PLANS_MAX: Final = 256
@@ -173,7 +173,7 @@ class Writer:
         self.endpoint.wait()
         for index in range(search.lacking):
             row = search.unknown[index]
-            search.keep(search.learn(self.rows, index, row), row)
+            search.keep(search.cache_row(self.rows, index, row), row)
 
     # ---- locks ----------------------------------------------------------------------------------
 

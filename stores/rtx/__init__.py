@@ -1,1 +1,1 @@
-"""Repairable transactions (rTX): locks, log, commit, repair; `rtx-race`."""
+"""Repairable transactions (rTX), as users have them; and the store `rtx-race`."""

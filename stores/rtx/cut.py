@@ -37,14 +37,15 @@ from typing import Any, Final, NamedTuple
 
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.errors import NodeFailed
-from limpet.stores.entry_log import log_size
-from limpet.stores.rtx.commit import Commit
-from limpet.stores.rtx.layout import INIT, LOCKED, LOGGED, POINTER, STATE_MASK
-from limpet.stores.rtx.log import Log
-from limpet.stores.rtx.reads import ObjectRead
-from limpet.stores.rtx.try_commit import abort, participants_of
-from limpet.stores.rtx.tx_object import TXObj
-from limpet.stores.status import AGAIN, DONE, NO_MEMORY
+from limpet.stores.core.object_layout import POINTER
+from limpet.stores.core.status import AGAIN, DONE, NO_MEMORY
+from limpet.stores.transactions.commit import Commit
+from limpet.stores.transactions.entry_log import log_size
+from limpet.stores.transactions.layout import INIT, LOCKED, LOGGED, STATE_MASK
+from limpet.stores.transactions.log import Log
+from limpet.stores.transactions.reads import ObjectRead
+from limpet.stores.transactions.try_commit import abort, participants_of
+from limpet.stores.transactions.tx_object import TXObj
 
 TRIES_MAX: Final = 16
 """So often a lock is tried before all are released."""
@@ -53,7 +54,7 @@ Item = tuple[Any, ...]
 """Names a look: by the link of the store, and the key, and the end of a range."""
 
 
-class Look(NamedTuple):
+class Recheck(NamedTuple):
     """A look into a tree: for what key, in which leaf it was, and what gives its result."""
 
     store: Any
@@ -77,7 +78,7 @@ class Recalled(NamedTuple):
 class Cut(Commit):
     """Locks that are taken to read under them."""
 
-    def __init__(self, pool: Any, looks: dict[Item, Look]) -> None:
+    def __init__(self, pool: Any, looks: dict[Item, Recheck]) -> None:
         """`looks`: those of ranges are added to, by the leaves that follow."""
         first = next(iter(looks.values()))
         super().__init__(pool, first.store.locks)
@@ -125,7 +126,7 @@ class Cut(Commit):
     ) -> Iterator[tuple[Item, Recalled]]:
         """The results of the looks, each in a leaf that is locked then; until one is `busy`."""
         waiting = deque(self.looks.items())
-        behind: deque[tuple[Item, Look]] = deque()
+        behind: deque[tuple[Item, Recheck]] = deque()
         """Leaves that follow those of keys, in which nothing is wanted yet."""
         done: set[Item] = set()
         while waiting or behind:
@@ -160,7 +161,7 @@ class Cut(Commit):
         """Whether no client has decided the log, and released what is locked."""
         return log.state() & STATE_MASK == INIT
 
-    def _lock(self, log: Log, state: int, look: Look, held: dict[int, ObjectRead]) -> bool:
+    def _lock(self, log: Log, state: int, look: Recheck, held: dict[int, ObjectRead]) -> bool:
         """Lock the leaf of a look; False: somebody else has it locked."""
         leaf = TXObj(self.locks, look.at, 0, 0)
         assert log.noted is not None

@@ -1,16 +1,16 @@
 cimport cython
 
 from limpet.shm.clients.client cimport Client
-from limpet.stores.base cimport Store, as_bytes
-from limpet.stores.rtx.participant cimport go_on
-from limpet.stores.rtx.reads cimport ReadPlace, Staging, TxKeys
+from limpet.stores.core.base cimport Store, as_bytes
+from limpet.stores.core.status cimport *
 from limpet.stores.rtx.uses cimport PendingWrite, PendingWrites, RangeReading, Reading, Used
-from limpet.stores.sherman.layout cimport *
-from limpet.stores.status cimport *
+from limpet.stores.transactions.layout cimport *
+from limpet.stores.transactions.participant cimport go_on
+from limpet.stores.transactions.reads cimport ReadPlace, Staging, TxKeys
 
 # By the name of their module: tests replace the classes where they are made.
-cimport limpet.stores.rtx.commit as committing
-cimport limpet.stores.rtx.reads as read_sets
+cimport limpet.stores.transactions.commit as committing
+cimport limpet.stores.transactions.reads as read_sets
 
 cdef object CHANGED
 

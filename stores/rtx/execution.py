@@ -43,18 +43,18 @@ import functools
 from typing import TYPE_CHECKING, Any, Final
 
 from limpet.shm.errors import KeyExists, ParameterError, StoreError
-from limpet.stores.base import Store, as_bytes
-from limpet.stores.names import shown
-from limpet.stores.rtx.commit import Commit
-from limpet.stores.rtx.cut import Item, Look, Recalled
-from limpet.stores.rtx.participant import go_on
-from limpet.stores.rtx.reads import CHANGED, ReadPlace, Reads, Staging, TxKeys
+from limpet.stores.core.base import Store, as_bytes
+from limpet.stores.core.names import shown
+from limpet.stores.core.status import AGAIN, DONE, FULL, NO_MEMORY
+from limpet.stores.rtx.cut import Item, Recalled, Recheck
 from limpet.stores.rtx.uses import RangeReading, Reading, Used
-from limpet.stores.sherman.layout import SPARED_BLOCKS
-from limpet.stores.status import AGAIN, DONE, FULL, NO_MEMORY
+from limpet.stores.transactions.commit import Commit
+from limpet.stores.transactions.layout import SPARED_BLOCKS
+from limpet.stores.transactions.participant import go_on
+from limpet.stores.transactions.reads import CHANGED, ReadPlace, Reads, Staging, TxKeys
 
 if TYPE_CHECKING:
-    from limpet.stores.rtx.reads import ObjectRead
+    from limpet.stores.transactions.reads import ObjectRead
 
 OBJECTS: Final = ".objects"
 """Name of the store that has the named objects of a pool."""
@@ -156,7 +156,7 @@ class Transaction:
             start: bytes | None = first
             while start is not None and (last is None or start < last):
                 reading = RangeReading(tree, last)
-                reading.be(self._reads, used, start, self._present_cut())
+                reading.assign(self._reads, used, start, self._present_cut())
                 pairs, start = self._read(reading)
                 found.update(pairs)
         written = used.written
@@ -330,7 +330,7 @@ class Transaction:
         # lines 2-5
         if used.ordered:
             reading = used.next_reading()
-            reading.be(self._reads, used, key, self._present_cut())
+            reading.assign(self._reads, used, key, self._present_cut())
             return self._read(reading)
         if self._doomed is not None:
             raise Conflict(self)
@@ -502,9 +502,9 @@ class Transaction:
                 used.end()
             used = following
 
-    def looks(self) -> dict[Item, Look]:
+    def looks(self) -> dict[Item, Recheck]:
         """How to read again what was read in trees."""
-        return {reading.item(): reading.look() for reading in self._read_in_trees or ()}
+        return {reading.item(): reading.to_recheck() for reading in self._read_in_trees or ()}
 
     def recalls(self) -> bool:
         """Whether something was read before the function was called."""
@@ -526,11 +526,11 @@ class Transaction:
             return "the first named object of the pool, which was made meanwhile"
         return f"the key {shown(self._doomed.key)} of the store {self._doomed.store.name!r}"
 
-    def stay(self, attempt: int) -> None:
+    def await_holder(self, attempt: int) -> None:
         """After a conflict, wait a little, and look now and then whom we wait for."""
         if self._doomed is not None and self._doomed.store is not None:
             self._doomed.store.retries += 1
-            self._doomed.store.repair.stay(self._doomed.at, attempt, True)
+            self._doomed.store.repair.await_holder(self._doomed.at, attempt, True)
 
 
 def _encoded(name: str) -> bytes:

@@ -3,22 +3,21 @@ cimport cython
 from limpet.shm.endpoint.slots cimport START_US
 from limpet.shm.endpoint.verbs cimport u64
 from limpet.shm.endpoint.words cimport *
+from limpet.stores.core.object_layout cimport *
+from limpet.stores.core.status cimport *
 from limpet.stores.race.check cimport Check
 from limpet.stores.race.hash_store cimport HashStore
 from limpet.stores.race.index cimport Index, Place, is_split, is_valid
-from limpet.stores.race.layout cimport *
+from limpet.stores.race.layout cimport DIRECTORY_ENTRY, UNSET
 from limpet.stores.race.splitter cimport Splitter
-from limpet.stores.rtx.commit cimport Commit
-from limpet.stores.rtx.hash_keys cimport HashKeys, TransactionHolds, TransactionSlots
-from limpet.stores.rtx.layout cimport (
-    DRIFT_US, EACH_US, LOCKED, POINTER, SLOT, SLOT_MASK, SLOT_SHIFT, TIME_MASK,
-)
-from limpet.stores.rtx.lllock cimport LLLocks
-from limpet.stores.rtx.reads cimport KeyRead, Reads, Staging
-from limpet.stores.rtx.slot_writes cimport SlotWrite
-from limpet.stores.status cimport *
+from limpet.stores.transactions.commit cimport Commit
+from limpet.stores.transactions.hash_keys cimport HashKeys, TransactionHolds, TransactionSlots
+from limpet.stores.transactions.layout cimport *
+from limpet.stores.transactions.lllock cimport LLLocks
+from limpet.stores.transactions.reads cimport KeyRead, Reads, Staging
+from limpet.stores.transactions.slot_writes cimport SlotWrite
 
-cdef class WriteSet(Staging):
+cdef class SlotWriteSet(Staging):
     cdef readonly HashKeys keys
     cdef readonly Commit commit
 
@@ -55,4 +54,4 @@ cdef class RtxRace(HashStore):
     cdef readonly object tx_keys
 
     cpdef u64 busy_slot(self, u64 slot) noexcept
-    cpdef int give_way(self, u64 busy, u64 table, u64 attempt) except -1
+    cpdef int back_off(self, u64 busy, u64 table, u64 attempt) except -1

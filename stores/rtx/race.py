@@ -1,10 +1,11 @@
 """The `rtx-race` store: RACE hashing whose subtables are split by transactions (rTX section 5).
 
-An entry of the directory (race/index.py) is the TXObj of its subtable (stores/rtx/tx_object.py).
-Searches, inserts, updates and deletes are RACE's own, and take no lock: concurrency control is
-delegated to RACE (Opt2). A client that finds no room, or a frozen slot, splits the subtable by a
-transaction with a log (`TransactionSplitter`), so a split that was killed is carried out or undone
-by any other client. Keys take part in transactions of users (hash_keys.py).
+An entry of the directory (race/index.py) is the TXObj of its subtable
+(stores/transactions/tx_object.py). Searches, inserts, updates and deletes are RACE's own, and take
+no lock: concurrency control is delegated to RACE (Opt2). A client that finds no room, or a frozen
+slot, splits the subtable by a transaction with a log (`TransactionSplitter`), so a split that was
+killed is carried out or undone by any other client. Keys take part in transactions of users
+(hash_keys.py).
 
 A get has no pin if memory is hardware-coherent. It is proven as in `race` (race/glance.py), since
 transactions change nothing on which that proof rests:
@@ -33,16 +34,16 @@ transactions change nothing on which that proof rests:
 The reads of a transaction are such gets, too (hash_keys.py); they are looked at again when it
 commits, under its pin.
 
-Changes of keys (`WriteSet`): those that a transaction stages in slots. Within one operation, by
-`Commit` (stores/rtx/commit.py). A key that is there keeps its slot. If the transaction has read it,
-and what that rests on still stands, it is not looked up again. A key that is new gets a vacant one,
-which no other key of the transaction gets. If there is none, the subtable is split by a transaction
-of its own before this one is tried again: growth is no conflict. All keys are staged before that,
-so that all subtables are split that are crowded: else a transaction would be tried again as often
-as it takes splits.
+Changes of keys (`SlotWriteSet`): those that a transaction stages in slots. Within one operation, by
+`Commit` (stores/transactions/commit.py). A key that is there keeps its slot. If the transaction has
+read it, and what that rests on still stands, it is not looked up again. A key that is new gets a
+vacant one, which no other key of the transaction gets. If there is none, the subtable is split by a
+transaction of its own before this one is tried again: growth is no conflict. All keys are staged
+before that, so that all subtables are split that are crowded: else a transaction would be tried
+again as often as it takes splits.
 
-Splits (`TransactionSplitter`). One transaction (stores/rtx/commit.py) splits a subtable. It writes
-three objects,
+Splits (`TransactionSplitter`). One transaction (stores/transactions/commit.py) splits a subtable.
+It writes three objects,
 
     the entry           from the subtable to a vacant word, which says that it is split
     the two halves      from 0 to new subtables
@@ -63,14 +64,15 @@ then. A client that carries a decided split out, its owner or another one, does 
        (hash_keys.py) is let go of first: that transaction is aborted, or carried out
     2. CAS each slot of the halves that gets a pair from UNSET to what the frozen slot at the same
        place says. The others stay UNSET, which is vacant to all who use a half
-    3. swing the pointers, and release the locks, as of every transaction (stores/rtx/log.py)
+    3. swing the pointers, and release the locks, as of every transaction
+       (stores/transactions/log.py)
 
 Any number of clients may be at it, as in race/splitter.py, and none of it takes memory. Before a
 split is decided, its owner looks whether a slot is held, and gives way to the transaction that
 holds it.
 
-A kill leaves behind: the log in the client journal (stores/rtx/log.py). Recovery gives the halves
-back, if it was not decided; else it carries the split out.
+A kill leaves behind: the log in the client journal (stores/transactions/log.py). Recovery gives the
+halves back, if it was not decided; else it carries the split out.
 """
 
 from __future__ import annotations
@@ -84,6 +86,9 @@ from limpet.shm.endpoint.slots import START_US
 from limpet.shm.endpoint.words import ADDRESS_MASK, HELD, HELD_MASK, REPLICATED
 from limpet.shm.errors import StoreCorrupt
 from limpet.shm.parameters import check_whole
+from limpet.stores.core.object_layout import POINTER
+from limpet.stores.core.records import StampedObjects
+from limpet.stores.core.status import AGAIN, DONE, FULL
 from limpet.stores.race.check import Check
 from limpet.stores.race.glance import Glance
 from limpet.stores.race.hash_store import HashStore
@@ -92,35 +97,33 @@ from limpet.stores.race.layout import DIRECTORY_ENTRY, UNSET
 from limpet.stores.race.parameters import GrowingParameters
 from limpet.stores.race.splitter import Splitter, progress_of
 from limpet.stores.race.store import attach, make_directories, unmake_directories
-from limpet.stores.records import StampedObjects
-from limpet.stores.rtx.commit import Commit
-from limpet.stores.rtx.hash_keys import HashKeys, TransactionHolds, TransactionSlots
-from limpet.stores.rtx.layout import (
+from limpet.stores.transactions.commit import Commit
+from limpet.stores.transactions.hash_keys import HashKeys, TransactionHolds, TransactionSlots
+from limpet.stores.transactions.layout import (
     DRIFT_US,
     EACH_US,
     LOCKED,
-    POINTER,
     SLOT,
     SLOT_MASK,
     SLOT_SHIFT,
     TIME_MASK,
 )
-from limpet.stores.rtx.lllock import LLLocks
-from limpet.stores.rtx.reads import Staging
-from limpet.stores.rtx.repair import Repair
-from limpet.stores.rtx.try_commit import carry_out
-from limpet.stores.status import AGAIN, DONE, FULL
+from limpet.stores.transactions.lllock import LLLocks
+from limpet.stores.transactions.reads import Staging
+from limpet.stores.transactions.repair import Repair
+from limpet.stores.transactions.staged import NewData
+from limpet.stores.transactions.try_commit import carry_out
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
     from limpet.shm.endpoint.layout import NodeLayout
     from limpet.shm.parameters import PoolParameters
-    from limpet.stores.rtx.log import Log
-    from limpet.stores.rtx.reads import KeyRead
+    from limpet.stores.transactions.log import Log
+    from limpet.stores.transactions.reads import KeyRead
 
 
-class WriteSet(Staging):
+class SlotWriteSet(Staging):
     """The changes of one transaction to one store."""
 
     def __init__(self, keys: HashKeys, commit: Commit) -> None:
@@ -184,7 +187,7 @@ class TransactionSplitter(Splitter):
         """Two halves, and the log, which takes memory of the same size."""
 
     def wait(self, busy: int, table: int, attempt: int) -> None:
-        self.repair.stay(busy, attempt, True)
+        self.repair.await_holder(busy, attempt, True)
 
     def split(self, place: Place) -> int:
         commit = Split(self, place.pointer)
@@ -241,18 +244,18 @@ class TransactionSplitter(Splitter):
         return base + 8 * int(found[0]) if len(found) else 0
 
 
-class Half:
+class Half(NewData):
     """The new subtable of a half, of this number in its directory."""
 
     def __init__(self, splitter: TransactionSplitter, number: int) -> None:
         self.splitter = splitter
         self.number = number
-        self.size = int(splitter.index.subtable_size)
+        NewData.__init__(self, int(splitter.index.subtable_size))
 
-    def write(self, address: int, state: int) -> None:
+    def write(self, at: int, state: int) -> None:
         """Write it there with nothing in it, to be filled when the split is decided."""
         filled = self.splitter.filled(self.number, UNSET)
-        self.splitter.endpoint.write_words(address, filled, len(filled))
+        self.splitter.endpoint.write_words(at, filled, len(filled))
 
 
 class Split(Commit):
@@ -341,9 +344,9 @@ class RtxRace(HashStore):
         HashStore.forget(self)
         self.locks.forget()
 
-    def give_way(self, busy: int, table: int, attempt: int) -> None:
+    def back_off(self, busy: int, table: int, attempt: int) -> None:
         if busy:
-            self.repair.stay(busy, attempt, True)
+            self.repair.await_holder(busy, attempt, True)
 
     def busy_slot(self, slot: int) -> int:
         return slot | SLOT
@@ -385,9 +388,9 @@ class RtxRace(HashStore):
 
     # ---- for transactions -----------------------------------------------------------------------
 
-    def staging(self, commit: Any) -> WriteSet:
+    def staging(self, commit: Any) -> SlotWriteSet:
         """The part of a commit's transaction that changes this store."""
-        return WriteSet(self.tx_keys, commit)
+        return SlotWriteSet(self.tx_keys, commit)
 
 
 def _holder(lock: int) -> tuple[int, int] | None:

@@ -1,7 +1,7 @@
 cimport cython
 
-from limpet.stores.sherman.layout cimport *
-from limpet.stores.status cimport *
+from limpet.stores.core.status cimport *
+from limpet.stores.transactions.layout cimport *
 
 # By the name of its module: tests replace the class where it is made.
 cimport limpet.stores.rtx.execution as executing

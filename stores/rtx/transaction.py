@@ -14,10 +14,10 @@ from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any, Final, TypeVar
 
 from limpet.shm.errors import ParameterError, StoreFull, TransactionConflict
-from limpet.stores.rtx.cut import Cut, Item, Look, Recalled
+from limpet.stores.core.status import AGAIN, NO_MEMORY
+from limpet.stores.rtx.cut import Cut, Item, Recalled, Recheck
 from limpet.stores.rtx.execution import Conflict, Transaction
-from limpet.stores.sherman.layout import SPARED_BLOCKS
-from limpet.stores.status import AGAIN, NO_MEMORY
+from limpet.stores.transactions.layout import SPARED_BLOCKS
 
 Result = TypeVar("Result")
 UNSTARTED: Final = (CoroutineType, GeneratorType, AsyncGeneratorType)
@@ -33,7 +33,7 @@ def run(pool: Any, work: Callable[[Transaction], Result], attempts: int) -> Resu
     """
     if isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < 1:
         raise ParameterError(f"attempts must be a whole number above 0, not {attempts!r}")
-    looks: dict[Item, Look] | None = None
+    looks: dict[Item, Recheck] | None = None
     counted = reach = 0
     reading = False
     while counted < attempts:
@@ -62,7 +62,7 @@ def run(pool: Any, work: Callable[[Transaction], Result], attempts: int) -> Resu
         reach = max(reach, transaction.reach)
         looks = {**looks, **transaction.looks()} if looks else transaction.looks()
         reading = transaction.met_while_reading()
-        transaction.stay(max(1, counted))
+        transaction.await_holder(max(1, counted))
     raise TransactionConflict(
         f"{pool.url}: a transaction met conflicts in all of its {attempts} attempts, the last one "
         f"over {transaction.conflict()}; make it smaller, or allow more attempts"
@@ -80,7 +80,7 @@ def _refuse_unstarted(pool: Any, result: Any) -> None:
     )
 
 
-def _recall(pool: Any, looks: dict[Item, Look], attempt: int) -> dict[Item, Recalled]:
+def _recall(pool: Any, looks: dict[Item, Recheck], attempt: int) -> dict[Item, Recalled]:
     """The reads that an attempt is to find done already (cut.py); none if other clients have locked
     leaves, or there is no memory."""
     cut = Cut(pool, looks)
@@ -94,5 +94,5 @@ def _recall(pool: Any, looks: dict[Item, Look], attempt: int) -> dict[Item, Reca
     except StoreFull:
         return {}  # it can do without
     if outcome == AGAIN:
-        cut.store.repair.stay(cut.busy, attempt, True)
+        cut.store.repair.await_holder(cut.busy, attempt, True)
     return found

@@ -27,7 +27,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from limpet.shm.errors import ParameterError, StoreCorrupt, StoreMismatch
-from limpet.stores.base import as_bytes
+from limpet.stores.core.base import as_bytes
 
 if TYPE_CHECKING:
     from limpet.stores.rtx.execution import Transaction

@@ -1,9 +1,9 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport u64
-from limpet.stores.base cimport Store
-from limpet.stores.rtx.layout cimport *
-from limpet.stores.rtx.reads cimport ObjectRead, Reads, TxKeys, Visitor
+from limpet.stores.core.base cimport Store
+from limpet.stores.transactions.layout cimport *
+from limpet.stores.transactions.reads cimport ObjectRead, Reads, TxKeys, Visitor
 
 cdef Py_ssize_t FEW
 cdef Py_ssize_t NOT_WRITTEN
@@ -62,13 +62,13 @@ cdef class Reading(Visitor):
     cdef readonly u64 tree
     cdef readonly object found
 
-    cpdef int be(self, Reads reads, Used used, bytes key, dict cut) except -1
+    cpdef int assign(self, Reads reads, Used used, bytes key, dict cut) except -1
     cdef int forget(self) except -1
     cpdef object begin(self)
     cpdef object find(self)
     cpdef tuple item(self)
     @cython.locals(keys=object)
-    cpdef object look(self)
+    cpdef object to_recheck(self)
     @cython.locals(keys=object)
     cpdef bint is_still(self, u64 lock, u64 pointer) except -1
     cpdef bint repeats(self, Visitor other) except -1
@@ -86,4 +86,4 @@ cdef class RangeReading(Reading):
     cpdef object find(self)
     cpdef tuple item(self)
     cpdef bint repeats(self, Visitor other) except -1
-    cpdef object look(self)
+    cpdef object to_recheck(self)

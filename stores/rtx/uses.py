@@ -17,9 +17,9 @@ from __future__ import annotations
 import functools
 from typing import Any, Final
 
-from limpet.stores.rtx.cut import Item, Look
-from limpet.stores.rtx.layout import KEPT
-from limpet.stores.rtx.reads import CHANGED, ObjectRead, Reads, TxKeys, Visitor
+from limpet.stores.rtx.cut import Item, Recheck
+from limpet.stores.transactions.layout import KEPT
+from limpet.stores.transactions.reads import CHANGED, ObjectRead, Reads, TxKeys, Visitor
 
 FEW: Final = 8
 """So many keys are compared one by one."""
@@ -56,7 +56,8 @@ class PendingWrites:
         return NOT_WRITTEN
 
     def write(self, key: bytes, value: bytes | None) -> None:
-        """Have this be what is written for a key."""
+        """Stage this value for a key, in place of one that is staged already; None: delete the
+        key."""
         place = self.place_of(key) if self.count else NOT_WRITTEN
         if place >= 0:
             write = self.writes[place]
@@ -161,7 +162,7 @@ class Used:
         """A read set and a commit, for a transaction that uses this store first."""
 
     def begin(self, store: Any) -> None:
-        """Be the notes of a transaction that uses this handle of the store."""
+        """Begin the notes of a transaction that uses this handle of the store."""
         self.store = store
         self.following = None
 
@@ -201,9 +202,11 @@ class Used:
 class Reading(Visitor):
     """A read of a key, in the operation that looks it up: what was found, in the read set."""
 
-    def be(self, reads: Reads, used: Used, key: bytes, cut: dict[int, ObjectRead] | None) -> None:
-        """Be the read of that key. `cut`: if all that was read before it was true at one moment
-        before the function was called (cut.py), how objects were then; else None."""
+    def assign(
+        self, reads: Reads, used: Used, key: bytes, cut: dict[int, ObjectRead] | None
+    ) -> None:
+        """Use this object for the read of that key. `cut`: how objects were at one moment before
+        the function was called, if all that was read before was true then (cut.py); else None."""
         self.reads: Any = reads
         self.used: Any = used
         self.key = key
@@ -217,7 +220,7 @@ class Reading(Visitor):
         """Its result."""
 
     def forget(self) -> None:
-        """Be no read."""
+        """Keep nothing of a read that is over."""
         self.reads = self.used = self.cut = self.earlier = self.found = None
         self.key = b""
 
@@ -233,10 +236,10 @@ class Reading(Visitor):
         """The name of the look."""
         return (self.used.keys.link, self.key)
 
-    def look(self) -> Look:
+    def to_recheck(self) -> Recheck:
         """How to look again, in the leaf in which it was."""
         keys = self.used.keys
-        return Look(self.used.store, self.tree, self.key, self.at, keys.value_here, False, None)
+        return Recheck(self.used.store, self.tree, self.key, self.at, keys.value_here, False, None)
 
     def is_still(self, lock: int, pointer: int) -> bool:
         keys = self.used.keys
@@ -296,6 +299,6 @@ class RangeReading(Reading):
             return False
         return bool(other.used is self.used and other.item() == self.item())
 
-    def look(self) -> Look:
+    def to_recheck(self) -> Recheck:
         find = functools.partial(self.used.store.tx_keys.range_here, self.end)
-        return Look(self.used.store, self.tree, self.key, self.at, find, True, self.end)
+        return Recheck(self.used.store, self.tree, self.key, self.at, find, True, self.end)

@@ -15,9 +15,13 @@ from limpet.shm.clients.membership import journal_of
 from limpet.shm.endpoint.slots import INCARNATION_BITS
 from limpet.shm.endpoint.words import ADDRESS_MASK, REFERENCE_MASK, REPLICATED
 from limpet.shm.errors import AddressError, NodeFailed, StoreCorrupt
-from limpet.stores.records import is_vacant
-from limpet.stores.rtx import layout as fields
-from limpet.stores.rtx.layout import (
+from limpet.stores.core.object_layout import POINTER
+from limpet.stores.core.records import is_vacant
+from limpet.stores.core.whole import check_each
+from limpet.stores.sherman.layout import KEY_SHIFT, LENGTH_MASK, SLOTS, VALUE_SHIFT
+from limpet.stores.sherman.page import Page
+from limpet.stores.transactions import layout as fields
+from limpet.stores.transactions.layout import (
     ABORT,
     DOING,
     LOCKED,
@@ -25,15 +29,11 @@ from limpet.stores.rtx.layout import (
     OBJECT_MASK,
     OBJECT_SIZE,
     PART,
-    POINTER,
     STATE_MASK,
     VERSION_MASK,
 )
-from limpet.stores.rtx.lllock import slot_of
-from limpet.stores.rtx.log import Log
-from limpet.stores.sherman.layout import KEY_SHIFT, LENGTH_MASK, SLOTS, VALUE_SHIFT
-from limpet.stores.sherman.page import Page
-from limpet.stores.whole import check_each
+from limpet.stores.transactions.lllock import slot_of
+from limpet.stores.transactions.log import Log
 
 
 class TreeCheck:
@@ -267,7 +267,7 @@ class TreeCheck:
         new = [self.endpoint.load(entry.at + POINTER) == entry.new for entry in entries]
         decided = log.state() & STATE_MASK
         if decided == fields.INIT:
-            # A part that is not in use may be whole (stores/rtx/log.py).
+            # A part that is not in use may be whole (stores/transactions/log.py).
             news = {
                 entry.new
                 for entry in log.entries()

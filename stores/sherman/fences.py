@@ -77,7 +77,8 @@ class Fences:
         return low
 
     def _below(self, key: bytes, with_it: bool, low: int, high: int) -> int:
-        """The same, where this is true of those up to `low`, and not true from `high` on."""
+        """As `below`; those before place `low` are known to be below the key, those from `high` on
+        not to be."""
         lows = self.lows
         while low < high:
             middle = (low + high) >> 1

@@ -3,14 +3,14 @@ cimport cython
 from limpet.shm.endpoint.layout cimport *
 from limpet.shm.endpoint.verbs cimport u64
 from limpet.shm.endpoint.words cimport *
-from limpet.stores.baselines.dtx.locks cimport ObjectLocks
-from limpet.stores.rtx.layout cimport EXTENT_PAIR
+from limpet.stores.core.status cimport *
 from limpet.stores.sherman.in_place_parameters cimport *
-from limpet.stores.sherman.in_place_trees cimport InPlaceTrees, Node
+from limpet.stores.sherman.in_place_trees cimport InPlaceNode, InPlaceTrees
 from limpet.stores.sherman.layout cimport GONE
 from limpet.stores.sherman.trees cimport Leaf
-from limpet.stores.staged cimport Staged, StagedNode
-from limpet.stores.status cimport *
+from limpet.stores.transactions.layout cimport *
+from limpet.stores.transactions.locks cimport ObjectLocks
+from limpet.stores.transactions.staged cimport Staged, StagedNode
 
 cdef class NodeLocks(ObjectLocks):
     cdef u64[::1] roots
@@ -58,12 +58,12 @@ cdef class InPlaceCommit(Staged):
     cpdef bint _lock_rest(self) except -1
     cpdef bint _is_valid(self, u64 at) except -1
     cpdef list _decide(self)
-    @cython.locals(at=u64, node=Node)
+    @cython.locals(at=u64, node=InPlaceNode)
     cpdef int _write_back(self, list nodes) except -1
     @cython.locals(node=StagedNode, found=list)
     cdef list _going(self)
     @cython.locals(
-        nodes=list, written=StagedNode, node=Node, blank=Node, at=u64, words=u64[::1], locked=bint
+        nodes=list, written=StagedNode, node=InPlaceNode, blank=InPlaceNode, at=u64, words=u64[::1], locked=bint
     )
     cdef list _in_order(self)
     @cython.locals(index=int)

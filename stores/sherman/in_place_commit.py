@@ -17,7 +17,7 @@ A kill leaves behind: locked nodes, perhaps one of them torn; and in the client 
 new nodes and extents, and unlinked memory. Recovery cannot tell whether these are linked, and keeps
 them.
 
-Locks (`NodeLocks`, as in baselines/dtx/locks.py). Where the words are:
+Locks (`NodeLocks`, as in transactions/locks.py). Where the words are:
 
     table      one word for each `node_size` bytes of a memory node's blocks, in the tree's region,
                and one for the root (Sherman's lock table). So a client can lock a node before it
@@ -39,13 +39,13 @@ import numpy as np
 from limpet.shm.endpoint.layout import NODE_SHIFT, OFFSET_MASK
 from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.shm.errors import NodeFailed
-from limpet.stores.baselines.dtx.locks import ObjectLocks
-from limpet.stores.rtx.layout import EXTENT_PAIR
+from limpet.stores.core.status import AGAIN, DONE, NO_MEMORY
 from limpet.stores.sherman.in_place_parameters import META_WORDS, NODE_PAIR, VERSION
-from limpet.stores.sherman.in_place_trees import Node
+from limpet.stores.sherman.in_place_trees import InPlaceNode
 from limpet.stores.sherman.layout import GONE
-from limpet.stores.staged import Staged
-from limpet.stores.status import AGAIN, DONE, NO_MEMORY
+from limpet.stores.transactions.layout import EXTENT_PAIR
+from limpet.stores.transactions.locks import ObjectLocks
+from limpet.stores.transactions.staged import Staged
 
 if TYPE_CHECKING:
     from limpet.stores.sherman.in_place_trees import InPlaceTrees
@@ -209,7 +209,7 @@ class InPlaceCommit(Staged):
         self.have_ready([(self.allocator, node, size) for size in self._sizes()], sparing, update)
 
     def _prepare(self) -> bool:
-        """Have all memory in the client journal; False: it is not ready."""
+        """Allocate all memory, which the client journal then names. False: some is not ready."""
         if self.extents:
             if 0 in self.new_extents():
                 return False
@@ -247,7 +247,7 @@ class InPlaceCommit(Staged):
         self.endpoint.read_words(at, self.meta, META_WORDS)
         return self.meta[VERSION] == self.version_of(at)
 
-    def _decide(self) -> list[tuple[int, Node]]:
+    def _decide(self) -> list[tuple[int, InPlaceNode]]:
         """Begin to take effect. The nodes, in the order in which they are to be written."""
         if self.dropped:
             for reference in self.dropped:
@@ -256,9 +256,9 @@ class InPlaceCommit(Staged):
             self.client.log(self.trees.reference(at), self.link | NODE_PAIR)
         return self._in_order()
 
-    def _write_back(self, nodes: list[tuple[int, Node]]) -> None:
+    def _write_back(self, nodes: list[tuple[int, InPlaceNode]]) -> None:
         """Write nodes in place."""
-        node: Node
+        node: InPlaceNode
         for at, node in nodes:
             # LINEARIZES: put, insert, update and delete, by the last word of the leaf
             node.put(at)
@@ -272,7 +272,7 @@ class InPlaceCommit(Staged):
                 found.append(node.at)
         return found
 
-    def _in_order(self) -> list[tuple[int, Node]]:
+    def _in_order(self) -> list[tuple[int, InPlaceNode]]:
         """All nodes with their new contents, in the order in which they are to be written."""
         nodes: list[tuple[int, Any]] = []
         for written in self.all_written():
@@ -284,7 +284,7 @@ class InPlaceCommit(Staged):
             blank: Any = self.trees.blank().page
             blank.reset(GONE, b"", None, 0)
             nodes.append((at, blank))
-        node: Node
+        node: InPlaceNode
         for at, node in nodes:
             words: Any = node.words
             words[VERSION] = self.version_of(at)
@@ -292,7 +292,7 @@ class InPlaceCommit(Staged):
             node.advance(at, self.client.ident if locked else 0)
         return nodes
 
-    def _place(self, pair: tuple[int, Node]) -> tuple[bool, int]:
+    def _place(self, pair: tuple[int, InPlaceNode]) -> tuple[bool, int]:
         """Where the node comes among those that stay."""
         at, node = pair
         return at not in self.fresh, node.level

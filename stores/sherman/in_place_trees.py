@@ -3,9 +3,9 @@
 A root stays where it is for ever, at the front of its tree's region; all other nodes are objects of
 the heap. The remembered place of a key may lead to memory that is no node any more.
 
-A node (`Node`) is changed in place, under a lock, while clients read it (Sherman, SIGMOD '22): a
-page (stores/sherman/page.py) of 16 bytes less than the node, with other first words, and two more
-behind it:
+A node (`InPlaceNode`) is changed in place, under a lock, while clients read it (Sherman, SIGMOD
+'22): a page (stores/sherman/page.py) of 16 bytes less than the node, with other first words, and
+two more behind it:
 
 Words
     0     lock      id of the client that holds it, or 0; if locks are in nodes (in_place_commit.py)
@@ -31,12 +31,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from limpet.shm.endpoint.fabric import crc_pair, hash64
 from limpet.shm.errors import StoreCorrupt
-from limpet.stores.records import Objects
+from limpet.stores.core.records import Objects
+from limpet.stores.core.status import AGAIN
 from limpet.stores.sherman.in_place_parameters import LOCK, TRAILER, VERSION, InPlaceParameters
 from limpet.stores.sherman.page import Page
 from limpet.stores.sherman.routes import Routes
 from limpet.stores.sherman.trees import Leaf, Trees, leaf_of
-from limpet.stores.status import AGAIN
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,7 +46,7 @@ MIX: Final = 0x9E37_79B9_7F4A_7C15
 MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
 
 
-class Node(Page):
+class InPlaceNode(Page):
     """A copy of a node of a store's trees, of `size` bytes.
 
     `seed` of its checksum, `roots` of the trees; `idempotent`: as the store's parameter.
@@ -160,7 +160,9 @@ class InPlaceTrees(Trees):
         Trees.__init__(self, pool, name, parameters, objects)
 
     def blank(self) -> Leaf:
-        return leaf_of(Node(self.endpoint, self.node_size, self.link, self.roots, self.idempotent))
+        return leaf_of(
+            InPlaceNode(self.endpoint, self.node_size, self.link, self.roots, self.idempotent)
+        )
 
     def read(self, leaf: Leaf, at: int, near: int) -> bool:
         """Read a node; False: it is torn, or is not a node; or is locked, in trees that stop."""
@@ -171,26 +173,26 @@ class InPlaceTrees(Trees):
         leaf.lock = node.words[LOCK]
         return bool(node.whole and not (self.stops and leaf.lock))
 
-    def look(self, leaf: Leaf, tree: int, hashed: int, key: bytes, known: int) -> int:
+    def find_leaf(self, leaf: Leaf, tree: int, hashed: int, key: bytes, known: int) -> int:
         """Read the leaf in whose range a key is. AGAIN: a node on the way is torn, or no node; or
         the tree is stopped."""
         if self.stops and self._is_stopped(tree):
             leaf.tree = tree
             leaf.at = self.roots[tree]
             return AGAIN
-        outcome = Trees.look(self, leaf, tree, hashed, key, known)
+        outcome = Trees.find_leaf(self, leaf, tree, hashed, key, known)
         if outcome == AGAIN and not leaf.page.is_whole():
             # ORDER: the next attempt goes by links, which lead to nodes only.
             self.forget_route(tree, key)
         return outcome
 
-    def look_below(self, leaf: Leaf, tree: int, end: bytes | None) -> int:
+    def find_leaf_below(self, leaf: Leaf, tree: int, end: bytes | None) -> int:
         """Read the leaf with the keys just below `end`, or the last one. AGAIN as for `look`."""
         if self.stops and self._is_stopped(tree):
             leaf.tree = tree
             leaf.at = self.roots[tree]
             return AGAIN
-        outcome = Trees.look_below(self, leaf, tree, end)
+        outcome = Trees.find_leaf_below(self, leaf, tree, end)
         if outcome == AGAIN and not leaf.page.is_whole():
             # ORDER: as in `look`
             self.routes[tree].drop_below(end)

@@ -1,7 +1,7 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport hash64, u64
-from limpet.stores.rtx.repair cimport *
+from limpet.stores.core.status cimport *
 from limpet.stores.sherman.in_place_commit cimport InPlaceCommit
 from limpet.stores.sherman.in_place_parameters cimport *
 from limpet.stores.sherman.in_place_trees cimport InPlaceTrees
@@ -10,7 +10,7 @@ from limpet.stores.sherman.leaf_writer cimport is_sparse
 from limpet.stores.sherman.page cimport Page
 from limpet.stores.sherman.trees cimport Leaf
 from limpet.stores.sherman.write_set cimport TreeWay, WriteSet, as_staged, commit_staged
-from limpet.stores.status cimport *
+from limpet.stores.transactions.layout cimport SPARED_BLOCKS
 
 cdef int LEAF_ATTEMPTS
 
@@ -55,4 +55,4 @@ cdef class InPlaceWriter:
     @cython.locals(outcome=int)
     cpdef int change_once(self, InPlaceWay way, bytes key, bytes value, int mode) except -1
     cpdef TreeWay go_on(self, int outcome, InPlaceWay way, bytes key, int mode)
-    cpdef int stay(self, u64 attempt) except -1
+    cpdef int await_holder(self, u64 attempt) except -1

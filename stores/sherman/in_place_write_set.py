@@ -18,11 +18,21 @@ from typing import TYPE_CHECKING, Any, Final
 
 from limpet.shm.endpoint.fabric import hash64
 from limpet.shm.errors import NodeFailed, StoreFull
-from limpet.stores.rtx.repair import PATIENCE
+from limpet.stores.core.status import (
+    AGAIN,
+    AT_ONCE,
+    ATTEMPTS_PER_CHECK,
+    DELETE,
+    DONE,
+    EXISTS,
+    MISSING,
+    NO_MEMORY,
+    PUT,
+)
 from limpet.stores.sherman.in_place_commit import InPlaceCommit, Starved
 from limpet.stores.sherman.in_place_parameters import VERSION
 from limpet.stores.sherman.in_place_trees import InPlaceTrees
-from limpet.stores.sherman.layout import SPARED_BLOCKS, SPARSE, UNTIDY
+from limpet.stores.sherman.layout import SPARSE, UNTIDY
 from limpet.stores.sherman.leaf_writer import is_sparse
 from limpet.stores.sherman.trees import Leaf
 from limpet.stores.sherman.write_set import (
@@ -33,7 +43,7 @@ from limpet.stores.sherman.write_set import (
     commit_staged,
     shrink,
 )
-from limpet.stores.status import AGAIN, AT_ONCE, DELETE, DONE, EXISTS, MISSING, NO_MEMORY, PUT
+from limpet.stores.transactions.layout import SPARED_BLOCKS
 
 if TYPE_CHECKING:
     from limpet.stores.sherman.page import Page
@@ -105,7 +115,7 @@ class InPlaceStaging(WriteSet):
         self.tree = self.own.tree = self.in_place.number_of(hashed)
         if not self.optimistic and not self.shrinks:
             return self._locked_leaf(key)
-        if self.in_place.look(leaf, self.tree, hashed, key, 0) != DONE or leaf.lock:
+        if self.in_place.find_leaf(leaf, self.tree, hashed, key, 0) != DONE or leaf.lock:
             raise Busy
         words: Any = leaf.page.words
         self.own.expect(leaf.at, words[VERSION])
@@ -215,10 +225,10 @@ class InPlaceWriter:
             self._link_all_above(way.commit)
         return way.ended(DONE)
 
-    def stay(self, attempt: int) -> int:
+    def await_holder(self, attempt: int) -> int:
         """Wait a little for the node that was met last; check its lock's holder now and then."""
         self.store.endpoint.pause(attempt)
-        if attempt % PATIENCE == 0:
+        if attempt % ATTEMPTS_PER_CHECK == 0:
             look_for = partial(self.store.look_for, self.leaf.tree, self.leaf.at)
             self.store.pool.exclusively(look_for)
         return 0
@@ -244,7 +254,7 @@ class InPlaceWriter:
                 commit.replenish(SPARED_BLOCKS)
             else:
                 attempt += 1
-                self.store.stay(attempt, True)
+                self.store.await_holder(attempt, True)
         return commit
 
     def _link_once(

@@ -1,8 +1,8 @@
 """Words of a tree's node and of a hint; page.py and routes.py give their meaning.
 
 No word of a node counts up: a node is written once. The words of its object, lock and pointer, do
-(stores/rtx/layout.py). Number, line and place of a hint are in private memory and only a guess: a
-client compares the entry that it finds by them with the key.
+(stores/transactions/layout.py). Number, line and place of a hint are in private memory and only a
+guess: a client compares the entry that it finds by them with the key.
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ SLOTS: Final = 5
 
 GONE: Final = 0xFF
 """The level that a client reads where a node was vacated."""
-SPARED_BLOCKS: Final = 2
-"""Free blocks of a memory node that are left to deletes, which write a node to free one."""
 LEVEL_MASK: Final = 0xFF
 COUNT_SHIFT: Final = 8
 HEAP_SHIFT: Final = 24

@@ -5,17 +5,17 @@ from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.layout cimport NODE_SHIFT
 from limpet.shm.endpoint.verbs cimport Endpoint, hash64, u64
 from limpet.shm.endpoint.words cimport *
-from limpet.stores.records cimport Objects, is_vacant
-from limpet.stores.rtx.changes cimport begin_change, end_change
-from limpet.stores.rtx.layout cimport EXTENT_PAIR, LOCKED, POINTER
-from limpet.stores.rtx.lllock cimport LLLocks
-from limpet.stores.rtx.repair cimport *
+from limpet.stores.core.object_layout cimport *
+from limpet.stores.core.records cimport Objects, is_vacant
+from limpet.stores.core.status cimport *
 from limpet.stores.sherman.layout cimport *
 from limpet.stores.sherman.page cimport Page
 from limpet.stores.sherman.routes cimport Routes
 from limpet.stores.sherman.trees cimport Leaf
 from limpet.stores.sherman.tx_trees cimport TxTrees
-from limpet.stores.status cimport *
+from limpet.stores.transactions.changes cimport begin_change, end_change
+from limpet.stores.transactions.layout cimport EXTENT_PAIR, LOCKED
+from limpet.stores.transactions.lllock cimport LLLocks
 
 cpdef bint is_sparse(Page page) except -1
 

@@ -13,11 +13,20 @@ from typing import Any
 from limpet.shm.endpoint.fabric import hash64
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.words import ADDRESS_MASK
-from limpet.stores.records import is_vacant
-from limpet.stores.rtx.changes import begin_change, end_change
-from limpet.stores.rtx.layout import EXTENT_PAIR, LOCKED, POINTER
-from limpet.stores.rtx.lllock import LLLocks
-from limpet.stores.rtx.repair import PATIENCE
+from limpet.stores.core.object_layout import POINTER
+from limpet.stores.core.records import is_vacant
+from limpet.stores.core.status import (
+    AGAIN,
+    ATTEMPTS_PER_CHECK,
+    DELETE,
+    DONE,
+    EXISTS,
+    INSERT,
+    MISSING,
+    NO_MEMORY,
+    PUT,
+    UPDATE,
+)
 from limpet.stores.sherman.layout import (
     ELSEWHERE,
     EXTENT,
@@ -29,17 +38,9 @@ from limpet.stores.sherman.layout import (
 from limpet.stores.sherman.page import Page
 from limpet.stores.sherman.routes import Routes
 from limpet.stores.sherman.tx_trees import TxTrees
-from limpet.stores.status import (
-    AGAIN,
-    DELETE,
-    DONE,
-    EXISTS,
-    INSERT,
-    MISSING,
-    NO_MEMORY,
-    PUT,
-    UPDATE,
-)
+from limpet.stores.transactions.changes import begin_change, end_change
+from limpet.stores.transactions.layout import EXTENT_PAIR, LOCKED
+from limpet.stores.transactions.lllock import LLLocks
 
 
 def is_sparse(page: Page) -> bool:
@@ -152,7 +153,7 @@ class LeafWriter:
         routes.note_seen(leaf.at, new, leaf.page.count)
 
     def _put_there(self, page: Page, new: int, news: int, dropped: int) -> int:
-        """The same, of this page."""
+        """Install this page as the leaf's new node."""
         state = self.locks.draw(0)
         page.write(new & ADDRESS_MASK, state)
         done = self._lock(state, dropped)
@@ -235,7 +236,7 @@ class LeafWriter:
         if lock & LOCKED:
             # Later on, its node would most likely be read in vain. But the key may be in another
             # leaf since a split, so it is read now and then.
-            return AGAIN if attempt and (attempt + 1) % PATIENCE else ELSEWHERE
+            return AGAIN if attempt and (attempt + 1) % ATTEMPTS_PER_CHECK else ELSEWHERE
         self.endpoint.prefetch(pointer & ADDRESS_MASK, page.size)
         new = self.allocator.allocate(at >> NODE_SHIFT & 0xFF, page.size, 1)
         if not new:

@@ -3,12 +3,12 @@ cimport cython
 from limpet.shm.endpoint.verbs cimport Endpoint, Image, crc_pair, u64, words_put
 from limpet.stores.sherman.fences cimport common_bytes
 from limpet.stores.sherman.layout cimport *
+from limpet.stores.transactions.staged cimport NewData
 
 cpdef u64 link_of(bytes value) except? 0
 
-cdef class Page:
+cdef class Page(NewData):
     cdef readonly Endpoint endpoint
-    cdef readonly u64 size
     cdef readonly Image image
     cdef readonly u64[::1] words
     cdef public bint exact
@@ -24,7 +24,7 @@ cdef class Page:
     @cython.locals(shape=u64, fences=u64)
     cpdef int parse(self, u64 at) except -1
     cdef int begin(self, u64 at, u64 state) except -1
-    cpdef int write(self, u64 at, u64 state) except -1
+    cpdef write(self, u64 at, u64 state)
     cpdef int seal(self) except -1
     cpdef bint is_whole(self) except -1
     @cython.locals(end=u64)

@@ -6,7 +6,7 @@ written once and never changed while they are linked, so a reader has all of one
 another (R8); the checksum is there for `check()` and for damaged memory.
 
 Words
-    0     installed  lock state under which it was linked (stores/rtx/lllock.py)
+    0     installed  lock state under which it was linked (stores/transactions/lllock.py)
     1     checksum   two CRC-32C (shm/endpoint/crc.py) of the words from 2 on
     2     shape      bits 0-7 level, 0 for a leaf; bits 8-23 number of entries; bits 24-39 offset of
                      the lowest byte in use; bit 40 whether there is a high fence
@@ -45,6 +45,7 @@ from limpet.stores.sherman.layout import (
     SLOTS,
     VALUE_SHIFT,
 )
+from limpet.stores.transactions.staged import NewData
 
 
 def link_of(value: bytes) -> int:
@@ -54,13 +55,13 @@ def link_of(value: bytes) -> int:
     return int.from_bytes(value, "little")
 
 
-class Page:
+class Page(NewData):
     """A node that was read, or is made. A method that changes it changes a copy, `words`."""
 
     def __init__(self, endpoint: Any, size: int, in_place: bool = False, more: int = 0) -> None:
         """`in_place`: as `Image` has it; `more`: bytes of the image besides the page."""
         self.endpoint = endpoint
-        self.size = size
+        NewData.__init__(self, size)
         self.image = endpoint.image(size + more, in_place)
         self.words = self.image.words
         self.exact = False
@@ -359,7 +360,7 @@ class Page:
         return key if self.level else self.fence_between(self.key(index - 1), key)
 
     def fence_between(self, below: bytes, above: bytes) -> bytes:
-        """The same, by the keys of both entries."""
+        """The fence between two neighbouring entries with these keys, as `border` chooses it."""
         return above if self.level else above[: common_bytes(below, above) + 1]
 
     def border_size(self, index: int) -> int:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from limpet.shm.errors import ParameterError
 from limpet.shm.parameters import check_fields, check_flag, check_whole
-from limpet.stores.parameters import CAPACITY_MAX, TABLES, capacity_for, share_of
-from limpet.stores.rtx.layout import DRIFT_US, EACH_US, OBJECT_SIZE
+from limpet.stores.core.parameters import CAPACITY_MAX, TABLES, capacity_for, share_of
 from limpet.stores.sherman.layout import SLOTS
+from limpet.stores.transactions.layout import DRIFT_US, EACH_US, OBJECT_SIZE
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -1,7 +1,7 @@
 from limpet.shm.endpoint.verbs cimport u64
 from limpet.shm.endpoint.words cimport *
-from limpet.stores.base cimport Store
-from limpet.stores.inline cimport Attempt, InlineStore
+from limpet.stores.core.base cimport Store
+from limpet.stores.core.inline cimport Attempt, InlineStore
 from limpet.stores.sherman.in_place_commit cimport NodeLocks
 from limpet.stores.sherman.in_place_parameters cimport *
 from limpet.stores.sherman.in_place_trees cimport InPlaceTrees
@@ -25,4 +25,4 @@ cdef class Sherman(InlineStore):
     cpdef Attempt _go_on(
         self, int outcome, Attempt way, bytes key, bytes value, u64 size, int mode
     )
-    cpdef int stay(self, u64 attempt, bint writes) except -1
+    cpdef int await_holder(self, u64 attempt, bint writes) except -1

@@ -38,9 +38,9 @@ from typing import Any
 
 from limpet.shm.endpoint.words import REPLICATED
 from limpet.shm.errors import AddressError, NodeFailed, StoreCorrupt, StoreStuck
-from limpet.stores import regions
-from limpet.stores.base import Store
-from limpet.stores.inline import Attempt, InlineStore
+from limpet.stores.core import regions
+from limpet.stores.core.base import Store
+from limpet.stores.core.inline import Attempt, InlineStore
 from limpet.stores.sherman.in_place_check import InPlaceCheck
 from limpet.stores.sherman.in_place_commit import InPlaceCommit, NodeLocks
 from limpet.stores.sherman.in_place_parameters import NODE_PAIR, InPlaceParameters
@@ -109,9 +109,9 @@ class Sherman(InlineStore):
     def find_memory(self, update: bool, *wanted: Any) -> Any:
         return self.writer.find_memory(update, *wanted)
 
-    def stay(self, attempt: int, writes: bool) -> None:
+    def await_holder(self, attempt: int, writes: bool) -> None:
         self.retries += 1
-        self.writer.stay(attempt)
+        self.writer.await_holder(attempt)
 
     def commit(self) -> InPlaceCommit:
         """The write set of a change."""
@@ -125,7 +125,7 @@ class Sherman(InlineStore):
     def look_for(self, tree: int, at: int) -> None:
         """Check the client that we wait for, at this node of a tree. Outside of operations."""
         self.pool.membership.sweep_sometimes()
-        self.while_there(self._look, at)
+        self.while_there(self._check_node, at)
 
     # ---- in order -------------------------------------------------------------------------------
 
@@ -152,7 +152,7 @@ class Sherman(InlineStore):
 
     # ---- waiting --------------------------------------------------------------------------------
 
-    def _look(self, at: int) -> None:
+    def _check_node(self, at: int) -> None:
         scope = self.endpoint.background(True)
         try:
             holder = self.node_locks.holder(at)
@@ -182,7 +182,7 @@ class Sherman(InlineStore):
         if link_address & NODE_PAIR:
             return True
         try:
-            return bool(self.trees.is_linked(self.leaf, reference, self._look))
+            return bool(self.trees.is_linked(self.leaf, reference, self._check_node))
         except (StoreStuck, StoreCorrupt, AddressError, NodeFailed):
             return True
 

@@ -1,9 +1,9 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport u64
-from limpet.stores.rtx.layout cimport OBJECT_SHIFT
 from limpet.stores.sherman.fences cimport Fences, Run
 from limpet.stores.sherman.layout cimport *
+from limpet.stores.transactions.layout cimport OBJECT_SHIFT
 
 cdef u64 HINTS_MAX
 cdef u64 HINTS_MIN
@@ -29,14 +29,14 @@ cdef class Routes:
     cpdef u64 find(self, bytes key) except? 0
     cpdef u64 find_below(self, bytes end) except? 0
     @cython.locals(number=Py_ssize_t, run=Run, index=Py_ssize_t)
-    cpdef int learn(self, bytes low, u64 leaf) except -1
+    cpdef int note_leaf(self, bytes low, u64 leaf) except -1
     @cython.locals(run=Run, is_end=bint, upper=Run)
     cdef int _insert(self, Py_ssize_t number, Py_ssize_t index, bytes low, u64 leaf) except -1
-    cpdef int learn_range(self, bytes low, u64 leaf, bytes high) except -1
+    cpdef int note_range(self, bytes low, u64 leaf, bytes high) except -1
     @cython.locals(spot=Py_ssize_t, last=bytes)
     cdef int _clear(self, bytes low, bytes high, bint but_first) except -1
     @cython.locals(index=Py_ssize_t)
-    cpdef int learn_all(self, list lows, list leaves, bytes high) except -1
+    cpdef int note_leaves(self, list lows, list leaves, bytes high) except -1
     @cython.locals(spot=Py_ssize_t)
     cpdef bytes low_at(self, bytes key)
     @cython.locals(spot=Py_ssize_t)

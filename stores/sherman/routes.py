@@ -38,7 +38,6 @@ from __future__ import annotations
 from typing import Any, Final
 
 from limpet.shm.private_memory import zeroed_words
-from limpet.stores.rtx.layout import OBJECT_SHIFT
 from limpet.stores.sherman.fences import Fences, Run
 from limpet.stores.sherman.layout import (
     LINE_MASK,
@@ -50,6 +49,7 @@ from limpet.stores.sherman.layout import (
     SIGN,
     TAG_SHIFT,
 )
+from limpet.stores.transactions.layout import OBJECT_SHIFT
 
 HINTS_MIN: Final = 64
 HINTS_MAX: Final = 1 << 22
@@ -94,7 +94,7 @@ class Routes:
         """The last known leaf that begins below `end`, or the last one; otherwise the root."""
         return self._leaf_at(self._last() if end is None else self._before(end, False))
 
-    def learn(self, low: bytes, leaf: int) -> None:
+    def note_leaf(self, low: bytes, leaf: int) -> None:
         """Note a leaf. When there is no room, forget the others."""
         if self.changing or self.count >= self.room:
             self.forget()
@@ -126,18 +126,18 @@ class Routes:
         self.changing = False
         self._make_room()
 
-    def learn_range(self, low: bytes, leaf: int, high: bytes | None) -> None:
+    def note_range(self, low: bytes, leaf: int, high: bytes | None) -> None:
         """Note a leaf that has all from `low` on to `high`, or to the end; forget others there."""
         self._clear(low, high, True)
-        self.learn(low, leaf)
+        self.note_leaf(low, leaf)
 
-    def learn_all(self, lows: list[bytes], leaves: list[int], high: bytes | None) -> None:
+    def note_leaves(self, lows: list[bytes], leaves: list[int], high: bytes | None) -> None:
         """Note all leaves from `lows[0]` on to `high`, of the same moment, or to the last one."""
         if self.count + len(lows) > self.room:
             self.forget()
         self._clear(lows[0], high, False)
         for index in range(len(lows)):
-            self.learn(lows[index], leaves[index])
+            self.note_leaf(lows[index], leaves[index])
 
     def _clear(self, low: bytes, high: bytes | None, but_first: bool) -> None:
         """Forget the leaves that begin below `high`, from `low` on, or after it."""

@@ -1,13 +1,13 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport hash64, u64
-from limpet.stores.base cimport as_bytes
-from limpet.stores.inline cimport InlineStore, Step
+from limpet.stores.core.base cimport as_bytes
+from limpet.stores.core.inline cimport InlineStore, Step
+from limpet.stores.core.status cimport *
 from limpet.stores.sherman.layout cimport *
 from limpet.stores.sherman.page cimport Page
 from limpet.stores.sherman.routes cimport Routes
 from limpet.stores.sherman.trees cimport Leaf, Trees
-from limpet.stores.status cimport *
 
 cdef int AHEAD
 
@@ -20,13 +20,13 @@ cdef class Visit(Step):
 
     cpdef int once(self) except -1
 
-cdef class Part(Step):
+cdef class ScanPart(Step):
     cdef Trees trees
     cdef Leaf leaf
     cdef u64 tree
     cdef bint ended
 
-cdef class Range(Part):
+cdef class Range(ScanPart):
     cdef readonly bytes start
     cdef bytes high
     cdef u64 known
@@ -49,7 +49,7 @@ cdef class Range(Part):
     )
     cdef list _take(self, Py_ssize_t count)
 
-cdef class RangeBelow(Part):
+cdef class RangeBelow(ScanPart):
     cdef bytes low
     cdef bytes end
 
@@ -79,7 +79,7 @@ cdef class Merge:
     cdef int _sink(self, Py_ssize_t index) except -1
 
 cdef class Source:
-    cdef Part part
+    cdef ScanPart part
     cdef list pairs
     cdef Py_ssize_t place
     cdef bytes key

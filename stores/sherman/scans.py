@@ -21,12 +21,12 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from limpet.shm.endpoint.fabric import hash64
-from limpet.stores.base import as_bytes
-from limpet.stores.inline import InlineStore, Step
+from limpet.stores.core.base import as_bytes
+from limpet.stores.core.inline import InlineStore, Step
+from limpet.stores.core.status import AGAIN, DONE
 from limpet.stores.sherman.layout import LEAVES_MAX, SLOTS
 from limpet.stores.sherman.routes import Routes
 from limpet.stores.sherman.trees import Leaf, Trees
-from limpet.stores.status import AGAIN, DONE
 
 AHEAD: Final = 4
 """A scan prefetches this many leaves ahead."""
@@ -53,7 +53,7 @@ class Visit(Step):
         return DONE
 
 
-class Part(Step):
+class ScanPart(Step):
     """The pairs of a range of one tree, some leaves at a time. Each `once` gives the next ones, in
     the order of the scan, and says by `ended` whether they were the last ones."""
 
@@ -65,7 +65,7 @@ class Part(Step):
         self.ended = False
 
 
-class Range(Part):
+class Range(ScanPart):
     """In ascending order. `start`: where the next leaf begins; None: there is none. `wanted`: about
     so many pairs are to be read; 0: that is not known."""
 
@@ -92,7 +92,7 @@ class Range(Part):
         most = self.count if self.high is None and not self.wanted else LEAVES_MAX
         count = trees.read_run(self.tree, self.known, hashed, start, self.high, self.wanted, most)
         if not count or not self._is_first(start):
-            if trees.look(leaf, self.tree, hashed, start, self.known) != DONE:
+            if trees.find_leaf(leaf, self.tree, hashed, start, self.known) != DONE:
                 return AGAIN
             count = 1
         found = self._take(count)
@@ -111,7 +111,7 @@ class Range(Part):
         leaf.index = page.find(start)
         routes: Routes = self.trees.routes[self.tree]
         if routes.find(start) != leaf.at:
-            routes.learn(page.low(), leaf.at)
+            routes.note_leaf(page.low(), leaf.at)
         return True
 
     def _look_ahead(self, hashed: int) -> None:
@@ -125,7 +125,7 @@ class Range(Part):
     def _fetch(self, routes: Routes) -> None:
         """Prefetch the next leaf, if it is known, and go on to the leaf that follows it."""
         if self.ahead:
-            self.trees.foresee(self.ahead)
+            self.trees.prefetch_node(self.ahead)
             self.ahead = routes.sibling_of(self.ahead)
 
     def _take(self, count: int) -> Pairs:
@@ -156,7 +156,7 @@ class Range(Part):
         return found
 
 
-class RangeBelow(Part):
+class RangeBelow(ScanPart):
     """In descending order, one leaf at a time. A node has no link to the one before it, so each
     leaf is searched for by `end`, where the leaf after it begins; None: there is no leaf after
     it."""
@@ -167,7 +167,7 @@ class RangeBelow(Part):
         self.end = end
 
     def once(self) -> int:
-        if self.trees.look_below(self.leaf, self.tree, self.end) != DONE:
+        if self.trees.find_leaf_below(self.leaf, self.tree, self.end) != DONE:
             return AGAIN
         page = self.leaf.page
         found: Pairs = []
@@ -217,7 +217,7 @@ class Scans:
         # Cython may take an empty object for less than another empty one.
         if last is not None and (not last or first >= last):
             return iter(())
-        parts: list[Part] = []
+        parts: list[ScanPart] = []
         count = len(self.trees.roots)
         wanted = 0 if limit is None else max(1, (limit + count - 1) // count)
         for tree in range(count):
@@ -261,7 +261,7 @@ def after_prefix(prefix: bytes) -> bytes | None:
 class Merge:
     """The pairs of all trees, in the order of the scan."""
 
-    def __init__(self, store: InlineStore, parts: list[Part], reverse: bool) -> None:
+    def __init__(self, store: InlineStore, parts: list[ScanPart], reverse: bool) -> None:
         self.store = store
         self.sources = [Source(part) for part in parts]
         self.reverse = reverse
@@ -309,7 +309,7 @@ class Merge:
 class Source:
     """The pairs of one tree that were read and not given yet: those from `place` on."""
 
-    def __init__(self, part: Part) -> None:
+    def __init__(self, part: ScanPart) -> None:
         self.part = part
         self.pairs: Pairs = []
         self.place = 0

@@ -3,12 +3,10 @@ cimport cython
 from limpet.shm.endpoint.layout cimport NODE_SHIFT
 from limpet.shm.endpoint.verbs cimport u64
 from limpet.shm.endpoint.words cimport *
-from limpet.stores.base cimport Store, as_bytes
-from limpet.stores.inline cimport Attempt, InlineStore
-from limpet.stores.rtx.commit cimport Commit
-from limpet.stores.rtx.lllock cimport LLLocks
-from limpet.stores.rtx.tx_object cimport TXObj
-from limpet.stores.sherman.layout cimport ELSEWHERE, LOGGED_WRITE, SPARED_BLOCKS, SPARSE, UNTIDY
+from limpet.stores.core.base cimport Store, as_bytes
+from limpet.stores.core.inline cimport Attempt, InlineStore
+from limpet.stores.core.status cimport *
+from limpet.stores.sherman.layout cimport ELSEWHERE, LOGGED_WRITE, SPARSE, UNTIDY
 from limpet.stores.sherman.leaf_writer cimport LeafWriter
 from limpet.stores.sherman.page cimport Page
 from limpet.stores.sherman.routes cimport Routes
@@ -16,13 +14,16 @@ from limpet.stores.sherman.scans cimport Scans
 from limpet.stores.sherman.trees cimport Leaf
 from limpet.stores.sherman.tx_trees cimport TxTrees
 from limpet.stores.sherman.write_set cimport WriteSet, commit_staged, shrink
-from limpet.stores.status cimport *
+from limpet.stores.transactions.commit cimport Commit
+from limpet.stores.transactions.layout cimport *
+from limpet.stores.transactions.lllock cimport LLLocks
+from limpet.stores.transactions.tx_object cimport TXObj
 
 cdef int LEAVES_FEW
 cdef int LEAVES_MAX
 cdef int RUN_MAX
 
-cdef class Run:
+cdef class PairRun:
     cdef readonly list keys
     cdef readonly list values
     cdef bytes last
@@ -50,7 +51,7 @@ cdef class RtxSherman(InlineStore):
     @cython.locals(outcome=int)
     cpdef int _change_once(self, bytes key, bytes value, u64 size, int mode, u64 attempt, Attempt way, bytes expected=*) except -1
     @cython.locals(
-        run=Run, is_single=bint, last=bytes, keys=list, values=list, put=bytes, stored=bytes
+        run=PairRun, is_single=bint, last=bytes, keys=list, values=list, put=bytes, stored=bytes
     )
     cdef int _deal(self, pairs, list runs) except -1
     @cython.locals(
@@ -61,7 +62,7 @@ cdef class RtxSherman(InlineStore):
     @cython.locals(commit=Commit, routes=Routes, index=Py_ssize_t, written=TXObj, page=Page)
     cdef int _show(self, WriteSet staging) except -1
     cpdef Attempt _go_on(self, int outcome, Attempt way, bytes key, bytes value, u64 size, int mode)
-    cpdef int stay(self, u64 attempt, bint writes) except -1
+    cpdef int await_holder(self, u64 attempt, bint writes) except -1
     @cython.locals(reference=u64)
     cpdef u64 copy_for(self, u64 at, u64 old, u64 state) except? 0
     cpdef int copy(self, u64 old, u64 new, u64 state) except -1

@@ -1,11 +1,11 @@
 """The `rtx-sherman` store: a B-link tree whose operations are transactions (rTX section 5).
 
 After Sherman (Wang et al., SIGMOD '22). Every tree node is the data of a TXObj
-(stores/rtx/lllock.py), so a client writes it anew and not in place, and swings the pointer. The
-TXObjs of a tree are a region, the paper's meta pool (figure 6): the first is always the root; one
-whose pointer stands for nothing (stores/records.py) is vacant. Each memory node has a tree of its
-own, and a key's hash chooses the tree. So a lost node takes whole trees with it, and no link to it
-is left. A scan merges the trees.
+(stores/transactions/lllock.py), so a client writes it anew and not in place, and swings the
+pointer. The TXObjs of a tree are a region, the paper's meta pool (figure 6): the first is always
+the root; one whose pointer stands for nothing (stores/core/records.py) is vacant. Each memory node
+has a tree of its own, and a key's hash chooses the tree. So a lost node takes whole trees with it,
+and no link to it is left. A scan merges the trees.
 
 A write that changes one leaf and nothing else is a transaction without a log (Opt1;
 leaf_writer.py):
@@ -24,17 +24,17 @@ A client that finds the leaf locked in step 1 reads the leaf at its first attemp
 locks are gone by then. Later, others are waiting, too: it ends the attempt and waits, as a node
 that it read or wrote meanwhile would most likely be out of date. Every wait for a lock ends, as
 after some attempts the client repairs the lock of an owner that is late or dead
-(stores/rtx/repair.py). The attempt before that reads the leaf again, as another client may have
-split it since the key was met there: then it waits for the leaf that has the key, if at all.
+(stores/transactions/repair.py). The attempt before that reads the leaf again, as another client may
+have split it since the key was met there: then it waits for the leaf that has the key, if at all.
 If the key is not there any more, or the change takes a log, the client installs a copy of the node:
 it must not release a lock with the pointer unchanged (lllock.py).
 
 A value that is too long for the node is in an extent, which the client journal names, too.
 
-All other writes, which split or merge nodes, are transactions with a log (stores/rtx/commit.py) of
-all that they write. A split changes the node, its new sibling and the parent at once, or a root
-and its two halves; so the tree is never seen half split. The siblings are there for clients whose
-cached route (routes.py) is out of date, and for scans.
+All other writes, which split or merge nodes, are transactions with a log
+(stores/transactions/commit.py) of all that they write. A split changes the node, its new sibling
+and the parent at once, or a root and its two halves; so the tree is never seen half split. The
+siblings are there for clients whose cached route (routes.py) is out of date, and for scans.
 
 A write without a log that finds no room in its leaf goes on as such a transaction in the same
 operation. It has read the leaf, and the transaction locks the leaf from the version that was read.
@@ -46,9 +46,9 @@ them to their parent at once (write_set.py). If there is no memory for so many, 
 
 A kill of a write without a log leaves in the client journal: the new node, or its first word, with
 the object that it is meant for; the old node; and extents. Recovery releases the lock
-(stores/rtx/repair.py). In a pool of several hosts a dead client may still write, so the new node
-must be whole before it is in the client journal. Therefore leaves are not locked before they are
-read there, nor for a value with an extent in any pool.
+(stores/transactions/repair.py). In a pool of several hosts a dead client may still write, so the
+new node must be whole before it is in the client journal. Therefore leaves are not locked before
+they are read there, nor for a value with an extent in any pool.
 
 Sherman's nodes are never merged. Here a delete that leaves a leaf empty, or less than a quarter
 full, merges it with a neighbour, if there is room, by a transaction after its own; so a tree whose
@@ -71,16 +71,12 @@ from typing import Any, Final
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.words import REPLICATED
 from limpet.shm.errors import StoreFull
-from limpet.stores import regions
-from limpet.stores.base import Store, as_bytes
-from limpet.stores.inline import Attempt, InlineStore
-from limpet.stores.rtx.commit import Commit
-from limpet.stores.rtx.lllock import LLLocks
-from limpet.stores.rtx.repair import Repair
-from limpet.stores.rtx.try_commit import carry_out
-from limpet.stores.rtx.tx_object import TXObj
+from limpet.stores.core import regions
+from limpet.stores.core.base import Store, as_bytes
+from limpet.stores.core.inline import Attempt, InlineStore
+from limpet.stores.core.status import AGAIN, DELETE, DONE, INSERT, NO_MEMORY, PUT
 from limpet.stores.sherman.check import TreeCheck
-from limpet.stores.sherman.layout import ELSEWHERE, LOGGED_WRITE, SPARED_BLOCKS, SPARSE, UNTIDY
+from limpet.stores.sherman.layout import ELSEWHERE, LOGGED_WRITE, SPARSE, UNTIDY
 from limpet.stores.sherman.leaf_writer import LeafWriter
 from limpet.stores.sherman.page import Page
 from limpet.stores.sherman.parameters import ShermanParameters
@@ -89,17 +85,22 @@ from limpet.stores.sherman.scans import Scans
 from limpet.stores.sherman.tree_keys import TreeKeys
 from limpet.stores.sherman.tx_trees import TxTrees
 from limpet.stores.sherman.write_set import TreeWay, WriteSet, commit_staged, shrink
-from limpet.stores.status import AGAIN, DELETE, DONE, INSERT, NO_MEMORY, PUT
+from limpet.stores.transactions.commit import Commit
+from limpet.stores.transactions.layout import SPARED_BLOCKS
+from limpet.stores.transactions.lllock import LLLocks
+from limpet.stores.transactions.repair import Repair
+from limpet.stores.transactions.try_commit import carry_out
+from limpet.stores.transactions.tx_object import TXObj
 
 RUN_MAX: Final = 4096
 """So many pairs of `put_many` are sorted at a time."""
 LEAVES_MAX: Final = 48
 """A run fills at most about so many leaves in one transaction, and fewer if they are large."""
 LEAVES_FEW: Final = 2
-"""The same, where there is no memory for more."""
+"""So many leaves where there is no memory for more."""
 
 
-class Run:
+class PairRun:
     """Pairs of one tree, in the order in which they were given until `sort`."""
 
     def __init__(self) -> None:
@@ -210,7 +211,7 @@ class RtxSherman(InlineStore):
         return LOGGED_WRITE if outcome == NO_MEMORY else outcome
 
     def _change_logged(self, key: bytes, value: bytes, mode: int, way: TreeWay) -> int:
-        """The same as a transaction with a log."""
+        """Make the same change by a transaction with a log."""
         stored = None if mode == DELETE else value
         staging = self.staging(way.commit)
         outcome = commit_staged(self, staging, lambda: staging.stage(key, stored, mode))
@@ -230,7 +231,7 @@ class RtxSherman(InlineStore):
             Store.put_many(self, pairs)
             return
         for begin in range(0, len(pairs), RUN_MAX):
-            runs: list[Run] = [Run() for _ in self.trees.roots]
+            runs: list[PairRun] = [PairRun() for _ in self.trees.roots]
             try:
                 self._deal(pairs[begin : begin + RUN_MAX], runs)
             finally:  # what stands before an error is put
@@ -238,9 +239,9 @@ class RtxSherman(InlineStore):
                     run.sort()
                     self._put_run(run.keys, run.values)
 
-    def _deal(self, pairs: Any, runs: list[Run]) -> int:
+    def _deal(self, pairs: Any, runs: list[PairRun]) -> int:
         """Add each pair to the run of its tree."""
-        run: Run = runs[0]
+        run: PairRun = runs[0]
         is_single = len(runs) == 1
         last, keys, values = run.last, run.keys, run.values
         for key, value in pairs:
@@ -299,7 +300,7 @@ class RtxSherman(InlineStore):
                 first, attempt = ended, 0
             elif outcome == AGAIN:
                 attempt += 1
-                self.stay(attempt, True)
+                self.await_holder(attempt, True)
         self.run_sets.append(staging)  # after an error it is not used again
         return 0
 
@@ -367,10 +368,10 @@ class RtxSherman(InlineStore):
             return commit.replenish(sparing, update)
         return self.allocator.replenish_all(self.trees.node_of(key), sizes, 1, sparing, 0, update)
 
-    def stay(self, attempt: int, writes: bool) -> None:
+    def await_holder(self, attempt: int, writes: bool) -> None:
         """Wait a little for the object that was read last (repair.py)."""
         self.retries += 1
-        self.repair.stay(self.leaf.at, attempt, writes)
+        self.repair.await_holder(self.leaf.at, attempt, writes)
 
     # ---- in order -------------------------------------------------------------------------------
 
@@ -422,7 +423,7 @@ class RtxSherman(InlineStore):
 
     def is_linked(self, reference: int) -> bool:
         """Whether the entry of an extent's key has it, for a client journal."""
-        look = self.repair.look
+        look = self.repair.repair_if_held
         return bool(self.trees.is_linked(self.leaf, reference, lambda at: look(at, False)))
 
     def resolved(self, reference: int, link_address: int) -> bool:

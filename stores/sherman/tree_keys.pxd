@@ -2,13 +2,13 @@ cimport cython
 
 from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.verbs cimport u64
-from limpet.stores.inline cimport InlineStore
-from limpet.stores.rtx.reads cimport Reads, TxKeys, Visitor
+from limpet.stores.core.inline cimport InlineStore
+from limpet.stores.core.status cimport *
 from limpet.stores.sherman.leaf_writer cimport is_sparse
 from limpet.stores.sherman.scans cimport Scans
 from limpet.stores.sherman.trees cimport Leaf
 from limpet.stores.sherman.tx_trees cimport TxTrees
-from limpet.stores.status cimport *
+from limpet.stores.transactions.reads cimport Reads, TxKeys, Visitor
 
 cdef class TreeKeys(TxKeys):
     cdef readonly Client client

@@ -1,4 +1,4 @@
-"""The keys of a tree store, as transactions read and write them (stores/rtx/reads.py).
+"""The keys of a tree store, as transactions read and write them (stores/transactions/reads.py).
 
 A read of a key, or of a range, rests on the version of the leaf's object, so that goes into the
 read set, and not the key. A write is staged in the leaf (write_set.py).
@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from limpet.shm.errors import NodeFailed
-from limpet.stores.rtx.reads import Reads, TxKeys, Visitor
+from limpet.stores.core.status import DONE
 from limpet.stores.sherman.leaf_writer import is_sparse
 from limpet.stores.sherman.write_set import shrink
-from limpet.stores.status import DONE
+from limpet.stores.transactions.reads import Reads, TxKeys, Visitor
 
 if TYPE_CHECKING:
     from limpet.stores.sherman.scans import Scans
@@ -45,7 +45,7 @@ class TreeKeys(TxKeys):
             finally:
                 self.client.leave()
             attempt += 1
-            store.stay(attempt, False)
+            store.await_holder(attempt, False)
 
     def at_leaf(self, tree: int, key: bytes, visitor: Visitor) -> Any:
         """Read the leaf of that tree in whose range the key is, then call `visitor` in the same
@@ -65,8 +65,8 @@ class TreeKeys(TxKeys):
         return reads.note_object(leaf.at, leaf.lock, leaf.pointer, self.store, key)
 
     def recall(self, tree: int, at: int, lock: int, pointer: int, key: bytes) -> bool:
-        """Have the node of an object, with this lock and pointer, be the leaf that was read last;
-        False: it is not the one in whose range the key is. In the operation that found it so."""
+        """Take the node of an object with this lock and pointer as the leaf that was read last.
+        False: the key is not in its range. Within the operation that read lock and pointer."""
         leaf = self.leaf
         leaf.tree, leaf.at, leaf.lock, leaf.pointer = tree, at, lock, pointer
         return bool(self.trees.recall(leaf, key))

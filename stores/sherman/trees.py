@@ -19,10 +19,10 @@ from limpet.shm.endpoint.fabric import hash64
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.states import former
 from limpet.shm.errors import StoreCorrupt
-from limpet.stores import regions
-from limpet.stores.inline import InlineIndex
-from limpet.stores.records import Objects
-from limpet.stores.rtx.layout import OBJECT_SIZE
+from limpet.stores.core import regions
+from limpet.stores.core.inline import InlineIndex
+from limpet.stores.core.records import Objects
+from limpet.stores.core.status import AGAIN, DONE, MISSING
 from limpet.stores.sherman.layout import (
     EXTENT,
     GONE,
@@ -34,13 +34,13 @@ from limpet.stores.sherman.layout import (
 from limpet.stores.sherman.page import Page, link_of
 from limpet.stores.sherman.parameters import TreeParameters
 from limpet.stores.sherman.routes import Routes
-from limpet.stores.status import AGAIN, DONE, MISSING
+from limpet.stores.transactions.layout import OBJECT_SIZE
+from limpet.stores.transactions.staged import Borrowed
 
 HOPS_MAX: Final = 1 << 20
-SPARES_MAX: Final = 64
 
 
-class Leaf:
+class Leaf(Borrowed):
     """A node that was read, and the entry looked for in it.
 
     `page`: the node; in a store's own leaf it is a view in place, valid only in the operation that
@@ -50,29 +50,24 @@ class Leaf:
     """
 
     def __init__(self, page: Page) -> None:
-        self.be(page)
+        self.use_page(page)
 
-    def be(self, page: Page) -> None:
-        """Be a leaf with this page. Constructors call it, as that is compiled."""
+    def use_page(self, page: Page) -> None:
+        """Use this page, of which nothing is known yet. Constructors call it, as that is
+        compiled."""
         self.page = page
         self.tree = 0
         self.at = 0
         self.lock = 0
         self.pointer = 0
         self.index = 0
-        self.spares: list[Leaf] | None = None
-        """Leaves that are not in use, to which `give_back` adds this one."""
-
-    def give_back(self) -> None:
-        """It is not used any more, nor its page, and may be taken again by `TxTrees.blank`."""
-        if self.spares is not None and len(self.spares) < SPARES_MAX:
-            self.spares.append(self)
+        self.spares = None
 
 
 def leaf_of(page: Page) -> Leaf:
     """A leaf with this page. It takes less time than the constructor, when compiled."""
     made = Leaf.__new__(Leaf)
-    made.be(page)
+    made.use_page(page)
     return made
 
 
@@ -123,7 +118,7 @@ class Trees(InlineIndex):
         how many, from the first on. They are the right ones only if their fences say so."""
         return 0
 
-    def foresee(self, at: int) -> None:
+    def prefetch_node(self, at: int) -> None:
         """Prefetch the node of this object, which is read soon."""
 
     def replaced(self, node: int) -> None:
@@ -150,7 +145,7 @@ class Trees(InlineIndex):
 
     def find_once(self, key: bytes, attempt: int) -> int:
         hashed = hash64(key)
-        if self.look(self.leaf, self.number_of(hashed), hashed, key, 0) == AGAIN:
+        if self.find_leaf(self.leaf, self.number_of(hashed), hashed, key, 0) == AGAIN:
             return AGAIN
         return DONE if self.leaf.page.exact else MISSING
 
@@ -170,7 +165,7 @@ class Trees(InlineIndex):
         return self.number_of(hash64(key))
 
     def number_of(self, hashed: int) -> int:
-        """The same, by the key's hash."""
+        """The tree of a key with this hash."""
         return (hashed >> 32) * len(self.roots) >> 32
 
     def node_of(self, key: bytes) -> int:
@@ -180,13 +175,13 @@ class Trees(InlineIndex):
     def find(self, leaf: Leaf, key: bytes) -> int:
         """Read the leaf in whose range a key is, of the tree that it is in. DONE or AGAIN."""
         hashed = hash64(key)
-        return self.look(leaf, self.number_of(hashed), hashed, key, 0)
+        return self.find_leaf(leaf, self.number_of(hashed), hashed, key, 0)
 
     def find_in(self, leaf: Leaf, tree: int, key: bytes) -> int:
-        """The same, of this tree."""
-        return self.look(leaf, tree, hash64(key), key, 0)
+        """Read the leaf of this tree in whose range a key is. DONE or AGAIN."""
+        return self.find_leaf(leaf, tree, hash64(key), key, 0)
 
-    def look(self, leaf: Leaf, tree: int, hashed: int, key: bytes, known: int) -> int:
+    def find_leaf(self, leaf: Leaf, tree: int, hashed: int, key: bytes, known: int) -> int:
         """Read the leaf in whose range a key is, and find its entry: `index`, and `page.exact`.
 
         `known`: the leaf as far as is known; 0: use the hint. If an entry has the key, the fences
@@ -211,7 +206,7 @@ class Trees(InlineIndex):
             leaf.index = page.find(key) if page.level == 0 else 0
             if self._is_its_leaf(page, key, hinted):
                 if not hinted and (at != routed or routes.is_empty()):
-                    routes.learn(page.low(), at)
+                    routes.note_leaf(page.low(), at)
                 if page.exact:
                     self.note_place(leaf, routes, hashed)
                 return DONE
@@ -229,7 +224,7 @@ class Trees(InlineIndex):
                 descended = True
             else:
                 if page.level == 1 and page.has(key):
-                    self._learn_children(leaf, routes)
+                    self._note_children(leaf, routes)
                 at = self.next_hop(leaf, key, 0)
         raise StoreCorrupt(f"{self.name}: the nodes of tree {tree} lead round in a circle")
 
@@ -255,14 +250,14 @@ class Trees(InlineIndex):
             if routes.is_new(hashed):
                 routes.hint(hashed, leaf.at, index, page.offset(index))
 
-    def _learn_children(self, leaf: Leaf, routes: Routes) -> None:
+    def _note_children(self, leaf: Leaf, routes: Routes) -> None:
         """Note all leaves below an inner node."""
         page = leaf.page
         if not page.count:
             raise StoreCorrupt(f"{self.name}: an inner node of tree {leaf.tree} is empty: damaged")
         lows = [page.key(index) for index in range(page.count)]
         leaves = [page.link(index) for index in range(page.count)]
-        routes.learn_all(lows, leaves, page.high())
+        routes.note_leaves(lows, leaves, page.high())
 
     def next_hop(self, leaf: Leaf, key: bytes, level: int) -> int:
         """The next node on the way to a key's node on that level, from a node that is not it.
@@ -276,7 +271,7 @@ class Trees(InlineIndex):
             return page.sibling()
         return page.child(key)
 
-    def look_below(self, leaf: Leaf, tree: int, end: bytes | None) -> int:
+    def find_leaf_below(self, leaf: Leaf, tree: int, end: bytes | None) -> int:
         """Read the leaf of a tree with the keys just below `end`, which is not empty; None: the
         last leaf. DONE; AGAIN: a node on the way cannot be read now."""
         page = leaf.page
@@ -294,7 +289,7 @@ class Trees(InlineIndex):
                 return DONE
             else:
                 if page.level == 1:
-                    self._learn_children(leaf, routes)
+                    self._note_children(leaf, routes)
                 at = page.child_below(end)
         raise StoreCorrupt(f"{self.name}: the nodes of tree {tree} lead round in a circle")
 

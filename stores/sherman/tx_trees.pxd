@@ -4,13 +4,14 @@ from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.layout cimport DROPS
 from limpet.shm.endpoint.verbs cimport Endpoint, hash64, u64
 from limpet.shm.endpoint.words cimport *
-from limpet.stores.records cimport is_vacant
-from limpet.stores.rtx.layout cimport LOCKED, LOGGED, POINTER
+from limpet.stores.core.object_layout cimport *
+from limpet.stores.core.records cimport is_vacant
+from limpet.stores.core.status cimport *
 from limpet.stores.sherman.layout cimport *
 from limpet.stores.sherman.page cimport Page
 from limpet.stores.sherman.routes cimport Routes
 from limpet.stores.sherman.trees cimport Leaf, Trees
-from limpet.stores.status cimport *
+from limpet.stores.transactions.layout cimport LOCKED, LOGGED
 
 cdef u64 DOUBT
 cdef u64 EACH
@@ -60,13 +61,13 @@ cdef class TxTrees(Trees):
         waits=bint,
     )
     cpdef Py_ssize_t _read_all(self, u64 tree, Routes routes, Py_ssize_t count) except -1
-    cdef int foresee(self, u64 at) except -1
+    cdef int prefetch_node(self, u64 at) except -1
     @cython.locals(page=Page)
     cpdef bint recall(self, Leaf leaf, bytes key) except -1
     @cython.locals(page=Page, row=int, place=int, missed=list)
     cpdef list get_batch(self, list keys, list found)
     @cython.locals(routes=Routes, hashed=u64, hint=u64)
-    cdef int _foresee(self, int row, bytes key) except -1
+    cdef int _prefetch_leaf(self, int row, bytes key) except -1
     @cython.locals(lock=u64, pointer=u64, node=u64)
     cdef int _approach(self, int row) except -1
     @cython.locals(page=Page)

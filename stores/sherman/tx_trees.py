@@ -2,9 +2,9 @@
 
 A get reads the lock and the pointer of the leaf's TXObj by one verb of 16 bytes, and then the node.
 It needs no validation: a node is whole, and its pointer is that of a committed transaction. It
-waits only for a transaction with a log that holds the leaf (stores/rtx/lllock.py says why). Lock
-and pointer may be of two moments, the lock of the earlier one. That is enough: a pointer that a log
-has installed is met under the log's lock, or after it.
+waits only for a transaction with a log that holds the leaf (stores/transactions/lllock.py says
+why). Lock and pointer may be of two moments, the lock of the earlier one. That is enough: a pointer
+that a log has installed is met under the log's lock, or after it.
 
 That makes two round trips, as in the paper (section 4.3: "two READs"). A client remembers the
 pointers that it has met (routes.py), so it can have one: it guesses the pointer, and reads object
@@ -31,9 +31,10 @@ copies the value, and then reads the object again: lock, pointer, and the word D
 
     - DROPS is the same, so the object is one of this tree.
     - The lock is the same. A version does not come back once a transaction that locked the object
-      has published, or a repairer has released its lock (stores/rtx/lllock.py); only a transaction
-      that gives up before it is decided puts the version back, and it has left the pointer alone.
-      So no transaction that was locked and unlocked in between has changed the pointer.
+      has published, or a repairer has released its lock (stores/transactions/lllock.py); only a
+      transaction that gives up before it is decided puts the version back, and it has left the
+      pointer alone. So no transaction that was locked and unlocked in between has changed the
+      pointer.
     - The pointer is the same. It changes under a lock only, and under one lock only once: from that
       node to another one, which has other memory, as the first one's is not free before.
 
@@ -52,8 +53,9 @@ from limpet.shm.endpoint.fabric import hash64
 from limpet.shm.endpoint.layout import DROPS
 from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.shm.errors import StoreFull
-from limpet.stores.records import Objects, is_vacant
-from limpet.stores.rtx.layout import LOCKED, LOGGED, POINTER
+from limpet.stores.core.object_layout import POINTER
+from limpet.stores.core.records import Objects, is_vacant
+from limpet.stores.core.status import AGAIN, BATCH, DONE, MISSING
 from limpet.stores.sherman.layout import (
     ENTRY_SIZE,
     EXTENT,
@@ -66,7 +68,7 @@ from limpet.stores.sherman.page import Page
 from limpet.stores.sherman.parameters import TreeParameters
 from limpet.stores.sherman.routes import Routes
 from limpet.stores.sherman.trees import Leaf, Trees
-from limpet.stores.status import AGAIN, BATCH, DONE, MISSING
+from limpet.stores.transactions.layout import LOCKED, LOGGED
 
 DOUBT: Final = 16
 """A wrong guess of a pointer weighs as much as so many right ones."""
@@ -288,8 +290,8 @@ class TxTrees(Trees):
             f"made with capacity {self.capacity}"
         )
 
-    def foresee(self, at: int) -> None:
-        self.endpoint.foresee(at + POINTER, 0, self.node_size)
+    def prefetch_node(self, at: int) -> None:
+        self.endpoint.prefetch_target(at + POINTER, 0, self.node_size)
 
     def recall(self, leaf: Leaf, key: bytes) -> bool:
         """Read the node of an object, whose lock and pointer are known, and find a key in it;
@@ -318,7 +320,7 @@ class TxTrees(Trees):
         missed: list[int] = []
         page = self.leaf.page
         for row in range(len(keys)):
-            self._foresee(row, keys[row])
+            self._prefetch_leaf(row, keys[row])
         for row in range(len(keys)):
             if self.ats[row]:
                 # ORDER: the lock before the pointer.
@@ -339,7 +341,7 @@ class TxTrees(Trees):
         self.endpoint.wait()
         return missed
 
-    def _foresee(self, row: int, key: bytes) -> None:
+    def _prefetch_leaf(self, row: int, key: bytes) -> None:
         """Note in which leaf a key of a batch may be."""
         hashed = hash64(key)
         routes: Routes = self.routes[self.number_of(hashed)]

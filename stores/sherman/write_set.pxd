@@ -3,17 +3,18 @@ cimport cython
 from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.layout cimport NODE_SHIFT
 from limpet.shm.endpoint.verbs cimport Endpoint, hash64, u64, words_bytes
-from limpet.stores.inline cimport Attempt, InlineStore
-from limpet.stores.records cimport Objects, is_vacant
-from limpet.stores.rtx.layout cimport EXTENT_PAIR, LOCKED, OBJECT_SIZE, POINTER
-from limpet.stores.rtx.reads cimport Reads, Staging
+from limpet.stores.core.inline cimport Attempt, InlineStore
+from limpet.stores.core.object_layout cimport *
+from limpet.stores.core.records cimport Objects, is_vacant
+from limpet.stores.core.status cimport *
 from limpet.stores.sherman.layout cimport *
 from limpet.stores.sherman.page cimport Page
 from limpet.stores.sherman.routes cimport Routes
 from limpet.stores.sherman.trees cimport Leaf, Trees, leaf_of
 from limpet.stores.sherman.tx_trees cimport TxTrees
-from limpet.stores.staged cimport Staged, StagedNode
-from limpet.stores.status cimport *
+from limpet.stores.transactions.layout cimport EXTENT_PAIR, LOCKED, OBJECT_SIZE
+from limpet.stores.transactions.reads cimport Reads, Staging
+from limpet.stores.transactions.staged cimport Staged, StagedNode
 
 cdef int ASIDE_MAX
 cdef u64 GATHERED

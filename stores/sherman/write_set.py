@@ -1,9 +1,9 @@
 """The write set of a transaction on trees: it reads nodes, and stages changed copies of them.
 
-Used within one operation, by `Commit` (stores/rtx/commit.py). It finds a leaf as a get does; the
-transaction validates the version in which the leaf was read. It need not validate the inner nodes
-on the way: a leaf's fences show that it is the right one. A node that overflows is split as often
-as needed, each time with one more entry for its parent, which is then found.
+Used within one operation, by `Commit` (stores/transactions/commit.py). It finds a leaf as a get
+does; the transaction validates the version in which the leaf was read. It need not validate the
+inner nodes on the way: a leaf's fences show that it is the right one. A node that overflows is
+split as often as needed, each time with one more entry for its parent, which is then found.
 
 A split for one new entry copies the entries of the old node straight into the two new ones
 (`_halve`). Every other split gathers the entries of a node, with the new ones, in a page that has
@@ -15,8 +15,8 @@ A run of pairs that fall into one leaf becomes as many leaves as it fills, up to
 transaction (`stage_run`): the leaf, its new siblings, and their parent with all new links at once,
 which is split likewise if it has to be. All new fences lie in the range of the leaf, and no node
 above it begins within that, so they are links of one parent. A root with too many links gets a
-level more. A kill leaves what any transaction leaves (stores/rtx/commit.py): all new leaves, or
-none of them.
+level more. A kill leaves what any transaction leaves (stores/transactions/commit.py): all new
+leaves, or none of them.
 
 Between two leaves the fence is not a whole key, but the fewest bytes of one that tell the keys on
 its left from those on its right (`Page.border`). So leaves have more room, and an inner node has
@@ -41,15 +41,10 @@ from typing import TYPE_CHECKING, Any, Final
 from limpet.shm.endpoint.fabric import hash64, words_bytes
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.errors import NodeFailed, StoreCorrupt, StoreFull
-from limpet.stores.inline import Attempt
-from limpet.stores.records import is_vacant
-from limpet.stores.rtx.layout import EXTENT_PAIR, LOCKED, OBJECT_SIZE, POINTER
-from limpet.stores.rtx.reads import Staging
-from limpet.stores.sherman.layout import EXTENT, PLACE_MASK, PLACE_SHIFT, SLOTS
-from limpet.stores.sherman.page import Page
-from limpet.stores.sherman.routes import Routes
-from limpet.stores.sherman.trees import Leaf, Trees, leaf_of
-from limpet.stores.status import (
+from limpet.stores.core.inline import Attempt
+from limpet.stores.core.object_layout import POINTER
+from limpet.stores.core.records import is_vacant
+from limpet.stores.core.status import (
     AGAIN,
     AT_ONCE,
     DONE,
@@ -60,9 +55,15 @@ from limpet.stores.status import (
     PUT,
     UPDATE,
 )
+from limpet.stores.sherman.layout import EXTENT, PLACE_MASK, PLACE_SHIFT, SLOTS
+from limpet.stores.sherman.page import Page
+from limpet.stores.sherman.routes import Routes
+from limpet.stores.sherman.trees import Leaf, Trees, leaf_of
+from limpet.stores.transactions.layout import EXTENT_PAIR, LOCKED, OBJECT_SIZE
+from limpet.stores.transactions.reads import Staging
 
 if TYPE_CHECKING:
-    from limpet.stores.staged import Staged
+    from limpet.stores.transactions.staged import Staged
 
 GATHERED: Final = 3
 """Beside those of one node, a split gathers entries of at most so many."""
@@ -194,8 +195,8 @@ class WriteSet(Staging):
         return self._change(leaf, key, value, mode)
 
     def stage_read(self, leaf: Leaf, key: bytes, value: bytes, mode: int) -> int:
-        """The same, in the key's leaf, which was read in this operation, and where the key was
-        looked for last."""
+        """As `stage`, but the key's leaf was read in this operation already, and the last search in
+        it was for this key."""
         self.key = key
         self._begin_at(leaf)
         return self._change(leaf, key, value, mode)
@@ -320,7 +321,7 @@ class WriteSet(Staging):
         return self._split(at, page, entries, index == entries.count - 1)
 
     def _put_all(self, at: int, page: Page, entries: Page, appended: bool) -> int:
-        """Have a node have these entries, in place of its own; it is split if they are too many.
+        """Replace a node's entries by these; split it if they are too many.
         `appended`: as `_split` has it."""
         if entries.used() > page.end - 8 * SLOTS:
             return self._split(at, page, entries, appended)
@@ -452,8 +453,8 @@ class WriteSet(Staging):
         return self.link_above(level + 1, [low, border], [at, made])
 
     def _raise_root(self, level: int, lows: list[bytes], nodes: list[int], appended: bool) -> int:
-        """Have the root be on this level, with links to these nodes, which begin at these fences;
-        if they are too many, they get a level of their own below it."""
+        """Write the root as a node of this level that links to these nodes, which begin at these
+        fences. If there are too many, they get a level of their own below the root."""
         above = self._blank().page
         above.reset(level, lows[0], None, 0)
         entries = self._gather(above, GATHERED_MAX if len(nodes) > GATHERED else 0)
@@ -522,17 +523,17 @@ class WriteSet(Staging):
         for level, low, at in self.made:
             if level == 0:
                 routes: Routes = trees.routes[self.tree]
-                routes.learn(low, at)
+                routes.note_leaf(low, at)
             elif level == 1 and trees.parents:
                 routes = trees.parents[self.tree]
-                routes.learn(low, at)
+                routes.note_leaf(low, at)
 
     def show_merged(self, routes: Routes) -> None:
         """Note the leaf that a merge has left, which is committed: there are fewer leaves now."""
         for node in self.commit.all_written():
             page = node.page
             if page is not None and page.level == 0:
-                routes.learn_range(page.low(), node.at, page.high())
+                routes.note_range(page.low(), node.at, page.high())
 
     # ---- merges ---------------------------------------------------------------------------------
 
@@ -625,7 +626,7 @@ class WriteSet(Staging):
             place = hint >> PLACE_SHIFT & PLACE_MASK
         leaf = self._walk(key, 0, known, place)
         if leaf.at != known and not self.commit.is_written(leaf.at):
-            routes.learn(leaf.page.low(), leaf.at)
+            routes.note_leaf(leaf.page.low(), leaf.at)
         return leaf
 
     def _inner(self, key: bytes, level: int) -> Leaf:
@@ -642,7 +643,7 @@ class WriteSet(Staging):
         if known != root and (leaf.page.level != level or leaf.page.low() != parents.low_at(key)):
             parents.drop(key)
         leaf = self._walk(key, level, trees.next_hop(leaf, key, level), NO_PLACE)
-        parents.learn(leaf.page.low(), leaf.at)
+        parents.note_leaf(leaf.page.low(), leaf.at)
         return leaf
 
     def _walk(self, key: bytes, level: int, at: int, place: int) -> Leaf:

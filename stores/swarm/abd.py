@@ -47,7 +47,7 @@ class Abd(Protocol):
         self.endpoint.wait()
         if outcome == DONE and is_tombstone(quorum.top):
             outcome = self.max_register.confirm()
-        if outcome == DONE and not row.learn():
+        if outcome == DONE and not row.take_metadata():
             outcome = row.repair()
         if outcome == DONE:
             w = tuple_word(

@@ -1,7 +1,7 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
-from limpet.stores.status cimport BATCH
+from limpet.stores.core.status cimport BATCH
 from limpet.stores.swarm.cache cimport LocationCache
 from limpet.stores.swarm.finder cimport Finder
 from limpet.stores.swarm.key_register cimport KeyRegister
@@ -12,7 +12,7 @@ from limpet.stores.swarm.words cimport is_tombstone
 
 cdef u64 CAPACITY_MOST
 
-cdef class Rows:
+cdef class BatchRows:
     cdef readonly object pool
     cdef readonly int entry
     cdef readonly str owner
@@ -28,15 +28,15 @@ cdef class Rows:
     cdef int select(self, list keys, int count) except -1
 
 cdef class BatchReads:
-    cdef readonly Rows rows
+    cdef readonly BatchRows rows
     cdef readonly Finder finder
     cdef readonly Endpoint endpoint
 
     @cython.locals(
-        rows=Rows, count=int, there=bint, left=list, row=int, at='long long', register=KeyRegister,
+        rows=BatchRows, count=int, there=bint, left=list, row=int, at='long long', register=KeyRegister,
         )
     cdef list get(self, list keys, list found)
-    @cython.locals(rows=Rows, posted=bint, row=int, register=KeyRegister)
+    @cython.locals(rows=BatchRows, posted=bint, row=int, register=KeyRegister)
     cdef bint _read_all(self, int count) except -1
     @cython.locals(quorum=Quorum, m=u64)
     cpdef object value_of(self, KeyRegister register)

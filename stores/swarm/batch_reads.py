@@ -1,8 +1,8 @@
 """The keys of a batch, each with a register of its own; and their READs, side by side.
 
 READ and WRITE of different registers know nothing of each other (safe_guess.py). So a batch has a
-`KeyRegister` for each of its keys (`Rows`), and shares nothing but phases, whose verbs are posted.
-It is for keys whose places the cache has.
+`KeyRegister` for each of its keys (`BatchRows`), and shares nothing but phases, whose verbs are
+posted. It is for keys whose places the cache has.
 
     READ of 32 keys        all replicas, the values in place with them                          1
     values out of place    each is a phase of its own, as of a single READ
@@ -19,7 +19,7 @@ from array import array
 from typing import Any, Final
 
 from limpet.shm.errors import LimpetError
-from limpet.stores.status import BATCH
+from limpet.stores.core.status import BATCH
 from limpet.stores.swarm.finder import Finder
 from limpet.stores.swarm.key_register import KeyRegister
 from limpet.stores.swarm.layout import DONE, NOWHERE, VERIFIED
@@ -29,7 +29,7 @@ CAPACITY_MOST: Final = 1024
 """Bytes in place of the registers of a batch: with larger ones, phases save little."""
 
 
-class Rows:
+class BatchRows:
     """The registers of the keys of a batch. Valid within an operation, until the next batch."""
 
     def __init__(self, pool: Any, entry: int, owner: str, finder: Finder, parameters: Any) -> None:
@@ -51,11 +51,11 @@ class Rows:
                 KeyRegister(self.pool, self.entry, self.owner, self.parameters, CAPACITY_MOST)
             )
         for row in range(count):
-            cache.expect(keys[row])
+            cache.prefetch(keys[row])
         for row in range(count):
             register = self.registers[row]
             place = register.place
-            at = cache.look(keys[row])
+            at = cache.locate(keys[row])
             if not finder.recall(register, keys[row], at) or place.capacity > CAPACITY_MOST:
                 at = NOWHERE
             elif register.quorum.elect():
@@ -68,7 +68,7 @@ class Rows:
 class BatchReads:
     """READs of the keys of a batch."""
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: BatchRows) -> None:
         self.rows = rows
         self.finder = rows.finder
         self.endpoint = self.finder.endpoint
@@ -115,6 +115,6 @@ class BatchReads:
         if quorum.arrived() != DONE:
             return None
         m = quorum.top
-        if is_tombstone(m) or not m & VERIFIED or quorum.having(m) < quorum.majority:
+        if is_tombstone(m) or not m & VERIFIED or quorum.count_at_least(m) < quorum.majority:
             return None
         return quorum.value_of(m)

@@ -5,10 +5,10 @@ from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.layout cimport *
 from limpet.shm.endpoint.verbs cimport u64
 from limpet.shm.endpoint.words cimport *
+from limpet.stores.core.status cimport LEFT, MADE, READY
 from limpet.stores.race.batch cimport Batch
 from limpet.stores.race.batch_puts cimport BatchPuts
-from limpet.stores.status cimport LEFT, MADE, READY
-from limpet.stores.swarm.batch_reads cimport Rows
+from limpet.stores.swarm.batch_reads cimport BatchRows
 from limpet.stores.swarm.cache cimport LocationCache
 from limpet.stores.swarm.finder cimport Finder
 from limpet.stores.swarm.key_register cimport KeyRegister
@@ -21,11 +21,11 @@ from limpet.stores.swarm.words cimport is_tombstone
 cdef int SPARE_PLACES
 
 cdef class BatchWrites(BatchPuts):
-    cdef readonly Rows rows
+    cdef readonly BatchRows rows
     cdef readonly Finder finder
     cdef readonly object view
 
-    @cython.locals(rows=Rows, unknown=int, row=int, register=KeyRegister)
+    @cython.locals(rows=BatchRows, unknown=int, row=int, register=KeyRegister)
     cpdef int find_all(self, Batch batch) except -1
     @cython.locals(quorum=Quorum, row=Row)
     cdef bint _is_in_order(self, KeyRegister register) except -1

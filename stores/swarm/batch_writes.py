@@ -37,11 +37,11 @@ from typing import Any, Final
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.words import LARGE_CLASS
 from limpet.shm.errors import LimpetError, NodeFailed
+from limpet.stores.core.status import LEFT, MADE, READY
 from limpet.stores.race.batch import Batch, BatchSearch
 from limpet.stores.race.batch_puts import BatchPuts
 from limpet.stores.race.slots import Slots
-from limpet.stores.status import LEFT, MADE, READY
-from limpet.stores.swarm.batch_reads import Rows
+from limpet.stores.swarm.batch_reads import BatchRows
 from limpet.stores.swarm.key_register import KeyRegister
 from limpet.stores.swarm.layout import DONE, HEADER
 from limpet.stores.swarm.words import is_tombstone
@@ -55,7 +55,7 @@ class BatchWrites(BatchPuts):
 
     def __init__(
         self, search: BatchSearch, slots: Slots, allocator: Any, client: Any, replicas: int,
-        rows: Rows, view: Any,
+        rows: BatchRows, view: Any,
     ) -> None:  # fmt: skip
         BatchPuts.__init__(self, search, slots, allocator, client, replicas)
         self.batch = Batch(self.batch.most - SPARE_PLACES)
@@ -93,7 +93,7 @@ class BatchWrites(BatchPuts):
         begin."""
         quorum, row = register.quorum, register.row
         if not row.known and (
-            quorum.arrived() != DONE or is_tombstone(quorum.top) or not row.learn()
+            quorum.arrived() != DONE or is_tombstone(quorum.top) or not row.take_metadata()
         ):
             return False
         return quorum.seen()
@@ -101,8 +101,8 @@ class BatchWrites(BatchPuts):
     # ---- phase 2 --------------------------------------------------------------------------------
 
     def make_all(self, batch: Batch) -> int:
-        """Have a buffer for each row, in the client journal; how many. The batch ends at a row for
-        which no memory is ready; such a row is LEFT if it is the first."""
+        """Allocate a buffer for each row, which the client journal then names; how many. The batch
+        ends at a row for which no memory is ready. If that is the first row, it becomes LEFT."""
         allocator, client = self.allocator, self.client
         allocator.begin_batch()
         count = 0

@@ -26,9 +26,9 @@ cdef class LocationCache:
 
     cpdef int forget(self) except -1
     @cython.locals(at=u64)
-    cpdef int expect(self, bytes key) except -1
+    cpdef int prefetch(self, bytes key) except -1
     @cython.locals(hashed=u64, row=u64, found=u64)
-    cpdef long long look(self, bytes key) except -2
+    cpdef long long locate(self, bytes key) except -2
     @cython.locals(size=u64)
     cpdef bint holds(self, long long at, bytes key) except -1
     @cython.locals(hashed=u64, at='long long', index=int, size=u64)

@@ -59,13 +59,13 @@ class LocationCache:
         self.count = 0
         self.hand = 0
 
-    def expect(self, key: bytes) -> None:
+    def prefetch(self, key: bytes) -> None:
         """Prefetch the row of a key that is looked for soon."""
         at = (hash64(key) >> HASH_SHIFT & self.mask) * self.width
         words_prefetch(self.words, at)
         words_prefetch(self.words, at + self.width - 1)
 
-    def look(self, key: bytes) -> int:
+    def locate(self, key: bytes) -> int:
         """Where the key's entry may begin in `words`; `holds` confirms it. Or NOWHERE."""
         if not self.size:
             return NOWHERE
@@ -101,7 +101,7 @@ class LocationCache:
         if not self.size:
             return NOWHERE
         hashed = hash64(key) | 1
-        at = self.look(key)
+        at = self.locate(key)
         if at >= 0:
             self._clear(at)
         else:
@@ -121,7 +121,7 @@ class LocationCache:
 
     def drop(self, key: bytes) -> None:
         """Forget the key."""
-        at = self.look(key)
+        at = self.locate(key)
         if at >= 0:
             self._clear(at)
 

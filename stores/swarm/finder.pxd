@@ -31,7 +31,7 @@ cdef class Finder:
     @cython.locals(reference=u64, ident=u64, shape=u64, area=u64, first=int)
     cpdef bint recall(self, KeyRegister register, bytes key, long long at) except -1
     @cython.locals(register=Register, at='long long')
-    cdef long long learn(self, bytes key) except -2
+    cdef long long remember_register(self, bytes key) except -2
     @cython.locals(row=Row)
     cpdef int note_read(self, KeyRegister register, int outcome, long long at) except -1
     @cython.locals(fingerprint=u64, index=int, word=u64, reference=u64, area=u64, first=int)

@@ -57,7 +57,7 @@ class Finder:
         Called before the operation begins, because no prefetch gets past the pin. Other threads may
         be in an operation then, so this changes nothing, and `recall` looks again.
         """
-        at = self.cache.look(key)
+        at = self.cache.locate(key)
         if at >= 0:
             reference = self.cache.words[at + 1]
             shape = self.cache.words[at + 3]
@@ -82,7 +82,7 @@ class Finder:
         register.row.recall(self.cache.words, at)
         return True
 
-    def learn(self, key: bytes) -> int:
+    def remember_register(self, key: bytes) -> int:
         """Remember the current register as the key's; its entry of the cache, or NOWHERE."""
         register = self.register.place
         at = self.cache.add(key)
@@ -105,7 +105,7 @@ class Finder:
             and (self.shared or not row.known)
             and row.is_writer()
         ):
-            row.known = row.learn()
+            row.known = row.take_metadata()
             row.note(self.cache.words, at)
 
     # ---- places in the index --------------------------------------------------------------------

@@ -65,7 +65,7 @@ class Tombstone:
         if outcome != DONE or is_tombstone(quorum.top):
             # One of another client, or one left in our row, which may have no room for a second.
             return AGAIN if self.max_register.presence() == DONE else DONE
-        if not row.learn():
+        if not row.take_metadata():
             return row.repair()
         self.buffer.reference = ticket
         word = tuple_word(TIME_MAX, writer, VERIFIED, writer, row.side)

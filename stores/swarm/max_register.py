@@ -55,7 +55,7 @@ class MaxRegister:
             self.endpoint.wait()
             if outcome == GONE:
                 return GONE
-            if outcome == DELETED or quorum.having(quorum.top) >= quorum.majority:
+            if outcome == DELETED or quorum.count_at_least(quorum.top) >= quorum.majority:
                 return DELETED if outcome == DELETED or is_tombstone(quorum.top) else DONE
             outcome = self.write_back.run(quorum.top) if self.row.is_writer() else NO_MEMORY
             if outcome == NO_MEMORY:
@@ -77,7 +77,7 @@ class MaxRegister:
         top = 0
         for n in range(quorum.read):
             word = quorum.tops[quorum.order[n]]
-            if word > top and quorum.having(word) >= enough:
+            if word > top and quorum.count_at_least(word) >= enough:
                 top = word
         quorum.top = top
         return DELETED if is_tombstone(top) else DONE
@@ -98,7 +98,7 @@ class MaxRegister:
             if not self.row.is_writer():
                 return self._least()
             if (
-                quorum.having(quorum.top) >= quorum.majority
+                quorum.count_at_least(quorum.top) >= quorum.majority
                 or self.write_back.run(quorum.top) == DONE
             ):
                 return DELETED
@@ -111,7 +111,7 @@ class MaxRegister:
         DONE: it was lost with its node before that, and the key is there.
         """
         quorum = self.quorum
-        return self.presence() if quorum.having(quorum.top) < quorum.majority else DELETED
+        return self.presence() if quorum.count_at_least(quorum.top) < quorum.majority else DELETED
 
     def post_write(self, word: int, buffer: Buffer) -> None:
         """Post `write`, to the replicas that were elected; `written` says what came of it."""
@@ -217,7 +217,7 @@ class Insistence:
             quorum.endpoint.wait()
             if is_tombstone(quorum.top):
                 outcome = self.max_register.confirm()
-            elif outcome == DONE and row.learn():
+            elif outcome == DONE and row.take_metadata():
                 placed_word = placed(word, row.writer, row.side)
                 if self.max_register.write(placed_word, row.buffer) == DONE:
                     break

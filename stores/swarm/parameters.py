@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from limpet.shm.errors import ParameterError
 from limpet.shm.parameters import check_fields, check_flag, check_whole
+from limpet.stores.core.parameters import check_replicas
 from limpet.stores.fusee.parameters import CACHE_SIZE_MAX, cache_size_for
-from limpet.stores.parameters import check_replicas
 from limpet.stores.race.parameters import SLOTS_PER_BUCKET, GrowingParameters
 from limpet.stores.swarm.layout import WRITERS_MAX
 

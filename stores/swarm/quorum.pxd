@@ -2,8 +2,8 @@ cimport cython
 
 from limpet.shm.endpoint.layout cimport *
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
+from limpet.stores.core.status cimport VACANT_CLASS
 from limpet.stores.fusee.links cimport ENTRY_SIZE, KEY_OFFSET
-from limpet.stores.status cimport VACANT_CLASS
 from limpet.stores.swarm.layout cimport *
 from limpet.stores.swarm.registers cimport Register
 from limpet.stores.swarm.replica cimport Buffer, Buffers, Replica
@@ -46,9 +46,9 @@ cdef class Quorum:
     @cython.locals(k=int, replica=Replica)
     cpdef int read_all(self) except -1
     @cython.locals(least=u64, found=int, n=int)
-    cdef int having(self, u64 word) except -1
+    cdef int count_at_least(self, u64 word) except -1
     @cython.locals(found=int, n=int)
-    cdef int above(self, u64 word) except -1
+    cdef int count_above(self, u64 word) except -1
     @cython.locals(n=int)
     cdef int where(self, u64 word) except -1
     @cython.locals(n=int, there=u64, turn=int, row=u64, reference=u64, replica=Replica)

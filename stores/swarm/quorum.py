@@ -16,8 +16,8 @@ from typing import Any
 
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.errors import AddressError, NodeFailed, StoreCorrupt
+from limpet.stores.core.status import VACANT_CLASS
 from limpet.stores.fusee.links import ENTRY_SIZE, KEY_OFFSET
-from limpet.stores.status import VACANT_CLASS
 from limpet.stores.swarm.layout import (
     ATTEMPTS_MAX,
     DELETED,
@@ -170,7 +170,7 @@ class Quorum:
 
     # ---- the words read -------------------------------------------------------------------------
 
-    def having(self, word: int) -> int:
+    def count_at_least(self, word: int) -> int:
         """How many of the replicas that were read have the tuple or a greater one; for a
         tombstone, how many have any tombstone."""
         least = stamp_of(word)
@@ -182,7 +182,7 @@ class Quorum:
                 found += 1
         return found
 
-    def above(self, word: int) -> int:
+    def count_above(self, word: int) -> int:
         """How many of the replicas that were read have a greater tuple."""
         found = 0
         for n in range(self.read):

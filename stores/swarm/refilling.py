@@ -1,6 +1,6 @@
 """Filling the replicas of a store's registers on a node that has new memory: `Refilling`.
 
-All other clients are parked (shm/replicas/replacement.py). The index is filled as in any other
+All other clients are parked (shm/replacement.py). The index is filled as in any other
 replicated store (stores/fusee/restoring.py). Then the replica of each register on the new node gets
 the greatest tuple of all (`level`), so that it may count in any majority again.
 
@@ -21,9 +21,9 @@ from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.states import IN_SERVICE
 from limpet.shm.endpoint.words import REFERENCE_MASK
 from limpet.shm.errors import NodeFailed
+from limpet.stores.core.status import VACANT_CLASS
 from limpet.stores.fusee.links import BUFFER
 from limpet.stores.fusee.restoring import Restoring
-from limpet.stores.status import VACANT_CLASS
 from limpet.stores.swarm.key_register import KeyRegister
 from limpet.stores.swarm.layout import HEADER, READ, STAMP_SHIFT, WRITE
 from limpet.stores.swarm.quorum import Quorum
@@ -161,7 +161,7 @@ class Refilling:
         self.view = pool.view
 
     def reconcile(self, pairs: Pairs, failed: list[int]) -> None:
-        """Put the replicas of all slots in order that these pairs name; for a leader."""
+        """Called by the leader. Repair the replicas of every slot that `pairs` names."""
         self.restoring.reconcile(_of_slots(pairs), failed)
 
     def refill(

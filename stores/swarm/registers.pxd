@@ -4,9 +4,9 @@ from limpet.shm.alloc.heap cimport Heap
 from limpet.shm.endpoint.layout cimport *
 from limpet.shm.endpoint.verbs cimport hash64, u64
 from limpet.shm.endpoint.words cimport *
+from limpet.stores.core.object_layout cimport HEADER as OBJECT_HEADER, IMAGE_SIZE, KEY_MAX
 from limpet.stores.fusee.links cimport BUFFER, KEY_OFFSET
 from limpet.stores.fusee.log cimport LoggedObjects
-from limpet.stores.object_layout cimport HEADER as OBJECT_HEADER, IMAGE_SIZE, KEY_MAX
 from limpet.stores.swarm.layout cimport *
 
 cdef u64 MASK

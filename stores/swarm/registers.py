@@ -34,11 +34,11 @@ from limpet.shm.endpoint.fabric import hash64
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.words import ADDRESS_MASK, LARGE_CLASS, REPLICATED
 from limpet.shm.errors import KeyTooLarge, ValueTooLarge
+from limpet.stores.core.names import shown
+from limpet.stores.core.object_layout import HEADER as OBJECT_HEADER
+from limpet.stores.core.object_layout import IMAGE_SIZE, KEY_MAX
 from limpet.stores.fusee.links import BUFFER, KEY_OFFSET
 from limpet.stores.fusee.log import LoggedObjects
-from limpet.stores.names import shown
-from limpet.stores.object_layout import HEADER as OBJECT_HEADER
-from limpet.stores.object_layout import IMAGE_SIZE, KEY_MAX
 from limpet.stores.swarm.layout import (
     HEADER,
     IN_PLACE_LEAST,

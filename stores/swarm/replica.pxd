@@ -3,8 +3,8 @@ cimport cython
 from limpet.shm.alloc.heap cimport Heap
 from limpet.shm.endpoint.verbs cimport Endpoint, checksum, u64, words_bytes
 from limpet.shm.endpoint.words cimport *
-from limpet.stores.object_layout cimport IMAGE_SIZE
-from limpet.stores.status cimport VACANT_CLASS
+from limpet.stores.core.object_layout cimport IMAGE_SIZE
+from limpet.stores.core.status cimport VACANT_CLASS
 from limpet.stores.swarm.layout cimport *
 from limpet.stores.swarm.registers cimport Register
 from limpet.stores.swarm.words cimport rank_of, row_of, side_of, stamp_of

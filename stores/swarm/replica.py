@@ -36,8 +36,8 @@ from typing import Any, Final
 from limpet.shm.endpoint.fabric import checksum, words_bytes
 from limpet.shm.endpoint.words import LARGE_CLASS
 from limpet.shm.errors import AddressError, NodeFailed
-from limpet.stores.object_layout import IMAGE_SIZE
-from limpet.stores.status import VACANT_CLASS
+from limpet.stores.core.object_layout import IMAGE_SIZE
+from limpet.stores.core.status import VACANT_CLASS
 from limpet.stores.swarm.layout import (
     AGAIN,
     DONE,

@@ -6,8 +6,8 @@ from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.layout cimport *
 from limpet.shm.endpoint.slots cimport *
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
+from limpet.stores.core.status cimport VACANT_CLASS
 from limpet.stores.fusee.links cimport OLD
-from limpet.stores.status cimport VACANT_CLASS
 from limpet.stores.swarm.layout cimport *
 from limpet.stores.swarm.quorum cimport Quorum
 from limpet.stores.swarm.registers cimport Register
@@ -48,7 +48,7 @@ cdef class Row:
     cdef bint is_writer(self) noexcept
     cdef int identify(self) except -1
     @cython.locals(n=int, left=bint, right=bint, replica=Replica)
-    cdef bint learn(self) except -1
+    cdef bint take_metadata(self) except -1
     @cython.locals(k=int)
     cdef int is_new(self, u64 word) except -1
     @cython.locals(k=int)

@@ -34,8 +34,8 @@ from typing import Any, Final
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.slots import INCARNATION_BITS
 from limpet.shm.errors import ClientError, NodeFailed
+from limpet.stores.core.status import VACANT_CLASS
 from limpet.stores.fusee.links import OLD
-from limpet.stores.status import VACANT_CLASS
 from limpet.stores.swarm.layout import AGAIN, FIXED, HEADER, VERIFIED
 from limpet.stores.swarm.quorum import Quorum
 from limpet.stores.swarm.replica import Buffer, Replica
@@ -110,7 +110,7 @@ class Row:
 
     # ---- the remembered state of the row --------------------------------------------------------
 
-    def learn(self) -> bool:
+    def take_metadata(self) -> bool:
         """Take our words of M and the empty side from the words read; False: neither is empty.
 
         False also when `repair` must first handle tuples that other clients have not seen.
@@ -181,7 +181,7 @@ class Row:
         raise NodeFailed(self.register.node, "all nodes of the key's replicas are lost")
 
     def take(self, reference: int) -> None:
-        """Have the buffer `reference`, which the client journal has, be that of our WRITE."""
+        """Use the buffer at `reference` for this WRITE. The client journal already names it."""
         self.buffer.reference = reference
         self.buffer.published = False
         self.buffer.doubtful = False
@@ -317,7 +317,9 @@ class Row:
         UNDECIDED: it could not be written to a majority.
         """
         top = self.quorum.top
-        if self.quorum.having(top) >= self.quorum.majority and stamp_of(top) > stamp_of(own):
+        if self.quorum.count_at_least(top) >= self.quorum.majority and stamp_of(top) > stamp_of(
+            own
+        ):
             return 0
         return self._spread(own)
 

@@ -38,7 +38,7 @@ cdef class SafeGuess(Protocol):
     @cython.locals(quorum=Quorum, row=Row, outcome=int, wrote=int)
     cpdef int finish(self, u64 w, int held, bint doubtful) except -1
     @cython.locals(quorum=Quorum, outcome=int)
-    cdef int _look(self) except -1
+    cdef int _read_row(self) except -1
     @cython.locals(quorum=Quorum, row=Row, scope=bint, n=int, word=u64, replica=Replica)
     cdef int _verify_own(self, u64 w, int held) except -1
     @cython.locals(quorum=Quorum, row=Row, outcome=int, fresh=u64, wrote=int, writer=int)

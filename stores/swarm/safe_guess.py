@@ -163,7 +163,7 @@ class SafeGuess(Protocol):
         quorum, row = self.quorum, self.row
         writer = row.identify()
         if not row.known:
-            outcome = self._look()
+            outcome = self._read_row()
             if outcome != DONE:
                 return outcome
         held = row.acquire(row.buffer, len(value))
@@ -226,7 +226,7 @@ class SafeGuess(Protocol):
         wrote = self.max_register.written(w, row.buffer)
         return self._conclude(w, held, outcome, wrote)
 
-    def _look(self) -> int:
+    def _read_row(self) -> int:
         """Read our row before a WRITE. DONE; or nothing is to be written: AGAIN, GONE, DELETED."""
         quorum = self.quorum
         outcome = quorum.gather(False, quorum.majority)
@@ -236,7 +236,7 @@ class SafeGuess(Protocol):
         if is_tombstone(quorum.top):
             outcome = self.max_register.confirm()
             return AGAIN if outcome == DONE else outcome
-        return DONE if self.row.learn() else self.row.repair()
+        return DONE if self.row.take_metadata() else self.row.repair()
 
     def _verify_own(self, w: int, held: int) -> None:
         """Line 8, and the steps after any WRITE. In the background."""
@@ -258,7 +258,7 @@ class SafeGuess(Protocol):
     def _slow_path(self, w: int, m: int, value: bytes, held: int) -> int:
         """Lines 9 to 11: the guess may have been stale."""
         quorum, row = self.quorum, self.row
-        if quorum.above(w) < quorum.majority:
+        if quorum.count_above(w) < quorum.majority:
             outcome = quorum.gather(False, quorum.count)
             self.endpoint.wait()
             m = quorum.top
@@ -267,7 +267,7 @@ class SafeGuess(Protocol):
                 return DONE  # the DELETE comes second
             if outcome == DELETED or is_tombstone(m):
                 return self._withdraw(w, held)
-            if quorum.above(w) + quorum.count - quorum.read < quorum.majority:
+            if quorum.count_above(w) + quorum.count - quorum.read < quorum.majority:
                 self._verify_own(w, held)
                 return DONE
         if self.lock.try_lock(w, WRITE):  # line 10
@@ -290,7 +290,7 @@ class SafeGuess(Protocol):
         If the tombstone is lost, the guess is treated as any other: verified, or written again.
         """
         quorum, row = self.quorum, self.row
-        if quorum.valid == quorum.read and quorum.having(quorum.top) < quorum.majority:
+        if quorum.valid == quorum.read and quorum.count_at_least(quorum.top) < quorum.majority:
             row.recycle(w, row.buffer)
             if self.max_register.confirm() == DONE:
                 row.side = -1

@@ -1,12 +1,12 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport u64
+from limpet.stores.core.status cimport *
 from limpet.stores.fusee.links cimport BUFFER, BUFFER_ENTRIES
 from limpet.stores.fusee.slots cimport ReplicatedSlots
 from limpet.stores.fusee.tables cimport ReplicatedTables
 from limpet.stores.race.hash_store cimport HashStore
 from limpet.stores.race.index cimport Place
-from limpet.stores.status cimport *
 from limpet.stores.swarm.batch_reads cimport BatchReads
 from limpet.stores.swarm.cache cimport LocationCache
 from limpet.stores.swarm.finder cimport Finder
@@ -33,7 +33,7 @@ cdef class Swarm(HashStore):
     cdef readonly bint guesses
 
     @cython.locals(key=bytes)
-    cdef int _expect_keys(self, list keys) except -1
+    cdef int _prefetch_keys(self, list keys) except -1
     @cython.locals(wanted=list, found=list, left=list, start=Py_ssize_t, place=Py_ssize_t)
     cpdef get_many(self, keys)
     @cython.locals(outcome=int)

@@ -28,7 +28,8 @@ from typing import Any, Final
 import numpy as np
 
 from limpet.shm.errors import NodeFailed
-from limpet.stores.base import Store, as_bytes
+from limpet.stores.core.base import Store, as_bytes
+from limpet.stores.core.status import AGAIN, BATCH, DONE, FULL, MISSING, NO_MEMORY
 from limpet.stores.fusee.growth import ReplicatedSplitter
 from limpet.stores.fusee.index import ReplicatedIndex
 from limpet.stores.fusee.links import BUFFER, BUFFER_ENTRIES, is_entry
@@ -42,8 +43,7 @@ from limpet.stores.fusee.tables import (
     unmake_directories,
 )
 from limpet.stores.race.hash_store import HashStore
-from limpet.stores.status import AGAIN, BATCH, DONE, FULL, MISSING, NO_MEMORY
-from limpet.stores.swarm.batch_reads import BatchReads, Rows
+from limpet.stores.swarm.batch_reads import BatchReads, BatchRows
 from limpet.stores.swarm.batch_writes import BatchWrites
 from limpet.stores.swarm.check import RegisterCheck, points_of
 from limpet.stores.swarm.finder import Finder
@@ -92,7 +92,7 @@ class Swarm(HashStore):
         self.steps = WriteSteps(self.finder, made, self.writer, self.unmapping, self.tables)
         self.hold_parts(index, self.writer, splitter, self.register_check)
         self.prefetches = True
-        rows = Rows(pool, self.tables.number_of_store, owner, self.finder, parameters)
+        rows = BatchRows(pool, self.tables.number_of_store, owner, self.finder, parameters)
         self.reads = BatchReads(rows)
         self.guesses = parameters.guess
         if self.guesses:
@@ -173,9 +173,9 @@ class Swarm(HashStore):
                 found[place] = self.get(wanted[place])
         return found
 
-    def _expect_keys(self, keys: list[bytes]) -> None:
+    def _prefetch_keys(self, keys: list[bytes]) -> None:
         for key in keys:
-            self.cache.expect(key)
+            self.cache.prefetch(key)
         for key in keys:
             self.finder.prefetch(key)
 
@@ -194,7 +194,7 @@ class Swarm(HashStore):
                 return MISSING
         except NodeFailed as error:
             return self._again_after(error)
-        at = self.finder.learn(key)
+        at = self.finder.remember_register(key)
         outcome = self.register.protocol.read()
         self.finder.note_read(self.register, outcome, at)
         if outcome == DELETED:

@@ -16,7 +16,7 @@ Lock word: bits 8-63 stamp, bit 1 WRITE, bit 0 READ; a replaced node may get a w
 Fields that end: i, in 2060, 35 years and 8 months after 2025. From then on a writer gets
 ClientError before it writes anything; older values can still be read. Timestamps are compared as
 numbers, so they cannot wrap. The numbers of registers and tombstones have words of their own
-(stores/records.py).
+(stores/core/records.py).
 """
 
 from __future__ import annotations
@@ -59,5 +59,5 @@ def tuple_word(time: int, writer: int, flags: int, row: int, side: int) -> int:
 
 
 def placed(word: int, row: int, side: int) -> int:
-    """The same tuple, with its value elsewhere."""
+    """The tuple `word`, whose value is on this side of this row."""
     return word >> STAMP_SHIFT - 1 << STAMP_SHIFT - 1 | row << ROW_SHIFT | side

@@ -33,7 +33,7 @@ class WriteBack:
         row = self.row
         row.identify()
         row.wrote = True
-        row_is_free = row.learn()
+        row_is_free = row.take_metadata()
         if is_tombstone(word):
             outcome = self._tombstone(word)
         elif not row_is_free:

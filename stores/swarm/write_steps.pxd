@@ -2,12 +2,12 @@ cimport cython
 
 from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
+from limpet.stores.core.status cimport *
 from limpet.stores.fusee.index cimport ReplicatedIndex
 from limpet.stores.fusee.links cimport *
 from limpet.stores.fusee.slots cimport ReplicatedSlots
 from limpet.stores.fusee.tables cimport ReplicatedTables
 from limpet.stores.race.index cimport Place
-from limpet.stores.status cimport *
 from limpet.stores.swarm.cache cimport LocationCache
 from limpet.stores.swarm.finder cimport Finder
 from limpet.stores.swarm.key_register cimport KeyRegister, NewRegister

@@ -11,11 +11,11 @@ An INSERT makes its register first, so that it is written when the index is read
 from __future__ import annotations
 
 from limpet.shm.errors import NodeFailed
+from limpet.stores.core.status import AGAIN, DONE, EXISTS, INSERT, MISSING, NO_MEMORY, UPDATE
 from limpet.stores.fusee.links import FAILED, IDLE
 from limpet.stores.fusee.slots import ReplicatedSlots
 from limpet.stores.fusee.tables import ReplicatedTables
 from limpet.stores.race.index import Place
-from limpet.stores.status import AGAIN, DONE, EXISTS, INSERT, MISSING, NO_MEMORY, UPDATE
 from limpet.stores.swarm.finder import Finder
 from limpet.stores.swarm.key_register import NewRegister
 from limpet.stores.swarm.layout import DELETED
@@ -91,7 +91,7 @@ class WriteSteps:
 
     def _write_found(self, place: Place, key: bytes, value: bytes, mode: int, slot: int) -> int:
         """WRITE to the register of the slot that was found; its key may have been deleted."""
-        outcome = self._write_to(value, mode, self.finder.learn(key))
+        outcome = self._write_to(value, mode, self.finder.remember_register(key))
         if outcome in (DONE, EXISTS, AGAIN):
             return outcome
         self.cache.drop(key)
@@ -115,7 +115,7 @@ class WriteSteps:
         outcome = self.writer.insert(place, key, desired, attempt)
         if outcome == DONE:
             self.client.drop(1)
-            at = self.finder.learn(key)
+            at = self.finder.remember_register(key)
             self.register.row.is_new(made.word)
             if at >= 0:
                 self.register.row.note(self.cache.words, at)

@@ -34,8 +34,8 @@ from limpet.fault.drill.bank_worker import balance_of
 from limpet.fault.drill.drill_base import AUDIT, MOVING, WORKERS
 from limpet.fault.inject.interrupt import Interrupted
 from limpet.fault.inject.supervisor import Progress
-from limpet.stores.rtx.commit import Commit
-from limpet.stores.rtx.reads import Reads
+from limpet.stores.transactions.commit import Commit
+from limpet.stores.transactions.reads import Reads
 
 pytestmark = pytest.mark.exhaustive_in_pure("the same lines as compiled, and slower")
 

@@ -3,7 +3,7 @@ import os
 import numpy as np
 import pytest
 
-from limpet.fault.drill.counters import GETS, PUTS, Counters
+from limpet.fault.inject.counters import GETS, PUTS, Counters
 from limpet.fault.inject.workers import Workers
 
 pytestmark = pytest.mark.either_build("checkers and drills are not compiled")

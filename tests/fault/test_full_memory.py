@@ -17,8 +17,8 @@ import limpet
 from limpet.__main__ import main
 from limpet.fault.drill.full_memory import OF_CHANNELS, kinds, require_small, run
 from limpet.fault.matrix.operations import Broken
-from limpet.shm.alloc.pages import BlockPages
 from limpet.shm.errors import ParameterError
+from limpet.shm.pages import BlockPages
 
 RUNS = 6 if limpet.build == "compiled" else 2
 ON_TMPFS = """
@@ -31,7 +31,7 @@ for kind in sys.argv[3:]:
     print(run(kind, f"file://{folder}/pool", folder=folder, step=int(sys.argv[2])))
 """
 UNBACKED = """
-from limpet.shm.alloc.pages import BlockPages
+from limpet.shm.pages import BlockPages
 shipped = BlockPages.back
 BlockPages.back = lambda *block: shipped(*block) or True
 """

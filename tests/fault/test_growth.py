@@ -34,6 +34,7 @@ from limpet.shm.endpoint.slots import INCARNATION_BITS, PIN
 from limpet.shm.endpoint.words import ADDRESS_MASK, REFERENCE_MASK, TENTATIVE
 from limpet.shm.errors import NodeFailed
 from limpet.stores.baselines.dtx.race import DtxRace, LoggedSplitter
+from limpet.stores.core.status import DONE, NO_MEMORY
 from limpet.stores.fusee.batch_rounds import BatchedSlots
 from limpet.stores.fusee.growth import ReplicatedSplitter
 from limpet.stores.fusee.links import OLD
@@ -45,8 +46,7 @@ from limpet.stores.race.parameters import GROUP_SIZE, GROUP_WORDS
 from limpet.stores.race.splitter import Splitter
 from limpet.stores.registry import KINDS, Kind
 from limpet.stores.rtx.race import RtxRace, TransactionSplitter
-from limpet.stores.rtx.try_commit import carry_out
-from limpet.stores.status import DONE, NO_MEMORY
+from limpet.stores.transactions.try_commit import carry_out
 
 pytestmark = pytest.mark.either_build("the same lines on either build")
 

@@ -22,11 +22,11 @@ from limpet.shm.alloc.blocks import BlockTable
 from limpet.shm.alloc.heap import Heap
 from limpet.shm.backends.location import SHM_DIR
 from limpet.shm.clients.client import Client
-from limpet.shm.clients.recovery import recover_client
 from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.endpoint.layout import slot_address
 from limpet.shm.endpoint.slots import CLIENT_JOURNAL, CLIENT_JOURNAL_SIZE, DYING, state_word
 from limpet.shm.endpoint.words import OWNER_MASK, PENDING, TENTATIVE
+from limpet.shm.recovery import recover_client
 from limpet.stores.pool import Pool
 from limpet.stores.registry import KINDS
 

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.either_build("the same lines on either build")
 
 COMPILED = BUILD == "compiled"
 RACE = (
-    "stores/records",
+    "stores/core/records",
     *(
         f"stores/race/{name}"
         for name in (

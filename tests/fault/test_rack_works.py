@@ -18,7 +18,7 @@ pytest.importorskip("limpet.fault.rack", reason="no wheel has it")
 from limpet.fault.check.recorder import NOTE, Operation, Result
 from limpet.fault.check.self_check import identity
 from limpet.fault.check.verify import FINAL
-from limpet.fault.drill.counters import Counters
+from limpet.fault.inject.counters import Counters
 from limpet.fault.rack import record
 from limpet.fault.rack.work import HISTORY, Work
 from limpet.fault.rack.work_channels import (

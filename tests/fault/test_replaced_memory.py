@@ -13,8 +13,8 @@ from limpet.fault.explore.schedule import FAIL, GONE, Faults, draw_faults, parse
 from limpet.fault.explore.sim_cluster import SimulatedCluster
 from limpet.fault.explore.sim_program import REPLACE, Call, parse_program
 from limpet.fault.explore.sim_run import replay
+from limpet.shm import replacement
 from limpet.shm.endpoint.fabric import BUILD
-from limpet.shm.replicas import replacement
 from limpet.stores.contents import StoreContents
 
 pytestmark = pytest.mark.either_build("the same lines on either build")

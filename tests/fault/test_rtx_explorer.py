@@ -38,7 +38,7 @@ from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.errors import StoreFull
 from limpet.stores.rtx import transaction
 from limpet.stores.rtx.cut import Cut
-from limpet.stores.rtx.reads import Reads
+from limpet.stores.transactions.reads import Reads
 
 pytestmark = pytest.mark.either_build(
     "the same lines on either build",

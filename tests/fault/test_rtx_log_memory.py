@@ -1,5 +1,5 @@
-"""The memory of a transaction's log has no used bit (stores/rtx/log.py): no client gets it before
-the transaction is over."""
+"""The memory of a transaction's log has no used bit (stores/transactions/log.py): no client gets it
+before the transaction is over."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from kit.variants import vary
 import limpet
 from limpet.shm import pool as shm_pool
 from limpet.shm.endpoint.words import ADDRESS_MASK
-from limpet.stores.entry_log import log_size
-from limpet.stores.rtx.commit import Commit
-from limpet.stores.rtx.layout import LATE_SIZE, TX_LOG
-from limpet.stores.rtx.parts import part_size
+from limpet.stores.transactions.commit import Commit
+from limpet.stores.transactions.entry_log import log_size
+from limpet.stores.transactions.layout import LATE_SIZE, TX_LOG
+from limpet.stores.transactions.parts import part_size
 
 OLD: Final = b"before"
 NEW: Final = b"after!"

@@ -26,7 +26,7 @@ import limpet
 from limpet.fault.matrix.testbed import look_away
 from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.endpoint.layout import NODE_SHIFT
-from limpet.stores.rtx.commit import Commit
+from limpet.stores.transactions.commit import Commit
 
 pytestmark = pytest.mark.either_build("the same lines on either build")
 

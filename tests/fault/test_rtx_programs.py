@@ -24,7 +24,7 @@ from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.errors import ParameterError
 from limpet.stores import pool as stores_pool
 from limpet.stores.rtx import transaction
-from limpet.stores.rtx.race import RtxRace, WriteSet
+from limpet.stores.rtx.race import RtxRace, SlotWriteSet
 
 pytestmark = pytest.mark.either_build("the same lines on either build")
 
@@ -72,7 +72,7 @@ def test_random_transactions_hold_where_memory_is_scarce(kind: str) -> None:
 # ---- what must be caught -------------------------------------------------------------------------
 
 
-def _without_reads(staging: WriteSet, key: bytes, value: bytes | None) -> int:
+def _without_reads(staging: SlotWriteSet, key: bytes, value: bytes | None) -> int:
     """R10: what is found missing when a delete is staged is not noted."""
     reads = staging.commit.reads
     staging.commit.reads = None if value is None else reads
@@ -82,7 +82,7 @@ def _without_reads(staging: WriteSet, key: bytes, value: bytes | None) -> int:
         staging.commit.reads = reads
 
 
-STAGE: Final = WriteSet.stage
+STAGE: Final = SlotWriteSet.stage
 
 
 @pytest.mark.exhaustive("many runs", quick=["txcpa*"])
@@ -101,7 +101,7 @@ def test_absence_that_is_not_validated_is_caught_in_hash_tables(
     program: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Compiled classes cannot be changed, so classes that derive from them are used.
-    variant = type("WriteSet", (WriteSet,), {"stage": _without_reads})
+    variant = type("WriteSet", (SlotWriteSet,), {"stage": _without_reads})
     own = {"staging": lambda store, commit: variant(store.tx_keys, commit)}
     store = type("RtxRace", (RtxRace,), own)
     monkeypatch.setattr(stores_pool, "store_class", lambda kind: store)

@@ -36,11 +36,11 @@ from limpet.fault.explore.schedule import CRASH, STALL
 from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.endpoint.slots import PIN
 from limpet.stores.race.layout import FROZEN, FROZEN_VACANT
-from limpet.stores.rtx.commit import Commit
-from limpet.stores.rtx.layout import DRIFT_US, EACH_US
-from limpet.stores.rtx.parts import Part, is_held
-from limpet.stores.rtx.reads import Reads
-from limpet.stores.rtx.slot_writes import Change
+from limpet.stores.transactions.commit import Commit
+from limpet.stores.transactions.layout import DRIFT_US, EACH_US
+from limpet.stores.transactions.parts import Part, is_held
+from limpet.stores.transactions.reads import Reads
+from limpet.stores.transactions.slot_writes import Change
 
 pytestmark = pytest.mark.either_build("the same lines on either build")
 
@@ -207,7 +207,7 @@ def test_object_of_a_held_slot_is_left_to_the_transaction(
 ) -> None:
     """The client that put it there settles it while the slot is held: the transaction aborts."""
     if not asks:
-        monkeypatch.setattr("limpet.stores.rtx.parts.concerns", lambda *given: False)
+        monkeypatch.setattr("limpet.stores.transactions.parts.concerns", lambda *given: False)
     scene = Scene(pools)
     put = scene.other
     scene.store.put(b"m", OLD)

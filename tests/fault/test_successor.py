@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from limpet.fault.inject import watched
-from limpet.fault.matrix import channel_matrix, successor
+from limpet.fault.matrix import channel_matrix, successor, watched
 from limpet.fault.matrix.channel_kinds import CHANNELS, Channels
 from limpet.fault.matrix.channel_matrix import ChannelMatrix, ChannelTestbed, calls_of
 from limpet.fault.matrix.crash_matrix import Matrix

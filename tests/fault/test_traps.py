@@ -28,9 +28,9 @@ from limpet.shm import pool as pool_core
 from limpet.shm.backends.location import SHM_DIR
 from limpet.shm.clients.liveness import exists
 from limpet.shm.clients.membership import Membership
+from limpet.shm.clients.simulated_processes import SimulatedProcesses
 from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.endpoint.layout import slot_address
-from limpet.shm.endpoint.simulated import SimulatedProcesses
 from limpet.shm.endpoint.slots import INCARNATION_BITS, LOCKED, NAMESPACE, STARTED
 from limpet.shm.pool import PoolCore
 from limpet.stores.pool import Pool

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from limpet.fault.explore.greenlets import getcurrent, greenlet
 from limpet.fault.explore.sim_pools import RestorablePool, SimulatedPool
+from limpet.shm.clients.simulated_processes import SimulatedProcesses
 from limpet.shm.destroying import destroy
 from limpet.shm.endpoint.simulated import (
     PAUSE,
@@ -23,7 +24,6 @@ from limpet.shm.endpoint.simulated import (
     WAIT,
     Crashed,
     SimulatedEndpoint,
-    SimulatedProcesses,
     at_once,
 )
 from limpet.shm.endpoint.slots import LIVE, client_id, state_word

@@ -149,7 +149,7 @@ class Child:
             os.write(answer, said)
 
     def send(self, name: str) -> None:
-        """Have the child run the action."""
+        """Run the action in the child."""
         os.write(self._ask, name.encode())
 
     def answer(self) -> Any:

@@ -13,7 +13,7 @@ UNDECLARED: Final = {
     "limpet.stores.channels.numbers": "HALF",
     "limpet.stores.channels.queue.shared_queue": "DESCRIPTION_MAX MAXSIZE_MAX SIZE_MAX",
     "limpet.stores.channels.regions.table": "NUMBER_MAX",
-    "limpet.stores.codecs": "PROTOCOL",
+    "limpet.stores.core.codecs": "PROTOCOL",
     "limpet.stores.fusee.tables": "NODES",
     "limpet.stores.rtx.race": "SLOTS_PER_OBJECT",
     "limpet.stores.rtx.transaction": "OPTIMISTIC",

@@ -48,7 +48,7 @@ from limpet.fault.explore.sim_cluster import SimulatedClient, SimulatedCluster
 from limpet.fault.explore.sim_program import Call, Program
 from limpet.fault.explore.sim_run import Run
 from limpet.shm.errors import LimpetError, NodeFailed, TransactionConflict
-from limpet.stores.rtx.layout import TX_TIME
+from limpet.stores.transactions.layout import TX_TIME
 
 READERS: Final = "n s n|mab mba cab|s mbc n"
 """Two clients that read all, beside transfers."""

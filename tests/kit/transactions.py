@@ -20,7 +20,8 @@ from kit.puppets import (
 )
 from limpet.shm.endpoint.slots import START_US
 from limpet.shm.endpoint.words import ADDRESS_MASK
-from limpet.stores.rtx.layout import INIT, LOCKED, POINTER, STATE, STATE_MASK, TX_LOG
+from limpet.stores.core.object_layout import POINTER
+from limpet.stores.transactions.layout import INIT, LOCKED, STATE, STATE_MASK, TX_LOG
 
 DRIFT_US: Final = 10_000
 TREE: Final = {
@@ -204,7 +205,7 @@ def deciding(beside: Any, pool: Any) -> Where:
 def look_after(store: Any, at: int) -> None:
     """Repair the lock of an object, as a waiting client does now and then."""
     store.leaf.at = at
-    store.stay(0, True)
+    store.await_holder(0, True)
 
 
 def put_all(actor: Any, value: bytes, *keys: bytes) -> None:

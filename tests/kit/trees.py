@@ -10,11 +10,12 @@ import numpy as np
 from kit.puppets import Puppet, PuppetPool, Where, dies_before
 from limpet.fault.matrix.operations import KEY, NEW, OLD, demand
 from limpet.fault.matrix.testbed import StoreTestbed, look_away
-from limpet.stores.records import is_vacant
-from limpet.stores.rtx.layout import LOCKED, OBJECT_SIZE, POINTER
+from limpet.stores.core.object_layout import POINTER
+from limpet.stores.core.records import is_vacant
 from limpet.stores.sherman.in_place_check import InPlaceCheck
 from limpet.stores.sherman.in_place_trees import InPlaceTrees
 from limpet.stores.sherman.layout import SLOTS
+from limpet.stores.transactions.layout import LOCKED, OBJECT_SIZE
 
 KIND: Final = "rtx-sherman"
 VALUE: Final = b"v" * 40

@@ -18,7 +18,7 @@ from limpet.fault.matrix.fault_profile import FAULT_PROFILES, FaultProfile
 from limpet.shm.catalogue.regions import PART
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.errors import KeyExists, NodeFailed
-from limpet.stores.base import Store, made_for
+from limpet.stores.core.base import Store, made_for
 from limpet.stores.race.store import Race
 from limpet.stores.registry import KINDS, Kind
 
@@ -191,7 +191,7 @@ def _lock(pool: Any, name: str, node: int) -> int:
 
 @contextlib.contextmanager
 def registered(kind: str, cls: type) -> Iterator[None]:
-    """Have a class of this module be a store kind meanwhile."""
+    """Register a class of this module as a store kind for this block."""
     KINDS[kind] = Kind(__name__, cls.__name__)
     FAULT_PROFILES[kind] = FaultProfile(matrix_nodes=NODES, explorer_nodes=NODES)
     try:

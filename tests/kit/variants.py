@@ -9,14 +9,14 @@ import pytest
 
 import limpet.stores.rtx.execution
 import limpet.stores.rtx.transaction
-from limpet.stores.rtx.commit import Commit
-from limpet.stores.rtx.parts import Part
+from limpet.stores.transactions.commit import Commit
+from limpet.stores.transactions.parts import Part
 
 USED: Final = (limpet.stores.rtx.transaction, limpet.stores.rtx.execution)
 
 
 def vary(patch: pytest.MonkeyPatch, cls: type, method: str, wrong: Callable[..., Any]) -> None:
-    """Have transactions of users use the class with this method.
+    """Make transactions of users use the class with this method.
 
     A compiled class cannot be changed, so the name by which they make objects of it gets a class
     that derives from it; one that is not made there is changed itself. The parts that a commit

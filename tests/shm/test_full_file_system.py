@@ -15,10 +15,10 @@ from kit.stores import checked
 
 import limpet
 from limpet.shm.alloc.blocks import BlockTable
-from limpet.shm.alloc.pages import BlockPages
 from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.endpoint.words import BACKED, BEGUN, FREE, OWNER_MASK, SLAB, class_of
-from limpet.shm.replicas.replacement import Filling
+from limpet.shm.pages import BlockPages
+from limpet.shm.replacement import Filling
 
 BLOCK = 128 << 10
 PART = 4096

@@ -28,7 +28,7 @@ from limpet.shm.endpoint.layout import (
 from limpet.shm.parameters import NODES_MAX, PoolParameters
 from limpet.shm.release import PROTOCOL
 
-PROTOCOLS: Final = {3: "dce015ec758e8913"}
+PROTOCOLS: Final = {3: "d217fdc03c6b7ef5"}
 """For each number of the protocol, the digest of its layouts (`digest`)."""
 LAYOUTS: Final = (
     "layout", "words", "slots", "states", "superblock", "epoch", "raw/parameters",
@@ -174,7 +174,11 @@ def test_no_layout_changes_without_the_number_of_the_protocol() -> None:
     ("file", "before", "after"),
     [
         ("endpoint/slots.py", "NAME: Final = 120", "NAME: Final = 128"),
-        ("rtx/layout.py", "VERSION_MASK: Final = (1 << 62) - 1", "VERSION_MASK: Final = 7"),
+        (
+            "transactions/layout.py",
+            "VERSION_MASK: Final = (1 << 62) - 1",
+            "VERSION_MASK: Final = 7",
+        ),
     ],
 )
 def test_a_word_that_moves_is_noticed(file: str, before: str, after: str) -> None:

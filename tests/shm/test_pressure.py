@@ -67,9 +67,9 @@ def short_of(pool: limpet.Pool, size: int = 3000) -> Shortage:
 def take(pool: limpet.Pool, size: int = 3000) -> None:
     """Take hoarded blocks, as a client without memory does; they are in limbo then."""
     shortage = short_of(pool, size)
-    assert pool.exclusively(shortage.look)
+    assert pool.exclusively(shortage.take_unchanged)
     assert not in_limbo(pool), "taken at first sight"
-    pool.exclusively(shortage.look)
+    pool.exclusively(shortage.take_unchanged)
     assert in_limbo(pool)
     assert pool.audit()["leaked"] == 0
 
@@ -199,7 +199,7 @@ def test_taker_that_was_interrupted_keeps_nothing_back(pools: Any) -> None:
     store, of_owner, of_third = stores(pool, pools.again(pool), pools.again(pool))
     count = hoard(of_owner)
     shortage = short_of(pool)
-    pool.exclusively(shortage.look)
+    pool.exclusively(shortage.take_unchanged)
 
     def interrupt(verb: str, address: int) -> None:
         if verb == "cas":
@@ -208,7 +208,7 @@ def test_taker_that_was_interrupted_keeps_nothing_back(pools: Any) -> None:
 
     pool.endpoint.after = interrupt
     with pytest.raises(Interrupted):
-        pool.exclusively(shortage.look)
+        pool.exclusively(shortage.take_unchanged)
     assert TAKEN in kinds(pool)
     assert pool.audit()["leaked"] == 0
     assert len(put_many(of_third, 3000)) >= count - 1
@@ -231,8 +231,8 @@ def test_late_stamp_of_a_taker_is_refused(pools: Any) -> None:
 
     slow.grace.close_period = overtaken
     take_in_vain = short_of(slow)
-    slow.exclusively(take_in_vain.look)
-    slow.exclusively(take_in_vain.look)
+    slow.exclusively(take_in_vain.take_unchanged)
+    slow.exclusively(take_in_vain.take_unchanged)
     assert taken[0] > 0
     assert all(store.get(b"%d" % number) == bytes(3000) for number in range(taken[0]))
     owners = {w & OWNER_MASK for w in pool.blocks.words(0).tolist() if w >> 60 == SLAB}
@@ -247,9 +247,9 @@ def test_dead_taker_is_recovered(pools: Any) -> None:
 
     def take_first_half() -> None:
         shortage = short_of(pool)
-        pool.exclusively(shortage.look)
+        pool.exclusively(shortage.take_unchanged)
         pool.endpoint.fuse = 3
-        pool.exclusively(shortage.look)
+        pool.exclusively(shortage.take_unchanged)
 
     with child(take=take_first_half) as other:
         other.send("take")

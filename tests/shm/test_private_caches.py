@@ -118,11 +118,12 @@ OTHERS: Final = {
     "lost", "failed", "wait", "begin", "end", "background", "begin_idle", "begin_last", "adopted",
     "counters", "reset_counters", "pause", "microseconds", "futex_wake",
     "result",  # of a ticket
-    "lend",  # memory that is used without verbs; only where it is coherent (stores/views.py)
+    "lend",  # memory that is used without verbs; only where it is coherent (stores/core/views.py)
     "image",  # private words, which read_words fills
-    "prefetch", "foresee",  # hints, which are off where memory is incoherent
+    "prefetch", "prefetch_target",  # hints, which are off where memory is incoherent
     "write_back", "invalidate",  # what this is about
-    "lost_pages",  # what is poisoned; of incoherent memory the whole is lost
+    "lost_pages", "our_loss",  # what is poisoned; of incoherent memory the whole is lost
+    "met_loss",  # as these
     "dirty", "flush", "persist",  # of durable pools, which are coherent
     "fuse", "noted", "durable", "frame", "latency_ns", "abandoned", "hints",
 }  # fmt: skip

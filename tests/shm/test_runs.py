@@ -17,10 +17,10 @@ import limpet
 from limpet.shm.alloc import reclaim
 from limpet.shm.alloc.blocks import BlockTable
 from limpet.shm.alloc.heap import Heap
-from limpet.shm.alloc.pages import ALL_PAGES, best_run
 from limpet.shm.alloc.slabs import Runs
 from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.endpoint.words import OWNER_MASK, SLAB, class_of
+from limpet.shm.pages import ALL_PAGES, best_run
 
 KEY = b"key"
 BLOCK = 16 << 10

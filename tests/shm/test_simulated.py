@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kit.caches import COHERENT, SIZE, CachedClients, cached_clients
 
+from limpet.shm.clients.simulated_processes import SimulatedProcesses
 from limpet.shm.endpoint.fabric import BUILD, Endpoint, flush_features
 from limpet.shm.endpoint.hooked import size_of, words_of
 from limpet.shm.endpoint.simulated import (
@@ -23,7 +24,6 @@ from limpet.shm.endpoint.simulated import (
     CachedEndpoint,
     Crashed,
     SimulatedEndpoint,
-    SimulatedProcesses,
 )
 from limpet.shm.endpoint.simulated_memory import LINE
 

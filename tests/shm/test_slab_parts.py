@@ -12,7 +12,6 @@ import pytest
 from kit.stores import checked
 
 import limpet
-from limpet.shm.alloc.pages import PART_SIZE
 from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.endpoint.words import (
     BACKED,
@@ -24,6 +23,7 @@ from limpet.shm.endpoint.words import (
     class_of,
     replicas_of,
 )
+from limpet.shm.pages import PART_SIZE
 
 PAGE = 4096
 GROWING = ["race", "rtx-race", "fusee", "swarm", "rtx-sherman"]

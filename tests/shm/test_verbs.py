@@ -53,8 +53,8 @@ def test_hints_bear_any_address_and_count_nothing(fabric, endpoint, at, word):
     odd = (address(0, at) + 1, address(0, SIZE - 4), address(0, SIZE), address(1), MAX)
     for addr in (address(0, at), *odd):
         endpoint.prefetch(addr, MAX)
-        endpoint.foresee(addr, 0, 1024)
-        endpoint.foresee(addr, MAX, MAX)
+        endpoint.prefetch_target(addr, 0, 1024)
+        endpoint.prefetch_target(addr, MAX, MAX)
     assert endpoint.counters() == endpoint.counters("background") == ZERO
     assert endpoint.load(address(0, at)) == word
 

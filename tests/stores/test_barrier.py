@@ -235,11 +235,11 @@ class LateBarrier(Barrier):
 
     before_looking: Callable[[], object] | None = None
 
-    def look_after(self, place: int) -> bool:
+    def check_participants(self, place: int) -> bool:
         if self.before_looking is not None and self.endpoint.load(self.address) & COME:
             call, self.before_looking = self.before_looking, None
             call()
-        return super().look_after(place)
+        return super().check_participants(place)
 
 
 def test_a_party_that_has_passed_does_not_break_the_next_round(pools: Any) -> None:

@@ -12,8 +12,8 @@ import pytest
 
 import limpet
 from limpet.shm.endpoint.fabric import hash64
+from limpet.stores.core.status import BATCH
 from limpet.stores.registry import KINDS, store_class
-from limpet.stores.status import BATCH
 
 pytestmark = pytest.mark.exhaustive_in_pure(
     "the same lines as compiled, and slower", quick=["race", "race-*", "fusee", "fusee-*", "loco*"]

@@ -12,7 +12,7 @@ from kit.stores import sound
 import limpet
 from limpet.shm.endpoint.fabric import hash64
 from limpet.stores.channels.lock.ticket_layout import INHERITED
-from limpet.stores.status import BATCH
+from limpet.stores.core.status import BATCH
 
 VERBS = ("round_trips", "reads", "writes", "cas", "ops")
 

@@ -9,7 +9,7 @@ import pytest
 from kit.stores import sound
 
 import limpet
-from limpet.stores.status import BATCH
+from limpet.stores.core.status import BATCH
 
 NODES = 5
 PUTS = 19

@@ -31,7 +31,7 @@ from limpet.stores.baselines.clover.chains import DELETED, newer_of
 from limpet.stores.baselines.clover.remote import Remote
 from limpet.stores.baselines.clover.server import DUE, LOOKUP, NOTICE
 from limpet.stores.baselines.clover.store import Clover
-from limpet.stores.status import AGAIN, DONE, MISSING
+from limpet.stores.core.status import AGAIN, DONE, MISSING
 
 COMPILED = limpet.build == "compiled"
 

@@ -17,8 +17,8 @@ from kit.processes import gather
 
 import limpet
 from limpet.__main__ import main
-from limpet.stores import codec_kinds, codecs
-from limpet.stores.codecs import Codec
+from limpet.stores.core import codec_kinds, codecs
+from limpet.stores.core.codecs import Codec
 
 pytestmark = pytest.mark.either_build("codecs are the same", but=["test_deeply*"])
 

@@ -23,7 +23,7 @@ from kit.stores import KEY_MAX, SLACK, key_max, linked, sound
 
 import limpet
 from limpet.shm.endpoint.layout import ROOM_SHARE, object_sizes
-from limpet.stores.parameters import KEY_SIZE_MAX
+from limpet.stores.core.parameters import KEY_SIZE_MAX
 from limpet.stores.registry import store_class
 
 Make = Callable[..., Any]
@@ -753,7 +753,7 @@ def test_round_trips_and_bytes_of_every_operation(store: Any) -> None:
         "put": _cost(store, lambda: store.put(b"k", b"9012")),
         "delete": _cost(store, lambda: store.delete(b"k")),
     }
-    # The first value in an object after others takes a handle one more (stores/inline.py).
+    # The first value in an object after others takes a handle one more (stores/core/inline.py).
     store.get(b"large")
     costs["large get"] = _cost(store, lambda: store.get(b"large"))
     found = {name: cost["round_trips"] for name, cost in costs.items()}

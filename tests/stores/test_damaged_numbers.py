@@ -13,10 +13,11 @@ import pytest
 
 import limpet
 from limpet.shm.endpoint.words import ADDRESS_MASK
-from limpet.stores.rtx.layout import LOCKED, POINTER
+from limpet.stores.core.object_layout import POINTER
 from limpet.stores.sherman.layout import COUNT_SHIFT, EXTENT, SHAPE, SLOTS, VALUE_SHIFT
 from limpet.stores.swarm.layout import GUESSED, TIME_MAX, VERIFIED
 from limpet.stores.swarm.words import tuple_word
+from limpet.stores.transactions.layout import LOCKED
 
 HUGE = [1 << 61, (1 << 61) - 1, 1 << 60, (1 << 63) - 1]
 

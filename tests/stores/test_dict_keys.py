@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from limpet.stores.codecs import PROTOCOL, Codec
+from limpet.stores.core.codecs import PROTOCOL, Codec
 
 
 class Colour(enum.Enum):
@@ -274,7 +274,7 @@ def test_short_keys_have_the_bytes_of_pickle() -> None:
 def test_keys_have_the_same_bytes_in_every_process() -> None:
     keys = "[frozenset('abcdefgh'), frozenset(map(str, range(50))), (1, frozenset({'x', 2}))]"
     code = (
-        "from limpet.stores.codecs import Codec; "
+        "from limpet.stores.core.codecs import Codec; "
         f"print([Codec.named('pickle').encode_key(key) for key in {keys}])"
     )
     seen = {

@@ -63,18 +63,18 @@ def leaf_of(low: bytes) -> int:
 
 def learned(routes: Any, lows: list[bytes]) -> None:
     for low in lows:
-        routes.learn(low, leaf_of(low))
+        routes.note_leaf(low, leaf_of(low))
 
 
 LOWS = [b"%02d" % number for number in range(0, 60, 10)]
 CHANGES = {
-    "learn": lambda routes: routes.learn(b"25", leaf_of(b"25")),
-    "learn again": lambda routes: routes.learn(b"20", leaf_of(b"20")),
+    "learn": lambda routes: routes.note_leaf(b"25", leaf_of(b"25")),
+    "learn again": lambda routes: routes.note_leaf(b"20", leaf_of(b"20")),
     "learn in a full one": lambda routes: learned(routes, [b"05", b"15", b"35", b"45"]),
-    "learn more": lambda routes: routes.learn_all(
+    "learn more": lambda routes: routes.note_leaves(
         [b"10", b"13", b"16", b"20"], [leaf_of(low) for low in (b"10", b"13", b"16", b"20")], b"30"
     ),
-    "learn fewer": lambda routes: routes.learn_all([b"10"], [leaf_of(b"10")], b"40"),
+    "learn fewer": lambda routes: routes.note_leaves([b"10"], [leaf_of(b"10")], b"40"),
     "learn in a full run": lambda routes: learned(routes, [b"05", b"15"]),
     "drop": lambda routes: routes.drop(b"20"),
     "forget": lambda routes: routes.forget(),
@@ -97,7 +97,7 @@ def lead_somewhere(made: Any, change: str) -> bool:
             if leaf and leaf != leaf_of(low):
                 routes.drop(key)
                 low = b"%02d" % (int(key) // 10 * 10)
-                routes.learn(low, leaf_of(low))
+                routes.note_leaf(low, leaf_of(low))
             leaf, low = routes.find(key), routes.low_at(key)
             if leaf and (leaf != leaf_of(low) or low > key):
                 return False

@@ -1,4 +1,4 @@
-"""Gets without a pin of stores with pairs in their own table (stores/inline.py)."""
+"""Gets without a pin of stores with pairs in their own table (stores/core/inline.py)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from limpet.shm.endpoint.layout import DROPS
 from limpet.shm.endpoint.slots import PIN
 from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.shm.errors import StoreDropped, StoreFull
-from limpet.stores.rtx.layout import POINTER
+from limpet.stores.core.object_layout import POINTER
 
 pytestmark = pytest.mark.exhaustive_in_pure(
     "the same lines as compiled, and slower", quick=["rcuckoo", "rcuckoo-*"]

@@ -25,7 +25,7 @@ from limpet.fault.matrix.testbed import StoreTestbed
 from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.endpoint.slots import PIN
 from limpet.shm.errors import StoreStuck
-from limpet.stores.rtx.layout import DOING
+from limpet.stores.transactions.layout import DOING
 
 COMPILED = BUILD == "compiled"
 OLD8, NEW8 = b"12345678", b"87654321"
@@ -169,13 +169,13 @@ def test_a_torn_node_is_read_again(pools: Any, end: int) -> None:
     """R8. A key in it is not reported missing, nor given an old value."""
     waits: list[int] = []
 
-    def stay(store: Any, attempt: int, writes: bool) -> int:
+    def await_holder(store: Any, attempt: int, writes: bool) -> int:
         waits.append(attempt)
         if len(waits) == 3:
             store.endpoint.write(root, whole)
         return 0
 
-    with in_force("sherman", replaced("sherman/plain", "Sherman.stay", stay)):
+    with in_force("sherman", replaced("sherman/plain", "Sherman.await_holder", await_holder)):
         store = grown(pools, "sherman", 3)
     root = int(store.trees.roots[0])
     whole = store.endpoint.read(root, 1024)

@@ -13,9 +13,9 @@ from kit.variants import vary
 
 import limpet
 from limpet.shm.endpoint.fabric import BUILD
+from limpet.stores.core.status import NO_MEMORY
 from limpet.stores.rtx.cut import Cut
 from limpet.stores.rtx.transaction import OPTIMISTIC, Transaction
-from limpet.stores.status import NO_MEMORY
 
 TREE: Final = "rtx-sherman"
 SMALL: Final = {"node_size": 384, "key_size": 16, "value_size": 32}

@@ -22,7 +22,7 @@ def put(cache: LocationCache, key: bytes, value: int) -> None:
 
 
 def got(cache: LocationCache, key: bytes) -> int | None:
-    at = cache.look(key)
+    at = cache.locate(key)
     if at < 0 or not cache.holds(at, key):
         return None
     return int(cache.words[at + 1])
@@ -142,7 +142,7 @@ def test_a_new_entry_knows_nothing_of_the_one_before() -> None:
 
 def test_a_cache_of_nothing() -> None:
     cache = LocationCache(0, REPLICAS)
-    assert cache.add(b"a") == cache.look(b"a") == NOWHERE
+    assert cache.add(b"a") == cache.locate(b"a") == NOWHERE
     cache.drop(b"a")
     cache.forget()
     assert cache.count == 0

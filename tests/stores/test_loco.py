@@ -225,10 +225,10 @@ def test_an_index_finds_the_entries_that_it_has_and_no_others(pools: Any, seed: 
         entry = source.randrange(index.entries.count)
         if source.random() < 0.6:
             there[entry] = source.choice(hashes)
-            index.learn(entry, there[entry], CLAIMED, 1 << 40)
+            index.note_change(entry, there[entry], CLAIMED, 1 << 40)
         else:
             there.pop(entry, None)
-            index.learn(entry, 0, VACANT, 1 << 40)
+            index.note_change(entry, 0, VACANT, 1 << 40)
         for hashed in hashes:
             found = []
             at = index.find(hashed)

@@ -31,9 +31,9 @@ from kit.processes import gather
 from kit.stores import linked, sound
 
 import limpet
-from limpet.stores.codecs import Codec
+from limpet.stores.core.codecs import Codec
+from limpet.stores.core.names import shown
 from limpet.stores.dict import SharedDict
-from limpet.stores.names import shown
 
 mapping_tests: Any = pytest.importorskip(
     "test.mapping_tests",

@@ -15,7 +15,7 @@ import pytest
 import limpet
 from limpet.shm.backends.file import FilePlace
 from limpet.shm.parameters import parse_size
-from limpet.stores.codecs import Codec
+from limpet.stores.core.codecs import Codec
 
 
 def test_a_closed_handle_names_its_pool(pools: Any) -> None:

@@ -12,7 +12,7 @@ from kit.stores import key_of, once
 from kit.variants import vary
 
 import limpet
-from limpet.stores.rtx.commit import Commit
+from limpet.stores.transactions.commit import Commit
 
 KINDS: Final = ("rtx-sherman", "rtx-race")
 MANY: Final = 200

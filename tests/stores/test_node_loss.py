@@ -19,8 +19,9 @@ from kit.processes import exit_code, fork, gather
 
 import limpet
 from limpet.fault.drill.engine import steps
+from limpet.fault.inject.stopping import StoppingPool
 from limpet.shm.backends.location import SHM_DIR
-from limpet.shm.endpoint.layout import NodeLayout
+from limpet.shm.endpoint.layout import NodeLayout, address
 from limpet.stores.registry import KINDS, UNRECOVERED, store_class
 
 pytestmark = pytest.mark.exhaustive_in_pure(
@@ -131,6 +132,69 @@ def test_what_a_client_leaves_that_met_a_poisoned_page_is_whole(
         assert pool.audit()["leaked"] == 0
         for key in KEYS:
             store.put(key, b"value of " + key)
+
+
+@pytest.mark.exhaustive("every kind and change", quick=["race-insert", "rcuckoo-insert"])
+@pytest.mark.skipif(limpet.build != "compiled", reason="a pure build ends by SIGBUS")
+@pytest.mark.parametrize("change", ["insert", "update", "delete"])
+# dm-abd frees the buffers of a former value when it closes, and can leave those on that node.
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "dm-abd"])
+def test_a_client_that_meets_a_poisoned_page_amid_a_change_leaves_it_to_others(
+    store: Any, kind: str, change: str
+) -> None:
+    """At each step of the change the page shows; the client lives on, and then closes its pool."""
+    pool, name = store.pool, store.name
+    keys = [key for key in KEYS if change != "insert"] or [b"new %d" % n for n in range(3)]
+    resigned = 0
+
+    def client(step: int) -> tuple[bool, bool]:
+        """Whether there was that step, and the client had to resign."""
+        with StoppingPool.open(pool.url) as mine:
+            there = mine.store(kind, name=name)
+            there.get(KEYS[0])
+            last = mine.segments()[LOST].map
+
+            def tear() -> None:
+                poison(last, len(last) - PAGE)
+                with contextlib.suppress(limpet.NodeFailed):
+                    mine.endpoint.load(address(LOST, len(last) - 8))
+
+            mine.endpoint.interrupt, mine.endpoint.stop_at = tear, step
+            try:
+                for key in keys[:3]:
+                    with contextlib.suppress(limpet.NodeFailed, KeyError):
+                        if change == "delete":
+                            there.delete(key)
+                        else:
+                            getattr(there, change)(key, b"value of " + key)
+            except limpet.ClientError as error:
+                return True, "has left the pool" in str(error)
+            return not mine.endpoint.stop_at, False
+
+    def judge() -> list[bytes]:
+        """The keys of others that are missing; the store and its memory are whole."""
+        with limpet.open(pool.url) as mine:
+            there = mine.store(kind, name=name)
+            mine.recover()
+            there.check()
+            for key in keys[:3]:
+                there.put(key, b"value of " + key)
+            if change == "insert":
+                for key in keys[:3]:
+                    there.delete(key)
+            there.check()
+            assert mine.audit()["leaked"] == 0
+            return [key for key in KEYS if there.get(key) != b"value of " + key]
+
+    for step in steps(4):
+        ((reached, has_resigned),) = gather(lambda step=step: client(step))
+        resigned += has_resigned
+        assert gather(judge) == [[]], step
+        if "failed" in pool.nodes()[LOST]["state"]:  # by a client of a kind with replicas
+            pool.replace_node(LOST)
+        if not reached:
+            break
+    assert resigned or store.replicated
 
 
 @pytest.mark.exhaustive("every kind", quick=["race", "rcuckoo"])

@@ -23,7 +23,7 @@ from limpet.fault.matrix import matrix_result, testbed
 from limpet.fault.matrix.operations import OPERATIONS
 from limpet.stores.baselines.pdpm.buckets import REDO, BucketPair
 from limpet.stores.baselines.pdpm.store import Pdpm
-from limpet.stores.status import AGAIN, DONE, MISSING
+from limpet.stores.core.status import AGAIN, DONE, MISSING
 
 pytestmark = pytest.mark.exhaustive_in_pure("the same lines as compiled, and slower")
 

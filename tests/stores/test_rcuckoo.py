@@ -107,7 +107,7 @@ def contents(store: Any) -> list[list[bytes | None]]:
         store.lookup.enter_table(store.lookup.tables[0])
         for row in range(store.parameters.rows):
             rows.read(0, row)
-            search_of(store).learn(rows, 0, row)
+            search_of(store).cache_row(rows, 0, row)
             found.append([rows.key(0, s) if rows.header(0, s) else None for s in range(SLOTS)])
         return found
 

@@ -14,10 +14,10 @@ from kit.puppets import Puppet, PuppetEndpoint, PuppetPool, verb_on, verb_on_add
 import limpet
 from limpet.shm.endpoint.layout import SLOTS_USED
 from limpet.shm.endpoint.slots import INCARNATION_BITS
+from limpet.stores.core.status import AGAIN, PUT
 from limpet.stores.rcuckoo.check import RcuckooCheck
 from limpet.stores.rcuckoo.layout import JOURNALS, LOOKS_MAX, STATE
 from limpet.stores.rcuckoo.repair import Repair
-from limpet.stores.status import AGAIN, PUT
 
 
 def _is_dead(beholder: Any, *dead: Any) -> None:
@@ -285,7 +285,7 @@ def test_the_word_of_locks_says_in_which_table_a_thread_waits(pools: Any) -> Non
     finally:
         store.client.leave()
     store.found.table = 1 - table  # as an operation of another thread has it
-    store.stay(LOOKS_MAX + 1, True)
+    store.await_holder(LOOKS_MAX + 1, True)
     assert holder.go()
     assert store.get(b"k") == b"new"
     store.check()

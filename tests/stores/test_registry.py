@@ -17,7 +17,7 @@ from kit.processes import gather, start
 
 import limpet
 from limpet.stores import registry
-from limpet.stores.base import Store
+from limpet.stores.core.base import Store
 from limpet.stores.registry import KINDS, kind_named, register, store_class
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"

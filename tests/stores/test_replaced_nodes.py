@@ -18,7 +18,7 @@ from kit.waiting import until
 
 import limpet
 from limpet.shm.endpoint.slots import PIN
-from limpet.shm.replicas.replacement import Replacement
+from limpet.shm.replacement import Replacement
 from limpet.stores.fusee import restoring, tables
 from limpet.stores.registry import KINDS, store_class
 

@@ -18,9 +18,8 @@ from kit.trees import VALUE, Tree
 
 import limpet
 from limpet.shm.endpoint.fabric import BUILD
-from limpet.stores.rtx.layout import LOCKED
-from limpet.stores.rtx.repair import PATIENCE
-from limpet.stores.status import AGAIN, PUT
+from limpet.stores.core.status import AGAIN, ATTEMPTS_PER_CHECK, PUT
+from limpet.stores.transactions.layout import LOCKED
 
 COMPILED: Final = BUILD == "compiled"
 STEPS: Final = 300
@@ -147,7 +146,7 @@ def meets_a_lock(pools: Any) -> None:
     assert after["bytes_written"] == before["bytes_written"]
     assert after["bytes_read"] - before["bytes_read"] == 16
     time.sleep(0.01)
-    store.repair.stay(store.leaf.at, PATIENCE, True)
+    store.repair.await_holder(store.leaf.at, ATTEMPTS_PER_CHECK, True)
     assert not store.endpoint.load(at) & LOCKED
     store.put(keys[1], b"other")
     assert slow.go()
@@ -210,7 +209,7 @@ def a_split_beats_it(pools: Any) -> None:
     stopped = stops_with(tree, keys[0], left)
     before = slow.store.stats()["retries"]
     assert slow.go()
-    assert 1 < slow.store.stats()["retries"] - before < PATIENCE
+    assert 1 < slow.store.stats()["retries"] - before < ATTEMPTS_PER_CHECK
     assert is_locked(tree, left)
     assert tree.store.get(keys[1]) == b"new"
     assert stopped.go()

@@ -21,7 +21,7 @@ import limpet
 from limpet.fault.matrix.testbed import look_away, within
 from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.endpoint.words import ADDRESS_MASK
-from limpet.stores.rtx.layout import POINTER
+from limpet.stores.core.object_layout import POINTER
 from limpet.stores.sherman.layout import SHAPE
 
 pytestmark = pytest.mark.exhaustive_in_pure("the same lines as compiled, and slower")

@@ -16,10 +16,11 @@ import limpet
 from limpet.shm.clients.unique_ids import RANGE, TICKETS_MAX
 from limpet.shm.endpoint.layout import TICKETS
 from limpet.shm.endpoint.slots import CLOCK, INCARNATION_BITS
+from limpet.stores.core.object_layout import POINTER
+from limpet.stores.core.records import is_vacant, vacant_word
 from limpet.stores.race.layout import SPLIT, UNSET
 from limpet.stores.rcuckoo.layout import JOURNALS, SEQUENCE_SHIFT, STATE
-from limpet.stores.records import is_vacant, vacant_word
-from limpet.stores.rtx.layout import OBJECT_SIZE, POINTER
+from limpet.stores.transactions.layout import OBJECT_SIZE
 
 pytestmark = pytest.mark.exhaustive_in_pure("the same lines as compiled, and slower")
 

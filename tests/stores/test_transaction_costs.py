@@ -9,7 +9,7 @@ import pytest
 
 import limpet
 from limpet.shm.endpoint.slots import CHANGES
-from limpet.stores.rtx.layout import TX_LOG
+from limpet.stores.transactions.layout import TX_LOG
 
 KINDS: Final = ("rtx-race", "rtx-sherman")
 OLD: Final = b"o" * 20

@@ -18,7 +18,7 @@ from kit.stores import key_of, once, sound
 import limpet
 from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.endpoint.slots import PROGRESS
-from limpet.stores.rtx.race import WriteSet
+from limpet.stores.rtx.race import SlotWriteSet
 from limpet.stores.rtx.uses import PendingWrites
 
 TREE: Final = "rtx-sherman"
@@ -387,7 +387,7 @@ def test_many_new_keys_are_not_staged_anew_for_each_split(
     store = pool.store(HASH, name="small", groups=2, bucket_size=2)
     staged = [0]
 
-    class Counted(WriteSet):
+    class Counted(SlotWriteSet):
         def stage(self, key: bytes, value: bytes | None) -> int:
             staged[0] += 1
             return super().stage(key, value)

@@ -55,7 +55,7 @@ def test_a_wrong_node_above_leaves_is_found_out(pools: Any, wrong: str) -> None:
     parents = store.trees.parents[0]
     at = WRONG[wrong](way, other)
     for key in MORE:
-        parents.learn(key, at)
+        parents.note_leaf(key, at)
         store.insert(key, VALUE)
     assert [key for key, _ in store.scan()] == sorted(KEYS + MORE)
     store.check()

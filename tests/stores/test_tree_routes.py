@@ -37,7 +37,7 @@ class Noted:
     def leaf(self, low: bytes | None) -> int:
         return ROOT if low is None else self.leaves[low]
 
-    def learn(self, low: bytes, leaf: int) -> None:
+    def note_leaf(self, low: bytes, leaf: int) -> None:
         if low not in self.leaves:
             self.lows.insert(bisect_left(self.lows, low), low)
         self.leaves[low] = leaf
@@ -55,8 +55,8 @@ def test_routes_lead_where_a_sorted_list_does(kind: str) -> None:
     for _ in range(6 * RUN_MAX):
         for _ in range(6):
             low, leaf = made(chance), chance.randrange(1, 1 << 40)
-            routes.learn(low, leaf)
-            noted.learn(low, leaf)
+            routes.note_leaf(low, leaf)
+            noted.note_leaf(low, leaf)
         key = made(chance)
         step = chance.randrange(4)
         if step == 0:
@@ -69,20 +69,20 @@ def test_routes_lead_where_a_sorted_list_does(kind: str) -> None:
             first = bisect_left(noted.lows, key)
             end = first + chance.randrange(4)
             high = noted.lows[end] if end < len(noted.lows) and noted.lows[end] > key else None
-            routes.learn_range(key, 1, high)
+            routes.note_range(key, 1, high)
             for low in [low for low in noted.lows[first:] if high is None or low < high]:
                 noted.drop(low)
-            noted.learn(key, 1)
+            noted.note_leaf(key, 1)
         else:
             first = bisect_left(noted.lows, key)
             lows = sorted({key, *(low + b"\1" for low in noted.lows[first : first + 5])})
             high = lows[-1] + b"\1"
             leaves = [chance.randrange(1, 1 << 40) for _ in lows]
-            routes.learn_all(lows, leaves, high)
+            routes.note_leaves(lows, leaves, high)
             for low in [low for low in noted.lows[first:] if low < high]:
                 noted.drop(low)
             for low, leaf in zip(lows, leaves, strict=True):
-                noted.learn(low, leaf)
+                noted.note_leaf(low, leaf)
         key = made(chance)
         assert routes.find(key) == noted.leaf(noted.before(key, True))
         assert routes.low_at(key) == noted.before(key, True)
@@ -95,9 +95,9 @@ def test_routes_lead_where_a_sorted_list_does(kind: str) -> None:
 def test_routes_in_ascending_order_fill_their_runs() -> None:
     routes, count = Routes(ROOT, 1 << 20), 20 * RUN_MAX
     for number in range(count):
-        routes.learn(b"%08d" % number, number + 1)
+        routes.note_leaf(b"%08d" % number, number + 1)
     assert [routes.find(b"%08d" % number) for number in range(count)] == list(range(1, count + 1))
-    routes.learn_all([b"%08d" % 0], [7], None)
+    routes.note_leaves([b"%08d" % 0], [7], None)
     assert routes.count == 1
     assert routes.find(b"%08d" % count) == 7
 
@@ -105,7 +105,7 @@ def test_routes_in_ascending_order_fill_their_runs() -> None:
 def test_routes_that_are_full_forget_the_others() -> None:
     routes = Routes(ROOT, 8)
     for number in range(9):
-        routes.learn(b"%02d" % number, number + 1)
+        routes.note_leaf(b"%02d" % number, number + 1)
     assert routes.count == 1
     assert routes.find(b"99") == 9
     assert routes.find(b"00") == ROOT

@@ -20,7 +20,7 @@ import limpet
 from limpet.fault.matrix.crash_matrix import Matrix
 from limpet.fault.matrix.operations import KEY, NEW, OLD, Operation, demand
 from limpet.shm.endpoint.fabric import BUILD
-from limpet.stores.base import Store
+from limpet.stores.core.base import Store
 
 COMPILED: Final = BUILD == "compiled"
 SMALL: Final = {"node_size": 320, "key_size": 16, "value_size": 32}

@@ -14,13 +14,13 @@ from limpet.shm.endpoint.slots import INCARNATION_BITS
 from limpet.shm.endpoint.states import former
 from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.shm.errors import NodeFailed, StoreCorrupt
-from limpet.stores import regions
-from limpet.stores.base import Store
 from limpet.stores.baselines.clover.parameters import CloverParameters
 from limpet.stores.baselines.clover.server import HEADER, table_of
+from limpet.stores.core import regions
+from limpet.stores.core.base import Store
+from limpet.stores.core.whole import check_each
 from limpet.stores.fusee.links import DEATH
 from limpet.stores.fusee.log import LoggedObjects
-from limpet.stores.whole import check_each
 
 NEWER: Final = DEATH
 DELETED: Final = 1

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from limpet.shm.errors import ParameterError
 from limpet.shm.parameters import check_fields
-from limpet.stores.parameters import CAPACITY_MAX, TABLES, capacity_for, share_of
+from limpet.stores.core.parameters import CAPACITY_MAX, TABLES, capacity_for, share_of
 
 if TYPE_CHECKING:
     from limpet.shm.endpoint.layout import NodeLayout

@@ -55,7 +55,8 @@ class VersionPlace:
         return (0, False) if kind == fcntl.F_UNLCK else (length, kind == fcntl.F_RDLCK)
 
     def listen(self) -> Held | None:
-        """Be the metadata process, which listens from now on; None: there is one already."""
+        """Start the metadata process in this process; it listens from now on. None: there is one
+        already."""
         # ORDER: a description of our own, which a forked child of the client does not share; and
         # open before the socket is, so that it is closed before the socket is.
         own = describe(self.control.number())

@@ -71,7 +71,6 @@ import numpy as np
 
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.errors import NodeFailed, StoreFull
-from limpet.stores.base import as_bytes
 from limpet.stores.baselines.clover.chains import DELETED, Chains, Walk, newer_of
 from limpet.stores.baselines.clover.parameters import CloverParameters
 from limpet.stores.baselines.clover.remote import Remote
@@ -85,7 +84,8 @@ from limpet.stores.baselines.clover.server import (
     REBUILD,
     table_of,
 )
-from limpet.stores.status import (
+from limpet.stores.core.base import as_bytes
+from limpet.stores.core.status import (
     AGAIN,
     DONE,
     EXISTS,

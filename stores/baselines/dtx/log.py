@@ -1,7 +1,7 @@
 """The log of a change in place: whole images of all that it writes (DrTM+H's value logging).
 
-An object of its own for each change, with the words of every log (stores/entry_log.py); it has no
-lease:
+An object of its own for each change, with the words of every log
+(stores/transactions/entry_log.py); it has no lease:
 
     0     owner    id of the client
     8     state    INIT: locks are being taken; DOING: decided, it is carried out
@@ -24,8 +24,8 @@ from __future__ import annotations
 from typing import Any
 
 from limpet.shm.endpoint.words import ADDRESS_MASK
-from limpet.stores.entry_log import Entry, EntryLog, free_entries
-from limpet.stores.rtx.layout import DOING, STATE
+from limpet.stores.transactions.entry_log import EntryLog, LogEntry, free_entries
+from limpet.stores.transactions.layout import DOING, STATE
 
 
 class ValueLog(EntryLog):
@@ -37,11 +37,11 @@ class ValueLog(EntryLog):
         self.place = 0
         """The log's place in its owner's journal."""
 
-    def carry_out(self, locked: list[Entry]) -> None:
+    def carry_out(self, locked: list[LogEntry]) -> None:
         """Write the decided images of these entries in place; their objects are still locked."""
         raise NotImplementedError
 
-    def undo(self, locked: list[Entry]) -> None:
+    def undo(self, locked: list[LogEntry]) -> None:
         """Undo any changes that were made for these entries before the decision."""
 
     # ---- for the owner --------------------------------------------------------------------------
@@ -54,7 +54,7 @@ class ValueLog(EntryLog):
         self.client.retarget(place, link)
         self.place = place
 
-    def add(self, entry: Entry, index: int = -1) -> None:
+    def add(self, entry: LogEntry, index: int = -1) -> None:
         """Append an entry; the log names its memory from then on, in place of that entry of the
         client journal."""
         self.note(entry)
@@ -97,7 +97,7 @@ class ValueLog(EntryLog):
         give_back(heap, self.entries(), committed)
 
 
-def give_back(heap: Any, entries: list[Entry], committed: bool) -> None:
+def give_back(heap: Any, entries: list[LogEntry], committed: bool) -> None:
     """Free the leftovers of a change with these entries, its images among them."""
     free_entries(heap, entries, committed)
     if committed:
@@ -111,7 +111,7 @@ class NodeLog(ValueLog):
         ValueLog.__init__(self, store.node_locks, reference)
         self.node_size = store.parameters.node_size
 
-    def carry_out(self, locked: list[Entry]) -> None:
+    def carry_out(self, locked: list[LogEntry]) -> None:
         for entry in locked:
             image = self.endpoint.read(entry.new & ADDRESS_MASK, self.node_size)
             self.endpoint.write(entry.at, image)

@@ -5,15 +5,15 @@ from limpet.shm.endpoint.slots cimport INCARNATION_BITS
 from limpet.shm.endpoint.verbs cimport u64
 from limpet.shm.endpoint.words cimport *
 from limpet.shm.parameters cimport *
+from limpet.stores.core.object_layout cimport *
+from limpet.stores.core.status cimport *
 from limpet.stores.race.check cimport Check
 from limpet.stores.race.hash_store cimport HashStore
 from limpet.stores.race.index cimport Index, Place, is_frozen, is_valid
 from limpet.stores.race.layout cimport *
 from limpet.stores.race.slots cimport Slots
 from limpet.stores.race.splitter cimport Splitter
-from limpet.stores.rtx.layout cimport DOING, POINTER
-from limpet.stores.rtx.repair cimport *
-from limpet.stores.status cimport *
+from limpet.stores.transactions.layout cimport DOING
 
 cdef u64 STOPPED
 
@@ -32,8 +32,8 @@ cdef class DtxRace(HashStore):
     cdef int delete_once(self, Place place, bytes key) except -1
     @cython.locals(scope=bint)
     cdef bint is_stopped(self, Place place, u64 table) except -1
-    cpdef int give_way(self, u64 busy, u64 table, u64 attempt) except -1
-    cdef int stay(self, u64 at, u64 table, u64 attempt) except -1
+    cpdef int back_off(self, u64 busy, u64 table, u64 attempt) except -1
+    cdef int await_holder(self, u64 at, u64 table, u64 attempt) except -1
 
 cdef class LoggedSplitter(Splitter):
     cdef readonly DtxRace store

@@ -9,7 +9,7 @@ room, or a frozen slot, splits the subtable by one transaction:
     1. take memory for the halves, their images and the log; the log names all of it, and is in the
        client journal before step 2
     2. lock the entries (race/index.py) of the halves and of the subtable, by words that name the
-       client that holds them (stores/baselines/dtx/locks.py); a locked entry is a conflict.
+       client that holds them (stores/transactions/locks.py); a locked entry is a conflict.
        Validate that the subtable is the one that was read
     3. freeze the subtable (race/splitter.py), so no slot of it changes; write the new halves to the
        log, and then the decision
@@ -59,10 +59,11 @@ from limpet.shm.endpoint.slots import INCARNATION_BITS
 from limpet.shm.endpoint.words import ADDRESS_MASK, REPLICATED
 from limpet.shm.errors import NodeFailed
 from limpet.shm.parameters import CLIENTS_MAX, check_whole
-from limpet.stores.baselines.dtx.locks import ObjectLocks
 from limpet.stores.baselines.dtx.log import ValueLog
 from limpet.stores.baselines.dtx.recovery import Recovery, stop_size
-from limpet.stores.entry_log import Entry
+from limpet.stores.core.object_layout import POINTER
+from limpet.stores.core.records import Objects
+from limpet.stores.core.status import AGAIN, ATTEMPTS_PER_CHECK, DONE, NO_MEMORY
 from limpet.stores.race.check import Check
 from limpet.stores.race.hash_store import HashStore
 from limpet.stores.race.index import Holds, Index, Place, is_frozen, is_valid
@@ -71,10 +72,9 @@ from limpet.stores.race.parameters import GrowingParameters
 from limpet.stores.race.slots import Slots
 from limpet.stores.race.splitter import Splitter
 from limpet.stores.race.store import attach, make_directories, unmake_directories
-from limpet.stores.records import Objects
-from limpet.stores.rtx.layout import DOING, POINTER
-from limpet.stores.rtx.repair import PATIENCE
-from limpet.stores.status import AGAIN, DONE, NO_MEMORY
+from limpet.stores.transactions.entry_log import LogEntry
+from limpet.stores.transactions.layout import DOING
+from limpet.stores.transactions.locks import ObjectLocks
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -186,15 +186,15 @@ class DtxRace(HashStore):
         place.busy = STOPPED
         return True
 
-    def give_way(self, busy: int, table: int, attempt: int) -> None:
+    def back_off(self, busy: int, table: int, attempt: int) -> None:
         if busy:
-            self.stay(0, table, attempt)
+            self.await_holder(0, table, attempt)
 
-    def stay(self, at: int, table: int, attempt: int) -> None:
+    def await_holder(self, at: int, table: int, attempt: int) -> None:
         """Wait a little; check now and then the client that stops the directory or, unless that is
         0, holds this entry."""
         self.endpoint.pause(attempt)
-        if attempt % PATIENCE == 0:
+        if attempt % ATTEMPTS_PER_CHECK == 0:
             self.pool.exclusively(functools.partial(self.recovery.look_for, table, at))
 
     # ---- recovery -------------------------------------------------------------------------------
@@ -236,7 +236,7 @@ class LoggedSplitter(Splitter):
         """Two halves, their images, and the log, which takes memory of the same size."""
 
     def wait(self, busy: int, table: int, attempt: int) -> None:
-        self.store.stay(0 if busy == STOPPED else busy, table, attempt)
+        self.store.await_holder(0 if busy == STOPPED else busy, table, attempt)
 
     def split(self, place: Place) -> int:
         if self.store.is_stopped(place, place.table):
@@ -267,14 +267,14 @@ class SplitLog(ValueLog):
         super().__init__(store.locks, reference)
         self.subtable_size = int(store.index.subtable_size)
 
-    def carry_out(self, locked: list[Entry]) -> None:
+    def carry_out(self, locked: list[LogEntry]) -> None:
         *_, first, second, parent = self.entries()
         # After the split, other clients may have changed the halves.
         if self.endpoint.load(parent.at + POINTER) == parent.old:
             images = [half.new & ADDRESS_MASK for half in (first, second)]
             self.install([self.endpoint.read(image, self.subtable_size) for image in images])
 
-    def undo(self, locked: list[Entry]) -> None:
+    def undo(self, locked: list[LogEntry]) -> None:
         """Thaw the subtable, which only the client that holds its lock can have frozen."""
         for base in [entry.old & ADDRESS_MASK for entry in locked if entry.old]:
             for slot in range(base, base + self.subtable_size, 8):
@@ -294,7 +294,7 @@ class SplitLog(ValueLog):
         self.endpoint.store(entries[4].at + POINTER, SPLIT)
 
 
-def shown_by(log: ValueLog, entries: list[Entry], logged: set[int]) -> set[str]:
+def shown_by(log: ValueLog, entries: list[LogEntry], logged: set[int]) -> set[str]:
     """The crash points that the owner of a log shows, if it is dead and these references are in its
     client journal."""
     holders = {log.locks.holder(entry.at) for entry in entries if entry.at}
@@ -359,7 +359,8 @@ class LoggedSplit:
         return DONE
 
     def _prepare(self) -> SplitLog | None:
-        """Have all memory in the client journal, and then in the log; None: it is not ready."""
+        """Allocate all memory: the client journal names it, and then the log. None: some is not
+        ready."""
         store, client = self.store, self.store.client
         allocator, place = self.splitter.allocator, client.held
         node = self.old >> NODE_SHIFT & 0xFF
@@ -371,10 +372,10 @@ class LoggedSplit:
         log.take_up(place, store.link)
         self.images = new[3:]
         for index, half in enumerate(new[1:3], place + 1):
-            log.add(Entry(0, 0, half), index)
+            log.add(LogEntry(0, 0, half), index)
         for index, (at, image) in enumerate(zip(self.halves, self.images, strict=True), place + 3):
-            log.add(Entry(at, 0, image), index)
-        log.add(Entry(self.parent, self.old, 0))
+            log.add(LogEntry(at, 0, image), index)
+        log.add(LogEntry(self.parent, self.old, 0))
         return log
 
     def _lock_all(self) -> bool:

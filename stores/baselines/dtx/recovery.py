@@ -44,9 +44,9 @@ from limpet.shm.errors import AddressError, NodeFailed, StoreCorrupt
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from limpet.stores.baselines.dtx.locks import ObjectLocks
     from limpet.stores.baselines.dtx.log import ValueLog
-    from limpet.stores.entry_log import Entry
+    from limpet.stores.transactions.entry_log import LogEntry
+    from limpet.stores.transactions.locks import ObjectLocks
 
 
 def stop_size(clients: int) -> int:
@@ -229,7 +229,7 @@ class Recovery:
                 found |= self.endpoint.load(word) == ident
         return found
 
-    def logs_in(self, slot: int, owner: int = 0) -> Iterator[tuple[ValueLog, list[Entry]]]:
+    def logs_in(self, slot: int, owner: int = 0) -> Iterator[tuple[ValueLog, list[LogEntry]]]:
         """The logs in the client journal of a client slot, with their entries; with `owner`, only
         those of that client. Lost or damaged logs are left out: their memory may have another use
         by now."""

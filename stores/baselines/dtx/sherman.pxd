@@ -1,15 +1,15 @@
 from limpet.shm.endpoint.slots cimport INCARNATION_BITS
 from limpet.shm.endpoint.verbs cimport u64
 from limpet.shm.endpoint.words cimport *
-from limpet.stores.base cimport Store
-from limpet.stores.inline cimport Attempt, InlineStore
-from limpet.stores.rtx.layout cimport *
+from limpet.stores.core.base cimport Store
+from limpet.stores.core.inline cimport Attempt, InlineStore
 from limpet.stores.sherman.in_place_commit cimport NodeLocks
 from limpet.stores.sherman.in_place_parameters cimport *
 from limpet.stores.sherman.in_place_trees cimport InPlaceTrees
 from limpet.stores.sherman.in_place_write_set cimport InPlaceWriter
 from limpet.stores.sherman.scans cimport Scans
 from limpet.stores.sherman.trees cimport Leaf
+from limpet.stores.transactions.layout cimport *
 
 cdef u64 KEY_ROOM
 
@@ -30,4 +30,4 @@ cdef class DtxSherman(InlineStore):
     cpdef Attempt _go_on(
         self, int outcome, Attempt way, bytes key, bytes value, u64 size, int mode
     )
-    cpdef int stay(self, u64 attempt, bint writes) except -1
+    cpdef int await_holder(self, u64 attempt, bint writes) except -1

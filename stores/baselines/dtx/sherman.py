@@ -37,24 +37,24 @@ from limpet.shm.clients.membership import journal_of
 from limpet.shm.endpoint.slots import INCARNATION_BITS
 from limpet.shm.endpoint.words import ADDRESS_MASK, REPLICATED
 from limpet.shm.errors import NodeFailed, StoreFull
-from limpet.stores import regions
-from limpet.stores.base import Store
 from limpet.stores.baselines.dtx.log import NodeLog
 from limpet.stores.baselines.dtx.recovery import Recovery
 from limpet.stores.baselines.dtx.sherman_commit import LoggedCommit
 from limpet.stores.baselines.dtx.sherman_parameters import DtxParameters
-from limpet.stores.inline import Attempt, InlineStore
-from limpet.stores.rtx.layout import DOING, EXTENT_PAIR
+from limpet.stores.core import regions
+from limpet.stores.core.base import Store
+from limpet.stores.core.inline import Attempt, InlineStore
 from limpet.stores.sherman.in_place_check import InPlaceCheck
 from limpet.stores.sherman.in_place_commit import InPlaceCommit, NodeLocks
 from limpet.stores.sherman.in_place_parameters import NODE_PAIR
 from limpet.stores.sherman.in_place_trees import InPlaceTrees, look_after_torn
 from limpet.stores.sherman.in_place_write_set import InPlaceStaging, InPlaceWriter
 from limpet.stores.sherman.scans import Scans
+from limpet.stores.transactions.layout import DOING, EXTENT_PAIR
 
 if TYPE_CHECKING:
     from limpet.stores.baselines.dtx.log import ValueLog
-    from limpet.stores.entry_log import Entry
+    from limpet.stores.transactions.entry_log import LogEntry
 
 KEY_ROOM: Final = 8
 """Bytes that a key takes at least, in a node."""
@@ -129,9 +129,9 @@ class DtxSherman(InlineStore):
     def find_memory(self, update: bool, *wanted: Any) -> Any:
         return self.writer.find_memory(update, *wanted)
 
-    def stay(self, attempt: int, writes: bool) -> None:
+    def await_holder(self, attempt: int, writes: bool) -> None:
         self.retries += 1
-        self.writer.stay(attempt)
+        self.writer.await_holder(attempt)
 
     def commit(self) -> InPlaceCommit:
         """The write set of a change."""
@@ -213,7 +213,7 @@ class DtxSherman(InlineStore):
         return found
 
     def _left_with_log(
-        self, log: ValueLog, entries: list[Entry], pairs: list[tuple[int, int]]
+        self, log: ValueLog, entries: list[LogEntry], pairs: list[tuple[int, int]]
     ) -> set[str]:
         changed = [entry.at for entry in entries if entry.at]
         locked = [self.node_locks.holder(at) == log.owner() for at in changed]

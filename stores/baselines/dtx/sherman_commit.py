@@ -6,9 +6,9 @@ from typing import Any
 
 from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.stores.baselines.dtx.log import NodeLog
-from limpet.stores.entry_log import Entry, log_size
 from limpet.stores.sherman.in_place_commit import InPlaceCommit
-from limpet.stores.sherman.in_place_trees import Node
+from limpet.stores.sherman.in_place_trees import InPlaceNode
+from limpet.stores.transactions.entry_log import LogEntry, log_size
 
 
 class LoggedCommit(InPlaceCommit):
@@ -36,7 +36,7 @@ class LoggedCommit(InPlaceCommit):
         return max(self.trees.node_size, log_size(entries))
 
     def _prepare(self) -> bool:
-        """Have all memory in the client journal, and then in the log."""
+        """Allocate all memory: the client journal names it, and then the log."""
         news = list(self.fresh.values())
         if self.extents:
             news += self.new_extents()
@@ -52,18 +52,18 @@ class LoggedCommit(InPlaceCommit):
         log.take_up(place, self.link)
         self.log = log
         for index in range(len(news)):
-            log.add(Entry(0, 0, news[index]), index)
+            log.add(LogEntry(0, 0, news[index]), index)
         if self.dropped:
             for dropped in self.dropped:
-                log.add(Entry(0, dropped, 0))
+                log.add(LogEntry(0, dropped, 0))
         going = self._going()
-        changes: list[tuple[int, Node, int]] = []
+        changes: list[tuple[int, InPlaceNode, int]] = []
         for at, changed in self._in_order():
             if at in self.fresh:
                 continue
             image = images[len(changes)]
             old = self.trees.reference(at) if at in going else 0
-            log.add(Entry(at, old, image), place + 1 + len(changes))
+            log.add(LogEntry(at, old, image), place + 1 + len(changes))
             changes.append((at, changed, image))
         self.changes = changes
         return True
@@ -73,15 +73,15 @@ class LoggedCommit(InPlaceCommit):
         self.membership.progress()
         return locked
 
-    def _decide(self) -> list[tuple[int, Node]]:
+    def _decide(self) -> list[tuple[int, InPlaceNode]]:
         assert self.log is not None
         # CRASH(node-locked): not decided; recovery unlocks.
         if self.fresh:
             for at in self.fresh:
                 node: Any = self.page_at(at)
                 node.put(at)
-        nodes: list[tuple[int, Node]] = []
-        changed: Node
+        nodes: list[tuple[int, InPlaceNode]] = []
+        changed: InPlaceNode
         for at, changed, image in self.changes:
             changed.put_image(image & ADDRESS_MASK)
             nodes.append((at, changed))

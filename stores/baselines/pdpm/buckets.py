@@ -13,17 +13,17 @@ from limpet.shm.endpoint.fabric import hash64
 from limpet.shm.endpoint.states import former
 from limpet.shm.endpoint.words import REFERENCE_MASK
 from limpet.shm.errors import NodeFailed, StoreCorrupt
-from limpet.stores import regions
-from limpet.stores.base import Store
 from limpet.stores.baselines.pdpm.parameters import (
     BUCKET_SIZE,
     BUCKET_WORDS,
     SLOTS_PER_BUCKET,
     PdpmParameters,
 )
-from limpet.stores.names import shown
-from limpet.stores.records import Objects
-from limpet.stores.whole import check_each
+from limpet.stores.core import regions
+from limpet.stores.core.base import Store
+from limpet.stores.core.names import shown
+from limpet.stores.core.records import Objects
+from limpet.stores.core.whole import check_each
 
 REDO: Final = 8
 FIRST_SLOT: Final = 2

@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Final
 
 from limpet.shm.parameters import check_fields
-from limpet.stores.parameters import CAPACITY_MAX, TABLES, capacity_for, share_of
+from limpet.stores.core.parameters import CAPACITY_MAX, TABLES, capacity_for, share_of
 
 if TYPE_CHECKING:
     from limpet.shm.endpoint.layout import NodeLayout

@@ -66,11 +66,11 @@ import numpy as np
 
 from limpet.shm.endpoint.words import LARGE_CLASS, REFERENCE_MASK
 from limpet.shm.errors import NodeFailed, StoreCorrupt, StoreFull
-from limpet.stores.base import as_bytes
 from limpet.stores.baselines.pdpm.buckets import REDO, BucketPair, Buckets
 from limpet.stores.baselines.pdpm.parameters import BUCKET_SIZE, PdpmParameters
-from limpet.stores.names import shown
-from limpet.stores.status import (
+from limpet.stores.core.base import as_bytes
+from limpet.stores.core.names import shown
+from limpet.stores.core.status import (
     AGAIN,
     DONE,
     EXISTS,

@@ -10,8 +10,8 @@ import dataclasses
 from typing import TYPE_CHECKING, Final
 
 from limpet.shm.parameters import check_fields
+from limpet.stores.core.parameters import PAIR_SIZE
 from limpet.stores.fusee.parameters import CACHE_SIZE_MAX, cache_size_for
-from limpet.stores.parameters import PAIR_SIZE
 from limpet.stores.race.parameters import SLOTS_PER_BUCKET, GrowingParameters
 
 if TYPE_CHECKING:

@@ -3,14 +3,14 @@ cimport cython
 from limpet.shm.endpoint.verbs cimport u64
 from limpet.shm.endpoint.words cimport *
 from limpet.stores.baselines.raw.parameters cimport *
+from limpet.stores.core.records cimport Objects
+from limpet.stores.core.status cimport *
 from limpet.stores.race.check cimport Check
 from limpet.stores.race.hash_store cimport HashStore
 from limpet.stores.race.index cimport Index, Place
 from limpet.stores.race.layout cimport OBJECT_MASK
 from limpet.stores.race.slots cimport Slots
 from limpet.stores.race.splitter cimport Splitter
-from limpet.stores.records cimport Objects
-from limpet.stores.status cimport *
 from limpet.stores.swarm.cache cimport LocationCache
 
 cdef class RawObjects(Objects):
@@ -29,7 +29,7 @@ cdef class Raw(HashStore):
     cdef readonly LocationCache cache
 
     @cython.locals(at='long long', reference=u64, key=bytes)
-    cdef int _expect_keys(self, list keys) except -1
+    cdef int _prefetch_keys(self, list keys) except -1
     @cython.locals(at='long long', reference=u64)
     cdef u64 _known(self, bytes key) except? 0
     @cython.locals(at='long long', reference=u64)

@@ -25,9 +25,11 @@ from typing import Any
 
 from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.shm.errors import ValueTooLarge
-from limpet.stores.base import Store
 from limpet.stores.baselines.raw.parameters import DELETED, PREFETCH_SIZE, SIZES_MASK, RawParameters
-from limpet.stores.names import shown
+from limpet.stores.core.base import Store
+from limpet.stores.core.names import shown
+from limpet.stores.core.records import Objects
+from limpet.stores.core.status import DONE, EXISTS, INSERT, MISSING, NO_MEMORY, UPDATE
 from limpet.stores.race.check import Check
 from limpet.stores.race.hash_store import HashStore
 from limpet.stores.race.index import Holds, Index, Place
@@ -35,8 +37,6 @@ from limpet.stores.race.layout import OBJECT_MASK
 from limpet.stores.race.slots import Slots
 from limpet.stores.race.splitter import Splitter
 from limpet.stores.race.store import attach, make_directories, unmake_directories
-from limpet.stores.records import Objects
-from limpet.stores.status import DONE, EXISTS, INSERT, MISSING, NO_MEMORY, UPDATE
 from limpet.stores.swarm.cache import LocationCache
 
 
@@ -114,7 +114,7 @@ class Raw(HashStore):
 
     def _known(self, key: bytes) -> int:
         """Reference to the key's pair, if we know where it is; else 0."""
-        at = self.cache.look(key)
+        at = self.cache.locate(key)
         if at < 0:
             return 0
         reference = self.cache.words[at + 1]
@@ -132,11 +132,11 @@ class Raw(HashStore):
             self.cache.words[at + 1] = reference
         return reference
 
-    def _expect_keys(self, keys: list[bytes]) -> None:
+    def _prefetch_keys(self, keys: list[bytes]) -> None:
         for key in keys:
-            self.cache.expect(key)
+            self.cache.prefetch(key)
         for key in keys:
-            at = self.cache.look(key)
+            at = self.cache.locate(key)
             if at >= 0:
                 reference = self.cache.words[at + 1]
                 self.endpoint.prefetch(reference & ADDRESS_MASK, PREFETCH_SIZE)

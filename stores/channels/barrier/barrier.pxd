@@ -43,7 +43,7 @@ cdef class Barrier(Channel):
     @cython.locals(at=u64, there=u64, later=u64, before=u64)
     cdef int _note_reset(self, u64 number, u64 reset) except -1
     @cython.locals(state=u64, number=u64)
-    cpdef bint look_after(self, u64 place) except -1
+    cpdef bint check_participants(self, u64 place) except -1
     @cython.locals(state=u64, lost=u64, fewer=u64, counted=bint, done=bint)
     cpdef bint regroup(self) except -1
     @cython.locals(lost=u64, made=u64, fewer=u64)

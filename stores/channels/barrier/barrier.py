@@ -85,7 +85,7 @@ from limpet.stores.channels.sst import SST
 from limpet.stores.channels.waiting import Waiting, deadline_after, still_us, whole
 
 
-class Registers(SST):
+class BarrierRegisters(SST):
     """The registers of a barrier."""
 
     def vacates(self, row: int, last: bool) -> bool:
@@ -122,7 +122,7 @@ class Barrier(Channel):
         self.timeout = timeout
         self.goes_on = on_death == "continue"
         processes = max(PROCESSES_MIN, 2 * parties)
-        self.sst = Registers(manager, "sst", self, participants=processes, join=False)
+        self.sst = BarrierRegisters(manager, "sst", self, participants=processes, join=False)
         remote = self.pool.parameters.multi_host
         self.waiting = Waiting(self.endpoint, self.address + LINE, remote, parties)
         self.came = 0
@@ -160,7 +160,7 @@ class Barrier(Channel):
                     found = self._found(place)
                     if found == WAITS and sleepy and not self._acts(place):
                         if token:
-                            self.look_after(place)
+                            self.check_participants(place)
                         token = self.waiting.prepare()
                         found = self._found(place)
                 finally:
@@ -201,7 +201,7 @@ class Barrier(Channel):
                 continue
             if new and not looked:
                 # ORDER: our register says that we arrive before we count the dead, or the others.
-                looked = self.look_after(state)
+                looked = self.check_participants(state)
                 continue
             last = self._left(state) == 1 and self.action is None
             # LINEARIZES: our arrival; for the last party: all pass, if it has no action to run.
@@ -213,7 +213,7 @@ class Barrier(Channel):
                 return state
 
     def _make_room(self, state: int) -> bool:
-        """Have the round wait for us, too, since we are new; False: it was changed before.
+        """Make the round wait for us, too, since we are new. False: another change came first.
 
         A party that had not seen our register may have regrouped it. So it first waits for one
         party more, by one CAS, since others may pass round after round while we look at the
@@ -381,7 +381,7 @@ class Barrier(Channel):
 
     # ---- death ----------------------------------------------------------------------------------
 
-    def look_after(self, place: int) -> bool:
+    def check_participants(self, place: int) -> bool:
         """Look for dead participants, and break or regroup the round; False: it is over.
 
         `place`: the round as we have seen it. We do not break a later one: in that, we have not
@@ -456,7 +456,7 @@ class Barrier(Channel):
         ]
 
     def regroup(self) -> bool:
-        """Have the round wait for the living only; False: another change came first."""
+        """Make the round wait for the living only. False: another change came first."""
         # ORDER: the round before the registers: if a new party comes meanwhile, our CAS fails, or
         # it finds the round as we have changed it.
         state = self.endpoint.load(self.address)

@@ -42,7 +42,7 @@ cdef class TicketLock:
     @cython.locals(word=u64)
     cpdef int _bury(self) except -1
     @cython.locals(head=u64, first=u64)
-    cdef int look(self, u64 ticket, bint idle) except -1
+    cdef int check_turn(self, u64 ticket, bint idle) except -1
 
 cdef class TicketWait:
     cdef TicketLock lock
@@ -68,7 +68,7 @@ cdef class TicketWait:
     cdef int give_up(self) except -1
     cdef int _step(self, int state) except -1
     @cython.locals(found=int)
-    cdef int _look(self) except -1
+    cdef int _check_turn(self) except -1
     @cython.locals(asleep=u64, place=u64)
     cdef int _doze(self) except -1
     @cython.locals(times=u64)

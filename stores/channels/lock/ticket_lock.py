@@ -205,7 +205,7 @@ class TicketLock:
 
     # ---- the turn of a ticket, within an operation ----------------------------------------------
 
-    def look(self, ticket: int, idle: bool) -> int:
+    def check_turn(self, ticket: int, idle: bool) -> int:
         """Whether it is the turn of our ticket (0: we have none): TAKEN; WAITS; or PASSED over.
 
         `idle`: we have slept in vain, so look for dead clients.
@@ -302,7 +302,7 @@ class TicketWait:
             self.lock.drop()
 
     def give_up(self) -> None:
-        """Be in the queue no longer, nor have the lock. Outside of operations."""
+        """Leave the queue, and give back the lock. Outside of operations."""
         # ORDER: forgotten before it is given back: then it may be another thread's.
         ticket, self.ticket = self.ticket, 0
         try:
@@ -316,7 +316,7 @@ class TicketWait:
     def _step(self, state: int) -> int:
         """Make the step of this state; the next state."""
         if state == LOOK:
-            return self._look()
+            return self._check_turn()
         if state == SPIN:
             return LOOK if self._spin() else DOZE
         if state == NO_PLACE:
@@ -326,7 +326,7 @@ class TicketWait:
         self._doze()
         return LOOK
 
-    def _look(self) -> int:
+    def _check_turn(self) -> int:
         self.apart = False
         self.channel.enter()
         try:
@@ -335,7 +335,7 @@ class TicketWait:
                 self.ticket, self.flags = self.queue.draw(), QUEUED
                 if self.lock.barred & QUEUED:
                     self.endpoint.fetch_or(self.lock.address, QUEUED)
-            found = self.lock.look(self.ticket, self.idle)
+            found = self.lock.check_turn(self.ticket, self.idle)
             self.taken = found == TAKEN
             self.behind = 0
             if found == WAITS and self.ticket:

@@ -15,7 +15,7 @@ from limpet.stores.channels.queue.notes cimport Notes
 from limpet.stores.channels.queue.tasks cimport QueueSlots, Tasks
 from limpet.stores.channels.regions.links cimport unlink
 from limpet.stores.channels.waiting cimport Waiting
-from limpet.stores.status cimport AGAIN, FULL, NO_MEMORY
+from limpet.stores.core.status cimport AGAIN, FULL, NO_MEMORY
 
 cdef class CyclicRing:
     cdef readonly Client client

@@ -97,7 +97,7 @@ from limpet.stores.channels.queue.layout import (
 from limpet.stores.channels.queue.notes import Notes
 from limpet.stores.channels.regions.links import unlink
 from limpet.stores.channels.waiting import Waiting
-from limpet.stores.status import AGAIN, FULL, NO_MEMORY
+from limpet.stores.core.status import AGAIN, FULL, NO_MEMORY
 
 assert SIZE < CELL < DATA
 

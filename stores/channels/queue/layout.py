@@ -3,7 +3,7 @@
 from typing import Final, NamedTuple
 
 from limpet.shm.endpoint.field_ends import A_SECOND_MAX, LASTS, STAYS, WRAPS, Field
-from limpet.stores.status import FULL
+from limpet.stores.core.status import FULL
 
 TAIL: Final = 0
 HEAD: Final = 64
@@ -31,7 +31,7 @@ LATER: Final = 1 << 47
 
 EMPTY: Final = 6
 REJOIN: Final = 7
-"""Beside those of stores/status.py: the queue is empty; this process was declared dead."""
+"""Beside those of stores/core/status.py: the queue is empty; this process was declared dead."""
 
 
 class Refusal(NamedTuple):

@@ -9,7 +9,7 @@ from limpet.stores.channels.queue.layout cimport *
 from limpet.stores.channels.queue.notes cimport Notes
 from limpet.stores.channels.queue.tasks cimport Tasks
 from limpet.stores.channels.waiting cimport Waiting
-from limpet.stores.status cimport AGAIN, FULL, NO_MEMORY
+from limpet.stores.core.status cimport AGAIN, FULL, NO_MEMORY
 
 cdef class SharedQueue(Channel):
     cdef readonly str codec

@@ -48,8 +48,8 @@ from limpet.stores.channels.queue.notes import MAXSIZE_MAX, Notes, entries_for, 
 from limpet.stores.channels.queue.tasks import QueueSlots, Tasks
 from limpet.stores.channels.regions.region import Links
 from limpet.stores.channels.waiting import Waiting, deadline_of, left_us, still_us, whole
-from limpet.stores.codecs import Codec
-from limpet.stores.status import AGAIN, FULL, NO_MEMORY
+from limpet.stores.core.codecs import Codec
+from limpet.stores.core.status import AGAIN, FULL, NO_MEMORY
 
 assert NEWS < ROOM < DONE_WITH < FORGOTTEN < CONTROL_SIZE
 DESCRIPTION_MAX: Final = 4096

@@ -68,10 +68,10 @@ from limpet.shm.errors import (
     StoreMismatch,
     ValueTooLarge,
 )
-from limpet.stores.base import made_for
 from limpet.stores.channels.layout import DESCRIPTION, DESCRIPTION_SIZE, LINE, SIZE_MASK
 from limpet.stores.channels.regions.region import Region
 from limpet.stores.channels.regions.table import Directories, RegionObjects, RegionTable, memory_of
+from limpet.stores.core.base import made_for
 from limpet.stores.race.parameters import GrowingParameters
 from limpet.stores.race.store import Race
 
@@ -245,10 +245,10 @@ class ChannelCatalogue:
         described = json.dumps({"size": size, **description}, sort_keys=True).encode()
         while True:
             self.directories.renew(own, True)
-            found = self._look(key, described)
+            found = self._read_entry(key, described)
             if found is None and not anew and self._was_lost(name, own, of):
                 # ORDER: after the parts, which may be those of a channel that was made meanwhile.
-                found = self._look(key, described)
+                found = self._read_entry(key, described)
                 if found is None:
                     raise NodeFailed(own, f"{FORMERLY}; remove the channel to begin it anew")
             if found is not None:
@@ -292,7 +292,7 @@ class ChannelCatalogue:
         words = mark.to_bytes(8, "little") + sizes.to_bytes(8, "little")
         return words + described + bytes(LINE + size)
 
-    def _look(self, key: bytes, described: bytes) -> tuple[int, int, int] | None:
+    def _read_entry(self, key: bytes, described: bytes) -> tuple[int, int, int] | None:
         """Address of a region's value, its mark, and the word with its sizes."""
         with self.client:
             value = self.table.locate(key)

@@ -6,12 +6,12 @@ from limpet.shm.endpoint.verbs cimport Endpoint, hash64, u64
 from limpet.shm.endpoint.words cimport *
 from limpet.stores.channels.layout cimport *
 from limpet.stores.channels.regions.links cimport unlink
-from limpet.stores.object_layout cimport *
+from limpet.stores.core.object_layout cimport *
+from limpet.stores.core.records cimport Objects
+from limpet.stores.core.status cimport *
 from limpet.stores.race.index cimport Place
 from limpet.stores.race.layout cimport DIRECTORY_ENTRY, OBJECT_MASK
 from limpet.stores.race.store cimport Race
-from limpet.stores.records cimport Objects
-from limpet.stores.status cimport *
 
 cdef class Directories:
     cdef readonly object pool

@@ -46,12 +46,12 @@ from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.shm.errors import AddressError, NodeFailed, StoreFull
 from limpet.stores.channels.layout import DESCRIPTION, DESCRIPTION_SIZE, LINE, MASK, SIZE_MASK
 from limpet.stores.channels.regions.links import unlink
-from limpet.stores.object_layout import HEADER
+from limpet.stores.core.object_layout import HEADER
+from limpet.stores.core.records import Objects
+from limpet.stores.core.status import DONE, FULL
 from limpet.stores.race.index import Place
 from limpet.stores.race.layout import DIRECTORY_ENTRY, OBJECT_MASK
 from limpet.stores.race.store import Race
-from limpet.stores.records import Objects
-from limpet.stores.status import DONE, FULL
 
 NUMBER_MAX: Final = 0xFF_FFFF
 """A mark has room for this; no node is replaced so often in 30 years, once a minute."""

@@ -4,7 +4,7 @@ from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.stores.channels.participants cimport Participants
 from limpet.stores.channels.ring.layout cimport *
 from limpet.stores.channels.waiting cimport Waiting
-from limpet.stores.status cimport *
+from limpet.stores.core.status cimport *
 
 cdef class Messages:
     cdef readonly Endpoint endpoint

@@ -37,7 +37,7 @@ from limpet.stores.channels.ring.layout import (
     WRITER,
 )
 from limpet.stores.channels.waiting import Waiting
-from limpet.stores.status import DONE, FULL
+from limpet.stores.core.status import DONE, FULL
 
 
 class Messages:

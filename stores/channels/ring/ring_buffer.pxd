@@ -4,7 +4,7 @@ from limpet.stores.channels.channel cimport Channel
 from limpet.stores.channels.ring.layout cimport *
 from limpet.stores.channels.ring.messages cimport Reader, Writer
 from limpet.stores.channels.waiting cimport Waiting
-from limpet.stores.status cimport *
+from limpet.stores.core.status cimport *
 
 cdef class RingBuffer(Channel):
     cdef readonly object encode

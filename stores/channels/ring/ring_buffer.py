@@ -52,8 +52,8 @@ from limpet.stores.channels.ring.layout import (
 from limpet.stores.channels.ring.messages import Messages, Reader, Writer
 from limpet.stores.channels.sst import SST
 from limpet.stores.channels.waiting import Waiting, deadline_of, left_us
-from limpet.stores.codecs import Codec
-from limpet.stores.status import DONE
+from limpet.stores.core.codecs import Codec
+from limpet.stores.core.status import DONE
 
 
 class Positions(SST):

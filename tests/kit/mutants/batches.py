@@ -10,12 +10,12 @@ from kit.mutants.race import Mutant, race_with
 from kit.mutants.uncompiled import always, nothing, replaced
 from limpet.shm.endpoint.slots import CLIENT_JOURNAL
 from limpet.shm.endpoint.words import REFERENCE_MASK, TENTATIVE
+from limpet.stores.core.status import LEFT, MADE, READY
 from limpet.stores.race.batch import Batch
 from limpet.stores.race.batch_puts import BatchPuts
 from limpet.stores.race.hash_store import HashStore
 from limpet.stores.race.slots import Slots
 from limpet.stores.race.store import Race
-from limpet.stores.status import LEFT, MADE, READY
 
 
 class NeverEnds(Batch):  # type: ignore[misc]

@@ -22,6 +22,8 @@ from limpet.shm import pool as pool_module
 from limpet.shm.endpoint.fabric import words_tagged
 from limpet.shm.endpoint.layout import NODE_SHIFT, VIEW
 from limpet.shm.replicas.view import View
+from limpet.stores.core.records import vacant_word
+from limpet.stores.core.status import AGAIN, DONE, FULL
 from limpet.stores.fusee.links import (
     BIRTH,
     DELETING,
@@ -37,8 +39,6 @@ from limpet.stores.fusee.links import (
 from limpet.stores.fusee.parameters import FuseeParameters
 from limpet.stores.race.index import is_frozen, is_vacant, is_valid
 from limpet.stores.race.layout import FROZEN, OBJECT_MASK
-from limpet.stores.records import vacant_word
-from limpet.stores.status import AGAIN, DONE, FULL
 
 SMALL: Final = 256 << 10
 """Bytes of a node where memory is used again at once; no blocks for more than two replicas."""
@@ -69,7 +69,7 @@ class Mutant:
 
 @contextlib.contextmanager
 def in_force(mutant: Mutant) -> Iterator[None]:
-    """Have pools made meanwhile be the mutant's."""
+    """Make the pools of this block the mutant's."""
     with (
         store_in_force(FUSEE, ("fusee/store", "Fusee"), mutant.changes),
         crowded(mutant.node_size),
@@ -349,7 +349,7 @@ class LateWrite:
 IN_ONE_PHASE: Final = LateWrite()
 IN_ONE_PHASE_OF_RACE: Final = LateWrite()
 RACE_IN_ONE_PHASE: Final = (
-    Change("records", "Objects.write_hashed", IN_ONE_PHASE_OF_RACE.note),
+    Change("core/records", "Objects.write_hashed", IN_ONE_PHASE_OF_RACE.note),
     Change("race/slots", "Slots.replace", IN_ONE_PHASE_OF_RACE.first),
     Change("race/slots", "Slots.insert", IN_ONE_PHASE_OF_RACE.first),
 )
@@ -396,15 +396,15 @@ def guesses(object_first: bool = False, compares: bool = True) -> Any:
 
 
 def renews_at_once(self: Any) -> None:
-    self.look()
+    self.find_replicas()
     self.looked = self.glanced = True
 
 
 def renews_with_what_it_finds(self: Any) -> None:
-    self.look()
+    self.find_replicas()
     while self.view.unsettled():
         self.view.settle()
-        self.look()
+        self.find_replicas()
     self.looked = self.glanced = True
 
 

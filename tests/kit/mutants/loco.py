@@ -20,6 +20,7 @@ from kit.mutants.uncompiled import (
     replaced,
     store_in_force,
 )
+from limpet.stores.core.status import AGAIN, DONE, FULL
 from limpet.stores.loco.layout import (
     CHECKSUM,
     CLAIMED,
@@ -34,11 +35,10 @@ from limpet.stores.loco.layout import (
     VALID,
 )
 from limpet.stores.loco.parameters import TRACKER_MIN
-from limpet.stores.status import AGAIN, DONE, FULL
 
 
 def in_force(mutant: Mutant) -> AbstractContextManager[Any]:
-    """Have pools made meanwhile be the mutant's."""
+    """Make the pools of this block the mutant's."""
     return store_in_force(LOCO, ("loco/store", "Kvstore"), mutant.changes)
 
 
@@ -115,7 +115,7 @@ def inserts_in(*order: str) -> Any:
         steps: dict[str, Callable[[], object]] = {
             "write": lambda: entries.write(entry, count, 0),
             "tell": lambda: numbers.append(index.tracker.append(entry)),
-            "learn": lambda: index.learn(entry, found.hash, state, numbers[0]),
+            "learn": lambda: index.note_change(entry, found.hash, state, numbers[0]),
             "make valid": lambda: writer.endpoint.store(entries.address(entry), valid),
             "sum up": sum_up,
         }
@@ -208,7 +208,7 @@ NO_REPAIR: Final = Mutant(
 )
 BLESSED: Final = Mutant(
     "l1-torn-value-is-made-valid",
-    (replaced("loco/data_array", "Journal.load", sums_up_what_is_there),),
+    (replaced("loco/data_array", "EntryJournal.load", sums_up_what_is_there),),
 )
 CLAIM_STAYS: Final = Mutant(
     "l1-claim-of-the-dead-stays", (Change("loco/writer", "Writer.vacate", leaves_claims),)

@@ -10,13 +10,13 @@ from typing import Any, Final
 from kit.mutants.race import Mutant, race_with
 from limpet.shm.clients.client import Client
 from limpet.shm.endpoint.words import REFERENCE_MASK
+from limpet.stores.core.status import AGAIN, DONE, FULL
 from limpet.stores.race.check import Check
 from limpet.stores.race.index import Holds, Index
 from limpet.stores.race.layout import FROZEN
 from limpet.stores.race.slots import Slots
 from limpet.stores.race.splitter import Splitter
 from limpet.stores.race.store import Race, attach
-from limpet.stores.status import AGAIN, DONE, FULL
 
 
 class UpdatesBeforeContents(Slots):  # type: ignore[misc]

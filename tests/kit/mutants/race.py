@@ -17,16 +17,16 @@ from limpet.shm import pool as pool_module
 from limpet.shm.alloc.allocator import Allocator
 from limpet.shm.alloc.reclaim import end_limbo
 from limpet.shm.clients.epoch import NEVER, Grace
-from limpet.shm.clients.recovery import recover_client
 from limpet.shm.endpoint.layout import slot_address
 from limpet.shm.endpoint.slots import CLIENT_JOURNAL, CLIENT_JOURNAL_SIZE
 from limpet.shm.endpoint.words import REFERENCE_MASK, TENTATIVE
+from limpet.shm.recovery import recover_client
 from limpet.stores import registry
+from limpet.stores.core.status import AGAIN, DONE, FULL
 from limpet.stores.race.layout import FROZEN, OBJECT_MASK
 from limpet.stores.race.slots import Slots
 from limpet.stores.race.splitter import Splitter
 from limpet.stores.race.store import Race
-from limpet.stores.status import AGAIN, DONE, FULL
 
 
 def race_with(
@@ -295,7 +295,7 @@ UNCHANGED: Final = Mutant("unchanged", (), race_with())
 
 @contextlib.contextmanager
 def in_force(mutant: Mutant) -> Iterator[None]:
-    """Have pools made meanwhile be the mutant's."""
+    """Make the pools of this block the mutant's."""
     original = getattr(pool_module, mutant.replaced, None)
     get_class: Callable[[str], Any] = registry.store_class
     from limpet.stores import pool as stores_pool

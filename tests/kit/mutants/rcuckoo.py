@@ -26,6 +26,7 @@ from kit.mutants.uncompiled import (
     with_part,
 )
 from limpet.shm.endpoint.fabric import lowest_bit
+from limpet.stores.core.status import DONE, MISSING
 from limpet.stores.rcuckoo.layout import (
     ANY,
     PATH_MASK,
@@ -34,12 +35,11 @@ from limpet.stores.rcuckoo.layout import (
     STATE,
 )
 from limpet.stores.rcuckoo.repair import REST_MASK
-from limpet.stores.status import DONE, MISSING
 
 
 @contextlib.contextmanager
 def in_force(mutant: Mutant) -> Iterator[None]:
-    """Have pools made meanwhile be the mutant's.
+    """Make the pools of this block the mutant's.
 
     That a busy client is no suspect is also seen to by what its hold is (fencing.py): variants
     in which it is one are without either.
@@ -115,7 +115,7 @@ def gets_unpinned(self: Any, key: bytes, default: Any = None) -> Any:
         if outcome == MISSING:
             return default
         attempt += 1
-        self.stay(attempt, False)
+        self.await_holder(attempt, False)
 
 
 # ---- journals ------------------------------------------------------------------------------------
@@ -243,13 +243,13 @@ ANYBODYS_BIT: Final = Mutant(
 )
 NO_SECOND_LOOK: Final = Mutant(
     "c5-states-are-not-looked-at-again",
-    (replaced("rcuckoo/locks", "Journal._is_still", always),),
+    (replaced("rcuckoo/locks", "LockJournal._is_still", always),),
 )
 STATE_COMES_AGAIN: Final = Mutant(
     "c5-state-comes-again",
     (
-        Change("rcuckoo/locks", "Journal.say", says_one_number),
-        Change("rcuckoo/locks", "Journal.publish", begins_with_a_number),
+        Change("rcuckoo/locks", "LockJournal.say", says_one_number),
+        Change("rcuckoo/locks", "LockJournal.publish", begins_with_a_number),
     ),
 )
 LEASE_OF_THE_DEAD: Final = Mutant(

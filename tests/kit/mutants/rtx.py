@@ -20,23 +20,23 @@ from kit.mutants.uncompiled import Change, Instead, always, never, nothing, repl
 from limpet.shm import pool as shm_pool
 from limpet.shm.endpoint.slots import INCARNATION_BITS, START_US
 from limpet.shm.endpoint.words import ADDRESS_MASK
-from limpet.stores.records import is_vacant
+from limpet.stores.core.object_layout import POINTER
+from limpet.stores.core.records import is_vacant
+from limpet.stores.core.status import AGAIN, MISSING, PUT
 from limpet.stores.rtx import transaction
-from limpet.stores.rtx.layout import (
+from limpet.stores.sherman.layout import ELSEWHERE, GONE, SLOTS
+from limpet.stores.transactions.layout import (
     COMMITTED,
     LOCKED,
+    LOG_DONE,
     LOGGED,
-    POINTER,
     SLOT_SHIFT,
     STATE_MASK,
     TIME_MASK,
     TX_LOG,
     TX_TIME,
 )
-from limpet.stores.rtx.layout import DONE as LOG_DONE
-from limpet.stores.rtx.lllock import slot_at
-from limpet.stores.sherman.layout import ELSEWHERE, GONE, SLOTS
-from limpet.stores.status import AGAIN, MISSING, PUT
+from limpet.stores.transactions.lllock import slot_at
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Mutant(uncompiled.Mutant):
 
 @contextlib.contextmanager
 def in_force(mutant: Mutant) -> Iterator[None]:
-    """Have pools made meanwhile be the mutant's."""
+    """Make the pools of this block the mutant's."""
     store = ("sherman/transactional", "RtxSherman")
     with (
         uncompiled.store_in_force(uncompiled.TRANSACTIONS, store, mutant.changes) as made,
@@ -77,7 +77,7 @@ def draws(time: Callable[[Any], int], owned: bool = True) -> Change:
         slot = self.client.ident >> INCARNATION_BITS
         return LOCKED | logged | (slot if owned or logged else 0) << SLOT_SHIFT | time(self)
 
-    return replaced("rtx/lllock", "LLLocks.draw", draw)
+    return replaced("transactions/lllock", "LLLocks.draw", draw)
 
 
 def in_milliseconds(locks: Any) -> int:
@@ -363,9 +363,9 @@ def releases_as_it_was(change: Any) -> Any:
 
 # ---- the variants --------------------------------------------------------------------------------
 
-LOG: Final = "rtx/log"
-TRY_COMMIT: Final = "rtx/try_commit"
-REPAIR: Final = "rtx/repair"
+LOG: Final = "transactions/log"
+TRY_COMMIT: Final = "transactions/try_commit"
+REPAIR: Final = "transactions/repair"
 MILLISECOND: Final = Mutant("r1-time-is-in-milliseconds", (draws(in_milliseconds),))
 NOT_PERSISTED: Final = Mutant("r1-time-is-not-kept-for-the-slot", (draws(by_its_own_count),))
 LOCK_OF_DONE: Final = Mutant(
@@ -383,7 +383,7 @@ LOCKED_BY_DEAD: Final = Mutant(
 ONE_BUFFER: Final = Mutant(
     "r3-one-buffer-for-all-logs-of-a-client",
     (
-        Change("rtx/commit", "Commit._open", opens_its_buffer),
+        Change("transactions/commit", "Commit._open", opens_its_buffer),
         replaced(LOG, "Log.close", keeps_its_buffer),
     ),
 )
@@ -455,15 +455,15 @@ SIBLINGS_ONLY: Final = Mutant(
     (replaced("sherman/page", "Page.begins_at", always),),
 )
 NOT_VALIDATED: Final = Mutant(
-    "reads-are-not-validated", (replaced("rtx/commit", "Commit.validate", always),)
+    "reads-are-not-validated", (replaced("transactions/commit", "Commit.validate", always),)
 )
 READS_TORN: Final = Mutant(
     "what-was-read-is-not-looked-at-again",
-    (replaced("rtx/reads", "Reads.hold_again", always),),
+    (replaced("transactions/reads", "Reads.hold_again", always),),
 )
 RENEWED_UNSEEN: Final = Mutant(
     "leaf-with-other-values-is-taken-for-the-same",
-    (replaced("rtx/reads", "Reads._renew", renews_unseen),),
+    (replaced("transactions/reads", "Reads._renew", renews_unseen),),
 )
 NOT_COUNTED: Final = Mutant(
     "changes-are-not-counted",
@@ -474,7 +474,7 @@ NOT_COUNTED: Final = Mutant(
 )
 COUNTED_LATE: Final = Mutant(
     "changes-are-added-up-after-the-first-look-up",
-    (Change("rtx/reads", "Reads.note_object", counts_after_the_first),),
+    (Change("transactions/reads", "Reads.note_object", counts_after_the_first),),
 )
 NAMED_FIRST: Final = Mutant(
     "log-is-named-as-one-before-it-is-written",
@@ -482,7 +482,10 @@ NAMED_FIRST: Final = Mutant(
 )
 ALL_LATE: Final = Mutant(
     "all-new-data-comes-late",
-    tuple(replaced(f"rtx/{each}", "LATE_SIZE", 64) for each in ("tx_object", "parts", "commit")),
+    tuple(
+        replaced(f"transactions/{each}", "LATE_SIZE", 64)
+        for each in ("tx_object", "parts", "commit")
+    ),
 )
 """As large objects do; nothing is bad about it."""
 FORGETS_FIRST: Final = Mutant(
@@ -491,7 +494,7 @@ FORGETS_FIRST: Final = Mutant(
 )
 USED_FIRST: Final = Mutant(
     "what-a-log-is-to-name-is-in-use-before-the-journal-has-the-log",
-    (Change("rtx/tx_object", "TXObj.reserve", uses_at_once),),
+    (Change("transactions/tx_object", "TXObj.reserve", uses_at_once),),
 )
 APPLIES_FIRST: Final = Mutant(
     "applies-before-it-is-decided", (Change(LOG, "Log.decide", applies_first),)
@@ -502,7 +505,7 @@ FREES_NEW: Final = Mutant(
 )
 KEEPS_OLD: Final = Mutant(
     "old-data-is-not-given-back",
-    (Change("rtx/try_commit", "give_back", gives_back_only_what_is_new),),
+    (Change("transactions/try_commit", "give_back", gives_back_only_what_is_new),),
 )
 NOTHING_TO_CHANGE: Final = Mutant(
     "leaf-with-nothing-to-change-is-released-as-it-was",

@@ -9,10 +9,10 @@ from typing import Any, Final, NamedTuple
 import pytest
 
 from kit.variants import vary
-from limpet.stores.rtx.commit import Commit
-from limpet.stores.rtx.parts import Part, held_word
-from limpet.stores.rtx.reads import Reads
-from limpet.stores.rtx.slot_writes import Change
+from limpet.stores.transactions.commit import Commit
+from limpet.stores.transactions.parts import Part, held_word
+from limpet.stores.transactions.reads import Reads
+from limpet.stores.transactions.slot_writes import Change
 
 
 class Mutant(NamedTuple):
@@ -24,7 +24,7 @@ class Mutant(NamedTuple):
 
 @contextlib.contextmanager
 def in_force(mutant: Mutant) -> Iterator[None]:
-    """Have transactions made meanwhile use the variant."""
+    """Make the transactions of this block use the variant."""
     with pytest.MonkeyPatch.context() as patch:
         vary(patch, mutant.owner, mutant.method, mutant.wrong)
         yield

@@ -56,7 +56,7 @@ class Mutant:
 
 @contextlib.contextmanager
 def in_force(mutant: Mutant) -> Iterator[None]:
-    """Have pools made meanwhile be the mutant's."""
+    """Make the pools of this block the mutant's."""
     with (
         store_in_force(SWARM, ("swarm/store", "Swarm"), mutant.changes),
         crowded(),
@@ -269,7 +269,7 @@ def withdraws(confirmed: int = DONE, locks: bool = True) -> Any:
 
     def run(self: Any, w: int, held: int) -> int:
         quorum, row = self.quorum, self.row
-        if quorum.valid == quorum.read and quorum.having(quorum.top) < quorum.majority:
+        if quorum.valid == quorum.read and quorum.count_at_least(quorum.top) < quorum.majority:
             row.recycle(w, row.buffer)
             if self.max_register.confirm() == confirmed:
                 row.side = -1
@@ -354,7 +354,7 @@ CLOCK_STARTS_ANEW: Final = Mutant(
 WHOLE_WORDS: Final = Mutant(
     "s5-whole-words-are-compared",
     (),
-    (replaced("swarm/quorum", "Quorum.having", compares_whole_words),),
+    (replaced("swarm/quorum", "Quorum.count_at_least", compares_whole_words),),
 )
 NOT_WRITTEN_BACK: Final = Mutant(
     "s8-reader-does-not-write-back",
@@ -398,7 +398,7 @@ NUMBER_IS_EMPTY: Final = Mutant(
     "s10-number-of-a-tombstone-is-taken-for-empty",
     (),
     (
-        replaced("swarm/row", "Row.learn", learns_without_numbers),
+        replaced("swarm/row", "Row.take_metadata", learns_without_numbers),
         replaced("swarm/row", "Row._drop_numbers", NOTHING),
     ),
 )

@@ -33,7 +33,7 @@ def _in(folder: str, names: str) -> tuple[str, ...]:
     return tuple(f"{folder}/{name}" for name in names.split())
 
 
-INLINE: Final = ("stores/records", "stores/inline")
+INLINE: Final = ("stores/core/records", "stores/core/inline")
 LOCO: Final = (
     *INLINE,
     "stores/race/batch",
@@ -48,23 +48,19 @@ RCUCKOO: Final = (
 )
 TRANSACTIONS: Final = (
     *INLINE,
-    "stores/rtx/lllock",
-    "stores/entry_log",
-    *_in("stores/rtx", "log participant"),
+    *_in("stores/transactions", "staged lllock entry_log log participant"),
     *_in("stores/sherman", "fences page"),
-    *_in("stores/rtx", "tx_object parts try_commit reads repair"),
-    "stores/staged",
+    *_in("stores/transactions", "tx_object parts try_commit reads repair"),
     *_in("stores/sherman", "routes check trees tx_trees scans leaf_writer write_set"),
-    "stores/rtx/commit",
+    "stores/transactions/commit",
     *_in("stores/sherman", "tree_keys transactional"),
     *_in("stores/rtx", "cut uses execution transaction"),
 )
 IN_PLACE: Final = (
     *INLINE,
-    "stores/entry_log",
-    *_in("stores/baselines/dtx", "locks log"),
+    *_in("stores/transactions", "staged entry_log locks"),
+    "stores/baselines/dtx/log",
     *_in("stores/sherman", "fences page"),
-    "stores/staged",
     *_in(
         "stores/sherman",
         "routes check trees tx_trees scans leaf_writer write_set in_place_trees "
@@ -74,7 +70,7 @@ IN_PLACE: Final = (
 )
 REPLICATED: Final = (
     "shm/clients/unique_ids",
-    "stores/records",
+    "stores/core/records",
     *_in("stores/race", "index glance batch slots batch_puts splitter check hash_store"),
     *_in(
         "stores/fusee",

@@ -144,7 +144,7 @@ def _busy_client_is_met_twice(pools: Any) -> None:
     for _ in range(3):
         assert not busy.begin(lambda: busy.store.update(key, NEW), verb_on("write_words"))
         clients.store.lookup.locks.wait_for(3)
-        clients.store.look_after()
+        clients.store.recover_owner()
         assert busy.go()
         now[0] += LEASES_BETWEEN * clients.pool.membership.lease_s
     nobody_suspected(clients)
@@ -163,7 +163,7 @@ def _repairer_is_met_twice(pools: Any) -> None:
         given_back = verb_on_address("cas", clients.table, 2)
         assert not repairer.begin(repairer.pool.recover, given_back)
         clients.store.lookup.locks.wait_for(8)
-        clients.store.look_after()
+        clients.store.recover_owner()
         assert repairer.go()
         now[0] += LEASES_BETWEEN * clients.pool.membership.lease_s
     nobody_suspected(clients)

@@ -35,8 +35,9 @@ from kit.transactions import LATER, NEW, OLD, Actor, Clients, look_after, put_al
 from limpet.fault.matrix.testbed import look_away
 from limpet.shm.endpoint.layout import slot_address
 from limpet.shm.endpoint.words import ADDRESS_MASK
-from limpet.stores.records import is_vacant
-from limpet.stores.rtx.layout import COUNT, OBJECT_SIZE, POINTER, STATE, TX_LOG
+from limpet.stores.core.object_layout import POINTER
+from limpet.stores.core.records import is_vacant
+from limpet.stores.transactions.layout import COUNT, OBJECT_SIZE, STATE, TX_LOG
 
 # ---- R1: no lock state comes again ---------------------------------------------------------------
 

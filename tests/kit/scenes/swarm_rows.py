@@ -11,7 +11,7 @@ from kit.puppets import verb_on, verb_on_address
 from kit.registers import Scene
 from limpet.fault.matrix.testbed import within
 from limpet.shm.endpoint.slots import INCARNATION_BITS
-from limpet.stores.status import VACANT_CLASS
+from limpet.stores.core.status import VACANT_CLASS
 
 PATIENCE_S: Final = 10.0
 

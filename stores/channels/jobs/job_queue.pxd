@@ -1,0 +1,63 @@
+cimport cython
+
+from limpet.shm.endpoint.layout cimport *
+from limpet.shm.endpoint.verbs cimport u64
+from limpet.stores.channels.channel cimport Channel
+from limpet.stores.channels.jobs.layout cimport *
+from limpet.stores.channels.jobs.table cimport Job, JobTable
+from limpet.stores.channels.layout cimport *
+from limpet.stores.channels.waiting cimport Waiting
+from limpet.stores.core.status cimport DONE, FULL, NO_MEMORY
+
+cdef int ACK
+cdef u64 DESCRIPTION_MAX
+cdef int EXTEND
+cdef int NACK
+cdef int RETRY
+cdef int US
+
+cdef class Delivery:
+    cdef readonly JobQueue queue
+    cdef readonly Job job
+    cdef readonly bint settled
+    cdef long long forks
+
+    cdef int _settle(self, int what, u64 delay_us, bytes reason) except -1
+    cdef int _check(self) except -1
+
+cdef class JobQueue(Channel):
+    cdef readonly object encode
+    cdef readonly object decode
+    cdef readonly u64 maxsize
+    cdef readonly u64 visibility_us
+    cdef readonly Waiting news
+    cdef readonly Waiting room
+    cdef readonly Waiting changes
+    cdef readonly JobTable table
+    cdef u64 looked
+    cdef readonly set mine
+
+    @cython.locals(attempt=int, table=JobTable, taken=bint)
+    cdef int _begin(self) except -1
+    @cython.locals(word=u64, sound=bint)
+    cdef int _begin_look(self) except -1
+    @cython.locals(ended=bint)
+    cdef int _finish(self, bint whole) except -1
+    @cython.locals(status=int, last=Py_ssize_t, table=JobTable, whole=bint, due=u64, room=bint)
+    cdef tuple _put_some(
+        self, list waiting, Py_ssize_t done, u64 level, u64 delay_us, u64 key, bint slept
+    )
+    cdef u64 _prepare(self, Waiting waiting) except? 0
+    @cython.locals(
+        looks=int, token=u64, sleepy=bint, waiting=Waiting, found=list, whole=bint, now=u64,
+        due=u64, left=u64,
+    )
+    cpdef list deliver(self, Py_ssize_t limit, bint letters, deadline)
+    @cython.locals(table=JobTable, whole=bint, now=u64, due=u64, ready=u64)
+    cdef tuple _deliver(self, Py_ssize_t limit, bint letters, list found)
+    @cython.locals(due=u64)
+    cdef int _take(self, Py_ssize_t limit, bint letters, u64 now, list found) except -1
+    cdef tuple _look(self, u64 now)
+    cpdef int drop(self, Job job) except -1
+    @cython.locals(table=JobTable, whole=bint, letter=bint, due=u64, held=bint, finished=bint)
+    cpdef int settle(self, Job job, int what, u64 delay_us, bytes reason) except -1

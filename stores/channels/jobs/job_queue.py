@@ -1,0 +1,644 @@
+"""The queue with acks: a job is delivered until a consumer acknowledges it.
+
+The jobs, and all that a kill can leave behind, are in the table (table.py). Here are the interface
+and the waiting. An operation takes the table's lock, makes its change, and gives the lock back;
+while it waits it is in no operation.
+
+A consumer that is dead, or has left the pool, holds no job for long: each consumer that finds no
+ready job, and each that has not looked for GIVE_BACK_US, asks whether the holders of jobs live. A
+waiting one looks at least every SLEEP_US (waiting.py).
+
+A waiting client is woken as in shared_queue.py: a put wakes one consumer, and a consumer that
+leaves ready jobs wakes the next; the end of a job wakes one producer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+from collections.abc import Iterable
+from typing import Any, Final
+
+from limpet.shm.endpoint import forks
+from limpet.shm.endpoint.fabric import hash64
+from limpet.shm.endpoint.layout import NODE_SHIFT
+from limpet.shm.errors import (
+    DeliveryLost,
+    LimpetError,
+    ParameterError,
+    ValueTooLarge,
+)
+from limpet.stores.channels.channel import Channel
+from limpet.stores.channels.jobs.layout import (
+    ASK,
+    BATCH,
+    CHANGES,
+    CONTROL_SIZE,
+    DATA,
+    DELAYED_JOBS,
+    DELIVERY_MAX,
+    DIRTY,
+    FREE_PLACES,
+    GIVE_BACK_US,
+    HELD_JOBS,
+    ITEM_SIZE,
+    LETTERS,
+    MAX_DELIVERIES,
+    MAXSIZE,
+    MAXSIZE_MAX,
+    NEWS,
+    OWNER_SHIFT,
+    PRIORITIES,
+    REASON_SIZE,
+    ROOM,
+    TICKET,
+)
+from limpet.stores.channels.jobs.table import Job, JobTable
+from limpet.stores.channels.layout import LINE, MOMENT, MOMENTS
+from limpet.stores.channels.regions.region import Links
+from limpet.stores.channels.waiting import Waiting, deadline_of, left_us, still_us, whole
+from limpet.stores.core.codecs import Codec
+from limpet.stores.core.status import DONE, FULL, NO_MEMORY
+
+DESCRIPTION_MAX: Final = 4096
+"""An upper bound of the bytes of a region besides its memory."""
+US: Final = 1_000_000
+SECONDS_MAX: Final = 1e9
+ACK: Final = 0
+NACK: Final = 1
+RETRY: Final = 2
+EXTEND: Final = 3
+
+
+class Delivery:
+    """A job that this process holds until it acknowledges it, or gives it back.
+
+    As a context manager it acknowledges the job at the end of the block, and gives it back when the
+    block raises. A delivery that the program drops, as after Ctrl-C, gives the job back, too.
+    """
+
+    def __init__(self, jobs: JobQueue, job: Job) -> None:
+        self.queue = jobs
+        self.job = job
+        self.forks = forks.count
+        self.settled = False
+        """Whether it was acknowledged, given back, or found to be lost."""
+
+    @property
+    def value(self) -> Any:
+        """The element; each look decodes it."""
+        return self.queue.decode(self.job.data)
+
+    @property
+    def deliveries(self) -> int:
+        """How often the job was delivered, with this time."""
+        return int(self.job.deliveries)
+
+    @property
+    def reason(self) -> str:
+        """Why the job was given back last; "": it never was."""
+        return self.job.reason.rstrip(b"\0").decode(errors="ignore")
+
+    def ack(self) -> None:
+        """The job is done: take it out of the queue. Raises DeliveryLost: it was delivered again,
+        or may be; ValueError: this was called before."""
+        self._settle(ACK, 0, b"")
+
+    def nack(self, delay: float = 0.0, reason: str = "") -> None:
+        """Give the job back: it can be got again, first of its priority, or after `delay` seconds.
+        After its last delivery it becomes a dead letter. Raises as `ack` does."""
+        delay_us = _us("delay", delay) if delay else 0
+        text = reason.encode(errors="replace")[:REASON_SIZE].replace(b"\0", b" ")
+        self._settle(NACK, delay_us, text)
+
+    def retry(self) -> None:
+        """Make this dead letter a job again, as if it was never delivered. Raises as `ack` does."""
+        self._settle(RETRY, 0, b"")
+
+    def extend(self, seconds: float | None = None) -> None:
+        """Hold the job for so many seconds from now, by default the queue's visibility timeout.
+        Raises ParameterError if the queue has none; DeliveryLost."""
+        if not self.queue.visibility_us:
+            raise ParameterError(
+                f"{self.queue!r} has no visibility timeout: this process holds its jobs as long as "
+                "it lives"
+            )
+        us = self.queue.visibility_us if seconds is None else _us("seconds", seconds)
+        self._check()
+        self.queue.settle(self.job, EXTEND, us, b"")
+
+    def _settle(self, what: int, delay_us: int, reason: bytes) -> None:
+        self._check()
+        try:
+            self.queue.settle(self.job, what, delay_us, reason)
+            self.settled = True
+        except DeliveryLost:
+            self.settled = True
+            raise
+
+    def _check(self) -> None:
+        if self.settled:
+            raise ValueError(f"{self!r} was acknowledged, given back or lost before")
+
+    def __enter__(self) -> Delivery:
+        return self
+
+    def __exit__(self, kind: Any = None, error: Any = None, trace: Any = None) -> None:
+        if self.settled:
+            return
+        if kind is None:
+            self.ack()
+        else:
+            # The block's error goes on.
+            with contextlib.suppress(DeliveryLost):
+                self.nack(reason=f"{kind.__name__}: {error}")
+
+    def __del__(self) -> None:
+        if not self.settled and self.forks == forks.count:
+            self.settled = True
+            self.queue.drop(self.job)
+
+    def __repr__(self) -> str:
+        return f"<Delivery {self.deliveries} of job {self.job.order} of {self.queue!r}>"
+
+
+class DeadLetters:
+    """The dead letters of a queue: jobs that were delivered `max_deliveries` times without `ack`.
+
+    To get one is a delivery: `ack` takes it out, `retry` makes it a job again, `nack` keeps it.
+    """
+
+    def __init__(self, jobs: JobQueue) -> None:
+        self.queue = jobs
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Delivery:
+        """The oldest dead letter, as a delivery; as `JobQueue.get`."""
+        return self.queue.deliver(1, True, deadline_of(block, timeout))[0]
+
+    def get_nowait(self) -> Delivery:
+        """`get` without waiting for one."""
+        return self.get(False)
+
+    def qsize(self) -> int:
+        """How many there are, without those that a client holds."""
+        return self.queue.counts()["dead"]
+
+
+class JobQueue(Channel):
+    """A queue of jobs, each delivered until it is acknowledged: `pool.queue(name, acks=True)`."""
+
+    table_class: type[JobTable] = JobTable
+    waiting_class: type[Waiting] = Waiting
+    """The classes of its parts."""
+
+    def __init__(
+        self,
+        manager: Any,
+        name: str,
+        parent: Any = None,
+        *,
+        maxsize: int = MAXSIZE,
+        item_size: int = ITEM_SIZE,
+        codec: str = "pickle",
+        max_deliveries: int = MAX_DELIVERIES,
+        visibility_timeout: float = 0.0,
+    ) -> None:
+        """`maxsize`: places, one for each job that is not acknowledged, and each dead letter.
+        `item_size`: an encoded element of up to so many bytes lies in its place, a larger one in an
+        object of the pool. `max_deliveries`: then a job becomes a dead letter.
+        `visibility_timeout`: seconds after which a job is taken from a consumer that lives; 0:
+        never."""
+        maxsize = whole("a queue's `maxsize`", maxsize, 1, MAXSIZE_MAX)
+        item_size = whole("a queue's `item_size`", item_size, 1, MAXSIZE_MAX)
+        whole("a queue's `max_deliveries`", max_deliveries, 1, DELIVERY_MAX)
+        visibility_us = _us("visibility_timeout", visibility_timeout)
+        coding = Codec.named(codec)
+        stride = (DATA + item_size + LINE - 1) // LINE * LINE
+        size = maxsize * (stride + 16)
+        if size > manager.pool.heap.value_max(1) - DESCRIPTION_MAX:
+            raise ValueTooLarge(
+                f"{maxsize} places of {stride} bytes do not fit into a memory node; make the queue "
+                "shorter, or the pool with larger nodes"
+            )
+        super().__init__(
+            manager,
+            name,
+            parent,
+            size=CONTROL_SIZE,
+            kind="job queue",
+            maxsize=maxsize,
+            item_size=item_size,
+            codec=codec,
+            max_deliveries=max_deliveries,
+            visibility_timeout=visibility_timeout,
+        )
+        self.encode = coding.encode
+        self.decode = coding.decode
+        self.maxsize = maxsize
+        self.visibility_us = visibility_us
+        remote = self.pool.parameters.multi_host
+        self.news = self.waiting_class(self.endpoint, self.address + NEWS, remote)
+        self.room = self.waiting_class(self.endpoint, self.address + ROOM, remote)
+        self.changes = self.waiting_class(self.endpoint, self.address + CHANGES, remote)
+        links = Links(maxsize * stride, 8, maxsize)
+        places = self.region("places", size, self.address >> NODE_SHIFT, links)
+        self.table = self.table_class(
+            self.pool, self.address, places, maxsize, stride, self.marked, repr(self)
+        )
+        self.table.max_deliveries = max_deliveries
+        self.looked = 0
+        """When this process has looked for dead consumers."""
+        self.mine: set[int] = set()
+        """Numbers of the jobs that deliveries of this process hold. Another job that this client
+        holds was dropped, or got by a call that was cut off."""
+        self._begin()
+        done = False
+        try:
+            if not self.endpoint.load(self.address + TICKET):
+                self.table.rebuild()
+            done = True
+        finally:
+            self._finish(done)
+
+    # ---- an operation with the lock ---------------------------------------------------------
+
+    def _begin(self) -> None:
+        """Begin an operation that has the table's lock."""
+        attempt = 0
+        table = self.table
+        taken = False
+        while not taken:
+            if attempt:
+                self.endpoint.pause(min(MOMENT + attempt, MOMENT + MOMENTS))
+            if attempt >= ASK and self.membership.gone(table.holder, f"the lock of {self!r}"):
+                table.buried = table.holder
+            attempt += 1
+            self.enter()
+            try:
+                taken = table.lock()
+            finally:
+                if not taken:
+                    self._finish(False)
+
+    def _begin_look(self) -> None:
+        """Begin an operation that only looks, without the lock; the index is made anew before, if a
+        dead client has left it in doubt."""
+        self.enter()
+        sound = False
+        try:
+            word = self.endpoint.load(self.table.control)
+            sound = word == 0 or (word != DIRTY and self.lives(word))
+        finally:
+            if not sound:
+                self.leave()
+        if not sound:
+            self._begin()
+            self.table.end(True)
+
+    def _finish(self, whole: bool) -> None:
+        """End the operation, and give the lock back if that was not done."""
+        ended = False
+        try:
+            self.table.end(whole)
+            ended = True
+        finally:
+            try:
+                if not ended:
+                    self.table.end(False)
+            finally:
+                self.leave()
+
+    # ---- producers ----------------------------------------------------------------------------
+
+    def put(
+        self,
+        item: Any,
+        block: bool = True,
+        timeout: float | None = None,
+        *,
+        delay: float = 0.0,
+        priority: int = 0,
+        key: str | bytes | None = None,
+    ) -> bool:
+        """Put a job; waits for room, at most `timeout` seconds.
+
+        `delay`: seconds until it can be got. `priority`: 0 to 7, the highest first. `key`: if a job
+        with this key is in the queue, and no dead letter, nothing is put. Returns whether it was
+        put. Raises queue.Full, ValueTooLarge, StoreFull (no memory for a large element); then the
+        job is not in the queue. After a kill before it returns, it is or is not.
+        """
+        deadline = None if block and timeout is None else deadline_of(block, timeout)
+        hashed = 0 if key is None else hash64(key.encode() if isinstance(key, str) else key) or 1
+        delay_us = _us("delay", delay) if delay else 0
+        level = whole("a job's `priority`", priority, 0, PRIORITIES - 1) if priority else 0
+        waiting = [self.encode(item)]
+        looks = token = 0
+        sleepy = slept = False
+        while True:
+            if sleepy:
+                token = self._prepare(self.room)
+            status, _ = self._put_some(waiting, 0, level, delay_us, hashed, slept)
+            if status == NO_MEMORY:
+                self.pool.allocator.replenish(self.table.node(), len(waiting[0]), 1, 0, 0, True)
+            elif status != FULL:
+                return status == DONE
+            elif token:
+                self.room.sleep(token, left_us(deadline, queue.Full))
+                token = 0
+                slept = True
+            else:
+                left_us(deadline, queue.Full)
+                looks += 1
+                sleepy = not self.room.spin(looks)
+
+    def put_nowait(self, item: Any) -> bool:
+        """`put` without waiting for room."""
+        return self.put(item, False)
+
+    def put_many(
+        self,
+        items: Iterable[Any],
+        block: bool = True,
+        timeout: float | None = None,
+        *,
+        delay: float = 0.0,
+        priority: int = 0,
+    ) -> None:
+        """`put` each of `items`; jobs of others may come between. After an error the items before
+        it are in the queue."""
+        deadline = deadline_of(block, timeout)
+        delay_us = _us("delay", delay)
+        level = whole("a job's `priority`", priority, 0, PRIORITIES - 1)
+        items = list(items)
+        waiting = [self.encode(item) for item in items]
+        done = 0
+        while done < len(waiting):
+            status, done = self._put_some(waiting, done, level, delay_us, 0, False)
+            if status != DONE:
+                left = None if deadline is None else still_us(deadline) / US
+                self.put(items[done], block, left, delay=delay, priority=priority)
+                done += 1
+
+    def _put_some(
+        self, waiting: list[bytes], done: int, level: int, delay_us: int, key: int, slept: bool
+    ) -> tuple[int, int]:
+        """Put some of `waiting` from number `done` on; the last status, and how many are done."""
+        status = DONE
+        last = min(len(waiting), done + BATCH)
+        table = self.table
+        self._begin()
+        whole = False
+        try:
+            due = self.endpoint.microseconds() + delay_us if delay_us else 0
+            while done < last and status == DONE:
+                status = table.put(waiting[done], level, due, key)
+                done += status == DONE
+            room = slept and table.count(FREE_PLACES) > 0
+            whole = True
+            table.end(True)
+            if done:
+                self.news.wake_one()
+            if room:
+                self.room.wake_one()
+        finally:
+            self._finish(whole)
+        return status, done
+
+    def _prepare(self, waiting: Waiting) -> int:
+        """Note that this client is about to sleep, before it looks once more."""
+        self.enter()
+        try:
+            return waiting.prepare()
+        finally:
+            self.leave()
+
+    # ---- consumers ----------------------------------------------------------------------------
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Delivery:
+        """The first ready job of the highest priority, as a delivery to this process; waits for
+        one, at most `timeout` seconds. Raises queue.Empty.
+
+        First in, first out within a priority; a job that was given back comes in its old place.
+        """
+        return self.deliver(1, False, deadline_of(block, timeout))[0]
+
+    def get_nowait(self) -> Delivery:
+        """`get` without waiting for a job."""
+        return self.get(False)
+
+    def get_many(
+        self, limit: int, block: bool = True, timeout: float | None = None
+    ) -> list[Delivery]:
+        """The first ready jobs, as many as there are, 1 to `limit`. Waits for the first of them, as
+        `get` does. Each is acknowledged on its own."""
+        if limit < 1:
+            raise ParameterError(f"get_many takes a limit of at least 1, not {limit}")
+        deadline = deadline_of(block, timeout)
+        found = self.deliver(min(limit, BATCH), False, deadline)
+        with contextlib.suppress(queue.Empty):
+            while len(found) < limit:
+                found += self.deliver(min(limit - len(found), BATCH), False, 0.0)
+        return found
+
+    def deliver(self, limit: int, letters: bool, deadline: float | None) -> list[Delivery]:
+        """`get_many`, of jobs or of dead letters."""
+        looks = token = 0
+        sleepy = False
+        waiting = self.changes if letters else self.news
+        while True:
+            found: list[Delivery] = []
+            whole = False
+            try:
+                if sleepy:
+                    token = self._prepare(waiting)
+                now, due = self._deliver(limit, letters, found)
+                whole = True
+            finally:
+                if not whole:
+                    found.clear()
+                    with contextlib.suppress(LimpetError):  # the first error goes on
+                        self.give_back()
+            if found:
+                return found
+            left = left_us(deadline, queue.Empty)
+            if token:
+                waiting.sleep(token, min(left, due - now) if due else left)
+                token = 0
+            else:
+                looks += 1
+                sleepy = not waiting.spin(looks)
+
+    def _deliver(self, limit: int, letters: bool, found: list[Delivery]) -> tuple[int, int]:
+        """Append deliveries to `found`, up to `limit`; the time, and when a delayed job is due."""
+        table = self.table
+        self._begin()
+        whole = False
+        try:
+            now = self.endpoint.microseconds()
+            due = table.ready_due(now)
+            again = dead = 0
+            if now - self.looked >= GIVE_BACK_US or now < self.looked:
+                again, dead = self._look(now)
+            self._take(limit, letters, now, found)
+            if not found and self.looked != now and table.count(HELD_JOBS):
+                again, dead = self._look(now)
+                self._take(limit, letters, now, found)
+            ready = table.ready()
+            whole = True
+            table.end(True)
+            if ready and (found or again):
+                self.news.wake_one()
+            if dead:
+                self.changes.wake()
+        finally:
+            self._finish(whole)
+        return now, due
+
+    def _take(self, limit: int, letters: bool, now: int, found: list[Delivery]) -> None:
+        """Append deliveries to `found`, up to `limit`. With the lock."""
+        due = now + self.visibility_us if self.visibility_us else 0
+        while len(found) < limit:
+            job = self.table.take(letters, due)
+            if job is None:
+                break
+            delivery = Delivery(self, job)
+            self.mine.add(job.order)
+            found.append(delivery)
+
+    def _look(self, now: int) -> tuple[int, int]:
+        """Give back the jobs of dead consumers, and those that were dropped. With the lock."""
+        found = self.table.give_back(now, self.mine)
+        self.looked = now
+        return found
+
+    def drop(self, job: Job) -> None:
+        """Give back a job whose delivery the program has dropped."""
+        self.mine.discard(job.order)
+        self.looked = 0
+        try:
+            self.give_back()
+        except LimpetError:
+            pass  # within an operation, the next one does it; or this client has left the queue
+        except BaseException:  # a signal handler has cut it off
+            self.give_back()
+            raise
+
+    def settle(self, job: Job, what: int, delay_us: int, reason: bytes) -> None:
+        """Acknowledge a job, give it back, or hold it on. Raises DeliveryLost."""
+        table = self.table
+        self._begin()
+        whole = letter = False
+        try:
+            due = self.endpoint.microseconds() + delay_us if delay_us or what == EXTEND else 0
+            held = job.word >> OWNER_SHIFT == self.client.ident and table.is_held(
+                job.number, job.word, job.order
+            )
+            if held and what == ACK:
+                table.ack(job.number)
+            elif held and what == NACK:
+                letter = table.release(job.number, due, reason)
+            elif held and what == RETRY:
+                table.retry(job.number)
+            elif held:
+                table.extend(job.number, due)
+            finished = table.unfinished() == 0
+            whole = True
+            table.end(True)
+            if what != EXTEND:
+                self.mine.discard(job.order)
+            if held and what == ACK:
+                self.room.wake_one()
+            elif held and what != EXTEND:
+                self.news.wake_one()
+            if finished or letter:
+                self.changes.wake()
+        finally:
+            self._finish(whole)
+        if not held:
+            raise DeliveryLost(
+                f"this process does not hold job {job.order} of {self!r} any more: its time was "
+                "over, or it was got before a fork; the job is delivered again"
+            )
+
+    def give_back(self) -> int:
+        """Give back the jobs that dead consumers held, as each `get` does once in a while; how
+        many."""
+        self._begin()
+        whole = False
+        try:
+            again, dead = self._look(self.endpoint.microseconds())
+            whole = True
+            self.table.end(True)
+            if again:
+                self.news.wake()
+            if dead:
+                self.changes.wake()
+        finally:
+            self._finish(whole)
+        return again + dead
+
+    # ---- looking --------------------------------------------------------------------------------
+
+    @property
+    def dead_letters(self) -> DeadLetters:
+        """The jobs that were delivered `max_deliveries` times without `ack`."""
+        return DeadLetters(self)
+
+    def counts(self) -> dict[str, int]:
+        """How many jobs are `ready`, `delayed`, and `held` by clients; how many dead letters are
+        there (`dead`); and how many places are `free`. Each is right for a moment."""
+        table = self.table
+        self._begin_look()
+        try:
+            free, dead = table.count(FREE_PLACES), table.count(LETTERS)
+            delayed, held = table.count(DELAYED_JOBS), table.count(HELD_JOBS)
+            ready = table.ready()
+        finally:
+            self._finish(True)
+        return {"ready": ready, "delayed": delayed, "held": held, "dead": dead, "free": free}
+
+    def qsize(self) -> int:
+        """How many jobs are ready or delayed; while other clients change that, about so many."""
+        counts = self.counts()
+        return counts["ready"] + counts["delayed"]
+
+    def empty(self) -> bool:
+        """Whether no job is ready or delayed."""
+        return self.qsize() == 0
+
+    def full(self) -> bool:
+        """Whether no place is free."""
+        return self.counts()["free"] == 0
+
+    def join(self, timeout: float | None = None) -> bool:
+        """Wait until every job is acknowledged, or a dead letter, at most `timeout` seconds;
+        whether they are."""
+        deadline = deadline_of(True, timeout)
+        looks = token = 0
+        sleepy = False
+        while True:
+            if sleepy:
+                token = self._prepare(self.changes)
+            self._begin_look()
+            try:
+                unfinished = self.table.unfinished()
+            finally:
+                self._finish(True)
+            if not unfinished:
+                return True
+            left = still_us(deadline)
+            if not left:
+                return False
+            if token:
+                self.changes.sleep(token, left)
+                token = 0
+            else:
+                looks += 1
+                sleepy = not self.changes.spin(looks)
+
+
+def _us(what: str, seconds: float) -> int:
+    """Seconds as microseconds; ParameterError if they are below 0, or no number."""
+    if not 0 <= seconds <= SECONDS_MAX:
+        raise ParameterError(f"`{what}` is a number of seconds from 0 on, not {seconds!r}")
+    return int(seconds * US)

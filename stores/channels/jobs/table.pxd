@@ -1,0 +1,105 @@
+cimport cython
+
+from limpet.shm.alloc.allocator cimport Allocator
+from limpet.shm.alloc.heap cimport Heap
+from limpet.shm.clients.client cimport Client
+from limpet.shm.endpoint.verbs cimport Endpoint, u64
+from limpet.shm.endpoint.words cimport ADDRESS_MASK
+from limpet.stores.channels.channel cimport Mark
+from limpet.stores.channels.jobs.layout cimport *
+from limpet.stores.channels.layout cimport *
+from limpet.stores.channels.regions.links cimport unlink
+from limpet.stores.core.status cimport DONE, EXISTS, FULL, NO_MEMORY
+
+cdef class Job:
+    cdef readonly u64 number
+    cdef readonly u64 word
+    cdef readonly u64 order
+    cdef public object data
+    cdef public bytes reason
+
+cdef class JobTable:
+    cdef readonly Client client
+    cdef readonly Endpoint endpoint
+    cdef readonly object membership
+    cdef readonly Heap heap
+    cdef readonly Allocator allocator
+    cdef readonly Mark mark
+    cdef readonly str name
+    cdef readonly u64 control
+    cdef readonly u64 places
+    cdef readonly u64 maxsize
+    cdef readonly u64 stride
+    cdef readonly u64 links
+    cdef readonly u64 heads
+    cdef readonly u64 item_size
+    cdef public u64 max_deliveries
+    cdef u64[::1] header
+    cdef public u64 buried
+    cdef readonly u64 holder
+
+    @cython.locals(endpoint=Endpoint, at=u64, mine=u64, look=int, word=u64)
+    cpdef bint lock(self) except -1
+    @cython.locals(endpoint=Endpoint, at=u64, mine=u64)
+    cpdef int end(self, bint whole) except -1
+    cdef bint _rebuilt(self) except -1
+    @cython.locals(
+        endpoint=Endpoint, place=u64, number=u64, size=u64, reference=u64, index=int, at=u64,
+    )
+    cpdef int put(self, bytes data, u64 level, u64 due, u64 key) except -1
+    @cython.locals(
+        endpoint=Endpoint, kind=u64, place=u64, number=u64, at=u64, word=u64, count=u64, held=u64,
+        size=u64, reference=u64, job=Job,
+    )
+    cpdef object take(self, bint letters, u64 due)
+    @cython.locals(at=u64)
+    cpdef bint is_held(self, u64 number, u64 word, u64 order) except -1
+    @cython.locals(at=u64, letter=u64, key=u64)
+    cpdef int ack(self, u64 number) except -1
+    cpdef int extend(self, u64 number, u64 due) except -1
+    @cython.locals(endpoint=Endpoint, at=u64, word=u64, letter=u64, state=u64)
+    cpdef bint release(self, u64 number, u64 due, bytes reason) except -1
+    cpdef int retry(self, u64 number) except -1
+    @cython.locals(
+        endpoint=Endpoint, there=u64, steps=u64, owner=u64, lives=bint, number=u64, at=u64,
+        word=u64, due=u64, dropped=bint,
+    )
+    cpdef tuple give_back(self, u64 now, set mine)
+    @cython.locals(endpoint=Endpoint, place=u64, number=u64, at=u64, due=u64)
+    cpdef u64 ready_due(self, u64 now) except? 0xFFFF
+    cpdef u64 count(self, u64 kind) except? 0xFFFF
+    @cython.locals(others=u64)
+    cpdef u64 ready(self) except? 0xFFFF
+    cpdef u64 unfinished(self) except? 0xFFFF
+    cpdef u64 node(self)
+    @cython.locals(endpoint=Endpoint, at=u64, number=u64, word=u64, order=u64, key=u64)
+    cpdef int rebuild(self) except -1
+    cdef u64 _number(self, u64 place) except? 0xFFFF
+    cdef object _damaged(self, u64 number)
+    @cython.locals(at=u64)
+    cdef int _count(self, long long more) except -1
+    cdef u64 _first(self, u64 kind) except? 0xFFFF
+    @cython.locals(
+        endpoint=Endpoint, at=u64, steps=u64, due=u64, place=u64, other=u64, kind=u64, order=u64,
+        before=u64,
+    )
+    cdef int _enlist(self, u64 number, u64 state) except -1
+    cdef u64 _order(self, u64 place) except? 0xFFFF
+    @cython.locals(ends=u64)
+    cdef int _append(self, u64 kind, u64 number) except -1
+    @cython.locals(
+        endpoint=Endpoint, ends_at=u64, ends=u64, first=u64, last=u64, following=u64, at=u64,
+        link=u64,
+    )
+    cdef int _insert(self, u64 kind, u64 number, u64 before) except -1
+    @cython.locals(
+        endpoint=Endpoint, ends_at=u64, ends=u64, first=u64, last=u64, link=u64, following=u64,
+        before=u64, at=u64,
+    )
+    cdef int _remove(self, u64 kind, u64 number) except -1
+    @cython.locals(place=u64, at=u64, steps=u64)
+    cdef bint _find(self, u64 key) except -1
+    @cython.locals(head=u64)
+    cdef int _chain(self, u64 number, u64 key) except -1
+    @cython.locals(at=u64, steps=u64, place=u64)
+    cdef int _unchain(self, u64 number, u64 key) except -1

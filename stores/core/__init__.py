@@ -1,0 +1,1 @@
+"""What all kinds of stores share: operations and their one loop, records, regions, names."""

@@ -1,0 +1,354 @@
+"""`InlineStore`: the facade of stores with pairs in their own table and long values in objects.
+
+`rcuckoo`, `loco` and the tree stores derive from it, and hold their other parts. It has the only
+loops of their operations: enter, attempt, leave; then get memory, or wait, and try again. A store
+gives the steps. `key_size` and `value_size`, of the parameters, are the bytes of the longest key,
+and of the longest value that is in the table itself.
+
+A get without a pin, of a kind that `glances`. Its table proves what was read of it: an entry by its
+checksum, a missing key by words that are read again (a tree has another proof: tx_trees.py). A pin
+adds that the table is still one, and that objects stay. So a get reads the table without a pin, and
+then looks at the word DROPS: if it is as when this handle last found its store, the store was not
+dropped until then, and all that was read was of its table. If anything else was seen (a torn entry,
+a change of the index that is to be applied first, an object, an error), the get begins again with a
+pin. A handle that has met an object last begins with a pin: the value that it gets next is probably
+long, too.
+
+So a stopped reader keeps no memory from anybody, unless it has a pin: its handle has met an object
+last, or it is in a `get_many`. Words that are read of memory which has become something else may be
+anything; they are only compared, and copied as far as an entry goes. Pools whose memory is not
+hardware-coherent have pins (race/glance.py), and none of these kinds is for durable pools.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from limpet.shm.endpoint.layout import DROPS
+from limpet.shm.errors import KeyTooLarge
+from limpet.stores.core.base import Store, as_bytes
+from limpet.stores.core.names import shown
+from limpet.stores.core.records import Objects
+from limpet.stores.core.status import (
+    AGAIN,
+    AT_ONCE,
+    BATCH,
+    DELETE,
+    DONE,
+    EXISTS,
+    MISSING,
+    NO_MEMORY,
+    UNPROVEN,
+    UPDATE,
+)
+
+
+class Attempt:
+    """How a write goes on after an attempt with an unusual result. For one write only.
+
+    A kind has a class of its own if later attempts use results of earlier ones.
+    """
+
+    def __init__(self) -> None:
+        self.outcome = AT_ONCE
+        """The result of the write outside of its attempts; DONE, EXISTS or MISSING end it."""
+
+
+class Step:
+    """A look at a store that may take several attempts (`InlineStore.run`)."""
+
+    def __init__(self) -> None:
+        self.result: Any = None
+
+    def once(self) -> int:
+        """One attempt, in an operation: DONE, and there is a `result`; or AGAIN."""
+        raise NotImplementedError
+
+
+class InlineIndex:
+    """The index of a store. All methods but `node_of` are called in operations of the store."""
+
+    def find_once(self, key: bytes, attempt: int) -> int:
+        """Look a key up: DONE, MISSING, or AGAIN."""
+        raise NotImplementedError
+
+    def glance(self, key: bytes) -> int:
+        """`find_once` without a pin, of a value that is in the table itself: DONE, MISSING; or
+        AGAIN, it needs a pin."""
+        return AGAIN
+
+    def proves(self, endpoint: Any, drops: int) -> bool:
+        """After `glance`, and after all reads: whether what was read stood there meanwhile.
+
+        `drops`: the word DROPS when the handle last found its store.
+        """
+        return endpoint.stands(DROPS, drops, DROPS, drops, DROPS, drops, DROPS, drops)
+
+    def value_found(self) -> bytes:
+        """After DONE, in the same operation: the value."""
+        raise NotImplementedError
+
+    def is_object(self) -> bool:
+        """After DONE, in the same operation: whether the value is in an object."""
+        return False
+
+    def get_batch(self, keys: list[bytes], found: list[bytes | None]) -> list[int]:
+        """Append the values of at most BATCH keys; the places in `found` of those to be looked
+        up one by one."""
+        raise NotImplementedError
+
+    def node_of(self, key: bytes) -> int:
+        """The memory node with the key's table, and with its object."""
+        raise NotImplementedError
+
+
+class InlineStore(Store):
+    """A store with parameters `key_size` and `value_size`, and an `index`. A subclass gives
+
+    _change_once(key, value, size, mode, attempt, way, expected)
+                                        attempt a write, or a delete, as a mode; `size`: bytes of
+                                        the object for the value, or 0: it is in the table; with
+                                        `expected`, which comes only if it `swaps` and is not
+                                        transactional, EXISTS if the value is another one.
+                                        DONE, EXISTS, MISSING, AGAIN, or a status for `_go_on`
+    _go_on(outcome, way, key, value, size, mode)
+                                        after any other outcome than those four
+    stay(attempt, writes)               wait for the client that was in the way
+    checker()                           the object that checks the whole store
+    _enter, _leave                      if it has `locks_first`
+    """
+
+    def __init__(self, pool: Any, kind: str, name: str, parameters: Any) -> None:
+        super().__init__(pool, kind, name, parameters)
+        self.key_size = parameters.key_size
+        self.value_size = parameters.value_size
+        self.objects = Objects(pool.heap)
+        self.index: Any = None
+        """Set by the class of the kind."""
+        self.locks_first = False
+        """Whether writes, and later attempts of gets, begin with `_enter`, which takes locks."""
+        self.glances = False
+        """Whether gets have no pin: the index has `glance`, and memory is hardware-coherent."""
+        self.met_object = False
+        """Whether the value that a get has found last is in an object."""
+
+    def forget(self) -> None:
+        self.met_object = False
+
+    # ---- reading --------------------------------------------------------------------------------
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """The value of `key`, or `default`. Round trips: in the docstring of the kind's module."""
+        if type(key) is not bytes:
+            key = as_bytes("key", key)
+        self.operations += 1
+        if self.glances and not self.met_object:
+            found = self.glanced(key)
+            if found is not UNPROVEN:
+                return default if found is None else found
+        attempt = 0
+        while True:
+            held: Any = None
+            if attempt and self.locks_first:
+                held = self._enter(key, attempt, False)
+            else:
+                self.client.enter()
+            try:
+                if held is None:
+                    self.require_there()
+                outcome = self.index.find_once(key, attempt)
+                if outcome == DONE:
+                    self.met_object = self.index.is_object()
+                    return self.index.value_found()
+            finally:
+                if held is None:
+                    self.client.leave()
+                else:
+                    self._leave(held)
+            if outcome == MISSING:
+                return default
+            attempt += 1
+            self.await_holder(attempt, False)
+
+    def glance_at(self, key: bytes) -> Any:
+        outcome = self.index.glance(key)
+        if outcome == AGAIN:
+            return UNPROVEN
+        found = self.index.value_found() if outcome == DONE else None
+        # ORDER: after all reads.
+        return found if self.index.proves(self.endpoint, self.drops) else UNPROVEN
+
+    def get_many(self, keys: Any) -> list[bytes | None]:
+        """The values of `keys`, in their order; None for each that is missing. The reads of 32 keys
+        overlap."""
+        wanted = [key if type(key) is bytes else as_bytes("key", key) for key in keys]
+        found: list[bytes | None] = []
+        for start in range(0, len(wanted), BATCH):
+            # one pin a batch: a pin held for long looks like a process that stands still
+            batch = wanted[start : start + BATCH]
+            self.client.enter()
+            try:
+                self.require_there()
+                left = self.index.get_batch(batch, found)
+            finally:
+                self.client.leave()
+            self.operations += len(batch) - len(left)
+            for place in left:
+                found[place] = self.get(wanted[place])
+        return found
+
+    def run(self, step: Step) -> Any:
+        """Attempt `step` in operations until it is done; its result."""
+        attempt = 0
+        while True:
+            self.client.enter()
+            try:
+                self.require_there()
+                if step.once() == DONE:
+                    return step.result
+            finally:
+                self.client.leave()
+            attempt += 1
+            self.await_holder(attempt, False)
+
+    # ---- changing -------------------------------------------------------------------------------
+
+    def delete(self, key: Any) -> None:
+        """Delete; KeyError if the key is not there."""
+        data = key if type(key) is bytes else as_bytes("key", key)
+        if self._change(data, b"", 0, DELETE) == MISSING:
+            raise KeyError(key)
+
+    def delete_many(self, keys: Any) -> int:
+        count = 0
+        for data in [key if type(key) is bytes else as_bytes("key", key) for key in keys]:
+            count += self._change(data, b"", 0, DELETE) == DONE
+        return count
+
+    def _write(self, key: Any, value: Any, mode: int) -> int:
+        if type(key) is not bytes:
+            key = as_bytes("key", key)
+        if type(value) is not bytes:
+            value = as_bytes("value", value)
+        return self._change(key, value, self.object_size(key, value), mode)
+
+    def swap(self, key: Any, expected: bytes, value: Any = None) -> bool:
+        """As of every store; under the key's locks, or by a transaction."""
+        if self.transactional or not self.swaps:
+            return super().swap(key, expected, value)
+        key, expected = as_bytes("key", key), as_bytes("value", expected)
+        if value is None:
+            return self._change(key, b"", 0, DELETE, expected) == DONE
+        value = as_bytes("value", value)
+        return self._change(key, value, self.object_size(key, value), UPDATE, expected) == DONE
+
+    def object_size(self, key: bytes, value: bytes) -> int:
+        """Bytes of the object for a value; 0: it is in the table. KeyTooLarge, ValueTooLarge."""
+        if len(key) > self.key_size:
+            raise KeyTooLarge(
+                f"{self.name}: the key {shown(key)} has {len(key)} bytes; the store was made with "
+                f"key_size={self.key_size}"
+            )
+        return 0 if len(value) <= self.value_size else self.objects.size_of(key, value)
+
+    def _change(
+        self, key: bytes, value: bytes, size: int, mode: int, expected: bytes | None = None
+    ) -> int:
+        """Attempt a write until its result is DONE, EXISTS or MISSING."""
+        self.operations += 1
+        attempt = 0
+        way = self._first_way()
+        while True:
+            held: Any = None
+            if self.locks_first:
+                held = self._enter(key, attempt, True)
+            else:
+                self.client.enter()
+            try:
+                if held is None:
+                    self.require_there()
+                outcome = self._change_once(key, value, size, mode, attempt, way, expected)
+            finally:
+                if held is None:
+                    self.client.leave()
+                else:
+                    self._leave(held)
+            if outcome == DONE:
+                return outcome
+            if outcome not in (EXISTS, MISSING, AGAIN):
+                way = self._go_on(outcome, way, key, value, size, mode)
+                outcome = AT_ONCE if way is None else way.outcome
+            if outcome == AGAIN:
+                attempt += 1
+                self.await_holder(attempt, True)
+            elif outcome != AT_ONCE:
+                return outcome
+
+    # ---- steps ----------------------------------------------------------------------------------
+
+    def _enter(self, key: bytes, attempt: int, writes: bool) -> Any:
+        """If `locks_first`, begin a write, or a later attempt of a get: the locks for `_leave` to
+        give back, after a look that the store is there. Or None: begin as any operation."""
+        raise NotImplementedError
+
+    def _leave(self, held: Any) -> None:
+        """End that operation."""
+        raise NotImplementedError
+
+    def _first_way(self) -> Attempt | None:
+        """The way in which a write begins; None: the usual one."""
+        return None
+
+    def _change_once(
+        self,
+        key: bytes,
+        value: bytes,
+        size: int,
+        mode: int,
+        attempt: int,
+        way: Attempt | None,
+        expected: bytes | None = None,
+    ) -> int:
+        raise NotImplementedError
+
+    def _go_on(
+        self, outcome: int, way: Attempt | None, key: bytes, value: bytes, size: int, mode: int
+    ) -> Attempt | None:
+        """How a write goes on after this outcome. Outside of operations. Raises StoreFull."""
+        if outcome == NO_MEMORY:
+            self.have_memory(key, mode, self.index.node_of(key), size)
+        return way
+
+    def await_holder(self, attempt: int, writes: bool) -> None:
+        """Wait a little for the client that was in the way, and check now and then whether it is
+        alive. Outside of operations."""
+        raise NotImplementedError
+
+    # ---- the whole of it ------------------------------------------------------------------------
+
+    def checker(self) -> Any:
+        """The object that checks the whole store: count, keys, references, check, left_by."""
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        return int(self.checker().count())
+
+    def keys(self) -> Any:
+        """Every key, as weakly consistent as `iter` says."""
+        return self.checker().keys()
+
+    def references(self) -> Any:
+        """References to all objects on nodes in service, as uint64; for audits."""
+        return self.checker().references()
+
+    def check(self) -> None:
+        """Verify every invariant in memory; StoreCorrupt names the one that does not hold.
+
+        Other clients may be at work. NodeFailed: a node is lost with its keys, and the rest is
+        sound.
+        """
+        self.proved(self.checker().check)
+
+    def left_by(self, ident: int) -> set[str]:
+        found: set[str] = self.checker().left_by(ident)
+        return found

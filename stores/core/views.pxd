@@ -1,0 +1,39 @@
+cimport cython
+
+from limpet.shm.endpoint.layout cimport *
+from limpet.shm.endpoint.verbs cimport u64
+from limpet.stores.core.base cimport Store
+
+cdef class Loan:
+    cdef readonly Store store
+    cdef object block
+    cdef bint over
+    cdef object value
+    cdef object lent
+
+    cdef object begin(self, object lent)
+    cdef bint take_back(self) except -1
+    cdef bint end(self) except -1
+
+cdef class Block:
+    cdef readonly Store store
+    cdef readonly bytes key
+    cdef Loan loan
+    cdef object __weakref__
+
+    cdef int _require_new(self) except -1
+    cdef object _begin(self, Loan loan)
+
+cdef class ValueView(Block):
+    cdef int node
+
+cdef class Reservation(Block):
+    cdef u64 size
+    cdef u64 reference
+
+    cdef int _link(self, Loan loan) except -1
+
+@cython.locals(loan=Loan)
+cpdef int settle_late(object client) except -1
+
+cdef int disown(Loan loan) except -1

@@ -1,0 +1,1 @@
+"""What transactions on hash stores and on trees share: locks, logs, staged changes, repair."""

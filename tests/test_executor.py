@@ -1,0 +1,300 @@
+"""`limpet.Executor`: the contract of concurrent.futures, and workers that are killed."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from concurrent.futures import BrokenExecutor, CancelledError, wait
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kit.processes import gather
+
+import limpet
+from limpet.executor import JOBS, RESULTS, _Worker
+from limpet.shm.backends.location import SHM_DIR
+
+PATIENCE_S = 60.0
+NODES = {"memory": "16MiB"}
+METHODS = ("fork", "spawn", "forkserver")
+initialized: list[object] = []
+
+
+def left_behind() -> list[str]:
+    """Segments of executors."""
+    return [path.name for path in Path(SHM_DIR).glob(f"*executor-{os.getpid()}-*")]
+
+
+def square(number: int) -> int:
+    return number * number
+
+
+def slow_square(number: int) -> int:
+    time.sleep(0.005)
+    return number * number
+
+
+def fail(text: str) -> None:
+    raise KeyError(text)
+
+
+def die(*_: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def die_once(path: str) -> str:
+    """Die the first time."""
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return "done"
+    die()
+    return ""
+
+
+def wait_for(path: str) -> int:
+    while not Path(path).exists():
+        time.sleep(0.002)
+    return os.getpid()
+
+
+def leave(code: int) -> None:
+    sys.exit(code)
+
+
+def initialize(value: object) -> None:
+    initialized.append(value)
+
+
+def initial() -> tuple[list[object], int]:
+    return initialized, os.getpid()
+
+
+class Unsendable(Exception):
+    """Cannot be made again from its arguments."""
+
+    def __init__(self, first: int, second: int) -> None:
+        super().__init__(f"{first} and {second}")
+
+
+def raise_unsendable() -> None:
+    raise Unsendable(1, 2)
+
+
+def unsendable_result() -> Any:
+    return lambda: 1
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_results_and_errors_come_by_futures(method: str, tmp_path: Path) -> None:
+    context = multiprocessing.get_context(method)
+    with limpet.Executor(2, context, initialize, ("given",), **NODES) as executor:
+        assert list(executor.map(square, range(20))) == [square(number) for number in range(20)]
+        with pytest.raises(KeyError, match="reason") as caught:
+            executor.submit(fail, "reason").result(PATIENCE_S)
+        assert "in fail" in str(caught.value.__cause__)
+        assert executor.submit(initial).result(PATIENCE_S)[0][-1:] == ["given"]
+        assert executor.submit(die_once, str(tmp_path / "once")).result(PATIENCE_S) == "done"
+    assert left_behind() == []
+    assert multiprocessing.active_children() == []
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        executor.submit(square, 1)
+
+
+def test_calls_that_cannot_be_sent_are_their_futures_errors() -> None:
+    with limpet.Executor(1, **NODES) as executor:
+        with pytest.raises(Exception, match="pickle"):
+            executor.submit(lambda: 1).result(PATIENCE_S)
+        with pytest.raises(Exception, match="pickle"):
+            executor.submit(unsendable_result).result(PATIENCE_S)
+        with pytest.raises(RuntimeError, match="Unsendable: 1 and 2"):
+            executor.submit(raise_unsendable).result(PATIENCE_S)
+        with pytest.raises(SystemExit):
+            executor.submit(leave, 3).result(PATIENCE_S)
+        data = os.urandom(3 << 20)
+        assert executor.submit(bytes, data).result(PATIENCE_S) == data
+        with pytest.raises(limpet.ValueTooLarge):
+            executor.submit(len, bytes(32 << 20)).result(PATIENCE_S)
+        with pytest.raises(limpet.ValueTooLarge):
+            executor.submit(bytes, 32 << 20).result(PATIENCE_S)
+        assert executor.submit(square, 3).result(PATIENCE_S) == 9
+
+
+def test_map_takes_several_iterables_in_chunks() -> None:
+    with limpet.Executor(2, **NODES) as executor:
+        assert list(executor.map(pow, range(10), range(12), chunksize=4)) == [
+            number**number for number in range(10)
+        ]
+        with pytest.raises(ValueError, match="chunksize"):
+            executor.map(square, [1], chunksize=0)
+        with pytest.raises(KeyError):
+            list(executor.map(fail, "ab"))
+
+
+def test_a_call_that_kills_each_worker_fails_and_the_executor_goes_on() -> None:
+    with limpet.Executor(2, retries=1, **NODES) as executor:
+        bad = executor.submit(die)
+        good = [executor.submit(square, number) for number in range(10)]
+        with pytest.raises(limpet.WorkerDied, match="each of the 2 workers"):
+            bad.result(PATIENCE_S)
+        assert [future.result(PATIENCE_S) for future in good] == [n * n for n in range(10)]
+
+
+def test_every_call_is_done_while_workers_are_killed() -> None:
+    count, kills = 400, 8
+    with limpet.Executor(4, retries=100, **NODES) as executor:
+        futures = [executor.submit(slow_square, number) for number in range(count)]
+        for number in range(kills):
+            futures[(number + 1) * count // (2 * kills)].result(PATIENCE_S)
+            assert executor._crew is not None
+            process = random.choice(list(executor._crew.processes))
+            os.kill(process.pid, signal.SIGKILL)
+        found = [future.result(PATIENCE_S) for future in futures]
+    assert found == [number * number for number in range(count)]
+    assert left_behind() == []
+
+
+def test_a_worker_ends_after_its_tasks() -> None:
+    with limpet.Executor(1, max_tasks_per_child=3, **NODES) as executor:
+        pids = [executor.submit(os.getpid).result(PATIENCE_S) for _ in range(7)]
+    assert [len(set(pids[start : start + 3])) for start in (0, 3)] == [1, 1]
+    assert len(set(pids)) == 3
+
+
+def test_an_initializer_that_raises_breaks_the_executor() -> None:
+    with limpet.Executor(1, initializer=fail, initargs=("never",), **NODES) as executor:
+        with pytest.raises(BrokenExecutor) as caught:
+            executor.submit(square, 1).result(PATIENCE_S)
+        assert isinstance(caught.value.__cause__, KeyError)
+        with pytest.raises(BrokenExecutor):
+            executor.submit(square, 1)
+    with limpet.Executor(1, initializer=die, **NODES) as executor, pytest.raises(BrokenExecutor):
+        executor.submit(square, 1).result(PATIENCE_S)
+    assert left_behind() == []
+
+
+def test_shutdown_cancels_what_no_worker_has(tmp_path: Path) -> None:
+    go_on = tmp_path / "go on"
+    executor = limpet.Executor(1, **NODES)
+    futures = [executor.submit(wait_for, str(go_on)) for _ in range(20)]
+    executor.shutdown(wait=False, cancel_futures=True)
+    cancelled = [future for future in futures if future.cancelled()]
+    assert 0 < len(cancelled) < len(futures)
+    with pytest.raises(CancelledError):
+        cancelled[0].result()
+    go_on.touch()
+    executor.shutdown()
+    done = wait(futures, PATIENCE_S).done
+    assert len(done) == len(futures)
+    assert left_behind() == []
+
+
+def test_a_worker_looks_at_its_parent_no_more_when_it_leaves_the_pool(pools: Any) -> None:
+    """Its thread would find the pool closed, and say so on stderr."""
+    pool = pools()
+    for name in (JOBS, RESULTS):
+        pool.queue(name, acks=name == JOBS)
+
+    def life() -> bool:
+        worker = _Worker(pool.url, pool.membership.ident)
+        looked = worker.watcher.is_alive()
+        worker.leave()
+        return looked and not worker.watcher.is_alive() and worker.pool.closed
+
+    assert gather(life) == [True]
+
+
+def test_parameters_are_checked() -> None:
+    for wrong in ({"max_workers": 0}, {"retries": -1}, {"max_tasks_per_child": 0}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            limpet.Executor(**wrong)  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        limpet.Executor(initializer=3)  # type: ignore[arg-type]
+
+
+PROGRAM = """
+    import os, signal, sys, time
+    import limpet
+
+    def job(number):
+        if not number:
+            os.write(1, b"begun\\n")
+        time.sleep(0.01 if number < 7 else 0.3)
+        if not number:
+            time.sleep(1000)
+        return number
+
+    if __name__ == "__main__":
+        executor = limpet.Executor(2, memory="16MiB")
+        assert list(executor.map(job, range(1, 5))) == [1, 2, 3, 4]
+        print(executor._crew.url, *(p.pid for p in executor._crew.processes), flush=True)
+        {end}
+"""
+SLEEPS = "executor.submit(job, 0).result()"
+
+
+def program(tmp_path: Path, end: str) -> subprocess.Popen[str]:
+    path = tmp_path / "program.py"
+    path.write_text(textwrap.dedent(PROGRAM).format(end=end))
+    return subprocess.Popen(
+        [sys.executable, str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+
+
+def is_gone(url: str, pids: list[int]) -> bool:
+    """Whether the pool is removed and all these processes have ended."""
+    if list(Path(SHM_DIR).glob(f"*{url.removeprefix('shm://')}*")):
+        return False
+    return not any(runs(pid) for pid in pids)
+
+
+def runs(pid: int) -> bool:
+    try:
+        return " Z " not in Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+
+
+def soon(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, "it takes too long"
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("how", ["killed", "Ctrl-C", "forgotten", "raises"])
+def test_nothing_is_left_when_the_parent_ends(tmp_path: Path, how: str) -> None:
+    ends = {
+        "killed": SLEEPS,
+        "Ctrl-C": f"with executor: {SLEEPS}",
+        "forgotten": "print(executor.submit(job, 7))  # 0.3 s: longer than a look",
+        "raises": "raise SystemExit(5)",
+    }
+    with program(tmp_path, ends[how]) as process:
+        try:
+            assert process.stdout is not None
+            url, *pids = process.stdout.readline().split()
+            if how in ("killed", "Ctrl-C"):
+                assert process.stdout.readline() == "begun\n"
+            if how == "killed":
+                process.kill()
+            elif how == "Ctrl-C":
+                os.killpg(process.pid, signal.SIGINT)
+            process.wait(PATIENCE_S)
+            soon(lambda: is_gone(url, [int(pid) for pid in pids]))
+            assert process.stderr is not None
+            text = process.stderr.read()
+        finally:
+            process.kill()
+    assert (text == "") == (how != "Ctrl-C"), text
+    if how != "Ctrl-C":
+        assert process.returncode == {"killed": -signal.SIGKILL, "forgotten": 0, "raises": 5}[how]
