@@ -104,6 +104,14 @@ def try_out(wheel: Path, folder: Path, build: str) -> None:
     assert "0.1.0" in run(python, "-m", "limpet", "--version", cwd=folder)
 
 
+def test_every_package_is_in_the_wheel_but_the_rack() -> None:
+    listed = (
+        (ROOT / "pyproject.toml").read_text().partition("\npackages = [\n")[2].partition("]")[0]
+    )
+    there = {str(Path(path).parent).replace("/", ".") for path in sources("__init__.py")}
+    assert {package for package in there if f'"{package}",' not in listed} == {"limpet.fault.rack"}
+
+
 def test_every_pxd_belongs_to_a_compiled_module_and_the_other_way_round() -> None:
     sourced = {str(Path(path).with_suffix(".pxd")) for path in sources("*.py") | sources("*.pyx")}
     assert sources("*.pxd") <= sourced
