@@ -11,7 +11,9 @@ letter, and its future has WorkerDied.
 
 A thread, the *collector*, sets the futures' results, starts workers in the place of those that
 ended, and gives jobs to the queue, twice as many as there are workers: the others wait in this
-process, and can be cancelled. It ends when the executor was shut down, or is garbage, or the main
+process, and can be cancelled. Futures are set when the crew's lock is given back: their callbacks
+may submit. A signal handler may raise in `submit`: what it cuts off there is done again, or dropped
+whole. It ends when the executor was shut down, or is garbage, or the main
 thread has ended, and all futures are done; then it ends the workers, and removes the pool.
 
 Each worker looks whether its parent lives. When it does not, the worker removes the pool, and ends.
@@ -30,7 +32,9 @@ import pickle
 import queue
 import secrets
 import signal
+import sys
 import threading
+import time
 import traceback
 import weakref
 from collections import deque
@@ -60,7 +64,9 @@ STARTED: Final = b"s"
 REFUSED: Final = b"i"
 """The initializer raised."""
 TICK_S: Final = 0.02
-"""The collector looks so often at its workers."""
+"""The collector looks so often at its workers, and a worker for memory for a result."""
+EMPTY_TICKS: Final = 50
+"""A result that finds no memory so often while no other waits to be read is refused."""
 LOOK_S: Final = 0.2
 """A worker looks so often whether its parent lives."""
 AHEAD: Final = 2
@@ -100,6 +106,7 @@ class _Worker:
     def __init__(self, url: str, parent: int) -> None:
         self.url = url
         self.parent = parent
+        self.pid = os.getpid()
         self.running = False
         signal.signal(signal.SIGINT, self._interrupt)
         self.pool = Pool.open(url)
@@ -155,15 +162,28 @@ class _Worker:
                 found = function(*args, **kwargs)
             finally:
                 self.running = False
+                if os.getpid() != self.pid:  # the call forked, and this is its child
+                    if sys.exc_info()[1] is not None:
+                        traceback.print_exc()
+                    os._exit(1)
             return RESULT, bytes(ForkingPickler.dumps(found))
         except BaseException as error:
             return ERROR, _error(error)
 
     def _send(self, number: bytes, kind: bytes, data: bytes) -> None:
-        try:
-            self.results.put(number + kind + data)
-        except LimpetError as error:  # there is no memory for it, say
-            self.results.put(number + ERROR + _error(error))
+        ticks = 0
+        while True:
+            try:
+                self.results.put(number + kind + data)
+                return
+            except StoreFull as error:
+                # Results that the collector reads give their memory back.
+                ticks = 0 if self.results.qsize() else ticks + 1
+                if ticks == EMPTY_TICKS:
+                    kind, data = ERROR, _error(error)
+            except LimpetError as error:  # it is too large, say
+                kind, data = ERROR, _error(error)
+            time.sleep(TICK_S)
 
 
 def _work(
@@ -207,6 +227,8 @@ class _Crew:
         self.processes: list[Any] = []
         self.unstarted = 0
         """Workers that ended since the last one has started."""
+        self.outcomes: deque[Callable[[], object]] = deque()
+        """What futures are told once the lock is given back: their callbacks may submit."""
         self.broken: BaseException | None = None
         self.stopping = False
         places = AHEAD * workers + workers
@@ -241,8 +263,9 @@ class _Crew:
         except Exception as error:
             future.set_exception(error)
             return future
-        self.calls[number] = _Call(future, data)
+        # ORDER: `_feed` passes over a number without a call; a call without one would never end.
         self.waiting.append(number)
+        self.calls[number] = _Call(future, data)
         self._feed()
         self._man()
         return future
@@ -250,38 +273,53 @@ class _Crew:
     def cancel(self) -> None:
         """Cancel the calls that wait here. With the lock."""
         for number in self.waiting:
-            if not self.calls[number].begun:
-                future = self.calls.pop(number).future
-                future.cancel()
-                future.set_running_or_notify_cancel()
+            call = self.calls.get(number)
+            if call is not None and not call.begun:
+                del self.calls[number]
+                self.outcomes.append(partial(self._cancel, call.future))
         self.waiting = deque(number for number in self.waiting if number in self.calls)
+
+    @staticmethod
+    def _cancel(future: Future[Any]) -> None:
+        future.cancel()
+        future.set_running_or_notify_cancel()
+
+    def tell(self) -> None:
+        """Tell the futures their outcomes. Without the lock."""
+        while True:
+            try:
+                outcome = self.outcomes.popleft()
+            except IndexError:
+                return
+            outcome()
 
     def _feed(self) -> None:
         """Put calls into the queue. With the lock."""
         while self.waiting and self.queued < AHEAD * self.workers:
-            number = self.waiting.popleft()
-            call = self.calls[number]
-            if not call.begun and not call.future.set_running_or_notify_cancel():
+            # ORDER: taken away when it is in the queue: one that is there twice has one result.
+            number = self.waiting[0]
+            call = self.calls.get(number)
+            if call is None:
+                pass
+            elif not call.begun and not call.future.set_running_or_notify_cancel():
                 del self.calls[number]
-                continue
-            call.begun = True
-            try:
-                self.jobs.put(call.data, False)
-            except queue.Full:
-                # Workers died after the results of jobs that are still there.
-                self.waiting.appendleft(number)
-                return
-            except StoreFull as error:
-                if self.queued:
-                    # The calls before it give their memory back.
-                    self.waiting.appendleft(number)
-                    return
-                self.calls.pop(number).future.set_exception(error)
-            except LimpetError as error:
-                self.calls.pop(number).future.set_exception(error)
             else:
-                self.queued += 1
-                call.data = b""
+                call.begun = True
+                try:
+                    self.jobs.put(call.data, False)
+                except queue.Full:
+                    return  # workers died after the results of jobs that are still there
+                except LimpetError as error:
+                    if isinstance(error, StoreFull) and self.queued:
+                        return  # the calls before it give their memory back
+                    del self.calls[number]
+                    self.outcomes.append(partial(call.future.set_exception, error))
+                else:
+                    self.waiting.popleft()
+                    self.queued += 1
+                    call.data = b""
+                    continue
+            self.waiting.popleft()
 
     def _man(self) -> None:
         """Start workers, as many as there is work for. With the lock."""
@@ -289,7 +327,15 @@ class _Crew:
             process = self.context.Process(
                 target=_work, args=(self.url, self.pool.membership.ident, *self.arguments)
             )
-            process.start()
+            try:
+                process.start()
+            except (
+                OSError
+            ) as error:  # there is no memory for one now, say: the collector comes back
+                self.unstarted += not self.processes
+                if self.unstarted >= STARTS * self.workers:
+                    self._break(error)
+                return
             self.processes.append(process)
 
     def _collect(self) -> None:
@@ -311,10 +357,12 @@ class _Crew:
                         break
                     if self.broken is None:
                         self._man()
+                self.tell()
         except BaseException as error:
             with self.lock:
                 self._break(error)
         finally:
+            self.tell()
             self._dismiss()
 
     def _note(self, data: bytes) -> None:
@@ -345,12 +393,9 @@ class _Crew:
         try:
             found = self._loaded(payload) if kind == ERROR else pickle.loads(payload)
         except BaseException as error:  # its class cannot be imported here, say
-            call.future.set_exception(error)
-            return
-        if kind == ERROR:
-            call.future.set_exception(found)
-        else:
-            call.future.set_result(found)
+            kind, found = ERROR, error
+        tell = call.future.set_exception if kind == ERROR else call.future.set_result
+        self.outcomes.append(partial(tell, found))
 
     def _reap(self) -> None:
         """Look for workers that have ended, and for jobs that were delivered too often."""
@@ -369,12 +414,11 @@ class _Crew:
                 letter.ack()
                 if (call := self.calls.pop(number, None)) is not None:
                     self.queued -= 1
-                    call.future.set_exception(
-                        WorkerDied(
-                            f"each of the {letter.deliveries} workers that had this call died in "
-                            f"it; retries={self.retries}"
-                        )
+                    error = WorkerDied(
+                        f"each of the {letter.deliveries} workers that had this call died in it; "
+                        f"retries={self.retries}"
                     )
+                    self.outcomes.append(partial(call.future.set_exception, error))
         if self.unstarted >= STARTS * self.workers:
             self._break(
                 RuntimeError(
@@ -391,7 +435,7 @@ class _Crew:
             if call.begun or call.future.set_running_or_notify_cancel():
                 broken = BrokenExecutor(f"the executor is broken: {error}")
                 broken.__cause__ = error
-                call.future.set_exception(broken)
+                self.outcomes.append(partial(call.future.set_exception, broken))
         self.calls.clear()
         self.waiting.clear()
         self.queued = 0
@@ -425,6 +469,10 @@ class Executor(Base):
     `retries` more workers have died in it, its future has WorkerDied. New workers start in the
     place of those that end. An exception of a call is its future's, and no reason to run it again.
 
+    Workers are started at any time, beside the program's threads. So the default is `forkserver`:
+    functions are found by import, and the program starts under `if __name__ == "__main__":`. With a
+    context of `fork`, a worker may find a lock that another thread held locked for ever.
+
     `memory`: bytes for the calls and results that are on their way; pages are taken when they are
     needed. An initializer that raises breaks the executor (BrokenExecutor). At an exception that is
     no Exception, as by Ctrl-C, the end of a `with` cancels the calls that no worker has.
@@ -448,7 +496,10 @@ class Executor(Base):
         if initializer is not None and not callable(initializer):
             raise TypeError("initializer must be a callable")
         retries = whole("`retries`", retries, 0, 1000)
-        context = multiprocessing.get_context() if mp_context is None else mp_context
+        if not isinstance(mp_context, BaseContext | None):
+            raise TypeError("mp_context is a context, as of multiprocessing.get_context('spawn')")
+        # Workers are started while threads of the program run: no fork of those.
+        context = multiprocessing.get_context("forkserver") if mp_context is None else mp_context
         work = (initializer, initargs, max_tasks_per_child or 0)
         self._make = partial(_Crew, self._workers, context, retries, memory, work)
         self._crew: _Crew | None = None
@@ -458,18 +509,22 @@ class Executor(Base):
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """A future of `fn(*args, **kwargs)`, which a worker calls. Raises RuntimeError after
         `shutdown`, and BrokenExecutor."""
+        # ORDER: before the lock, which a thread of the parent may have held at the fork.
+        if self._crew is not None and self._crew.pid != os.getpid():
+            raise RuntimeError("this executor belongs to the process that made it")
         with self._lock:
             if self._closed:
                 raise RuntimeError("cannot schedule new futures after shutdown")
             if self._crew is None:
                 self._crew = self._make()
                 weakref.finalize(self, self._crew.stop)
-            if self._crew.pid != os.getpid():
-                raise RuntimeError("this executor belongs to the process that made it")
-            with self._crew.lock:
-                if self._crew.stopping:
-                    raise RuntimeError("cannot schedule new futures after interpreter shutdown")
-                return self._crew.submit((fn, args, kwargs))
+            crew = self._crew
+        with crew.lock:
+            if crew.stopping:
+                raise RuntimeError("cannot schedule new futures after interpreter shutdown")
+            future = crew.submit((fn, args, kwargs))
+        crew.tell()
+        return future
 
     def map(
         self,
@@ -490,15 +545,19 @@ class Executor(Base):
         """Take no more calls. `wait`: until all are done, the workers have ended, and the pool is
         removed; else that is done meanwhile. `cancel_futures`: cancel the calls that no worker
         has."""
+        crew = self._crew
+        if crew is not None and crew.pid != os.getpid():
+            return
         with self._lock:
             self._closed = True
-        crew = self._crew
-        if crew is None or crew.pid != os.getpid():
+            crew = self._crew
+        if crew is None:
             return
         with crew.lock:
             if cancel_futures:
                 crew.cancel()
             crew.stop()
+        crew.tell()
         if wait:
             crew.collector.join()
 

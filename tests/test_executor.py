@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, CancelledError, wait
@@ -298,3 +299,119 @@ def test_nothing_is_left_when_the_parent_ends(tmp_path: Path, how: str) -> None:
     assert (text == "") == (how != "Ctrl-C"), text
     if how != "Ctrl-C":
         assert process.returncode == {"killed": -signal.SIGKILL, "forgotten": 0, "raises": 5}[how]
+
+
+def inherited() -> list[object]:
+    return initialized
+
+
+def test_workers_inherit_nothing_of_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as a lock that another thread holds."""
+    monkeypatch.setattr(sys.modules[__name__], "initialized", ["here"])
+    with limpet.Executor(1, **NODES) as executor:
+        assert executor.submit(inherited).result(PATIENCE_S) == []
+
+
+def test_callbacks_may_submit_and_wait_for_other_threads_that_submit() -> None:
+    more: list[Any] = []
+    with limpet.Executor(2, **NODES) as executor:
+
+        def follow(done: Any) -> None:
+            def submit() -> None:
+                more.append(executor.submit(square, done.result()))
+
+            other = threading.Thread(target=submit)
+            other.start()
+            other.join(PATIENCE_S)
+
+        for number in range(20):
+            executor.submit(square, number).add_done_callback(follow)
+        while len(more) < 20:
+            time.sleep(0.01)
+        found = sorted(future.result(PATIENCE_S) for future in more)
+    assert found == [number**4 for number in range(20)]
+
+
+def test_a_result_waits_for_the_memory_of_others() -> None:
+    with limpet.Executor(4, **NODES) as executor:
+        assert [len(data) for data in executor.map(bytes, [5 << 20] * 16)] == [5 << 20] * 16
+
+
+def test_a_forked_child_is_told_that_the_executor_is_its_parents() -> None:
+    with limpet.Executor(1, **NODES) as executor:
+        assert executor.submit(square, 2).result(PATIENCE_S) == 4
+
+        def child() -> str:
+            executor.shutdown()
+            with pytest.raises(RuntimeError) as caught:
+                executor.submit(square, 3)
+            return str(caught.value)
+
+        with executor._lock:
+            assert "belongs to the process" in gather(child)[0]
+
+
+@pytest.mark.parametrize("sent", [False, True])
+def test_a_submit_that_is_cut_off_is_done_or_dropped(
+    monkeypatch: pytest.MonkeyPatch, sent: bool
+) -> None:
+    with limpet.Executor(1, **NODES) as executor:
+        assert executor.submit(square, 2).result(PATIENCE_S) == 4
+        jobs = executor._crew.jobs
+        real = jobs.put
+
+        class Cut:
+            def put(self, *given: Any) -> bool:
+                monkeypatch.undo()
+                if sent:
+                    real(*given)
+                raise KeyboardInterrupt
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(jobs, name)
+
+        monkeypatch.setattr(executor._crew, "jobs", Cut())
+        with executor._crew.lock, pytest.raises(KeyboardInterrupt):
+            executor._crew.submit((square, (3,), {}))
+        assert executor.submit(square, 4).result(PATIENCE_S) == 16
+    assert left_behind() == []
+
+
+def test_a_worker_that_cannot_be_started_is_started_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    refused: list[int] = []
+    with limpet.Executor(2, **NODES) as executor:
+        assert executor.submit(square, 2).result(PATIENCE_S) == 4
+        context = executor._crew.context
+
+        class Short:
+            def Process(self, *given: Any, **named: Any) -> Any:  # noqa: N802
+                process = context.Process(*given, **named)
+                if len(refused) < 3:
+                    refused.append(1)
+
+                    def start() -> None:
+                        raise BlockingIOError("no process can be made now")
+
+                    process.start = start
+                return process
+
+        monkeypatch.setattr(executor._crew, "context", Short())
+        assert list(executor.map(slow_square, range(50))) == [n * n for n in range(50)]
+    assert refused
+
+
+def forks() -> str:
+    if os.fork() == 0:
+        raise RuntimeError("in the child of a call")
+    os.wait()
+    return "of the call"
+
+
+def test_a_child_that_a_call_forks_is_not_the_call() -> None:
+    with limpet.Executor(1, **NODES) as executor:
+        assert executor.submit(forks).result(PATIENCE_S) == "of the call"
+
+
+def test_a_context_is_no_name() -> None:
+    with pytest.raises(TypeError, match="get_context"):
+        limpet.Executor(1, "spawn")  # type: ignore[arg-type]
