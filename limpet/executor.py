@@ -189,7 +189,13 @@ class _Worker:
 def _work(
     url: str, parent: int, initializer: Callable[..., object] | None, initargs: Any, most: int
 ) -> None:
-    worker = _Worker(url, parent)
+    try:
+        worker = _Worker(url, parent)
+    except LimpetError:
+        program = multiprocessing.parent_process()
+        if program is None or program.is_alive():
+            raise
+        return  # another worker removes the pool, as the program is dead
     try:
         worker.work(initializer, initargs, most)
     finally:
