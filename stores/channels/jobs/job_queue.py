@@ -225,7 +225,7 @@ class JobQueue(Channel):
             name,
             parent,
             size=CONTROL_SIZE,
-            kind="job queue",
+            kind="jobs",
             maxsize=maxsize,
             item_size=item_size,
             codec=codec,
