@@ -16,6 +16,9 @@ from kit.processes import children, dies_at, end, exit_code, fork, gather
 from kit.stores import nothing_leaked
 
 import limpet
+from limpet.stores.channels.jobs.job_queue import JobQueue
+from limpet.stores.channels.jobs.table import JobTable
+from limpet.stores.channels.waiting import Waiting
 
 PATIENCE_S = 30.0
 WHEN_NOT_SOON_S = 3600.0
@@ -185,6 +188,47 @@ def test_large_jobs_give_their_memory_back(pools: Any) -> None:
     nothing_leaked(pool)
 
 
+def test_an_element_that_is_too_large_begins_no_change(pools: Any) -> None:
+    made = []
+
+    class Table(JobTable):
+        def rebuild(self) -> Any:
+            made.append(True)
+            return super().rebuild()
+
+    class Queue(JobQueue):
+        table_class = Table
+
+    jobs = pools(node_size="1MiB").channels.open(Queue, "q", maxsize=4)
+    made.clear()
+    with pytest.raises(limpet.ValueTooLarge):
+        jobs.put_many([b"small", bytes(2 << 20)])
+    assert not made
+    assert values(jobs.get_many(4)) == [b"small"]
+
+
+def test_put_many_waits_longer_than_one_sleep(pools: Any) -> None:
+    sleeps = 0
+
+    class Counted(Waiting):
+        def sleep(self, token: int, timeout_us: int) -> Any:
+            nonlocal sleeps
+            sleeps += 1
+            if sleeps == 3:
+                held.ack()
+            return super().sleep(token, timeout_us)
+
+    class Queue(JobQueue):
+        waiting_class = Counted
+
+    jobs = pools().channels.open(Queue, "q", maxsize=1)
+    jobs.put(0)
+    held = jobs.get()
+    jobs.put_many([1], timeout=PATIENCE_S)
+    assert sleeps >= 3
+    assert values([jobs.get()]) == [1]
+
+
 def test_a_full_queue_waits_for_an_ack(pools: Any) -> None:
     pool = pools()
     jobs = pool.queue("q", 2, acks=True)
@@ -226,6 +270,47 @@ def test_a_job_is_taken_from_a_consumer_whose_time_is_over(pools: Any) -> None:
     assert jobs.join(0)
 
 
+@pytest.mark.parametrize("how", ["ack", "drop"])
+def test_an_old_delivery_leaves_the_job_to_the_one_that_has_it(pools: Any, how: str) -> None:
+    jobs = pools().queue("q", acks=True, visibility_timeout=WHEN_NOT_SOON_S)
+    jobs.put("a")
+    old = jobs.get()
+    old.extend(0)
+    held = jobs.get()
+    if how == "ack":
+        with pytest.raises(limpet.DeliveryLost):
+            old.ack()
+    else:
+        del old
+    assert jobs.give_back() == 0
+    with pytest.raises(queue.Empty):
+        jobs.get_nowait()
+    held.ack()
+    assert jobs.join(0)
+
+
+def test_an_old_delivery_settles_no_dead_letter_and_no_job_that_was_retried(pools: Any) -> None:
+    """Their words are those of the old delivery."""
+    jobs = pools().queue("q", acks=True, max_deliveries=1, visibility_timeout=WHEN_NOT_SOON_S)
+    jobs.put("a")
+    job = jobs.get()
+    job.extend(0)
+    letter = jobs.dead_letters.get()
+    letter.extend(0)
+    held = jobs.dead_letters.get()
+    for late in (letter.extend, letter.ack):
+        with pytest.raises(limpet.DeliveryLost):
+            late()
+    held.retry()
+    retried = jobs.get()
+    with pytest.raises(limpet.DeliveryLost):
+        job.extend()
+    with pytest.raises(limpet.DeliveryLost):
+        job.ack()
+    retried.ack()
+    assert jobs.join(0)
+
+
 def test_only_a_queue_with_a_visibility_timeout_extends(pools: Any) -> None:
     jobs = pools().queue("q", acks=True)
     jobs.put(1)
@@ -239,6 +324,48 @@ def test_a_delivery_that_is_dropped_gives_its_job_back(pools: Any) -> None:
     assert jobs.get().value == "a"
     with jobs.get() as again:
         assert (again.deliveries, again.reason[:16]) == (2, "its delivery was")
+
+
+def test_deliveries_that_are_dropped_within_an_operation_come_back_too(pools: Any) -> None:
+    pool = pools()
+    jobs = pool.queue("q", acks=True)
+    jobs.put_many("ab")
+    first, second = jobs.get_many(2)
+    with jobs.operation():
+        del first, second
+    assert values(jobs.get_many(2)) == ["a", "b"]
+
+
+def test_the_error_of_a_block_goes_on_if_the_queue_is_gone(pools: Any) -> None:
+    pool = pools()
+    jobs = pool.queue("q", acks=True)
+    jobs.put("a")
+
+    def work() -> None:
+        with jobs.get():
+            pool.channels.remove("q")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        work()
+
+
+def test_arguments_of_a_wrong_type(pools: Any) -> None:
+    jobs = pools().queue("q", acks=True)
+    wrong: Any
+    for wrong in ({"key": 7}, {"delay": "1"}, {"delay": None}, {"priority": None}):
+        with pytest.raises(limpet.ParameterError, match=next(iter(wrong))):
+            jobs.put("a", **wrong)
+    jobs.put("a")
+    held = jobs.get()
+    for wrong in ({"reason": None}, {"reason": b"no"}, {"delay": "1"}):
+        with pytest.raises(limpet.ParameterError, match=next(iter(wrong))):
+            held.nack(**wrong)
+    with pytest.raises(limpet.ParameterError, match="no dead letter"):
+        held.retry()
+    held.ack()
+    assert jobs.join(0)
+    assert "'q'" in repr(jobs.dead_letters)
 
 
 def test_a_forked_child_does_not_hold_its_parents_jobs(pools: Any) -> None:

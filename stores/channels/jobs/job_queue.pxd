@@ -29,13 +29,14 @@ cdef class JobQueue(Channel):
     cdef readonly object encode
     cdef readonly object decode
     cdef readonly u64 maxsize
+    cdef readonly u64 largest
     cdef readonly u64 visibility_us
     cdef readonly Waiting news
     cdef readonly Waiting room
     cdef readonly Waiting changes
     cdef readonly JobTable table
     cdef u64 looked
-    cdef readonly set mine
+    cdef readonly dict mine
 
     @cython.locals(attempt=int, table=JobTable, taken=bint)
     cdef int _begin(self) except -1
@@ -59,5 +60,6 @@ cdef class JobQueue(Channel):
     cdef int _take(self, Py_ssize_t limit, bint letters, u64 now, list found) except -1
     cdef tuple _look(self, u64 now)
     cpdef int drop(self, Job job) except -1
-    @cython.locals(table=JobTable, whole=bint, letter=bint, due=u64, held=bint, finished=bint)
+    cdef int _forget(self, Job job) except -1
+    @cython.locals(table=JobTable, whole=bint, letter=bint, due=u64, ours=bint, held=bint, finished=bint)
     cpdef int settle(self, Job job, int what, u64 delay_us, bytes reason) except -1

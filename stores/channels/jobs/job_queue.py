@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import queue
+import time
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -42,6 +43,7 @@ from limpet.stores.channels.jobs.layout import (
     GIVE_BACK_US,
     HELD_JOBS,
     ITEM_SIZE,
+    LETTER,
     LETTERS,
     MAX_DELIVERIES,
     MAXSIZE,
@@ -53,7 +55,7 @@ from limpet.stores.channels.jobs.layout import (
     ROOM,
     TICKET,
 )
-from limpet.stores.channels.jobs.table import Job, JobTable
+from limpet.stores.channels.jobs.table import DROPPED, Job, JobTable
 from limpet.stores.channels.layout import LINE, MOMENT, MOMENTS
 from limpet.stores.channels.regions.region import Links
 from limpet.stores.channels.waiting import Waiting, deadline_of, left_us, still_us, whole
@@ -107,12 +109,17 @@ class Delivery:
     def nack(self, delay: float = 0.0, reason: str = "") -> None:
         """Give the job back: it can be got again, first of its priority, or after `delay` seconds.
         After its last delivery it becomes a dead letter. Raises as `ack` does."""
-        delay_us = _us("delay", delay) if delay else 0
+        delay_us = _us("delay", delay) if delay != 0 else 0
+        if not isinstance(reason, str):
+            raise ParameterError(f"`reason` is a text, not {reason!r}")
         text = reason.encode(errors="replace")[:REASON_SIZE].replace(b"\0", b" ")
         self._settle(NACK, delay_us, text)
 
     def retry(self) -> None:
-        """Make this dead letter a job again, as if it was never delivered. Raises as `ack` does."""
+        """Make this dead letter a job again, as if it was never delivered. Raises as `ack` does;
+        ParameterError: it is none."""
+        if not self.job.word & LETTER:
+            raise ParameterError(f"{self!r} is no dead letter: `nack` gives a job back")
         self._settle(RETRY, 0, b"")
 
     def extend(self, seconds: float | None = None) -> None:
@@ -150,7 +157,7 @@ class Delivery:
             self.ack()
         else:
             # The block's error goes on.
-            with contextlib.suppress(DeliveryLost):
+            with contextlib.suppress(LimpetError):
                 self.nack(reason=f"{kind.__name__}: {error}")
 
     def __del__(self) -> None:
@@ -182,6 +189,9 @@ class DeadLetters:
     def qsize(self) -> int:
         """How many there are, without those that a client holds."""
         return self.queue.counts()["dead"]
+
+    def __repr__(self) -> str:
+        return f"<DeadLetters of {self.queue!r}>"
 
 
 class JobQueue(Channel):
@@ -235,6 +245,7 @@ class JobQueue(Channel):
         self.encode = coding.encode
         self.decode = coding.decode
         self.maxsize = maxsize
+        self.largest = manager.pool.heap.value_max(1)
         self.visibility_us = visibility_us
         remote = self.pool.parameters.multi_host
         self.news = self.waiting_class(self.endpoint, self.address + NEWS, remote)
@@ -248,9 +259,10 @@ class JobQueue(Channel):
         self.table.max_deliveries = max_deliveries
         self.looked = 0
         """When this process has looked for dead consumers."""
-        self.mine: set[int] = set()
-        """Numbers of the jobs that deliveries of this process hold. Another job that this client
-        holds was dropped, or got by a call that was cut off."""
+        self.mine: dict[int, Job] = {}
+        """The jobs that deliveries of this process hold, by their numbers; of each its last
+        delivery. Another job that this client holds was dropped, or got by a call that was cut
+        off."""
         self._begin()
         done = False
         try:
@@ -328,9 +340,9 @@ class JobQueue(Channel):
         job is not in the queue. After a kill before it returns, it is or is not.
         """
         deadline = None if block and timeout is None else deadline_of(block, timeout)
-        hashed = 0 if key is None else hash64(key.encode() if isinstance(key, str) else key) or 1
-        delay_us = _us("delay", delay) if delay else 0
-        level = whole("a job's `priority`", priority, 0, PRIORITIES - 1) if priority else 0
+        hashed = 0 if key is None else _hash(key)
+        delay_us = _us("delay", delay) if delay != 0 else 0
+        level = whole("a job's `priority`", priority, 0, PRIORITIES - 1) if priority != 0 else 0
         waiting = [self.encode(item)]
         looks = token = 0
         sleepy = slept = False
@@ -375,7 +387,7 @@ class JobQueue(Channel):
         while done < len(waiting):
             status, done = self._put_some(waiting, done, level, delay_us, 0, False)
             if status != DONE:
-                left = None if deadline is None else still_us(deadline) / US
+                left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
                 self.put(items[done], block, left, delay=delay, priority=priority)
                 done += 1
 
@@ -384,7 +396,15 @@ class JobQueue(Channel):
     ) -> tuple[int, int]:
         """Put some of `waiting` from number `done` on; the last status, and how many are done."""
         status = DONE
-        last = min(len(waiting), done + BATCH)
+        last = done
+        # Before the change begins: the end of one that was cut off costs a new index.
+        while last < min(len(waiting), done + BATCH) and len(waiting[last]) <= self.largest:
+            last += 1
+        if last == done:
+            raise ValueTooLarge(
+                f"the element takes {len(waiting[last])} bytes; an object has room for "
+                f"{self.largest} here"
+            )
         table = self.table
         self._begin()
         whole = False
@@ -502,7 +522,7 @@ class JobQueue(Channel):
             if job is None:
                 break
             delivery = Delivery(self, job)
-            self.mine.add(job.order)
+            self.mine[job.order] = job
             found.append(delivery)
 
     def _look(self, now: int) -> tuple[int, int]:
@@ -513,15 +533,23 @@ class JobQueue(Channel):
 
     def drop(self, job: Job) -> None:
         """Give back a job whose delivery the program has dropped."""
-        self.mine.discard(job.order)
-        self.looked = 0
         try:
-            self.give_back()
+            self.settle(job, NACK, 0, DROPPED)
         except LimpetError:
-            pass  # within an operation, the next one does it; or this client has left the queue
+            # Its time was over; or within an operation, the next one does it; or this client has
+            # left the queue.
+            self._forget(job)
         except BaseException:  # a signal handler has cut it off
+            self._forget(job)
             self.give_back()
             raise
+
+    def _forget(self, job: Job) -> None:
+        """The job is not among ours; if it is held by us nevertheless, the next look gives it
+        back."""
+        if self.mine.get(job.order) is job:
+            del self.mine[job.order]
+            self.looked = 0
 
     def settle(self, job: Job, what: int, delay_us: int, reason: bytes) -> None:
         """Acknowledge a job, give it back, or hold it on. Raises DeliveryLost."""
@@ -529,9 +557,13 @@ class JobQueue(Channel):
         self._begin()
         whole = letter = False
         try:
+            # A delivery before this process's last one of the same job may have the same word.
+            ours = self.mine.get(job.order) is job
             due = self.endpoint.microseconds() + delay_us if delay_us or what == EXTEND else 0
-            held = job.word >> OWNER_SHIFT == self.client.ident and table.is_held(
-                job.number, job.word, job.order
+            held = (
+                ours
+                and job.word >> OWNER_SHIFT == self.client.ident
+                and table.is_held(job.number, job.word, job.order)
             )
             if held and what == ACK:
                 table.ack(job.number)
@@ -544,8 +576,8 @@ class JobQueue(Channel):
             finished = table.unfinished() == 0
             whole = True
             table.end(True)
-            if what != EXTEND:
-                self.mine.discard(job.order)
+            if ours and what != EXTEND:
+                del self.mine[job.order]
             if held and what == ACK:
                 self.room.wake_one()
             elif held and what != EXTEND:
@@ -639,6 +671,19 @@ class JobQueue(Channel):
 
 def _us(what: str, seconds: float) -> int:
     """Seconds as microseconds; ParameterError if they are below 0, or no number."""
-    if not 0 <= seconds <= SECONDS_MAX:
+    try:
+        valid = 0 <= seconds <= SECONDS_MAX
+    except TypeError:
+        valid = False
+    if not valid:
         raise ParameterError(f"`{what}` is a number of seconds from 0 on, not {seconds!r}")
     return int(seconds * US)
+
+
+def _hash(key: str | bytes) -> int:
+    """The number that stands for a key; never 0."""
+    if isinstance(key, str):
+        key = key.encode()
+    if not isinstance(key, bytes):
+        raise ParameterError(f"a job's `key` is a text, not {key!r}")
+    return hash64(key) or 1

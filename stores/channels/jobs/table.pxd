@@ -1,7 +1,6 @@
 cimport cython
 
 from limpet.shm.alloc.allocator cimport Allocator
-from limpet.shm.alloc.heap cimport Heap
 from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.shm.endpoint.words cimport ADDRESS_MASK
@@ -22,7 +21,6 @@ cdef class JobTable:
     cdef readonly Client client
     cdef readonly Endpoint endpoint
     cdef readonly object membership
-    cdef readonly Heap heap
     cdef readonly Allocator allocator
     cdef readonly Mark mark
     cdef readonly str name
@@ -62,9 +60,9 @@ cdef class JobTable:
     cpdef int retry(self, u64 number) except -1
     @cython.locals(
         endpoint=Endpoint, there=u64, steps=u64, owner=u64, lives=bint, number=u64, at=u64,
-        word=u64, due=u64, dropped=bint,
+        word=u64, due=u64, dropped=bint, job=Job,
     )
-    cpdef tuple give_back(self, u64 now, set mine)
+    cpdef tuple give_back(self, u64 now, dict mine)
     @cython.locals(endpoint=Endpoint, place=u64, number=u64, at=u64, due=u64)
     cpdef u64 ready_due(self, u64 now) except? 0xFFFF
     cpdef u64 count(self, u64 kind) except? 0xFFFF

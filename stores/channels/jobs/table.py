@@ -43,8 +43,10 @@ The region `.places`: `maxsize` places, then a link for each (Links), then the h
                                   -> READY as a job does, and keeps LETTER
     HELD | LETTER -> READY        retry: deliveries are 0 again
 
-A delivery names place, word and order: an `ack` that comes after the job was given back finds
-another word, or order, and changes nothing.
+A delivery names place, word and order: an `ack` that comes after another client got the job finds
+another word, or order, and changes nothing. The same client may hold a dead letter, or a job after
+`retry`, with the word of an earlier delivery; so it keeps which of its deliveries of a job is the
+last (`JobQueue.mine`).
 
 Why no job is lost, or delivered by two clients at the same time: with the lock, words are changed
 by one client. A lock changes its owner by CAS: from free, from a client that is provably dead
@@ -65,7 +67,7 @@ from array import array
 from typing import Any, Final
 
 from limpet.shm.endpoint.words import ADDRESS_MASK
-from limpet.shm.errors import ChannelRemoved, StoreCorrupt, ValueTooLarge
+from limpet.shm.errors import ChannelRemoved, StoreCorrupt
 from limpet.stores.channels.channel import Mark
 from limpet.stores.channels.jobs.layout import (
     BEHIND,
@@ -143,7 +145,6 @@ class JobTable:
         self.client = pool.client
         self.endpoint = pool.endpoint
         self.membership = pool.membership
-        self.heap = pool.heap
         self.allocator = pool.allocator
         self.mark = mark
         self.name = name
@@ -222,11 +223,6 @@ class JobTable:
         size = len(data)
         reference, index = 0, 0
         if size > self.item_size:
-            if size > self.heap.value_max(1):
-                raise ValueTooLarge(
-                    f"the element takes {size} bytes; an object has room for "
-                    f"{self.heap.value_max(1)} here"
-                )
             reference = self.allocator.allocate(self.node(), size, 1)
             if not reference:
                 return NO_MEMORY
@@ -360,10 +356,9 @@ class JobTable:
         self._enlist(number, READY)
         self._count(1)
 
-    def give_back(self, now: int, mine: set[int]) -> tuple[int, int]:
-        """Give back the jobs that are held by dead clients, or too long, or by us and not among
-        those with the numbers `mine`: how many jobs can be got again, and how many became dead
-        letters."""
+    def give_back(self, now: int, mine: dict[int, Job]) -> tuple[int, int]:
+        """Give back the jobs that are held by dead clients, or too long, or by us and not as one of
+        `mine`: how many jobs can be got again, and how many became dead letters."""
         endpoint = self.endpoint
         there = endpoint.load(self.control + LISTS + LIST_SIZE * HELD_JOBS) >> BEHIND
         again = letters = steps = owner = 0
@@ -380,7 +375,10 @@ class JobTable:
             if word >> OWNER_SHIFT != owner:
                 owner = word >> OWNER_SHIFT
                 lives = owner == self.client.ident or self.membership.lives(owner)
-            dropped = owner == self.client.ident and endpoint.load(at + ORDER) not in mine
+            dropped = False
+            if owner == self.client.ident:
+                job = mine.get(endpoint.load(at + ORDER))
+                dropped = job is None or job.word != word
             if not lives or dropped or 0 < due <= now:
                 reason = DROPPED if dropped else TIME_OVER if lives else DIED
                 if self.release(number, 0, reason):
