@@ -234,7 +234,7 @@ class _Crew:
         self.unstarted = 0
         """Workers that ended since the last one has started."""
         self.outcomes: deque[Callable[[], object]] = deque()
-        """What futures are told once the lock is given back: their callbacks may submit."""
+        """Told to futures once the lock is given back: their callbacks may submit."""
         self.broken: BaseException | None = None
         self.stopping = False
         places = AHEAD * workers + workers

@@ -46,6 +46,7 @@ from limpet.shm.endpoint.slots import (
     client_id,
     state_word,
 )
+from limpet.shm.endpoint.states import LOSS_MET
 from limpet.shm.endpoint.words import REFERENCE_MASK, REPLICATED
 from limpet.shm.errors import NodeFailed, PoolClosed
 
@@ -120,8 +121,8 @@ def recover_client(
             endpoint.cas(at + CHANGES, changes, changes + 1)
         counts["clients"] = int(endpoint.cas(at, dying, incarnation) == dying)
     finally:
-        # What we cannot mend here stays the dead client's: it is no change of our own.
-        endpoint.met_loss = max(met_loss, min(endpoint.met_loss, 1))
+        # All that we cannot mend here stays the dead client's: it is no change of our own.
+        endpoint.met_loss = max(met_loss, min(endpoint.met_loss, LOSS_MET))
         client.unpin()
         endpoint.background(scope)
     lap("slot")

@@ -24,8 +24,8 @@ from limpet.stores.swarm.layout import WRITERS_MAX
 
 @dataclasses.dataclass(frozen=True)
 class Demand:
-    """What a workload asks of a store: its clients, and in the end so many keys with such values,
-    in bytes."""
+    """The demands of a workload on a store: its clients, and in the end so many keys with values of
+    so many bytes."""
 
     clients: int
     keys: int

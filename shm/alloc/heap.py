@@ -463,7 +463,7 @@ class Heap:
 
     def _demand_uncut(self) -> None:
         """Raise NodeFailed if this operation's changes were cut off by pages that are lost to us:
-        others may see links of before it. What it would free stays in the client journal."""
+        others may see links of before it. All that it would free stays in the client journal."""
         if self.endpoint.met_loss == LOSS_CUTS:
             node = self.endpoint.our_loss()
             if node >= 0:

@@ -11,7 +11,7 @@ UNDECLARED: Final = {
     "limpet.shm.clients.unique_ids": "RANGE TICKETS_MAX",
     "limpet.shm.replicas.replica_layout": "REGIONS_MAX REGION_SIZE",
     "limpet.stores.channels.numbers": "HALF",
-    "limpet.stores.channels.queue.shared_queue": "DESCRIPTION_MAX MAXSIZE_MAX SIZE_MAX",
+    "limpet.stores.channels.queue.shared_queue": "MAXSIZE_MAX SIZE_MAX",
     "limpet.stores.channels.regions.table": "NUMBER_MAX",
     "limpet.stores.core.codecs": "PROTOCOL",
     "limpet.stores.fusee.tables": "NODES",

@@ -6,11 +6,11 @@ from limpet.stores.channels.channel cimport Channel
 from limpet.stores.channels.jobs.layout cimport *
 from limpet.stores.channels.jobs.table cimport Job, JobTable
 from limpet.stores.channels.layout cimport *
+from limpet.stores.channels.regions.region cimport *
 from limpet.stores.channels.waiting cimport Waiting
 from limpet.stores.core.status cimport DONE, FULL, NO_MEMORY
 
 cdef int ACK
-cdef u64 DESCRIPTION_MAX
 cdef int EXTEND
 cdef int NACK
 cdef int RETRY
@@ -48,6 +48,10 @@ cdef class JobQueue(Channel):
     cdef tuple _put_some(
         self, list waiting, Py_ssize_t done, u64 level, u64 delay_us, u64 key, bint slept
     )
+    @cython.locals(looks=int, token=u64, sleepy=bint, slept=bint, status=int)
+    cdef bint _put_one(
+        self, list waiting, u64 level, u64 delay_us, u64 key, deadline
+    ) except -1
     cdef u64 _prepare(self, Waiting waiting) except? 0
     @cython.locals(
         looks=int, token=u64, sleepy=bint, waiting=Waiting, found=list, whole=bint, now=u64,

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import queue
-import time
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -57,13 +56,11 @@ from limpet.stores.channels.jobs.layout import (
 )
 from limpet.stores.channels.jobs.table import DROPPED, Job, JobTable
 from limpet.stores.channels.layout import LINE, MOMENT, MOMENTS
-from limpet.stores.channels.regions.region import Links
+from limpet.stores.channels.regions.region import DESCRIPTION_MAX, Links
 from limpet.stores.channels.waiting import Waiting, deadline_of, left_us, still_us, whole
 from limpet.stores.core.codecs import Codec
 from limpet.stores.core.status import DONE, FULL, NO_MEMORY
 
-DESCRIPTION_MAX: Final = 4096
-"""An upper bound of the bytes of a region besides its memory."""
 US: Final = 1_000_000
 SECONDS_MAX: Final = 1e9
 ACK: Final = 0
@@ -343,13 +340,18 @@ class JobQueue(Channel):
         hashed = 0 if key is None else _hash(key)
         delay_us = _us("delay", delay) if delay != 0 else 0
         level = whole("a job's `priority`", priority, 0, PRIORITIES - 1) if priority != 0 else 0
-        waiting = [self.encode(item)]
+        return self._put_one([self.encode(item)], level, delay_us, hashed, deadline)
+
+    def _put_one(
+        self, waiting: list[bytes], level: int, delay_us: int, key: int, deadline: float | None
+    ) -> bool:
+        """Put the one element of `waiting`, and wait for room; whether it was put."""
         looks = token = 0
         sleepy = slept = False
         while True:
             if sleepy:
                 token = self._prepare(self.room)
-            status, _ = self._put_some(waiting, 0, level, delay_us, hashed, slept)
+            status, _ = self._put_some(waiting, 0, level, delay_us, key, slept)
             if status == NO_MEMORY:
                 self.pool.allocator.replenish(self.table.node(), len(waiting[0]), 1, 0, 0, True)
             elif status != FULL:
@@ -381,14 +383,12 @@ class JobQueue(Channel):
         deadline = deadline_of(block, timeout)
         delay_us = _us("delay", delay)
         level = whole("a job's `priority`", priority, 0, PRIORITIES - 1)
-        items = list(items)
         waiting = [self.encode(item) for item in items]
         done = 0
         while done < len(waiting):
             status, done = self._put_some(waiting, done, level, delay_us, 0, False)
             if status != DONE:
-                left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
-                self.put(items[done], block, left, delay=delay, priority=priority)
+                self._put_one([waiting[done]], level, delay_us, 0, deadline)
                 done += 1
 
     def _put_some(

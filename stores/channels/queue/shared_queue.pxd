@@ -8,6 +8,7 @@ from limpet.stores.channels.queue.cyclic_ring cimport CyclicRing
 from limpet.stores.channels.queue.layout cimport *
 from limpet.stores.channels.queue.notes cimport Notes
 from limpet.stores.channels.queue.tasks cimport Tasks
+from limpet.stores.channels.regions.region cimport *
 from limpet.stores.channels.waiting cimport Waiting
 from limpet.stores.core.status cimport AGAIN, FULL, NO_MEMORY
 

@@ -46,14 +46,12 @@ from limpet.stores.channels.queue.layout import (
 )
 from limpet.stores.channels.queue.notes import MAXSIZE_MAX, Notes, entries_for, row_size
 from limpet.stores.channels.queue.tasks import QueueSlots, Tasks
-from limpet.stores.channels.regions.region import Links
+from limpet.stores.channels.regions.region import DESCRIPTION_MAX, Links
 from limpet.stores.channels.waiting import Waiting, deadline_of, left_us, still_us, whole
 from limpet.stores.core.codecs import Codec
 from limpet.stores.core.status import AGAIN, FULL, NO_MEMORY
 
 assert NEWS < ROOM < DONE_WITH < FORGOTTEN < CONTROL_SIZE
-DESCRIPTION_MAX: Final = 4096
-"""An upper bound of the bytes of a region besides its memory."""
 SIZE_MAX: Final = 1 << 31
 
 

@@ -1,6 +1,9 @@
 """A memory region as the catalogue has it. Plain classes, as compiled modules need them."""
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+DESCRIPTION_MAX: Final = 4096
+"""An upper bound of the bytes of a region besides its memory."""
 
 
 class Region(NamedTuple):
