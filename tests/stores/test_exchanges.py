@@ -91,6 +91,21 @@ def test_a_batch_is_one_exchange_for_each_phase(pools: Any, kind: str) -> None:
     assert costs(store, lambda: store.delete_many(keys)) == (3, 3)
 
 
+@pytest.mark.exhaustive("as race", quick=["race", "race-locks"])
+@pytest.mark.parametrize("kind", ["race", "rtx-race", "race-locks"])
+def test_split_moves_many_pairs_in_a_phase(pools: Any, kind: str) -> None:
+    """`race-locks` moves one after another, as RACE's own paper has it: two exchanges for each."""
+    store = pools(nodes=1).store(kind, name="test", groups=16)
+    number = 0
+    while store.growth()["depth"][1] == store.parameters.depth:
+        before = store.stats()["background"]["exchanges"]
+        store.insert(b"%d" % number, b"v")
+        number += 1
+    exchanges = store.stats()["background"]["exchanges"] - before
+    slots = store.growth()["slots"] / store.growth()["subtables"]
+    assert exchanges > slots if kind == "race-locks" else exchanges < slots / 4
+
+
 @pytest.mark.parametrize("replicas", [2, 3])
 @pytest.mark.parametrize("kind", ["fusee", "fusee-cr", "fusee-nc"])
 def test_rounds_of_a_batch_share_their_exchanges(pools: Any, kind: str, replicas: int) -> None:
