@@ -774,7 +774,8 @@ class Endpoint:
         return found
 
     def post_set(self, addr: int, bits: int) -> int:
-        """Post `fetch_or`, without a result."""
+        """Post `fetch_or`, without a result. If the node is marked as failed, it raises here; if it
+        is lost after that, `wait` does not tell."""
         self._unlooked(addr, self.fetch_or, addr, bits)
         return 0
 

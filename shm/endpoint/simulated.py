@@ -219,7 +219,9 @@ class SimulatedEndpoint(HookedEndpoint, verbs=(*READS, *MUTATING)):
     def post_set(self, addr: int, bits: int) -> int:
         self.phase.require_sound(FETCH_OR, addr, bits)
         post = super().post_set
-        self.phase.post(FETCH_OR, addr, lambda: post(addr, bits))
+        if self.failed(addr):
+            return post(addr, bits)  # which raises NodeFailed
+        self.phase.post(FETCH_OR, addr, lambda: post(addr, bits), dispensable=True)
         return 0
 
     # ---- the background message of an operation -------------------------------------------------

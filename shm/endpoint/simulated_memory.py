@@ -190,12 +190,15 @@ class Posted:
         addr: int,
         work: Callable[[], Any],
         arrive: Callable[[Any], None] = nothing,
+        dispensable: bool = False,
     ) -> None:
+        """`dispensable`: if its node is lost, no client has to hear of it."""
         self.verb = verb
         self.addr = addr
         self.node = addr >> 40
         self.work = work
         self.arrive = arrive
+        self.dispensable = dispensable
         self.due = 0
         self.number = next(_numbers)
         self.done = False
@@ -247,9 +250,10 @@ class Phase:
         addr: int,
         work: Callable[[], Any],
         arrive: Callable[[Any], None] = nothing,
+        dispensable: bool = False,
     ) -> Posted:
         """Post a verb: do it now, or note that it is late."""
-        posted = Posted(verb, addr, work, arrive)
+        posted = Posted(verb, addr, work, arrive, dispensable)
         if any(other.node == posted.node for other in self._sent):
             self._catch_up(posted.node)
         before = [other for other in self._late if other.node == posted.node]
@@ -354,30 +358,29 @@ class Phase:
             if before:
                 posted.due = max(before)
                 continue
-            self.posting = True
             try:
-                self._do_sent(posted)
+                self._do_sent(posted, True)
             except Late:
                 posted.due = self._verbs + self._verbs_late
                 self._sent.append(posted)
                 self._sent.sort(key=_by_number)
-            finally:
-                self.posting = False
 
     def do_sent(self) -> None:
         """Do all that was sent."""
         while self._sent:
             self._do_sent(self._sent[0])
 
-    def _do_sent(self, posted: Posted) -> None:
+    def _do_sent(self, posted: Posted, may_be_late: bool = False) -> None:
         self._sent.remove(posted)
         doing, self._is_doing, self.sending = self._is_doing, True, True
+        # as in `_do_first`
+        posting, self.posting = self.posting, may_be_late
         try:
             posted.work()
         except (NodeFailed, ClientError):
             pass  # it is refused, and no client hears of it
         finally:
-            self._is_doing, self.sending = doing, False
+            self._is_doing, self.sending, self.posting = doing, False, posting
 
     def _catch_up(self, node: int) -> None:
         """Do what was posted late or sent on this node, and what is before that."""
@@ -406,7 +409,7 @@ class Phase:
             posted.result = posted.work()
             posted.done = True
         except NodeFailed as error:
-            posted.error = error
+            posted.error = None if posted.dispensable else error
         finally:
             self._is_doing = False
             self.posting = posting

@@ -653,7 +653,8 @@ cdef class Endpoint:
         return unlooked(self, addr, looks, self.mcas(addr, compare, swap, compare_mask, swap_mask))
 
     cpdef int post_set(self, u64 addr, u64 bits) except -1:
-        """Post `fetch_or`, without a result."""
+        """Post `fetch_or`, without a result. If the node is marked as failed, it raises here; if it
+        is lost after that, `wait` does not tell."""
         cdef u64 looks = self._scope(addr).looks
         self.fetch_or(addr, bits)
         unlooked(self, addr, looks, 0)
