@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 NODES = 4
+SCOPES = ("background", "control")
 
 
 def warm(store: Any) -> Any:
@@ -63,17 +64,34 @@ def test_a_handle_that_knows_nothing_reads_the_entry_first(pools: Any) -> None:
     assert costs(store, lambda: store.get(b"k")) == (3, 3)
 
 
-def test_words_of_the_control_segment_are_counted_apart(pools: Any) -> None:
-    """On a fabric: the two looks of a glance, or the pin; of a write also the pressure, the used
-    bits and HOLDS."""
-    store = warm(pools(nodes=2).store("race", name="test", capacity=300))
+@pytest.mark.parametrize(
+    ("kind", "messages", "words"),
+    [
+        ("race", (0, 0, 1, 1), (3, 2, 4, 3)),
+        ("rtx-race", (0, 0, 1, 1), (5, 2, 6, 5)),
+        ("fusee", (0, 0, 2, 2), (4, 4, 5, 4)),
+    ],
+)
+def test_the_background_of_an_operation_is_one_message_to_each_node(
+    pools: Any, kind: str, messages: tuple[int, ...], words: tuple[int, ...]
+) -> None:
+    """Of an insert, a get, an update, a delete. What the control segment costs is counted apart:
+    the two looks of a get, or the pin; then the pressure, HOLDS, and what the operation leaves."""
+    store = warm(pools(nodes=2).store(kind, name="test", capacity=300))
     store.put(b"k", b"v")
+    store.delete(b"k")
     found = []
-    for work in (lambda: store.get(b"k"), lambda: store.update(b"k", b"w")):
-        before = store.stats()["background"]["exchanges"]
+    for work in (
+        lambda: store.insert(b"k", b"w"),
+        lambda: store.get(b"k"),
+        lambda: store.update(b"k", b"w"),
+        lambda: store.delete(b"k"),
+    ):
+        before = store.stats()
         work()
-        found.append(store.stats()["background"]["exchanges"] - before)
-    assert found == [2, 5]
+        after = store.stats()
+        found.append(tuple(after[of]["exchanges"] - before[of]["exchanges"] for of in SCOPES))
+    assert tuple(zip(*found, strict=True)) == (messages, words)
 
 
 @pytest.mark.parametrize("kind", ["race", "rtx-race", "race-locks"])
