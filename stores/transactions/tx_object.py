@@ -92,7 +92,7 @@ class TXObj(Participant):
         return True
 
     def lock(self, state: int) -> bool:
-        if not self.locks.acquire(self.at, self.version, state):
+        if self.locks.endpoint.cas(self.at, self.version, state) != self.version:
             self.busy = self.at
             return False
         # CRASH(locked): a client that meets the lock aborts it when the lease is over.
@@ -107,7 +107,7 @@ class TXObj(Participant):
 
     def publish(self) -> None:
         """Swing the pointer."""
-        self.locks.install(self.at, self.old, self.new)
+        self.locks.endpoint.cas(self.at + POINTER, self.old, self.new)
         # CRASH(installing): some objects are new; the next client goes on.
 
     def release(self, state: int, committed: bool) -> None:
