@@ -43,7 +43,7 @@ cdef class LeafWriter:
     @cython.locals(state=u64, ticket=u64, done=bint)
     cdef int _put_there(self, Page page, u64 new, int news, u64 dropped) except -1
     @cython.locals(leaf=Leaf, new=u64)
-    cpdef int change_alone(self, u64 at, u64 version, Page page) except -1
+    cpdef int change_alone(self, u64 at, u64 version, u64 pointer, Page page) except -1
     @cython.locals(client=Client, at=u64, old=u64)
     cdef u64 _post_lock(self, u64 state, u64 dropped) except? 0xFEEDFACEDEADBEA7
     @cython.locals(ticket=u64)

@@ -197,17 +197,16 @@ class LeafWriter:
         end_change(self.client)
         return self.endpoint.result(ticket) == self.leaf.pointer
 
-    def change_alone(self, at: int, version: int, page: Page) -> int:
+    def change_alone(self, at: int, version: int, pointer: int, page: Page) -> int:
         """Make a page, staged by a transaction that has read and writes nothing but this object in
-        this version, the data of the object: DONE, AGAIN or NO_MEMORY (Opt1)."""
+        this version, with that pointer, the data of the object: DONE, AGAIN or NO_MEMORY (Opt1)."""
         leaf = self.leaf
         new = self.allocator.allocate(at >> NODE_SHIFT & 0xFF, page.size, 1)
         if not new:
             return NO_MEMORY
         leaf.at = at
         leaf.lock = version
-        # The pointer is that of the version if the lock can be taken from it.
-        leaf.pointer = self.endpoint.load(at + POINTER)
+        leaf.pointer = pointer
         return self._put_there(page, new, 1, 0)
 
     def _settle_hand(self, news: int, done: bool) -> int:

@@ -17,6 +17,7 @@ cdef class LLLocks:
     cdef public u64 drift_us
     cdef public u64 each_us
     cdef readonly u64[::1] words
+    cdef readonly u64[::1] word
     cdef readonly u64[::1] in_use
 
     cpdef int forget(self) except -1

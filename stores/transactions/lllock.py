@@ -71,6 +71,8 @@ class LLLocks:
         self.words = array("Q", bytes(8 * 2 * WORDS))
         """Room for words of a log (log.py), and then of a part (parts.py), that are written at
         once."""
+        self.word = array("Q", (0,))
+        """Room for one word that is written."""
         self.in_use = array("Q", bytes(8 * AT_ONCE_MAX))
         """Room for references to objects whose used bits are set at once, or cleared."""
 

@@ -110,6 +110,7 @@ class Repair:
         # Its owner is no client any more if its node has other memory: that waits for operations.
         for change in part.changes():
             part.let_go_of(change, False)
+        self.endpoint.wait()
         return DONE
 
     def clear_slot(self, slot: int) -> bool:
@@ -131,6 +132,7 @@ class Repair:
                 return False
         for change in part.changes():
             part.let_go_of(change, False)
+        self.endpoint.wait()
         return True
 
     def _logged(self, at: int, state: int, log: Log) -> int:
