@@ -91,6 +91,8 @@ class Hand:
         self.validity = validity
         self.counts_hits = counts_hits
         self.row = array("Q", bytes(8 * GROUP_WORDS))
+        self.head = array("Q", bytes(PREFIX))
+        """The words of an entry's head."""
         self.window = array("Q", bytes(24 * ROOM))
         """Of each entry of the window: slot, its word, life."""
         self.seen = 0
@@ -127,8 +129,9 @@ class Hand:
             last = index.groups
         if pointer:
             base = index.base_of(pointer)
+            everything = endpoint.load(self.validity.tags)
             while group < last and self.seen < WINDOW:
-                freed += self._scan_group(base + group * GROUP_SIZE, lap, ruthless)
+                freed += self._scan_group(base + group * GROUP_SIZE, lap, ruthless, everything)
                 group += 1
         else:
             group = index.groups
@@ -153,9 +156,9 @@ class Hand:
         endpoint.wait()
         return freed
 
-    def _scan_group(self, group: int, lap: int, ruthless: bool) -> int:
+    def _scan_group(self, group: int, lap: int, ruthless: bool, everything: int) -> int:
         """Account for the entries of the group at this address, and note them in the window; units
-        freed by unlinking void entries."""
+        freed by unlinking void entries. `everything`: the word of tag 0."""
         freed = 0
         self.endpoint.read_words(group, self.row, GROUP_WORDS)
         for index in range(GROUP_WORDS):
@@ -163,13 +166,14 @@ class Hand:
             if not index & 7 or not is_valid(word):
                 continue
             head = word & OBJECT_MASK & ADDRESS_MASK
-            life = self.endpoint.load(head + LIFE)
+            self.endpoint.read_words(head, self.head, PREFIX >> 3)
+            life = self.head[LIFE >> 3]
             if life >> LAP_SHIFT & LAP_MASK != lap:
                 life = self.ledger.restamp(head, life, self._units(head), lap)
             if life & DEAD or is_frozen(word):
                 continue
-            state = self.validity.state(head, life)
-            if state == STALE and self.endpoint.load(head + FLIGHT):
+            state = self.validity.state(self.head, everything)
+            if state == STALE and self.head[FLIGHT >> 3]:
                 state = UNDECIDED
             if state == VOID:
                 taken = self._unlink(group + 8 * index, word)

@@ -4,7 +4,7 @@ from limpet.shm.endpoint.verbs cimport u64
 from limpet.stores.channels.barrier.layout cimport *
 from limpet.stores.channels.channel cimport Channel
 from limpet.stores.channels.layout cimport *
-from limpet.stores.channels.waiting cimport Waiting
+from limpet.stores.channels.waiting cimport Wait, Waiting
 
 cdef int WAITS
 cdef int PASSED
@@ -33,7 +33,6 @@ cdef class Barrier(Channel):
     cdef bint _acts(self, u64 place) except -1
     cdef int _require_party(self, u64 ident) except -1
     cdef int _act(self, u64 place, u64 ident) except -1
-    cdef bint _pause(self, u64 place, u64 token, int looks, deadline, u64 ident) except -1
     @cython.locals(state=u64, ours=bint)
     cdef int _break(self, u64 place, u64 ident) except -1
     @cython.locals(number=u64)

@@ -82,7 +82,7 @@ from limpet.stores.channels.barrier.layout import (
 from limpet.stores.channels.channel import Channel
 from limpet.stores.channels.layout import LINE
 from limpet.stores.channels.sst import SST
-from limpet.stores.channels.waiting import Waiting, deadline_after, still_us, whole
+from limpet.stores.channels.waiting import Wait, Waiting, deadline_after, whole
 
 
 class BarrierRegisters(SST):
@@ -144,10 +144,9 @@ class Barrier(Channel):
         """
         self.manager.fence()
         limit = self.timeout if timeout is None else timeout
-        deadline = deadline_after(limit)
-        place, token, looks = NOWHERE, 0, 0
+        wait = Wait(self.waiting, deadline_after(limit))
+        place = NOWHERE
         ident = 0  # the client that was counted at `place`
-        sleepy = False
         try:
             while True:
                 self.enter()
@@ -158,10 +157,10 @@ class Barrier(Channel):
                     else:
                         self._require_party(ident)
                     found = self._found(place)
-                    if found == WAITS and sleepy and not self._acts(place):
-                        if token:
+                    if found == WAITS and wait.sleepy and not self._acts(place):
+                        if wait.slept:
                             self.check_participants(place)
-                        token = self.waiting.prepare()
+                        wait.note()
                         found = self._found(place)
                 finally:
                     self.leave()
@@ -171,9 +170,8 @@ class Barrier(Channel):
                     place = NOWHERE
                 elif self._acts(place):
                     self._act(place, ident)
-                else:
-                    looks += 1
-                    sleepy = self._pause(place, token, looks, deadline, ident)
+                elif not wait.pause():
+                    self._break(place, ident)
         except BaseException:
             if place != NOWHERE:
                 self._break(place, ident)
@@ -310,19 +308,6 @@ class Barrier(Channel):
             self.leave()
 
     # ---- waiting and breaking -------------------------------------------------------------------
-
-    def _pause(
-        self, place: int, token: int, looks: int, deadline: float | None, ident: int
-    ) -> bool:
-        """Wait for a moment; break the barrier after the deadline. Whether to sleep next."""
-        left = still_us(deadline)
-        if not left:
-            self._break(place, ident)
-            return True
-        if not token:
-            return not self.waiting.spin(looks)
-        self.waiting.sleep(token, left)
-        return True
 
     def _break(self, place: int, ident: int) -> None:
         """Break the round in which the client `ident` was counted, if that is ours, or the full one
