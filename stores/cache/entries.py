@@ -369,6 +369,7 @@ class FlightWord:
         birth = self.endpoint.result(birth_ticket)
         other = objects.head[FLIGHT >> 3]
         state = objects.state()
+        value: Any = None
         if state == FRESH:
             value = objects.value()
             if early and self._is_early(early):
@@ -379,7 +380,6 @@ class FlightWord:
                     return MINE, value, birth, flight
             entries.meet()
             return LANDED, value, 0, 0
-        value = None
         if state == STALE:
             value = objects.value()
         elif state != UNDECIDED:

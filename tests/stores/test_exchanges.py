@@ -137,6 +137,21 @@ def test_exchanges_of_a_queue_are_its_round_trips(pools: Any, nodes: int) -> Non
         assert spent(pool, queue.task_done) == (1, 1)
 
 
+def test_exchanges_of_a_queue_with_acks_are_its_round_trips(pools: Any) -> None:
+    pool = pools(nodes=3)
+    jobs = pool.queue("q", acks=True, codec="bytes")
+    for _ in range(3):
+        jobs.put(b"job")
+        jobs.get().ack()
+    for _ in range(5):
+        assert spent(pool, lambda: jobs.put(b"job")) == (3, 3)
+    assert spent(pool, jobs.qsize) == (1, 1)
+    for _ in range(5):
+        held = []
+        assert spent(pool, lambda: held.append(jobs.get())) == (3, 3)
+        assert spent(pool, held[0].ack) == (2, 2)
+
+
 def test_exchanges_of_a_ring_are_its_round_trips(pools: Any) -> None:
     pool = pools(nodes=3)
     ring = pool.ring("r", size=4096, codec="bytes")

@@ -39,7 +39,7 @@ cdef class JobQueue(Channel):
     cdef readonly dict mine
 
     @cython.locals(attempt=int, table=JobTable, taken=bint)
-    cdef int _begin(self) except -1
+    cdef int _begin(self, u64 place) except -1
     @cython.locals(word=u64, sound=bint)
     cdef int _begin_look(self) except -1
     @cython.locals(ended=bint)

@@ -48,6 +48,7 @@ from limpet.stores.channels.jobs.layout import (
     MAXSIZE,
     MAXSIZE_MAX,
     NEWS,
+    NOWHERE,
     OWNER_SHIFT,
     PRIORITIES,
     REASON_SIZE,
@@ -260,7 +261,7 @@ class JobQueue(Channel):
         """The jobs that deliveries of this process hold, by their numbers; of each its last
         delivery. Another job that this client holds was dropped, or got by a call that was cut
         off."""
-        self._begin()
+        self._begin(NOWHERE)
         done = False
         try:
             if not self.endpoint.load(self.address + TICKET):
@@ -271,8 +272,8 @@ class JobQueue(Channel):
 
     # ---- an operation with the lock ---------------------------------------------------------
 
-    def _begin(self) -> None:
-        """Begin an operation that has the table's lock."""
+    def _begin(self, place: int) -> None:
+        """Begin an operation that has the table's lock. `place`: as of `JobTable.lock`."""
         attempt = 0
         table = self.table
         taken = False
@@ -284,7 +285,7 @@ class JobQueue(Channel):
             attempt += 1
             self.enter()
             try:
-                taken = table.lock()
+                taken = table.lock(place)
             finally:
                 if not taken:
                     self._finish(False)
@@ -295,13 +296,13 @@ class JobQueue(Channel):
         self.enter()
         sound = False
         try:
-            word = self.endpoint.load(self.table.control)
+            word = self.table.look()
             sound = word == 0 or (word != DIRTY and self.lives(word))
         finally:
             if not sound:
                 self.leave()
         if not sound:
-            self._begin()
+            self._begin(NOWHERE)
             self.table.end(True)
 
     def _finish(self, whole: bool) -> None:
@@ -404,7 +405,7 @@ class JobQueue(Channel):
                 f"{self.largest} here"
             )
         table = self.table
-        self._begin()
+        self._begin(NOWHERE)
         whole = False
         try:
             if wait is not None:
@@ -476,7 +477,7 @@ class JobQueue(Channel):
     ) -> tuple[int, int]:
         """Append deliveries to `found`, up to `limit`; the time, and when a delayed job is due."""
         table = self.table
-        self._begin()
+        self._begin(NOWHERE)
         whole = False
         try:
             wait.note()
@@ -540,7 +541,7 @@ class JobQueue(Channel):
     def settle(self, job: Job, what: int, delay_us: int, reason: bytes) -> None:
         """Acknowledge a job, give it back, or hold it on. Raises DeliveryLost."""
         table = self.table
-        self._begin()
+        self._begin(job.number)
         whole = letter = False
         try:
             # A delivery before this process's last one of the same job may have the same word.
@@ -581,7 +582,7 @@ class JobQueue(Channel):
     def give_back(self) -> int:
         """Give back the jobs that dead consumers held, as each `get` does once in a while; how
         many."""
-        self._begin()
+        self._begin(NOWHERE)
         whole = False
         try:
             again, dead = self._look(self.endpoint.microseconds())
