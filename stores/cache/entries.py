@@ -85,9 +85,8 @@ class CacheObjects(Objects):
         self.whole = True
         self.heading = array("Q", bytes(64))
         """Life, deadline, times, birth, tags and flight; then sizes and checksum."""
-        self.head = array("Q", bytes(PREFIX))
-        """The first six of these words, of the object in the image."""
         self.validity = validity
+        """Its `head` has the first six of these words, of the object in the image."""
         self.ticket = 0
         """Of the look at the word of tag 0 in the phase in which the object was read."""
 
@@ -100,13 +99,13 @@ class CacheObjects(Objects):
 
     def post_keyed(self, reference: int, key: bytes) -> None:
         """As the base's, with its head and the word of tag 0."""
-        self.endpoint.post_read(reference & ADDRESS_MASK, self.head, PREFIX >> 3)
+        self.endpoint.post_read(reference & ADDRESS_MASK, self.validity.head, PREFIX >> 3)
         Objects.post_keyed(self, reference, key)
         self.ticket = self.validity.post_everything()
 
     def load_keyed(self, reference: int, key: bytes) -> bool:
         """Likewise."""
-        self.endpoint.read_words(reference & ADDRESS_MASK, self.head, PREFIX >> 3)
+        self.endpoint.read_words(reference & ADDRESS_MASK, self.validity.head, PREFIX >> 3)
         found = Objects.load_keyed(self, reference, key)
         self.ticket = self.validity.post_everything()
         self.endpoint.wait()
@@ -114,7 +113,7 @@ class CacheObjects(Objects):
 
     def state(self) -> int:
         """Of the object in the image: as `Validity.state`."""
-        return self.validity.state(self.head, self.endpoint.result(self.ticket))
+        return self.validity.state(self.endpoint.result(self.ticket))
 
     def at(self) -> int:
         """Address of the head of the object in the image."""
@@ -150,32 +149,32 @@ class Entries:
         self.counters = counters
         self.counts_hits = counts_hits
 
+    def state(self) -> int:
+        """Of the entry in the image: as `Validity.state`."""
+        return self.objects.state()
+
     # ---- reading ----------------------------------------------------------------------------
 
     def read(self, found: bool) -> Any:
         """The value of the entry in the image, counted as a hit; None, counted as a miss, if it
-        does not count or no entry was `found`."""
+        does not count or no entry was `found`. The accounting scope is the background then."""
         if found and self.objects.state() == FRESH:
             value = self.objects.value()
+            self.endpoint.background(True)
             self.meet()
             return value
+        self.endpoint.background(True)
         self.counters.count(MISSES, 1)
         return None
 
     def meet(self) -> None:
-        """Count the hit in the entry in the image, if that is needed, and put its deadline off; in
-        the background."""
-        head = self.objects.head
-        life = head[LIFE >> 3]
-        hits = self.counts_hits and life & HITS_MASK < HITS_MAX
-        if hits or life & SLIDES:
-            scope = self.endpoint.background(True)
-            at = self.objects.at()
-            if hits:
-                self.endpoint.post_cas(at + LIFE, life, life + 1)
-            if life & SLIDES:
-                self.validity.slide(at, head)
-            self.endpoint.background(scope)
+        """Post that the hit is counted in the entry in the image, if that is needed, and its
+        deadline put off. In the background scope."""
+        life = self.validity.head[LIFE >> 3]
+        if self.counts_hits and life & HITS_MASK < HITS_MAX:
+            self.endpoint.post_cas(self.objects.at() + LIFE, life, life + 1)
+        if life & SLIDES:
+            self.validity.slide(self.objects.at())
         self.counters.count(HITS, 1)
 
     def inspect(self, place: Place, key: bytes) -> tuple[bytes, int, int, int, int] | None:
@@ -184,11 +183,11 @@ class Entries:
         self.index.post_choose(place, key)
         if not self.index.find(place, key) or self.objects.state() != FRESH:
             return None
-        head = self.objects.head
-        times = head[TIMES >> 3]
-        if not head[LIFE >> 3] & SLIDES:
+        validity = self.validity
+        times = validity.head[TIMES >> 3]
+        if not validity.head[LIFE >> 3] & SLIDES:
             times = times >> 32 << 32
-        deadline, tags = head[DEADLINE >> 3], head[TAGS >> 3]
+        deadline, tags = validity.head[DEADLINE >> 3], validity.head[TAGS >> 3]
         return self.objects.value(), self.objects.checksum(), deadline, times, tags
 
     # ---- writing ----------------------------------------------------------------------------
@@ -198,7 +197,7 @@ class Entries:
         if mode == PUT:
             return DONE
         if mode == FINISH:
-            flight = self.objects.head[FLIGHT >> 3]
+            flight = self.validity.head[FLIGHT >> 3]
             ours = flight & PILOT_MASK == self.client.ident
             return DONE if ours and flight == terms.flight else MISSING
         state = self.objects.state()
@@ -216,18 +215,18 @@ class Entries:
     def head_next(self, terms: Terms, lap: int, birth: int, replaces: bool) -> None:
         """Prepare the head of the object that is written next. `birth`: of a value that is begun
         now. `replaces`: it replaces the object in the image."""
-        heading, head = self.objects.heading, self.objects.head
+        heading, validity = self.objects.heading, self.validity
         now = self.endpoint.microseconds()
         born = now // US_PER_MS & BORN_MASK
         life = born << BORN_SHIFT | lap << LAP_SHIFT
         if terms.pending:
             life |= PENDING
         if terms.keep and replaces:
-            life |= head[LIFE >> 3] & (SLIDES | TAGGED)
-            heading[1] = head[DEADLINE >> 3]
-            heading[2] = head[TIMES >> 3]
-            heading[3] = head[BIRTH >> 3]
-            heading[4] = head[TAGS >> 3]
+            life |= validity.head[LIFE >> 3] & (SLIDES | TAGGED)
+            heading[1] = validity.head[DEADLINE >> 3]
+            heading[2] = validity.head[TIMES >> 3]
+            heading[3] = validity.head[BIRTH >> 3]
+            heading[4] = validity.head[TAGS >> 3]
             if terms.renew:
                 heading[1] = terms.deadline(now)
                 if life & SLIDES:
@@ -252,7 +251,7 @@ class Entries:
             return False
         head = self.objects.at()
         deadline = terms.deadline(endpoint.microseconds())
-        stale = self.objects.head[TIMES >> 3] >> 32
+        stale = self.validity.head[TIMES >> 3] >> 32
         # ORDER: a sliding expiry goes before its deadline, and comes after the new one; all are on
         # one node.
         endpoint.post_swap(head + TIMES, stale << 32)
@@ -277,6 +276,12 @@ class Entries:
             self.ledger.account(head, units)
         return outcome
 
+    def count(self, what: int) -> None:
+        """Count one, in the background."""
+        scope = self.endpoint.background(True)
+        self.counters.count(what, 1)
+        self.endpoint.background(scope)
+
     def delete(self, place: Place, key: bytes) -> int:
         """DONE, AGAIN, FULL, or MISSING: there was none that counts. An entry that does not count
         is removed, too."""
@@ -287,7 +292,7 @@ class Entries:
         counts = self.objects.state() == FRESH
         outcome = self.unlink(place, slot)
         if outcome == DONE:
-            self.counters.count(DELETES if counts else EXPIRATIONS, 1)
+            self.count(DELETES if counts else EXPIRATIONS)
             if not counts:
                 return MISSING
         return outcome
@@ -305,7 +310,7 @@ class Entries:
             return EXISTS
         outcome = self.unlink(place, slot)
         if outcome == DONE:
-            self.counters.count(DELETES, 1)
+            self.count(DELETES)
         return outcome
 
     def take(self, place: Place, key: bytes) -> tuple[int, Any]:
@@ -318,7 +323,7 @@ class Entries:
         value = self.objects.value() if counts else None
         outcome = self.unlink(place, slot)
         if outcome == DONE:
-            self.counters.count(DELETES if counts else EXPIRATIONS, 1)
+            self.count(DELETES if counts else EXPIRATIONS)
             if not counts:
                 return MISSING, None
         return outcome, value
@@ -331,7 +336,7 @@ class Entries:
             return False
         if self.objects.state() != VOID or self.unlink(place, slot) != DONE:
             return False
-        self.counters.count(EXPIRATIONS, 1)
+        self.count(EXPIRATIONS)
         return True
 
 
@@ -367,7 +372,7 @@ class FlightWord:
         if not entries.index.find(place, key):
             return None
         birth = self.endpoint.result(birth_ticket)
-        other = objects.head[FLIGHT >> 3]
+        other = entries.validity.head[FLIGHT >> 3]
         state = objects.state()
         value: Any = None
         if state == FRESH:
@@ -378,7 +383,9 @@ class FlightWord:
                 if self._changed(0, flight) == 0:
                     # A kill here: the value is served until its deadline, as if there were none.
                     return MINE, value, birth, flight
+            scope = self.endpoint.background(True)
             entries.meet()
+            self.endpoint.background(scope)
             return LANDED, value, 0, 0
         if state == STALE:
             value = objects.value()
@@ -404,16 +411,16 @@ class FlightWord:
         entries.index.post_choose(place, key)
         if not entries.index.find(place, key) or entries.objects.state() != UNDECIDED:
             return 0
-        return entries.objects.head[FLIGHT >> 3]
+        return entries.validity.head[FLIGHT >> 3]
 
     def _is_early(self, early: int) -> bool:
         """Whether the deadline of the entry in the image is near, and no client computes another
         value."""
-        head = self.entries.objects.head
-        deadline = head[DEADLINE >> 3]
-        if not deadline or head[FLIGHT >> 3] or head[LIFE >> 3] & SLIDES:
+        validity = self.entries.validity
+        deadline = validity.head[DEADLINE >> 3]
+        if not deadline or validity.head[FLIGHT >> 3] or validity.head[LIFE >> 3] & SLIDES:
             return False
-        took = head[TIMES >> 3] & SPAN_MASK
+        took = validity.head[TIMES >> 3] & SPAN_MASK
         return self.endpoint.microseconds() + (took * early * US_PER_MS >> EARLY_SHIFT) >= deadline
 
     def alight(self, place: Place, key: bytes, flight: int) -> bool:
@@ -426,9 +433,9 @@ class FlightWord:
         slot = entries.index.find(place, key)
         if not slot:
             return False
-        head = entries.objects.head
-        if head[FLIGHT >> 3] != flight:
+        validity = entries.validity
+        if validity.head[FLIGHT >> 3] != flight:
             return False
-        if not head[LIFE >> 3] & PENDING or entries.unlink(place, slot) != DONE:
+        if not validity.head[LIFE >> 3] & PENDING or entries.unlink(place, slot) != DONE:
             self._changed(flight, 0)
         return True

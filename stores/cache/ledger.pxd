@@ -17,7 +17,6 @@ cdef class Counters:
     cdef u64 owner
 
     cpdef int place(self, u64 words) except -1
-    @cython.locals(scope=bint)
     cpdef int count(self, u64 what, u64 number) except -1
     @cython.locals(ident=u64)
     cdef int _find_line(self) except -1

@@ -85,12 +85,10 @@ class Counters:
         self.line = 0
 
     def count(self, what: int, number: int) -> None:
-        """Count in the line of this client's slot, in the background."""
+        """Post a count in the line of this client's slot; in the background scope."""
         if self.owner != self.client.ident or not self.line:
             self._find_line()
-        scope = self.endpoint.background(True)
         self.endpoint.post_faa(self.line + what, number)
-        self.endpoint.background(scope)
 
     def _find_line(self) -> None:
         ident = self.client.ident

@@ -29,7 +29,6 @@ cdef class Hand:
     cdef readonly Validity validity
     cdef readonly bint counts_hits
     cdef u64[::1] row
-    cdef u64[::1] head
     cdef u64[::1] window
     cdef int seen
     cdef u64 rounds
@@ -76,6 +75,7 @@ cdef class Room:
     @cython.locals(in_vain=u64, enough=bint, hopeless=bint, freed=u64, scope=bint)
     cpdef int within_bounds(self, Store store, u64 units) except -1
     cpdef u64 evict(self, u64 units, bint ruthless, bint ends) except? 0xFEEDFACEDEADBEA7
+    @cython.locals(scope=bint)
     cdef int _count_evicted(self) except -1
     cpdef u64 total(self) except? 0xFEEDFACEDEADBEA7
     cdef int in_buckets(self, Place place, bytes key) except -1

@@ -91,8 +91,6 @@ class Hand:
         self.validity = validity
         self.counts_hits = counts_hits
         self.row = array("Q", bytes(8 * GROUP_WORDS))
-        self.head = array("Q", bytes(PREFIX))
-        """The words of an entry's head."""
         self.window = array("Q", bytes(24 * ROOM))
         """Of each entry of the window: slot, its word, life."""
         self.seen = 0
@@ -166,14 +164,14 @@ class Hand:
             if not index & 7 or not is_valid(word):
                 continue
             head = word & OBJECT_MASK & ADDRESS_MASK
-            self.endpoint.read_words(head, self.head, PREFIX >> 3)
-            life = self.head[LIFE >> 3]
+            self.endpoint.read_words(head, self.validity.head, PREFIX >> 3)
+            life = self.validity.head[LIFE >> 3]
             if life >> LAP_SHIFT & LAP_MASK != lap:
                 life = self.ledger.restamp(head, life, self._units(head), lap)
             if life & DEAD or is_frozen(word):
                 continue
-            state = self.validity.state(self.head, everything)
-            if state == STALE and self.head[FLIGHT >> 3]:
+            state = self.validity.state(everything)
+            if state == STALE and self.validity.head[FLIGHT >> 3]:
                 state = UNDECIDED
             if state == VOID:
                 taken = self._unlink(group + 8 * index, word)
@@ -317,11 +315,13 @@ class Room:
         return freed
 
     def _count_evicted(self) -> None:
+        scope = self.endpoint.background(True)
         if self.hand.evicted:
             self.counters.count(EVICTIONS, self.hand.evicted)
             self.counters.count(EVICTED_MS, self.hand.aged_ms)
         if self.hand.expired:
             self.counters.count(EXPIRATIONS, self.hand.expired)
+        self.endpoint.background(scope)
 
     def _wait_for_lap(self, store: Store, in_vain: int) -> None:
         """Help the lap to end: there is nothing to evict, but too much by the ledger, which killed

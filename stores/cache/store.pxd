@@ -36,7 +36,7 @@ cdef class CacheStore(HashStore):
 
     cpdef int hold_ledger(self, Ledger ledger) except -1
     cdef object search_once(self, Place place, bytes key)
-    @cython.locals(row=int, key=bytes, search=BatchSearch, at=Place)
+    @cython.locals(row=int, key=bytes, search=BatchSearch, at=Place, scope=bint)
     cdef bint search_batch(self, Place place, list keys, list found) except -1
     cpdef int _write(self, key, value, int mode) except -1
     @cython.locals(place=Place, size=u64, attempt=u64, misses=u64, outcome=int)

@@ -140,10 +140,13 @@ class CacheStore(HashStore):
 
     def search_batch(self, place: Place, keys: list[bytes], found: list[bytes | None]) -> bool:
         search = self.search
+        scope = self.endpoint.background(False)
+        self.endpoint.background(scope)
         search.locate_to_read(keys, len(keys))
         for row, key in enumerate(keys):
             at = search.places[row]
             found.append(self.entries.read(self.index.match(at, key, row, False) != 0))
+            self.endpoint.background(scope)
         self.endpoint.wait()
         return True
 
@@ -185,6 +188,7 @@ class CacheStore(HashStore):
                 self.require_there()
                 outcome = self.write_entry(place, key, value, size, mode, attempt, terms)
                 if outcome == DONE:
+                    self.endpoint.background(True)
                     self.counters.count(SETS, 1)
             finally:
                 self.client.leave()
@@ -340,7 +344,7 @@ class CacheStore(HashStore):
         """Set the value that `terms.flight` has computed; False: the entry was set, deleted,
         evicted or invalidated meanwhile, and the value is not kept."""
         done = self.write(key, value, FINISH, terms) == DONE
-        self.within(lambda: self.counters.count(COMPUTATIONS, 1))
+        self.within(lambda: self.entries.count(COMPUTATIONS))
         return done
 
     def abandon_flight(self, key: bytes, flight: int) -> bool:

@@ -26,6 +26,7 @@ from limpet.stores.cache.layout import (
     INVALIDATIONS,
     LIFE,
     PENDING,
+    PREFIX,
     SLIDE_SHARE,
     SPAN_MASK,
     STALE,
@@ -93,6 +94,8 @@ class Validity:
         self.words = 0
         """Address of the cache's words, and below that of the tags'; set by the store."""
         self.tags = 0
+        self.head = array("Q", bytes(PREFIX))
+        """The words of the head that is judged (layout.py)."""
         self.tickets = array("Q", bytes(8 * TAGS_EACH))
 
     def post_everything(self) -> int:
@@ -103,26 +106,26 @@ class Validity:
         """
         return self.endpoint.post_load(self.tags)
 
-    def state(self, head: Any, everything: int) -> int:
-        """FRESH, STALE, VOID or UNDECIDED: the object with these words in its head. `everything`:
-        the word of tag 0. Of an entry with tags, a phase of its own."""
-        life, birth = head[LIFE >> 3], head[BIRTH >> 3]
+    def state(self, everything: int) -> int:
+        """FRESH, STALE, VOID or UNDECIDED: the object with the words of `head`. `everything`: the
+        word of tag 0. Of an entry with tags, a phase of its own."""
+        life, birth = self.head[LIFE >> 3], self.head[BIRTH >> 3]
         if everything > birth:
             return VOID
-        if life & TAGGED and self._is_invalidated(head[TAGS >> 3], birth):
+        if life & TAGGED and self._is_invalidated(self.head[TAGS >> 3], birth):
             return VOID
         endpoint = self.endpoint
-        deadline = head[DEADLINE >> 3]
+        deadline = self.head[DEADLINE >> 3]
         late = deadline != 0 and endpoint.microseconds() >= deadline
         if life & PENDING:
             return VOID if late else UNDECIDED
         if not late:
             return FRESH
         now = endpoint.microseconds()
-        end = deadline + (head[TIMES >> 3] >> 32) * US_PER_MS
+        end = deadline + (self.head[TIMES >> 3] >> 32) * US_PER_MS
         if now < end:
             return STALE
-        flies = now < end + FLIGHT_US and head[FLIGHT >> 3] != 0
+        flies = now < end + FLIGHT_US and self.head[FLIGHT >> 3] != 0
         return UNDECIDED if flies else VOID
 
     def _is_invalidated(self, tags: int, birth: int) -> bool:
@@ -138,14 +141,15 @@ class Validity:
             since += self.endpoint.result(self.tickets[place]) > birth
         return since > 0
 
-    def slide(self, at: int, head: Any) -> None:
+    def slide(self, at: int) -> None:
         """Post that the deadline of an entry that was read is put off, if enough of its time has
-        passed. `at`: the address of its head, which has these words."""
-        span = (head[TIMES >> 3] & SPAN_MASK) * US_PER_MS
+        passed. `at`: the address of its head, whose words are in `head`."""
+        span = (self.head[TIMES >> 3] & SPAN_MASK) * US_PER_MS
         deadline = self.endpoint.microseconds() + span
-        if span and deadline > head[DEADLINE >> 3] + span // SLIDE_SHARE:
+        before = self.head[DEADLINE >> 3]
+        if span and deadline > before + span // SLIDE_SHARE:
             # By a CAS: a deadline that `touch` has set meanwhile stays.
-            self.endpoint.post_cas(at + DEADLINE, head[DEADLINE >> 3], deadline)
+            self.endpoint.post_cas(at + DEADLINE, before, deadline)
 
     def birth(self) -> int:
         """The birth of a value that is begun now, by a phase of its own."""

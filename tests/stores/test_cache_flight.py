@@ -431,7 +431,7 @@ def test_reader_that_is_late_does_not_take_a_placeholder_for_a_value(pools: Any)
     try:
         assert reader.index.look_up(reader.place, b"k")
         assert store.finish_flight(b"k", b"value", Terms(flight=flight))
-        assert reader.cached.state() == UNDECIDED
+        assert reader.entries.state() == UNDECIDED
     finally:
         reader.client.leave()
     assert reader.get(b"k") == b"value"
@@ -447,7 +447,7 @@ def test_reader_that_is_late_heeds_the_tags_of_what_was_replaced(pools: Any) -> 
         assert reader.index.look_up(reader.place, b"k")
         cache.invalidate("tag")
         cache.set(b"k", b"new")
-        assert reader.cached.state() == VOID
+        assert reader.entries.state() == VOID
     finally:
         reader.client.leave()
 

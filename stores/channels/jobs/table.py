@@ -341,7 +341,6 @@ class JobTable:
         base = self._base(number)
         order = self.words[TICKET >> 3]
         self.words[TICKET >> 3] = order + 1
-        self._post_control(TICKET, 1)
         for offset in range(8):
             self.header[offset] = 0
         self.header[0] = order
@@ -593,7 +592,8 @@ class JobTable:
 
     def _count(self, more: int) -> None:
         self.words[UNFINISHED >> 3] = self.words[UNFINISHED >> 3] + more & MASK
-        self._post_control(UNFINISHED, 1)
+        # `rebuild` finds a ticket that is behind all jobs, if this comes too late.
+        self._post_control(TICKET, 2)
 
     def _ends(self, kind: int) -> int:
         """The first place of a list, and the last."""
