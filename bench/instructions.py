@@ -44,6 +44,7 @@ CHANNELS: Final = {
     "lock": ("acquire and release",),
     "queue": ("put and get",),
     "jobs": ("put, get and ack",),
+    "ring": ("send and receive",),
     "counter": ("add", "value", "set"),
     "array": ("get", "set", "add", "compare and swap"),
 }
@@ -200,6 +201,15 @@ def work_of(pool: limpet.Pool, subject: str, operation: str, most: int) -> Calla
             jobs.get().ack()
 
         return done
+    if subject == "ring":
+        ring = pool.ring("ring")
+        ring.subscribe()
+
+        def around(number: int) -> None:
+            ring.send(VALUE)
+            ring.receive()
+
+        return around
     if subject == "counter":
         return _on_counter(pool.counter("counter"), operation)
     if subject == "array":

@@ -31,7 +31,7 @@ from limpet.stores.channels.channel import Channel
 from limpet.stores.channels.layout import LINE, MOMENT, MOMENTS
 from limpet.stores.channels.lock.lock import Lock
 from limpet.stores.channels.lock.ticket_layout import HOLDER
-from limpet.stores.channels.waiting import Waiting, deadline_after, still_us
+from limpet.stores.channels.waiting import Wait, Waiting, deadline_after, still_us
 
 Found = TypeVar("Found")
 
@@ -121,8 +121,11 @@ class Condition(Channel):
             self.vain = 0
             # LINEARIZES: all threads that wait now are notified.
             # CRASH(notifying): sleepers look after a while.
-            self.endpoint.faa(self.address, 1)
-            self.waiting.wake()
+            self.endpoint.post_faa(self.address, 1)
+            # ORDER: after the number, which is on the same node.
+            ticket = self.waiting.post_look()
+            self.endpoint.wait()
+            self.waiting.wake_if(self.endpoint.result(ticket))
 
     def _check_owned(self, what: str) -> None:
         """In an operation: before its first one, a forked child seems to be its parent."""
@@ -132,28 +135,24 @@ class Condition(Channel):
     def _number(self, what: str) -> int:
         with self.operation():
             self._check_owned(what)
-            return int(self.endpoint.load(self.address))
+            return self._look()
 
     def _is_notified(self, before: int, deadline: float | None) -> bool:
         """Wait until the number is not `before`, or the lock's holder is dead; False: timeout."""
-        looks = token = 0
-        sleepy = False
+        wait = Wait(self.waiting, deadline)
         while True:
             with self.operation():
-                if sleepy:
-                    token = self.waiting.prepare()
-                if self.endpoint.load(self.address) != before:
+                wait.note()
+                if self._look() != before or (wait.token and self._is_forsaken()):
                     return True
-                if token and self._is_forsaken():
-                    return True
-            left = still_us(deadline)
-            if not left:
+            if not wait.pause():
                 return False
-            if token:
-                self.waiting.sleep(token, left)
-            else:
-                looks += 1
-                sleepy = not self.waiting.spin(looks)
+
+    def _look(self) -> int:
+        """The number. In an operation; 1 round trip."""
+        ticket = self.endpoint.post_load(self.address)
+        self.endpoint.wait()
+        return int(self.endpoint.result(ticket))
 
     def _is_forsaken(self) -> bool:
         """Whether a dead process has the lock. In an operation."""

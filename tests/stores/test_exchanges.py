@@ -245,3 +245,107 @@ def test_rounds_of_a_batch_share_their_exchanges(pools: Any, kind: str, replicas
         updates, updates,
     )  # fmt: skip
     assert store.get_many(keys) == [b"2" * 99] * 63
+
+
+# ---- channels, and the cache --------------------------------------------------------------------
+
+
+def spent(pool: Any, work: Callable[[], object]) -> tuple[int, int]:
+    """Round trips and exchanges of the foreground."""
+    before = pool.endpoint.counters()
+    work()
+    after = pool.endpoint.counters()
+    return tuple(after[name] - before[name] for name in ("round_trips", "exchanges"))
+
+
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_exchanges_of_a_queue_are_its_round_trips(pools: Any, nodes: int) -> None:
+    """Also when the ring has gone around, and of a consumer that never calls `task_done`."""
+    pool = pools(nodes=nodes)
+    queue = pool.queue("q", maxsize=7, codec="bytes")
+    for number in range(20):
+        queue.put(b"element %02d" % number)
+        queue.get()
+    for _ in range(7):
+        assert spent(pool, lambda: queue.put(b"element 00")) == (3, 3)
+    for _ in range(7):
+        assert spent(pool, queue.get) == (3, 3)
+        assert spent(pool, queue.task_done) == (1, 1)
+
+
+def test_exchanges_of_a_queue_with_acks_are_its_round_trips(pools: Any) -> None:
+    pool = pools(nodes=3)
+    jobs = pool.queue("q", acks=True, codec="bytes")
+    for _ in range(3):
+        jobs.put(b"job")
+        jobs.get().ack()
+    for _ in range(5):
+        assert spent(pool, lambda: jobs.put(b"job")) == (3, 3)
+    assert spent(pool, jobs.qsize) == (1, 1)
+    held: list[Any] = []
+    for _ in range(5):
+        assert spent(pool, lambda: held.append(jobs.get())) == (3, 3)
+    for delivery in held:
+        assert spent(pool, delivery.ack) == (2, 2)
+
+
+def test_exchanges_of_a_ring_are_its_round_trips(pools: Any) -> None:
+    pool = pools(nodes=3)
+    ring = pool.ring("r", size=4096, codec="bytes")
+    ring.subscribe()
+    for _ in range(300):
+        ring.send(b"message 00")
+        ring.receive()
+    found = []
+    for _ in range(50):  # of which one may be the last for which the readers had left room
+        found.append(spent(pool, lambda: ring.send(b"message 00")))
+        assert spent(pool, ring.receive) == (1, 1)
+    assert found.count((1, 1)) >= 49
+    assert all(trips == exchanges for trips, exchanges in found)
+
+
+def test_exchanges_of_words_are_their_round_trips(pools: Any) -> None:
+    pool = pools(nodes=3)
+    lock, counter, event = pool.lock("l"), pool.counter("c"), pool.event("e")
+    words, bytes_ = pool.array("a", 9), pool.array("b", 9, "uint8")
+    condition = pool.condition("cond")
+    for work, trips in (
+        (lock.acquire, 1),
+        (lock.release, 0),
+        (counter.add, 1),
+        (lambda: counter.value, 1),
+        (lambda: counter.set(5), 1),
+        (event.set, 2),
+        (event.set, 1),
+        (event.wait, 1),
+        (event.is_set, 1),
+        (event.clear, 2),
+        (lambda: words[3], 1),
+        (lambda: words.swap(3, 4), 1),
+        (lambda: words.add(3), 1),
+        (lambda: words.compare_and_swap(3, 5, 6), 1),
+        (lambda: bytes_[3], 1),
+        (lambda: bytes_.add(3), 2),
+        (condition.acquire, 1),
+        (condition.notify, 1),
+        (condition.release, 0),
+    ):
+        assert spent(pool, work) == (trips, trips)
+
+
+def test_exchanges_of_a_cache_are_its_round_trips(pools: Any) -> None:
+    pool = pools(nodes=2)
+    cache = pool.cache("c", max_bytes="1MiB", codec="bytes")
+    warm_keys = [b"warm-%d" % number for number in range(24)]
+    for key in warm_keys:
+        for _ in range(3):
+            cache.set(key, b"value")
+            cache.get(key)
+    for key in warm_keys:
+        assert spent(pool, lambda key=key: cache.get(key)) == (2, 2)
+        assert spent(pool, lambda key=key: cache.set(key, b"other")) == (3, 3)
+        assert spent(pool, lambda key=key: cache.touch(key, 5000)) == (3, 3)
+        assert spent(pool, lambda key=key: cache.add(key, b"v")) == (2, 2)
+        assert spent(pool, lambda key=key: cache.delete(key)) == (3, 3)
+    assert spent(pool, lambda: cache.get(b"warm-0")) == (1, 1)
+    assert spent(pool, lambda: cache.set(b"warm-0", b"value")) == (3, 3)
