@@ -42,6 +42,8 @@ UNCOUNTED: Final = frozenset({"clover"})
 """Part of its work is done by a process of its own, which cannot do without valgrind's files."""
 CHANNELS: Final = {
     "lock": ("acquire and release",),
+    "semaphore": ("acquire and release",),
+    "rwlock": ("read and release", "write and release"),
     "queue": ("put and get",),
     "jobs": ("put, get and ack",),
     "counter": ("add", "value", "set"),
@@ -184,6 +186,17 @@ def work_of(pool: limpet.Pool, subject: str, operation: str, most: int) -> Calla
             lock.release()
 
         return in_turn
+    if subject in ("semaphore", "rwlock"):
+        held: Any = pool.semaphore("semaphore", 4)
+        if subject == "rwlock":
+            rwlock = pool.rwlock("rwlock")
+            held = rwlock.read() if operation.startswith("read") else rwlock.write()
+
+        def held_in_turn(number: int) -> None:
+            held.acquire()
+            held.release()
+
+        return held_in_turn
     if subject == "queue":
         queue = pool.queue("queue")
 

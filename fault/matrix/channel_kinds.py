@@ -281,6 +281,46 @@ def _notify(handle: Any) -> None:
         handle.notify()
 
 
+def _semaphore(handle: Any, patience_s: float) -> None:
+    """Of two permits."""
+    free = [handle.acquire(timeout=patience_s) for _ in range(2)]
+    demand(all(free), f"a permit was not to be had: {handle!r}")
+    demand(not handle.acquire(False) and handle.locked(), f"a third permit was had: {handle!r}")
+    handle.release(2)
+    with handle:
+        demand(handle.get_value() == 1, f"it has {handle.get_value()} permits, and not 1")
+    demand(handle.get_value() == 2, f"it has {handle.get_value()} permits, and not 2")
+
+
+def _release_all(handle: Any) -> None:
+    """Give back what this client holds, as after a call that was cut off."""
+    handle.resign()
+
+
+def _acquire_two(handle: Any) -> None:
+    handle.acquire()
+    handle.acquire(timeout=TURN_S)
+    handle.release(2)
+
+
+def _rwlock(handle: Any, patience_s: float) -> None:
+    for side in (handle.read(patience_s), handle.write(patience_s), handle.read(patience_s)):
+        with side:
+            demand(side.locked(), "what we have is free")
+            other = handle.read() if side.line else handle.write()
+            demand(not other.acquire(False), f"it was had for both uses: {handle!r}")
+        demand(not side.locked(), f"what we gave back is not free: {handle!r}")
+    with handle.write(patience_s) as side:
+        demand(not side.inherited, "it is said to be inherited, and was given back")
+
+
+def _read_write(handle: Any) -> None:
+    with handle.read(), handle.read():
+        pass
+    with handle.write():
+        pass
+
+
 # ---- queues and rings -------------------------------------------------------------------------
 
 
@@ -585,6 +625,9 @@ _LOCK_METHODS: Final[Mapping[str, Call]] = {
     "__exit__": _locked,
 }
 
+_HOLDERS: Final = frozenset(
+    {"bury", "commit", "give", "give_back", "obtain", "parts", "read_table", "value"}
+)
 _ARRAY: Final = Channels(
     lambda pool, name: pool.array(name, 9),
     {"add": lambda handle: handle.add(0, 3), "slice": _array_slice},
@@ -641,6 +684,38 @@ _RING: Final = Channels(
         "__iter__": lambda ring: (ring.subscribe(), iter(ring)),
     },
     private=frozenset({"close", "lost", "unsubscribe"}),
+)  # fmt: skip
+
+
+_SEMAPHORE: Final = Channels(
+    lambda pool, name: pool.semaphore(name, 2),
+    {"with": _locked, "two": _acquire_two}, _semaphore, judge=_semaphore, release=_release_all,
+    expected=(RuntimeError, ValueError),
+    turn=lambda handle, number: _locked(handle),
+    read=lambda handle, number: handle.get_value(),
+    shared=lambda pool, name: pool.semaphore(name, 1),
+    methods={
+        **plain("get_value", "inherited", "locked"),
+        "acquire": lambda s: s.acquire(timeout=SOON_S),
+        "release": lambda s: (s.acquire(timeout=SOON_S), s.release()),
+        "__enter__": _locked,
+        "__exit__": _locked,
+    },
+    own=_HOLDERS,
+    private=frozenset({"inherited"}),
+)  # fmt: skip
+_RWLOCK: Final = Channels(
+    lambda pool, name: pool.rwlock(name), {"read, write": _read_write}, _rwlock, judge=_rwlock,
+    release=_release_all, expected=(RuntimeError, TimeoutError),
+    turn=lambda handle, number: _within(lambda side: None)(handle.write(TURN_S)),
+    read=lambda handle, number: _within(lambda side: None)(handle.read(TURN_S)),
+    methods={
+        **plain("inherited"),
+        "read": lambda lock: _within(lambda side: side.locked())(lock.read(SOON_S)),
+        "write": lambda lock: _within(lambda side: side.locked())(lock.write(SOON_S)),
+    },
+    own=_HOLDERS | {"drop", "is_taken", "take"},
+    private=frozenset({"inherited"}),
 )  # fmt: skip
 
 
@@ -751,6 +826,12 @@ CHANNELS: Final[Mapping[str, Channels]] = {
     "lock-recursive": _variant(
         _LOCK, lambda pool, name: pool.lock(name, recursive=True, overtaking=False)
     ),
+    "semaphore": _SEMAPHORE,
+    "semaphore-bounded": _variant(
+        _SEMAPHORE, lambda pool, name: pool.bounded_semaphore(name, 2)
+    ),
+    "rwlock": _RWLOCK,
+    "rwlock-readers": _variant(_RWLOCK, lambda pool, name: pool.rwlock(name, prefer="readers")),
     "condition": Channels(
         lambda pool, name: pool.condition(name), {"notify": _notify}, _condition, release=_let_go,
         expected=(RuntimeError,),

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from limpet.stores.channels.condition import Condition
     from limpet.stores.channels.counter import Counter
     from limpet.stores.channels.event import Event
+    from limpet.stores.channels.holders.rwlock import RwLock
+    from limpet.stores.channels.holders.semaphore import Semaphore
     from limpet.stores.channels.jobs.job_queue import JobQueue
     from limpet.stores.channels.lock.lock import Lock
     from limpet.stores.channels.manager import Manager
@@ -97,6 +99,40 @@ class ChannelCalls:
             name,
             {"recursive": recursive, "places": places, "overtaking": overtaking},
             {"recursive": False, "places": module.PLACES, "overtaking": True},
+        )
+        return found
+
+    def semaphore(self, name: str, value: int | None = None) -> Semaphore:
+        """The semaphore of that name, with `value` permits, 1 unless another number is given, if it
+        was not there; as threading.Semaphore, among processes.
+
+        The permits of a process that dies are free again. Raises StoreMismatch when there is one
+        with another `value`, or a bounded one.
+        """
+        return self._semaphore(name, value, False)
+
+    def bounded_semaphore(self, name: str, value: int | None = None) -> Semaphore:
+        """As `semaphore`; as threading.BoundedSemaphore: `release` raises ValueError if more than
+        `value` permits would be free."""
+        return self._semaphore(name, value, True)
+
+    def _semaphore(self, name: str, value: int | None, bounded: bool) -> Semaphore:
+        found: Semaphore = self.channels.attach(
+            late(HERE + "holders.semaphore").Semaphore,
+            name,
+            {"value": value, "bounded": bounded},
+            {"value": 1, "bounded": bounded},
+        )
+        return found
+
+    def rwlock(self, name: str, *, prefer: str | None = None) -> RwLock:
+        """The reader-writer lock of that name, free if it was not there: many threads of any
+        processes read, or one writes. `prefer`: see `RwLock`; "writers" unless it is given.
+
+        Raises StoreMismatch when there is one with another preference.
+        """
+        found: RwLock = self.channels.attach(
+            late(HERE + "holders.rwlock").RwLock, name, {"prefer": prefer}, {"prefer": "writers"}
         )
         return found
 

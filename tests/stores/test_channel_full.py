@@ -28,6 +28,8 @@ MAKERS: dict[str, Callable[[Any], Any]] = {
     "lock": lambda pool: pool.lock("c"),
     "queue": lambda pool: pool.queue("c", maxsize=16),
     "ring": lambda pool: pool.ring("c", size=4096),
+    "rwlock": lambda pool: pool.rwlock("c"),
+    "semaphore": lambda pool: pool.semaphore("c"),
 }
 
 

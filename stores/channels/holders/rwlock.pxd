@@ -1,0 +1,16 @@
+cimport cython
+
+from limpet.shm.endpoint.verbs cimport u64
+from limpet.stores.channels.holders.holders cimport Holders
+from limpet.stores.channels.holders.layout cimport *
+
+cdef class RwLock(Holders):
+    cdef long long forks
+    cdef readonly dict readers
+    cdef readonly u64 writer
+
+    cdef int _forget(self) except -1
+    @cython.locals(thread=u64, again=bint, taken=bint, noted=bint)
+    cpdef bint take(self, int line, deadline) except -1
+    @cython.locals(thread=u64, has=bint)
+    cpdef int drop(self, int line) except -1
