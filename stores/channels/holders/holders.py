@@ -98,7 +98,7 @@ from limpet.stores.channels.holders.layout import (
     WRITER,
     WRITES,
 )
-from limpet.stores.channels.layout import CLAIMED, LINE
+from limpet.stores.channels.layout import CLAIMED, LINE, SLEEP_US
 from limpet.stores.channels.waiting import Waiting, still_us
 
 assert RECORDS + 2 * RECORD_SIZE <= LINE
@@ -377,7 +377,7 @@ class Holders(Channel):
         free_s = 0.0
         try:
             while True:
-                still = still_us(deadline)
+                still = SLEEP_US if deadline is None else still_us(deadline)
                 self.enter()
                 try:
                     self.row()

@@ -4,6 +4,16 @@ from limpet.shm.endpoint.verbs cimport u64
 from limpet.stores.channels.holders.holders cimport Holders
 from limpet.stores.channels.holders.layout cimport *
 
+cdef class RwLock
+
+cdef class Side:
+    cdef readonly RwLock lock
+    cdef readonly int line
+    cdef readonly double timeout
+
+    cpdef bint acquire(self, bint blocking=*, double timeout=*) except -1
+    cpdef int release(self) except -1
+
 cdef class RwLock(Holders):
     cdef long long forks
     cdef readonly dict readers

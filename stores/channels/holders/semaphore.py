@@ -1,3 +1,5 @@
+# cython: binding=False
+# The interpreter calls methods that are no function objects more quickly.
 """The semaphore: threading.Semaphore among processes, whose permits no dead process keeps.
 
 A face of the table of holders (holders.py): its first line, with `value` permits. A process holds
@@ -56,7 +58,9 @@ class Semaphore(Holders):
         """
         if not blocking and timeout is not None:
             raise ValueError("can't specify timeout for non-blocking acquire")
-        return self.obtain(SHARED, False, deadline_after(timeout if blocking else 0.0))
+        if blocking and timeout is None:
+            return self.obtain(SHARED, False, None)
+        return self.obtain(SHARED, False, deadline_after(timeout) if blocking else 0.0)
 
     def release(self, n: int = 1) -> None:
         """Give back `n` permits. Raises ValueError if more than `value` would be free then, of a
