@@ -45,6 +45,7 @@ CHANNELS: Final = {
     "semaphore": ("acquire and release",),
     "rwlock": ("read and release", "write and release"),
     "queue": ("put and get",),
+    "deque": ("append and popleft",),
     "jobs": ("put, get and ack",),
     "counter": ("add", "value", "set"),
     "array": ("get", "set", "add", "compare and swap"),
@@ -205,6 +206,14 @@ def work_of(pool: limpet.Pool, subject: str, operation: str, most: int) -> Calla
             queue.get()
 
         return through
+    if subject == "deque":
+        deque = pool.deque("deque")
+
+        def across(number: int) -> None:
+            deque.append(VALUE)
+            deque.popleft()
+
+        return across
     if subject == "jobs":
         jobs = pool.queue("jobs", acks=True)
 

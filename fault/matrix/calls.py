@@ -317,6 +317,7 @@ POOL_ROWS: Final[Mapping[str, Row]] = {
     "condition": lambda p, key: p.condition("cond"),
     "counter": lambda p, key: p.counter("n"),
     "create": lambda p, key: None,
+    "deque": lambda p, key: p.deque("dq"),
     "dict": lambda p, key: p.dict("d"),
     "drop": lambda p, key: (p.store("race", "dropped"), p.drop("dropped")),
     "event": lambda p, key: p.event("e"),

@@ -467,6 +467,52 @@ def _jobs_turn(handle: Any, number: int) -> None:
         handle.get_nowait().ack()
 
 
+def _deque(handle: Any, patience_s: float) -> None:
+    """Of four elements."""
+    handle.clear()
+    items = [TEXT + str(number) * size for number, size in ((1, 1), (2, 300), (3, 1), (4, 300))]
+    handle.extend(items[1:3])
+    handle.appendleft(items[0])
+    handle.append(items[3])
+    demand(len(handle) == 4 and list(handle) == items, f"the deque has {list(handle)}")
+    demand(handle[1] == items[1] and handle[-1] == items[3], "an index gave another element")
+    found = [handle.popleft(), handle.pop(), handle.popleft(), handle.pop()]
+    demand(found == [items[0], items[3], items[1], items[2]], f"the deque gave {found}")
+    demand(not handle, "it is empty, and says that it is not")
+
+
+def _deque_prepare(handle: Any) -> None:
+    handle.clear()
+    handle.extend([TEXT + "a", TEXT + "b" * 300])
+
+
+def _deque_judge(handle: Any, patience_s: float) -> None:
+    found = [item.removeprefix(TEXT) for item in handle]
+    a, b, c = "a", "b" * 300, "c" * 300
+    before = [[a, b], [b], [a], []]
+    demand(
+        found in [*before, [a, b, c], [c, a, b], [a, b, "c"]],
+        f"the deque had {[item[:3] for item in found]}",
+    )
+
+
+def _deque_drop(handle: Any) -> None:
+    """Each of these drops one at the other end."""
+    handle.extend([TEXT + "c", TEXT + "d" * 300, TEXT + "e"])
+    handle.appendleft(TEXT + "f" * 300)
+
+
+def _deque_drop_judge(handle: Any, patience_s: float) -> None:
+    found = "".join(item.removeprefix(TEXT)[0] for item in handle)
+    demand(found in ("ab", "abc", "abcd", "bcde", "fbcd"), f"the deque had {found}")
+
+
+def _deque_turn(handle: Any, number: int) -> None:
+    handle.append(number)
+    with contextlib.suppress(IndexError):
+        handle.popleft()
+
+
 def _ring(handle: Any, patience_s: float) -> None:
     handle.subscribe()
     items = [TEXT + str(number) * size for number, size in ((1, 1), (2, 90), (3, 1), (4, 30))]
@@ -640,6 +686,35 @@ _ARRAY: Final = Channels(
     private=frozenset(
         {"dtype", "nbytes", "ndim", "shape", "size", "__delitem__", "__dlpack_device__", "__len__"}
     ),
+)  # fmt: skip
+_DEQUE: Final = Channels(
+    lambda pool, name: pool.deque(name, size=4, item_size=64),
+    {
+        "append": lambda handle: handle.append(TEXT + "c"),
+        "append large": lambda handle: handle.append(TEXT + "c" * 300),
+        "appendleft": lambda handle: handle.appendleft(TEXT + "c" * 300),
+        "pop": lambda handle: handle.pop(),
+        "popleft": lambda handle: handle.popleft(),
+        "clear": lambda handle: handle.clear(),
+    },
+    _deque, _deque_prepare, _deque_judge, lambda handle: _let_go(handle.lock),
+    expected=(queue.Full, IndexError, RuntimeError),
+    turn=_deque_turn,
+    read=lambda handle, number: list(handle),
+    shared=lambda pool, name: pool.deque(name, 64),
+    large=lambda pool, name: pool.deque(name, size=4, item_size=3_000),
+    methods={
+        **plain("clear", "maxlen", "__len__", "__bool__"),
+        "append": lambda d: d.append(1),
+        "appendleft": lambda d: d.appendleft(1),
+        "extend": lambda d: d.extend([1]),
+        "extendleft": lambda d: d.extendleft([1]),
+        "pop": lambda d: (d.append(1), d.pop()),
+        "popleft": lambda d: (d.append(1), d.popleft()),
+        "__getitem__": lambda d: (d.append(1), d[0]),
+        "__iter__": lambda d: list(d),
+    },
+    private=frozenset({"maxlen"}),
 )  # fmt: skip
 _BARRIER: Final = Channels(
     lambda pool, name: pool.barrier(name, 1),
@@ -903,6 +978,11 @@ CHANNELS: Final[Mapping[str, Channels]] = {
             "put_nowait": lambda q: q.put_nowait(1),
         },
         own=frozenset({"deliver", "drop", "settle"}),
+    ),
+    "deque": _DEQUE,
+    "deque-maxlen": _variant(
+        _DEQUE, lambda pool, name: pool.deque(name, 4, item_size=64),
+        calls={"drop": _deque_drop}, judge=_deque_drop_judge,
     ),
     "ring": _RING,
     "ring-skip": _variant(_RING, lambda pool, name: pool.ring(name, 512, overrun="skip")),

@@ -24,6 +24,7 @@ MAKERS: dict[str, Callable[[Any], Any]] = {
     "barrier": lambda pool: pool.barrier("c", 2),
     "condition": lambda pool: pool.condition("c"),
     "counter": lambda pool: pool.counter("c"),
+    "deque": lambda pool: pool.deque("c", size=16),
     "event": lambda pool: pool.event("c"),
     "lock": lambda pool: pool.lock("c"),
     "queue": lambda pool: pool.queue("c", maxsize=16),
