@@ -42,7 +42,10 @@ UNCOUNTED: Final = frozenset({"clover"})
 """Part of its work is done by a process of its own, which cannot do without valgrind's files."""
 CHANNELS: Final = {
     "lock": ("acquire and release",),
+    "semaphore": ("acquire and release",),
+    "rwlock": ("read and release", "write and release"),
     "queue": ("put and get",),
+    "deque": ("append and popleft",),
     "jobs": ("put, get and ack",),
     "ring": ("send and receive",),
     "counter": ("add", "value", "set"),
@@ -185,6 +188,17 @@ def work_of(pool: limpet.Pool, subject: str, operation: str, most: int) -> Calla
             lock.release()
 
         return in_turn
+    if subject in ("semaphore", "rwlock"):
+        held: Any = pool.semaphore("semaphore", 4)
+        if subject == "rwlock":
+            rwlock = pool.rwlock("rwlock")
+            held = rwlock.read() if operation.startswith("read") else rwlock.write()
+
+        def held_in_turn(number: int) -> None:
+            held.acquire()
+            held.release()
+
+        return held_in_turn
     if subject == "queue":
         queue = pool.queue("queue")
 
@@ -193,6 +207,14 @@ def work_of(pool: limpet.Pool, subject: str, operation: str, most: int) -> Calla
             queue.get()
 
         return through
+    if subject == "deque":
+        deque = pool.deque("deque")
+
+        def across(number: int) -> None:
+            deque.append(VALUE)
+            deque.popleft()
+
+        return across
     if subject == "jobs":
         jobs = pool.queue("jobs", acks=True)
 
