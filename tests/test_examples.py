@@ -26,6 +26,7 @@ SHM = Path("/dev/shm")
 PROGRAM_S = 120
 """An example takes some seconds; a busy machine may take its time."""
 BRIEF = {
+    "async_service": ["--requests", "200"],
     "bank": ["--seconds", "1"],
     "jobs": ["--jobs", "60"],
     "linked_list": ["--seconds", "1"],
@@ -41,6 +42,7 @@ LONG = {
     for name, (option, _) in BRIEF.items()
 }
 SAYS = {
+    "async_service": r"[1-9]\d* workers were killed.*\n200 requests, 200 right answers\n",
     "bank": r"[1-9]\d* kills.*\nsums of all accounts.*\[1000\]\n",
     "jobs": r"[1-9]\d* workers were killed.*\n60 jobs; .*; 60 results\na dead letter: 'poison', ",
     "linked_list": r"[1-9]\d* kills.*\n[1-9]\d* looks at the list, 0 of them",
@@ -64,6 +66,9 @@ def setdefault(self, job, result):
     if job != 7:  # its result is forgotten
         self[job] = result
 module.limpet.SharedDict.setdefault = setdefault
+""",
+    "async_service": """
+module.Service.kill = lambda self: module.asyncio.sleep(module.LONGEST_S)  # none is killed
 """,
     "linked_list": """
 def remove(tx, nodes, value):

@@ -80,13 +80,12 @@ class Condition(Channel):
         another thread, or the lock's holder has died. Raises RuntimeError without the lock.
         """
         deadline = deadline_after(timeout)
-        before = self._number("wait")
-        vain = self.vain
+        before, vain = self.begin_wait()
         count = self.lock._release_save()
         try:
             notified = self._is_notified(before, deadline)
             if vain and notified:
-                self.endpoint.pause(MOMENT + (3 * vain + self.client.ident) % MOMENTS)
+                self.endpoint.pause(MOMENT + self.moment(vain))
             return notified
         finally:
             self.lock._acquire_restore(count)
@@ -123,6 +122,20 @@ class Condition(Channel):
             # CRASH(notifying): sleepers look after a while.
             self.endpoint.faa(self.address, 1)
             self.waiting.wake()
+
+    def begin_wait(self) -> tuple[int, int]:
+        """The number of the last notify, and the waits in vain. Raises RuntimeError."""
+        return self._number("wait"), self.vain
+
+    def moment(self, vain: int) -> int:
+        """How long to wait before the lock, after so many waits in vain: 0 to MOMENTS - 1."""
+        return int(3 * vain + self.client.ident) % MOMENTS
+
+    def is_over(self, before: int) -> bool:
+        """Whether a wait that began at this number is over: for waits that sleep elsewhere
+        (task_waits.py)."""
+        with self.operation():
+            return self.endpoint.load(self.address) != before or self._is_forsaken()
 
     def _check_owned(self, what: str) -> None:
         """In an operation: before its first one, a forked child seems to be its parent."""

@@ -17,6 +17,8 @@ from limpet.stores.channels.layout import LINE
 from limpet.stores.channels.waiting import Waiting, deadline_after, still_us
 
 SET: Final = 1
+NEVER: Final = -1
+"""For a waiter that has not looked yet."""
 MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
 
 
@@ -56,16 +58,15 @@ class Event(Channel):
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until it is set, at most `timeout` seconds; whether it was."""
         deadline = deadline_after(timeout)
-        looks, token, first = 0, 0, -1
+        looks, token, first = 0, 0, NEVER
         sleepy = False
         while True:
             with self.operation():
                 if sleepy:
                     token = self.waiting.prepare()
-                state = self.endpoint.load(self.address)
-            if state & SET or (first >= 0 and state >> 1 != first):
+                first = self._count(first)
+            if first < 0:
                 return True
-            first = state >> 1
             left = still_us(deadline)
             if not left:
                 return False
@@ -74,3 +75,14 @@ class Event(Channel):
             else:
                 looks += 1
                 sleepy = not self.waiting.spin(looks)
+
+    def count_since(self, first: int) -> int:
+        """`_count`, as an operation: for waits that sleep elsewhere (task_waits.py)."""
+        with self.operation():
+            return self._count(first)
+
+    def _count(self, first: int) -> int:
+        """How often it has been set; below 0: it is set, or was since it was `first` times. In an
+        operation. `first`: as this method has returned, or NEVER."""
+        state = self.endpoint.load(self.address)
+        return -1 if state & SET or (first >= 0 and state >> 1 != first) else state >> 1
