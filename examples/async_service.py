@@ -20,6 +20,7 @@ import random
 import signal
 import sys
 import time
+from typing import Any
 
 import limpet
 from limpet import aio
@@ -110,7 +111,9 @@ async def serve(pool: limpet.Pool, count: int) -> bool:
     for worker in service.workers:
         worker.start()
     server = await asyncio.start_server(service.connection, "localhost", 0)
-    tasks = [asyncio.create_task(one) for one in (service.dispatch(), service.kill())]
+    tasks: list[asyncio.Future[Any]] = [
+        asyncio.ensure_future(one) for one in (service.dispatch(), service.kill())
+    ]
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
     for which in (signal.SIGINT, signal.SIGTERM):
@@ -118,11 +121,12 @@ async def serve(pool: limpet.Pool, count: int) -> bool:
     try:
         port = server.sockets[0].getsockname()[1]
         asked = [client(port, range(n, count, CLIENTS)) for n in range(CLIENTS)]
-        tasks += [asyncio.create_task(ended.wait()), asyncio.ensure_future(asyncio.gather(*asked))]
+        answers = asyncio.gather(*asked)
+        tasks += [asyncio.ensure_future(ended.wait()), answers]
         done, _ = await asyncio.wait(tasks, timeout=LONGEST_S, return_when=asyncio.FIRST_COMPLETED)
-        if tasks[3] not in done:
+        if answers not in done:
             return False
-        right = sum(tasks[3].result())
+        right = sum(answers.result())
     finally:
         for task in tasks:
             task.cancel()

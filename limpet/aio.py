@@ -284,7 +284,7 @@ class Condition(Shared["condition.Condition"]):
         before, vain = handle.begin_wait()
         count = handle.lock._release_save()
         try:
-            notified = await _within(
+            notified: bool = await _within(
                 timeout, bool, until, handle, handle.waiting,
                 lambda: handle.is_over(before) or PENDING,
             )  # fmt: skip
@@ -353,7 +353,8 @@ class Cache(Shared["cache.Cache[Any, Any]"]):
 
     async def get_or_compute(self, key: Any, compute: Callable[[], Awaitable[T]], **how: Any) -> T:
         """As `Cache.get_or_compute_async`."""
-        return await self.handle.get_or_compute_async(key, compute, **how)
+        found: T = await self.handle.get_or_compute_async(key, compute, **how)
+        return found
 
 
 class Executor(Shared["limpet.Executor"]):
@@ -363,7 +364,8 @@ class Executor(Shared["limpet.Executor"]):
         """The result of `fn(*args, **kwargs)` in a worker. When this is cancelled, the call is,
         too, unless a worker has it: then it runs on."""
         futures = await self._submit([partial(fn, *args, **kwargs)])
-        return await _result(futures[0])
+        found: T = await _result(futures[0])
+        return found
 
     async def map(
         self, fn: Callable[..., T], *iterables: Iterable[Any], chunksize: int = 1

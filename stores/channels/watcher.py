@@ -138,7 +138,8 @@ class Watcher:
     def _look(self, ticks: bool) -> tuple[list[Watch], list[Watch]]:
         """Take away the watches that fire, and those that were dropped: all that fire; and of those
         that were dropped, the ones that would have. With the lock."""
-        fired, gone = [], []
+        fired: list[Watch] = []
+        gone: list[Watch] = []
         for key in self.words.keys() if ticks else self.changed & self.words.keys():
             kept: list[Watch] = []
             word = -1
@@ -163,7 +164,7 @@ class Watcher:
     def _arrange(self, places: Any, values: Any) -> list[tuple[int, int]]:
         """Fill the arrays for `sleep_at`, the bell first; the order of words. With the lock."""
         places[0], values[0] = self.bell_at, self.bell[0]
-        order = []
+        order: list[tuple[int, int]] = []
         for key, watches in self.words.items():
             watch = watches[0]
             try:
