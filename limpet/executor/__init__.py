@@ -40,6 +40,14 @@ RETRIES: Final = 3
 MEMORY: Final = "256MiB"
 
 
+def _each(parts: Iterator[list[Any]]) -> Iterator[Any]:
+    """The results in lists, one after the other, without a reference to those before."""
+    for part in parts:
+        part.reverse()
+        while part:
+            yield part.pop()
+
+
 def _chunk(function: Callable[..., Any], calls: list[tuple[Any, ...]]) -> list[Any]:
     return [function(*call) for call in calls]
 
@@ -72,6 +80,8 @@ class Executor(Base):
         memory: int | str = MEMORY,
     ) -> None:
         workers = os.cpu_count() or 1 if max_workers is None else max_workers
+        if isinstance(workers, int) and workers < 1:
+            raise ParameterError("max_workers must be greater than 0")
         self._workers = whole("`max_workers`", workers, 1, 1000)
         if max_tasks_per_child is not None:
             whole("`max_tasks_per_child`", max_tasks_per_child, 1, 1 << 40)
@@ -121,7 +131,7 @@ class Executor(Base):
         calls = zip(*iterables, strict=False)
         chunks = iter(lambda: list(itertools.islice(calls, chunksize)), [])
         parts = super().map(partial(_chunk, fn), chunks, timeout=timeout)
-        return itertools.chain.from_iterable(parts)
+        return _each(parts)
 
     def counts(self) -> dict[str, int]:
         """How many `calls` were submitted; are `done`, also by an error or cancelled; are `queued`
