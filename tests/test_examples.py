@@ -26,11 +26,13 @@ SHM = Path("/dev/shm")
 PROGRAM_S = 120
 """An example takes some seconds; a busy machine may take its time."""
 BRIEF = {
+    "async_service": ["--requests", "200"],
     "bank": ["--seconds", "1"],
     "jobs": ["--jobs", "60"],
     "linked_list": ["--seconds", "1"],
     "own_channel": ["--seconds", "1"],
     "own_store": ["--seconds", "1"],
+    "pipeline": ["--items", "40"],
     "shared_cache": ["--seconds", "1"],
     "shared_parameters": ["--seconds", "1"],
     "web_workers": ["--seconds", "0.5"],
@@ -41,11 +43,13 @@ LONG = {
     for name, (option, _) in BRIEF.items()
 }
 SAYS = {
+    "async_service": r"[1-9]\d* workers were killed.*\n200 requests, 200 right answers\n",
     "bank": r"[1-9]\d* kills.*\nsums of all accounts.*\[1000\]\n",
     "jobs": r"[1-9]\d* workers were killed.*\n60 jobs; .*; 60 results\na dead letter: 'poison', ",
     "linked_list": r"[1-9]\d* kills.*\n[1-9]\d* looks at the list, 0 of them",
     "own_channel": r"[1-9]\d* loggers were killed.*\nit fell 0 times",
     "own_store": r"[1-9]\d* writers were killed.*\nvalues that are not .*: 0\ndropped",
+    "pipeline": r"[1-9]\d* workers of 3 stages.*\n40 items; .*; 40 results\n0 bytes leaked",
     "shared_cache": r"[1-9]\d* workers were killed; [1-9].*, 0 wrong\n[1-9].*, 0 of them twice",
     "shared_parameters": r"a trainer was killed(.|\n)* [1-9]\d* snapshots, and 0 torn ones",
     "web_workers": r"was killed, and replaced(.|\n)*\n[1-9]\d* answers, 0 wrong",
@@ -64,6 +68,9 @@ def setdefault(self, job, result):
     if job != 7:  # its result is forgotten
         self[job] = result
 module.limpet.SharedDict.setdefault = setdefault
+""",
+    "async_service": """
+module.Service.kill = lambda self: module.asyncio.sleep(module.LONGEST_S)  # none is killed
 """,
     "linked_list": """
 def remove(tx, nodes, value):
@@ -84,6 +91,12 @@ module.HighWater.rise = rise
     "own_store": """
 write = module.Tiny._write
 module.Tiny._write = lambda self, key, value, mode: write(self, key, b"%d" % (int(value) + 5), mode)
+""",
+    "pipeline": """
+def setdefault(self, number, result):
+    if number != 7:  # its result is forgotten
+        self[number] = result
+module.limpet.SharedDict.setdefault = setdefault
 """,
     "shared_cache": """
 module.limpet.Cache.get_or_compute = lambda self, key, compute, **how: compute()  # all compute

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import multiprocessing
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -18,9 +20,10 @@ from typing import Any
 
 import pytest
 from kit.processes import gather
+from rich.console import Console
 
 import limpet
-from limpet.executor import JOBS, RESULTS, _Worker
+from limpet.executor.worker import JOBS, RESULTS, Worker
 from limpet.shm.backends.location import SHM_DIR
 
 PATIENCE_S = 60.0
@@ -205,7 +208,7 @@ def test_a_worker_looks_at_its_parent_no_more_when_it_leaves_the_pool(pools: Any
         pool.queue(name, acks=name == JOBS)
 
     def life() -> bool:
-        worker = _Worker(pool.url, pool.membership.ident)
+        worker = Worker(pool.url, pool.membership.ident)
         looked = worker.watcher.is_alive()
         worker.leave()
         return looked and not worker.watcher.is_alive() and worker.pool.closed
@@ -415,3 +418,14 @@ def test_a_child_that_a_call_forks_is_not_the_call() -> None:
 def test_a_context_is_no_name() -> None:
     with pytest.raises(TypeError, match="get_context"):
         limpet.Executor(1, "spawn")  # type: ignore[arg-type]
+
+
+def test_progress_shows_calls_that_are_done_and_workers_that_died(tmp_path: Path) -> None:
+    out = io.StringIO()
+    with limpet.Executor(2, **NODES) as executor:
+        with executor.progress(Console(file=out, width=100)):
+            list(executor.map(square, range(20)))
+            assert executor.submit(die_once, str(tmp_path / "once")).result(PATIENCE_S) == "done"
+        counts = executor.counts()
+        assert (counts["calls"], counts["done"], counts["died"]) == (21, 21, 1)
+    assert re.search(r"21/21 +\d workers, 1 died", out.getvalue())

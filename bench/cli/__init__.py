@@ -13,6 +13,7 @@ from limpet.bench.cli.coherence import coherence_command
 from limpet.bench.cli.figures import figures_command
 from limpet.bench.cli.footprint import footprint_command
 from limpet.bench.cli.instructions import instructions_command
+from limpet.bench.cli.jobs import jobs_command
 from limpet.bench.cli.lines import lines_command
 from limpet.bench.cli.options import leaving_on_sigterm
 from limpet.bench.cli.peers import peers_command
@@ -54,6 +55,7 @@ for command in (
     instructions_command,
     lines_command,
     cache_command,
+    jobs_command,
     coherence_command,
 ):
     bench.add_command(command)

@@ -45,7 +45,8 @@ class RedisDriver(Driver):
         return f"{fields.get('v', server.stdout.strip())} (client {client})"
 
     @property
-    def _socket(self) -> str:
+    def socket(self) -> str:
+        """The path of the server's socket."""
         assert self.directory is not None
         return str(self.directory.path / "socket")
 
@@ -53,7 +54,7 @@ class RedisDriver(Driver):
         self.directory = Directory()
         options = {
             "port": "0",
-            "unixsocket": self._socket,
+            "unixsocket": self.socket,
             "unixsocketperm": "700",
             "save": "",
             "appendonly": "no",
@@ -80,18 +81,19 @@ class RedisDriver(Driver):
                 return
         raise DriverError(f"redis-server ended before it was ready; it said: {''.join(log[-5:])}")
 
-    def _connect(self) -> Any:
+    def connect(self) -> Any:
+        """A client."""
         import redis
 
-        return redis.Redis(unix_socket_path=self._socket, single_connection_client=True)
+        return redis.Redis(unix_socket_path=self.socket, single_connection_client=True)
 
     def load(self, pairs: Pairs) -> None:
-        with self._connect() as client:
+        with self.connect() as client:
             for start in range(0, len(pairs), 1000):
                 client.mset(dict(pairs[start : start + 1000]))
 
     def attach(self) -> Connection:
-        client = self._connect()
+        client = self.connect()
 
         def put_many(pairs: list[tuple[bytes, bytes]]) -> None:
             client.mset(dict(pairs))
@@ -107,7 +109,7 @@ class RedisDriver(Driver):
 
     def used_memory(self) -> int:
         """Bytes that the server has allocated."""
-        with self._connect() as client:
+        with self.connect() as client:
             return int(client.info("memory")["used_memory"])
 
     def stop(self) -> None:

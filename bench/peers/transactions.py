@@ -162,7 +162,7 @@ def _of_sqlite(driver: Any) -> Transactions:
 def _of_redis_multi(driver: Any) -> Transactions:
     import redis
 
-    client = driver._connect()
+    client = driver.connect()
 
     def transfer(keys: list[bytes]) -> None:
         with client.pipeline() as pipe:
@@ -192,7 +192,7 @@ redis.call('MSET', unpack(pairs))
 
 
 def _of_redis_lua(driver: Any) -> Transactions:
-    client = driver._connect()
+    client = driver.connect()
     rotate = client.register_script(ROTATE)
     return Transactions(lambda keys: rotate(keys=keys), client.mget)
 

@@ -728,8 +728,8 @@ _BARRIER: Final = Channels(
     },
     own=frozenset(
         {
-            "announce", "change", "check_participants", "missed", "regroup", "regrouped",
-            "vacates_register",
+            "announce", "came_as", "change", "check_participants", "give_up", "look", "missed",
+            "regroup", "regrouped", "vacates_register",
         }
     ),
     private=frozenset({"parties"}),
@@ -886,6 +886,7 @@ CHANNELS: Final[Mapping[str, Channels]] = {
             **plain("clear", "is_set", "set"),
             "wait": lambda e: e.wait(SOON_S),
         },
+        own=frozenset({"count_since"}),
     ),
     "barrier": _BARRIER,
     "barrier-continue": _variant(
@@ -919,6 +920,7 @@ CHANNELS: Final[Mapping[str, Channels]] = {
             "wait": _within(lambda c: c.wait(SOON_S)),
             "wait_for": _within(lambda c: c.wait_for(lambda: False, SOON_S)),
         },
+        own=frozenset({"begin_wait", "is_over", "moment"}),
         private=frozenset({"inherited"}),
     ),
     "queue": Channels(

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 __all__ = [
     "BUILD",
+    "SLEEP_WORDS",
     "Endpoint",
     "Image",
     "Renewal",
@@ -35,6 +36,8 @@ __all__ = [
     "lowest_bit",
     "post_summed",
     "shift_boot_clock",
+    "sleep_at",
+    "wake_at",
     "words_bytes",
     "words_compare",
     "words_equal",

@@ -871,6 +871,34 @@ static int limpet_futex_wake(const void *p, int count) {
     return (int)syscall(SYS_futex, p, FUTEX_WAKE, count, 0, 0, 0);
 }
 
+/* Sleep while the low half of each word at `places` is that of `values`, at most so long: the number
+ * of a word that was woken; -1: the time is over, or a signal came; -2: a word differs; -3: a place
+ * has no memory; -4: this kernel has no such call, or forbids it. */
+static int limpet_futex_waitv(const uint64_t *places, const uint64_t *values, int count,
+                              uint64_t us) {
+#if defined(SYS_futex_waitv)
+    struct futex_waitv words[FUTEX_WAITV_MAX];
+    struct timespec end;
+    long found;
+    for (int i = 0; i < count; i++)
+        words[i] = (struct futex_waitv){.val = (uint32_t)values[i], .uaddr = places[i],
+                                        .flags = FUTEX_32};
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    us += (uint64_t)end.tv_nsec / 1000u;
+    end.tv_sec += (time_t)(us / 1000000u);
+    end.tv_nsec = end.tv_nsec % 1000 + (long)(us % 1000000u) * 1000;
+    found = syscall(SYS_futex_waitv, words, count, 0, &end, CLOCK_MONOTONIC);
+    if (found >= 0)
+        return (int)found;
+    if (errno == ETIMEDOUT || errno == EINTR)
+        return -1;
+    return errno == EAGAIN ? -2 : errno == EFAULT ? -3 : -4;
+#else
+    (void)places, (void)values, (void)count, (void)us;
+    return -4;
+#endif
+}
+
 /* The time in us since 1970. */
 static uint64_t limpet_microseconds(void) {
     struct timespec t;

@@ -47,6 +47,7 @@ cdef extern from "native.h":
     void limpet_sleep_ns(u64) noexcept nogil
     int limpet_futex_wait(const void*, u32, u64) noexcept nogil
     int limpet_futex_wake(const void*, int) noexcept nogil
+    int limpet_futex_waitv(const u64*, const u64*, int, u64) noexcept nogil
     u64 limpet_microseconds() noexcept nogil
     ctypedef struct limpet_lease:
         pass

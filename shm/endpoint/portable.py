@@ -97,6 +97,19 @@ def shift_boot_clock(shift_us: int) -> None:
     _boot_shift_us = shift_us
 
 
+def sleep_at(places: Any, values: Any, count: int, timeout_us: int) -> int:
+    """-4: this build cannot sleep at several words."""
+    return -4
+
+
+def wake_at(place: int) -> int:
+    """None is woken, as none sleeps by `sleep_at`."""
+    return 0
+
+
+SLEEP_WORDS: Final = 128
+
+
 def flush_features() -> frozenset[str]:
     """Cache-line instructions that can be used: none from Python."""
     return frozenset()
@@ -866,6 +879,11 @@ class Endpoint:
         """How many were woken: none, since no waiter sleeps for longer than 1 ms."""
         node, _ = self._word(addr)
         self._settled(node)
+        return 0
+
+    def place_of(self, addr: int) -> int:
+        """0: the words are to be looked at instead (`sleep_at`)."""
+        self._word(addr)
         return 0
 
     def microseconds(self) -> int:

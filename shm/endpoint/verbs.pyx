@@ -238,6 +238,30 @@ def shift_boot_clock(long long shift_us):
     _boot_shift_us = shift_us
 
 
+def sleep_at(u64[::1] places, u64[::1] values, int count, u64 timeout_us) -> int:
+    """Sleep while the low halves of the first `count` words are those of `values`, at most so long.
+
+    `places`: as of `place_of`; at most SLEEP_WORDS. The number of a word that was woken; -1: the
+    time is over, or a signal came; -2: a word differs; -3: a place is not mapped any more; -4: the
+    kernel cannot do it.
+    """
+    cdef int found
+    if not 0 < count <= SLEEP_WORDS or count > places.shape[0] or count > values.shape[0]:
+        raise ValueError(f"sleep_at takes 1 to {SLEEP_WORDS} words, not {count}")
+    with nogil:
+        found = limpet_futex_waitv(&places[0], &values[0], count, timeout_us)
+    PyErr_CheckSignals()
+    return found
+
+
+def wake_at(u64 place) -> int:
+    """Wake the threads of this process that sleep at the word that is mapped at `place`."""
+    return limpet_futex_wake(<const void*>place, 1)
+
+
+SLEEP_WORDS = 128
+
+
 def flush_features() -> frozenset:
     """Cache-line instructions that CPUID reports: "clflushopt", "clwb"."""
     cdef int features = limpet_flush_features()
@@ -825,6 +849,10 @@ cdef class Endpoint:
         Threads on other hosts or in pure builds are not woken: they look again after their timeout.
         """
         return do_futex_wake(self, addr, count)
+
+    def place_of(self, u64 addr) -> int:
+        """Where the word at `addr` is mapped in this process, for `sleep_at`."""
+        return <u64>self._word(addr)
 
     cpdef u64 microseconds(self) except? 0:
         """The time of the pool's clock (pool_clock.py), in us since 1970."""

@@ -35,12 +35,11 @@ from limpet.shm.endpoint import forks
 from limpet.shm.errors import ReentrantUse
 from limpet.stores.cache.layout import EARLY_SHIFT, LANDED, MINE, pilot_of
 from limpet.stores.cache.validity import Terms
+from limpet.stores.channels.waiting import still_us
 
 if TYPE_CHECKING:
     from limpet.stores.cache.store import CacheStore
 
-PAUSE_S: Final = 0.0002
-PAUSE_MAX_S: Final = 0.005
 EARLY_MAX: Final = 1 << 20
 
 
@@ -134,7 +133,7 @@ class Flights:
     def board(self, call: Computation, early: float = 0.0) -> Seat:
         """Wait for the value of a key, or have its flight. `early`: see `earliness`."""
         end = time.monotonic() + call.patience / 1000
-        dead, pause, margin = 0, PAUSE_S, earliness(early)
+        dead, token, margin = 0, 0, earliness(early)
         while True:
             seat, other = self._next_step(call, dead, end, margin)
             if seat is not None:
@@ -142,15 +141,17 @@ class Flights:
             dead = self._dead(other) if other else 0
             if other and not dead:
                 call.require_other()
-                time.sleep(pause)
-                pause = min(2 * pause, PAUSE_MAX_S)
+                if token:
+                    self.store.landing(call.key).sleep(token, still_us(end))
+                token = self.store.expect_landing(call.key)
 
     async def board_async(self, call: Computation, early: float = 0.0) -> Seat:
-        """As `board`, without blocking the event loop."""
-        from asyncio import sleep  # not at the top: it would cost every program 20 ms
+        """As `board`, for a task of an event loop (channels/task_waits.py)."""
+        # Not at the top: few programs have tasks.
+        from limpet.stores.channels.task_waits import sleep
 
         end = time.monotonic() + call.patience / 1000
-        dead, pause, margin = 0, PAUSE_S, earliness(early)
+        dead, token, margin = 0, 0, earliness(early)
         while True:
             seat, other = self._next_step(call, dead, end, margin)
             if seat is not None:
@@ -158,8 +159,9 @@ class Flights:
             dead = self._dead(other) if other else 0
             if other and not dead:
                 call.require_other()
-                await sleep(pause)
-                pause = min(2 * pause, PAUSE_MAX_S)
+                if token:
+                    await sleep(self.store.landing(call.key), token)
+                token = self.store.expect_landing(call.key)
 
     def _next_step(
         self, call: Computation, dead: int, end: float, margin: int

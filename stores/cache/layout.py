@@ -25,6 +25,8 @@ The cache's words, behind the directory of memory node 0
     8     period         bits 48-63 bits of the lap, 0-47 the epoch closed in it (ledger.py)
     64    banks          8 words, one for each of the last laps: items << 36 | units of 16 bytes
     128   invalidations  how many there were
+    136   landings       7 words where callers sleep until a flight ends (channels/waiting.py), each
+                         for the keys of some hashes
     192   counts         64 bytes for each client slot: see COUNTS
     then  tags           4,096 words: the number of the last invalidation of a tag; tag 0 is of all
 
@@ -62,6 +64,8 @@ HAND: Final = 0
 PERIOD: Final = 8
 BANKS: Final = 64
 INVALIDATIONS: Final = 128
+LANDINGS: Final = 136
+LANDING_COUNT: Final = 7
 COUNTERS: Final = 192
 COUNTER_SIZE: Final = 64
 TAGS_MAX: Final = 4096
@@ -125,6 +129,8 @@ def pilot_of(flight: int) -> int:
 
 
 assert len(COUNTS) * 8 <= COUNTER_SIZE
+assert INVALIDATIONS + 8 == LANDINGS
+assert LANDINGS + 8 * LANDING_COUNT == COUNTERS
 assert TAGS_EACH * TAG_BITS <= 64
 
 

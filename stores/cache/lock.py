@@ -21,6 +21,7 @@ from limpet.shm.endpoint import forks
 from limpet.shm.errors import ParameterError
 from limpet.stores.cache.layout import MINE, pilot_of
 from limpet.stores.cache.validity import Terms
+from limpet.stores.channels.waiting import still_us
 from limpet.stores.core.names import shown
 
 if TYPE_CHECKING:
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 
 PREFIX: Final = b"\xff\0lock\0"
 """Before the bytes of a key: no codec but "bytes" makes a key that begins so."""
-PAUSE_S: Final = 0.0002
-PAUSE_MAX_S: Final = 0.005
 
 
 class CacheLock:
@@ -62,7 +61,7 @@ class CacheLock:
     def _take(self, note: Terms, blocking: bool, timeout: float) -> bool:
         """`acquire`; `note.flight` is the flight that it has begun, also when it is cut off."""
         end = time.monotonic() + timeout
-        dead, pause = 0, PAUSE_S
+        dead = token = 0
         while True:
             how, _, _, flight = self.store.begin_flight(self.key, dead, self.ttl, 0, note)
             if how == MINE:
@@ -72,8 +71,10 @@ class CacheLock:
                 continue
             if not blocking or (timeout >= 0 and time.monotonic() >= end):
                 return False
-            time.sleep(pause)
-            pause = min(2 * pause, PAUSE_MAX_S)
+            if token:
+                left = still_us(end if timeout >= 0 else None)
+                self.store.landing(self.key).sleep(token, left)
+            token = self.store.expect_landing(self.key)
 
     def end(self) -> bool:
         """Give the lock back; False: it was not acquired by this process, or its time is over."""

@@ -6,6 +6,7 @@ from limpet.stores.cache.layout cimport *
 from limpet.stores.cache.ledger cimport Counters, Ledger
 from limpet.stores.cache.room cimport Hand, Room
 from limpet.stores.cache.validity cimport Terms, Validity
+from limpet.stores.channels.waiting cimport Waiting
 from limpet.stores.core.base cimport as_bytes
 from limpet.stores.core.status cimport *
 from limpet.stores.race.batch cimport BatchSearch
@@ -33,6 +34,7 @@ cdef class CacheStore(HashStore):
     cdef readonly Entries entries
     cdef readonly FlightWord flight
     cdef readonly Terms usual
+    cdef readonly list landings
 
     cpdef int hold_ledger(self, Ledger ledger) except -1
     cdef object search_once(self, Place place, bytes key)

@@ -29,6 +29,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any, Final
 
+from limpet.shm.endpoint.fabric import hash64
 from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.shm.errors import LimpetError, StoreFull, ValueTooLarge
 from limpet.stores.cache.entries import CacheObjects, Entries, FlightWord
@@ -36,6 +37,8 @@ from limpet.stores.cache.layout import (
     COMPUTATIONS,
     FINISH,
     ITEMS_SHIFT,
+    LANDING_COUNT,
+    LANDINGS,
     LAP_AT,
     MINE,
     OVER,
@@ -48,6 +51,7 @@ from limpet.stores.cache.ledger import Counters, Ledger
 from limpet.stores.cache.parameters import CacheParameters
 from limpet.stores.cache.room import Hand, Room
 from limpet.stores.cache.validity import Terms, Validity
+from limpet.stores.channels.waiting import Waiting
 from limpet.stores.core import regions
 from limpet.stores.core.base import as_bytes
 from limpet.stores.core.names import shown
@@ -131,6 +135,11 @@ class CacheStore(HashStore):
         self.ledger.words = self.validity.words = words
         self.validity.tags = words + tags_at(self.parameters.clients)
         self.counters.place(words)
+        remote = self.pool.parameters.multi_host
+        self.landings = [
+            Waiting(self.endpoint, words + LANDINGS + 8 * number, remote)
+            for number in range(LANDING_COUNT)
+        ]
 
     # ---- reading ----------------------------------------------------------------------------
 
@@ -344,7 +353,7 @@ class CacheStore(HashStore):
         """Set the value that `terms.flight` has computed; False: the entry was set, deleted,
         evicted or invalidated meanwhile, and the value is not kept."""
         done = self.write(key, value, FINISH, terms) == DONE
-        self.within(lambda: self.entries.count(COMPUTATIONS))
+        self.within(lambda: self._landed(key, True))
         return done
 
     def abandon_flight(self, key: bytes, flight: int) -> bool:
@@ -356,12 +365,28 @@ class CacheStore(HashStore):
         ended = done = False
         try:
             ended = bool(self.within(lambda: self.flight.alight(self.place, key, flight)))
+            self.within(lambda: self._landed(key, False))
             done = True
         finally:
             if not done:
                 with contextlib.suppress(LimpetError):  # the first error goes on
                     self.within(lambda: self.flight.alight(self.place, key, flight))
         return ended
+
+    def _landed(self, key: bytes, computed: bool) -> None:
+        """Wake the callers that wait for this flight, and some others."""
+        if computed:
+            self.entries.count(COMPUTATIONS)
+        self.landing(key).wake()
+
+    def landing(self, key: bytes) -> Waiting:
+        """Where callers sleep that wait for a flight of this key. A delete or a write of the key
+        wakes none; they look once in a while."""
+        return self.landings[hash64(key) % LANDING_COUNT]
+
+    def expect_landing(self, key: bytes) -> int:
+        """`prepare` of that."""
+        return int(self.within(lambda: self.landing(key).prepare()))
 
     def flight_of(self, key: bytes) -> int:
         """The flight of a key without a value, its client alive or not; 0: there is none."""

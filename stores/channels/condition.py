@@ -15,7 +15,8 @@ NOTIFIED; `notify(n)`, which needs the lock, too, does that to the n threads tha
 wakes these alone. So a waiter misses no notify between the two. A thread that finds no place waits
 for the number: each notify that is for more threads than have places adds to it, and wakes all of
 these threads. After the wait a thread has the lock again, and frees its place; if its time was
-over, but it was notified meanwhile, it says that it was notified.
+over, but it was notified meanwhile, it says that it was notified. Tasks of event loops wait without
+places (task_waits.py).
 
 Order. Who gets the lock next is what keeps threads from starving: a few that run could take turns
 with each other, so that all others find their condition false whenever they look.
@@ -34,6 +35,7 @@ waits takes that notify for its own.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
@@ -42,7 +44,7 @@ from limpet.stores.channels.channel import Channel
 from limpet.stores.channels.layout import LINE, MOMENT, MOMENTS
 from limpet.stores.channels.lock.lock import Lock
 from limpet.stores.channels.lock.ticket_layout import HALF, HOLDER
-from limpet.stores.channels.waiting import Waiting, deadline_after, still_us
+from limpet.stores.channels.waiting import Wait, Waiting, deadline_after, still_us
 
 Found = TypeVar("Found")
 
@@ -51,6 +53,8 @@ ORDER: Final = 8
 USED: Final = 16
 PLACES_AT: Final = 2 * LINE
 PLACES: Final = 256
+FEW: Final = 16
+"""Places that are read together with the first words."""
 PLACE: Final = 16
 EVERY: Final = 1 << 62
 FREE: Final = 0
@@ -116,7 +120,7 @@ class Condition(Channel):
             count = self.lock._release_save()
             notified = self._is_notified(place[0], before, deadline)
             if vain and notified:
-                self.endpoint.pause(MOMENT + (3 * vain + self.client.ident) % MOMENTS)
+                self.endpoint.pause(MOMENT + self.moment(vain))
         finally:
             try:
                 if count:
@@ -148,98 +152,139 @@ class Condition(Channel):
                 return
             self.vain = 0
             waiting = sorted(
-                (self.endpoint.load(at + 8), at, word)
-                for at, word in self._places()
-                if word & STATE == WAITING
+                (order, at, word) for at, word, order in self._read()[1] if word & STATE == WAITING
             )
+            notified: list[int] = []
             for _, at, word in waiting:
+                if len(notified) == n:
+                    break
                 lives = self.lives(word >> OWNER_SHIFT)
                 # LINEARIZES: this thread is notified.
                 # CRASH(notifying): some are not; threads that wait see that the lock's holder died.
-                self.endpoint.cas(at, word, word - WAITING + NOTIFIED if lives else FREE)
+                self.endpoint.post_cas(at, word, word - WAITING + NOTIFIED if lives else FREE)
                 if lives:
-                    self.endpoint.futex_wake(at, 1)
-                    n -= 1
-                    if not n:
-                        return
-            self.endpoint.faa(self.address + NUMBER, 1)
-            self.waiting.wake()
+                    notified.append(at)
+            looked = 0
+            if len(notified) < n:
+                self.endpoint.post_faa(self.address + NUMBER, 1)
+                # ORDER: after the number, which is on the same node.
+                looked = self.waiting.post_look()
+            self.endpoint.wait()
+            for at in notified:
+                self.endpoint.futex_wake(at, 1)
+            if len(notified) < n:
+                self.waiting.wake_if(self.endpoint.result(looked))
 
     def notify_all(self) -> None:
         """Wake all threads that wait. Raises RuntimeError without the lock."""
         self.notify(EVERY)
+
+    # ---- for tasks (task_waits.py), which wait without a place ----------------------------------
+
+    def begin_wait(self) -> tuple[int, int]:
+        """The number, and the waits in vain. Raises RuntimeError without the lock."""
+        with self.operation():
+            self._check_owned("wait")
+            return self._look(self.address + NUMBER), self.vain
+
+    def moment(self, vain: int) -> int:
+        """How long to wait before the lock, after so many waits in vain: 0 to MOMENTS - 1."""
+        return int(3 * vain + self.client.ident) % MOMENTS
+
+    def is_over(self, before: int) -> bool:
+        """Whether a wait that began at this number is over."""
+        with self.operation():
+            return (
+                self._look(self.address + NUMBER) != before
+                or self._is_forsaken()
+                or self._inherits(NOWHERE, 0)
+            )
 
     def _check_owned(self, what: str) -> None:
         """In an operation: before its first one, a forked child seems to be its parent."""
         if not self.lock._is_owned():
             raise RuntimeError(f"cannot {what} on {self!r} without its lock")
 
-    def _places(self) -> list[tuple[int, int]]:
-        """The places that were ever taken: address and word. In an operation."""
+    def _look(self, at: int) -> int:
+        """A word. In an operation; 1 round trip."""
+        ticket = self.endpoint.post_load(at)
+        self.endpoint.wait()
+        return int(self.endpoint.result(ticket))
+
+    def _read(self) -> tuple[array[int], list[tuple[int, int, int]]]:
+        """The first words, and address, word and order of each place that was ever taken. In an
+        operation; 1 round trip, or 2 if there are many."""
         first = self.address + PLACES_AT
-        used = min(self.endpoint.load(self.address + USED), PLACES)
-        return [(at, self.endpoint.load(at)) for at in range(first, first + used * PLACE, PLACE)]
+        words = array("Q", bytes(PLACES_AT + FEW * PLACE))
+        self.endpoint.post_read(self.address, words, len(words))
+        self.endpoint.wait()
+        used = min(words[USED >> 3], PLACES)
+        found = words[PLACES_AT >> 3 :]
+        if used > FEW:
+            more = array("Q", bytes((used - FEW) * PLACE))
+            self.endpoint.post_read(first + FEW * PLACE, more, len(more))
+            self.endpoint.wait()
+            found += more
+        return words, [
+            (first + number * PLACE, found[2 * number], found[2 * number + 1])
+            for number in range(used)
+        ]
 
     def _line_up(self, place: list[int]) -> int:
         """Take a place, whose address is put into `place`, if one is free; the number."""
         with self.operation():
             self._check_owned("wait")
-            endpoint = self.endpoint
-            at = self.address + PLACES_AT
-            end = at + PLACES * PLACE
-            while at < end and endpoint.load(at) & STATE != FREE:
-                at += PLACE
-            if at < end:
-                used = (at - self.address - PLACES_AT) // PLACE + 1
-                if endpoint.load(self.address + USED) < used:
-                    endpoint.store(self.address + USED, used)
-                order = endpoint.load(self.address + ORDER) + 1
-                endpoint.store(self.address + ORDER, order)
-                endpoint.store(at + 8, order)
+            words, places = self._read()
+            at = next((at for at, word, _ in places if word & STATE == FREE), NOWHERE)
+            if at == NOWHERE and len(places) < PLACES:
+                at = self.address + PLACES_AT + len(places) * PLACE
+                words[USED >> 3] += 1
+            if at != NOWHERE:
+                words[ORDER >> 3] += 1
+                self.endpoint.post_write(self.address + ORDER, words[ORDER >> 3 :], 2)
+                self.endpoint.post_write(at + 8, words[ORDER >> 3 :], 1)
                 place[0] = at
-                # ORDER: last, after what belongs to it.
-                endpoint.cas(at, FREE, self.client.ident << OWNER_SHIFT | WAITING)
-            return int(endpoint.load(self.address + NUMBER))
+                # ORDER: last, after what belongs to it, which is on the same node.
+                self.endpoint.post_cas(at, FREE, self.client.ident << OWNER_SHIFT | WAITING)
+                self.endpoint.wait()
+            return words[NUMBER >> 3]
 
     def _step_out(self, at: int) -> bool:
         """Free our place; whether it was notified."""
         with self.operation():
-            word = self.endpoint.load(at)
+            word = self._look(at)
             if word >> OWNER_SHIFT != self.client.ident:
                 return False
             while self.endpoint.cas(at, word, FREE) != word:
-                word = self.endpoint.load(at)
+                word = self._look(at)
             return word & STATE == NOTIFIED
 
     def _is_notified(self, place: int, before: int, deadline: float | None) -> bool:
         """Wait until our place is notified, or, without one, the number is not `before`; or until
         the lock's holder is dead, or one that was notified; False: timeout."""
-        looks = token = idle = 0
-        sleepy = False
+        wait = Wait(self.waiting, deadline)
+        idle = 0
         while True:
             with self.operation():
                 if place == NOWHERE:
-                    if sleepy:
-                        token = self.waiting.prepare()
-                    if self.endpoint.load(self.address + NUMBER) != before:
+                    wait.note()
+                    if self._look(self.address + NUMBER) != before:
                         return True
                 else:
-                    token = self.endpoint.load(place)
-                    if token & STATE != WAITING or token >> OWNER_SHIFT != self.client.ident:
+                    word = self._look(place)
+                    if word & STATE != WAITING or word >> OWNER_SHIFT != self.client.ident:
                         return True
-                if sleepy and (self._is_forsaken() or self._inherits(place, idle)):
+                if wait.sleepy and (self._is_forsaken() or self._inherits(place, idle)):
                     return True
-            left = still_us(deadline)
-            if not left:
-                return False
-            if not sleepy:
-                looks += 1
-                sleepy = not self.waiting.spin(looks)
-            elif place == NOWHERE:
-                self.waiting.sleep(token, left)
+            idle += wait.sleepy
+            if place == NOWHERE or not wait.sleepy:
+                if not wait.pause():
+                    return False
             else:
-                self._sleep(place, token, left)
-            idle += sleepy
+                left = still_us(deadline)
+                if not left:
+                    return False
+                self._sleep(place, word, left)
 
     def _sleep(self, at: int, word: int, left_us: int) -> None:
         """Sleep on our place until it is notified, or a moment. Outside of operations."""
@@ -258,7 +303,7 @@ class Condition(Channel):
             word & STATE == NOTIFIED
             and not self.lives(word >> OWNER_SHIFT)
             and self.endpoint.cas(at, word, FREE) == word
-            for at, word in self._places()
+            for at, word, _ in self._read()[1]
         )
 
     def _is_forsaken(self) -> bool:

@@ -19,6 +19,8 @@ from limpet.stores.channels.layout import LINE
 from limpet.stores.channels.waiting import Wait, Waiting, deadline_after
 
 SET: Final = 1
+NEVER: Final = -1
+"""For a waiter that has not looked yet."""
 MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
 
 
@@ -67,13 +69,23 @@ class Event(Channel):
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until it is set, at most `timeout` seconds; whether it was."""
-        wait, first = Wait(self.waiting, deadline_after(timeout)), -1
+        wait, first = Wait(self.waiting, deadline_after(timeout)), NEVER
         while True:
             with self.operation():
                 wait.note()
-                state = self._look()
-            if state & SET or (first >= 0 and state >> 1 != first):
+                first = self._count(first)
+            if first < 0:
                 return True
-            first = state >> 1
             if not wait.pause():
                 return False
+
+    def count_since(self, first: int) -> int:
+        """`_count`, as an operation: for waits that sleep elsewhere (task_waits.py)."""
+        with self.operation():
+            return self._count(first)
+
+    def _count(self, first: int) -> int:
+        """How often it has been set; below 0: it is set, or was since it was `first` times. In an
+        operation. `first`: as this method has returned, or NEVER."""
+        state = self._look()
+        return -1 if state & SET or (first >= 0 and state >> 1 != first) else state >> 1

@@ -73,7 +73,11 @@ class TreeKeys(TxKeys):
         leaf = self.leaf
         if not reads.note_object(leaf.at, leaf.lock, leaf.pointer, self.store, key):
             return False
-        if reads.objects_count <= COPIES_MAX and not leaf.lock & LOCKED and not is_vacant(leaf.pointer):
+        if (
+            reads.objects_count <= COPIES_MAX
+            and not leaf.lock & LOCKED
+            and not is_vacant(leaf.pointer)
+        ):
             reads.keep(leaf.at, leaf.lock, self)
         return True
 

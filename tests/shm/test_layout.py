@@ -28,7 +28,7 @@ from limpet.shm.endpoint.layout import (
 from limpet.shm.parameters import NODES_MAX, PoolParameters
 from limpet.shm.release import PROTOCOL
 
-PROTOCOLS: Final = {3: "21b578bf70fdb85f"}
+PROTOCOLS: Final = {4: "555924535b03129e"}
 """For each number of the protocol, the digest of its layouts (`digest`)."""
 LAYOUTS: Final = (
     "layout", "words", "slots", "states", "superblock", "epoch", "raw/parameters",

@@ -10,6 +10,11 @@ cdef int WAITS
 cdef int PASSED
 cdef int AGAIN
 
+cdef class Party:
+    cdef public u64 place
+    cdef public u64 ident
+    cdef public u64 token
+
 cdef class Barrier(Channel):
     cdef readonly int of
     cdef readonly object action
@@ -24,6 +29,9 @@ cdef class Barrier(Channel):
 
     @cython.locals(state=u64, last=bint, new=bint, looked=bint, room=bint)
     cdef u64 _come(self) except? 0xFFFF
+    @cython.locals(found=int)
+    cpdef bint look(self, Party party, bint sleepy) except -1
+    cpdef int give_up(self, Party party) except -1
     @cython.locals(number=u64, coming=u64, value=u64, more=bint)
     cpdef bint announce(self, u64 state) except -1
     cdef int _note(self, u64 state) except -1

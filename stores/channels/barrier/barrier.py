@@ -99,6 +99,16 @@ class BarrierRegisters(SST):
 WAITS, PASSED, AGAIN = range(3)
 
 
+class Party:
+    """One wait: the round in which it was counted, as the word was then, and by which client;
+    `token`: to sleep with (waiting.py)."""
+
+    def __init__(self) -> None:
+        self.place = NOWHERE
+        self.ident = 0
+        self.token = 0
+
+
 class Barrier(Channel):
     """threading.Barrier for the threads of many processes."""
 
@@ -148,37 +158,56 @@ class Barrier(Channel):
         self.manager.fence()
         limit = self.timeout if timeout is None else timeout
         wait = Wait(self.waiting, deadline_after(limit))
-        place = NOWHERE
-        ident = 0  # the client that was counted at `place`
+        party = Party()
         try:
-            while True:
-                self.enter()
-                try:
-                    if place == NOWHERE:
-                        place = self._come()
-                        ident = self.client.ident
-                    else:
-                        self._require_party(ident)
-                    found = self._found(place)
-                    if found == WAITS and wait.sleepy and not self._acts(place):
-                        if wait.slept:
-                            self.check_participants(place)
-                        wait.note()
-                        found = self._found(place)
-                finally:
-                    self.leave()
-                if found == PASSED:
-                    return place & COME
-                if found == AGAIN:
-                    place = NOWHERE
-                elif self._acts(place):
-                    self._act(place, ident)
-                elif not wait.pause():
-                    self._break(place, ident)
+            while not self.look(party, wait.sleepy):
+                wait.token = party.token
+                if not wait.pause():
+                    self._break(party.place, party.ident)
         except BaseException:
-            if place != NOWHERE:
-                self._break(place, ident)
+            self.give_up(party)
             raise
+        return self.came_as(party)
+
+    @staticmethod
+    def came_as(party: Party) -> int:
+        """The number of a party that has passed, from 0 on."""
+        return party.place & COME
+
+    def look(self, party: Party, sleepy: bool) -> bool:
+        """Arrive, if that is not done, and look; whether the party has passed.
+
+        `sleepy`: it sleeps next, with its `token`, if the result is False.
+        """
+        while True:
+            self.enter()
+            try:
+                if party.place == NOWHERE:
+                    party.place = self._come()
+                    party.ident = self.client.ident
+                else:
+                    self._require_party(party.ident)
+                found = self._found(party.place)
+                if found == WAITS and sleepy and not self._acts(party.place):
+                    if party.token:
+                        self.check_participants(party.place)
+                    party.token = self.waiting.prepare()
+                    found = self._found(party.place)
+            finally:
+                self.leave()
+            if found == PASSED:
+                return True
+            if found == AGAIN:
+                party.place = NOWHERE
+            elif self._acts(party.place):
+                self._act(party.place, party.ident)
+            else:
+                return False
+
+    def give_up(self, party: Party) -> None:
+        """A party goes away before it has passed: break its round."""
+        if party.place != NOWHERE:
+            self._break(party.place, party.ident)
 
     def _require_party(self, ident: int) -> None:
         """Raise BrokenBarrierError in a child that was forked after its parent was counted."""

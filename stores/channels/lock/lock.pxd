@@ -15,8 +15,11 @@ cdef class Gate:
     cdef readonly object opened
     cdef readonly int role
 
+    cpdef bint has_lock(self) except -1
+
 cdef class Lock(Channel):
     cdef readonly bint recursive
+    cdef public object whose
     cdef readonly TicketLock ticket
     cdef readonly object line
     cdef readonly bint lined
@@ -42,8 +45,11 @@ cdef class Lock(Channel):
     cdef Gate _first(self)
     @cython.locals(end=double, role=int, taken=bint)
     cdef bint _wait(self, unsigned long long thread, double timeout) except -1
+    cpdef int _end_delegation(self, unsigned long long thread, bint taken) except -1
     @cython.locals(gate=Gate)
     cdef int _line_up(self, unsigned long long thread, double end) except -1
+    cpdef bint _join_line(self, Gate gate) except -1
+    cpdef int _abandon(self, Gate gate) except -1
     @cython.locals(left=double)
     cdef bint _stand(self, Gate gate, double end) except -1
     cdef bint _step_out(self, Gate gate) except -1

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Callable
 from threading import TIMEOUT_MAX, get_ident
 from threading import Lock as LocalLock
 from typing import Any, Final
@@ -38,14 +39,19 @@ HOLDER = 2
 
 
 class Gate:
-    """A thread in line: it waits for `opened` to be released."""
+    """A thread in line: it waits for `opened` to be released. Or a task, with its own `opened`."""
 
-    def __init__(self, thread: int) -> None:
+    def __init__(self, thread: int, opened: Any = None) -> None:
         self.thread = thread
-        self.opened = LocalLock()
-        self.opened.acquire()
+        self.opened = opened or LocalLock()
+        if opened is None:
+            self.opened.acquire()
         self.role = NOTHING
         """The reason for its opening: HOLDER, the lock was handed over; or DELEGATE."""
+
+    def has_lock(self) -> bool:
+        """Whether the lock was handed over."""
+        return self.role == HOLDER
 
 
 class Lock(Channel):
@@ -78,6 +84,8 @@ class Lock(Channel):
             overtaking=overtaking,
         )
         self.recursive = recursive
+        self.whose: Callable[[], int] = get_ident
+        """The number of the thread, or task, that would hold it, if it is recursive."""
         self.ticket = TicketLock(self, self.address, places, overtaking)
         self.line: deque[Gate] = deque()
         self.lined = False
@@ -108,7 +116,7 @@ class Lock(Channel):
                 raise ValueError("timeout value must be a non-negative number")
             if timeout > TIMEOUT_MAX:
                 raise OverflowError("timeout value is too large")
-        thread = get_ident() if self.recursive else 1
+        thread = self.whose() if self.recursive else 1
         taken = known = left = False
         self.enter()
         try:
@@ -150,7 +158,7 @@ class Lock(Channel):
         try:
             if not self.held_by or self.ident != self.client.ident:
                 self._adopt()
-            if not self.held_by or (self.recursive and self.held_by != get_ident()):
+            if not self.held_by or (self.recursive and self.held_by != self.whose()):
                 raise RuntimeError("release unlocked lock")
             self.count -= 1
             if not self.count:
@@ -188,7 +196,7 @@ class Lock(Channel):
 
     def _is_owned(self) -> bool:
         """For threading.Condition, as the next three methods: whether this thread has the lock."""
-        thread = get_ident() if self.recursive else 1
+        thread = self.whose() if self.recursive else 1
         return self.held_by == thread and self.ident == self.client.ident
 
     def _recursion_count(self) -> int:
@@ -223,7 +231,7 @@ class Lock(Channel):
             self._forget()
         # A delegate may hold it already, and be about to note that.
         if not self.delegated and self.ticket.is_ours():
-            self.held_by = get_ident() if self.recursive else 1
+            self.held_by = self.whose() if self.recursive else 1
             self.count = 1
 
     def _let_go(self) -> None:
@@ -272,38 +280,52 @@ class Lock(Channel):
         try:
             taken = self.ticket.acquire(max(end - now(), 0.0) if end != math.inf else -1.0)
         finally:
-            # In this order, so that no other thread becomes the delegate meanwhile.
-            if taken:
-                self.count = 1
-                self.held_by = thread
-                self.delegated = False
-            else:
-                self._resign()
+            self._end_delegation(thread, taken)
         return taken
+
+    def _end_delegation(self, thread: int, taken: bool) -> None:
+        """The delegate has the ticket lock, or has given up."""
+        # In this order, so that no other thread becomes the delegate meanwhile.
+        if taken:
+            self.count = 1
+            self.held_by = thread
+            self.delegated = False
+        else:
+            self._resign()
 
     def _line_up(self, thread: int, end: float) -> int:
         """Wait in line until our turn, or until `end`: HOLDER, DELEGATE or NOTHING."""
-        self.enter()
-        try:
-            if not self.held_by and not self.delegated:
-                self.delegated = True
-                return DELEGATE
-            gate = Gate(thread)
-            self.line.append(gate)
-            self.lined = True
-        finally:
-            self.leave()
+        gate = Gate(thread)
+        if self._join_line(gate):
+            return DELEGATE
         try:
             if not self._stand(gate, end) and self._step_out(gate):
                 return NOTHING
         except BaseException:
-            if not self._step_out(gate):
-                if gate.role == HOLDER:
-                    self.release()
-                else:
-                    self._resign()
+            self._abandon(gate)
             raise
         return gate.role
+
+    def _join_line(self, gate: Gate) -> bool:
+        """Line up; True: we are the delegate at once, and not in line."""
+        self.enter()
+        try:
+            if not self.held_by and not self.delegated:
+                self.delegated = True
+                return True
+            self.line.append(gate)
+            self.lined = True
+        finally:
+            self.leave()
+        return False
+
+    def _abandon(self, gate: Gate) -> None:
+        """Leave the line, and give up what the gate was opened for."""
+        if not self._step_out(gate):
+            if gate.role == HOLDER:
+                self.release()
+            else:
+                self._resign()
 
     def _stand(self, gate: Gate, end: float) -> bool:
         """Wait at the gate; whether it was opened before `end`."""

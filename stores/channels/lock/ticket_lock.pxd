@@ -15,6 +15,7 @@ cdef int TAKEN
 cdef int GIVEN_UP
 cdef int WAITS
 cdef int PASSED
+cdef int FULL_US
 
 cdef class TicketLock:
     cdef readonly Channel channel
@@ -64,11 +65,13 @@ cdef class TicketWait:
     cdef bint apart
 
     cdef bint try_at_once(self, bint seizes) except -1
+    @cython.locals(state=int, asleep=u64)
+    cpdef object look(self, bint slept, bint idle)
     @cython.locals(state=int)
     cdef bint run(self) except -1
     cdef int _undo(self) except -1
     @cython.locals(ticket=u64)
-    cdef int give_up(self) except -1
+    cpdef int give_up(self) except -1
     cdef int _step(self, int state) except -1
     @cython.locals(found=int)
     cdef int _check_turn(self) except -1

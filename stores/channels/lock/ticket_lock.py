@@ -72,6 +72,8 @@ GIVEN_UP = 5
 WAITS = 6
 PASSED = 7
 """Results of a look, beside TAKEN."""
+FULL_US = 1000
+"""So long sleeps a wait that finds no place."""
 
 
 def ticket_lock_size(places: int) -> int:
@@ -308,6 +310,28 @@ class TicketWait:
         if state == GIVEN_UP:
             self.give_up()
         return state == TAKEN
+
+    def look(self, slept: bool, idle: bool) -> tuple[int, int, int] | None:
+        """A look of a wait that sleeps elsewhere (task_waits.py), after a sleep or not, which was
+        `idle` or not. None: the lock is taken; else where to sleep: place, value and microseconds.
+        After an error, or in place of the next look: `give_up`."""
+        self.idle = idle
+        if slept and self.behind == 0:
+            self.flags = QUEUED | HANDOFF
+        while True:
+            state = self._check_turn()
+            if state == TAKEN:
+                return None
+            if state == NO_PLACE:
+                return 0, 0, FULL_US
+            if state != LOOK:
+                self.channel.enter()
+                try:
+                    asleep = self.queue.doze(self.ticket, self.flags)
+                finally:
+                    self.channel.leave()
+                if asleep:
+                    return self.queue.place(self.ticket), asleep & HALF, self._patience_us()
 
     def _undo(self) -> None:
         """A step was cut off, within its operation: give the lock back, if we have just taken it,

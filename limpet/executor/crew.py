@@ -1,74 +1,46 @@
-"""`limpet.Executor`: concurrent.futures whose workers may be killed, on a queue with acks.
+"""The crew of `limpet.Executor`: the pool, the workers and the collector, which outlive it.
 
-A job is an element of the queue `jobs` (stores/channels/jobs) of a pool that the executor makes for
-itself; its result comes back through the queue `results`. A worker puts the result, and then
-acknowledges the job. So the job of a worker that died is delivered to another worker, and a job
-that was done twice has its first result. After `retries` further deliveries the job is a dead
-letter, and its future has WorkerDied.
-
-    jobs       8 bytes number, then the pickled call; empty: a worker that gets it ends
-    results    8 bytes number, 1 byte kind, then the pickled result, or the exception and its text
-
-A thread, the *collector*, sets the futures' results, starts workers in the place of those that
+The *collector*, a thread, sets the futures' results, starts workers in the place of those that
 ended, and gives jobs to the queue, twice as many as there are workers: the others wait in this
 process, and can be cancelled. Futures are set when the crew's lock is given back: their callbacks
 may submit. A signal handler may raise in `submit`: what it cuts off there is done again, or dropped
-whole. It ends when the executor was shut down, or is garbage, or the main
-thread has ended, and all futures are done; then it ends the workers, and removes the pool.
-
-Each worker looks whether its parent lives. When it does not, the worker removes the pool, and ends.
-
-A kill leaves behind: of a worker, what the queues say. Of the parent and all workers at the same
-time: the pool, which `limpet ls` shows.
+whole. The collector ends when the executor was shut down, or is garbage, or the main thread has
+ended, and all futures are done; then it ends the workers, and removes the pool.
 """
 
 from __future__ import annotations
 
 import contextlib
 import itertools
-import multiprocessing
 import os
 import pickle
 import queue
 import secrets
-import signal
-import sys
 import threading
-import time
-import traceback
-import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, Future
-from concurrent.futures import Executor as Base
 from functools import partial
 from multiprocessing.context import BaseContext
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, Final
 
+from limpet.executor.worker import (
+    ERROR,
+    JOBS,
+    NUMBER_SIZE,
+    REFUSED,
+    RESULTS,
+    STARTED,
+    STOP,
+    TICK_S,
+    work,
+)
 from limpet.shm.destroying import destroy
-from limpet.shm.errors import LimpetError, ParameterError, StoreFull, WorkerDied
-from limpet.stores.channels.waiting import whole
+from limpet.shm.errors import LimpetError, StoreFull, WorkerDied
 from limpet.stores.pool import Pool
 
-RETRIES: Final = 3
-MEMORY: Final = "256MiB"
-JOBS: Final = "jobs"
-RESULTS: Final = "results"
 BYTES: Final = "bytes"
-NUMBER_SIZE: Final = 8
-STOP: Final = b""
-RESULT: Final = b"r"
-ERROR: Final = b"e"
-STARTED: Final = b"s"
-REFUSED: Final = b"i"
-"""The initializer raised."""
-TICK_S: Final = 0.02
-"""The collector looks so often at its workers, and a worker for memory for a result."""
-EMPTY_TICKS: Final = 50
-"""A result that finds no memory so often while no other waits to be read is refused."""
-LOOK_S: Final = 0.2
-"""A worker looks so often whether its parent lives."""
 AHEAD: Final = 2
 """Jobs in the queue for each worker."""
 STARTS: Final = 10
@@ -84,127 +56,6 @@ class _RemoteTraceback(Exception):
         return str(self.args[0])
 
 
-# ---- a worker -----------------------------------------------------------------------------------
-
-
-def _error(error: BaseException) -> bytes:
-    """An exception with its traceback as text, pickled."""
-    text = '\n"""\n' + "".join(traceback.format_exception(error)) + '"""'
-    try:
-        data = pickle.dumps((error, text))
-        pickle.loads(data)
-    except Exception:
-        # An exception that cannot be sent, or not be read again, is told by its text.
-        told = RuntimeError(f"{type(error).__name__}: {error}")
-        data = pickle.dumps((told, text))
-    return data
-
-
-class _Worker:
-    """One worker process."""
-
-    def __init__(self, url: str, parent: int) -> None:
-        self.url = url
-        self.parent = parent
-        self.pid = os.getpid()
-        self.running = False
-        signal.signal(signal.SIGINT, self._interrupt)
-        self.pool = Pool.open(url)
-        self.jobs = self.pool.queue(JOBS, acks=True)
-        self.results = self.pool.queue(RESULTS)
-        self.ended = threading.Event()
-        self.watcher = threading.Thread(target=self._watch, daemon=True, name="limpet-parent")
-        self.watcher.start()
-
-    def _interrupt(self, number: int, frame: object) -> None:
-        """Ctrl-C ends the job that runs, and not the worker."""
-        if self.running:
-            raise KeyboardInterrupt
-
-    def _watch(self) -> None:
-        """End this process when its parent is dead."""
-        while not self.ended.wait(LOOK_S):
-            if not self.pool.membership.lives(self.parent):
-                with contextlib.suppress(LimpetError):
-                    destroy(self.url)
-                os._exit(1)
-
-    def leave(self) -> None:
-        """Leave the pool."""
-        self.ended.set()
-        self.watcher.join()
-        self.pool.close()
-
-    def work(self, initializer: Callable[..., object] | None, initargs: Any, most: int) -> None:
-        """Do jobs until there is an empty one, or, if `most` is not 0, so many."""
-        if initializer is not None:
-            try:
-                initializer(*initargs)
-            except BaseException as error:
-                self.results.put(bytes(NUMBER_SIZE) + REFUSED + _error(error))
-                return
-        self.results.put(bytes(NUMBER_SIZE) + STARTED)
-        done = 0
-        while not most or done < most:
-            with self.jobs.get() as delivery:
-                call = delivery.value
-                if call == STOP:
-                    return
-                self._send(call[:NUMBER_SIZE], *self._run(call[NUMBER_SIZE:]))
-            done += 1
-
-    def _run(self, call: bytes) -> tuple[bytes, bytes]:
-        """The kind and the pickled result of a call."""
-        try:
-            self.running = True
-            try:
-                function, args, kwargs = pickle.loads(call)
-                found = function(*args, **kwargs)
-            finally:
-                self.running = False
-                if os.getpid() != self.pid:  # the call forked, and this is its child
-                    if sys.exc_info()[1] is not None:
-                        traceback.print_exc()
-                    os._exit(1)
-            return RESULT, bytes(ForkingPickler.dumps(found))
-        except BaseException as error:
-            return ERROR, _error(error)
-
-    def _send(self, number: bytes, kind: bytes, data: bytes) -> None:
-        ticks = 0
-        while True:
-            try:
-                self.results.put(number + kind + data)
-                return
-            except StoreFull as error:
-                # Results that the collector reads give their memory back.
-                ticks = 0 if self.results.qsize() else ticks + 1
-                if ticks == EMPTY_TICKS:
-                    kind, data = ERROR, _error(error)
-            except LimpetError as error:  # it is too large, say
-                kind, data = ERROR, _error(error)
-            time.sleep(TICK_S)
-
-
-def _work(
-    url: str, parent: int, initializer: Callable[..., object] | None, initargs: Any, most: int
-) -> None:
-    try:
-        worker = _Worker(url, parent)
-    except LimpetError:
-        program = multiprocessing.parent_process()
-        if program is None or program.is_alive():
-            raise
-        return  # another worker removes the pool, as the program is dead
-    try:
-        worker.work(initializer, initargs, most)
-    finally:
-        worker.leave()
-
-
-# ---- the parent ---------------------------------------------------------------------------------
-
-
 class _Call:
     """A call that is not done: its future, and what a worker needs."""
 
@@ -214,7 +65,7 @@ class _Call:
         self.begun = False
 
 
-class _Crew:
+class Crew:
     """The pool, the workers and the collector of an executor, which they outlive."""
 
     def __init__(self, workers: int, context: BaseContext, retries: int, memory: Any, work: Any):
@@ -233,6 +84,7 @@ class _Crew:
         self.processes: list[Any] = []
         self.unstarted = 0
         """Workers that ended since the last one has started."""
+        self.submitted = self.died = 0
         self.outcomes: deque[Callable[[], object]] = deque()
         """Told to futures once the lock is given back: their callbacks may submit."""
         self.broken: BaseException | None = None
@@ -272,9 +124,19 @@ class _Crew:
         # ORDER: `_feed` passes over a number without a call; a call without one would never end.
         self.waiting.append(number)
         self.calls[number] = _Call(future, data)
+        self.submitted += 1
         self._feed()
         self._man()
         return future
+
+    def counts(self) -> dict[str, int]:
+        """As `Executor.counts`."""
+        with self.lock:
+            done = self.submitted - len(self.calls)
+            return {
+                "calls": self.submitted, "done": done, "queued": self.queued,
+                "workers": len(self.processes), "died": self.died,
+            }  # fmt: skip
 
     def cancel(self) -> None:
         """Cancel the calls that wait here. With the lock."""
@@ -331,7 +193,7 @@ class _Crew:
         """Start workers, as many as there is work for. With the lock."""
         while len(self.processes) < min(self.workers, len(self.calls)):
             process = self.context.Process(
-                target=_work, args=(self.url, self.pool.membership.ident, *self.arguments)
+                target=work, args=(self.url, self.pool.membership.ident, *self.arguments)
             )
             try:
                 process.start()
@@ -410,6 +272,7 @@ class _Crew:
             process.join()
             self.processes.remove(process)
             self.unstarted += process.exitcode != 0
+            self.died += process.exitcode != 0
         if not ended:
             return
         self.jobs.give_back()
@@ -462,110 +325,3 @@ class _Crew:
     def stop(self) -> None:
         """Have the collector end when all calls are done."""
         self.stopping = True
-
-
-def _chunk(function: Callable[..., Any], calls: list[tuple[Any, ...]]) -> list[Any]:
-    return [function(*call) for call in calls]
-
-
-class Executor(Base):
-    """`concurrent.futures.ProcessPoolExecutor` whose workers may be killed at any time.
-
-    The call of a worker that dies is run again by another one, so it may run more than once; after
-    `retries` more workers have died in it, its future has WorkerDied. New workers start in the
-    place of those that end. An exception of a call is its future's, and no reason to run it again.
-
-    Workers are started at any time, beside the program's threads. So the default is `forkserver`:
-    functions are found by import, and the program starts under `if __name__ == "__main__":`. With a
-    context of `fork`, a worker may find a lock that another thread held locked for ever.
-
-    `memory`: bytes for the calls and results that are on their way; pages are taken when they are
-    needed. An initializer that raises breaks the executor (BrokenExecutor). At an exception that is
-    no Exception, as by Ctrl-C, the end of a `with` cancels the calls that no worker has.
-    """
-
-    def __init__(
-        self,
-        max_workers: int | None = None,
-        mp_context: BaseContext | None = None,
-        initializer: Callable[..., object] | None = None,
-        initargs: tuple[Any, ...] = (),
-        *,
-        max_tasks_per_child: int | None = None,
-        retries: int = RETRIES,
-        memory: int | str = MEMORY,
-    ) -> None:
-        workers = os.cpu_count() or 1 if max_workers is None else max_workers
-        self._workers = whole("`max_workers`", workers, 1, 1000)
-        if max_tasks_per_child is not None:
-            whole("`max_tasks_per_child`", max_tasks_per_child, 1, 1 << 40)
-        if initializer is not None and not callable(initializer):
-            raise TypeError("initializer must be a callable")
-        retries = whole("`retries`", retries, 0, 1000)
-        if not isinstance(mp_context, BaseContext | None):
-            raise TypeError("mp_context is a context, as of multiprocessing.get_context('spawn')")
-        # Workers are started while threads of the program run: no fork of those.
-        context = multiprocessing.get_context("forkserver") if mp_context is None else mp_context
-        work = (initializer, initargs, max_tasks_per_child or 0)
-        self._make = partial(_Crew, self._workers, context, retries, memory, work)
-        self._crew: _Crew | None = None
-        self._lock = threading.Lock()
-        self._closed = False
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """A future of `fn(*args, **kwargs)`, which a worker calls. Raises RuntimeError after
-        `shutdown`, and BrokenExecutor."""
-        # ORDER: before the lock, which a thread of the parent may have held at the fork.
-        if self._crew is not None and self._crew.pid != os.getpid():
-            raise RuntimeError("this executor belongs to the process that made it")
-        with self._lock:
-            if self._closed:
-                raise RuntimeError("cannot schedule new futures after shutdown")
-            if self._crew is None:
-                self._crew = self._make()
-                weakref.finalize(self, self._crew.stop)
-            crew = self._crew
-        with crew.lock:
-            if crew.stopping:
-                raise RuntimeError("cannot schedule new futures after interpreter shutdown")
-            future = crew.submit((fn, args, kwargs))
-        crew.tell()
-        return future
-
-    def map(
-        self,
-        fn: Callable[..., Any],
-        *iterables: Iterable[Any],
-        timeout: float | None = None,
-        chunksize: int = 1,
-    ) -> Iterator[Any]:
-        """As ProcessPoolExecutor.map: the results in order; `chunksize` calls are one job."""
-        if chunksize < 1:
-            raise ParameterError("chunksize must be >= 1")
-        calls = zip(*iterables, strict=False)
-        chunks = iter(lambda: list(itertools.islice(calls, chunksize)), [])
-        parts = super().map(partial(_chunk, fn), chunks, timeout=timeout)
-        return itertools.chain.from_iterable(parts)
-
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Take no more calls. `wait`: until all are done, the workers have ended, and the pool is
-        removed; else that is done meanwhile. `cancel_futures`: cancel the calls that no worker
-        has."""
-        crew = self._crew
-        if crew is not None and crew.pid != os.getpid():
-            return
-        with self._lock:
-            self._closed = True
-            crew = self._crew
-        if crew is None:
-            return
-        with crew.lock:
-            if cancel_futures:
-                crew.cancel()
-            crew.stop()
-        crew.tell()
-        if wait:
-            crew.collector.join()
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        self.shutdown(cancel_futures=error is not None and not isinstance(error, Exception))

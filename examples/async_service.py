@@ -1,0 +1,157 @@
+"""An asyncio service whose worker processes are killed, and that answers every request.
+
+A connection's task puts a job into a queue with acks, and waits for its answer. All tasks wait in
+one event loop: none of them keeps the others waiting, and the process has one thread for all waits
+(docs/async.md). A worker that is killed has its job done by another one; if it was killed between
+the answer and the end of its block, there is a second answer, which is dropped.
+
+    python examples/async_service.py --requests 400
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import itertools
+import multiprocessing
+import os
+import random
+import signal
+import sys
+import time
+from typing import Any
+
+import limpet
+from limpet import aio
+
+WORKERS = 4
+CLIENTS = 20
+JOB_S = 0.01
+KILL_EVERY = 15
+"""Answers."""
+LONGEST_S = 60
+
+CONTEXT = multiprocessing.get_context("forkserver")
+
+
+def work(pool: limpet.Pool) -> None:
+    """Do jobs until there is one that is None. Run by each worker."""
+    signal.alarm(LONGEST_S)  # never outlive a parent that was killed itself
+    jobs, answers = pool.queue("jobs", acks=True), pool.queue("answers")
+    while True:
+        with jobs.get() as delivery:
+            if delivery.value is None:
+                return
+            number, asked = delivery.value
+            time.sleep(JOB_S)
+            answers.put((number, asked**2))
+
+
+class Service:
+    """Answers lines with numbers by lines with their squares."""
+
+    def __init__(self, pool: limpet.Pool) -> None:
+        self.pool = pool
+        self.jobs = aio.wrap(pool.queue("jobs", acks=True))
+        self.answers = aio.wrap(pool.queue("answers"))
+        self.numbers = itertools.count()
+        self.waiting: dict[int, asyncio.Future[int]] = {}
+        self.kills = self.answered = self.dropped = 0
+        self.workers = [CONTEXT.Process(target=work, args=(pool,)) for _ in range(WORKERS)]
+
+    async def connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while line := await reader.readline():
+            number = next(self.numbers)
+            self.waiting[number] = asyncio.get_running_loop().create_future()
+            await self.jobs.put((number, int(line)))
+            writer.write(b"%d\n" % await self.waiting[number])
+        writer.close()
+
+    async def dispatch(self) -> None:
+        """Give the answers to the tasks that wait for them."""
+        while True:
+            number, answer = await self.answers.get()
+            self.answered += 1
+            found = self.waiting.pop(number, None)
+            if found is None or found.done():
+                self.dropped += 1
+            else:
+                found.set_result(answer)
+
+    async def kill(self) -> None:
+        """Kill workers, and start new ones."""
+        answered = 0
+        while True:
+            await asyncio.sleep(JOB_S)
+            if self.answered < answered + KILL_EVERY:
+                continue
+            answered = self.answered
+            place = random.randrange(WORKERS)
+            self.workers[place].kill()
+            self.kills += 1
+            await asyncio.to_thread(self.workers[place].join)
+            self.workers[place] = CONTEXT.Process(target=work, args=(self.pool,))
+            await asyncio.to_thread(self.workers[place].start)
+
+
+async def client(port: int, asked: range) -> int:
+    """Ask for some squares; how many were right."""
+    reader, writer = await asyncio.open_connection("localhost", port)
+    right = 0
+    for number in asked:
+        writer.write(b"%d\n" % number)
+        right += int(await reader.readline()) == number**2
+    writer.close()
+    return right
+
+
+async def serve(pool: limpet.Pool, count: int) -> bool:
+    service = Service(pool)
+    for worker in service.workers:
+        worker.start()
+    server = await asyncio.start_server(service.connection, "localhost", 0)
+    tasks: list[asyncio.Future[Any]] = [
+        asyncio.ensure_future(one) for one in (service.dispatch(), service.kill())
+    ]
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+    for which in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(which, ended.set)
+    try:
+        port = server.sockets[0].getsockname()[1]
+        asked = [client(port, range(n, count, CLIENTS)) for n in range(CLIENTS)]
+        answers = asyncio.gather(*asked)
+        tasks += [asyncio.ensure_future(ended.wait()), answers]
+        done, _ = await asyncio.wait(tasks, timeout=LONGEST_S, return_when=asyncio.FIRST_COMPLETED)
+        if answers not in done:
+            return False
+        right = sum(answers.result())
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        server.close()
+        for worker in service.workers:
+            worker.kill()
+            worker.join()
+    print(f"{service.kills} workers were killed; {service.dropped} second answers")
+    print(f"{count} requests, {right} right answers")
+    return right == count and service.kills > 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="An asyncio service, and kills.")
+    parser.add_argument("--requests", type=int, default=1000)
+    count = parser.parse_args().requests
+    url = f"shm://example-async-{os.getpid()}"
+    try:
+        with limpet.create(url, node_size="8MiB") as pool:
+            return 0 if asyncio.run(serve(pool, count)) else 1
+    finally:
+        with contextlib.suppress(limpet.PoolNotFound):
+            limpet.destroy(url)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,413 @@
+"""`limpet.aio`: tasks of asyncio and trio wait for shared objects."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import queue
+import random
+import signal
+import sys
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from kit.processes import children, gather
+
+import limpet
+from limpet.stores.channels import watcher
+
+anyio = pytest.importorskip("anyio")
+
+from limpet import aio  # noqa: E402
+
+PATIENCE_S = 60.0
+Run = Callable[[Callable[[], Awaitable[Any]]], Any]
+
+
+@pytest.fixture(params=["asyncio", "trio"])
+def run(request: pytest.FixtureRequest) -> Run:
+    """Runs a coroutine function by each library."""
+    pytest.importorskip(request.param)
+
+    async def bounded(main: Callable[[], Awaitable[Any]]) -> Any:
+        with anyio.fail_after(PATIENCE_S):
+            return await main()
+
+    return lambda main: anyio.run(bounded, main, backend=request.param)
+
+
+@pytest.fixture
+def pool(pools: Any) -> limpet.Pool:
+    made: limpet.Pool = pools(node_size="32MiB")
+    return made
+
+
+@pytest.fixture(params=["kernel", "looks"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The watcher sleeps in the kernel, if that can, or looks."""
+    monkeypatch.setattr(watcher, "_watchers", [])
+    if request.param == "looks":
+        monkeypatch.setattr(watcher, "sleep_at", lambda *_: watcher.NO_CALL)
+
+
+async def soon(condition: Callable[[], object]) -> None:
+    while not condition():
+        await anyio.sleep(0.001)
+
+
+async def noted(into: list[Any], wait: Awaitable[Any]) -> None:
+    into.append(await wait)
+
+
+@pytest.mark.usefixtures("way")
+def test_a_thousand_tasks_wait_while_the_loop_goes_on(pool: limpet.Pool, run: Run) -> None:
+    """At a queue, in order; and at more words than the kernel takes for one thread."""
+    shared, count = pool.queue("q"), 1000
+    events = [pool.event(f"e{number}") for number in range(150)]
+    found: list[int] = []
+    passed: list[bool] = []
+
+    def work() -> None:
+        for number in range(count):
+            shared.put(number)
+        for event in events:
+            event.set()
+            event.clear()
+
+    async def main() -> None:
+        async with anyio.create_task_group() as tasks:
+            for _ in range(count):
+                tasks.start_soon(noted, found, aio.wrap(shared).get())
+            for event in events:
+                tasks.start_soon(noted, passed, aio.wrap(event).wait())
+            await anyio.sleep(0.05)
+            assert not found
+            assert not passed
+            with children([work]):
+                await soon(lambda: len(found) == count and len(passed) == len(events))
+
+    run(main)
+    assert found == list(range(count))
+    assert all(passed)
+
+
+@pytest.mark.parametrize("acks", [False, True])
+def test_a_storm_of_cancellations_eats_no_element(pool: limpet.Pool, run: Run, acks: bool) -> None:
+    """Each element is got, or still there; the consumers of another process get theirs, too."""
+    made: Any = pool.queue("q", 16, acks=acks)
+    shared, count = aio.wrap(made), 400
+    found: list[int] = []
+
+    def take() -> list[int]:
+        taken: list[int] = []
+        while not taken or taken[-1] >= 0:
+            one = made.get()
+            taken.append(one.value if acks else one)
+            if acks:
+                one.ack()
+        return taken[:-1]
+
+    async def consume() -> None:
+        while True:
+            with anyio.move_on_after(random.choice([0, 1e-5, 1e-4, 1e-3])):
+                one = await shared.get()
+                found.append(one.value if acks else one)
+                if acks:
+                    one.ack()
+
+    async def produce() -> None:
+        for number in range(count):
+            done = False
+            while not done:
+                with anyio.move_on_after(random.choice([0, 1e-4])):
+                    await shared.put(number)
+                    done = True
+
+    async def main() -> list[int]:
+        with children([take]) as started:
+            async with anyio.create_task_group() as tasks:
+                for _ in range(20):
+                    tasks.start_soon(consume)
+                await produce()
+                tasks.cancel_scope.cancel()
+            made.put(-1)
+            out = started[0][1]
+            theirs: list[int] = pickle.loads(await anyio.to_thread.run_sync(out.read))
+        return theirs
+
+    theirs = run(main)
+    rest = []
+    while not made.empty():
+        one = made.get_nowait()
+        rest.append(one.value if acks else one)
+    everything = sorted([*theirs, *found, *(number for number in rest if number >= 0)])
+    assert everything == list(range(count))
+
+
+def test_tasks_threads_and_processes_exclude_each_other(pool: limpet.Pool, run: Run) -> None:
+    """Under cancellations; and at last the lock is free."""
+    lock, counter, rounds = pool.lock("l"), pool.counter("n"), 60
+    inside: list[str] = []
+    done: list[str] = []
+
+    def count() -> None:
+        before = counter.value
+        counter.set(before + 1)
+
+    def work() -> None:
+        for _ in range(rounds):
+            with lock:
+                inside.append("thread")
+                count()
+                assert inside == ["thread"]
+                inside.clear()
+        done.append("thread")
+
+    async def task() -> None:
+        shared = aio.wrap(lock)
+        for _ in range(rounds):
+            taken = False
+            while not taken:
+                with anyio.move_on_after(random.choice([0, 1e-4, 1e-3, 1])):
+                    async with shared:
+                        inside.append("task")
+                        try:
+                            await anyio.lowlevel.checkpoint()
+                            count()
+                            taken = True
+                        finally:
+                            assert inside == ["task"]
+                            inside.clear()
+        done.append("task")
+
+    async def main() -> None:
+        thread = threading.Thread(target=work)
+        with children([work]) as started:
+            thread.start()
+            async with anyio.create_task_group() as tasks:
+                for _ in range(5):
+                    tasks.start_soon(task)
+            await anyio.to_thread.run_sync(thread.join)
+            await anyio.to_thread.run_sync(started[0][1].read)
+
+    run(main)
+    assert sorted(done) == [*["task"] * 5, "thread"]
+    assert counter.value == 7 * rounds
+    assert not lock.locked()
+
+
+def test_a_recursive_lock_is_a_tasks(pool: limpet.Pool, run: Run) -> None:
+    shared = aio.wrap(pool.lock("l", recursive=True))
+
+    async def main() -> None:
+        async with anyio.create_task_group() as tasks, shared, shared:
+            tasks.start_soon(other)
+            await anyio.sleep(0.01)
+
+    async def other() -> None:
+        assert not await shared.acquire(0)
+        with pytest.raises(RuntimeError):
+            shared.release()
+        assert await shared.acquire()
+        shared.release()
+
+    run(main)
+    assert not shared.locked()
+
+
+def test_a_lock_of_a_dead_process_comes_to_a_task(pool: limpet.Pool, run: Run) -> None:
+    lock = pool.lock("l")
+
+    def die() -> None:
+        lock.acquire()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    async def main() -> None:
+        with children([die]):
+            await soon(lock.locked)
+            async with aio.wrap(lock):
+                assert lock.inherited
+
+    run(main)
+
+
+def test_a_condition_notifies_tasks(pool: limpet.Pool, run: Run) -> None:
+    """A wait that is cancelled ends with the lock."""
+    shared = aio.wrap(pool.condition("c"))
+    ready: list[int] = []
+    found: list[bool] = []
+
+    async def wait() -> None:
+        async with shared:
+            found.append(await shared.wait_for(lambda: bool(ready)))
+
+    async def main() -> None:
+        async with anyio.create_task_group() as tasks:
+            for _ in range(5):
+                tasks.start_soon(wait)
+            async with shared:
+                assert not await shared.wait(0.01)
+                with anyio.move_on_after(0.01):
+                    await shared.wait()
+                    ready.append(0)
+                assert not ready
+                ready.append(1)
+                shared.notify_all()
+
+    run(main)
+    assert found == [True] * 5
+    assert not shared.lock.locked()
+
+
+def test_tasks_and_processes_are_parties_of_a_barrier(pool: limpet.Pool, run: Run) -> None:
+    shared = aio.wrap(pool.barrier("b", 4))
+    numbers: list[int] = []
+
+    async def main() -> None:
+        with children([shared.handle.wait]):
+            async with anyio.create_task_group() as tasks:
+                for _ in range(3):
+                    tasks.start_soon(noted, numbers, shared.wait())
+        with pytest.raises(limpet.BrokenBarrierError):
+            await shared.wait(0.01)
+        assert shared.broken
+
+    run(main)
+    assert len({*numbers}) == 3
+
+
+def test_a_ring_and_a_join_and_dead_letters_are_awaited(pool: limpet.Pool, run: Run) -> None:
+    ring, plain = aio.wrap(pool.ring("r", 1024)), aio.wrap(pool.queue("q"))
+    jobs = aio.wrap(pool.queue("j", acks=True, max_deliveries=1))
+
+    async def read() -> list[int]:
+        found = []
+        async for number in ring:
+            found.append(number)
+            if number == 99:
+                break
+        return found
+
+    async def main() -> None:
+        ring.subscribe()
+        found: list[Any] = []
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(noted, found, read())
+            for number in range(100):
+                await ring.send(number)
+            await plain.put(1)
+            await jobs.put("letter")
+            assert not await plain.join(0.01)
+            tasks.start_soon(noted, found, plain.join())
+            tasks.start_soon(noted, found, jobs.join())
+            tasks.start_soon(noted, found, jobs.dead_letters.get())
+            await anyio.sleep(0.01)
+            await plain.get()
+            plain.task_done()
+            (await jobs.get()).nack()
+        assert list(range(100)) in found
+        assert found.count(True) == 2
+        with pytest.raises(queue.Empty):
+            await plain.get(0)
+
+    run(main)
+
+
+def test_a_task_gets_the_job_of_a_killed_process(pool: limpet.Pool, run: Run) -> None:
+    jobs = pool.queue("j", acks=True)
+
+    def die() -> None:
+        held = jobs.get()
+        os.kill(os.getpid(), signal.SIGKILL)
+        held.ack()
+
+    async def main() -> None:
+        with children([die]):
+            jobs.put("job")
+            await soon(jobs.empty)
+            with await aio.wrap(jobs).get() as delivery:
+                assert delivery.deliveries == 2
+
+    run(main)
+
+
+def test_one_task_computes_and_the_others_are_woken(pool: limpet.Pool, run: Run) -> None:
+    cache = aio.wrap(pool.cache("c"))
+    calls: list[int] = []
+    found: list[int] = []
+
+    async def compute() -> int:
+        calls.append(1)
+        await anyio.sleep(0.02)
+        return 7
+
+    async def main() -> None:
+        async with anyio.create_task_group() as tasks:
+            for _ in range(20):
+                tasks.start_soon(noted, found, cache.get_or_compute("k", compute))
+
+    run(main)
+    assert (len(calls), found) == (1, [7] * 20)
+
+
+def square(number: int) -> int:
+    return number * number
+
+
+def test_an_executor_is_awaited(run: Run) -> None:
+    async def main() -> None:
+        async with aio.wrap(limpet.Executor(2, memory="16MiB")) as executor:
+            assert await executor.run(square, 3) == 9
+            assert [n async for n in executor.map(square, range(9), chunksize=2)] == [
+                n * n for n in range(9)
+            ]
+            with pytest.raises(ZeroDivisionError):
+                await executor.run(divmod, 1, 0)
+
+    run(main)
+
+
+def test_a_pool_that_is_closed_ends_the_waits(pools: Any, run: Run) -> None:
+    pool = pools()
+    shared, event = aio.wrap(pool.queue("q")), aio.wrap(pool.event("e"))
+
+    async def main() -> None:
+        async with anyio.create_task_group() as tasks:
+            for wait in (shared.get, event.wait):
+                tasks.start_soon(fails, wait)
+            await anyio.sleep(0.02)
+            pool.close()
+
+    async def fails(wait: Callable[[], Awaitable[Any]]) -> None:
+        with pytest.raises(limpet.PoolClosed):
+            await wait()
+
+    run(main)
+
+
+def test_a_forked_child_has_a_watcher_of_its_own(pool: limpet.Pool) -> None:
+    shared = aio.wrap(pool.queue("q"))
+
+    def take() -> Any:
+        return anyio.run(get)
+
+    async def get() -> Any:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(later)
+            return await shared.get()
+
+    async def later() -> None:
+        await anyio.sleep(0.01)
+        shared.handle.put(1)
+
+    assert take() == 1
+    assert gather(take) == [1]
+
+
+def test_without_anyio_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "anyio", None)
+    monkeypatch.delitem(sys.modules, "limpet.aio")
+    with pytest.raises(ImportError, match="pip install 'limpet\\[aio\\]'"):
+        __import__("limpet.aio")
