@@ -73,15 +73,20 @@ class TreeKeys(TxKeys):
         leaf = self.leaf
         if not reads.note_object(leaf.at, leaf.lock, leaf.pointer, self.store, key):
             return False
-        if reads.objects_count <= COPIES_MAX and not leaf.lock & LOCKED and not is_vacant(leaf.pointer):
+        if (
+            reads.objects_count <= COPIES_MAX
+            and not leaf.lock & LOCKED
+            and not is_vacant(leaf.pointer)
+        ):
             reads.keep(leaf.at, leaf.lock, self)
         return True
 
     def copied(self) -> Leaf:
-        """A copy of the leaf that was read last."""
+        """A copy of the leaf that was read last, which is not looked at any more: its page."""
         leaf = self.leaf
         made = self.trees.blank()
-        made.page.copy(leaf.page)
+        leaf.page.image.own()
+        made.page, leaf.page = leaf.page, made.page
         made.tree, made.at, made.lock, made.pointer = leaf.tree, leaf.at, leaf.lock, leaf.pointer
         return made
 

@@ -74,7 +74,9 @@ def test_exchanges_of_trees_are_their_round_trips(pools: Any, kind: str) -> None
     is_cost(lambda: store.update(b"key 100", b"2"), change)
     is_cost(lambda: store.put(b"key 100", bytes(20)), change)
     is_cost(lambda: store.insert(b"new", b"4"), insert, remove)
-    is_cost(lambda: store.delete(b"new"), change, lambda: store.put(b"new", b"5") or store.get(b"new"))
+    is_cost(
+        lambda: store.delete(b"new"), change, lambda: store.put(b"new", b"5") or store.get(b"new")
+    )
     # a split, a merge, extents, a scan, a batch
     for work in (
         lambda: [store.put(b"new %03d" % number, bytes(60)) for number in range(200)],
@@ -93,9 +95,7 @@ def test_exchanges_of_trees_are_their_round_trips(pools: Any, kind: str) -> None
 
 @pytest.mark.parametrize("nodes", [1, 3])
 @pytest.mark.parametrize("kind", ["rtx-race", "rtx-sherman"])
-def test_exchanges_of_transactions_are_their_round_trips(
-    pools: Any, kind: str, nodes: int
-) -> None:
+def test_exchanges_of_transactions_are_their_round_trips(pools: Any, kind: str, nodes: int) -> None:
     """Two for each read, and then: log, locks, decision, and installing with unlocking; one more to
     validate what was only read."""
     pool = pools(nodes=nodes)
