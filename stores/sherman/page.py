@@ -102,13 +102,6 @@ class Page(NewData):
                 f"the node at {at:#x} is damaged: {self.count} entries from byte {self.heap} on"
             )
 
-    def copy(self, other: Page) -> None:
-        """Become a copy of another page, which was read."""
-        other.image.own()
-        self.image.forget()
-        self.words[:] = other.words
-        self.parse(0)
-
     def begin(self, at: int, state: int) -> None:
         """Post the write of the first word of a node to be installed under this lock state."""
         self.words[INSTALLED] = state

@@ -82,10 +82,11 @@ class TreeKeys(TxKeys):
         return True
 
     def copied(self) -> Leaf:
-        """A copy of the leaf that was read last."""
+        """A copy of the leaf that was read last, which is not looked at any more: its page."""
         leaf = self.leaf
         made = self.trees.blank()
-        made.page.copy(leaf.page)
+        leaf.page.image.own()
+        made.page, leaf.page = leaf.page, made.page
         made.tree, made.at, made.lock, made.pointer = leaf.tree, leaf.at, leaf.lock, leaf.pointer
         return made
 

@@ -118,7 +118,7 @@ class TxTrees(Trees):
         if self.spares:
             leaf: Leaf = self.spares.pop()
             return leaf
-        leaf = Leaf(Page(self.endpoint, self.node_size))
+        leaf = Leaf(Page(self.endpoint, self.node_size, in_place=True))
         leaf.spares = self.spares
         return leaf
 
@@ -351,7 +351,8 @@ class TxTrees(Trees):
     def _take(
         self, row: int, key: bytes, page: Page, found: list[bytes | None], missed: list[int]
     ) -> int:
-        """Append the value of a key of a batch, whose leaf was read to this page, if it is there."""
+        """Append the value of a key of a batch, whose leaf was read to this page, if it is
+        there."""
         if self.ats[row]:
             page.parse(self.words[2 * row + 1] & ADDRESS_MASK)
             place = self.hints[row] >> PLACE_SHIFT & PLACE_MASK

@@ -61,7 +61,8 @@ Phases: each is an exchange with all memory nodes concerned, for all participant
     4    line 14: decide
     5    TryCommit, lines 4-7: install and unlock
 The paper has a round trip each for the log, the locks, the validation, the decision, the updates,
-the unlocking, and DONE. Here updates and unlocking share one, and DONE is not needed (try_commit.py).
+the unlocking, and DONE. Here updates and unlocking share one, and DONE is not needed
+(try_commit.py).
 So a transaction that has read the n keys that it writes takes the round trips of n reads, and 4.
 What comes late (log.py) takes a phase each after phase 1, and keys that were not read, or leaves
 that have changed, those of their look-up before it.

@@ -15,16 +15,12 @@ log with as many entries as its count says, each of them whole.
 
 from __future__ import annotations
 
-from array import array
-from typing import Any, Final
+from typing import Any
 
 from limpet.shm.endpoint.words import ADDRESS_MASK, LARGE_CLASS, REFERENCE_MASK
 from limpet.shm.errors import StoreCorrupt
 from limpet.stores.core.records import is_vacant
-from limpet.stores.transactions.layout import COUNT, ENTRIES, ENTRY_SIZE, INIT, OWNER, STATE
-
-HEADER: Final = ENTRIES // 8
-"""Words of the header."""
+from limpet.stores.transactions.layout import COUNT, ENTRIES, ENTRY_SIZE, OWNER, STATE
 
 
 class LogEntry:
@@ -57,25 +53,6 @@ class EntryLog:
         self.at = reference & ADDRESS_MASK
         self.noted: list[Any] | None = None
         """Of the log's owner: the entries that it has written, so that it parses none."""
-
-    def open(self, owner: int) -> None:
-        """Begin to write it: it is a log without entries when this phase has ended."""
-        self.words = array("Q", (owner, INIT, 0, 0))
-        self.endpoint.post_write(self.at, self.words, HEADER)
-        self.noted = []
-
-    def note(self, entry: LogEntry) -> None:
-        """Append an entry."""
-        assert self.noted is not None
-        index = len(self.noted)
-        at = self.at + ENTRIES + ENTRY_SIZE * index
-        words = self.words
-        words[0], words[1], words[2], words[3] = entry.at, entry.old, entry.new, index + 1
-        self.endpoint.post_write(at, words, 3)
-        # ORDER: the entry before the count.
-        self.endpoint.post_write(self.at + COUNT, words, 1, 3)
-        entry.place = at
-        self.noted.append(entry)
 
     def owner(self) -> int:
         """The first word: of whom the log is."""

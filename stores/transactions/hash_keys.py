@@ -349,9 +349,11 @@ class HashKeys(TxKeys):
         if read.slot:
             if self.endpoint.result(read.ticket) != read.word:
                 return False
-        elif read.words is not None:
-            if bytes(self.index.words[32 * row : 32 * row + 32]) != read.words:
-                return False
+        elif (
+            read.words is not None
+            and bytes(self.index.words[32 * row : 32 * row + 32]) != read.words
+        ):
+            return False
         return self.endpoint.result(read.entry_ticket) == read.pointer
 
     def is_writable(self, read: KeyRead) -> bool:

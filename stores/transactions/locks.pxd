@@ -7,6 +7,7 @@ cdef class ObjectLocks:
     cdef readonly Endpoint endpoint
     cdef readonly Client client
     cdef u64[::1] zero
+    cdef readonly u64[::1] words
 
     cpdef u64 word(self, u64 at) except? 0
     @cython.locals(held=u64)

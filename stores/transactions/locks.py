@@ -17,6 +17,8 @@ class ObjectLocks:
         self.endpoint = store.endpoint
         self.client = store.client
         self.zero = array("Q", (0,))
+        self.words = array("Q", bytes(32))
+        """Room for words of a log that are written at once."""
 
     def word(self, at: int) -> int:
         """Address of the lock of the object there."""

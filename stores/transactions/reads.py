@@ -214,7 +214,8 @@ class TxKeys:
         raise NotImplementedError
 
     def copied(self) -> Borrowed:
-        """Of a store that is ordered: a copy of the leaf that was read last."""
+        """Of a store that is ordered: a copy of the leaf that was read last, which is not looked at
+        any more."""
         raise NotImplementedError
 
     def value_here(self) -> bytes | None:

@@ -19,7 +19,7 @@ cpdef bint carry_out(Log log) except -1
 @cython.locals(participant=Participant, done=Py_ssize_t, count=Py_ssize_t)
 cdef bint _apply(Log log, list participants, u64 state, bint publishes, bint commits) except -1
 
-@cython.locals(participant=Participant)
+@cython.locals(participant=Participant, ours=bint)
 cdef bint _is_ours(list participants) except -1
 
 @cython.locals(participant=Participant)

@@ -112,10 +112,10 @@ def carry_out(log: Log) -> bool:
 
 def _is_ours(participants: list[Participant]) -> bool:
     """After `_apply`, by the owner: whether it has done all of it, and no other client a part."""
+    ours = True
     for participant in participants:
-        if not participant.has_applied():
-            return False
-    return True
+        ours = ours and participant.has_applied()
+    return ours
 
 
 def _apply(

@@ -166,7 +166,7 @@ class Clients(StillTestbed):
 
             def before(verb: str, address: int) -> None:
                 if locks(verb, address):
-                    actor.pool.endpoint.before = kills_at(verb_on_address("load", self.y + POINTER))
+                    actor.pool.endpoint.before = kills_at(deciding(self.store, actor.pool))
                     self.pass_lease()
                     with StillPool.open(self.url) as pool:
                         pool.store("rtx-sherman", name="test").put(self.kx, LATER)

@@ -1,3 +1,5 @@
+cimport cython
+
 from limpet.shm.endpoint.verbs cimport u64
 from limpet.shm.endpoint.words cimport *
 from limpet.stores.transactions.entry_log cimport EntryLog, LogEntry, free_entries
@@ -8,6 +10,10 @@ cdef class ValueLog(EntryLog):
     cdef readonly ObjectLocks locks
     cdef readonly int place
 
+    @cython.locals(words=u64[::1])
+    cpdef int open(self, u64 owner) except -1
+    @cython.locals(words=u64[::1], index=u64)
+    cpdef int note(self, LogEntry entry) except -1
     cpdef int take_up(self, int place, u64 link) except -1
     cpdef int named(self) except -1
     cpdef int decide(self) except -1

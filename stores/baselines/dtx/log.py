@@ -28,7 +28,7 @@ from typing import Any
 
 from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.stores.transactions.entry_log import EntryLog, LogEntry, free_entries
-from limpet.stores.transactions.layout import DOING, STATE
+from limpet.stores.transactions.layout import COUNT, DOING, ENTRIES, ENTRY_SIZE, INIT, STATE
 
 
 class ValueLog(EntryLog):
@@ -49,6 +49,25 @@ class ValueLog(EntryLog):
 
     # ---- for the owner --------------------------------------------------------------------------
 
+    def open(self, owner: int) -> None:
+        """Begin to write it: it is a log without entries when this phase has ended."""
+        words = self.locks.words
+        words[0], words[1], words[2], words[3] = owner, INIT, 0, 0
+        self.endpoint.post_write(self.at, words, ENTRIES >> 3)
+        self.noted = []
+
+    def note(self, entry: LogEntry) -> None:
+        """Append an entry."""
+        assert self.noted is not None
+        words = self.locks.words
+        index = len(self.noted)
+        entry.place = self.at + ENTRIES + ENTRY_SIZE * index
+        words[0], words[1], words[2], words[3] = entry.at, entry.old, entry.new, index + 1
+        self.endpoint.post_write(entry.place, words, 3)
+        # ORDER: the entry before the count.
+        self.endpoint.post_write(self.at + COUNT, words, 1, 3)
+        self.noted.append(entry)
+
     def take_up(self, place: int, link: int) -> None:
         """Have the client journal name the log as one, at this place, when the phase has ended in
         which it was opened; `link` names its store there."""
@@ -64,9 +83,9 @@ class ValueLog(EntryLog):
 
     def decide(self) -> None:
         """INIT -> DOING; posted."""
-        self.words[0] = DOING
+        self.locks.words[0] = DOING
         # ORDER: all images before the state that makes them count.
-        self.endpoint.post_write(self.at + STATE, self.words, 1)
+        self.endpoint.post_write(self.at + STATE, self.locks.words, 1)
 
     def close(self, committed: bool) -> None:
         """Free the log and its leftovers: all is done and unlocked, or nothing has happened."""

@@ -36,13 +36,11 @@ def only_what_is_there(reads: Reads, key: bytes, read: Any) -> bool:
 
 
 def let_go_before(part: Part, change: Change, committed: bool) -> int:
-    """The slot is what it was, and whose it was, before it is what it becomes. 0: a compiled part
-    takes what this returns for a status."""
+    """The slot is what it was, and whose it was, before it is what it becomes."""
     held = held_word(part.reference, change)
     part.endpoint.cas(change.slot, held, change.old)
-    if committed:
-        part.endpoint.cas(change.slot, change.old, change.new)
-    return 0
+    new = change.new if committed else change.old
+    return int(part.endpoint.post_cas(change.slot, change.old, new))
 
 
 NOTE_KEY: Final = Reads.note_key

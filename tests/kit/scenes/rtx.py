@@ -138,7 +138,7 @@ def _owner_locks_after_it_was_aborted(pools: Any) -> None:
     owner.begin(lambda: put_all(owner, NEW, *both), verb_on_address("cas", clients.y))
     clients.pass_lease()
     clients.store.put(clients.kx, LATER)
-    owner.go(verb_on_address("load", clients.y + POINTER))
+    owner.go(clients.decides(owner))
     assert clients.is_locked(clients.y)
     ended = clients.ends(other, lambda: other.store.put(clients.ky, LATER), clients.y)
     assert owner.go()
