@@ -17,6 +17,7 @@ cdef u64 MASK
 cdef class CacheObjects(Objects):
     cdef u64[::1] heading
     cdef readonly Validity validity
+    cdef bint judged
     cdef u64 ticket
 
     @cython.locals(sizes=u64)
@@ -61,7 +62,6 @@ cdef class Entries:
     cdef bint touch(self, Place place, bytes key, Terms terms) except -1
     @cython.locals(head=u64, units=u64, outcome=int)
     cdef int unlink(self, Place place, u64 slot) except -1
-    @cython.locals(scope=bint)
     cdef int count(self, u64 what) except -1
     @cython.locals(slot=u64, counts=bint, outcome=int)
     cdef int delete(self, Place place, bytes key) except -1

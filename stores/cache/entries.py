@@ -87,6 +87,8 @@ class CacheObjects(Objects):
         """Life, deadline, times, birth, tags and flight; then sizes and checksum."""
         self.validity = validity
         """Its `head` has the first six of these words, of the object in the image."""
+        self.judged = True
+        """Whether an entry that is found is to be judged, so its head is read with it."""
         self.ticket = 0
         """Of the look at the word of tag 0 in the phase in which the object was read."""
 
@@ -98,10 +100,11 @@ class CacheObjects(Objects):
         self.endpoint.post_gather(reference & ADDRESS_MASK, self.heading, 8, key, value)
 
     def post_keyed(self, reference: int, key: bytes) -> None:
-        """As the base's, with its head and the word of tag 0."""
-        self.endpoint.post_read(reference & ADDRESS_MASK, self.validity.head, PREFIX >> 3)
+        """As the base's, with its head and the word of tag 0, if it is `judged`."""
+        if self.judged:
+            self.endpoint.post_read(reference & ADDRESS_MASK, self.validity.head, PREFIX >> 3)
+            self.ticket = self.validity.post_everything()
         Objects.post_keyed(self, reference, key)
-        self.ticket = self.validity.post_everything()
 
     def load_keyed(self, reference: int, key: bytes) -> bool:
         """Likewise."""
@@ -268,19 +271,20 @@ class Entries:
     # ---- unlinking --------------------------------------------------------------------------
 
     def unlink(self, place: Place, slot: int) -> int:
-        """Remove the entry in the image, which is in that slot: as `Slots.remove`."""
+        """Remove the entry in the image, which is in that slot: as `Slots.remove`. If it is DONE,
+        the accounting scope is the background then."""
         head = self.objects.at()
         units = self.objects.units()
         outcome = self.slots.remove(place, slot)
         if outcome == DONE:
+            self.endpoint.background(True)
             self.ledger.account(head, units)
         return outcome
 
     def count(self, what: int) -> None:
-        """Count one, in the background."""
-        scope = self.endpoint.background(True)
+        """Count one, at the end of an operation."""
+        self.endpoint.background(True)
         self.counters.count(what, 1)
-        self.endpoint.background(scope)
 
     def delete(self, place: Place, key: bytes) -> int:
         """DONE, AGAIN, FULL, or MISSING: there was none that counts. An entry that does not count

@@ -123,6 +123,10 @@ class Ledger:
         """Address of the cache's words; set by the store."""
         self.tickets = array("Q", bytes(8 * (LAPS_LIVE + 1)))
         """Of the looks at the banks."""
+        self.sum = 0
+        """Where verbs are done at once, and a ticket is the result: what they have found."""
+        self.tight = False
+        """Whether there was no room for one object more when this handle looked last: a hint."""
 
     def lap(self) -> int:
         """The lap of the hand now, by a phase of its own."""
@@ -150,12 +154,18 @@ class Ledger:
         # ORDER: the oldest bank first; all are on one node. The hand moves objects into a later
         # bank, and adds there before it takes away here, so an object that moves is counted once at
         # least. The next lap may begin in the midst of this operation, but not the one after that.
+        total = 0
         for place in range(LAPS_LIVE + 1):
             back = LAPS_LIVE - 1 - place
-            self.tickets[place] = self.endpoint.post_load(self.bank(lap - back & LAP_MASK))
+            ticket = self.endpoint.post_load(self.bank(lap - back & LAP_MASK))
+            self.tickets[place] = ticket
+            total += ticket
+        self.sum = total & MASK
 
     def _total(self) -> int:
         """The sum of the banks, once the phase of `_post_total` has ended."""
+        if self.endpoint.hints:
+            return self.sum
         total = 0
         for place in range(LAPS_LIVE + 1):
             total += self.endpoint.result(self.tickets[place])
@@ -181,17 +191,18 @@ class Ledger:
         total = self._total()
         if spare:
             total = total - ITEM - spare & MASK
-        return self.fits(total)
+        items, of_units = total >> ITEMS_SHIFT, total & UNITS_MASK
+        self.tight = items >= self.max_items or of_units >= self.max_units
+        return items <= self.max_items and of_units <= self.max_units
 
     def withdraw(self, lap: int, units: int) -> None:
         """Post that an object is taken away from the account of a lap."""
         self.endpoint.post_faa(self.bank(lap), MASK - units - ITEM + 1)
 
     def account(self, head: int, units: int) -> None:
-        """In the background, set DEAD in an object that this client has unlinked, and account for
-        it no more."""
+        """Set DEAD in an object that this client has unlinked, and account for it no more. In the
+        background scope."""
         endpoint = self.endpoint
-        scope = endpoint.background(True)
         # ORDER: the other bits stay: a client that has found the object still reads them.
         ticket = endpoint.post_fetch_or(head + LIFE, DEAD)
         # ORDER: before this operation ends, after which the memory may have another use.
@@ -199,11 +210,12 @@ class Ledger:
         life = endpoint.result(ticket)
         # A kill here: the bank has an object too many until it is not counted any more.
         # ORDER: the lap after the life, so it is no earlier one than the object's.
-        lap = self.lap()
+        ticket = self.post_lap()
+        endpoint.wait()
+        lap = endpoint.result(ticket) >> LAP_AT
         its = life >> LAP_SHIFT & LAP_MASK
         if not life & DEAD and (lap - its & LAP_MASK) < LAPS_LIVE:
             self.withdraw(its, units)
-        endpoint.background(scope)
 
     def restamp(self, head: int, life: int, units: int, lap: int) -> int:
         """Account for a linked object in this lap; its life word after that."""

@@ -56,6 +56,8 @@ cdef class Hand:
     cdef u64 _age(self, u64 life) except? 0xFEEDFACEDEADBEA7
     @cython.locals(number=int, life=u64, head=u64)
     cdef int _count_down(self) except -1
+    @cython.locals(validity=Validity)
+    cdef u64 _read_head(self, u64 head) except? 0xFEEDFACEDEADBEA7
     cdef u64 _units(self, u64 head) except? 0xFEEDFACEDEADBEA7
     @cython.locals(head=u64, units=u64)
     cdef u64 _unlink(self, u64 slot, u64 word) except? 0xFEEDFACEDEADBEA7

@@ -164,8 +164,7 @@ class Hand:
             if not index & 7 or not is_valid(word):
                 continue
             head = word & OBJECT_MASK & ADDRESS_MASK
-            self.endpoint.read_words(head, self.validity.head, PREFIX >> 3)
-            life = self.validity.head[LIFE >> 3]
+            life = self._read_head(head)
             if life >> LAP_SHIFT & LAP_MASK != lap:
                 life = self.ledger.restamp(head, life, self._units(head), lap)
             if life & DEAD or is_frozen(word):
@@ -185,6 +184,12 @@ class Hand:
                 self.window[at + 2] = life
                 self.seen += 1
         return freed
+
+    def _read_head(self, head: int) -> int:
+        """Read the words of a head, which `Validity.state` judges; its life."""
+        validity = self.validity
+        self.endpoint.read_words(head, validity.head, PREFIX >> 3)
+        return validity.head[LIFE >> 3]
 
     def _units(self, head: int) -> int:
         """Units of the object whose head is here."""

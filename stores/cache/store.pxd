@@ -41,7 +41,7 @@ cdef class CacheStore(HashStore):
     @cython.locals(row=int, key=bytes, search=BatchSearch, at=Place, scope=bint)
     cdef bint search_batch(self, Place place, list keys, list found) except -1
     cpdef int _write(self, key, value, int mode) except -1
-    @cython.locals(place=Place, size=u64, attempt=u64, misses=u64, outcome=int)
+    @cython.locals(place=Place, size=u64, attempt=u64, misses=u64, outcome=int, evicted=bint)
     cpdef int write(self, key, value, int mode, Terms terms) except -1
     @cython.locals(
         index=Index, objects=CacheObjects, ledger=Ledger, slot=u64, head=u64, spare=u64,
@@ -49,6 +49,7 @@ cdef class CacheStore(HashStore):
         birth_ticket=u64, scope=bint,
     )
     cpdef int write_entry(
-        self, Place place, bytes key, bytes value, u64 size, int mode, u64 attempt, Terms terms
+        self, Place place, bytes key, bytes value, u64 size, int mode, u64 attempt, Terms terms,
+        bint evicted,
     ) except -1
     cdef int delete_once(self, Place place, bytes key) except -1

@@ -191,11 +191,12 @@ class CacheStore(HashStore):
         place = self.place
         attempt = 0
         misses = 0
+        evicted = False
         while True:
             self.client.enter()
             try:
                 self.require_there()
-                outcome = self.write_entry(place, key, value, size, mode, attempt, terms)
+                outcome = self.write_entry(place, key, value, size, mode, attempt, terms, evicted)
                 if outcome == DONE:
                     self.endpoint.background(True)
                     self.counters.count(SETS, 1)
@@ -203,6 +204,7 @@ class CacheStore(HashStore):
                 self.client.leave()
             if outcome == OVER:
                 self.room.within_bounds(self, size // UNIT + 1)
+                evicted = True
             elif outcome == NO_MEMORY:
                 self.room.in_memory(self, key, size)
             elif outcome == AGAIN:
@@ -216,9 +218,10 @@ class CacheStore(HashStore):
 
     def write_entry(
         self, place: Place, key: bytes, value: bytes, size: int, mode: int, attempt: int,
-        terms: Terms,
+        terms: Terms, evicted: bool,
     ) -> int:  # fmt: skip
-        """DONE, EXISTS, MISSING, AGAIN, FULL, NO_MEMORY, or OVER: evict first."""
+        """DONE, EXISTS, MISSING, AGAIN, FULL, NO_MEMORY, or OVER: evict first. `evicted`: that was
+        done. If it is DONE, the accounting scope may be the background then."""
         index = self.index
         objects = self.cached
         ledger = self.ledger
@@ -230,7 +233,11 @@ class CacheStore(HashStore):
         lap = self.endpoint.result(lap_ticket) >> LAP_AT
         # A kill from here on: the bank has an object too many until it is not counted any more.
         ledger.post(lap, units)
-        slot = index.match(place, key, 0, True)
+        objects.judged = mode != PUT
+        try:
+            slot = index.match(place, key, 0, True)
+        finally:
+            objects.judged = True
         head = 0
         spare = 0
         outcome = DONE
@@ -242,6 +249,11 @@ class CacheStore(HashStore):
                 outcome = OVER
         elif mode != PUT and mode != INSERT:
             outcome = MISSING
+        elif ledger.tight and not evicted:
+            # A full cache: rather one phase more than an object that is made in vain.
+            self.endpoint.wait()
+            if not ledger.admits(0):
+                outcome = OVER
         if outcome == DONE:
             self.entries.head_next(terms, lap, self.endpoint.result(birth_ticket), slot != 0)
             reference = self.make_object(place, key, value, size)
@@ -259,6 +271,7 @@ class CacheStore(HashStore):
             ledger.withdraw(lap, units)
             self.endpoint.background(scope)
         elif slot:
+            self.endpoint.background(True)
             ledger.account(head, spare)
         return outcome
 

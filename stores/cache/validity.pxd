@@ -21,6 +21,7 @@ cdef class Terms:
 
     cdef u64 deadline(self, u64 now) noexcept
 
+@cython.final
 cdef class Validity:
     cdef readonly Endpoint endpoint
     cdef public u64 words
