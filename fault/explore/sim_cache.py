@@ -224,6 +224,8 @@ class CacheRun(Run):
         """As `get_or_compute`, with a wait that costs no real time."""
         dead = 0
         for attempt in range(WAITS_MAX):
+            # before the flight begins: what is invalidated from now on may end it
+            changes = self.changes.get(key, 0)
             how, data, birth, flight = store.begin_flight(key, dead, PATIENCE_MS)
             if how == LANDED:
                 return self._got(data, key, began)
@@ -237,7 +239,7 @@ class CacheRun(Run):
             began = self.cluster.now_us()
         else:
             return "", b""
-        self._begin_computing(client, key)
+        self._begin_computing(client, key, changes)
         store.endpoint.pause(0)
         if self.computing.get(key, (None, 0))[0] == client:
             del self.computing[key]
@@ -248,13 +250,14 @@ class CacheRun(Run):
         self._lives(label)
         return "put", label
 
-    def _begin_computing(self, client: int, key: bytes) -> None:
+    def _begin_computing(self, client: int, key: bytes, before: int) -> None:
+        """`before`: how many changes of the key had begun when the client asked for the flight."""
         changes = self.changes.get(key, 0)
         other, since = self.computing.get(key, (client, changes))
         quiet = since == changes and not self.changing.get(key)
         if quiet and other != client and not self.clients[other].dead:
             self._fail_with(f"computed twice: {key!r}, by the living clients {other} and {client}")
-        self.computing[key] = client, changes
+        self.computing[key] = client, before
 
     # ---- the end --------------------------------------------------------------------------------
 
