@@ -532,7 +532,8 @@ def _topic_prepare(handle: Any) -> None:
 
 
 def _topic_judge(handle: Any, patience_s: float) -> None:
-    reader, found = handle.subscribe(start="oldest"), []
+    reader = handle.subscribe(start="oldest")
+    found: list[str] = []
     with contextlib.suppress(queue.Empty):
         while len(found) < MANY:
             found.append(reader.get_nowait().removeprefix(TEXT)[0])
