@@ -46,6 +46,7 @@ CHANNELS: Final = {
     "rwlock": ("read and release", "write and release"),
     "queue": ("put and get",),
     "deque": ("append and popleft",),
+    "topic": ("publish and get",),
     "jobs": ("put, get and ack",),
     "ring": ("send and receive",),
     "counter": ("add", "value", "set"),
@@ -215,6 +216,15 @@ def work_of(pool: limpet.Pool, subject: str, operation: str, most: int) -> Calla
             deque.popleft()
 
         return across
+    if subject == "topic":
+        topic = pool.topic("topic")
+        reader = topic.subscribe()
+
+        def told(number: int) -> None:
+            topic.publish(VALUE)
+            reader.get()
+
+        return told
     if subject == "jobs":
         jobs = pool.queue("jobs", acks=True)
 

@@ -334,6 +334,7 @@ POOL_ROWS: Final[Mapping[str, Row]] = {
     "semaphore": lambda p, key: p.semaphore("sem"),
     "store": lambda p, key: p.store("race", "s"),
     "stores": lambda p, key: p.stores(count=True),
+    "topic": lambda p, key: p.topic("t"),
     "transaction": lambda p, key: p.transaction(lambda tx: tx.__setitem__("name", b"v")),
     "watch": lambda p, key: next(p.watch(until_destroyed=False)) if p.closed else None,
     "__enter__": _with,

@@ -513,6 +513,45 @@ def _deque_turn(handle: Any, number: int) -> None:
         handle.popleft()
 
 
+def _topic(handle: Any, patience_s: float) -> None:
+    """Of four messages."""
+    items = [TEXT + str(number) * size for number, size in ((1, 1), (2, 300), (3, 1), (4, 300))]
+    fast, slow = handle.subscribe(), handle.subscribe()
+    for item in items * 2:
+        handle.publish(item)
+        demand(fast.get(timeout=patience_s) == item, "a message was not received")
+    found = [slow.get(timeout=patience_s) for _ in range(4)]
+    demand((found, slow.lost) == (items, 4), f"{slow.lost} were missed, and it gave {found}")
+    late = handle.subscribe(start="oldest")
+    demand([late.get_nowait() for _ in range(4)] == items, "not all that is kept was received")
+
+
+def _topic_prepare(handle: Any) -> None:
+    for text in ("a", "b" * 300):
+        handle.publish(TEXT + text)
+
+
+def _topic_judge(handle: Any, patience_s: float) -> None:
+    reader = handle.subscribe(start="oldest")
+    found: list[str] = []
+    with contextlib.suppress(queue.Empty):
+        while len(found) < MANY:
+            found.append(reader.get_nowait().removeprefix(TEXT)[0])
+    # Those of rounds before these have numbers.
+    text = "".join(found).lstrip("1234")
+    demand(text in ("ab", "abc", "abcd"), f"the topic has {text}")
+
+
+def _topic_publish(handle: Any) -> None:
+    handle.publish(TEXT + "c")
+    handle.publish(TEXT + "d" * 300)
+
+
+def _topic_read(handle: Any, number: int) -> None:
+    with contextlib.suppress(queue.Empty):
+        handle.subscribe(start="oldest").get_nowait()
+
+
 def _ring(handle: Any, patience_s: float) -> None:
     handle.subscribe()
     items = [TEXT + str(number) * size for number, size in ((1, 1), (2, 90), (3, 1), (4, 30))]
@@ -715,6 +754,19 @@ _DEQUE: Final = Channels(
         "__iter__": lambda d: list(d),
     },
     private=frozenset({"maxlen"}),
+)  # fmt: skip
+_TOPIC: Final = Channels(
+    lambda pool, name: pool.topic(name, 4, item_size=64), {"publish": _topic_publish},
+    _topic, _topic_prepare, _topic_judge, lambda handle: _let_go(handle.lock),
+    expected=(queue.Empty, RuntimeError),
+    turn=lambda handle, number: handle.publish(number),
+    read=_topic_read,
+    large=lambda pool, name: pool.topic(name, 4, item_size=3_000),
+    methods={
+        **plain("published", "subscribe"),
+        "publish": lambda t: t.publish(1),
+    },
+    own=frozenset({"receive"}),
 )  # fmt: skip
 _BARRIER: Final = Channels(
     lambda pool, name: pool.barrier(name, 1),
@@ -986,6 +1038,7 @@ CHANNELS: Final[Mapping[str, Channels]] = {
         _DEQUE, lambda pool, name: pool.deque(name, 4, item_size=64),
         calls={"drop": _deque_drop}, judge=_deque_drop_judge,
     ),
+    "topic": _TOPIC,
     "ring": _RING,
     "ring-skip": _variant(_RING, lambda pool, name: pool.ring(name, 512, overrun="skip")),
 }  # fmt: skip

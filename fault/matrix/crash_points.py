@@ -43,7 +43,8 @@ CRASH_POINTS: Final[dict[str, frozenset[str]]] = {
     ),
     "stores/channels/channel.py": frozenset({"joined"}),
     "stores/channels/condition.py": frozenset({"notifying"}),
-    "stores/channels/deque.py": frozenset({"linked", "popped"}),
+    "stores/channels/cells.py": frozenset({"linked"}),
+    "stores/channels/deque.py": frozenset({"popped"}),
     "stores/channels/event.py": frozenset({"set"}),
     "stores/channels/holders/holders.py": frozenset({"held"}),
     "stores/channels/jobs/table.py": frozenset(
@@ -62,6 +63,7 @@ CRASH_POINTS: Final[dict[str, frozenset[str]]] = {
     "stores/channels/regions/table.py": frozenset({"renewed"}),
     "stores/channels/regions/links.py": frozenset({"unlinking"}),
     "stores/channels/ring/messages.py": frozenset({"sending", "writer"}),
+    "stores/channels/topic.py": frozenset({"published"}),
     "stores/channels/waiting.py": frozenset({"waking", "woken"}),
     "stores/fusee/batch_rounds.py": frozenset({"inserting", "proposed", "replaced"}),
     "stores/fusee/growth.py": frozenset(

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from limpet.stores.channels.manager import Manager
     from limpet.stores.channels.queue.shared_queue import SharedQueue
     from limpet.stores.channels.ring.ring_buffer import RingBuffer
+    from limpet.stores.channels.topic import Topic
 
 HERE: Final = "limpet.stores.channels."
 
@@ -256,5 +257,28 @@ class ChannelCalls:
                 "codec": codec,
             },
             {"size": usual.SIZE, "overrun": usual.BLOCK, "codec": "pickle"},
+        )
+        return found
+
+    def topic(
+        self,
+        name: str,
+        size: int | None = None,
+        *,
+        item_size: int | None = None,
+        codec: str | None = None,
+    ) -> Topic:
+        """The topic of that name: a broadcast of messages from many processes to many.
+
+        The last `size` messages are kept, 1024 unless another number is given; a slow subscriber is
+        told how many it missed. Parameters: see `Topic`. One that is not given is that of the topic
+        that is there. Raises StoreMismatch when one that is given differs from it.
+        """
+        usual = late(HERE + "topic")
+        found: Topic = self.channels.attach(
+            usual.Topic,
+            name,
+            {"size": size, "item_size": item_size, "codec": codec},
+            {"size": usual.SIZE, "item_size": usual.ITEM_SIZE, "codec": "pickle"},
         )
         return found

@@ -31,6 +31,7 @@ MAKERS: dict[str, Callable[[Any], Any]] = {
     "ring": lambda pool: pool.ring("c", size=4096),
     "rwlock": lambda pool: pool.rwlock("c"),
     "semaphore": lambda pool: pool.semaphore("c"),
+    "topic": lambda pool: pool.topic("c", 16),
 }
 
 

@@ -169,41 +169,52 @@ def test_a_forked_child_does_not_release_its_parents_permit(pools: Any) -> None:
     assert semaphore.get_value() == 1
 
 
-def test_never_more_hold_than_there_are_permits_while_processes_are_killed(pools: Any) -> None:
-    """Each holder marks a place of its own; a dead one's is cleared by the test."""
+@pytest.mark.parametrize("kind", ["semaphore", "readers", "writers"])
+def test_never_more_hold_than_may_while_processes_are_killed(pools: Any, kind: str) -> None:
+    """Each holder marks a place of its own. A victim is stopped, and its mark is cleared, before it
+    is killed: so no mark is there without its hold."""
     pool = pools()
-    permits, workers = 2, 4
-    semaphore = pool.semaphore("s", permits)
-    inside, most, rounds = pool.array("inside", workers), pool.counter("most"), pool.counter("n")
+    workers, most = 4, 2 if kind == "semaphore" else 1
+    inside, wrong, rounds = pool.array("in", workers), pool.counter("wrong"), pool.counter("n")
+    held: Any = pool.semaphore("s", most)
+    if kind != "semaphore":
+        lock = pool.rwlock("rw", prefer=kind)
+        held = lock.write()
 
     def works(number: int) -> None:
-        inside[number] = 0
         while True:
-            with semaphore:
-                inside[number] = 1
-                if sum(inside[:]) > permits:
-                    most.add()
-                rounds.add()
-                inside[number] = 0
+            if kind != "semaphore" and number % 2:
+                with lock.read():
+                    if sum(inside[:]):
+                        wrong.add()
+            else:
+                with held:
+                    inside[number] = 1
+                    if sum(inside[:]) > most:
+                        wrong.add()
+                    inside[number] = 0
+            rounds.add()
 
     running: list[int] = []
     try:
         running = [fork(lambda n=n: works(n)) for n in range(workers)]  # type: ignore[misc]
-        for turn in range(30 if COMPILED else 10):
+        for turn in range(16 if COMPILED else 6):
             number = turn % workers
             before = rounds.value
             until(lambda before=before: rounds.value > before + 3)  # type: ignore[misc]
-            # A stopped holder is dead before its mark is cleared, and its permit is free only then.
+            os.kill(running[number], signal.SIGSTOP)
+            os.waitpid(running[number], os.WUNTRACED)
+            inside[number] = 0
             os.kill(running[number], signal.SIGKILL)
             os.waitpid(running[number], 0)
-            inside[number] = 0
             running[number] = fork(lambda number=number: works(number))  # type: ignore[misc]
     finally:
         for pid in running:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
-    assert [semaphore.acquire(timeout=PATIENCE_S) for _ in range(permits)] == [True] * permits
-    assert not semaphore.acquire(False)
+    assert wrong.value == 0
+    assert [held.acquire(timeout=PATIENCE_S) for _ in range(most)] == [True] * most
+    assert not held.acquire(False)
 
 
 def test_a_kill_at_any_step_loses_no_permit_and_makes_none(pools: Any) -> None:

@@ -1,0 +1,31 @@
+cimport cython
+
+from limpet.shm.endpoint.verbs cimport u64
+from limpet.stores.channels.cells cimport Cells
+from limpet.stores.channels.layout cimport *
+from limpet.stores.channels.waiting cimport Waiting
+
+cdef u64 END_MAX
+
+cdef class Topic
+
+cdef class Subscription:
+    cdef readonly Topic topic
+    cdef public u64 position
+    cdef public u64 lost
+
+    cpdef get(self, bint block=*, timeout=*)
+
+cdef class Topic(Cells):
+    cdef readonly Waiting news
+
+    @cython.locals(data=bytes, number=cython.longlong)
+    cpdef long long publish(self, item) except -2
+    @cython.locals(end=u64, cell=u64)
+    cdef long long _publish(self, bytes data) except -2
+    @cython.locals(end=u64)
+    cdef u64 _end(self) except? 0xFEEDFACEDEADBEA7
+    @cython.locals(looks=int, token=u64, sleepy=bint, data=bytes, left=u64)
+    cpdef object receive(self, Subscription reader, deadline)
+    @cython.locals(end=u64, position=u64, data=bytes)
+    cdef bytes _next(self, Subscription reader)
