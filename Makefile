@@ -74,8 +74,8 @@ bench: .venv-bench/built
 	.venv-bench/bin/limpet bench peers $(ARGS)
 
 # Virtual machines that share device DAX; a machine, its power or a device is lost (docs/hosts.md).
-# It says what it needs and how to get that. docs/rack.txt has the last whole run, and another since;
-# a run of some scenarios (ARGS) writes to docs/rack.txt.part.
+# It says what it needs and how to get that. docs/rack.txt has the last whole run; a run of some
+# scenarios (ARGS) writes to docs/rack.txt.part.
 rack: .venv/tools
 	$(BIN)/limpet rack --report docs/rack.txt $(ARGS)
 

@@ -42,8 +42,12 @@ UNCOUNTED: Final = frozenset({"clover"})
 """Part of its work is done by a process of its own, which cannot do without valgrind's files."""
 CHANNELS: Final = {
     "lock": ("acquire and release",),
+    "semaphore": ("acquire and release",),
+    "rwlock": ("read and release", "write and release"),
     "queue": ("put and get",),
+    "deque": ("append and popleft",),
     "jobs": ("put, get and ack",),
+    "ring": ("send and receive",),
     "counter": ("add", "value", "set"),
     "array": ("get", "set", "add", "compare and swap"),
 }
@@ -184,6 +188,17 @@ def work_of(pool: limpet.Pool, subject: str, operation: str, most: int) -> Calla
             lock.release()
 
         return in_turn
+    if subject in ("semaphore", "rwlock"):
+        held: Any = pool.semaphore("semaphore", 4)
+        if subject == "rwlock":
+            rwlock = pool.rwlock("rwlock")
+            held = rwlock.read() if operation.startswith("read") else rwlock.write()
+
+        def held_in_turn(number: int) -> None:
+            held.acquire()
+            held.release()
+
+        return held_in_turn
     if subject == "queue":
         queue = pool.queue("queue")
 
@@ -192,6 +207,14 @@ def work_of(pool: limpet.Pool, subject: str, operation: str, most: int) -> Calla
             queue.get()
 
         return through
+    if subject == "deque":
+        deque = pool.deque("deque")
+
+        def across(number: int) -> None:
+            deque.append(VALUE)
+            deque.popleft()
+
+        return across
     if subject == "jobs":
         jobs = pool.queue("jobs", acks=True)
 
@@ -200,6 +223,15 @@ def work_of(pool: limpet.Pool, subject: str, operation: str, most: int) -> Calla
             jobs.get().ack()
 
         return done
+    if subject == "ring":
+        ring = pool.ring("ring")
+        ring.subscribe()
+
+        def around(number: int) -> None:
+            ring.send(VALUE)
+            ring.receive()
+
+        return around
     if subject == "counter":
         return _on_counter(pool.counter("counter"), operation)
     if subject == "array":

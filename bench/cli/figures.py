@@ -29,6 +29,7 @@ PAPERS = {"rtx": "rtx_entries", "loco": "loco_entries"}
               help="Of every random choice.")  # fmt: skip
 @click.option("--list", "listing", is_flag=True, help="Name the entries, and run none.")
 @click.option("--page", type=PATH, help="Put the results into this page, such as docs/figures.md.")
+@click.option("--png", type=PATH, help="A picture of them, too; needs matplotlib.")
 @json_option
 def figures_command(
     paper: str,
@@ -37,6 +38,7 @@ def figures_command(
     seed: int,
     listing: bool,
     page: pathlib.Path | None,
+    png: pathlib.Path | None,
     as_json: bool,
 ) -> None:
     """Run the entries NAMES of a PAPER, or all: its values beside ours, and a verdict.
@@ -49,7 +51,7 @@ def figures_command(
         for entry in known:
             click.echo(f"{entry.name}: {entry.title}")
         return
-    check_files("--page", None, page)
+    check_files("--png", png, page)
     if page is not None and (names or quick):
         raise click.UsageError("--page is for all entries of a paper, none of them quick")
     with interruptible(), advancing(len(names or known)) as advance:
@@ -58,6 +60,8 @@ def figures_command(
     if page is not None:
         text = page.read_text() if page.exists() else ""
         page.write_text(entries.with_section(text, paper, entries.section(paper, found, model)))
+    if png is not None:
+        entries.save_picture(found, png)
     if as_json:
         print_json({"model": model, "entries": [dataclasses.asdict(one) for one in found]})
         return

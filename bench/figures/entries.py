@@ -13,6 +13,7 @@ the paper is the larger one here. The verdicts are
 from __future__ import annotations
 
 import dataclasses
+import pathlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, TypeAlias
 
@@ -177,10 +178,15 @@ def number(value: Value) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
+def in_groups(points: Sequence[Point]) -> list[Point]:
+    """The points, those of a group together."""
+    groups = list(dict.fromkeys(point.group for point in points))
+    return sorted(points, key=lambda point: groups.index(point.group))
+
+
 def rows(found: Found) -> Iterator[tuple[str, ...]]:
     """A row for each point, those of a group together: group, name, paper, ours, factor."""
-    groups = list(dict.fromkeys(point.group for point in found.points))
-    for point in sorted(found.points, key=lambda point: groups.index(point.group)):
+    for point in in_groups(found.points):
         factor = "-" if point.factor is None else f"{point.factor:.2f}"
         yield point.group, point.name, number(point.paper), number(point.ours), factor
 
@@ -233,3 +239,29 @@ def with_section(page: str, paper: str, text: str) -> str:
     return "\n## ".join(
         part.rstrip("\n") + "\n" for part in (head, *(kept[name] for name in sorted(kept)))
     )
+
+
+def save_picture(found: Sequence[Found], path: pathlib.Path) -> None:
+    """A PNG: a panel for each entry that has points; ours as bars, the paper's values as marks with
+    their bounds. Needs matplotlib."""
+    from matplotlib.figure import Figure
+
+    drawn = [one for one in found if one.points]
+    heights = [1.2 + 0.18 * len(one.points) for one in drawn]
+    figure = Figure(figsize=(10, sum(heights) or 1), layout="constrained")
+    panels = figure.subplots(len(drawn) or 1, 1, squeeze=False, height_ratios=heights or [1])
+    for (axes,), one in zip(panels, drawn, strict=False):
+        points = list(in_groups(one.points))
+        axes.barh(range(len(points)), [point.ours for point in points], color="#7da7ca")
+        for at, point in enumerate(points):
+            if point.bounds is not None:
+                low, high = point.bounds
+                axes.plot([low, high], [at, at], marker="|", markersize=9, color="#b03a2e")
+        names = [f"{point.group}: {point.name}" for point in points]
+        axes.set_yticks(range(len(points)), names, fontsize=7)
+        axes.invert_yaxis()
+        axes.grid(axis="x", linewidth=0.3)
+        title = f"{one.paper} {one.name}: {one.title}\n{one.verdict}; bars: here, marks: the paper"
+        axes.set_title(title, fontsize=8, loc="left")
+        axes.set_xlabel(one.unit, fontsize=8)
+    figure.savefig(path, format="png", dpi=100)

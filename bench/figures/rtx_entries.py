@@ -231,8 +231,8 @@ def _entries() -> Iterator[Entry]:
         "15b", "a rehash, over rTX's", "time over rTX's",
         "section 6.2: 1.3 s and 200 ms. rTX writes a subtable as a whole; Optimal moves each pair.",
         _rehash,
-        reason="all three split a subtable alike here, in few phases of many posted verbs: "
-        "`race-locks` does not check after each CAS, and `rtx-race` writes no table as a whole.",
+        reason="`race-locks` moves a pair by a CAS, and looks at the slot afterwards. `rtx-race` "
+        "does not write the table as a whole: it moves pairs by CASes, many in a phase.",
     )  # fmt: skip
     yield Entry(
         "16", "steps from Sherman to rTX: throughput of inserts", "over the step before",

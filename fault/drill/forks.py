@@ -72,6 +72,16 @@ def _recursive_lock(pool: Any, inside: Inside) -> None:
         inside()
 
 
+def _semaphore(pool: Any, inside: Inside) -> None:
+    with pool.semaphore("semaphore", 1):
+        inside()
+
+
+def _rwlock(pool: Any, inside: Inside) -> None:
+    with pool.rwlock("rwlock").write():
+        inside()
+
+
 def _condition(pool: Any, inside: Inside) -> None:
     condition = pool.condition("condition")
     with condition:
@@ -261,6 +271,8 @@ VIEWING: Final = [kind for kind in KINDS if store_class(kind).views]
 USES: Final[Mapping[str, Use]] = {
     "lock": Use(_lock, _is_locked("lock")),
     "lock, recursive": Use(_recursive_lock, _is_locked("recursive")),
+    "semaphore": Use(_semaphore, lambda other: other.semaphore("semaphore").locked()),
+    "rwlock": Use(_rwlock, lambda other: other.rwlock("rwlock").write().locked()),
     "condition": Use(
         _condition, lambda other: not other.condition("condition").acquire(blocking=False)
     ),

@@ -17,8 +17,10 @@ As text, departures are separated by commas: `1.0.12>2,2.0.3x0,0.1.7/2`
          older than its last write-back; S draws them: 0 the oldest, 1 the newest, else at random
     /W   of the verb that comes now, W words are done; the rest is a step of its own
     dK   the verb that comes now, if it is posted, is done late: after K more verbs of its client,
-         or in its `wait`
-The end of a client is a point, too: step 1 of the operation after its last.
+         or in its `wait`; if it was sent in the background of an operation that ends here, after K
+         more verbs of its client, or before the next on its node, or at the client's end
+The end of a client is a point, too: in the operation after its last, step 1, or the one after those
+that do what it has sent and that was late.
 
 A chooser makes the departures. `Replay` takes them from a schedule. `RandomWalk` goes to a random
 client with a probability that is drawn for each run. `Priorities` is PCT: Burckhardt et al., "A
@@ -49,7 +51,7 @@ CUT: Final = "/"
 POWER: Final = "p"
 LATE: Final = "d"
 IN_WAIT: Final = 1000
-"""So many verbs late that it is done in its `wait`."""
+"""So many verbs late that it is done in its `wait`, or as late as a verb that was sent can be."""
 OLDEST, NEWEST = 0, 1
 """Power cuts that leave nothing, or everything, that was not written back."""
 
@@ -165,8 +167,13 @@ def draw_faults(
     def add(point: Point, kind: str, number: int) -> None:
         drawn[point] = (*drawn.get(point, ()), Action(kind, number))
 
+    def after_an_operation() -> Point:
+        """Where what an operation has sent is done, if it is late."""
+        client = rng.choice(clients)
+        return Point(client, rng.randint(1, max(1, len(program[client]))), rng.randint(1, 4))
+
     for _ in range(rng.randint(0, faults.crashes)):
-        point = anywhere()
+        point = anywhere() if rng.random() < 0.8 else after_an_operation()
         add(point, CRASH, point.client if rng.random() < 0.7 else rng.choice(clients))
     for _ in range(rng.randint(0, faults.stalls)):
         point = anywhere()
@@ -190,7 +197,7 @@ class _Random:
         self.faults = faults
         self.cuts = rng.choice((0.0, 0.1, 0.5))
         self.lateness = -1.0
-        """The share of posted verbs that are late; drawn at the first of them."""
+        """The share of posted and sent verbs that are late; drawn at the first of them."""
 
     def disturb(self, client: Any, words: int) -> list[Action]:
         actions: list[Action] = []

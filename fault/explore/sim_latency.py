@@ -9,8 +9,9 @@ Charges
     an atomic                 besides, waits until the word is free, and keeps it for `contended_ns`
     a read                    if `reads_wait`: waits likewise for the atomics on words that it reads
     `wait()`                  the client goes on when the last answer of the phase is there
-    a verb in the background  as above, but no client waits for its answer; likewise a verb of the
-                              foreground that no `wait()` follows
+    a verb in the background  as above, but no client waits for its answer; likewise what an
+                              operation sends when it ends, and a verb of the foreground that no
+                              `wait()` follows
     the control segment       `local_ns`: it stands for state that the papers keep in the client, or
                               in a service beside the data path
     `pause()`                 `pause_ns`, doubled with each attempt up to 128 times that

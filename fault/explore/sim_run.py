@@ -271,6 +271,8 @@ class Run:
             for client.op, call in enumerate(calls):
                 client.step = 0
                 self._call(client, call)
+            client.op, client.step = len(calls), 0
+            client.endpoint.phase.do_sent()
         except Crashed:
             pass
         except Exception:
@@ -279,7 +281,7 @@ class Run:
             client.finished = True
             self._able = None
         if not client.dead and not self.failure:
-            client.op, client.step = len(calls), 1
+            client.step += 1
             actions = self.chooser.at(self, client, END, 0, 1)
             if actions:
                 target, _ = self._depart(client, actions, 1)

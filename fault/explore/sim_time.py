@@ -299,7 +299,8 @@ class World:
             client.now += model.local_ns
             self._reach(client, client.now)
             return words
-        series = node << 1 | client.endpoint.behind
+        behind = client.endpoint.behind or endpoint.phase.sending
+        series = node << 1 | behind
         if series not in client.series:
             client.series.add(series)
             client.now += model.series_ns
@@ -317,7 +318,7 @@ class World:
                 if self.line_free_at.get(line, 0.0) > done:
                     inside = range(max(addr, line << 6), min(end, line + 1 << 6), 8)
                     done = max(done, *(self.word_free_at.get(word, 0.0) for word in inside))
-        if not client.pool.endpoint.behind:
+        if not behind:
             client.answered = max(client.answered, done + model.one_way_ns)
         return words
 

@@ -7,8 +7,8 @@ and no steps have to be counted beforehand.
 
 Without a point, it dies half-way through, or in an operation that is far longer than the one
 before it, such as one that grows an index. Half-way is counted in steps: each atomic verb on a
-memory node, also a plain store, is one. So an operation that locks, writes and unlocks one node has
-locked it, and written.
+memory node, also a plain store, or a write of one word, is one. So an operation that locks, writes
+and unlocks one node has locked it, and written.
 """
 
 from __future__ import annotations
@@ -26,14 +26,16 @@ LONG: Final = 10
 """An operation with so many times the steps of the one before it is a long one."""
 
 
-class DoomedEndpoint(HookedEndpoint, verbs=ATOMICS):
-    """An Endpoint that calls `watch`, if there is one, before each atomic verb on a memory node."""
+class DoomedEndpoint(HookedEndpoint, verbs=(*ATOMICS, "write_words")):
+    """An Endpoint that calls `watch`, if there is one, before each atomic verb on a memory node.
+    A write of one word, as protocols post it, is one, too."""
 
     def __init__(self) -> None:
         self.watch: Callable[[], None] | None = None
 
     def on_verb(self, verb: str, addr: int, words: int) -> int:
-        if self.watch is not None and addr >> NODE_SHIFT != CONTROL_NODE:
+        is_atomic = verb != "write_words" or words == 1
+        if self.watch is not None and is_atomic and addr >> NODE_SHIFT != CONTROL_NODE:
             self.watch()
         return words
 

@@ -281,6 +281,46 @@ def _notify(handle: Any) -> None:
         handle.notify()
 
 
+def _semaphore(handle: Any, patience_s: float) -> None:
+    """Of two permits."""
+    free = [handle.acquire(timeout=patience_s) for _ in range(2)]
+    demand(all(free), f"a permit was not to be had: {handle!r}")
+    demand(not handle.acquire(False) and handle.locked(), f"a third permit was had: {handle!r}")
+    handle.release(2)
+    with handle:
+        demand(handle.get_value() == 1, f"it has {handle.get_value()} permits, and not 1")
+    demand(handle.get_value() == 2, f"it has {handle.get_value()} permits, and not 2")
+
+
+def _release_all(handle: Any) -> None:
+    """Give back what this client holds, as after a call that was cut off."""
+    handle.resign()
+
+
+def _acquire_two(handle: Any) -> None:
+    handle.acquire()
+    handle.acquire(timeout=TURN_S)
+    handle.release(2)
+
+
+def _rwlock(handle: Any, patience_s: float) -> None:
+    for side in (handle.read(patience_s), handle.write(patience_s), handle.read(patience_s)):
+        with side:
+            demand(side.locked(), "what we have is free")
+            other = handle.read() if side.line else handle.write()
+            demand(not other.acquire(False), f"it was had for both uses: {handle!r}")
+        demand(not side.locked(), f"what we gave back is not free: {handle!r}")
+    with handle.write(patience_s) as side:
+        demand(not side.inherited, "it is said to be inherited, and was given back")
+
+
+def _read_write(handle: Any) -> None:
+    with handle.read(), handle.read():
+        pass
+    with handle.write():
+        pass
+
+
 # ---- queues and rings -------------------------------------------------------------------------
 
 
@@ -425,6 +465,52 @@ def _jobs_turn(handle: Any, number: int) -> None:
         handle.put(number, timeout=TURN_S)
     with contextlib.suppress(queue.Empty):
         handle.get_nowait().ack()
+
+
+def _deque(handle: Any, patience_s: float) -> None:
+    """Of four elements."""
+    handle.clear()
+    items = [TEXT + str(number) * size for number, size in ((1, 1), (2, 300), (3, 1), (4, 300))]
+    handle.extend(items[1:3])
+    handle.appendleft(items[0])
+    handle.append(items[3])
+    demand(len(handle) == 4 and list(handle) == items, f"the deque has {list(handle)}")
+    demand(handle[1] == items[1] and handle[-1] == items[3], "an index gave another element")
+    found = [handle.popleft(), handle.pop(), handle.popleft(), handle.pop()]
+    demand(found == [items[0], items[3], items[1], items[2]], f"the deque gave {found}")
+    demand(not handle, "it is empty, and says that it is not")
+
+
+def _deque_prepare(handle: Any) -> None:
+    handle.clear()
+    handle.extend([TEXT + "a", TEXT + "b" * 300])
+
+
+def _deque_judge(handle: Any, patience_s: float) -> None:
+    found = [item.removeprefix(TEXT) for item in handle]
+    a, b, c = "a", "b" * 300, "c" * 300
+    before = [[a, b], [b], [a], []]
+    demand(
+        found in [*before, [a, b, c], [c, a, b], [a, b, "c"]],
+        f"the deque had {[item[:3] for item in found]}",
+    )
+
+
+def _deque_drop(handle: Any) -> None:
+    """Each of these drops one at the other end."""
+    handle.extend([TEXT + "c", TEXT + "d" * 300, TEXT + "e"])
+    handle.appendleft(TEXT + "f" * 300)
+
+
+def _deque_drop_judge(handle: Any, patience_s: float) -> None:
+    found = "".join(item.removeprefix(TEXT)[0] for item in handle)
+    demand(found in ("ab", "abc", "abcd", "bcde", "fbcd"), f"the deque had {found}")
+
+
+def _deque_turn(handle: Any, number: int) -> None:
+    handle.append(number)
+    with contextlib.suppress(IndexError):
+        handle.popleft()
 
 
 def _ring(handle: Any, patience_s: float) -> None:
@@ -585,6 +671,9 @@ _LOCK_METHODS: Final[Mapping[str, Call]] = {
     "__exit__": _locked,
 }
 
+_HOLDERS: Final = frozenset(
+    {"bury", "commit", "give", "give_back", "obtain", "parts", "read_table", "value"}
+)
 _ARRAY: Final = Channels(
     lambda pool, name: pool.array(name, 9),
     {"add": lambda handle: handle.add(0, 3), "slice": _array_slice},
@@ -597,6 +686,35 @@ _ARRAY: Final = Channels(
     private=frozenset(
         {"dtype", "nbytes", "ndim", "shape", "size", "__delitem__", "__dlpack_device__", "__len__"}
     ),
+)  # fmt: skip
+_DEQUE: Final = Channels(
+    lambda pool, name: pool.deque(name, size=4, item_size=64),
+    {
+        "append": lambda handle: handle.append(TEXT + "c"),
+        "append large": lambda handle: handle.append(TEXT + "c" * 300),
+        "appendleft": lambda handle: handle.appendleft(TEXT + "c" * 300),
+        "pop": lambda handle: handle.pop(),
+        "popleft": lambda handle: handle.popleft(),
+        "clear": lambda handle: handle.clear(),
+    },
+    _deque, _deque_prepare, _deque_judge, lambda handle: _let_go(handle.lock),
+    expected=(queue.Full, IndexError, RuntimeError),
+    turn=_deque_turn,
+    read=lambda handle, number: list(handle),
+    shared=lambda pool, name: pool.deque(name, 64),
+    large=lambda pool, name: pool.deque(name, size=4, item_size=3_000),
+    methods={
+        **plain("clear", "maxlen", "__len__", "__bool__"),
+        "append": lambda d: d.append(1),
+        "appendleft": lambda d: d.appendleft(1),
+        "extend": lambda d: d.extend([1]),
+        "extendleft": lambda d: d.extendleft([1]),
+        "pop": lambda d: (d.append(1), d.pop()),
+        "popleft": lambda d: (d.append(1), d.popleft()),
+        "__getitem__": lambda d: (d.append(1), d[0]),
+        "__iter__": lambda d: list(d),
+    },
+    private=frozenset({"maxlen"}),
 )  # fmt: skip
 _BARRIER: Final = Channels(
     lambda pool, name: pool.barrier(name, 1),
@@ -641,6 +759,38 @@ _RING: Final = Channels(
         "__iter__": lambda ring: (ring.subscribe(), iter(ring)),
     },
     private=frozenset({"close", "lost", "unsubscribe"}),
+)  # fmt: skip
+
+
+_SEMAPHORE: Final = Channels(
+    lambda pool, name: pool.semaphore(name, 2),
+    {"with": _locked, "two": _acquire_two}, _semaphore, judge=_semaphore, release=_release_all,
+    expected=(RuntimeError, ValueError),
+    turn=lambda handle, number: _locked(handle),
+    read=lambda handle, number: handle.get_value(),
+    shared=lambda pool, name: pool.semaphore(name, 1),
+    methods={
+        **plain("get_value", "inherited", "locked"),
+        "acquire": lambda s: s.acquire(timeout=SOON_S),
+        "release": lambda s: (s.acquire(timeout=SOON_S), s.release()),
+        "__enter__": _locked,
+        "__exit__": _locked,
+    },
+    own=_HOLDERS,
+    private=frozenset({"inherited"}),
+)  # fmt: skip
+_RWLOCK: Final = Channels(
+    lambda pool, name: pool.rwlock(name), {"read, write": _read_write}, _rwlock, judge=_rwlock,
+    release=_release_all, expected=(RuntimeError, TimeoutError),
+    turn=lambda handle, number: _within(lambda side: None)(handle.write(TURN_S)),
+    read=lambda handle, number: _within(lambda side: None)(handle.read(TURN_S)),
+    methods={
+        **plain("inherited"),
+        "read": lambda lock: _within(lambda side: side.locked())(lock.read(SOON_S)),
+        "write": lambda lock: _within(lambda side: side.locked())(lock.write(SOON_S)),
+    },
+    own=_HOLDERS | {"drop", "is_taken", "take"},
+    private=frozenset({"inherited"}),
 )  # fmt: skip
 
 
@@ -752,6 +902,12 @@ CHANNELS: Final[Mapping[str, Channels]] = {
     "lock-recursive": _variant(
         _LOCK, lambda pool, name: pool.lock(name, recursive=True, overtaking=False)
     ),
+    "semaphore": _SEMAPHORE,
+    "semaphore-bounded": _variant(
+        _SEMAPHORE, lambda pool, name: pool.bounded_semaphore(name, 2)
+    ),
+    "rwlock": _RWLOCK,
+    "rwlock-readers": _variant(_RWLOCK, lambda pool, name: pool.rwlock(name, prefer="readers")),
     "condition": Channels(
         lambda pool, name: pool.condition(name), {"notify": _notify}, _condition, release=_let_go,
         expected=(RuntimeError,),
@@ -824,6 +980,11 @@ CHANNELS: Final[Mapping[str, Channels]] = {
             "put_nowait": lambda q: q.put_nowait(1),
         },
         own=frozenset({"deliver", "drop", "settle"}),
+    ),
+    "deque": _DEQUE,
+    "deque-maxlen": _variant(
+        _DEQUE, lambda pool, name: pool.deque(name, 4, item_size=64),
+        calls={"drop": _deque_drop}, judge=_deque_drop_judge,
     ),
     "ring": _RING,
     "ring-skip": _variant(_RING, lambda pool, name: pool.ring(name, 512, overrun="skip")),

@@ -43,7 +43,9 @@ CRASH_POINTS: Final[dict[str, frozenset[str]]] = {
     ),
     "stores/channels/channel.py": frozenset({"joined"}),
     "stores/channels/condition.py": frozenset({"notifying"}),
+    "stores/channels/deque.py": frozenset({"linked", "popped"}),
     "stores/channels/event.py": frozenset({"set"}),
+    "stores/channels/holders/holders.py": frozenset({"held"}),
     "stores/channels/jobs/table.py": frozenset(
         {"acked", "given-back", "linked", "locked", "put", "rebuilding", "taken"}
     ),

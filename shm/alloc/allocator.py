@@ -482,8 +482,8 @@ class Allocator:
         """
         mine = self.slabs.all()
         ready = sum(slab.ready_count / slab.count for slab in mine)
-        short = self.claims.free_count(node, replicas) * SHORT_SHARE < self.table.count
-        self.coarse = short and ready * 2 > len(mine)
+        enough = -(-self.table.count // SHORT_SHARE)
+        self.coarse = ready * 2 > len(mine) and not self.claims.has_free(node, replicas, enough)
 
     def reclaim(
         self, attempt: int, shortage: Shortage, needed: dict[int, int] | None = None

@@ -61,6 +61,8 @@ if TYPE_CHECKING:
 _KIND_AND_OWNER = np.uint64(0xF << 60 | OWNER_MASK)
 RESERVE_SHARE = 20
 """One of this many blocks is left for updates and channels."""
+WINDOW = 64
+"""Block words that a claim reads at first; then twice as many each time, until it has found one."""
 IMAGE_MAX = 4 << 20
 """Bytes that `BlockTable.image` reads at most: those of 2 GiB of memory."""
 
@@ -92,9 +94,29 @@ class BlockTable:
 
     def words(self, node: int) -> Words:
         """A copy of the node's block table."""
+        return self.look(node, 0, self.count)
+
+    def look(self, node: int, first: int, end: int) -> Words:
+        """A copy of the words of these blocks."""
         return np.frombuffer(
-            self.endpoint.read(self.heap.table_word(node, 0), self.count * 8), dtype="<u8"
+            self.endpoint.read(self.heap.table_word(node, first), (end - first) * 8), dtype="<u8"
         )
+
+    def _windows(self, replicas: int, limit: int, size: int) -> Iterator[tuple[int, int]]:
+        """The blocks below `limit` where objects with so many replicas may have their primaries,
+        from the last one on, in windows of `size` blocks and then more: first block and end."""
+        ranges = [(0, limit)]
+        if replicas > 1:
+            placement = self.heap.placement
+            length = placement.region_blocks
+            ranges = [(s, min(s + length, limit)) for s in reversed(placement.starts(replicas))]
+        for start, stop in ranges:
+            end = stop
+            while end > start:
+                first = max(start, end - size)
+                yield first, end
+                end = first
+                size *= 2
 
     def image(self) -> list[bytes] | None:
         """The block words and used bits of all nodes, which change whenever memory is taken or
@@ -123,29 +145,41 @@ class BlockTable:
     def has_free(self, node: int, count: int, replicas: int, horizon: int) -> bool:
         """Whether at least so many blocks of the node have no owner, and with replicas no backups;
         looks first at those that had none at the last look."""
+        if not count:
+            return True
         known = self._seen_free.get((node, replicas), [])
         if len(known) >= count and self._all_free(node, known[:count], replicas):
             return True
-        if replicas == 1:
-            free = np.flatnonzero(self.words(node) >> 60 == FREE)
-        else:
-            free = np.flatnonzero(self.groups.usable(node, replicas, horizon))
+        free: list[int] = []
         # The first ones (slabs are claimed from the last one on), and one for the next question.
-        self._seen_free[node, replicas] = free[: count + 1].tolist()
+        windows = list(self._windows(replicas, self.count, self.count))
+        for start, stop in reversed(windows):
+            first, size = start, max(WINDOW, count + count // 4)
+            while first < stop and len(free) <= count:
+                end = min(first + size, stop)
+                if replicas == 1:
+                    found = self.look(node, first, end) >> np.uint64(60) == FREE
+                else:
+                    found = self.groups.usable(node, replicas, horizon, False, first, end)
+                free += (np.flatnonzero(found) + first).tolist()
+                first = end
+        self._seen_free[node, replicas] = free[: count + 1]
         return len(free) >= count
 
     def _all_free(self, node: int, blocks: list[int], replicas: int) -> bool:
-        load, word_of = self.endpoint.load, self.heap.table_word
-        try:
-            for block in blocks:
-                if load(word_of(node, block)) >> 60 != FREE:
-                    return False
-                for there, at in self.groups.backups(node, block, replicas):
-                    # A replica set is claimed without its backups on failed nodes.
-                    if not self.groups.failed(there) and load(word_of(there, at)) >> 60 != FREE:
-                        return False
-        except NodeFailed:
-            return False  # a full look leaves lost backups out
+        """Whether these blocks, in order, are free, and their backups; a read for each replica."""
+        first, last = blocks[0], blocks[-1]
+        for k in range(replicas):
+            there, at = self.groups.place(node, first, k)
+            # A replica set is claimed without its backups on failed nodes.
+            if k and self.groups.failed(there):
+                continue
+            try:
+                words = self.look(there, at, at + last - first + 1)
+            except NodeFailed:
+                return False  # a full look leaves lost backups out
+            if (words[np.array(blocks) - first] >> np.uint64(60) != FREE).any():
+                return False
         return True
 
     def bitmap(self, node: int, block: int, size_class: int) -> Words:
@@ -202,36 +236,50 @@ class BlockTable:
         A block is adopted if there is room in it, with pages. With `replicas` it is the primary of
         a replica set. `coherent`: in the hardware-coherent range, as are all backups.
 
-        It takes blocks from the end of the node, so that its front stays free for regions; first
-        those that have pages.
+        It takes blocks from the end of the node, so that its front stays free for regions, and
+        reads no more words than it needs for that: of each window the blocks without an owner, then
+        those that have pages, then the others.
         """
         self.pages.begin_claim()
         desired = block_word(SLAB, client, size_class, replicas)
         limit = self._limit(coherent, replicas)
-        words = self.words(node)[:limit]
-        orphans = np.flatnonzero(words == recast(desired, SLAB, 0)).tolist()
-        for block in orphans if adopt else ():
-            # ORDER: pages first: a block without room for the client stays for others.
-            backed = self.reach_room(node, block, int(words[block]))
-            if backed and self.move(node, block, int(words[block]), desired):
-                return block, True, backed
-        if not fresh:
-            return None
-        if replicas > 1:
-            found = self.groups.claim_slab(node, size_class, replicas, client, horizon, limit)
-            if found is None:
-                return None
-            return found[0], False, self.pages.backed_size(found[1], size_class)
+        for first, end in self._windows(replicas, limit, WINDOW if fresh else limit):
+            words = self.look(node, first, end)
+            orphans = np.flatnonzero(words == recast(desired, SLAB, 0)).tolist()
+            for at in orphans if adopt else ():
+                # ORDER: pages first: a block without room for the client stays for others.
+                backed = self.reach_room(node, first + at, int(words[at]))
+                if backed and self.move(node, first + at, int(words[at]), desired):
+                    return first + at, True, backed
+            if fresh and replicas > 1:
+                usable = self.groups.usable(node, replicas, horizon, False, first, end, words)
+                found = self.groups.claim_slab(
+                    node, size_class, replicas, client, horizon,
+                    (np.flatnonzero(usable)[::-1] + first).tolist(),
+                )  # fmt: skip
+                if found is not None:
+                    return found[0], False, self.pages.backed_size(found[1], size_class)
+            elif fresh:
+                block = self._claim_fresh(node, first, words, desired, horizon)
+                if block is not None:
+                    word = int(words[block - first])
+                    return block, False, self.pages.backed_size([word], size_class)
+        return None
+
+    def _claim_fresh(
+        self, node: int, first: int, words: Words, desired: int, horizon: int
+    ) -> int | None:
+        """Claim a free block among those from `first` on, which have these words."""
         free = np.flatnonzero(self.claimable(words, horizon))[::-1]
         bare = self.pages.bare(words[free])
-        for block in np.concatenate((free[~bare], free[bare])).tolist():
-            word = int(words[block])
+        for at in np.concatenate((free[~bare], free[bare])).tolist():
+            word = int(words[at])
             # ORDER: pages first: then every block with an owner has some, also after a kill.
-            if self.pages.back(node, block, word, size_class):
-                if self.move(node, block, word, desired):
-                    return block, False, self.pages.backed_size([word], size_class)
+            if self.pages.back(node, first + at, word, class_of(desired)):
+                if self.move(node, first + at, word, desired):
+                    return int(first + at)
             elif not word & BEGUN:
-                return None  # nor are there pages for the others
+                break  # nor are there pages for the others of which nothing is known
         return None
 
     def reach_room(self, node: int, block: int, word: int) -> int:
@@ -307,9 +355,7 @@ class BlockTable:
         replicas = replicas_of(desired)
         if replicas > 1 and word >> 60 == FREE:
             size_class, client = class_of(desired), desired & OWNER_MASK
-            found = self.groups.claim_slab(
-                node, size_class, replicas, client, horizon, block + 1, [block]
-            )
+            found = self.groups.claim_slab(node, size_class, replicas, client, horizon, [block])
             return found is not None
         return self.move(node, block, word, desired)
 
@@ -360,8 +406,9 @@ class BlockTable:
             limit = self._limit(coherent, replicas)
             return self.groups.claim_run(node, blocks, replicas, client, horizon, limit)
         limit = self._limit(coherent, 1)
+        end = min(limit, max(WINDOW, 2 * blocks))
         while True:
-            words = self.words(node)[:limit]
+            words = self.look(node, 0, end)
             usable = np.concatenate(
                 ([0], self.claimable(words, horizon, True).astype(np.int8), [0])
             )
@@ -369,7 +416,10 @@ class BlockTable:
             starts, ends = np.flatnonzero(edges == 1), np.flatnonzero(edges == -1)
             fits = np.flatnonzero(ends - starts >= blocks)
             if not len(fits):
-                return None
+                if end == limit:
+                    return None
+                end = min(limit, 2 * end)
+                continue
             first = int(starts[fits[0]])
             pending = block_word(PENDING, client)
             if not self.pages.back_all(node, range(first, first + blocks), words):

@@ -7,8 +7,10 @@ before the blocks (so that they can be in a hardware-coherent range), and a bit 
 object is in use. So a zero-filled node is a free node, and the bits alone tell a survivor which
 objects of a dead client's blocks are free.
 
-Used bit: 1 from allocation until a client has unlinked the object and freed it. A masked CAS that
-clears the bit frees the object. Several clients may repeat it, if each was pinned (epoch.py) before
+Used bit: 1 from allocation until a client has unlinked the object and freed it. It is posted with
+the write of the object, in the same phase, so it is set before the object is linked. Clearing the
+bit frees the object; it is sent in the background of the operation (verbs.pyx), since nobody but
+the owner waits for it. Several clients may repeat it, if each was pinned (epoch.py) before
 the object was unlinked: the owner does not use the object again before all of them have unpinned.
 
 A larger object is a run of pages of one block, or of adjacent ones (slabs.py); a block that is cut
@@ -318,35 +320,27 @@ class Heap:
         found = self._used_bits(reference)
         primary = found & WORD_BITS
         mask = bit(found >> 48)
-        scope = self.endpoint.background(True)
-        try:
-            if reference >> 48 & 0xFF >= self.paged:
-                self._change_run(reference, found, True)
-            else:
-                # ORDER: the primary first; when it is lost, no client allocates here any more.
-                self.endpoint.fetch_or(primary, mask)
-                if reference & REPLICAS_BITS:
-                    # CRASH(used-in-part): in use on some replicas, and in the client journal;
-                    # recovery frees these.
-                    self._take_backups(reference, primary, mask)
-        finally:
-            self.endpoint.background(scope)
+        if reference >> 48 & 0xFF >= self.paged:
+            self._change_run(reference, found, True)
+        else:
+            # ORDER: the primary first; when it is lost, no client allocates here any more.
+            self.endpoint.post_set(primary, mask)
+            if reference & REPLICAS_BITS:
+                # CRASH(used-in-part): in use on some replicas, and in the client journal;
+                # recovery frees these.
+                self._take_backups(reference, primary, mask)
 
     def take_all(self, references: Any, count: int) -> None:
         """`take` for `count` objects, all of which are in the client journal; those with their bits
         in one word together."""
-        scope = self.endpoint.background(True)
-        try:
-            start = 0
-            while start < count:
-                words = self._gather(references, start, count, True)
-                for index in range(words):
-                    self._take_word(
-                        self.gathered[index], self.gathered_words[index], self.gathered_masks[index]
-                    )
-                start += GATHERED
-        finally:
-            self.endpoint.background(scope)
+        start = 0
+        while start < count:
+            words = self._gather(references, start, count, True)
+            for index in range(words):
+                self._take_word(
+                    self.gathered[index], self.gathered_words[index], self.gathered_masks[index]
+                )
+            start += GATHERED
 
     def _gather(self, references: Any, start: int, count: int, take: bool) -> int:
         """Gather the used bits of the objects from `start` on, at most GATHERED, by words, in
@@ -378,7 +372,7 @@ class Heap:
     def _take_word(self, reference: int, primary: int, mask: int) -> None:
         """Set these used bits, of objects in the block of this one."""
         # ORDER: as in `take`
-        self.endpoint.fetch_or(primary, mask)
+        self.endpoint.post_set(primary, mask)
         if reference & REPLICAS_BITS:
             self._take_backups(reference, primary, mask)
 
@@ -406,7 +400,7 @@ class Heap:
             at = primary + self.bit_steps[row + k] & MASK
             try:
                 if not self.endpoint.failed(at):
-                    self.endpoint.fetch_or(at, mask)
+                    self.endpoint.post_set(at, mask)
             except NodeFailed:
                 continue
 
@@ -424,20 +418,15 @@ class Heap:
         found = self._used_bits(reference)
         primary = found & WORD_BITS
         mask = bit(found >> 48)
-        scope = self.endpoint.background(True)
-        try:
-            self._demand_uncut()
-            if reference >> 48 & 0xFF >= self.paged:
-                self._change_run(reference, found, False)
-            else:
-                # CRASH(used-in-part): free on some replicas, in the client journal; recovery frees
-                # the others.
-                if reference & REPLICAS_BITS:
-                    self._clear_word(reference, primary, mask)
-                else:
-                    self._clear_at(primary, mask)
-        finally:
-            self.endpoint.background(scope)
+        self._demand_uncut()
+        if reference >> 48 & 0xFF >= self.paged:
+            self._change_run(reference, found, False)
+        # CRASH(used-in-part): free on some replicas, in the client journal; recovery frees the
+        # others.
+        elif reference & REPLICAS_BITS:
+            self._clear_word(reference, primary, mask)
+        else:
+            self._clear_at(primary, mask)
 
     def free_all(self, references: Any, count: int) -> None:
         """`free` for `count` objects; those with their bits in one word together. Objects that
@@ -447,19 +436,15 @@ class Heap:
             for index in range(count):
                 if self._held(references[index]):
                     references[index] = 0
-        scope = self.endpoint.background(True)
-        try:
-            self._demand_uncut()
-            start = 0
-            while start < count:
-                words = self._gather(references, start, count, False)
-                for index in range(words):
-                    self._clear_word(
-                        self.gathered[index], self.gathered_words[index], self.gathered_masks[index]
-                    )
-                start += GATHERED
-        finally:
-            self.endpoint.background(scope)
+        self._demand_uncut()
+        start = 0
+        while start < count:
+            words = self._gather(references, start, count, False)
+            for index in range(words):
+                self._clear_word(
+                    self.gathered[index], self.gathered_words[index], self.gathered_masks[index]
+                )
+            start += GATHERED
 
     def _demand_uncut(self) -> None:
         """Raise NodeFailed if this operation's changes were cut off by pages that are lost to us:
@@ -483,7 +468,7 @@ class Heap:
         try:
             if self.endpoint.failed(at):
                 return False
-            self.endpoint.mcas(at, 0, 0, 0, mask)
+            self.endpoint.send_clear(at, mask)
         except NodeFailed:
             self._demand_uncut()
             return False

@@ -77,7 +77,7 @@ cdef class Client:
     cpdef int drop_all(self, int first, int count) except -1
     @cython.final
     @cython.locals(index=int)
-    cdef int _write_addresses(self, int first, int count) except -1
+    cdef int _gather_addresses(self, int first, int count) except -1
     cpdef int retarget(self, int index, u64 link_address) except -1
     cpdef int drop(self, int index) except -1
     @cython.locals(last=int)

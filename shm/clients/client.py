@@ -5,9 +5,11 @@ bit is set until it is linked or freed, and from before it is unlinked until it 
 Invariants:
     - the client journal is not empty only while the pin is set;
     - an object that is in use is linked, or in some client journal, or both.
-So a kill leaves every object of an unfinished change in the client journal. `Heap.settle` is
-idempotent on each pair. The dead client's pin counts until its slot is FREE, and keeps these
-objects from being reused.
+What empties the client journal, and then takes back the pin, is sent in the background of the
+operation, behind the used bits that it clears (verbs.pyx). So a kill, also of a client whose
+operation has returned, leaves every object of an unfinished change in the client journal.
+`Heap.settle` is idempotent on each pair. The dead client's pin counts until its slot is FREE, and
+keeps these objects from being reused.
 
 Every operation on a store runs between `enter` and `leave`.
 
@@ -252,7 +254,7 @@ class Client:
             if self.held or self.remotely_fenced or self.endpoint.durable or self.endpoint.met_loss:
                 self._resolve_journal()
             # ORDER: the client journal is empty before the pin goes.
-            self.endpoint.store(self.slot + PIN, 0)
+            self.endpoint.send_store(self.slot + PIN, 0)
             done = True
         finally:
             if not done and self.ident:
@@ -387,7 +389,7 @@ class Client:
         while index < self.held:
             if self.references[index]:
                 self.heap.settle(self.references[index], self.link_addresses[index])
-                self.endpoint.store(self.slot + CLIENT_JOURNAL + 16 * index, 0)
+                self.endpoint.send_store(self.slot + CLIENT_JOURNAL + 16 * index, 0)
                 self.references[index] = 0
             index += 1
         self.held = 0
@@ -436,7 +438,10 @@ class Client:
             for index in range(count):
                 self.link_addresses[first + index] = links[index]
             # ORDER: all addresses of links are there before the references that make pairs count.
-            self._write_addresses(first, count)
+            self._gather_addresses(first, count)
+            self.endpoint.write_words(
+                self.slot + CLIENT_JOURNAL + 16 * first, self.pairs, 2 * count
+            )
             for index in range(count):
                 self.pairs[2 * index] = self.references[first + index] = references[index]
             self.held = first + count
@@ -450,18 +455,18 @@ class Client:
         """`drop` for the objects at `count` places from `first` on: one write."""
         if count:
             # The addresses stay: a kill may leave any of the references.
-            self._write_addresses(first, count)
+            self._gather_addresses(first, count)
+            self.endpoint.send_words(self.slot + CLIENT_JOURNAL + 16 * first, self.pairs, 2 * count)
             for index in range(count):
                 self.references[first + index] = 0
             while self.held and not self.references[self.held - 1]:
                 self.held -= 1
 
-    def _write_addresses(self, first: int, count: int) -> None:
-        """Write these places of the client journal, without references."""
+    def _gather_addresses(self, first: int, count: int) -> None:
+        """Have in `pairs` these places of the client journal, without references."""
         for index in range(count):
             self.pairs[2 * index] = 0
             self.pairs[2 * index + 1] = self.link_addresses[first + index]
-        self.endpoint.write_words(self.slot + CLIENT_JOURNAL + 16 * first, self.pairs, 2 * count)
 
     def retarget(self, index: int, link_address: int) -> None:
         """Note that the object at this place of the client journal is about to be linked at
@@ -471,7 +476,7 @@ class Client:
 
     def drop(self, index: int) -> None:
         """Take the object at this place out of the client journal: it stays linked."""
-        self.endpoint.store(self.slot + CLIENT_JOURNAL + 16 * index, 0)
+        self.endpoint.send_store(self.slot + CLIENT_JOURNAL + 16 * index, 0)
         self.references[index] = 0
         while self.held and not self.references[self.held - 1]:
             self.held -= 1
@@ -482,7 +487,7 @@ class Client:
         while self.held > index:
             last = self.held - 1
             if self.references[last]:
-                self.endpoint.store(self.slot + CLIENT_JOURNAL + 16 * last, 0)
+                self.endpoint.send_store(self.slot + CLIENT_JOURNAL + 16 * last, 0)
                 self.references[last] = 0
             self.held = last
 
@@ -492,7 +497,7 @@ class Client:
         if not self.endpoint.durable:
             self.heap.free(self.references[old])
             journal = self.slot + CLIENT_JOURNAL
-            self.endpoint.store_two(journal + 16 * new, 0, journal + 16 * old, 0)
+            self.endpoint.send_store_two(journal + 16 * new, 0, journal + 16 * old, 0)
             self.references[new] = self.references[old] = 0
             while self.held and not self.references[self.held - 1]:
                 self.held -= 1

@@ -70,7 +70,9 @@ cdef class Direct(Endpoint):
         return do_store(self, addr, value)
 
     cpdef int store_two(self, u64 addr, u64 value, u64 then_addr, u64 then_value) except -1:
-        if unlikely(not stored_together(self, addr, value, then_addr, then_value), 0):
+        if unlikely(
+            not stored_together(self, addr, value, then_addr, then_value, self._scope(addr)), 0
+        ):
             return stored_apart(self, addr, value, then_addr, then_value)
         return 0
 
@@ -134,6 +136,26 @@ cdef class Direct(Endpoint):
         self, u64 addr, u64 compare, u64 swap, u64 compare_mask, u64 swap_mask
     ) except? 0xFEEDFACEDEADBEA7:
         return do_mcas(self, addr, compare, swap, compare_mask, swap_mask, False)
+
+    cpdef int post_set(self, u64 addr, u64 bits) except -1:
+        return do_set(self, addr, bits)
+
+    cpdef int send_clear(self, u64 addr, u64 bits) except -1:
+        return do_send_clear(self, addr, bits)
+
+    cpdef int send_store(self, u64 addr, u64 value) except -1:
+        return do_send_store(self, addr, value)
+
+    cpdef int send_store_two(self, u64 addr, u64 value, u64 then_addr, u64 then_value) except -1:
+        cdef Counters* scope = &self._scopes[2 if addr >= CONTROL else 1]
+        self._message(addr)
+        if unlikely(not stored_together(self, addr, value, then_addr, then_value, scope), 0):
+            do_send_store(self, addr, value)
+            return do_send_store(self, then_addr, then_value)
+        return 0
+
+    cpdef int send_words(self, u64 addr, u64[::1] words, Py_ssize_t count) except -1:
+        return send_apart(self, addr, words, count)
 
     cpdef u64 result(self, u64 ticket) except? 0xFEEDFACEDEADBEA7:
         return ticket

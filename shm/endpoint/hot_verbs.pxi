@@ -153,9 +153,9 @@ cdef inline int do_store(Endpoint endpoint, u64 addr, u64 value) except -1:
 
 
 cdef inline bint stored_together(
-    Endpoint endpoint, u64 addr, u64 value, u64 then_addr, u64 then_value
+    Endpoint endpoint, u64 addr, u64 value, u64 then_addr, u64 then_value, Counters* scope
 ) noexcept:
-    """`store_two`; False: not done."""
+    """`store_two`, counted in this scope; False: not done."""
     cdef Mapped* mapped = word_at(endpoint, addr)
     if unlikely((addr ^ then_addr) >> 40 or then_addr & 7 or mapped == NULL, 0):
         return False
@@ -165,7 +165,6 @@ cdef inline bint stored_together(
     limpet_store(mapped.base + (then_addr & OFFSET_MASK), then_value)
     if unlikely(is_lost(endpoint, addr, mapped), 0):
         return False
-    cdef Counters* scope = endpoint._scope(addr)
     scope.writes += 2
     scope.bytes_written += 16
     return True
@@ -226,9 +225,9 @@ cdef inline bint glanced_together(
     cdef bint same = limpet_load(mapped.base + (slot & OFFSET_MASK)) == word
     if unlikely(is_lost(endpoint, slot, mapped), 0):
         return False
-    endpoint._scopes[1].reads += 2
-    endpoint._scopes[1].bytes_read += 16
-    endpoint._scopes[1].looks += 1
+    endpoint._scopes[2].reads += 2
+    endpoint._scopes[2].bytes_read += 16
+    endpoint._scopes[2].looks += 1
     stamp[0] = found if same else 0
     return True
 
@@ -258,9 +257,9 @@ cdef inline bint stands_together(
         return False
     if unlikely(is_lost(endpoint, slot, mapped) or is_lost(endpoint, drops_at, control), 0):
         return False
-    endpoint._scopes[1].reads += 4
-    endpoint._scopes[1].bytes_read += 32
-    endpoint._scopes[1].looks += 1
+    endpoint._scopes[2].reads += 4
+    endpoint._scopes[2].bytes_read += 32
+    endpoint._scopes[2].looks += 1
     return True
 
 
@@ -326,6 +325,51 @@ cdef inline u64 do_mcas(
     return old
 
 
+cdef inline int do_set(Endpoint endpoint, u64 addr, u64 bits) except -1:
+    cdef Mapped* mapped = word_at(endpoint, addr)
+    if unlikely(mapped == NULL, 0):
+        return endpoint._refuse(addr, 8)
+    if unlikely(endpoint._armed, 0):
+        endpoint._step(addr)
+    limpet_set(mapped.base + (addr & OFFSET_MASK), bits)
+    if unlikely(is_lost(endpoint, addr, mapped), 0):
+        return endpoint._mourn(addr >> 40)
+    endpoint._atomics(addr, False)
+    return 0
+
+
+# Verbs of an operation's background message count there, whatever the scope is.
+
+cdef inline int do_send_clear(Endpoint endpoint, u64 addr, u64 bits) except -1:
+    cdef Mapped* mapped = word_at(endpoint, addr)
+    if unlikely(mapped == NULL, 0):
+        return endpoint._refuse(addr, 8)
+    if unlikely(endpoint._armed, 0):
+        endpoint._step(addr)
+    limpet_clear(mapped.base + (addr & OFFSET_MASK), bits)
+    if unlikely(is_lost(endpoint, addr, mapped), 0):
+        return endpoint._mourn(addr >> 40)
+    endpoint._scopes[2 if addr >= CONTROL else 1].cas += 1
+    endpoint._message(addr)
+    return 0
+
+
+cdef inline int do_send_store(Endpoint endpoint, u64 addr, u64 value) except -1:
+    cdef Mapped* mapped = word_at(endpoint, addr)
+    if unlikely(mapped == NULL, 0):
+        return endpoint._refuse(addr, 8)
+    if unlikely(endpoint._armed, 0):
+        endpoint._step(addr)
+    limpet_store(mapped.base + (addr & OFFSET_MASK), value)
+    if unlikely(is_lost(endpoint, addr, mapped), 0):
+        return endpoint._mourn(addr >> 40)
+    cdef Counters* scope = &endpoint._scopes[2 if addr >= CONTROL else 1]
+    scope.writes += 1
+    scope.bytes_written += 8
+    endpoint._message(addr)
+    return 0
+
+
 cdef inline int do_wait(Endpoint endpoint) except -1:
     endpoint._here.round_trips += 1
     if unlikely(endpoint.latency_ns and endpoint._here == &endpoint._scopes[0], 0):
@@ -351,6 +395,7 @@ cdef inline bint do_begin(Endpoint endpoint) except -1:
     endpoint._busy = True
     endpoint._owner = pthread_self()
     endpoint._outside = endpoint._here
+    endpoint._operation += 1
     return False
 
 

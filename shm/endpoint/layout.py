@@ -18,7 +18,7 @@ Control segment, offsets in bytes
     0            superblock
     4096         epoch: word (epoch.py); its cache line has only this and the next three
     4104         pressure: word; counts takings of blocks from living owners (reclaim.py)
-    4112         drops: word; counts stores that were dropped (stores/contents.py)
+    4112         drops: word; counts drops of stores and of channels' regions (stores/contents.py)
     4120         holds: word; which clients keep objects between operations (holds.py)
     4160         slots_used: word; no client slot at or above it was ever taken
     4224         event_count: word; events written so far

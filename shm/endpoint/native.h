@@ -70,6 +70,15 @@ static inline limpet_word limpet_fetch_or(void *p, limpet_word bits) {
     return __atomic_fetch_or((limpet_word *)p, bits, __ATOMIC_SEQ_CST);
 }
 
+/* Without a result each is one instruction, and no loop. */
+static inline void limpet_set(void *p, limpet_word bits) {
+    (void)__atomic_fetch_or((limpet_word *)p, bits, __ATOMIC_SEQ_CST);
+}
+
+static inline void limpet_clear(void *p, limpet_word bits) {
+    (void)__atomic_fetch_and((limpet_word *)p, ~bits, __ATOMIC_SEQ_CST);
+}
+
 static inline limpet_word limpet_mcas(void *p, limpet_word compare, limpet_word swap,
                                       limpet_word compare_mask, limpet_word swap_mask) {
     limpet_word old = limpet_load(p);

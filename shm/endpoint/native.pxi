@@ -7,6 +7,8 @@ cdef extern from "native.h":
     u64 limpet_cas(void*, u64, u64) noexcept nogil
     u64 limpet_faa(void*, u64) noexcept nogil
     u64 limpet_fetch_or(void*, u64) noexcept nogil
+    void limpet_set(void*, u64) noexcept nogil
+    void limpet_clear(void*, u64) noexcept nogil
     u64 limpet_mcas(void*, u64, u64, u64, u64) noexcept nogil
     void limpet_copy_out(void*, const void*, size_t) noexcept nogil
     void limpet_copy_in(void*, const void*, size_t) noexcept nogil

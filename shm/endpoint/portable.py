@@ -74,7 +74,7 @@ NODES: Final = 256
 OFFSET_MASK: Final = (1 << 40) - 1
 POOL_CLOCK_MS: Final = (1 << 42) - 1
 
-_SCOPES: Final = ("foreground", "background")
+_SCOPES: Final = ("foreground", "background", "control")
 _COUNTERS: Final = (
     "round_trips", "reads", "writes", "atomics", "cas", "cas_lost", "bytes_read", "bytes_written",
     "lines_flushed", "fences", "looks",
@@ -187,8 +187,8 @@ class Endpoint:
     """One client's view of the pool's memory nodes. verbs.pyx lists the promises of a verb."""
 
     __slots__ = (
-        "_background", "_dirty", "_guard", "_nodes", "_outside", "_scopes", "_states", "_turns",
-        "_volatile", "abandoned", "durable", "fuse", "latency_ns", "met_loss",
+        "_background", "_dirty", "_guard", "_nodes", "_operation", "_outside", "_scopes", "_sent",
+        "_states", "_turns", "_volatile", "abandoned", "durable", "fuse", "latency_ns", "met_loss",
     )  # fmt: skip
 
     hints = False
@@ -200,9 +200,11 @@ class Endpoint:
     latency_ns: int
     _nodes: dict[int, Node]
     _states: tuple[Node, int] | None
-    _scopes: tuple[dict[str, int], dict[str, int]]
-    _background: bool
-    _outside: bool
+    _scopes: tuple[dict[str, int], ...]
+    _background: int
+    _outside: int
+    _sent: dict[int, int]
+    _operation: int
     _turns: Turns
     abandoned: Any
     met_loss: int
@@ -211,8 +213,10 @@ class Endpoint:
         self = super().__new__(cls)
         self._nodes = {}
         self._states = None
-        self._scopes = (dict.fromkeys(_COUNTERS, 0), dict.fromkeys(_COUNTERS, 0))
-        self._background = self._outside = False
+        self._scopes = tuple(dict.fromkeys(_COUNTERS, 0) for _ in _SCOPES)
+        self._background = self._outside = 0
+        self._sent = {}
+        self._operation = 1
         self._turns = Turns()
         self.abandoned = None
         self.met_loss = 0
@@ -378,7 +382,17 @@ class Endpoint:
 
     def _scope(self, node: Node) -> dict[str, int]:
         # a verb on the control segment is no verb on a memory node: never in the foreground
-        return self._scopes[self._background or node.index == NODES - 1]
+        return self._scopes[2 if node.index == NODES - 1 else self._background]
+
+    def _scope_at(self, addr: int) -> dict[str, int]:
+        return self._scopes[2 if u64(addr) >> 40 == NODES - 1 else self._background]
+
+    def _message(self, addr: int) -> None:
+        """Count the message of this operation to the node of `addr`, if it is not counted yet."""
+        node = u64(addr) >> 40
+        if self._sent.get(node) != self._operation:
+            self._sent[node] = self._operation
+            self._scopes[2 if node == NODES - 1 else 1]["looks"] += 1
 
     def _burn(self) -> None:
         if self._guard is not None:
@@ -596,7 +610,7 @@ class Endpoint:
     ) -> bool:
         """If the word at `epoch_at` is `epoch`: set the word at `pin_at` to `pin`, by `swap`; then
         look whether the word at `drops_at` is `drops`. Whether both were so."""
-        scope = self._scopes[self._background or u64(pin_at) >> 40 == NODES - 1]
+        scope = self._scope_at(pin_at)
         looks = scope["looks"]
         same = self.load(epoch_at) == epoch
         if same:
@@ -606,17 +620,17 @@ class Endpoint:
         return same
 
     def glance(self, stamp_at: int, slot: int, word: int) -> int:
-        """In the background: the word at `stamp_at`, if the one at `slot`, read after it, is
-        `word`; else 0."""
-        scope = self.background(True)
-        looks = self._scopes[True]["looks"]
+        """Counted with the control words: the word at `stamp_at`, if the one at `slot`, read after
+        it, is `word`; else 0."""
+        scope, self._background = self._background, 2
+        looks = self._scopes[2]["looks"]
         try:
             stamp = self.load(stamp_at)
             stamp = stamp if self.load(slot) == word else 0
-            self._scopes[True]["looks"] = looks + 1
+            self._scopes[2]["looks"] = looks + 1
             return stamp
         finally:
-            self.background(scope)
+            self._background = scope
 
     def stands(
         self,
@@ -629,10 +643,10 @@ class Endpoint:
         drops_at: int,
         drops: int,
     ) -> bool:
-        """In the background: whether the words at these four addresses, read in this order, are
-        those."""
-        scope = self.background(True)
-        looks = self._scopes[True]["looks"]
+        """Counted with the control words: whether the words at these four addresses, read in this
+        order, are those."""
+        scope, self._background = self._background, 2
+        looks = self._scopes[2]["looks"]
         try:
             same = (
                 self.load(slot) == word
@@ -640,10 +654,10 @@ class Endpoint:
                 and self.load(entry) == pointer
                 and self.load(drops_at) == drops
             )
-            self._scopes[True]["looks"] = looks + 1
+            self._scopes[2]["looks"] = looks + 1
             return same
         finally:
-            self.background(scope)
+            self._background = scope
 
     def cas(self, addr: int, expected: int, desired: int) -> int:
         """Set the word at `addr` to `desired` if it is `expected`; its old value."""
@@ -702,7 +716,7 @@ class Endpoint:
 
     def _unlooked(self, addr: int, verb: Any, *arguments: Any) -> Any:
         """Do a verb on `addr`, without counting a look."""
-        scope = self._scopes[self._background or u64(addr) >> 40 == NODES - 1]
+        scope = self._scope_at(addr)
         looks = scope["looks"]
         found = verb(*arguments)
         scope["looks"] = looks
@@ -771,6 +785,41 @@ class Endpoint:
         """Post `mcas`; the ticket of its result."""
         found: int = self._unlooked(addr, self.mcas, addr, compare, swap, compare_mask, swap_mask)
         return found
+
+    def post_set(self, addr: int, bits: int) -> int:
+        """Post `fetch_or`, without a result. If the node is marked as failed, it raises here; if it
+        is lost after that, `wait` does not tell."""
+        self._unlooked(addr, self.fetch_or, addr, bits)
+        return 0
+
+    # ---- the background message of an operation -----------------------------------------------
+
+    def _send(self, addr: int, verb: Any, *arguments: Any) -> int:
+        """Do a verb on `addr`, counted as sent."""
+        scope, self._background = self._background, 1
+        try:
+            self._unlooked(addr, verb, addr, *arguments)
+        finally:
+            self._background = scope
+        self._message(addr)
+        return 0
+
+    def send_clear(self, addr: int, bits: int) -> int:
+        """Send the clearing of these bits of a word."""
+        return self._send(addr, self.mcas, 0, 0, 0, bits)
+
+    def send_store(self, addr: int, value: int) -> int:
+        """Send `store`."""
+        return self._send(addr, self.store, value)
+
+    def send_store_two(self, addr: int, value: int, then_addr: int, then_value: int) -> int:
+        """Send two `store`, in this order."""
+        self.send_store(addr, value)
+        return self.send_store(then_addr, then_value)
+
+    def send_words(self, addr: int, words: Any, count: int) -> int:
+        """Send `write_words`. The words may be used for something else at once."""
+        return self._send(addr, self.write_words, words, count)
 
     def result(self, ticket: int) -> int:
         """The result of a posted verb, after the `wait` of its phase."""
@@ -861,6 +910,7 @@ class Endpoint:
         claim = (threading.get_ident(), calling_frame(_OPERATING))
         self._turns.enter(claim, self._end_abandoned)
         self._outside = self._background
+        self._operation += 1
         return False
 
     def _end_abandoned(self) -> None:
@@ -897,15 +947,15 @@ class Endpoint:
 
     def adopted(self) -> None:
         """The forked child has an identity now: `begin` works again."""
-        self._background = self._outside = False
+        self._background = self._outside = 0
         self._turns.begin_anew()
 
     # ---- accounting ---------------------------------------------------------------------------
 
     def background(self, on: bool) -> bool:
         """Count the verbs from here on as background work, or not; the earlier setting."""
-        before, self._background = self._background, bool(on)
-        return before
+        before, self._background = self._background, int(bool(on))
+        return before != 0
 
     def counters(self, scope: str = "foreground") -> dict[str, int]:
         """Counts since the endpoint was made: verbs, round trips, exchanges, bytes."""

@@ -169,6 +169,18 @@ cdef int stored_apart(
     return endpoint.store(then_addr, then_value)
 
 
+cdef int send_apart(Endpoint endpoint, u64 addr, u64[::1] words, Py_ssize_t count) except -1:
+    """`send_words` by its verb."""
+    cdef Counters* here = endpoint._here
+    endpoint._here = &endpoint._scopes[1]
+    try:
+        endpoint.write_words(addr, words, count)
+    finally:
+        endpoint._here = here
+    endpoint._message(addr)
+    return 0
+
+
 cdef bint pinned_apart(
     Endpoint endpoint, u64 pin_at, u64 pin, u64 epoch_at, u64 epoch, u64 drops_at, u64 drops
 ) except -1:
@@ -183,16 +195,17 @@ cdef u64 glanced_apart(
     Endpoint endpoint, u64 stamp_at, u64 slot, u64 word
 ) except? 0xFEEDFACEDEADBEA7:
     """`glance` by its verbs, counted as one look."""
-    cdef bint scope = endpoint.background(True)
+    cdef Counters* here = endpoint._here
+    endpoint._here = &endpoint._scopes[2]
     cdef u64 stamp
-    cdef u64 looks = endpoint._scopes[1].looks
+    cdef u64 looks = endpoint._scopes[2].looks
     try:
         stamp = endpoint.load(stamp_at)
         stamp = stamp if endpoint.load(slot) == word else 0
-        endpoint._scopes[1].looks = looks + 1
+        endpoint._scopes[2].looks = looks + 1
         return stamp
     finally:
-        endpoint.background(scope)
+        endpoint._here = here
 
 
 cdef bint stands_apart(
@@ -201,9 +214,10 @@ cdef bint stands_apart(
 ) except -1:
     """`stands` by its verbs, counted as one look."""
     limpet_used()
-    cdef bint scope = endpoint.background(True)
+    cdef Counters* here = endpoint._here
+    endpoint._here = &endpoint._scopes[2]
     cdef bint same
-    cdef u64 looks = endpoint._scopes[1].looks
+    cdef u64 looks = endpoint._scopes[2].looks
     try:
         same = (
             endpoint.load(slot) == word
@@ -211,10 +225,10 @@ cdef bint stands_apart(
             and endpoint.load(entry) == pointer
             and endpoint.load(drops_at) == drops
         )
-        endpoint._scopes[1].looks = looks + 1
+        endpoint._scopes[2].looks = looks + 1
         return same
     finally:
-        endpoint.background(scope)
+        endpoint._here = here
 
 
 cdef bint pinned_otherwise(

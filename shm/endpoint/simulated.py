@@ -9,8 +9,8 @@ can touch memory.
 For a verb on several words, `turn` returns how many of them are done now; the rest is a step of its
 own. So a crash or another client's verb can fall between any two words.
 
-Posted verbs may be done late: simulated_memory.py. `turn` returns -K for one that it has done late,
-after K more verbs of its client.
+Posted verbs may be done late, and so may verbs that were sent (verbs.pyx): simulated_memory.py.
+`turn` returns -K for one that it has done late, after K more verbs of its client.
 
 Many simulated clients live in one process. Membership asks `SimulatedProcesses` about processes
 instead of the kernel, and a lease runs on the scheduler's clock (`Membership.watcher` and
@@ -65,7 +65,7 @@ SIMULATED_US: Final = START_US + (1 << 40)
 
 Turn = Callable[["SimulatedEndpoint", str, int, int], int]
 """Called with endpoint, verb, address (of PAUSE: the attempt) and words; returns how many of the
-words to do now, at least 1; or, of a posted verb, -K: it is done late."""
+words to do now, at least 1; or, of a posted or sent verb, -K: it is done late."""
 Step = tuple[int, str, int, int, int]
 """Client, verb, address, outcome (an atomic: whether it changed the word; else words), value."""
 
@@ -216,9 +216,44 @@ class SimulatedEndpoint(HookedEndpoint, verbs=(*READS, *MUTATING)):
         self.phase.post(WRITE, addr, lambda: post(addr, data, count, first, second))
         return 0
 
+    def post_set(self, addr: int, bits: int) -> int:
+        self.phase.require_sound(FETCH_OR, addr, bits)
+        post = super().post_set
+        if self.failed(addr):
+            return post(addr, bits)  # which raises NodeFailed
+        self.phase.post(FETCH_OR, addr, lambda: post(addr, bits), dispensable=True)
+        return 0
+
+    # ---- the background message of an operation -------------------------------------------------
+
+    def _gather(self, verb: str, send: Callable[..., int], addr: int, *words: int) -> int:
+        self.phase.require_sound(verb, addr, *words)
+        self.phase.send(verb, addr, lambda: send(addr, *words))
+        return 0
+
+    def send_clear(self, addr: int, bits: int) -> int:
+        return self._gather(MCAS, super().send_clear, addr, bits)
+
+    def send_store(self, addr: int, value: int) -> int:
+        return self._gather(STORE, super().send_store, addr, value)
+
+    def send_store_two(self, addr: int, value: int, then_addr: int, then_value: int) -> int:
+        self.send_store(addr, value)
+        return self.send_store(then_addr, then_value)
+
+    def send_words(self, addr: int, words: Any, count: int) -> int:
+        data = array("Q", _part(words, count))
+        self.phase.require_sound(WRITE, addr, *data)
+        send = super().send_words
+        self.phase.send(WRITE, addr, lambda: send(addr, data, count))
+        return 0
+
     def end(self) -> int:
-        self.phase.end_operation()
-        return super().end()
+        try:
+            self.phase.end_operation()
+        finally:
+            super().end()
+        return 0
 
     # ---- time -----------------------------------------------------------------------------------
 
@@ -232,6 +267,7 @@ class SimulatedEndpoint(HookedEndpoint, verbs=(*READS, *MUTATING)):
 
     def pause(self, attempt: int) -> int:
         self.phase.do_late()
+        self.phase.do_sent()
         self.turn(self, PAUSE, attempt, 1)
         self.trace.append((self.number, PAUSE, 0, 1, attempt))
         return 0

@@ -19,6 +19,13 @@ verb is a step at which the schedule may kill the client; the verbs that were no
 never are. (A NIC may still do them after the process has died; so on a fabric, fencing a client
 must come before what relies on its death.)
 
+The background of an operation (verbs.pyx). What a client sends is gathered, and is done when its
+operation ends, a step each. The schedule may have it late: the operation returns, other clients go
+on and see that, and this client does as well. A late verb, and all that were sent behind it on its
+node or on the control segment, are done after K more verbs of the client; before its next verb on
+that node; before it waits for others; or at its end. A client that is killed before that takes them
+with it. A lost node refuses them, and so does the guard of a client that was declared dead.
+
 Whenever a posted verb is done, its results come with `wait`. Until then a ticket is a word that
 means nothing, `result` raises PhaseError, an image raises it for any look, and the words that are
 read into have the value POISON. A protocol that looks at these too early goes wrong, and that is
@@ -29,12 +36,13 @@ history.
 from __future__ import annotations
 
 import ctypes
+import itertools
 import mmap
 import os
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NoReturn
 
-from limpet.shm.errors import NodeFailed, PhaseError
+from limpet.shm.errors import ClientError, NodeFailed, PhaseError
 
 LINE: Final = 64
 MAP_FIXED: Final = 0x10
@@ -160,10 +168,13 @@ def _make_private(mapping: memoryview, start: int) -> None:
 POISON: Final = 0xBAD0_1EAF_0000_0000
 """The words of a buffer whose read is only posted; with a number in bits 0-31, a ticket."""
 CONTROL_NODE: Final = 255
+NEVER: Final = 1 << 62
+"""The operation of a verb that was sent has not ended."""
+_numbers = itertools.count()
 
 
 class Late(BaseException):
-    """The schedule has a posted verb done late. It does not leave the endpoint."""
+    """The schedule has a posted or sent verb done late. It does not leave the endpoint."""
 
 
 def nothing(_: Any = None) -> None:
@@ -179,13 +190,17 @@ class Posted:
         addr: int,
         work: Callable[[], Any],
         arrive: Callable[[Any], None] = nothing,
+        dispensable: bool = False,
     ) -> None:
+        """`dispensable`: if its node is lost, no client has to hear of it."""
         self.verb = verb
         self.addr = addr
         self.node = addr >> 40
         self.work = work
         self.arrive = arrive
+        self.dispensable = dispensable
         self.due = 0
+        self.number = next(_numbers)
         self.done = False
         self.result: Any = None
         self.error: NodeFailed | None = None
@@ -199,7 +214,9 @@ class Phase:
 
     def __init__(self) -> None:
         self.posting = False
-        """Whether the verb that comes now is posted, so that it may be late."""
+        """Whether the verb that comes now is posted or sent, so that it may be late."""
+        self.sending = False
+        """Whether it is sent."""
         self.forget()
         self._verbs_late = 0
         """By how many verbs the verb is late that raises Late."""
@@ -213,6 +230,8 @@ class Phase:
         self._tickets = 0
         self._late: list[Posted] = []
         """The verbs of this phase that are not done."""
+        self._sent: list[Posted] = []
+        """The verbs that were sent and are not done, of this operation and of earlier ones."""
         self._forget_results()
 
     def _forget_results(self) -> None:
@@ -231,9 +250,12 @@ class Phase:
         addr: int,
         work: Callable[[], Any],
         arrive: Callable[[Any], None] = nothing,
+        dispensable: bool = False,
     ) -> Posted:
         """Post a verb: do it now, or note that it is late."""
-        posted = Posted(verb, addr, work, arrive)
+        posted = Posted(verb, addr, work, arrive, dispensable)
+        if any(other.node == posted.node for other in self._sent):
+            self._catch_up(posted.node)
         before = [other for other in self._late if other.node == posted.node]
         if before:
             posted.due = before[-1].due
@@ -301,6 +323,8 @@ class Phase:
             if not due:
                 break
             self._do_first(due)
+        if self._sent and not self._is_doing:
+            self._do_those(lambda one: one.due <= self._verbs or one.node == node)
         self._verbs += 1
 
     def delay(self, verbs: int) -> NoReturn:
@@ -312,6 +336,66 @@ class Phase:
         """Do all late verbs."""
         while self._late:
             self._do_first(self._late)
+
+    # ---- what is sent ---------------------------------------------------------------------------
+
+    def send(self, verb: str, addr: int, work: Callable[[], Any]) -> None:
+        """Send a verb: it is done when the operation ends, or later."""
+        posted = Posted(verb, addr, work)
+        posted.due = NEVER
+        self._sent.append(posted)
+
+    def send_off(self) -> None:
+        """The operation ends: do what it has sent, or note what of it is late."""
+        for posted in [one for one in self._sent if one.due == NEVER]:
+            if posted not in self._sent:
+                continue  # done with another one
+            before = [
+                one.due
+                for one in self._sent
+                if one.due != NEVER and posted.node in (one.node, CONTROL_NODE)
+            ]
+            if before:
+                posted.due = max(before)
+                continue
+            try:
+                self._do_sent(posted, True)
+            except Late:
+                posted.due = self._verbs + self._verbs_late
+                self._sent.append(posted)
+                self._sent.sort(key=_by_number)
+
+    def do_sent(self) -> None:
+        """Do all that was sent."""
+        while self._sent:
+            self._do_sent(self._sent[0])
+
+    def _do_sent(self, posted: Posted, may_be_late: bool = False) -> None:
+        self._sent.remove(posted)
+        doing, self._is_doing, self.sending = self._is_doing, True, True
+        # as in `_do_first`
+        posting, self.posting = self.posting, may_be_late
+        try:
+            posted.work()
+        except (NodeFailed, ClientError):
+            pass  # it is refused, and no client hears of it
+        finally:
+            self._is_doing, self.sending, self.posting = doing, False, posting
+
+    def _catch_up(self, node: int) -> None:
+        """Do what was posted late or sent on this node, and what is before that."""
+        while any(one.node == node for one in self._late):
+            self._do_first([one for one in self._late if one.node == node])
+        self._do_those(lambda one: one.node == node)
+
+    def _do_those(self, chosen: Callable[[Posted], bool]) -> None:
+        """Do those of the sent verbs, in their order: one of the control segment after all that
+        were sent before it, the others after those on their node."""
+        while found := [one for one in self._sent if chosen(one)]:
+            last = found[0]
+            for one in self._sent[: self._sent.index(last) + 1]:
+                if last.node in (one.node, CONTROL_NODE):
+                    self._do_sent(one)
 
     def _do_first(self, due: list[Posted]) -> None:
         """Do the verb of these that is due first, or rather the first late one on its node."""
@@ -325,7 +409,7 @@ class Phase:
             posted.result = posted.work()
             posted.done = True
         except NodeFailed as error:
-            posted.error = error
+            posted.error = None if posted.dispensable else error
         finally:
             self._is_doing = False
             self.posting = posting
@@ -355,10 +439,16 @@ class Phase:
         return found
 
     def end_operation(self) -> None:
-        """Do what is late, and forget the results."""
+        """Do what is late, and forget the results; send off what was sent."""
         self.do_late()
         self._forget_results()
+        if self._sent:
+            self.send_off()
 
 
 def _by_due(posted: Posted) -> int:
     return posted.due
+
+
+def _by_number(posted: Posted) -> int:
+    return posted.number

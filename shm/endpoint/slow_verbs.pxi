@@ -11,6 +11,8 @@ cdef int do_init(Endpoint endpoint) except -1:
         endpoint._map[i].lost = NULL
         endpoint._map[i].state = 0
         endpoint._range[i] = -1
+        endpoint._sent[i] = 0
+    endpoint._operation = 1
     endpoint._states = NO_STATES
     endpoint._keep = {}
     endpoint._here = endpoint._outside = &endpoint._scopes[0]

@@ -34,7 +34,9 @@ cdef class Endpoint:
     cdef int _range[256]
     cdef u64* _states
     cdef dict _keep
-    cdef Counters _scopes[2]
+    cdef Counters _scopes[3]
+    cdef u64 _sent[256]
+    cdef u64 _operation
     cdef Counters* _here
     cdef Counters* _outside
     cdef int _features
@@ -84,6 +86,8 @@ cdef class Endpoint:
     cdef void _cas(self, u64 addr, bint lost, bint look) noexcept
     @cython.final
     cdef Counters* _scope(self, u64 addr) noexcept
+    @cython.final
+    cdef void _message(self, u64 addr) noexcept
     @cython.final
     cdef int _renew_edges(self, u64 addr, u64 size) except -1
     @cython.final
@@ -135,6 +139,11 @@ cdef class Endpoint:
     cpdef u64 post_faa(self, u64 addr, u64 delta) except? 0xFEEDFACEDEADBEA7
     cpdef u64 post_fetch_or(self, u64 addr, u64 bits) except? 0xFEEDFACEDEADBEA7
     cpdef u64 post_mcas(self, u64 addr, u64 compare, u64 swap, u64 compare_mask, u64 swap_mask) except? 0xFEEDFACEDEADBEA7
+    cpdef int post_set(self, u64 addr, u64 bits) except -1
+    cpdef int send_clear(self, u64 addr, u64 bits) except -1
+    cpdef int send_store(self, u64 addr, u64 value) except -1
+    cpdef int send_store_two(self, u64 addr, u64 value, u64 then_addr, u64 then_value) except -1
+    cpdef int send_words(self, u64 addr, u64[::1] words, Py_ssize_t count) except -1
     cpdef u64 result(self, u64 ticket) except? 0xFEEDFACEDEADBEA7
     cpdef bytes fetch(self, u64 addr, Py_ssize_t size)
     cpdef bint background(self, bint on) noexcept

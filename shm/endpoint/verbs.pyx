@@ -12,9 +12,10 @@ Promises of a verb
     since (replacement.py), and its old memory is mapped here.
 
 Accounting
-    Plain increments, always on, in two scopes. The foreground has an operation's verbs on memory
-    nodes. The background has verbs between `background(True)` and `background(False)`, and all
-    verbs on the control segment. `wait()` ends a phase: one round trip; for `exchanges` see below.
+    Plain increments, always on, in three scopes. The foreground has an operation's verbs on memory
+    nodes. The background has verbs between `background(True)` and `background(False)`, and those
+    that are sent (see below). `control` has all verbs on the control segment, and the looks by
+    which a get proves itself in place of a pin (`glance`, `stands`). `wait()` ends a phase: one round trip; for `exchanges` see below.
     `futex_wait` and `futex_wake` are no verbs on memory: not counted, and no steps of the crash
     fuse.
 
@@ -109,7 +110,42 @@ Phases, and posted verbs
     since its caller looks at once (`pin` and `read_tagged` are one verb here). In a protocol that is
     written in phases, exchanges are the round trips; in another one they are at most this many, as
     its `wait` may have nothing left to wait for. `fetch` is a `read` that is a phase. A write that
-    is not posted counts as none. The background scope has its own.
+    is not posted counts as none. Each scope has its own; those of the background and of `control`
+    have, besides, the messages that are sent.
+
+The background of an operation
+    What an operation leaves to be done, and does not need itself, it *sends* (`send_clear`,
+    `send_store`...): the used bit of an object that it has unlinked, its entries in the client
+    journal, its pin. A fabric gathers these verbs. When the operation ends (`end`), they are one
+    message to each node, which is never waited for: the operation returns before they are done. On
+    mapped memory they are done at once, and cost what their verbs cost.
+
+    Order. On one node they are done in the order in which they were sent, after all earlier verbs
+    of this client and before all later ones. Those on the control segment are done after all that
+    were sent before them, on whatever node: an object is freed before the client journal loses it,
+    and the journal is empty before the pin goes. (On a fabric: when the other nodes' completions
+    are there.) So a client that dies before its messages are done leaves what a client leaves that
+    is killed before the end of its operation. A node that is lost, or that has evicted the client,
+    refuses them, and no client hears of it.
+
+    What may be sent: that which no later verb of any client relies on having happened, except
+    under the pin, which goes last. Never a verb that an operation takes effect by, nor a used bit
+    that is set: another client could allocate the object meanwhile. (`post_set` is for that: it
+    goes with the write of the object.)
+
+    Control words. Mapped memory has them for nothing. What a fabric would have to send for them is
+    in the scope `control`. A remote endpoint is to touch none in a warm operation:
+    - The pin lasts over operations. It is given up without being asked when the client is idle, or
+      when a look at the epoch, once in a quarter of a lease, finds that a later one has begun. So
+      its age bounds how long memory waits for a remote client. A get that has a pin needs no
+      `glance`.
+    - HOLDS, DROPS, VIEW and the pressure are copies, read together under a lease. A client that
+      changes one writes it, and then waits until the leases of all copies that were read before
+      are over, or their clients have said that they have read it again, before it relies on it.
+    - The client journal lies on the node that the operation changes first, where its words are in
+      the order of that node's verbs, and cost no message. If that node is lost, so is the journal;
+      then the objects of the other nodes that it named are found as those that nothing links.
+    None of this is built: every endpoint is mapped.
 
 Verbs that can be overridden, and verbs that cannot
     A method of `Endpoint` checks whether a class in Python overrides it, which takes about as long
@@ -163,7 +199,7 @@ cdef unsigned char CLOSED = 1
 cdef u64 NO_ERA = 0
 cdef u64 TORN = 0xFFFF_FFFF_FFFF_FFFF
 """In place of the state of a node of which pages are lost: no state word, so every verb looks."""
-_SCOPES = ("foreground", "background")
+_SCOPES = ("foreground", "background", "control")
 
 cdef int _has_crc = limpet_has_crc()
 
@@ -408,7 +444,14 @@ cdef class Endpoint:
 
     cdef inline Counters* _scope(self, u64 addr) noexcept:
         # a verb on the control segment is no verb on a memory node: never in the foreground
-        return &self._scopes[1] if addr >= CONTROL else self._here
+        return &self._scopes[2] if addr >= CONTROL else self._here
+
+    cdef inline void _message(self, u64 addr) noexcept:
+        """Count the message of this operation to the node of `addr`, if it is not counted yet."""
+        cdef u64 node = addr >> 40 & 255
+        if self._sent[node] != self._operation:
+            self._sent[node] = self._operation
+            self._scopes[2 if addr >= CONTROL else 1].looks += 1
 
     cdef inline void _reads(self, u64 addr, u64 size, bint look) noexcept:
         cdef Counters* scope = self._scope(addr)
@@ -524,7 +567,7 @@ cdef class Endpoint:
         return same
 
     cpdef u64 glance(self, u64 stamp_at, u64 slot, u64 word) except? 0xFEEDFACEDEADBEA7:
-        """In the background: the word at `stamp_at`, if the one at `slot`, read after it, is
+        """Counted with the control words: the word at `stamp_at`, if the one at `slot`, read after it, is
         `word`; else 0."""
         return glanced_apart(self, stamp_at, slot, word)
 
@@ -532,7 +575,7 @@ cdef class Endpoint:
         self, u64 slot, u64 word, u64 stamp_at, u64 stamp, u64 entry, u64 pointer, u64 drops_at,
         u64 drops
     ) except -1:
-        """In the background: whether the words at these four addresses, read in this order, are
+        """Counted with the control words: whether the words at these four addresses, read in this order, are
         those."""
         return stands_apart(self, slot, word, stamp_at, stamp, entry, pointer, drops_at, drops)
 
@@ -632,6 +675,49 @@ cdef class Endpoint:
         """Post `mcas`; the ticket of its result."""
         cdef u64 looks = self._scope(addr).looks
         return unlooked(self, addr, looks, self.mcas(addr, compare, swap, compare_mask, swap_mask))
+
+    cpdef int post_set(self, u64 addr, u64 bits) except -1:
+        """Post `fetch_or`, without a result. If the node is marked as failed, it raises here; if it
+        is lost after that, `wait` does not tell."""
+        cdef u64 looks = self._scope(addr).looks
+        self.fetch_or(addr, bits)
+        unlooked(self, addr, looks, 0)
+        return 0
+
+    # ---- the background message of an operation -----------------------------------------------
+
+    cpdef int send_clear(self, u64 addr, u64 bits) except -1:
+        """Send the clearing of these bits of a word."""
+        cdef Counters* here = self._here
+        self._here = &self._scopes[1]
+        cdef u64 looks = self._scope(addr).looks
+        try:
+            self.mcas(addr, 0, 0, 0, bits)
+            self._scope(addr).looks = looks
+        finally:
+            self._here = here
+        self._message(addr)
+        return 0
+
+    cpdef int send_store(self, u64 addr, u64 value) except -1:
+        """Send `store`."""
+        cdef Counters* here = self._here
+        self._here = &self._scopes[1]
+        try:
+            self.store(addr, value)
+        finally:
+            self._here = here
+        self._message(addr)
+        return 0
+
+    cpdef int send_store_two(self, u64 addr, u64 value, u64 then_addr, u64 then_value) except -1:
+        """Send two `store`, in this order."""
+        self.send_store(addr, value)
+        return self.send_store(then_addr, then_value)
+
+    cpdef int send_words(self, u64 addr, u64[::1] words, Py_ssize_t count) except -1:
+        """Send `write_words`. The words may be used for something else at once."""
+        return send_apart(self, addr, words, count)
 
     cpdef u64 result(self, u64 ticket) except? 0xFEEDFACEDEADBEA7:
         """The result of a posted verb, after the `wait` of its phase."""
@@ -830,6 +916,7 @@ cdef class Endpoint:
         zero.lines_flushed = zero.fences = zero.looks = 0
         self._scopes[0] = zero
         self._scopes[1] = zero
+        self._scopes[2] = zero
 
 
 include "direct.pxi"

@@ -141,16 +141,36 @@ class ReplicaSets:
 
     # ---- claiming -------------------------------------------------------------------------------
 
-    def usable(self, node: int, replicas: int, horizon: int, whole: bool = False) -> Flags:
+    def place(self, node: int, block: int, k: int) -> tuple[int, int]:
+        """Node and block of replica `k` of the primary in this place."""
+        return (node + k) % self.placement.nodes, block + k * self.placement.region_blocks
+
+    def usable(
+        self,
+        node: int,
+        replicas: int,
+        horizon: int,
+        whole: bool = False,
+        first: int = 0,
+        end: int = 0,
+        words: Words | None = None,
+    ) -> Flags:
         """Which blocks of the node are primaries that may be claimed with their backups, as
-        `Table.claimable` has it; a look, no promise."""
-        found = self.table.claimable(self.table.words(node), horizon, whole)
-        found &= self._primaries(replicas, len(found))
+        `Table.claimable` has it; a look, no promise. From `first` to `end`, if that is given, which
+        have these `words`."""
+        table = self.table
+        end = end or table.count
+        found = table.claimable(
+            table.look(node, first, end) if words is None else words, horizon, whole
+        )
+        found &= self._primaries(replicas, table.count)[first:end]
         for k in range(1, replicas):
-            there = self._claimable_of((node + k) % self.placement.nodes, horizon, whole)
-            if there is not None:
-                ahead = k * self.placement.region_blocks
-                found[:-ahead] &= there[ahead:]
+            there, begin = self.place(node, first, k)
+            stop = min(begin + end - first, table.count)
+            if begin < stop:
+                free = self._claimable_of(there, begin, stop, horizon, whole)
+                if free is not None:
+                    found[: stop - begin] &= free
         return found
 
     def _primaries(self, replicas: int, count: int) -> Flags:
@@ -162,12 +182,14 @@ class ReplicaSets:
             self._places[replicas] = places
         return self._places[replicas]
 
-    def _claimable_of(self, node: int, horizon: int, whole: bool) -> Flags | None:
-        """Which blocks of another node may be claimed; None: it is lost, and left out."""
+    def _claimable_of(
+        self, node: int, first: int, end: int, horizon: int, whole: bool
+    ) -> Flags | None:
+        """Which of these blocks of another node may be claimed; None: it is lost, and left out."""
         if self.failed(node):
             return None
         try:
-            return self.table.claimable(self.table.words(node), horizon, whole)
+            return self.table.claimable(self.table.look(node, first, end), horizon, whole)
         except NodeFailed:
             if not self.failed(node):
                 raise
@@ -180,13 +202,10 @@ class ReplicaSets:
         replicas: int,
         client: int,
         horizon: int,
-        limit: int,
-        usable: list[int] | None = None,
+        usable: list[int],
     ) -> tuple[int, list[int]] | None:
-        """Claim a free replica set for objects of `size_class`: its primary, below `limit`, or
-        among the blocks that were seen `usable`, and the words that its blocks had."""
-        if usable is None:
-            usable = np.flatnonzero(self.usable(node, replicas, horizon)[:limit])[::-1].tolist()
+        """Claim a free replica set for objects of `size_class`: its primary, among the blocks that
+        were seen `usable`, and the words that its blocks had."""
         if not usable:
             return None
         mark = stamp(self.grace.close_period())

@@ -1,7 +1,10 @@
 """The steps of an operation on one entry of a cache: `Entries`; its object, and its flight's word.
 
-All run within an operation. The index finds an entry, which is then in the image (`CacheObjects`).
-`head` is the address of the words in front of the pair of its object (layout.py).
+All run within an operation. The index finds an entry, which is then in the image (`CacheObjects`),
+with the words in front of the pair of its object, its head (layout.py), and the word of tag 0: they
+are read in the phase of the pair. So to find and judge an entry takes 2 round trips, as a get of
+`race`, and one more if it has tags, whose words are looked at then. What a read writes (hits,
+deadline, counts) is posted in the background.
 
 An object of a cache is a head (layout.py), then the pair as records.py says. `heading` is the next
 object's head; a store sets it within the operation that writes the object. The words of a head that
@@ -76,19 +79,41 @@ MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
 class CacheObjects(Objects):
     """Writes objects with a head, and reads them."""
 
-    def __init__(self, heap: Any) -> None:
+    def __init__(self, heap: Any, validity: Validity) -> None:
         super().__init__(heap, 1, True)
         self.prefix = PREFIX
         self.whole = True
         self.heading = array("Q", bytes(64))
         """Life, deadline, times, birth, tags and flight; then sizes and checksum."""
+        self.validity = validity
+        """Its `head` has the first six of these words, of the object in the image."""
+        self.ticket = 0
+        """Of the look at the word of tag 0 in the phase in which the object was read."""
 
     def write_hashed(self, reference: int, key: bytes, value: bytes, hashed: int) -> None:
         """Write head and pair; one write."""
         sizes = len(key) | len(value) << 16
         self.heading[6] = sizes
         self.heading[7] = checksum(value, (hashed + sizes) & MASK)
-        self.endpoint.write_gather(reference & ADDRESS_MASK, self.heading, 8, key, value)
+        self.endpoint.post_gather(reference & ADDRESS_MASK, self.heading, 8, key, value)
+
+    def post_keyed(self, reference: int, key: bytes) -> None:
+        """As the base's, with its head and the word of tag 0."""
+        self.endpoint.post_read(reference & ADDRESS_MASK, self.validity.head, PREFIX >> 3)
+        Objects.post_keyed(self, reference, key)
+        self.ticket = self.validity.post_everything()
+
+    def load_keyed(self, reference: int, key: bytes) -> bool:
+        """Likewise."""
+        self.endpoint.read_words(reference & ADDRESS_MASK, self.validity.head, PREFIX >> 3)
+        found = Objects.load_keyed(self, reference, key)
+        self.ticket = self.validity.post_everything()
+        self.endpoint.wait()
+        return found
+
+    def state(self) -> int:
+        """Of the object in the image: as `Validity.state`."""
+        return self.validity.state(self.endpoint.result(self.ticket))
 
     def at(self) -> int:
         """Address of the head of the object in the image."""
@@ -124,59 +149,58 @@ class Entries:
         self.counters = counters
         self.counts_hits = counts_hits
 
-    def state(self, head: int) -> int:
-        """Of the object whose head is here: as `Validity.state`."""
-        return self.validity.state(head, self.endpoint.load(head + LIFE))
+    def state(self) -> int:
+        """Of the entry in the image: as `Validity.state`."""
+        return self.objects.state()
 
     # ---- reading ----------------------------------------------------------------------------
 
     def read(self, found: bool) -> Any:
         """The value of the entry in the image, counted as a hit; None, counted as a miss, if it
-        does not count or no entry was `found`."""
-        if found:
-            head = self.objects.at()
-            life = self.endpoint.load(head + LIFE)
-            if self.validity.state(head, life) == FRESH:
-                self.meet(head, life)
-                return self.objects.value()
+        does not count or no entry was `found`. The accounting scope is the background then."""
+        if found and self.objects.state() == FRESH:
+            value = self.objects.value()
+            self.endpoint.background(True)
+            self.meet()
+            return value
+        self.endpoint.background(True)
         self.counters.count(MISSES, 1)
         return None
 
-    def meet(self, head: int, life: int) -> None:
-        """Count the hit in an entry that is read, if that is needed, and put its deadline off."""
+    def meet(self) -> None:
+        """Post that the hit is counted in the entry in the image, if that is needed, and its
+        deadline put off. In the background scope."""
+        life = self.validity.head[LIFE >> 3]
         if self.counts_hits and life & HITS_MASK < HITS_MAX:
-            self.endpoint.cas(head + LIFE, life, life + 1)
+            self.endpoint.post_cas(self.objects.at() + LIFE, life, life + 1)
         if life & SLIDES:
-            self.validity.slide(head)
+            self.validity.slide(self.objects.at())
         self.counters.count(HITS, 1)
 
     def inspect(self, place: Place, key: bytes) -> tuple[bytes, int, int, int, int] | None:
         """Value, checksum, deadline, times and tags of an entry that counts; it is not a hit. Of
         the times, the lower half is 0 unless the entry slides."""
-        self.index.choose(place, key)
-        if not self.index.find(place, key):
+        self.index.post_choose(place, key)
+        if not self.index.find(place, key) or self.objects.state() != FRESH:
             return None
-        head = self.objects.at()
-        if self.state(head) != FRESH:
-            return None
-        deadline = self.endpoint.load(head + DEADLINE)
-        times = self.endpoint.load(head + TIMES)
-        if not self.endpoint.load(head + LIFE) & SLIDES:
+        validity = self.validity
+        times = validity.head[TIMES >> 3]
+        if not validity.head[LIFE >> 3] & SLIDES:
             times = times >> 32 << 32
-        tags = self.endpoint.load(head + TAGS)
+        deadline, tags = validity.head[DEADLINE >> 3], validity.head[TAGS >> 3]
         return self.objects.value(), self.objects.checksum(), deadline, times, tags
 
     # ---- writing ----------------------------------------------------------------------------
 
-    def refusal(self, head: int, mode: int, terms: Terms) -> int:
+    def refusal(self, mode: int, terms: Terms) -> int:
         """DONE, or how a write in this mode ends when it finds the entry in the image."""
         if mode == PUT:
             return DONE
         if mode == FINISH:
-            flight = self.endpoint.load(head + FLIGHT)
+            flight = self.validity.head[FLIGHT >> 3]
             ours = flight & PILOT_MASK == self.client.ident
             return DONE if ours and flight == terms.flight else MISSING
-        state = self.state(head)
+        state = self.objects.state()
         if terms.pending:
             return DONE if state == VOID else EXISTS
         counts = state == FRESH
@@ -188,22 +212,21 @@ class Entries:
             return EXISTS
         return DONE
 
-    def head_next(self, terms: Terms, lap: int, head: int) -> None:
-        """Prepare the head of the object that is written next. `head`: that of the object it
-        replaces, or 0."""
-        endpoint = self.endpoint
-        heading = self.objects.heading
-        now = endpoint.microseconds()
+    def head_next(self, terms: Terms, lap: int, birth: int, replaces: bool) -> None:
+        """Prepare the head of the object that is written next. `birth`: of a value that is begun
+        now. `replaces`: it replaces the object in the image."""
+        heading, validity = self.objects.heading, self.validity
+        now = self.endpoint.microseconds()
         born = now // US_PER_MS & BORN_MASK
         life = born << BORN_SHIFT | lap << LAP_SHIFT
         if terms.pending:
             life |= PENDING
-        if terms.keep and head:
-            life |= endpoint.load(head + LIFE) & (SLIDES | TAGGED)
-            heading[1] = endpoint.load(head + DEADLINE)
-            heading[2] = endpoint.load(head + TIMES)
-            heading[3] = endpoint.load(head + BIRTH)
-            heading[4] = endpoint.load(head + TAGS)
+        if terms.keep and replaces:
+            life |= validity.head[LIFE >> 3] & (SLIDES | TAGGED)
+            heading[1] = validity.head[DEADLINE >> 3]
+            heading[2] = validity.head[TIMES >> 3]
+            heading[3] = validity.head[BIRTH >> 3]
+            heading[4] = validity.head[TAGS >> 3]
             if terms.renew:
                 heading[1] = terms.deadline(now)
                 if life & SLIDES:
@@ -215,31 +238,32 @@ class Entries:
                 life |= TAGGED
             heading[1] = terms.deadline(now)
             heading[2] = (terms.slide or terms.took) | terms.stale << 32
-            heading[3] = self.validity.birth() if terms.born_now else terms.birth
+            heading[3] = birth if terms.born_now else terms.birth
             heading[4] = terms.tags
         heading[0] = life
         heading[5] = terms.flight if terms.pending else 0
 
     def touch(self, place: Place, key: bytes, terms: Terms) -> bool:
-        """Give an entry that counts another deadline; whether there was one."""
+        """Give an entry that counts another deadline; whether there was one. 3 round trips."""
         endpoint = self.endpoint
-        self.index.choose(place, key)
-        if not self.index.find(place, key):
+        self.index.post_choose(place, key)
+        if not self.index.find(place, key) or self.objects.state() != FRESH:
             return False
         head = self.objects.at()
-        if self.state(head) != FRESH:
-            return False
         deadline = terms.deadline(endpoint.microseconds())
-        stale = endpoint.load(head + TIMES) >> 32
-        # ORDER: a sliding expiry goes before its deadline, and comes after the new one.
-        endpoint.store(head + TIMES, stale << 32)
-        endpoint.store(head + DEADLINE, deadline)
-        endpoint.store(head + TIMES, terms.slide | stale << 32)
-        life = endpoint.load(head + LIFE)
+        stale = self.validity.head[TIMES >> 3] >> 32
+        # ORDER: a sliding expiry goes before its deadline, and comes after the new one; all are on
+        # one node.
+        endpoint.post_swap(head + TIMES, stale << 32)
+        endpoint.post_swap(head + DEADLINE, deadline)
+        endpoint.post_swap(head + TIMES, terms.slide | stale << 32)
         if terms.slide:
-            life = endpoint.fetch_or(head + LIFE, SLIDES)
+            ticket = endpoint.post_fetch_or(head + LIFE, SLIDES)
+        else:
+            ticket = endpoint.post_load(head + LIFE)
+        endpoint.wait()
         # LINEARIZES: touch, unless the object was replaced before
-        return life & DEAD == 0
+        return endpoint.result(ticket) & DEAD == 0
 
     # ---- unlinking --------------------------------------------------------------------------
 
@@ -252,17 +276,23 @@ class Entries:
             self.ledger.account(head, units)
         return outcome
 
+    def count(self, what: int) -> None:
+        """Count one, in the background."""
+        scope = self.endpoint.background(True)
+        self.counters.count(what, 1)
+        self.endpoint.background(scope)
+
     def delete(self, place: Place, key: bytes) -> int:
         """DONE, AGAIN, FULL, or MISSING: there was none that counts. An entry that does not count
         is removed, too."""
-        self.index.choose(place, key)
+        self.index.post_choose(place, key)
         slot = self.index.find(place, key)
         if not slot:
             return MISSING
-        counts = self.state(self.objects.at()) == FRESH
+        counts = self.objects.state() == FRESH
         outcome = self.unlink(place, slot)
         if outcome == DONE:
-            self.counters.count(DELETES if counts else EXPIRATIONS, 1)
+            self.count(DELETES if counts else EXPIRATIONS)
             if not counts:
                 return MISSING
         return outcome
@@ -270,43 +300,43 @@ class Entries:
     def delete_as(self, place: Place, key: bytes, checksum: int) -> int:
         """Delete an entry that counts and has this checksum: as `delete`; EXISTS: it has another
         one."""
-        self.index.choose(place, key)
+        self.index.post_choose(place, key)
         slot = self.index.find(place, key)
         if not slot:
             return MISSING
-        if self.state(self.objects.at()) != FRESH:
+        if self.objects.state() != FRESH:
             return MISSING
         if self.objects.checksum() != checksum:
             return EXISTS
         outcome = self.unlink(place, slot)
         if outcome == DONE:
-            self.counters.count(DELETES, 1)
+            self.count(DELETES)
         return outcome
 
     def take(self, place: Place, key: bytes) -> tuple[int, Any]:
         """Delete an entry: as `delete`, and its value."""
-        self.index.choose(place, key)
+        self.index.post_choose(place, key)
         slot = self.index.find(place, key)
         if not slot:
             return MISSING, None
-        counts = self.state(self.objects.at()) == FRESH
+        counts = self.objects.state() == FRESH
         value = self.objects.value() if counts else None
         outcome = self.unlink(place, slot)
         if outcome == DONE:
-            self.counters.count(DELETES if counts else EXPIRATIONS, 1)
+            self.count(DELETES if counts else EXPIRATIONS)
             if not counts:
                 return MISSING, None
         return outcome, value
 
     def purge(self, place: Place, key: bytes) -> bool:
         """Remove an entry that does not count; whether there was one."""
-        self.index.choose(place, key)
+        self.index.post_choose(place, key)
         slot = self.index.find(place, key)
         if not slot:
             return False
-        if self.state(self.objects.at()) != VOID or self.unlink(place, slot) != DONE:
+        if self.objects.state() != VOID or self.unlink(place, slot) != DONE:
             return False
-        self.counters.count(EXPIRATIONS, 1)
+        self.count(EXPIRATIONS)
         return True
 
 
@@ -337,55 +367,61 @@ class FlightWord:
         """
         entries = self.entries
         objects = entries.objects
-        entries.index.choose(place, key)
+        birth_ticket = entries.validity.post_birth()
+        entries.index.post_choose(place, key)
         if not entries.index.find(place, key):
             return None
-        head = objects.at()
-        state = entries.state(head)
+        birth = self.endpoint.result(birth_ticket)
+        other = entries.validity.head[FLIGHT >> 3]
+        state = objects.state()
+        value: Any = None
         if state == FRESH:
-            if early and self._is_early(head, early):
-                birth = entries.validity.birth()
+            value = objects.value()
+            if early and self._is_early(early):
                 terms.flight = flight = self.following()
                 # LINEARIZES: the beginning of an early flight
-                if self.endpoint.cas(head + FLIGHT, 0, flight) == 0:
+                if self._changed(0, flight) == 0:
                     # A kill here: the value is served until its deadline, as if there were none.
-                    return MINE, objects.value(), birth, flight
-            entries.meet(head, self.endpoint.load(head + LIFE))
-            return LANDED, objects.value(), 0, 0
-        value = None
+                    return MINE, value, birth, flight
+            scope = self.endpoint.background(True)
+            entries.meet()
+            self.endpoint.background(scope)
+            return LANDED, value, 0, 0
         if state == STALE:
             value = objects.value()
         elif state != UNDECIDED:
             return None  # it does not count any more: a new entry takes its place
-        birth = entries.validity.birth()
-        other = self.endpoint.load(head + FLIGHT)
         if other and other != dead:
             return OTHERS, value, 0, other
         terms.flight = flight = self.following()
         # LINEARIZES: the beginning of a flight
-        found = self.endpoint.cas(head + FLIGHT, other, flight)
+        found = self._changed(other, flight)
         # A kill here: a waiting caller sees that the client is dead, and takes over.
         return (MINE, value, birth, flight) if found == other else (OTHERS, value, 0, found)
+
+    def _changed(self, expected: int, flight: int) -> int:
+        """Change the flight of the entry in the image, by a CAS; the one that was there."""
+        ticket = self.endpoint.post_cas(self.entries.objects.at() + FLIGHT, expected, flight)
+        self.endpoint.wait()
+        return self.endpoint.result(ticket)
 
     def find(self, place: Place, key: bytes) -> int:
         """The flight of a key without a value, its client alive or not; 0: there is none."""
         entries = self.entries
-        entries.index.choose(place, key)
-        if not entries.index.find(place, key):
+        entries.index.post_choose(place, key)
+        if not entries.index.find(place, key) or entries.objects.state() != UNDECIDED:
             return 0
-        head = entries.objects.at()
-        if entries.state(head) != UNDECIDED:
-            return 0
-        return self.endpoint.load(head + FLIGHT)
+        return entries.validity.head[FLIGHT >> 3]
 
-    def _is_early(self, head: int, early: int) -> bool:
-        """Whether the entry's deadline is near, and no client computes another value."""
-        endpoint = self.endpoint
-        deadline = endpoint.load(head + DEADLINE)
-        if not deadline or endpoint.load(head + FLIGHT) or endpoint.load(head + LIFE) & SLIDES:
+    def _is_early(self, early: int) -> bool:
+        """Whether the deadline of the entry in the image is near, and no client computes another
+        value."""
+        validity = self.entries.validity
+        deadline = validity.head[DEADLINE >> 3]
+        if not deadline or validity.head[FLIGHT >> 3] or validity.head[LIFE >> 3] & SLIDES:
             return False
-        took = endpoint.load(head + TIMES) & 0xFFFF_FFFF
-        return endpoint.microseconds() + (took * early * US_PER_MS >> EARLY_SHIFT) >= deadline
+        took = validity.head[TIMES >> 3] & SPAN_MASK
+        return self.endpoint.microseconds() + (took * early * US_PER_MS >> EARLY_SHIFT) >= deadline
 
     def alight(self, place: Place, key: bytes, flight: int) -> bool:
         """End this flight of a key without a value; False: the key has it no more, or it is that of
@@ -393,14 +429,13 @@ class FlightWord:
         if flight & PILOT_MASK != self.client.ident:
             return False
         entries = self.entries
-        entries.index.choose(place, key)
+        entries.index.post_choose(place, key)
         slot = entries.index.find(place, key)
         if not slot:
             return False
-        head = entries.objects.at()
-        if self.endpoint.load(head + FLIGHT) != flight:
+        validity = entries.validity
+        if validity.head[FLIGHT >> 3] != flight:
             return False
-        pending = self.endpoint.load(head + LIFE) & PENDING
-        if not pending or entries.unlink(place, slot) != DONE:
-            self.endpoint.cas(head + FLIGHT, flight, 0)
+        if not validity.head[LIFE >> 3] & PENDING or entries.unlink(place, slot) != DONE:
+            self._changed(flight, 0)
         return True

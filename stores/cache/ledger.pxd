@@ -28,17 +28,26 @@ cdef class Ledger:
     cdef readonly u64 max_units
     cdef public u64 words
 
+    cdef u64[::1] tickets
+
+    @cython.locals(ticket=u64)
     cpdef u64 lap(self) except? 0xFEEDFACEDEADBEA7
     @cython.final
+    cdef u64 post_lap(self) except? 0xFEEDFACEDEADBEA7
+    @cython.final
     cdef u64 bank(self, u64 lap) noexcept
-    @cython.locals(total=u64, back=int)
     cpdef u64 total(self, u64 lap) except? 0xFEEDFACEDEADBEA7
+    @cython.locals(place=int, back=u64)
+    cdef int _post_total(self, u64 lap) except -1
+    @cython.locals(place=int, total=u64)
+    cdef u64 _total(self) except? 0xFEEDFACEDEADBEA7
     cpdef bint fits(self, u64 total) noexcept
     cpdef bint has_room(self, u64 units) except -1
-    @cython.locals(one=u64, total=u64)
-    cpdef bint admit(self, u64 lap, u64 units, u64 spare) except -1
+    cpdef int post(self, u64 lap, u64 units) except -1
+    @cython.locals(total=u64)
+    cpdef bint admits(self, u64 spare) except -1
     cpdef int withdraw(self, u64 lap, u64 units) except -1
-    @cython.locals(life=u64, lap=u64, its=u64)
+    @cython.locals(endpoint=Endpoint, scope=bint, ticket=u64, life=u64, lap=u64, its=u64)
     cpdef int account(self, u64 head, u64 units) except -1
     @cython.locals(its=u64, behind=u64, renewed=u64, found=u64)
     cpdef u64 restamp(self, u64 head, u64 life, u64 units, u64 lap) except? 0xFEEDFACEDEADBEA7

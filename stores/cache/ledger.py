@@ -32,13 +32,14 @@ no client yet, and a client that is late with clearing it keeps the next lap fro
 A kill leaves behind: at most an object's units too many in a bank, until that bank is not counted.
 
 Hits, misses and so on are counted by the clients of a cache. Each client slot has a line of
-counters among the cache's own words (layout.py). Only the process that has the slot writes them, so
-a count is a load and a store. The line stays when its client is gone, and the next client of the
-slot counts on in it, so the counts of a killed client are not lost.
+counters among the cache's own words (layout.py). Only the process that has the slot writes them; a
+count is a posted FAA, as it may have several handles. The line stays when its client is gone, and
+the next client of the slot counts on in it, so the counts of a killed client are not lost.
 """
 
 from __future__ import annotations
 
+from array import array
 from typing import Any, Final
 
 from limpet.shm.endpoint.slots import INCARNATION_BITS
@@ -84,10 +85,10 @@ class Counters:
         self.line = 0
 
     def count(self, what: int, number: int) -> None:
-        """Count in the line of this client's slot."""
+        """Post a count in the line of this client's slot; in the background scope."""
         if self.owner != self.client.ident or not self.line:
             self._find_line()
-        self.endpoint.store(self.line + what, self.endpoint.load(self.line + what) + number)
+        self.endpoint.post_faa(self.line + what, number)
 
     def _find_line(self) -> None:
         ident = self.client.ident
@@ -120,23 +121,44 @@ class Ledger:
         self.max_units = max_units
         self.words = 0
         """Address of the cache's words; set by the store."""
+        self.tickets = array("Q", bytes(8 * (LAPS_LIVE + 1)))
+        """Of the looks at the banks."""
 
     def lap(self) -> int:
-        """The lap of the hand now."""
-        return self.endpoint.load(self.words + HAND) >> LAP_AT
+        """The lap of the hand now, by a phase of its own."""
+        ticket = self.post_lap()
+        self.endpoint.wait()
+        return self.endpoint.result(ticket) >> LAP_AT
+
+    def post_lap(self) -> int:
+        """Post a look at the hand, whose word has the lap; its ticket."""
+        return self.endpoint.post_load(self.words + HAND)
 
     def bank(self, lap: int) -> int:
         """Address of a lap's bank."""
         return self.words + BANKS + 8 * (lap & BANK_MASK)
 
     def total(self, lap: int) -> int:
-        """Items and units, packed as in a bank, of an operation that begins in this lap."""
+        """Items and units, packed as in a bank, of an operation that begins in this lap, by a phase
+        of its own."""
+        self._post_total(lap)
+        self.endpoint.wait()
+        return self._total()
+
+    def _post_total(self, lap: int) -> None:
+        """Post the looks of `total`."""
+        # ORDER: the oldest bank first; all are on one node. The hand moves objects into a later
+        # bank, and adds there before it takes away here, so an object that moves is counted once at
+        # least. The next lap may begin in the midst of this operation, but not the one after that.
+        for place in range(LAPS_LIVE + 1):
+            back = LAPS_LIVE - 1 - place
+            self.tickets[place] = self.endpoint.post_load(self.bank(lap - back & LAP_MASK))
+
+    def _total(self) -> int:
+        """The sum of the banks, once the phase of `_post_total` has ended."""
         total = 0
-        # ORDER: the oldest bank first. The hand moves objects into a later bank, and adds there
-        # before it takes away here, so an object that moves is counted once at least. The next lap
-        # may begin in the midst of this operation, but not the one after that.
-        for back in range(LAPS_LIVE - 1, -2, -1):
-            total += self.endpoint.load(self.bank(lap - back & LAP_MASK))
+        for place in range(LAPS_LIVE + 1):
+            total += self.endpoint.result(self.tickets[place])
         return total & MASK
 
     def fits(self, total: int) -> bool:
@@ -147,33 +169,41 @@ class Ledger:
         """Whether an object of so many units more is within the bounds."""
         return self.fits(self.total(self.lap()) + ITEM + units)
 
-    def admit(self, lap: int, units: int, spare: int) -> bool:
-        """Account for an object that is about to be linked in this lap; False: it is not, as the
-        cache would have too much. `spare`: the units of an object that it replaces, or 0."""
-        one = ITEM
-        self.endpoint.faa(self.bank(lap), one + units)
-        total = self.total(lap)
+    def post(self, lap: int, units: int) -> None:
+        """Post the account for an object that is about to be linked in this lap, and looks at what
+        there is then; after the phase `admits` says whether it may be linked."""
+        self.endpoint.post_faa(self.bank(lap), ITEM + units)
+        self._post_total(lap)
+
+    def admits(self, spare: int) -> bool:
+        """Whether the cache has no more than it may, with the object of `post`. `spare`: the units
+        of an object that it replaces, or 0."""
+        total = self._total()
         if spare:
-            total = total - one - spare & MASK
-        if self.fits(total):
-            return True
-        self.withdraw(lap, units)
-        return False
+            total = total - ITEM - spare & MASK
+        return self.fits(total)
 
     def withdraw(self, lap: int, units: int) -> None:
-        """Take an object away from the account of a lap."""
-        self.endpoint.faa(self.bank(lap), MASK - units - ITEM + 1)
+        """Post that an object is taken away from the account of a lap."""
+        self.endpoint.post_faa(self.bank(lap), MASK - units - ITEM + 1)
 
     def account(self, head: int, units: int) -> None:
-        """Set DEAD in an object that this client has unlinked, and account for it no more."""
+        """In the background, set DEAD in an object that this client has unlinked, and account for
+        it no more."""
+        endpoint = self.endpoint
+        scope = endpoint.background(True)
         # ORDER: the other bits stay: a client that has found the object still reads them.
-        life = self.endpoint.fetch_or(head + LIFE, DEAD)
+        ticket = endpoint.post_fetch_or(head + LIFE, DEAD)
+        # ORDER: before this operation ends, after which the memory may have another use.
+        endpoint.wait()
+        life = endpoint.result(ticket)
         # A kill here: the bank has an object too many until it is not counted any more.
         # ORDER: the lap after the life, so it is no earlier one than the object's.
-        lap = self.endpoint.load(self.words + HAND) >> LAP_AT
+        lap = self.lap()
         its = life >> LAP_SHIFT & LAP_MASK
         if not life & DEAD and (lap - its & LAP_MASK) < LAPS_LIVE:
             self.withdraw(its, units)
+        endpoint.background(scope)
 
     def restamp(self, head: int, life: int, units: int, lap: int) -> int:
         """Account for a linked object in this lap; its life word after that."""

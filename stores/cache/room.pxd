@@ -39,12 +39,15 @@ cdef class Hand:
     @cython.locals(
         index=Index, endpoint=Endpoint, at=u64, hand=u64, lap=u64, table=u64, prefix=u64, group=u64,
         depth=u64, number=u64, pointer=u64, freed=u64, last=u64, base=u64, width=u64, moved=u64,
+        everything=u64,
     )
     cpdef u64 step(self, u64 want, bint ruthless, bint ends) except? 0xFEEDFACEDEADBEA7
     @cython.locals(
         freed=u64, index=int, word=u64, head=u64, life=u64, state=int, taken=u64, at=int
     )
-    cdef u64 _scan_group(self, u64 group, u64 lap, bint ruthless) except? 0xFEEDFACEDEADBEA7
+    cdef u64 _scan_group(
+        self, u64 group, u64 lap, bint ruthless, u64 everything
+    ) except? 0xFEEDFACEDEADBEA7
     @cython.locals(freed=u64, found=bint, best=int, taken=u64)
     cdef u64 _choose(self, u64 want) except? 0xFEEDFACEDEADBEA7
     @cython.locals(now=u64, best=int, most=u64, number=int, life=u64, age=u64)
@@ -72,6 +75,7 @@ cdef class Room:
     @cython.locals(in_vain=u64, enough=bint, hopeless=bint, freed=u64, scope=bint)
     cpdef int within_bounds(self, Store store, u64 units) except -1
     cpdef u64 evict(self, u64 units, bint ruthless, bint ends) except? 0xFEEDFACEDEADBEA7
+    @cython.locals(scope=bint)
     cdef int _count_evicted(self) except -1
     cpdef u64 total(self) except? 0xFEEDFACEDEADBEA7
     cdef int in_buckets(self, Place place, bytes key) except -1

@@ -127,8 +127,9 @@ class Hand:
             last = index.groups
         if pointer:
             base = index.base_of(pointer)
+            everything = endpoint.load(self.validity.tags)
             while group < last and self.seen < WINDOW:
-                freed += self._scan_group(base + group * GROUP_SIZE, lap, ruthless)
+                freed += self._scan_group(base + group * GROUP_SIZE, lap, ruthless, everything)
                 group += 1
         else:
             group = index.groups
@@ -153,9 +154,9 @@ class Hand:
         endpoint.wait()
         return freed
 
-    def _scan_group(self, group: int, lap: int, ruthless: bool) -> int:
+    def _scan_group(self, group: int, lap: int, ruthless: bool, everything: int) -> int:
         """Account for the entries of the group at this address, and note them in the window; units
-        freed by unlinking void entries."""
+        freed by unlinking void entries. `everything`: the word of tag 0."""
         freed = 0
         self.endpoint.read_words(group, self.row, GROUP_WORDS)
         for index in range(GROUP_WORDS):
@@ -163,13 +164,14 @@ class Hand:
             if not index & 7 or not is_valid(word):
                 continue
             head = word & OBJECT_MASK & ADDRESS_MASK
-            life = self.endpoint.load(head + LIFE)
+            self.endpoint.read_words(head, self.validity.head, PREFIX >> 3)
+            life = self.validity.head[LIFE >> 3]
             if life >> LAP_SHIFT & LAP_MASK != lap:
                 life = self.ledger.restamp(head, life, self._units(head), lap)
             if life & DEAD or is_frozen(word):
                 continue
-            state = self.validity.state(head, life)
-            if state == STALE and self.endpoint.load(head + FLIGHT):
+            state = self.validity.state(everything)
+            if state == STALE and self.validity.head[FLIGHT >> 3]:
                 state = UNDECIDED
             if state == VOID:
                 taken = self._unlink(group + 8 * index, word)
@@ -313,11 +315,13 @@ class Room:
         return freed
 
     def _count_evicted(self) -> None:
+        scope = self.endpoint.background(True)
         if self.hand.evicted:
             self.counters.count(EVICTIONS, self.hand.evicted)
             self.counters.count(EVICTED_MS, self.hand.aged_ms)
         if self.hand.expired:
             self.counters.count(EXPIRATIONS, self.hand.expired)
+        self.endpoint.background(scope)
 
     def _wait_for_lap(self, store: Store, in_vain: int) -> None:
         """Help the lap to end: there is nothing to evict, but too much by the ledger, which killed

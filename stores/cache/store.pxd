@@ -18,8 +18,14 @@ from limpet.stores.race.splitter cimport Splitter
 
 cdef u64 SPLIT_MISSES
 
+cdef class CacheSlots(Slots):
+    cdef public Ledger ledger
+
+    cpdef bint goes_on(self, Place place, bytes key, u64 slot, u64 attempt) except -1
+
 cdef class CacheStore(HashStore):
     cdef readonly CacheObjects cached
+    cdef readonly CacheSlots cache_slots
     cdef readonly Ledger ledger
     cdef readonly Validity validity
     cdef readonly Counters counters
@@ -32,14 +38,15 @@ cdef class CacheStore(HashStore):
 
     cpdef int hold_ledger(self, Ledger ledger) except -1
     cdef object search_once(self, Place place, bytes key)
-    @cython.locals(row=int, key=bytes, search=BatchSearch, at=Place)
+    @cython.locals(row=int, key=bytes, search=BatchSearch, at=Place, scope=bint)
     cdef bint search_batch(self, Place place, list keys, list found) except -1
     cpdef int _write(self, key, value, int mode) except -1
     @cython.locals(place=Place, size=u64, attempt=u64, misses=u64, outcome=int)
     cpdef int write(self, key, value, int mode, Terms terms) except -1
     @cython.locals(
-        index=Index, objects=CacheObjects, slot=u64, head=u64, spare=u64, outcome=int, units=u64,
-        lap=u64, reference=u64, desired=u64,
+        index=Index, objects=CacheObjects, ledger=Ledger, slot=u64, head=u64, spare=u64,
+        outcome=int, units=u64, lap=u64, reference=u64, desired=u64, lap_ticket=u64,
+        birth_ticket=u64, scope=bint,
     )
     cpdef int write_entry(
         self, Place place, bytes key, bytes value, u64 size, int mode, u64 attempt, Terms terms

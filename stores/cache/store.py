@@ -2,10 +2,16 @@
 
 A write of an entry is that of `race` (race/hash_store.py) with three steps more:
 
-    1. find the key; decide how the write ends by the entry there, and by whether that counts
-    2. account for the new object (ledger.py); if there would be too much, evict and start again
+    1. find the key, and read the lap and the number of the last invalidation meanwhile
+    2. read the entry that is there, and account for the new object meanwhile (ledger.py): decide
+       how the write ends; if there would be too much, evict and start again
     3. write the object, link it by the CAS of `race`
-    4. take the object that it replaced out of the account
+    4. in the background: take the object that it replaced out of the account
+
+So a write has the round trips of `race`: 3 for an entry that is there; and for a new one, too, as
+it is accounted for in the phase in which its slot is tentative, and decided only if there is room.
+No fewer: 2 depends on the lap that 1 has read, since a bank may be used only by an operation that
+has read its lap, and 3 depends on both.
 
 A read finds the key and judges the entry (validity.py); a hit counts itself in the object.
 
@@ -33,6 +39,7 @@ from limpet.stores.cache.layout import (
     ITEMS_SHIFT,
     LANDING_COUNT,
     LANDINGS,
+    LAP_AT,
     MINE,
     OVER,
     SETS,
@@ -67,6 +74,15 @@ from limpet.stores.race.store import require_room
 SPLIT_MISSES: Final = 8
 
 
+class CacheSlots(Slots):
+    """Changes slots; an insert is decided only if the ledger has admitted its object."""
+
+    ledger: Ledger
+
+    def goes_on(self, place: Place, key: bytes, slot: int, attempt: int) -> bool:
+        return self.ledger.admits(0) and Slots.goes_on(self, place, key, slot, attempt)
+
+
 class CacheStore(HashStore):
     """The `cache` store. `CacheParameters`."""
 
@@ -75,12 +91,14 @@ class CacheStore(HashStore):
     def __init__(self, pool: Any, kind: str, name: str, parameters: Any) -> None:
         super().__init__(pool, kind, name, parameters)
         self.allocator = pool.allocator.coherent()
-        self.cached = CacheObjects(pool.heap)
+        self.validity = Validity(pool.endpoint)
+        self.cached = CacheObjects(pool.heap, self.validity)
         tables = regions.attach(pool, name, parameters.subtables, parameters.region_size)
         index = Index(pool, name, parameters, self.cached, tables, Holds(name))
-        slots = Slots(index, pool.client)
-        self.hold_parts(index, slots, Splitter(pool, index, parameters), Check(pool, index))
-        self.validity = Validity(pool.endpoint)
+        self.cache_slots = CacheSlots(index, pool.client)
+        self.hold_parts(
+            index, self.cache_slots, Splitter(pool, index, parameters), Check(pool, index)
+        )
         self.counters = Counters(pool, parameters.clients)
         self.hold_ledger(Ledger(pool, parameters.max_items, parameters.max_bytes // UNIT))
         self.usual = Terms(parameters.ttl_ms)
@@ -90,7 +108,7 @@ class CacheStore(HashStore):
         """Use this ledger, and make the parts that account to it. Called when the store is made."""
         pool, index, validity = self.pool, self.index, self.validity
         counts_hits = self.parameters.policy != "fifo"
-        self.ledger = ledger
+        self.ledger = self.cache_slots.ledger = ledger
         self.hand = Hand(pool, index, self.cached, ledger, validity, counts_hits)
         self.room = Room(pool, index, ledger, self.hand, self.counters)
         self.entries = Entries(
@@ -126,15 +144,18 @@ class CacheStore(HashStore):
     # ---- reading ----------------------------------------------------------------------------
 
     def search_once(self, place: Place, key: bytes) -> Any:
-        self.index.choose(place, key)
+        self.index.post_choose(place, key)
         return self.entries.read(self.index.find(place, key) != 0)
 
     def search_batch(self, place: Place, keys: list[bytes], found: list[bytes | None]) -> bool:
         search = self.search
+        scope = self.endpoint.background(False)
+        self.endpoint.background(scope)
         search.locate_to_read(keys, len(keys))
         for row, key in enumerate(keys):
             at = search.places[row]
             found.append(self.entries.read(self.index.match(at, key, row, False) != 0))
+            self.endpoint.background(scope)
         self.endpoint.wait()
         return True
 
@@ -176,6 +197,7 @@ class CacheStore(HashStore):
                 self.require_there()
                 outcome = self.write_entry(place, key, value, size, mode, attempt, terms)
                 if outcome == DONE:
+                    self.endpoint.background(True)
                     self.counters.count(SETS, 1)
             finally:
                 self.client.leave()
@@ -199,36 +221,45 @@ class CacheStore(HashStore):
         """DONE, EXISTS, MISSING, AGAIN, FULL, NO_MEMORY, or OVER: evict first."""
         index = self.index
         objects = self.cached
-        index.choose(place, key)
-        slot = index.find(place, key)
+        ledger = self.ledger
+        lap_ticket = ledger.post_lap()
+        birth_ticket = self.validity.post_birth()
+        index.post_choose(place, key)
+        index.read_buckets(place)
+        units = objects.units_of(len(key) | len(value) << 16)
+        lap = self.endpoint.result(lap_ticket) >> LAP_AT
+        # A kill from here on: the bank has an object too many until it is not counted any more.
+        ledger.post(lap, units)
+        slot = index.match(place, key, 0, True)
         head = 0
         spare = 0
+        outcome = DONE
         if slot:
             head = objects.at()
             spare = objects.units()
-            outcome = self.entries.refusal(head, mode, terms)
-            if outcome != DONE:
-                return outcome
+            outcome = self.entries.refusal(mode, terms)
+            if outcome == DONE and not ledger.admits(spare):
+                outcome = OVER
         elif mode != PUT and mode != INSERT:
-            return MISSING
-        units = objects.units_of(len(key) | len(value) << 16)
-        lap = self.ledger.lap()
-        if not self.ledger.admit(lap, units, spare):
-            return OVER
-        # A kill here: the bank has an object too many until it is not counted any more.
-        self.entries.head_next(terms, lap, head)
-        reference = self.make_object(place, key, value, size)
-        outcome = NO_MEMORY
-        if reference:
+            outcome = MISSING
+        if outcome == DONE:
+            self.entries.head_next(terms, lap, self.endpoint.result(birth_ticket), slot != 0)
+            reference = self.make_object(place, key, value, size)
             desired = (place.hash & 0xFF) << 56 | reference
-            if slot:
+            if not reference:
+                outcome = NO_MEMORY
+            elif slot:
                 outcome = self.slots.replace(place, slot, desired)
             else:
                 outcome = self.slots.insert(place, key, desired, attempt)
+                if outcome == AGAIN and not ledger.admits(0):
+                    outcome = OVER
         if outcome != DONE:
-            self.ledger.withdraw(lap, units)
+            scope = self.endpoint.background(True)
+            ledger.withdraw(lap, units)
+            self.endpoint.background(scope)
         elif slot:
-            self.ledger.account(head, spare)
+            ledger.account(head, spare)
         return outcome
 
     def _grow_or_evict(self, key: bytes, misses: int) -> int:
@@ -322,7 +353,7 @@ class CacheStore(HashStore):
         """Set the value that `terms.flight` has computed; False: the entry was set, deleted,
         evicted or invalidated meanwhile, and the value is not kept."""
         done = self.write(key, value, FINISH, terms) == DONE
-        self.within(lambda: self._landed(key, 1))
+        self.within(lambda: self._landed(key, True))
         return done
 
     def abandon_flight(self, key: bytes, flight: int) -> bool:
@@ -334,7 +365,7 @@ class CacheStore(HashStore):
         ended = done = False
         try:
             ended = bool(self.within(lambda: self.flight.alight(self.place, key, flight)))
-            self.within(lambda: self._landed(key, 0))
+            self.within(lambda: self._landed(key, False))
             done = True
         finally:
             if not done:
@@ -342,9 +373,10 @@ class CacheStore(HashStore):
                     self.within(lambda: self.flight.alight(self.place, key, flight))
         return ended
 
-    def _landed(self, key: bytes, computations: int) -> None:
+    def _landed(self, key: bytes, computed: bool) -> None:
         """Wake the callers that wait for this flight, and some others."""
-        self.counters.count(COMPUTATIONS, computations)
+        if computed:
+            self.entries.count(COMPUTATIONS)
         self.landing(key).wake()
 
     def landing(self, key: bytes) -> Waiting:

@@ -26,11 +26,20 @@ cdef class Validity:
     cdef public u64 words
     cdef public u64 tags
 
-    @cython.locals(endpoint=Endpoint, birth=u64, deadline=u64, late=bint, now=u64, end=u64, flies=bint)
-    cpdef int state(self, u64 head, u64 life) except -1
+    cdef u64[::1] head
+    cdef u64[::1] tickets
+
+    cdef u64 post_everything(self) except? 0xFEEDFACEDEADBEA7
+    @cython.locals(
+        endpoint=Endpoint, life=u64, birth=u64, deadline=u64, late=bint, now=u64, end=u64, flies=bint
+    )
+    cdef int state(self, u64 everything) except -1
+    @cython.locals(count=int, place=int, since=int)
     cdef bint _is_invalidated(self, u64 tags, u64 birth) except -1
-    @cython.locals(endpoint=Endpoint, span=u64, deadline=u64)
-    cpdef int slide(self, u64 head) except -1
+    @cython.locals(span=u64, deadline=u64, before=u64)
+    cdef int slide(self, u64 at) except -1
+    @cython.locals(ticket=u64)
     cpdef u64 birth(self) except? 0xFEEDFACEDEADBEA7
-    @cython.locals(endpoint=Endpoint, number=u64, at=u64, there=u64, found=u64)
+    cdef u64 post_birth(self) except? 0xFEEDFACEDEADBEA7
+    @cython.locals(endpoint=Endpoint, number=u64, at=u64, there=u64, found=u64, ticket=u64, found_ticket=u64)
     cpdef int invalidate(self, u64 tag) except -1

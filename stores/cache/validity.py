@@ -15,6 +15,7 @@ outlive a boot and be shared by hosts.
 
 from __future__ import annotations
 
+from array import array
 from typing import Any, Final
 
 from limpet.stores.cache.layout import (
@@ -23,13 +24,17 @@ from limpet.stores.cache.layout import (
     FLIGHT,
     FRESH,
     INVALIDATIONS,
+    LIFE,
     PENDING,
+    PREFIX,
     SLIDE_SHARE,
+    SPAN_MASK,
     STALE,
     TAG_BITS,
     TAG_MASK,
     TAGGED,
     TAGS,
+    TAGS_EACH,
     TIMES,
     UNDECIDED,
     US_PER_MS,
@@ -89,57 +94,87 @@ class Validity:
         self.words = 0
         """Address of the cache's words, and below that of the tags'; set by the store."""
         self.tags = 0
+        self.head = array("Q", bytes(PREFIX))
+        """The words of the head that is judged (layout.py)."""
+        self.tickets = array("Q", bytes(8 * TAGS_EACH))
 
-    def state(self, head: int, life: int) -> int:
-        """FRESH, STALE, VOID or UNDECIDED: the object whose head is here, with this life."""
+    def post_everything(self) -> int:
+        """Post a look at the word of tag 0, after an entry was found linked; its ticket.
+
+        ORDER: in a later phase than the read of its slot. If the word is not above the birth then,
+        the entry counted when the slot was read.
+        """
+        return self.endpoint.post_load(self.tags)
+
+    def state(self, everything: int) -> int:
+        """FRESH, STALE, VOID or UNDECIDED: the object with the words of `head`. `everything`: the
+        word of tag 0. Of an entry with tags, a phase of its own."""
+        life, birth = self.head[LIFE >> 3], self.head[BIRTH >> 3]
+        if everything > birth:
+            return VOID
+        if life & TAGGED and self._is_invalidated(self.head[TAGS >> 3], birth):
+            return VOID
         endpoint = self.endpoint
-        birth = endpoint.load(head + BIRTH)
-        if endpoint.load(self.tags) > birth:
-            return VOID
-        if life & TAGGED and self._is_invalidated(endpoint.load(head + TAGS), birth):
-            return VOID
-        deadline = endpoint.load(head + DEADLINE)
+        deadline = self.head[DEADLINE >> 3]
         late = deadline != 0 and endpoint.microseconds() >= deadline
         if life & PENDING:
             return VOID if late else UNDECIDED
         if not late:
             return FRESH
         now = endpoint.microseconds()
-        end = deadline + (endpoint.load(head + TIMES) >> 32) * US_PER_MS
+        end = deadline + (self.head[TIMES >> 3] >> 32) * US_PER_MS
         if now < end:
             return STALE
-        flies = now < end + FLIGHT_US and endpoint.load(head + FLIGHT) != 0
+        flies = now < end + FLIGHT_US and self.head[FLIGHT >> 3] != 0
         return UNDECIDED if flies else VOID
 
     def _is_invalidated(self, tags: int, birth: int) -> bool:
         """Whether one of these tags was invalidated since."""
+        count = 0
         while tags:
-            if self.endpoint.load(self.tags + 8 * (tags & TAG_MASK)) > birth:
-                return True
+            self.tickets[count] = self.endpoint.post_load(self.tags + 8 * (tags & TAG_MASK))
             tags >>= TAG_BITS
-        return False
+            count += 1
+        self.endpoint.wait()
+        since = 0
+        for place in range(count):
+            since += self.endpoint.result(self.tickets[place]) > birth
+        return since > 0
 
-    def slide(self, head: int) -> None:
-        """Put off the deadline of an entry that was read, if enough of its time has passed."""
-        endpoint = self.endpoint
-        span = (endpoint.load(head + TIMES) & 0xFFFF_FFFF) * US_PER_MS
-        deadline = endpoint.microseconds() + span
-        if span and deadline > endpoint.load(head + DEADLINE) + span // SLIDE_SHARE:
-            endpoint.store(head + DEADLINE, deadline)
+    def slide(self, at: int) -> None:
+        """Post that the deadline of an entry that was read is put off, if enough of its time has
+        passed. `at`: the address of its head, whose words are in `head`."""
+        span = (self.head[TIMES >> 3] & SPAN_MASK) * US_PER_MS
+        deadline = self.endpoint.microseconds() + span
+        before = self.head[DEADLINE >> 3]
+        if span and deadline > before + span // SLIDE_SHARE:
+            # By a CAS: a deadline that `touch` has set meanwhile stays.
+            self.endpoint.post_cas(at + DEADLINE, before, deadline)
 
     def birth(self) -> int:
-        """The birth of a value that is begun now."""
-        return self.endpoint.load(self.words + INVALIDATIONS)
+        """The birth of a value that is begun now, by a phase of its own."""
+        ticket = self.post_birth()
+        self.endpoint.wait()
+        return self.endpoint.result(ticket)
+
+    def post_birth(self) -> int:
+        """Post the look of `birth`; its ticket."""
+        return self.endpoint.post_load(self.words + INVALIDATIONS)
 
     def invalidate(self, tag: int) -> None:
-        """Invalidate all entries with this tag whose value was begun before now."""
+        """Invalidate all entries with this tag whose value was begun before now; 2 round trips."""
         endpoint = self.endpoint
-        number = endpoint.faa(self.words + INVALIDATIONS, 1) + 1
         at = self.tags + 8 * tag
-        there = endpoint.load(at)
+        ticket = endpoint.post_faa(self.words + INVALIDATIONS, 1)
+        found_ticket = endpoint.post_load(at)
+        endpoint.wait()
+        number = endpoint.result(ticket) + 1
+        there = endpoint.result(found_ticket)
         # LINEARIZES: invalidate, once the word is at least its number
         while there < number:
-            found = endpoint.cas(at, there, number)
+            found_ticket = endpoint.post_cas(at, there, number)
+            endpoint.wait()
+            found = endpoint.result(found_ticket)
             if found == there:
                 break
             there = found

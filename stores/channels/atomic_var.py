@@ -21,12 +21,12 @@ class AtomicVar(Channel):
         super().__init__(manager, name, parent, size=WORD, node=node, kind="atomic_var")
 
     def load(self) -> int:
-        """The value. One round trip, as for the other methods."""
+        """The value. One round trip, and no fewer, as for the other methods."""
         self.enter()
         try:
-            value = self.endpoint.load(self.address)
+            ticket = self.endpoint.post_load(self.address)
             self.endpoint.wait()
-            return value
+            return self.endpoint.result(ticket)
         finally:
             self.leave()
 
@@ -38,9 +38,9 @@ class AtomicVar(Channel):
         """Set the value; the old one."""
         self.enter()
         try:
-            before = self.endpoint.swap(self.address, wrapped(value))
+            ticket = self.endpoint.post_swap(self.address, wrapped(value))
             self.endpoint.wait()
-            return before
+            return self.endpoint.result(ticket)
         finally:
             self.leave()
 
@@ -48,9 +48,9 @@ class AtomicVar(Channel):
         """Add to the value; the old one."""
         self.enter()
         try:
-            before = self.endpoint.faa(self.address, wrapped(delta))
+            ticket = self.endpoint.post_faa(self.address, wrapped(delta))
             self.endpoint.wait()
-            return before
+            return self.endpoint.result(ticket)
         finally:
             self.leave()
 
@@ -58,8 +58,8 @@ class AtomicVar(Channel):
         """Change the value if it is `expected`; the old one."""
         self.enter()
         try:
-            before = self.endpoint.cas(self.address, wrapped(expected), wrapped(desired))
+            ticket = self.endpoint.post_cas(self.address, wrapped(expected), wrapped(desired))
             self.endpoint.wait()
-            return before
+            return self.endpoint.result(ticket)
         finally:
             self.leave()

@@ -8,9 +8,12 @@ from limpet.stores.channels.layout cimport *
 cdef class Mark:
     cdef readonly u64 address
     cdef readonly u64 number
+    cdef readonly u64 drops
     cdef readonly set nodes
     cdef readonly set gone
     cdef object __weakref__
+
+    cpdef int doubt(self) except -1
 
 cdef class Channel
 
@@ -36,8 +39,9 @@ cdef class Channel:
     cdef readonly Mark marked
     cdef object __weakref__
 
-    @cython.locals(there=bint)
     cpdef int enter(self) except -1
+    @cython.locals(marked=Mark, there=bint)
+    cdef int _find_mark(self) except -1
     cpdef int leave(self) except -1
     @cython.locals(mine=u64, seen=u64)
     cpdef u64 row(self) except? 0xFFFF

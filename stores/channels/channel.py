@@ -23,6 +23,11 @@ own node is lost, that part shows that there was a channel of this name (regions
 A channel and its parts have one `Mark`, which knows the nodes that any of them has memory on. When
 such a node has been replaced, other objects are at our addresses, and the mark raises NodeFailed
 from then on.
+
+`enter` costs no round trip. The pin reads the word DROPS, which a client that removes a region
+counts up after it has cleared the mark, and before it unlinks the region (regions/table.py). So if
+DROPS is as it was when this handle last saw the mark, no region of the channel was used again
+before this operation has pinned. Only after another removal the handle looks at the mark.
 """
 
 from __future__ import annotations
@@ -33,7 +38,7 @@ from typing import Any
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.states import former
 from limpet.shm.errors import ChannelFull, ChannelRemoved, NodeFailed
-from limpet.stores.channels.layout import CLAIMED
+from limpet.stores.channels.layout import CLAIMED, MASK
 from limpet.stores.channels.regions.region import Links
 
 
@@ -43,6 +48,8 @@ class Mark:
     def __init__(self) -> None:
         self.address = 0
         self.number = 0
+        self.drops = MASK
+        """The word DROPS when this handle last saw the mark; at first, no such word."""
         self.nodes: set[int] = set()
         self.gone: set[int] = set()
         """Those that have been replaced since."""
@@ -52,6 +59,11 @@ class Mark:
         if node in self.nodes:
             self.gone.add(node)
             self.address = former(node << NODE_SHIFT, node)
+            self.doubt()
+
+    def doubt(self) -> None:
+        """Look at the mark when the next operation begins."""
+        self.drops = MASK
 
 
 class Operation:
@@ -161,6 +173,8 @@ class Channel:
 
     def _still_there(self) -> None:
         """Raise ChannelRemoved if the channel was removed before a part was made."""
+        # The client that removes it may have listed its parts, and not unlinked any of them yet.
+        self.marked.doubt()
         try:
             self.enter()
         except ChannelRemoved:
@@ -181,15 +195,23 @@ class Channel:
 
     def enter(self) -> None:
         """Begin an operation. Raises ChannelRemoved."""
-        there = False
         self.client.enter()
+        if self.client.drops != self.marked.drops or self.endpoint.failed(self.marked.address):
+            self._find_mark()
+
+    def _find_mark(self) -> None:
+        """Look whether the channel is there; if it is not, end the operation."""
+        marked = self.marked
+        there = False
         try:
-            there = self.endpoint.load(self.marked.address) == self.marked.number
+            there = self.endpoint.load(marked.address) == marked.number
         finally:
             if not there:
                 self.client.leave()
         if not there:
             raise ChannelRemoved(f"the channel {self.name!r} of {self.pool.url} was removed")
+        # ORDER: the word DROPS was read by the pin, before the mark.
+        marked.drops = self.client.drops
 
     def removed(self) -> bool:
         """Whether this channel was removed, or a part of it is lost; there may be another channel

@@ -1,13 +1,22 @@
 """The condition: threads of any processes wait, without its lock, for a change.
 
 Memory: a region of its own, and the part `lock` (lock.py), a recursive lock
-    0     number  of calls of notify
-    64    waiting where threads sleep (waiting.py)
+    0     number   of notifies that went to threads without a place
+    8     order    of the last thread that has lined up
+    16    used     places that were ever taken
+    64    waiting  where threads without a place sleep (waiting.py)
+    128   places   PLACES times: a word, and the order of its thread
+A place's word, on which its thread sleeps
+    bits 0-1    state   FREE, WAITING, NOTIFIED
+    bits 16-63  owner   client id
 
-`wait` reads the number while it holds the lock, gives the lock back, and waits until the number is
-another one; `notify`, which needs the lock, too, adds to the number and wakes all. So a waiter
-misses no notify between the two. All waiting threads return, and each checks its own condition, as
-`wait_for` does.
+`wait` takes a place while it holds the lock, gives the lock back, and waits until its place is
+NOTIFIED; `notify(n)`, which needs the lock, too, does that to the n threads that wait longest, and
+wakes these alone. So a waiter misses no notify between the two. A thread that finds no place waits
+for the number: each notify that is for more threads than have places adds to it, and wakes all of
+these threads. After the wait a thread has the lock again, and frees its place; if its time was
+over, but it was notified meanwhile, it says that it was notified. Tasks of event loops wait without
+places (task_waits.py).
 
 Order. Who gets the lock next is what keeps threads from starving: a few that run could take turns
 with each other, so that all others find their condition false whenever they look.
@@ -19,28 +28,50 @@ with each other, so that all others find their condition false whenever they loo
 
 A kill leaves behind: a change without its notify, if the process died with the lock
 (CRASH(notifying)). A thread that waits looks from time to time at the holder of the lock, and
-returns if that process is dead; it has the lock then, and `inherited` says so.
+returns if that process is dead; it has the lock then, and `inherited` says so. And a place of a
+dead process: if it is WAITING, the next notify passes it over; if it is NOTIFIED, a thread that
+waits takes that notify for its own.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
+from limpet.shm.errors import AddressError, PoolClosed
 from limpet.stores.channels.channel import Channel
 from limpet.stores.channels.layout import LINE, MOMENT, MOMENTS
 from limpet.stores.channels.lock.lock import Lock
-from limpet.stores.channels.lock.ticket_layout import HOLDER
-from limpet.stores.channels.waiting import Waiting, deadline_after, still_us
+from limpet.stores.channels.lock.ticket_layout import HALF, HOLDER
+from limpet.stores.channels.waiting import Wait, Waiting, deadline_after, still_us
 
 Found = TypeVar("Found")
+
+NUMBER: Final = 0
+ORDER: Final = 8
+USED: Final = 16
+PLACES_AT: Final = 2 * LINE
+PLACES: Final = 256
+FEW: Final = 16
+"""Places that are read together with the first words."""
+PLACE: Final = 16
+EVERY: Final = 1 << 62
+FREE: Final = 0
+WAITING: Final = 1
+NOTIFIED: Final = 2
+STATE: Final = 3
+OWNER_SHIFT: Final = 16
+NOWHERE: Final = -1
+SELDOM: Final = 16
+"""All but the first threads look for notifies of the dead every so many sleeps only."""
 
 
 class Condition(Channel):
     """A condition with its lock, as `threading.Condition`, among processes: `pool.condition`."""
 
     def __init__(self, manager: Any, name: str, parent: Any = None) -> None:
-        super().__init__(manager, name, parent, size=2 * LINE, kind="condition")
+        super().__init__(manager, name, parent, size=PLACES_AT + PLACES * PLACE, kind="condition")
         remote = self.pool.parameters.multi_host
         self.waiting = Waiting(self.endpoint, self.address + LINE, remote)
         self.lock = Lock(manager, "lock", self, recursive=True, overtaking=False)
@@ -80,16 +111,25 @@ class Condition(Channel):
         another thread, or the lock's holder has died. Raises RuntimeError without the lock.
         """
         deadline = deadline_after(timeout)
-        before, vain = self.begin_wait()
-        count = self.lock._release_save()
+        place = [NOWHERE]
+        vain = self.vain
+        notified = False
+        count = 0
         try:
-            notified = self._is_notified(before, deadline)
+            before = self._line_up(place)
+            count = self.lock._release_save()
+            notified = self._is_notified(place[0], before, deadline)
             if vain and notified:
                 self.endpoint.pause(MOMENT + self.moment(vain))
-            return notified
         finally:
-            self.lock._acquire_restore(count)
-            self.vain = vain + 1
+            try:
+                if count:
+                    self.lock._acquire_restore(count)
+                    self.vain = vain + 1
+            finally:
+                if place[0] != NOWHERE:
+                    notified = self._step_out(place[0]) or notified
+        return notified
 
     def wait_for(self, predicate: Callable[[], Found], timeout: float | None = None) -> Found:
         """`wait` until `predicate()` is true, at most `timeout` seconds; its last result."""
@@ -104,69 +144,167 @@ class Condition(Channel):
         return found
 
     def notify(self, n: int = 1) -> None:
-        """Wake all threads that wait, whatever `n` is; one of them gets the lock first.
-
-        Raises RuntimeError without the lock.
-        """
-        if n > 0:
-            self.notify_all()
-        else:
-            self._number("notify")
+        """Wake the `n` threads that wait longest. If more threads wait than there are places, it
+        may wake more of these. Raises RuntimeError without the lock."""
+        with self.operation():
+            self._check_owned("notify")
+            if n <= 0:
+                return
+            self.vain = 0
+            waiting = sorted(
+                (order, at, word) for at, word, order in self._read()[1] if word & STATE == WAITING
+            )
+            notified: list[int] = []
+            for _, at, word in waiting:
+                if len(notified) == n:
+                    break
+                lives = self.lives(word >> OWNER_SHIFT)
+                # LINEARIZES: this thread is notified.
+                # CRASH(notifying): some are not; threads that wait see that the lock's holder died.
+                self.endpoint.post_cas(at, word, word - WAITING + NOTIFIED if lives else FREE)
+                if lives:
+                    notified.append(at)
+            looked = 0
+            if len(notified) < n:
+                self.endpoint.post_faa(self.address + NUMBER, 1)
+                # ORDER: after the number, which is on the same node.
+                looked = self.waiting.post_look()
+            self.endpoint.wait()
+            for at in notified:
+                self.endpoint.futex_wake(at, 1)
+            if len(notified) < n:
+                self.waiting.wake_if(self.endpoint.result(looked))
 
     def notify_all(self) -> None:
         """Wake all threads that wait. Raises RuntimeError without the lock."""
-        with self.operation():
-            self._check_owned("notify")
-            self.vain = 0
-            # LINEARIZES: all threads that wait now are notified.
-            # CRASH(notifying): sleepers look after a while.
-            self.endpoint.faa(self.address, 1)
-            self.waiting.wake()
+        self.notify(EVERY)
+
+    # ---- for tasks (task_waits.py), which wait without a place ----------------------------------
 
     def begin_wait(self) -> tuple[int, int]:
-        """The number of the last notify, and the waits in vain. Raises RuntimeError."""
-        return self._number("wait"), self.vain
+        """The number, and the waits in vain. Raises RuntimeError without the lock."""
+        with self.operation():
+            self._check_owned("wait")
+            return self._look(self.address + NUMBER), self.vain
 
     def moment(self, vain: int) -> int:
         """How long to wait before the lock, after so many waits in vain: 0 to MOMENTS - 1."""
         return int(3 * vain + self.client.ident) % MOMENTS
 
     def is_over(self, before: int) -> bool:
-        """Whether a wait that began at this number is over: for waits that sleep elsewhere
-        (task_waits.py)."""
+        """Whether a wait that began at this number is over."""
         with self.operation():
-            return self.endpoint.load(self.address) != before or self._is_forsaken()
+            return (
+                self._look(self.address + NUMBER) != before
+                or self._is_forsaken()
+                or self._inherits(NOWHERE, 0)
+            )
 
     def _check_owned(self, what: str) -> None:
         """In an operation: before its first one, a forked child seems to be its parent."""
         if not self.lock._is_owned():
             raise RuntimeError(f"cannot {what} on {self!r} without its lock")
 
-    def _number(self, what: str) -> int:
-        with self.operation():
-            self._check_owned(what)
-            return int(self.endpoint.load(self.address))
+    def _look(self, at: int) -> int:
+        """A word. In an operation; 1 round trip."""
+        ticket = self.endpoint.post_load(at)
+        self.endpoint.wait()
+        return int(self.endpoint.result(ticket))
 
-    def _is_notified(self, before: int, deadline: float | None) -> bool:
-        """Wait until the number is not `before`, or the lock's holder is dead; False: timeout."""
-        looks = token = 0
-        sleepy = False
+    def _read(self) -> tuple[array[int], list[tuple[int, int, int]]]:
+        """The first words, and address, word and order of each place that was ever taken. In an
+        operation; 1 round trip, or 2 if there are many."""
+        first = self.address + PLACES_AT
+        words = array("Q", bytes(PLACES_AT + FEW * PLACE))
+        self.endpoint.post_read(self.address, words, len(words))
+        self.endpoint.wait()
+        used = min(words[USED >> 3], PLACES)
+        found = words[PLACES_AT >> 3 :]
+        if used > FEW:
+            more = array("Q", bytes((used - FEW) * PLACE))
+            self.endpoint.post_read(first + FEW * PLACE, more, len(more))
+            self.endpoint.wait()
+            found += more
+        return words, [
+            (first + number * PLACE, found[2 * number], found[2 * number + 1])
+            for number in range(used)
+        ]
+
+    def _line_up(self, place: list[int]) -> int:
+        """Take a place, whose address is put into `place`, if one is free; the number."""
+        with self.operation():
+            self._check_owned("wait")
+            words, places = self._read()
+            at = next((at for at, word, _ in places if word & STATE == FREE), NOWHERE)
+            if at == NOWHERE and len(places) < PLACES:
+                at = self.address + PLACES_AT + len(places) * PLACE
+                words[USED >> 3] += 1
+            if at != NOWHERE:
+                words[ORDER >> 3] += 1
+                self.endpoint.post_write(self.address + ORDER, words[ORDER >> 3 :], 2)
+                self.endpoint.post_write(at + 8, words[ORDER >> 3 :], 1)
+                place[0] = at
+                # ORDER: last, after what belongs to it, which is on the same node.
+                self.endpoint.post_cas(at, FREE, self.client.ident << OWNER_SHIFT | WAITING)
+                self.endpoint.wait()
+            return words[NUMBER >> 3]
+
+    def _step_out(self, at: int) -> bool:
+        """Free our place; whether it was notified."""
+        with self.operation():
+            word = self._look(at)
+            if word >> OWNER_SHIFT != self.client.ident:
+                return False
+            while self.endpoint.cas(at, word, FREE) != word:
+                word = self._look(at)
+            return word & STATE == NOTIFIED
+
+    def _is_notified(self, place: int, before: int, deadline: float | None) -> bool:
+        """Wait until our place is notified, or, without one, the number is not `before`; or until
+        the lock's holder is dead, or one that was notified; False: timeout."""
+        wait = Wait(self.waiting, deadline)
+        idle = 0
         while True:
             with self.operation():
-                if sleepy:
-                    token = self.waiting.prepare()
-                if self.endpoint.load(self.address) != before:
+                if place == NOWHERE:
+                    wait.note()
+                    if self._look(self.address + NUMBER) != before:
+                        return True
+                else:
+                    word = self._look(place)
+                    if word & STATE != WAITING or word >> OWNER_SHIFT != self.client.ident:
+                        return True
+                if wait.sleepy and (self._is_forsaken() or self._inherits(place, idle)):
                     return True
-                if token and self._is_forsaken():
-                    return True
-            left = still_us(deadline)
-            if not left:
-                return False
-            if token:
-                self.waiting.sleep(token, left)
+            idle += wait.sleepy
+            if place == NOWHERE or not wait.sleepy:
+                if not wait.pause():
+                    return False
             else:
-                looks += 1
-                sleepy = not self.waiting.spin(looks)
+                left = still_us(deadline)
+                if not left:
+                    return False
+                self._sleep(place, word, left)
+
+    def _sleep(self, at: int, word: int, left_us: int) -> None:
+        """Sleep on our place until it is notified, or a moment. Outside of operations."""
+        try:
+            self.endpoint.futex_wait(at, word & HALF, min(left_us, self.waiting.sleep_us))
+        except AddressError as error:
+            raise PoolClosed("the pool was closed while this thread waited") from error
+
+    def _inherits(self, place: int, idle: int) -> bool:
+        """Whether a process has died that was notified, and its notify is ours now. In an
+        operation."""
+        number = (place - self.address - PLACES_AT) // PLACE
+        if number >= SELDOM and (idle + number) % SELDOM:
+            return False
+        return any(
+            word & STATE == NOTIFIED
+            and not self.lives(word >> OWNER_SHIFT)
+            and self.endpoint.cas(at, word, FREE) == word
+            for at, word, _ in self._read()[1]
+        )
 
     def _is_forsaken(self) -> bool:
         """Whether a dead process has the lock. In an operation."""

@@ -4,6 +4,8 @@ Words, in bytes from its start
     0     bit 0: whether it is set; bits 1-63: how often it has been set
     64    where threads sleep (waiting.py)
 A waiter goes on when it is set, or has been set since: `set` and at once `clear` release all.
+A look is 1 round trip; so is a change that finds it as it is to be. Any other change is 2, as it is
+a CAS of the word that was read.
 
 A kill leaves nothing to repair; a sleeper looks again after a while.
 """
@@ -14,7 +16,7 @@ from typing import Any, Final
 
 from limpet.stores.channels.channel import Channel
 from limpet.stores.channels.layout import LINE
-from limpet.stores.channels.waiting import Waiting, deadline_after, still_us
+from limpet.stores.channels.waiting import Wait, Waiting, deadline_after
 
 SET: Final = 1
 NEVER: Final = -1
@@ -30,51 +32,52 @@ class Event(Channel):
         remote = self.pool.parameters.multi_host
         self.waiting = Waiting(self.endpoint, self.address + LINE, remote)
 
+    def _look(self) -> int:
+        """The word. In an operation; 1 round trip."""
+        ticket = self.endpoint.post_load(self.address)
+        self.endpoint.wait()
+        return int(self.endpoint.result(ticket))
+
+    def _change(self, state: int, following: int) -> bool:
+        """Change the word; whether it was `state`. In an operation; 1 round trip."""
+        ticket = self.endpoint.post_cas(self.address, state, following & MASK)
+        self.endpoint.wait()
+        return bool(self.endpoint.result(ticket) == state)
+
     def is_set(self) -> bool:
         """Whether it is set."""
         with self.operation():
-            return bool(self.endpoint.load(self.address) & SET)
+            return bool(self._look() & SET)
 
     def set(self) -> None:
         """Set it, and release all waiting threads."""
         with self.operation():
-            state = self.endpoint.load(self.address)
-            while not state & SET:
-                # LINEARIZES: it is set.
-                # CRASH(set): it is set; sleepers look after a while.
-                self.endpoint.cas(self.address, state, (state + 2 | SET) & MASK)
-                state = self.endpoint.load(self.address)
+            state = self._look()
+            # LINEARIZES: it is set.
+            # CRASH(set): it is set; sleepers look after a while.
+            while not state & SET and not self._change(state, state + 2 | SET):
+                state = self._look()
             self.waiting.wake()
 
     def clear(self) -> None:
         """Clear it: a thread that waits from now on waits until it is set again."""
         with self.operation():
-            state = self.endpoint.load(self.address)
-            while state & SET:
-                # LINEARIZES: it is not set.
-                self.endpoint.cas(self.address, state, state & ~SET & MASK)
-                state = self.endpoint.load(self.address)
+            state = self._look()
+            # LINEARIZES: it is not set.
+            while state & SET and not self._change(state, state & ~SET):
+                state = self._look()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until it is set, at most `timeout` seconds; whether it was."""
-        deadline = deadline_after(timeout)
-        looks, token, first = 0, 0, NEVER
-        sleepy = False
+        wait, first = Wait(self.waiting, deadline_after(timeout)), NEVER
         while True:
             with self.operation():
-                if sleepy:
-                    token = self.waiting.prepare()
+                wait.note()
                 first = self._count(first)
             if first < 0:
                 return True
-            left = still_us(deadline)
-            if not left:
+            if not wait.pause():
                 return False
-            if token:
-                self.waiting.sleep(token, left)
-            else:
-                looks += 1
-                sleepy = not self.waiting.spin(looks)
 
     def count_since(self, first: int) -> int:
         """`_count`, as an operation: for waits that sleep elsewhere (task_waits.py)."""
@@ -84,5 +87,5 @@ class Event(Channel):
     def _count(self, first: int) -> int:
         """How often it has been set; below 0: it is set, or was since it was `first` times. In an
         operation. `first`: as this method has returned, or NEVER."""
-        state = self.endpoint.load(self.address)
+        state = self._look()
         return -1 if state & SET or (first >= 0 and state >> 1 != first) else state >> 1

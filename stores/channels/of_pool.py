@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from limpet.stores.channels.barrier.barrier import Barrier
     from limpet.stores.channels.condition import Condition
     from limpet.stores.channels.counter import Counter
+    from limpet.stores.channels.deque import Deque
     from limpet.stores.channels.event import Event
+    from limpet.stores.channels.holders.rwlock import RwLock
+    from limpet.stores.channels.holders.semaphore import Semaphore
     from limpet.stores.channels.jobs.job_queue import JobQueue
     from limpet.stores.channels.lock.lock import Lock
     from limpet.stores.channels.manager import Manager
@@ -100,6 +103,40 @@ class ChannelCalls:
         )
         return found
 
+    def semaphore(self, name: str, value: int | None = None) -> Semaphore:
+        """The semaphore of that name, with `value` permits, 1 unless another number is given, if it
+        was not there; as threading.Semaphore, among processes.
+
+        The permits of a process that dies are free again. Raises StoreMismatch when there is one
+        with another `value`, or a bounded one.
+        """
+        return self._semaphore(name, value, False)
+
+    def bounded_semaphore(self, name: str, value: int | None = None) -> Semaphore:
+        """As `semaphore`; as threading.BoundedSemaphore: `release` raises ValueError if more than
+        `value` permits would be free."""
+        return self._semaphore(name, value, True)
+
+    def _semaphore(self, name: str, value: int | None, bounded: bool) -> Semaphore:
+        found: Semaphore = self.channels.attach(
+            late(HERE + "holders.semaphore").Semaphore,
+            name,
+            {"value": value, "bounded": bounded},
+            {"value": 1, "bounded": bounded},
+        )
+        return found
+
+    def rwlock(self, name: str, *, prefer: str | None = None) -> RwLock:
+        """The reader-writer lock of that name, free if it was not there: many threads of any
+        processes read, or one writes. `prefer`: see `RwLock`; "writers" unless it is given.
+
+        Raises StoreMismatch when there is one with another preference.
+        """
+        found: RwLock = self.channels.attach(
+            late(HERE + "holders.rwlock").RwLock, name, {"prefer": prefer}, {"prefer": "writers"}
+        )
+        return found
+
     def condition(self, name: str) -> Condition:
         """The condition of that name, with a lock of its own, as `threading.Condition`, for threads
         of any processes."""
@@ -162,6 +199,38 @@ class ChannelCalls:
         elif any(value is not None for value in further.values()):
             raise ParameterError(f"only a queue with acks=True has {' and '.join(further)}")
         found: SharedQueue | JobQueue = self.channels.attach(cls, name, given, defaults)
+        return found
+
+    def deque(
+        self,
+        name: str,
+        maxlen: int | None = None,
+        *,
+        size: int | None = None,
+        item_size: int | None = None,
+        codec: str | None = None,
+    ) -> Deque:
+        """The deque of that name, empty if it was not there; as collections.deque, among processes.
+
+        `maxlen`: as many elements are kept; another one takes the place of that at the other end.
+        Without it, `size` elements have room, 1024 unless another number is given, and `append`
+        raises queue.Full for more. `item_size`, `codec`: see `Deque`. A parameter that is not given
+        is that of the deque that is there. Raises StoreMismatch when one that is given differs.
+        """
+        if maxlen is not None and size is not None:
+            raise ParameterError("a deque has a `maxlen` or a `size`, not both")
+        usual = late(HERE + "deque")
+        found: Deque = self.channels.attach(
+            usual.Deque,
+            name,
+            {
+                "size": size if maxlen is None else maxlen,
+                "bounded": True if maxlen is not None else None if size is None else False,
+                "item_size": item_size,
+                "codec": codec,
+            },
+            {"size": usual.SIZE, "bounded": False, "item_size": usual.ITEM_SIZE, "codec": "pickle"},
+        )
         return found
 
     def ring(

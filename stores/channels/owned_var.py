@@ -12,6 +12,7 @@ where the paper's single copy would never match its checksum again (trap L1).
 from __future__ import annotations
 
 import struct
+from array import array
 from typing import Any, Final
 
 from limpet.shm.endpoint.fabric import hash64
@@ -77,13 +78,18 @@ class OwnedVar(Channel):
         self.endpoint.write(self.at + second * step, head + self.value)
 
     def _copies(self) -> list[tuple[int, bytes]]:
-        """Sequence and value of both copies; sequence 0: the copy is torn."""
+        """Sequence and value of both copies; sequence 0: the copy is torn. 1 round trip."""
         found = []
         step = HEAD.size + (self.size + 7 & ~7)
+        words = array("Q", bytes(2 * step))
         for copy in range(2):
-            data = self.endpoint.read(self.at + copy * step, HEAD.size + self.size)
-            sequence, checksum = HEAD.unpack_from(data)
-            value = data[HEAD.size :]
+            # ORDER: the first copy is read before the second, on the same node.
+            self.endpoint.post_read(self.at + copy * step, words, step >> 3, copy * (step >> 3))
+        self.endpoint.wait()
+        both = words.tobytes()
+        for copy in range(2):
+            sequence, checksum = HEAD.unpack_from(both, copy * step)
+            value = both[copy * step + HEAD.size :][: self.size]
             whole = self.is_whole(sequence, checksum, value)
             found.append((sequence if whole else 0, value if whole else bytes(self.size)))
         return found
@@ -105,15 +111,18 @@ class OwnedVar(Channel):
             self.leave()
 
     def peek(self) -> int | bytes:
-        """As `load`, within an operation."""
+        """As `load`, within an operation. 1 round trip, and one more for each copy that was being
+        written."""
         if self.size <= WORD:
-            return int(self.endpoint.load(self.at))
+            ticket = self.endpoint.post_load(self.at)
+            self.endpoint.wait()
+            return int(self.endpoint.result(ticket))
         attempt = 0
         while True:
             copies = self._copies()
-            # ORDER: the first copy is read before the second. If the second is whole, the newer
-            # copy was the value at some time since we began: the owner writes the other one next.
-            # If it is not, the first must not have changed, or it may be older than our call.
+            # If the second is whole, the newer copy was the value at some time since we began: the
+            # owner writes the other one next. If it is not, the first must not have changed, or it
+            # may be older than our call.
             if copies[1][0] or self._copies() == copies:
                 return max(copies)[1]
             attempt += 1

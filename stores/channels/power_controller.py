@@ -73,9 +73,12 @@ class PowerController(Channel):
         return OwnedVar(self.manager, f"{name}{number}", self, at=at)
 
     def take(self, variables: list[OwnedVar]) -> list[float]:
-        """The values that their owners have pushed last."""
+        """The values that their owners have pushed last; 1 round trip."""
+        endpoint = self.endpoint
         with self.operation():
-            return [_number(variable.peek()) for variable in variables]
+            tickets = [endpoint.post_load(variable.at) for variable in variables]
+            endpoint.wait()
+            return [_number(endpoint.result(ticket)) for ticket in tickets]
 
     def push(self, variables: list[OwnedVar], numbers: list[float]) -> None:
         """Publish values. For their owner only."""

@@ -49,9 +49,7 @@ class SharedRegion(Channel):
         at = self._at(row, offset, size)
         self.enter()
         try:
-            data = self.endpoint.read(at, size)
-            self.endpoint.wait()
-            return data
+            return self.endpoint.fetch(at, size)
         finally:
             self.leave()
 

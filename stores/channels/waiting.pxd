@@ -17,7 +17,24 @@ cdef class Waiting:
     @cython.locals(word=u64, token=u64)
     cpdef u64 prepare(self) except? 0
     cpdef int sleep(self, u64 token, u64 timeout_us) except -1
-    @cython.locals(word=u64)
+    cpdef u64 post_look(self) except? 0
+    @cython.locals(scope=bint, ticket=u64)
+    cpdef u64 look(self) except? 0
     cpdef int wake(self) except -1
-    @cython.locals(word=u64, counted=u64, seen=u64)
+    @cython.locals(scope=bint, counted=u64)
+    cpdef int wake_if(self, u64 word) except -1
     cpdef int wake_one(self) except -1
+    @cython.locals(scope=bint, counted=u64, seen=u64)
+    cpdef int wake_one_if(self, u64 word) except -1
+
+cdef class Wait:
+    cdef readonly Waiting waiting
+    cdef readonly object deadline
+    cdef readonly int looks
+    cdef readonly bint sleepy
+    cdef readonly u64 token
+    cdef readonly bint slept
+
+    cpdef int note(self) except -1
+    @cython.locals(left=u64)
+    cpdef bint pause(self, u64 most_us=*) except -1

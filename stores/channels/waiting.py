@@ -20,6 +20,17 @@ A kill of a client before its `wake`, or of the client that it woke, costs time 
 longer than SLEEP_US, and the sleeper then clears WOKEN. So does a bit that a dead client has left:
 an idle `wake` is one system call.
 
+A wake is in the background: one look at the word, posted when the change has been made. A client
+whose change and whose event count are on one node posts the look behind the change (`post_look`,
+then `wake_if` or `wake_one_if` with what it found), and needs no exchange of its own for it.
+
+`Wait` is the loop of a waiting thread, the same for all channels:
+
+    wait = Wait(waiting, deadline)
+    while True:
+        an operation: wait.note(); look, and return what was found
+        wait.pause(), which raises, or returns False, when the time is over
+
 Timeouts are as threading and queue take them (`deadline_of`, `deadline_after`).
 """
 
@@ -88,19 +99,41 @@ class Waiting:
         except AddressError as error:
             raise PoolClosed("the pool was closed while this thread waited") from error
 
+    def post_look(self) -> int:
+        """Post the look of `wake` or `wake_one`, after a change by an atomic verb that was posted
+        before on the same node, or was waited for; its ticket."""
+        return self.endpoint.post_load(self.address)
+
+    def look(self) -> int:
+        """The word, in the background: as `post_look`, and its result."""
+        scope = self.endpoint.background(True)
+        ticket = self.endpoint.post_load(self.address)
+        self.endpoint.wait()
+        self.endpoint.background(scope)
+        return self.endpoint.result(ticket)
+
     def wake(self) -> None:
         """Wake all sleepers, after a change by an atomic verb."""
-        word = self.endpoint.load(self.address)
-        # If the CAS fails, the client that changed the word has woken them.
-        if word & SLEEPERS and (
-            self.endpoint.cas(self.address, word, (word & ~WAKE_FLAGS) + WAKE & 0xFFFF_FFFF) == word
-        ):
-            self.endpoint.futex_wake(self.address, EVERYBODY)
+        self.wake_if(self.look())
+
+    def wake_if(self, word: int) -> None:
+        """As `wake`, after a look that found this word."""
+        if word & SLEEPERS:
+            scope = self.endpoint.background(True)
+            # If the CAS fails, the client that changed the word has woken them.
+            counted = (word & ~WAKE_FLAGS) + WAKE & 0xFFFF_FFFF
+            if self.endpoint.cas(self.address, word, counted) == word:
+                self.endpoint.futex_wake(self.address, EVERYBODY)
+            self.endpoint.background(scope)
 
     def wake_one(self) -> None:
         """Wake one sleeper, after a change that only one of them can use."""
-        word = self.endpoint.load(self.address)
+        self.wake_one_if(self.look())
+
+    def wake_one_if(self, word: int) -> None:
+        """As `wake_one`, after a look that found this word."""
         if word & WAKE_FLAGS == SLEEPERS:
+            scope = self.endpoint.background(True)
             counted = (word | WAKE_FLAGS) + WAKE & 0xFFFF_FFFF
             # SLEEPERS stays, for the others, until no client is found asleep.
             # CRASH(waking): WOKEN is set, and no client was woken; the next sleeper clears it.
@@ -108,6 +141,40 @@ class Waiting:
             if seen == word and not self.endpoint.futex_wake(self.address, 1):
                 # ORDER: the word has changed if a client has noted since that it will sleep.
                 self.endpoint.cas(self.address, counted, counted & ~WAKE_FLAGS)
+            self.endpoint.background(scope)
+
+
+class Wait:
+    """One thread's wait for a change: it looks for a moment, and then sleeps between its looks."""
+
+    def __init__(self, waiting: Waiting, deadline: float | None) -> None:
+        self.waiting = waiting
+        self.deadline = deadline
+        self.looks = 0
+        self.sleepy = False
+        """Whether it sleeps after its next look."""
+        self.token = 0
+        """What it has noted before its last look, to sleep on; 0: it does not sleep."""
+        self.slept = False
+        """Whether it has slept: then it was perhaps woken, and other clients were not."""
+
+    def note(self) -> None:
+        """In the operation of a look, before the look: note that this client is about to sleep."""
+        self.token = self.waiting.prepare() if self.sleepy else 0
+
+    def pause(self, most_us: int = SLEEP_US) -> bool:
+        """After a look in vain, outside of operations: wait a moment, or sleep, at most `most_us`;
+        False: the time was over before."""
+        left = still_us(self.deadline)
+        if not left:
+            return False
+        if self.token:
+            self.waiting.sleep(self.token, min(left, most_us))
+            self.slept = True
+        else:
+            self.looks += 1
+            self.sleepy = not self.waiting.spin(self.looks)
+        return True
 
 
 def deadline_of(block: bool, timeout: float | None) -> float | None:
@@ -130,14 +197,6 @@ def still_us(deadline: float | None) -> int:
         return SLEEP_US
     left = deadline - time.monotonic() if deadline else 0.0
     return int(min(left * 1e6, SLEEP_US)) + 1 if left > 0 else 0
-
-
-def left_us(deadline: float | None, error: type[Exception]) -> int:
-    """As `still_us`; raises `error` when the time is over."""
-    left = still_us(deadline)
-    if not left:
-        raise error
-    return left
 
 
 def whole(what: str, number: Any, low: int, high: int) -> int:

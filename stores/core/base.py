@@ -518,7 +518,8 @@ class Store:
         `bytes_read`, `bytes_written` and `round_trips` count the verbs of operations on memory
         nodes, `exchanges` how often a fabric would wait for answers to them (at most; exactly in
         `race` and `fusee`), `lines_flushed` and `fences` their write-backs; `background` has the
-        same counts for housekeeping and the control segment.
+        same counts for housekeeping, with a message a node for what an operation leaves to be done;
+        `control` for the control segment, and for the looks that a get has in place of a pin.
         """
         return {
             "kind": self.kind,
@@ -527,6 +528,7 @@ class Store:
             "retries": self.retries,
             **self.endpoint.counters(),
             "background": self.endpoint.counters("background"),
+            "control": self.endpoint.counters("control"),
         }
 
     def __reduce__(self) -> tuple[Any, ...]:

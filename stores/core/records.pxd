@@ -63,8 +63,7 @@ cdef class Objects:
     cpdef int post(self, u64 reference) except -1
     @cython.final
     cdef int _post_from(self, u64 reference, u64 address) except -1
-    @cython.final
-    cdef int arrived(self) except -1
+    cpdef int arrived(self) except -1
     cpdef int post_keyed(self, u64 reference, bytes key) except -1
     @cython.final
     cdef bint matches(self, bytes key) except -1

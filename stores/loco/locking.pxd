@@ -33,6 +33,7 @@ cdef class Locking:
     cdef int leave(self, TicketLock lock) except -1
     @cython.locals(held=bint, lock=TicketLock, journal=u64)
     cdef TicketLock _enter_with_lock(self, Store store, KeyEntry found, bytes key)
+    cdef bint _grab(self, TicketLock lock) except -1
     cdef TicketLock _enter_held(self, Store store, KeyEntry found, TicketLock lock, bytes key)
     @cython.locals(near=bint)
     cdef bint _begin(self, KeyEntry found, int attempt) except -1

@@ -117,7 +117,7 @@ class Locking:
                 found.index.refresh(found.hash)
             lock = self.lock(found.table, found.hash & self.lock_count - 1)
             self.enter_journal(found.table, found.hash & self.lock_count - 1)
-            held = lock.grab()
+            held = self._grab(lock)
             if held:
                 # CRASH(locked): no change was begun; a waiting client passes the lock over.
                 return lock
@@ -133,6 +133,10 @@ class Locking:
         store.retries += 1
         self.key_locks.wait_for(lock, journal)
         return self._enter_held(store, found, lock, key)
+
+    def _grab(self, lock: TicketLock) -> bool:
+        """As `TicketLock.grab`, in the phase of the verbs that follow."""
+        return lock.grabbed(self.endpoint.cas(lock.address, 0, self.client.ident))
 
     def _enter_held(
         self, store: Store, found: KeyEntry, lock: TicketLock, key: bytes
@@ -194,7 +198,7 @@ class Locking:
             found.hash = number
             found.index.refresh(number)
             lock = self.lock(table, number)
-            if not lock.grab() and not lock.seize():
+            if not self._grab(lock) and not lock.seize():
                 return True
             try:
                 return self._begin(found, attempt)

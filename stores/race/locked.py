@@ -3,7 +3,8 @@
 A baseline (rTX section 6.2, figure 15, "Optimal"): `race`, but that only the client that holds the
 lock of an entry of the directory (index.py) splits its subtable. The lock word is 0 or the id of
 the client that holds it. Other clients that want to write to a frozen slot, or find no room, wait
-for it; readers do not.
+for it; readers do not. As in that paper, the client moves one pair after another, by a CAS, and
+looks at the slot afterwards: two round trips a pair. `race` has one round trip for 16 pairs.
 
 A kill leaves behind: a lock that no client takes over. A client that waits for a dead one raises
 StoreStuck and does not hang; `race`, `rtx-race` and `dtx-race` go on.
@@ -80,6 +81,12 @@ class LockedSplitter(Splitter):
         finally:
             self.endpoint.store(lock, 0)
         return outcome
+
+    def fill(self, slot: int, word: int) -> None:
+        Splitter.fill(self, slot, word)
+        self.endpoint.wait()
+        self.endpoint.post_load(slot)
+        self.endpoint.wait()
 
     def wait(self, busy: int, table: int, attempt: int) -> None:
         self.endpoint.pause(attempt)

@@ -9,6 +9,8 @@ steps:
     3. for each pair, CAS the slot at the same place of its half from UNSET to the pair's word
     4. CAS the entry (index.py) from the subtable to SPLIT; free the subtable
 
+The verbs of steps 2 and 3 are posted, those of many slots in a phase.
+
 Any number of clients may take them at the same time. A frozen slot is never changed, so all clients
 see the same words and write the same, and step 3 fills each slot once: no other client writes to a
 half before step 4; by then no slot that gets a pair is UNSET, and no slot becomes UNSET again. The
@@ -17,8 +19,9 @@ subtable fails once it is frozen, so no late write is lost (trap R7); an undecid
 again in the half. Memory is taken before anything is frozen, so no client is ever stuck because
 memory is full.
 
-The same steps are done under a lock in locked.py, as a transaction in stores/rtx/race.py, with a
-log of values in stores/baselines/dtx/race.py, and on replicas in stores/fusee/growth.py.
+The same steps are done under a lock, pair by pair, in locked.py, as a transaction in
+stores/rtx/race.py, with a log of values in stores/baselines/dtx/race.py, and on replicas in
+stores/fusee/growth.py.
 
 A kill leaves behind: before the CAS of step 1 a half in the client journal, for its entry; later
 only a subtable, partly frozen, and halves, with which the next client goes on; after the CAS of
@@ -45,6 +48,7 @@ from limpet.shm.endpoint.slots import INCARNATION_BITS
 from limpet.shm.endpoint.words import ADDRESS_MASK, HELD, HELD_MASK, REFERENCE_MASK, TENTATIVE
 from limpet.shm.errors import NodeFailed, StoreFull
 from limpet.stores.core.names import shown
+from limpet.stores.core.records import Objects
 from limpet.stores.core.status import DONE, NO_MEMORY, VACANT_CLASS
 from limpet.stores.race.index import Index, Place, is_frozen, is_split, is_valid
 from limpet.stores.race.layout import (
@@ -147,6 +151,10 @@ class SubtableLook:
 BUCKET_WORDS: Final = SLOTS_PER_BUCKET + 1
 BUCKETS: Final = GROUP_WORDS // BUCKET_WORDS
 """Words of a bucket, the first of which is its header; buckets of a group."""
+PART: Final = 10 * GROUP_WORDS
+"""Words of a subtable whose slots are frozen in one phase."""
+READERS: Final = 16
+"""Pairs whose keys are read in one phase."""
 
 
 class Splitter:
@@ -166,6 +174,12 @@ class Splitter:
         """Objects of the size of a subtable that a split takes."""
         self.words = array("Q")
         """Of the subtable that `freeze` has frozen."""
+        self.wanted = array("Q", bytes(8 * PART))
+        self.tickets = array("Q", bytes(8 * PART))
+        self.indices = array("Q", bytes(8 * PART))
+        """Of the slots of a phase: the word of each afterwards, the result of its verb, and its
+        index in the subtable."""
+        self.readers: list[Objects] = []
         self.blank = array("Q")
         """The last subtable of `filled`."""
         self.cramped = 0
@@ -277,49 +291,108 @@ class Splitter:
         return blank
 
     def read_words(self, base: int) -> None:
-        """Read the words of the subtable at `base`."""
+        """Read the words of the subtable at `base`; one phase."""
         if not len(self.words):
             self.words = array("Q", bytes(self.index.subtable_size))
-        self.endpoint.read_words(base, self.words, len(self.words))
+        self.endpoint.post_read(base, self.words, self.index.subtable_size >> 3)
+        self.endpoint.wait()
 
     def freeze(self, pointer: int) -> int:
-        """Freeze all slots of the subtable there, and have its words; the first slot that a
-        transaction holds, or 0."""
+        """Freeze all slots of the subtable there, and have its words; a slot that a transaction
+        holds, or 0."""
         base = self.index.base_of(pointer)
         self.read_words(base)
-        words = self.words
-        for index in range(len(words)):
-            word = words[index]
-            # `fill_pairs` reads the keys of all pairs, which may be anywhere
-            self.endpoint.prefetch(word & ADDRESS_MASK, PREFETCH_SIZE)
-            if index & 7 and is_frozen(word):
-                # No CAS confirms it, and a long read may be cut between two bytes.
-                words[index] = self.endpoint.load(base + 8 * index)
-            while index & 7 and not is_frozen(word):
+        for start in range(0, len(self.words), PART):
+            held = self._freeze_part(base, start, min(start + PART, len(self.words)))
+            if held:
+                return held
+        return 0
+
+    def _freeze_part(self, base: int, start: int, end: int) -> int:
+        """`freeze`, of the words from `start` to `end`: one phase, and another one for the slots
+        that have changed meanwhile."""
+        endpoint, words, wanted, tickets = self.endpoint, self.words, self.wanted, self.tickets
+        again, count = False, 1
+        while count:
+            count = held = 0
+            for index in range(start, end):
+                word = words[index]
+                if not index & 7 or (again and is_frozen(word)):
+                    continue
+                slot = base + 8 * index
                 if word & HELD_MASK == HELD:
-                    return base + 8 * index
-                words[index] = word | FROZEN if is_valid(word) else FROZEN_VACANT
-                was = self.endpoint.cas(base + 8 * index, word, words[index])
-                if was == word:
+                    held = slot
                     break
-                word = words[index] = was
+                if is_frozen(word):
+                    # No CAS confirms it, and a long read may be cut between two bytes.
+                    desired = word
+                    tickets[count] = endpoint.post_load(slot)
+                else:
+                    # `fill_pairs` reads the keys of all pairs, which may be anywhere
+                    endpoint.prefetch(word & ADDRESS_MASK, PREFETCH_SIZE)
+                    desired = word | FROZEN if is_valid(word) else FROZEN_VACANT
+                    tickets[count] = endpoint.post_cas(slot, word, desired)
+                wanted[count] = desired
+                self.indices[count] = index
+                count += 1
+            if count:
+                endpoint.wait()
+            if held:
+                return held
+            for number in range(count):
+                index = self.indices[number]
+                was = endpoint.result(tickets[number])
+                words[index] = wanted[number] if was == words[index] else was
+            again = True
         return 0
 
     def half_of(self, word: int, depth: int) -> int:
         """Which half of a subtable, whose entry is at this depth, the pair of a slot belongs to."""
         self.objects.load(word & OBJECT_MASK)
-        prefix = self.index.prefix(hash64(self.objects.key()))
-        return prefix >> self.index.depth_max - depth - 1 & 1
+        return self.half_with(self.objects.key(), depth)
 
     def fill_pairs(self, depth: int, first: int, second: int) -> None:
         """Fill the slots of both halves that get a pair of the subtable that is frozen; `depth`: of
-        its entry."""
+        its entry. The keys of READERS pairs are read in one phase, in which those before are
+        filled."""
+        at_once = self.endpoint.hints
+        while len(self.readers) < (1 if at_once else READERS):
+            self.readers.append(self.objects.reader())
+        reader = self.readers[0]
+        count = 0
         for index in range(len(self.words)):
             word = self.words[index]
-            if index & 7 and is_valid(word):
-                half = second if self.half_of(word, depth) else first
-                self.fill(half + 8 * index, word & ~FROZEN)
+            if not index & 7 or not is_valid(word):
+                continue
+            if not at_once:
+                reader = self.readers[count]
+            reader.post(word & OBJECT_MASK)
+            if at_once:
+                self._fill_half(reader, index, depth, first, second)
+            self.indices[count] = index
+            count += 1
+            if count == READERS:
+                self._fill_read(0 if at_once else count, depth, first, second)
+                count = 0
+        self._fill_read(0 if at_once else count, depth, first, second)
         self.endpoint.wait()
+
+    def _fill_read(self, count: int, depth: int, first: int, second: int) -> None:
+        """End the phase in which the keys of these pairs are read, and fill their slots."""
+        self.endpoint.wait()
+        for number in range(count):
+            reader = self.readers[number]
+            self._fill_half(reader, self.indices[number], depth, first, second)
+
+    def _fill_half(self, reader: Objects, index: int, depth: int, first: int, second: int) -> None:
+        """Fill the slot of a pair in its half; the reader has read the pair."""
+        reader.arrived()
+        half = second if self.half_with(reader.key(), depth) else first
+        self.fill(half + 8 * index, self.words[index] & ~FROZEN)
+
+    def half_with(self, key: bytes, depth: int) -> int:
+        """Which half of a subtable, whose entry is at this depth, a key belongs to."""
+        return self.index.prefix(hash64(key)) >> self.index.depth_max - depth - 1 & 1
 
     def fill(self, slot: int, word: int) -> None:
         """Fill a slot of a half, unless another client has; not waited for."""

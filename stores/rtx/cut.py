@@ -101,6 +101,8 @@ class Cut(Commit):
         log = Log(self.locks, reference)
         log.begin(state, self.link, True, [])
         log.write_down(self.room)
+        self.endpoint.wait()
+        log.name()
         log.publish(state, self.room)
         # CRASH(published): nothing is locked; recovery aborts it.
         held: dict[int, ObjectRead] = {}
@@ -167,13 +169,21 @@ class Cut(Commit):
         assert log.noted is not None
         log.noted.append(leaf)
         log.note(leaf)
+        endpoint = self.endpoint
         for _ in range(TRIES_MAX):
-            leaf.version = self.endpoint.load(look.at)
-            if not leaf.version & LOCKED and leaf.lock(state):
-                # ORDER: under the lock, where the pointer stands still.
-                pointer = self.endpoint.load(look.at + POINTER)
+            ticket = endpoint.post_load(look.at)
+            # ORDER: the log has the leaf before it is locked.
+            endpoint.wait()
+            leaf.version = endpoint.result(ticket)
+            if leaf.version & LOCKED:
+                continue
+            leaf.post_lock(state)
+            # ORDER: under the lock, where the pointer stands still.
+            ticket = endpoint.post_load(look.at + POINTER)
+            endpoint.wait()
+            if leaf.has_locked():
                 held[look.at] = read = ObjectRead()
-                read.note(look.at, leaf.version, pointer, look.store, look.key)
+                read.note(look.at, leaf.version, endpoint.result(ticket), look.store, look.key)
                 return True
         return False
 

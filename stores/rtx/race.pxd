@@ -36,9 +36,8 @@ cdef class TransactionSplitter(Splitter):
     cdef readonly u64 link
 
     cpdef int wait(self, u64 busy, u64 table, u64 attempt) except -1
-    @cython.locals(number=u64, at=u64, version=u64)
+    @cython.locals(row=int, at=u64, version=u64, pointer=u64, read=u64[::1])
     cpdef int split(self, Place place) except -1
-    cpdef bint is_current(self, Place place) except -1
     @cython.locals(
         index=Index, table=int, number=u64, first=u64, second=u64, at=int, word=u64, depth=int,
         slot=u64, held=u64, attempt=u64,

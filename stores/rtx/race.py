@@ -78,6 +78,7 @@ halves back, if it was not decided; else it carries the split out.
 from __future__ import annotations
 
 import dataclasses
+from array import array
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -191,27 +192,25 @@ class TransactionSplitter(Splitter):
 
     def split(self, place: Place) -> int:
         commit = Split(self, place.pointer)
-        for number in (place.number, 2 * place.number, 2 * place.number + 1):
-            at = self.index.entry(place.table, number) - POINTER
-            version = self.endpoint.load(at)
+        numbers = (place.number, 2 * place.number, 2 * place.number + 1)
+        entries = [self.index.entry(place.table, number) - POINTER for number in numbers]
+        read = array("Q", bytes(16 * len(entries)))
+        for row, at in enumerate(entries):
+            # ORDER: the pointer after the version.
+            self.endpoint.post_read(at, read, 2, 2 * row)
+        self.endpoint.wait()
+        for row, at in enumerate(entries):
+            version, pointer = read[2 * row], read[2 * row + 1]
             if version & LOCKED:
                 place.busy = at
                 return AGAIN
-            commit.expect(at, version)
-            if number == place.number:
-                commit.write(at, None)
-            else:
-                commit.write(at, Half(self, number))
-        # ORDER: after the versions: it was not split in any of them.
-        if not self.is_current(place):
-            return DONE
+            commit.expect(at, version, pointer)
+            commit.write(at, Half(self, numbers[row]) if row else None)
+        if read[1] != place.pointer:
+            return DONE  # it has been split since it was chosen
         outcome = commit.run()
         place.busy = commit.busy or place.entry - POINTER
         return int(outcome)
-
-    def is_current(self, place: Place) -> bool:
-        """Whether a key's subtable has not been split since it was chosen."""
-        return self.endpoint.load(place.entry) == place.pointer
 
     def fill_halves(self, parent: Any, halves: dict[int, int]) -> None:
         """Freeze the subtable that a decided split takes from the entry of `parent`, and have its
@@ -255,7 +254,7 @@ class Half(NewData):
     def write(self, at: int, state: int) -> None:
         """Write it there with nothing in it, to be filled when the split is decided."""
         filled = self.splitter.filled(self.number, UNSET)
-        self.splitter.endpoint.write_words(at, filled, len(filled))
+        self.splitter.endpoint.post_write(at, filled, len(filled))
 
 
 class Split(Commit):
@@ -323,6 +322,7 @@ class RtxRace(HashStore):
         self.locks = LLLocks(pool, parameters.drift_us, parameters.each_us)
         self.repair = Repair(self, self.locks)
         objects = StampedObjects(pool.heap, pool.client)
+        objects.posts = True
         self.holds = TransactionHolds(name, objects)
         index = Index(pool, name, parameters, objects, attach(pool, name, parameters), self.holds)
         self.writer = TransactionSlots(index, pool.client, self.locks)

@@ -17,6 +17,7 @@ from limpet.shm.endpoint.words import ADDRESS_MASK, REFERENCE_MASK, REPLICATED
 from limpet.shm.errors import AddressError, NodeFailed, StoreCorrupt
 from limpet.stores.core.object_layout import POINTER
 from limpet.stores.core.records import is_vacant
+from limpet.stores.core.status import ATTEMPTS_PER_CHECK
 from limpet.stores.core.whole import check_each
 from limpet.stores.sherman.layout import KEY_SHIFT, LENGTH_MASK, SLOTS, VALUE_SHIFT
 from limpet.stores.sherman.page import Page
@@ -120,11 +121,21 @@ class TreeCheck:
             if not wrong:
                 wrong = self._wrong_locks(tree, seen)
             # Words that other clients were changing may look wrong.
-            if not wrong or self._versions(tree) == before:
+            if not wrong or (self._versions(tree) == before and not self._waits_for(tree)):
                 break
             self.endpoint.pause(attempt)
         if wrong:
             raise StoreCorrupt(f"{self.store.name}: tree {tree}: {wrong}")
+
+    def _waits_for(self, tree: int) -> bool:
+        """Whether a transaction with a log has locked objects of a tree: some may be new by now,
+        and others not. It is seen to if its lease is over."""
+        logged = LOCKED | LOGGED
+        held = np.flatnonzero(self._words(tree)[:, 0] & np.uint64(logged) == logged)
+        for number in held.tolist():
+            at = self.store.trees.roots[tree] + number * OBJECT_SIZE
+            self.store.repair.await_holder(at, ATTEMPTS_PER_CHECK, True)
+        return len(held) > 0
 
     def _versions(self, tree: int) -> bytes:
         return bytes(self._words(tree).tobytes())
@@ -282,7 +293,7 @@ class TreeCheck:
             return {"installing"} if any(new) else {"decided"}
         if decided == ABORT:
             return {"aborted"} if any(locked) else {"releasing"}
-        return {"releasing"} if decided == DOING else {"over"}
+        return {"releasing"} if decided == DOING and any(locked) else {"over"}
 
 
 def _is_compact(page: Page) -> bool:

@@ -81,6 +81,9 @@ class InPlaceCheck(TreeCheck):
                 raise
             # A client has stopped in the middle of changing it.
 
+    def _waits_for(self, tree: int) -> bool:
+        return False
+
     def _versions(self, tree: int) -> bytes:
         # While a node of the tree is locked, no two looks are alike: the tree is being changed.
         self.looks += 1

@@ -22,7 +22,7 @@ cdef class NodeLocks(ObjectLocks):
 
     @cython.locals(root=u64, first=u64)
     cpdef u64 word(self, u64 at) except? 0
-    cpdef int release(self, u64 at) except -1
+    cpdef int post_release(self, u64 at) except -1
 
 cdef class InPlaceCommit(Staged):
     cdef readonly object store
@@ -31,7 +31,7 @@ cdef class InPlaceCommit(Staged):
     cdef readonly NodeLocks node_locks
     cdef public Py_ssize_t wanted
     cdef public u64 tree
-    cdef u64[::1] meta
+    cdef u64[::1] metas
     cdef readonly list held
     cdef readonly set read_under_lock
     cdef readonly dict fresh
@@ -39,24 +39,26 @@ cdef class InPlaceCommit(Staged):
     cdef readonly list above
 
     cpdef begin(self, u64 link)
+    cpdef int open(self) except -1
     cdef int memory_node(self) except -1
     @cython.locals(reference=u64, at=u64)
     cpdef u64 new_node(self) except? 0
     cdef list new_extents(self)
-    @cython.locals(locked=bint)
-    cpdef bint lock(self, u64 at) except -1
-    cpdef int unlock_all(self) except -1
+    @cython.locals(node=InPlaceNode, ticket=u64)
+    cpdef bint lock_and_read(self, Leaf leaf, u64 at) except -1
     @cython.locals(at=u64)
-    cpdef int _unlock(self) except -1
+    cpdef int unlock_all(self) except -1
     @cython.locals(index=int)
     cpdef int give_up(self) except -1
     cpdef int run(self) except -1
     cpdef list _sizes(self)
     @cython.locals(index=int, pair=u64)
     cpdef bint _prepare(self) except -1
-    @cython.locals(rest=list, node=StagedNode, at=u64, valid=bint)
+    @cython.locals(
+        rest=list, held=list, tickets=list, node=StagedNode, at=u64, index=Py_ssize_t, valid=bint
+    )
     cpdef bint _lock_rest(self) except -1
-    cpdef bint _is_valid(self, u64 at) except -1
+    cpdef bint _is_as_read(self, u64 at, u64 version) except -1
     cpdef list _decide(self)
     @cython.locals(at=u64, node=InPlaceNode)
     cpdef int _write_back(self, list nodes) except -1

@@ -5,6 +5,10 @@
        locked before it was read, as Sherman does it, needs neither step
     3. write the nodes in place; the same round trip gives back the locks
 
+Steps 1 and 2 are one phase, and step 3 is one. All nodes of a tree, and its locks, are on one
+memory node, which does the verbs of a phase in the order in which they were posted: so a node is
+validated, or read, after it was locked, and unlocked after it was written.
+
 The order of the writes lets a reader find, at each moment, every key that stays:
     first, new nodes    no client finds them before the others are written
     then, the others    leaves first, so no client changes a new node while an old one still has the
@@ -49,6 +53,7 @@ from limpet.stores.transactions.staged import Staged
 
 if TYPE_CHECKING:
     from limpet.stores.sherman.in_place_trees import InPlaceTrees
+    from limpet.stores.sherman.trees import Leaf
 
 
 class NodeLocks(ObjectLocks):
@@ -81,11 +86,11 @@ class NodeLocks(ObjectLocks):
                     return True
         return False
 
-    def release(self, at: int) -> None:
+    def post_release(self, at: int) -> None:
         if self.idempotent:
-            self.endpoint.cas(self.word(at), self.client.ident, 0)
+            self.endpoint.post_cas(self.word(at), self.client.ident, 0)
         else:
-            ObjectLocks.release(self, at)
+            ObjectLocks.post_release(self, at)
 
 
 class Starved(Exception):
@@ -104,15 +109,15 @@ class InPlaceCommit(Staged):
         self.tree = 0
         """Number of the tree that is changed."""
         self.node_locks: NodeLocks = store.node_locks
-        self.meta = array("Q", bytes(8 * META_WORDS))
-        """Lock and version of a node that is validated."""
+        self.metas = array("Q", bytes(8 * META_WORDS))
+        """Lock and version of each node that is validated."""
         Staged.__init__(self, store.pool)
 
     def begin(self, link: int) -> None:
         """Forget the staged changes."""
         Staged.begin(self, link)
         self.held: list[int] = []
-        """Nodes that are locked."""
+        """Nodes that are locked, or, until a phase has ended, that may be."""
         self.read_under_lock: set[int] = set()
         self.fresh: dict[int, int] = {}
         """References to new nodes, by address."""
@@ -120,6 +125,9 @@ class InPlaceCommit(Staged):
         """New memory in the client journal: NODE_PAIR, EXTENT_PAIR."""
         self.above: list[tuple[int, bytes, int]] = []
         """Level, low fence and address of new nodes to which nodes above are to link later."""
+
+    def open(self) -> None:
+        """Begin what a commit needs besides; before the first leaf is read."""
 
     def memory_node(self) -> int:
         """The memory node of the tree that is changed."""
@@ -145,21 +153,27 @@ class InPlaceCommit(Staged):
 
     # ---- locks ----------------------------------------------------------------------------------
 
-    def lock(self, at: int) -> bool:
-        """Lock a node before it is read; False: another client has locked it."""
-        locked: bool = self.node_locks.acquire(at)
+    def lock_and_read(self, leaf: Leaf, at: int) -> bool:
+        """A phase of its own: lock a node, and read it; False: another client has locked it."""
+        node: Any = leaf.page
+        # ORDER: before the lock, so that `abandon` gives it back after an error.
+        self.held.append(at)
+        ticket = self.node_locks.post_acquire(at)
+        # ORDER: the node after its lock.
+        node.post(at)
         self.endpoint.wait()
-        if locked:
-            # CRASH(node-locked): a client that wants the lock finds its holder dead, and says so.
-            self.held.append(at)
-            self.read_under_lock.add(at)
-        return locked
+        if self.endpoint.result(ticket):
+            self.held.pop()
+            return False
+        # CRASH(node-locked): a client that wants the lock finds its holder dead, and says so.
+        self.read_under_lock.add(at)
+        return True
 
     def unlock_all(self) -> None:
-        """Give back all locks."""
-        if self.held:
-            self._unlock()
-            self.endpoint.wait()
+        """Give back all locks. No client of ours waits for that."""
+        for at in self.held:
+            self.node_locks.post_release(at)
+        self.held = []
 
     def abandon(self) -> None:
         """Give back the locks that are ours, because an error ends the operation. Within the
@@ -167,11 +181,6 @@ class InPlaceCommit(Staged):
         with contextlib.suppress(NodeFailed):
             for at in self.held:
                 self.endpoint.cas(self.node_locks.word(at), self.client.ident, 0)
-        self.held = []
-
-    def _unlock(self) -> None:
-        for at in self.held:
-            self.node_locks.release(at)
         self.held = []
 
     def give_up(self) -> None:
@@ -191,7 +200,8 @@ class InPlaceCommit(Staged):
             self.give_up()
             return AGAIN
         self._write_back(self._decide())
-        self._unlock()
+        # ORDER: the nodes before their locks.
+        self.unlock_all()
         self.endpoint.wait()
         self._finish()
         return DONE
@@ -220,7 +230,8 @@ class InPlaceCommit(Staged):
         return True
 
     def _lock_rest(self) -> bool:
-        """Lock and validate the nodes that are not locked yet; False: there is a conflict."""
+        """A phase of its own: lock and validate the nodes that are not locked yet; False: there is
+        a conflict."""
         rest: list[int] = []
         for node in self.all_written():
             if node.at not in self.fresh and node.at not in self.read_under_lock:
@@ -228,24 +239,29 @@ class InPlaceCommit(Staged):
         if not rest:
             return True
         rest.sort()
-        for at in rest:
-            if not self.node_locks.acquire(at):
-                self.busy = self.leaf.at = at
-                self.endpoint.wait()
-                return False
-            self.held.append(at)
-        valid = True
-        for at in rest:
-            if not self._is_valid(at):
-                valid = False
-                break
+        if len(self.metas) < META_WORDS * len(rest):
+            self.metas = array("Q", bytes(8 * META_WORDS * len(rest)))
+        held = list(self.held)
+        self.held += rest  # as in `lock_and_read`
+        tickets = [self.node_locks.post_acquire(at) for at in rest]
+        for index in range(len(rest)):
+            # ORDER: all versions after all locks.
+            self.endpoint.post_read(rest[index], self.metas, META_WORDS, META_WORDS * index)
         self.endpoint.wait()
-        return valid
+        valid = True
+        for index in range(len(rest)):
+            at = rest[index]
+            if self.endpoint.result(tickets[index]):
+                self.busy = self.leaf.at = at
+            else:
+                held.append(at)
+                valid = valid and self._is_as_read(at, self.metas[META_WORDS * index + VERSION])
+        self.held = held
+        return valid and not self.busy
 
-    def _is_valid(self, at: int) -> bool:
-        """Whether a node that we have locked is as it was read."""
-        self.endpoint.read_words(at, self.meta, META_WORDS)
-        return self.meta[VERSION] == self.version_of(at)
+    def _is_as_read(self, at: int, version: int) -> bool:
+        """Whether a node with this version is as it was read."""
+        return version == self.version_of(at)
 
     def _decide(self) -> list[tuple[int, InPlaceNode]]:
         """Begin to take effect. The nodes, in the order in which they are to be written."""

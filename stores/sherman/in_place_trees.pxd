@@ -17,8 +17,10 @@ cdef class InPlaceNode(Page):
     cdef readonly bint whole
 
     cpdef int read(self, u64 at) except -1
-    @cython.locals(words=u64[::1], count=Py_ssize_t, rear=u64, sum_read=u64)
     cpdef int read_image(self, u64 image, u64 at) except -1
+    cpdef int post(self, u64 at) except -1
+    @cython.locals(words=u64[::1], count=Py_ssize_t, rear=u64, sum_read=u64)
+    cpdef int arrived(self, u64 at) except -1
     @cython.locals(words=u64[::1], count=Py_ssize_t)
     cpdef int advance(self, u64 at, u64 state) except -1
     cpdef write(self, u64 at, u64 state)
@@ -41,6 +43,8 @@ cdef class InPlaceTrees(Trees):
     cpdef Leaf blank(self)
     @cython.locals(node=InPlaceNode)
     cpdef bint read(self, Leaf leaf, u64 at, u64 near) except -1
+    @cython.locals(node=InPlaceNode)
+    cpdef bint arrived(self, Leaf leaf, u64 at) except -1
     @cython.locals(outcome=int)
     cpdef int find_leaf(self, Leaf leaf, u64 tree, u64 hashed, bytes key, u64 known) except -1
     @cython.locals(outcome=int)

@@ -72,14 +72,23 @@ class InPlaceNode(Page):
         return int(self.words[LOCK])
 
     def read(self, at: int) -> None:
-        """Copy the node at this address; `is_whole` says whether it was one."""
+        """A phase of its own: copy the node at this address; `is_whole` says whether it was one."""
         self.read_image(at, at)
 
     def read_image(self, image: int, at: int) -> None:
-        """Copy the node at `image`, which is meant for the address `at`."""
+        """As `read`, of the node at `image`, which is meant for the address `at`."""
+        self.post(image)
+        self.endpoint.wait()
+        self.arrived(at)
+
+    def post(self, at: int) -> None:
+        """Post a copy of the words at this address; `arrived` comes after the `wait`."""
+        self.image.post(at, (self.size + TRAILER) >> 3)
+
+    def arrived(self, at: int) -> None:
+        """Take in the words that were copied, of the node meant for the address `at`."""
         words = self.words
         count = (self.size + TRAILER) >> 3
-        self.image.read(image, count)
         if words[VERSION] == words[count - 1] == words[count - 2] == 0 and self._is_root(at):
             self.whole = True
             self.reset(0, b"", None, 0)
@@ -100,12 +109,12 @@ class InPlaceNode(Page):
         words[count - 2] = self._checksum(at)
 
     def write(self, at: int, state: int) -> None:
-        """Write it there, as the next version, with this lock word."""
+        """Post its write to this address, as the next version, with this lock word."""
         self.advance(at, state)
         self.put(at)
 
     def put(self, at: int) -> None:
-        """Write it there as it is."""
+        """Post its write to this address, as it is."""
         words = self.words
         version = words[VERSION]
         if not self.idempotent or version == 1:
@@ -114,11 +123,11 @@ class InPlaceNode(Page):
             words[VERSION] = version - 1
             self.put_image(at)
             words[VERSION] = version
-            self.endpoint.cas(at + 8 * VERSION, version - 1, version)
+            self.endpoint.post_cas(at + 8 * VERSION, version - 1, version)
 
     def put_image(self, at: int) -> None:
-        """Write all its words to this address, which need not be its own."""
-        self.endpoint.write_words(at, self.words, (self.size + TRAILER) >> 3)
+        """Post the write of all its words to this address, which need not be its own."""
+        self.endpoint.post_write(at, self.words, (self.size + TRAILER) >> 3)
 
     def is_whole(self) -> bool:
         """Whether the copy is a node, and all of one version."""
@@ -166,10 +175,16 @@ class InPlaceTrees(Trees):
 
     def read(self, leaf: Leaf, at: int, near: int) -> bool:
         """Read a node; False: it is torn, or is not a node; or is locked, in trees that stop."""
+        node: Any = leaf.page
+        node.post(at)
+        self.endpoint.wait()
+        return self.arrived(leaf, at)
+
+    def arrived(self, leaf: Leaf, at: int) -> bool:
+        """As `read`, of a node that was posted, after the `wait`."""
         leaf.at = at
         node: Any = leaf.page
-        node.read(at)
-        self.endpoint.wait()
+        node.arrived(at)
         leaf.lock = node.words[LOCK]
         return bool(node.whole and not (self.stops and leaf.lock))
 

@@ -115,6 +115,7 @@ class InPlaceStaging(WriteSet):
         self.tree = self.own.tree = self.in_place.number_of(hashed)
         if not self.optimistic and not self.shrinks:
             return self._locked_leaf(key)
+        self.own.open()
         if self.in_place.find_leaf(leaf, self.tree, hashed, key, 0) != DONE or leaf.lock:
             raise Busy
         words: Any = leaf.page.words
@@ -149,10 +150,10 @@ class InPlaceStaging(WriteSet):
         commit = self.own
         leaf.tree = self.tree
         self.leaf.at = at  # after a conflict, the client waits for this node
-        if not commit.lock(at):
+        if not commit.lock_and_read(leaf, at):
             raise Busy
         page = leaf.page
-        if self.in_place.read(leaf, at, 0) and page.level == level and page.has(key):
+        if self.in_place.arrived(leaf, at) and page.level == level and page.has(key):
             words: Any = page.words
             commit.expect(at, words[VERSION])
             leaf.index = page.find(key)

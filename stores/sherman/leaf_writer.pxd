@@ -40,22 +40,22 @@ cdef class LeafWriter:
     @cython.final
     @cython.locals(leaf=Leaf, routes=Routes)
     cdef int _note(self, u64 new) except -1
-    @cython.locals(state=u64, done=bint)
+    @cython.locals(state=u64, ticket=u64, done=bint)
     cdef int _put_there(self, Page page, u64 new, int news, u64 dropped) except -1
     @cython.locals(leaf=Leaf, new=u64)
-    cpdef int change_alone(self, u64 at, u64 version, Page page) except -1
+    cpdef int change_alone(self, u64 at, u64 version, u64 pointer, Page page) except -1
     @cython.locals(client=Client, at=u64, old=u64)
-    cdef bint _lock(self, u64 state, u64 dropped) except -1
-    @cython.locals(done=bint)
+    cdef u64 _post_lock(self, u64 state, u64 dropped) except? 0xFEEDFACEDEADBEA7
+    @cython.locals(ticket=u64)
     cdef bint _install(self, u64 new, u64 state) except -1
     @cython.locals(client=Client, index=int)
     cdef int _settle_hand(self, int news, bint done) except -1
     @cython.locals(
         leaf=Leaf, page=Page, routes=Routes, hashed=u64, hint=u64, at=u64, lock=u64, pointer=u64,
-        new=u64, state=u64, done=bint,
+        new=u64, state=u64, ticket=u64,
     )
     cpdef int change_early(self, bytes key, bytes value, int mode, u64 attempt) except -1
-    @cython.locals(page=Page, node=u64, place=int)
-    cdef int _read_locked(self, bytes key, u64 hint) except -1
+    @cython.locals(page=Page, place=int)
+    cdef int _look_up(self, bytes key, u64 hint) except -1
     @cython.locals(page=Page, index=int, dropped=u64, outcome=int, done=int)
     cdef int _change_locked(self, bytes key, bytes value, int mode, u64 new, u64 state) except -1

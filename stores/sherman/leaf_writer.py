@@ -1,6 +1,14 @@
 """Changes of one leaf and nothing else: transactions without a log (rTX section 4.5, Opt1, Opt2).
 
-transactional.py describes them. A change is made in one operation of the store, which goes on by
+transactional.py describes them. A leaf, its object and its extents are on one memory node, which
+does the verbs of a phase in the order in which they were posted. So new data is written before the
+lock is taken, in the same phase; a node is read after it was locked; and it is written before its
+pointer is swung, and unlocked after that. An object in the client journal may not be written yet
+when this client is killed: then it holds no lock either, and the first word there is no state of
+one. (States of locks never come again, and memory that begins with one is not free before the lock
+is.)
+
+A change is made in one operation of the store, which goes on by
 the outcome: DONE, EXISTS, MISSING; AGAIN: another client was faster; NO_MEMORY; LOGGED_WRITE: it
 takes a transaction with a log; SPARSE: it is done, and the leaf is to be merged; ELSEWHERE: the
 leaf must be searched for.
@@ -156,48 +164,49 @@ class LeafWriter:
         """Install this page as the leaf's new node."""
         state = self.locks.draw(0)
         page.write(new & ADDRESS_MASK, state)
-        done = self._lock(state, dropped)
+        ticket = self._post_lock(state, dropped)
         self.endpoint.wait()
+        done = self.endpoint.result(ticket) == self.leaf.lock
         if done:
             # CRASH(leaf-locked): recovery puts a copy of the old node there.
             # LINEARIZES: put, insert, update and delete that change one leaf
             done = self._install(new, state)
         return self._settle_hand(news, done)
 
-    def _lock(self, state: int, dropped: int) -> bool:
-        """Lock the object that was read. Its new data has been written, and is the first entry of
-        the client journal."""
+    def _post_lock(self, state: int, dropped: int) -> int:
+        """Post the lock of the object that was read; the ticket of its result. The new data, or its
+        first word, is posted, and is the first entry of the client journal."""
         client, at, old = self.client, self.leaf.at, self.leaf.pointer
-        # ORDER: written before the client journal names its object.
+        # ORDER: in the client journal before the lock; the lock after the new data, on one node.
         client.retarget(0, self.link | at)
         if not is_vacant(old):
             client.log(old, at + POINTER)
         if dropped:
             client.log(dropped, self.link | EXTENT_PAIR)
-        return self.locks.acquire(at, self.leaf.lock, state)
+        return self.locks.post_acquire(at, self.leaf.lock, state)
 
     def _install(self, new: int, state: int) -> bool:
-        """Swing the pointer, and unlock. False: our lease was over, and a copy of the old data is
-        there now."""
+        """A phase of its own: swing the pointer, and unlock. False: our lease was over, and a copy
+        of the old data is there now."""
         begin_change(self.client)
-        done = self.locks.install(self.leaf.at, self.leaf.pointer, new)
-        end_change(self.client)
+        ticket = self.locks.post_install(self.leaf.at, self.leaf.pointer, new)
         # CRASH(leaf-installed): done; recovery frees the old node, and releases the lock.
-        self.locks.release(self.leaf.at, state)
+        # ORDER: the pointer before the lock.
+        self.locks.post_release(self.leaf.at, state)
         self.endpoint.wait()
-        return done
+        end_change(self.client)
+        return self.endpoint.result(ticket) == self.leaf.pointer
 
-    def change_alone(self, at: int, version: int, page: Page) -> int:
+    def change_alone(self, at: int, version: int, pointer: int, page: Page) -> int:
         """Make a page, staged by a transaction that has read and writes nothing but this object in
-        this version, the data of the object: DONE, AGAIN or NO_MEMORY (Opt1)."""
+        this version, with that pointer, the data of the object: DONE, AGAIN or NO_MEMORY (Opt1)."""
         leaf = self.leaf
         new = self.allocator.allocate(at >> NODE_SHIFT & 0xFF, page.size, 1)
         if not new:
             return NO_MEMORY
         leaf.at = at
         leaf.lock = version
-        # The pointer is that of the version if the lock can be taken from it.
-        leaf.pointer = self.endpoint.load(at + POINTER)
+        leaf.pointer = pointer
         return self._put_there(page, new, 1, 0)
 
     def _settle_hand(self, news: int, done: bool) -> int:
@@ -245,22 +254,23 @@ class LeafWriter:
         leaf.pointer = pointer
         state = self.locks.draw(0)
         page.begin(new & ADDRESS_MASK, state)
-        done = self._lock(state, 0)
-        if done:
-            # CRASH(leaf-locked-early): recovery puts a copy of the old node there.
-            self._read_locked(key, hint)
-            if page.level or not page.exact:
-                routes.unhint(hashed)
+        ticket = self._post_lock(state, 0)
+        # ORDER: the node after the lock.
+        page.post(pointer & ADDRESS_MASK)
         self.endpoint.wait()
-        if not done:
+        if self.endpoint.result(ticket) != lock:
             return self._settle_hand(1, False)
+        # CRASH(leaf-locked-early): recovery puts a copy of the old node there.
+        self._look_up(key, hint)
+        if page.level or not page.exact:
+            routes.unhint(hashed)
         return self._change_locked(key, value, mode, new, state)
 
-    def _read_locked(self, key: bytes, hint: int) -> None:
-        """Read the node of the object that we have locked, and find the key's entry."""
-        page, node = self.leaf.page, self.leaf.pointer & ADDRESS_MASK
+    def _look_up(self, key: bytes, hint: int) -> None:
+        """Find the key's entry in the node that was read under our lock."""
+        page = self.leaf.page
         place = hint >> PLACE_SHIFT & PLACE_MASK
-        page.read(node)
+        page.parse(self.leaf.pointer & ADDRESS_MASK)
         if page.level == 0 and page.is_at(place, key):
             self.leaf.index = place
         else:

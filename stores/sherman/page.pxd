@@ -23,6 +23,7 @@ cdef class Page(NewData):
     cpdef int post(self, u64 at) except -1
     @cython.locals(shape=u64, fences=u64)
     cpdef int parse(self, u64 at) except -1
+    cpdef int copy(self, Page other) except -1
     cdef int begin(self, u64 at, u64 state) except -1
     cpdef write(self, u64 at, u64 state)
     cpdef int seal(self) except -1

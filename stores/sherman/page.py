@@ -79,8 +79,10 @@ class Page(NewData):
     # ---- memory ---------------------------------------------------------------------------------
 
     def read(self, at: int) -> None:
-        """Read the node at this address. Raises StoreCorrupt if it cannot be one."""
-        self.image.read(at, self.size >> 3)
+        """A phase of its own: read the node at this address. Raises StoreCorrupt if it cannot be
+        one."""
+        self.post(at)
+        self.endpoint.wait()
         self.parse(at)
 
     def post(self, at: int) -> None:
@@ -100,18 +102,25 @@ class Page(NewData):
                 f"the node at {at:#x} is damaged: {self.count} entries from byte {self.heap} on"
             )
 
+    def copy(self, other: Page) -> None:
+        """Become a copy of another page, which was read."""
+        other.image.own()
+        self.image.forget()
+        self.words[:] = other.words
+        self.parse(0)
+
     def begin(self, at: int, state: int) -> None:
-        """Write there the first word of a node to be installed under this lock state."""
+        """Post the write of the first word of a node to be installed under this lock state."""
         self.words[INSTALLED] = state
-        self.endpoint.write_words(at, self.words, 1)
+        self.endpoint.post_write(at, self.words, 1)
 
     def write(self, at: int, state: int) -> None:
-        """Write it there, as installed under this lock state."""
+        """Post its write to this address, as installed under this lock state."""
         self.image.own()
         self.seal()
         self.words[INSTALLED] = state
         self.words[CHECKSUM] = crc_pair(self.words, SHAPE, (self.size >> 3) - SHAPE)
-        self.endpoint.write_words(at, self.words, self.size >> 3)
+        self.endpoint.post_write(at, self.words, self.size >> 3)
 
     def seal(self) -> None:
         """Write the page's present shape to its words."""

@@ -7,9 +7,10 @@ of locks (in_place_commit.py). All other nodes are objects of the heap, linked b
 
 Get: read the leaf, to which the routes (stores/sherman/routes.py) lead; read a torn node again.
 
-Put, insert, update, delete: lock the leaf, read it, write it in place, unlock it. The unlocking is
-a plain write in the same round trip as the node. So an insert that splits nothing reads 1 KiB,
-writes 1 KiB and 8 bytes, and makes one CAS, as in table 2.
+Put, insert, update, delete: lock the leaf and read it in one round trip; write it in place and
+unlock it, by a plain write, in another. (Sherman combines commands to one memory node likewise: the
+node does them in order.) So an insert that splits nothing reads 1 KiB, writes 1 KiB and 8 bytes,
+and makes one CAS, as in table 2.
 
 A leaf that overflows is split under its lock: the client writes the new sibling, then the leaf,
 which links to it. It unlocks the leaf, then locks the node above and adds an entry there. If there
@@ -29,7 +30,8 @@ has a log.
 Further deviations: slotted pages with entries of any size; a checksum beside the versions
 (in_place_trees.py); a lock word names its holder; the lock table has one word a node and no queues.
 
-Round trips without conflict: get 1, insert, update and delete 3.
+Round trips without conflict, which are all exchanges with the memory node: get 1, insert, update
+and delete 2.
 """
 
 from __future__ import annotations
@@ -60,6 +62,7 @@ class Sherman(InlineStore):
     def __init__(self, pool: Any, kind: str, name: str, parameters: InPlaceParameters) -> None:
         super().__init__(pool, kind, name, parameters)
         self.link = self.entry_number << 48 | REPLICATED
+        self.objects.posts = True
         self.index = self.trees = InPlaceTrees(pool, name, parameters, self.objects, self.link)
         self.leaf = self.trees.leaf
         self.scans = Scans(self, self.trees, self.leaf)

@@ -61,7 +61,9 @@ lock's owner is known to be dead. Limits: keys have at most `key_size` bytes; no
 
 Round trips without conflict: get 2, update and delete 3, insert 4; with a leaf that is not locked
 early, 4. A pointer that the client guesses right (tx_trees.py) saves one of those that read a node
-without a lock: get 1, insert 3.
+without a lock: get 1, insert 3. All verbs are posted, so these are all exchanges with the memory
+node. The paper's lock is a round trip of its own beside the read of the object, too; its node is
+read, or written, in that of the lock, and it is unlocked in that of the pointer, as here.
 """
 
 from __future__ import annotations
@@ -131,6 +133,7 @@ class RtxSherman(InlineStore):
     def __init__(self, pool: Any, kind: str, name: str, parameters: ShermanParameters) -> None:
         super().__init__(pool, kind, name, parameters)
         self.link = self.entry_number << 48 | REPLICATED
+        self.objects.posts = True
         self.locks = LLLocks(pool, parameters.drift_us, parameters.each_us)
         self.index = self.trees = TxTrees(pool, name, parameters, self.objects)
         self.leaf = self.trees.leaf

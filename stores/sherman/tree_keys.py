@@ -1,22 +1,31 @@
 """The keys of a tree store, as transactions read and write them (stores/transactions/reads.py).
 
 A read of a key, or of a range, rests on the version of the leaf's object, so that goes into the
-read set, and not the key. A write is staged in the leaf (write_set.py).
+read set, and not the key. A write is staged in the leaf (write_set.py): in the copy that the read
+has made of it, as in the paper, so the commit reads no leaf again. Only the first leaves of a
+transaction are copied, as one that reads many seldom writes all of them.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from limpet.shm.errors import NodeFailed
+from limpet.stores.core.records import is_vacant
 from limpet.stores.core.status import DONE
 from limpet.stores.sherman.leaf_writer import is_sparse
 from limpet.stores.sherman.write_set import shrink
+from limpet.stores.transactions.layout import LOCKED
 from limpet.stores.transactions.reads import Reads, TxKeys, Visitor
 
 if TYPE_CHECKING:
     from limpet.stores.sherman.scans import Scans
+    from limpet.stores.sherman.trees import Leaf
     from limpet.stores.sherman.tx_trees import TxTrees
+
+
+COPIES_MAX: Final = 8
+"""So many leaves of a transaction are copied when they are read."""
 
 
 class TreeKeys(TxKeys):
@@ -62,7 +71,23 @@ class TreeKeys(TxKeys):
 
     def note(self, reads: Reads, key: bytes, value: Any) -> bool:
         leaf = self.leaf
-        return reads.note_object(leaf.at, leaf.lock, leaf.pointer, self.store, key)
+        if not reads.note_object(leaf.at, leaf.lock, leaf.pointer, self.store, key):
+            return False
+        if (
+            reads.objects_count <= COPIES_MAX
+            and not leaf.lock & LOCKED
+            and not is_vacant(leaf.pointer)
+        ):
+            reads.keep(leaf.at, leaf.lock, self)
+        return True
+
+    def copied(self) -> Leaf:
+        """A copy of the leaf that was read last."""
+        leaf = self.leaf
+        made = self.trees.blank()
+        made.page.copy(leaf.page)
+        made.tree, made.at, made.lock, made.pointer = leaf.tree, leaf.at, leaf.lock, leaf.pointer
+        return made
 
     def recall(self, tree: int, at: int, lock: int, pointer: int, key: bytes) -> bool:
         """Take the node of an object with this lock and pointer as the leaf that was read last.

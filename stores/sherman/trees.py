@@ -300,8 +300,9 @@ class Trees(InlineIndex):
         value = page.value_of(slot)
         if not slot & EXTENT:
             return value
-        self.objects.load(link_of(value))
+        self.objects.post(link_of(value))
         self.endpoint.wait()
+        self.objects.arrived()
         return self.objects.value()
 
     def is_linked(self, leaf: Leaf, reference: int, look: Callable[[int], Any]) -> bool:

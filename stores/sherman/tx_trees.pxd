@@ -32,6 +32,7 @@ cdef class TxTrees(Trees):
     cdef readonly u64[::1] ats
     cdef readonly u64[::1] guesses
     cdef u64[::1] hints
+    cdef list pages
 
     cpdef Leaf reader(self)
     @cython.locals(leaf=Leaf)
@@ -64,8 +65,11 @@ cdef class TxTrees(Trees):
     cdef int prefetch_node(self, u64 at) except -1
     @cython.locals(page=Page)
     cpdef bint recall(self, Leaf leaf, bytes key) except -1
-    @cython.locals(page=Page, row=int, place=int, missed=list)
+    @cython.locals(at_once=bint, page=Page, row=int, missed=list)
     cpdef list get_batch(self, list keys, list found)
+    @cython.final
+    @cython.locals(place=int)
+    cdef int _take(self, int row, bytes key, Page page, list found, list missed) except -1
     @cython.locals(routes=Routes, hashed=u64, hint=u64)
     cdef int _prefetch_leaf(self, int row, bytes key) except -1
     @cython.locals(lock=u64, pointer=u64, node=u64)

@@ -105,6 +105,9 @@ class TxTrees(Trees):
         self.hints = array("Q", bytes(8 * BATCH))
         self.ats = array("Q", bytes(8 * BATCH))
         """Of each key of a batch: its hint, and the leaf it may be in; 0: not known."""
+        self.pages: list[Page] = []
+        """Of each key of a batch, the node that it may be in. Where verbs are done at once, the
+        first is enough."""
         self.guesses = array("Q", bytes(8 * LEAVES_MAX))
         """Of each leaf that is read in one operation of a scan: the pointer that was guessed."""
 
@@ -150,7 +153,6 @@ class TxTrees(Trees):
             return True
         self._prefetch(page, pointer & ADDRESS_MASK, near)
         page.read(pointer & ADDRESS_MASK)
-        endpoint.wait()
         routes.note_seen(at, pointer, page.count)
         return True
 
@@ -318,7 +320,10 @@ class TxTrees(Trees):
         append None, and return its place in `found`. The reads of a phase overlap.
         """
         missed: list[int] = []
-        page = self.leaf.page
+        at_once = self.endpoint.hints
+        while len(self.pages) < (1 if at_once else len(keys)):
+            self.pages.append(Page(self.endpoint, self.node_size, in_place=True))
+        page = self.pages[0]
         for row in range(len(keys)):
             self._prefetch_leaf(row, keys[row])
         for row in range(len(keys)):
@@ -330,16 +335,32 @@ class TxTrees(Trees):
             if self.ats[row]:
                 self._approach(row)
         for row in range(len(keys)):
-            place = self.hints[row] >> PLACE_SHIFT & PLACE_MASK
             if self.ats[row]:
-                page.read(self.words[2 * row + 1] & ADDRESS_MASK)
-                if page.level == 0 and page.is_at(place, keys[row]):
-                    found.append(self.value(page, page.slot))
-                    continue
-            missed.append(len(found))
-            found.append(None)
+                if not at_once:
+                    page = self.pages[row]
+                page.post(self.words[2 * row + 1] & ADDRESS_MASK)
+            if at_once:
+                self._take(row, keys[row], page, found, missed)
         self.endpoint.wait()
+        if not at_once:
+            for row in range(len(keys)):
+                page = self.pages[row]
+                self._take(row, keys[row], page, found, missed)
         return missed
+
+    def _take(
+        self, row: int, key: bytes, page: Page, found: list[bytes | None], missed: list[int]
+    ) -> int:
+        """Append the value of a key of a batch, whose leaf was read to this page, if it is there."""
+        if self.ats[row]:
+            page.parse(self.words[2 * row + 1] & ADDRESS_MASK)
+            place = self.hints[row] >> PLACE_SHIFT & PLACE_MASK
+            if page.level == 0 and page.is_at(place, key):
+                found.append(self.value(page, page.slot))
+                return 0
+        missed.append(len(found))
+        found.append(None)
+        return 0
 
     def _prefetch_leaf(self, row: int, key: bytes) -> None:
         """Note in which leaf a key of a batch may be."""

@@ -54,6 +54,7 @@ cdef class WriteSet(Staging):
     cdef Page gathered
     cdef list made
     cdef u64[::1] word
+    cdef u64[::1] pair
 
     @cython.locals(leaf=Leaf)
     cpdef int stage(self, bytes key, bytes value, int mode=*) except -1
@@ -111,7 +112,9 @@ cdef class WriteSet(Staging):
     cdef int _make(
         self, u64 at, u64 level, bytes low, bytes high, u64 sibling, Page entries, int begin, int end
     ) except -1
-    @cython.locals(trees=TxTrees, root=u64, at=u64, lock=u64, number=u64, _=u64, scope=bint)
+    @cython.locals(
+        trees=TxTrees, root=u64, at=u64, lock=u64, pointer=u64, number=u64, _=u64, scope=bint
+    )
     cpdef u64 _vacant(self) except? 0
     @cython.locals(trees=Trees, level=int, low=bytes, at=u64, routes=Routes)
     cpdef int show_made(self) except -1
@@ -126,7 +129,7 @@ cdef class WriteSet(Staging):
         used=u64, is_last=bint, merged=Page,
     )
     cpdef int _merge(self, Leaf leaf, bytes key) except -1
-    @cython.locals(root=u64)
+    @cython.locals(root=u64, ticket=u64)
     cpdef int _vacate_root(self, Page page) except -1
     @cython.locals(
         trees=Trees, hashed=u64, routes=Routes, hint=u64, known=u64, leaf=Leaf, place=int
@@ -136,7 +139,7 @@ cdef class WriteSet(Staging):
     cpdef Leaf _inner(self, bytes key, u64 level)
     @cython.locals(root=u64, rounds=int, aside=int, descended=bint, leaf=Leaf, page=Page)
     cpdef Leaf _walk(self, bytes key, u64 level, u64 at, int place)
-    @cython.locals(page=Page, leaf=Leaf)
+    @cython.locals(page=Page, reads=Reads, leaf=Leaf, kept=Leaf)
     cpdef Leaf _read(self, u64 at)
     @cython.locals(leaf=Leaf)
     cdef Leaf _blank(self)

@@ -182,6 +182,8 @@ class WriteSet(Staging):
         """Of each new sibling that is staged: its level, its low fence and its object."""
         self.word = array("Q", (0,))
         """Room for a link."""
+        self.pair = array("Q", (0, 0))
+        """Lock and pointer of an object that may be vacant."""
 
     def stage(self, key: bytes, value: bytes | None, mode: int = PUT) -> int:
         """Stage one key's value, None to delete it: DONE, EXISTS, MISSING or AGAIN."""
@@ -206,7 +208,7 @@ class WriteSet(Staging):
         if self.made:
             self.made = []
         self.tree = leaf.tree
-        self.commit.expect(leaf.at, leaf.lock)
+        self.commit.expect(leaf.at, leaf.lock, leaf.pointer)
         return 0
 
     def _change(self, leaf: Leaf, key: bytes, value: bytes | None, mode: int) -> int:
@@ -508,10 +510,12 @@ class WriteSet(Staging):
                 number = trees.next_vacant()
                 at = root + number * OBJECT_SIZE
                 if number and not self.commit.is_written(at):
-                    lock = self.endpoint.load(at)
                     # ORDER: the pointer after the lock, from which it is locked.
-                    if not lock & LOCKED and is_vacant(self.endpoint.load(at + POINTER)):
-                        self.commit.expect(at, lock)
+                    self.endpoint.post_read(at, self.pair, 2)
+                    self.endpoint.wait()
+                    lock, pointer = self.pair[0], self.pair[1]
+                    if not lock & LOCKED and is_vacant(pointer):
+                        self.commit.expect(at, lock, pointer)
                         return at
         finally:
             self.endpoint.background(scope)
@@ -606,7 +610,11 @@ class WriteSet(Staging):
 
     def _vacate_root(self, page: Page) -> int:
         root = self.trees.roots[self.tree]
-        if page.level or page.count or is_vacant(self.endpoint.load(root + POINTER)):
+        if page.level or page.count:
+            return MISSING
+        ticket = self.endpoint.post_load(root + POINTER)
+        self.endpoint.wait()
+        if is_vacant(self.endpoint.result(ticket)):
             return MISSING
         return self._write(root, None)
 
@@ -674,12 +682,19 @@ class WriteSet(Staging):
         raise Busy
 
     def _read(self, at: int) -> Leaf:
-        """The staged node; otherwise a copy of it, whose version the transaction then expects."""
+        """The staged node; otherwise a copy of it, whose version the transaction then expects: the
+        one that its read of the node has made, if there is one."""
         page = self.commit.page_at(at)
         if page is not None:
             return as_staged(page, self.tree, at)
-        leaf = self._read_copy(at)
-        self.commit.expect(at, leaf.lock)
+        reads = self.commit.reads
+        kept = None if reads is None else reads.take_copy(at)
+        if kept is None:
+            leaf = self._read_copy(at)
+        else:
+            leaf = kept
+            self.commit.lent.append(leaf)
+        self.commit.expect(at, leaf.lock, leaf.pointer)
         return leaf
 
     def _blank(self) -> Leaf:

@@ -93,6 +93,9 @@ cdef class Commit(Staged):
     @cython.final
     cdef bint _prepare(self, Log log) except -1
     @cython.locals(index=Py_ssize_t, participant=Participant)
+    @cython.final
+    cdef int _write_new(self, Log log) except -1
+    @cython.locals(index=Py_ssize_t, participant=Participant, locked=bint)
     cpdef bint _lock_all(self, u64 state) except -1
     @cython.locals(
         reads=Reads, read=KeyRead, write=SlotWrite, index=Py_ssize_t, node=StagedNode,

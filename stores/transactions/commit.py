@@ -22,7 +22,7 @@ names lines 1, 2, 4, 5-6, 11-12, 14 and 17-24:
 
 Here, with a participant (participant.py) in the place of each object:
 
-    line 1        `_prepare`: the log, and then the new data that it names (log.py)
+    line 1        `_prepare`: the log, and the new data that it names (log.py)
     line 2        `Log.write_down` and `Log.publish`: with the lease, the log can be found
     lines 3-4     `_lock_all`: TXObjs in the order of addresses, then slots of hash indexes
     lines 8-10    `validate` (reads.py): each object that was only read has the lock word and the
@@ -51,6 +51,20 @@ A kill leaves behind, where the client journal names the log before what that na
     after DONE        the old data is given back, by the client that recovers the dead one
 
 Conflicts never wait, so no client waits in a circle. All of it is one operation of the client.
+
+Phases: each is an exchange with all memory nodes concerned, for all participants together.
+    1    line 1: write the log, its parts and the new data
+    2    lines 3-4: lock
+    (3)  lines 8-10: read what was only read, and the buckets of keys that are inserted. Not in the
+         phase of the locks: all has to be looked at when all is locked, and memory nodes do the
+         verbs of a phase in any order
+    4    line 14: decide
+    5    TryCommit, lines 4-7: install and unlock
+The paper has a round trip each for the log, the locks, the validation, the decision, the updates,
+the unlocking, and DONE. Here updates and unlocking share one, and DONE is not needed (try_commit.py).
+So a transaction that has read the n keys that it writes takes the round trips of n reads, and 4.
+What comes late (log.py) takes a phase each after phase 1, and keys that were not read, or leaves
+that have changed, those of their look-up before it.
 """
 
 from __future__ import annotations
@@ -289,9 +303,7 @@ class Commit(Staged):
                 return outcome
             # CRASH(decided): nothing is changed; a client that meets a lock, or recovers us,
             # carries it out.
-            self.endpoint.wait()
             self.carry_out(log)  # line 14: TryCommit, lines 4-8
-            self.endpoint.wait()
             # CRASH(over): all is changed; recovery gives back what was dropped.
             give_back(log, True)
         except NodeFailed:
@@ -348,7 +360,9 @@ class Commit(Staged):
                 self.busy = write.slot | SLOT
             return outcome
         node = self._first_changed()
-        outcome = int(node.store.writer.change_alone(node.at, node.version, node.page))
+        outcome = int(
+            node.store.writer.change_alone(node.at, node.version, node.pointer, node.page)
+        )
         if outcome == AGAIN:
             self.busy = node.at
         return outcome
@@ -401,7 +415,8 @@ class Commit(Staged):
         return self.log
 
     def _prepare(self, log: Log) -> bool:
-        """Line 1: write the log, and all new data; False: there is no memory ready."""
+        """Line 1, a phase of its own: write the log, and all new data; False: there is no memory
+        ready."""
         allocator = self.allocator
         if not allocator.is_coherent:
             allocator.begin_batch()  # else `_open` has done it
@@ -411,24 +426,42 @@ class Commit(Staged):
             if not participant.reserve(log, allocator):
                 return False
         log.write_down(self.changed + self.count + self.effort)
+        if not self.extents:
+            self._write_new(log)
+        self.endpoint.wait()
+        log.name()
         for index in range(self.joined):
             participant = self.participants[index]
             go_on(self.membership, index + 1)
             if not participant.prepare(log, allocator):
                 log.give_up()
                 return False
+        if self.extents:
+            # The nodes name their extents by now. They are written in the phase of the locks.
+            self._write_new(log)
         return True
 
+    def _write_new(self, log: Log) -> None:
+        """Post the writes of all new data, but for what comes late."""
+        for index in range(self.joined):
+            participant = self.participants[index]
+            participant.write_new(log)
+
     def _lock_all(self, state: int) -> bool:
-        """Lines 3-7: lock all that is written, until one is in the way."""
+        """Lines 3-7, a phase of its own: lock all that is written; False: one is in the way."""
         for index in range(self.joined):  # line 3
             participant = self.participants[index]
             go_on(self.membership, index + 1)
-            if not participant.lock(state):  # line 4
-                self.busy = participant.busy
-                break
+            participant.post_lock(state)  # line 4
         self.endpoint.wait()
-        return not self.busy
+        locked = True
+        for index in range(self.joined):
+            participant = self.participants[index]
+            if not participant.has_locked():
+                if locked:
+                    self.busy = participant.busy
+                locked = False
+        return locked
 
     def validate(self) -> bool:
         """Lines 8-13: whether all that was only read is as it was."""
@@ -481,6 +514,8 @@ class Commit(Staged):
                     participant.publish()
                 participant.release(state, committed)
             left += participant.named()
+        with contextlib.suppress(NodeFailed):
+            self.endpoint.wait()
         for word, link_address in left:
             reference = word & REFERENCE_MASK
             if not is_vacant(reference):
@@ -559,7 +594,7 @@ class Commit(Staged):
             if used == len(self.objects):
                 self.objects.append(TXObj.__new__(TXObj))
             made = self.objects[used]
-            made.stage(self.locks, node.at, node.version, node.page, node.size)
+            made.stage(self.locks, node.at, node.version, node.pointer, node.page, node.size)
             self._add(made)
             used += 1
             place = self.joined - 1

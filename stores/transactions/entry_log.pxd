@@ -7,6 +7,8 @@ from limpet.shm.endpoint.words cimport *
 from limpet.stores.core.records cimport is_vacant
 from limpet.stores.transactions.layout cimport *
 
+cdef Py_ssize_t HEADER
+
 cdef class LogEntry:
     cdef readonly u64 at
     cdef public u64 old
@@ -21,11 +23,11 @@ cdef class EntryLog:
     cdef readonly u64 reference
     cdef readonly u64 at
     cdef readonly list noted
+    cdef u64[::1] words
 
     cpdef int find(self, Client client, u64 reference) except -1
-    @cython.locals(endpoint=Endpoint)
     cpdef int open(self, u64 owner) except -1
-    @cython.locals(endpoint=Endpoint, index=u64, at=u64)
+    @cython.locals(index=u64, at=u64, words=u64[::1])
     cpdef int note(self, LogEntry entry) except -1
     cpdef u64 owner(self) except? 0xFEEDFACEDEADBEA7
     cpdef u64 state(self) except? 0xFEEDFACEDEADBEA7

@@ -7,20 +7,24 @@
     24    count    entries
     32    entries  24 bytes each: `at`, `old` and `new`, whose meaning depends on the kind of log
 
-Only the owner writes it: each entry before the count that makes it one, or all of it before it is a
-log (transactions/log.py). It is in the owner's journal from its first word on. A client that reads
-it is pinned, so its memory is not used again meanwhile. A kill leaves behind a log with as many
-entries as its count says, each of them whole.
+Only the owner writes it, by posted verbs: each entry before the count that makes it one, or all of
+it before it is a log (transactions/log.py). It is in the owner's journal from its first word on. A
+client that reads it is pinned, so its memory is not used again meanwhile. A kill leaves behind a
+log with as many entries as its count says, each of them whole.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from array import array
+from typing import Any, Final
 
 from limpet.shm.endpoint.words import ADDRESS_MASK, LARGE_CLASS, REFERENCE_MASK
 from limpet.shm.errors import StoreCorrupt
 from limpet.stores.core.records import is_vacant
 from limpet.stores.transactions.layout import COUNT, ENTRIES, ENTRY_SIZE, INIT, OWNER, STATE
+
+HEADER: Final = ENTRIES // 8
+"""Words of the header."""
 
 
 class LogEntry:
@@ -55,24 +59,21 @@ class EntryLog:
         """Of the log's owner: the entries that it has written, so that it parses none."""
 
     def open(self, owner: int) -> None:
-        """Begin to write it."""
-        endpoint = self.endpoint
-        endpoint.store(self.at + OWNER, owner)
-        endpoint.store(self.at + STATE, INIT)
-        endpoint.store(self.at + COUNT, 0)
+        """Begin to write it: it is a log without entries when this phase has ended."""
+        self.words = array("Q", (owner, INIT, 0, 0))
+        self.endpoint.post_write(self.at, self.words, HEADER)
         self.noted = []
 
     def note(self, entry: LogEntry) -> None:
         """Append an entry."""
         assert self.noted is not None
-        endpoint = self.endpoint
         index = len(self.noted)
         at = self.at + ENTRIES + ENTRY_SIZE * index
-        endpoint.store(at, entry.at)
-        endpoint.store(at + 8, entry.old)
-        endpoint.store(at + 16, entry.new)
+        words = self.words
+        words[0], words[1], words[2], words[3] = entry.at, entry.old, entry.new, index + 1
+        self.endpoint.post_write(at, words, 3)
         # ORDER: the entry before the count.
-        endpoint.store(self.at + COUNT, index + 1)
+        self.endpoint.post_write(self.at + COUNT, words, 1, 3)
         entry.place = at
         self.noted.append(entry)
 

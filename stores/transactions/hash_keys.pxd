@@ -85,7 +85,8 @@ cdef class HashKeys(TxKeys):
     cdef object _glanced(self, Reads reads, bytes key)
     @cython.locals(place=Place)
     cpdef int attest(self, KeyRead read) except -1
-    cpdef bint stands(self, KeyRead read) except -1
+    cpdef int post_stands(self, KeyRead read, int row) except -1
+    cpdef bint stands(self, KeyRead read, int row) except -1
     @cython.locals(word=u64)
     cpdef bint is_writable(self, KeyRead read) except -1
     @cython.locals(read=KeyRead)

@@ -136,8 +136,9 @@ class TransactionHolds(Holds):
         """Whether the pair of a slot with this word, which no transaction holds, has the key."""
         if not is_valid(word):
             return False
-        self.objects.load(word & OBJECT_MASK)
-        return self.objects.key_is(key)
+        self.objects.post_keyed(word & OBJECT_MASK, key)
+        self.endpoint.wait()
+        return self.objects.matches(key)
 
 
 class TransactionSlots(Slots):
@@ -200,7 +201,7 @@ class TransactionSlots(Slots):
     def is_alone(self, place: Place, holds: TransactionHolds, key: bytes, slot: int) -> bool:
         """Whether no slot but this one, which we hold, has the key; an insert that is about to put
         it into another one is kicked out."""
-        self.index.choose(place, key)
+        self.index.post_choose(place, key)
         self.index.read_buckets(place)
         fingerprint = place.hash & 0xFF
         for index in range(32):
@@ -332,32 +333,37 @@ class HashKeys(TxKeys):
             read.second = place.second
             read.words = bytes(self.index.words[:32])
 
-    def stands(self, read: KeyRead) -> bool:
+    def post_stands(self, read: KeyRead, row: int) -> None:
         if read.slot:
-            if self.endpoint.load(read.slot) != read.word:
-                return False
+            read.ticket = self.endpoint.post_load(read.slot)
         elif read.words is not None:
             self.place.first = read.first
             self.place.second = read.second
             self.place.base = read.first
-            self.index.read_row(self.place, 0)
-            if bytes(self.index.words[:32]) != read.words:
+            self.index.post_row(self.place, row)
+        # ORDER: after the words, on one node: of a subtable that is split they stand still,
+        # whatever is written.
+        read.entry_ticket = self.endpoint.post_load(read.entry)
+
+    def stands(self, read: KeyRead, row: int) -> bool:
+        if read.slot:
+            if self.endpoint.result(read.ticket) != read.word:
                 return False
-        # ORDER: after the words: of a subtable that is split they stand still, whatever is written.
-        return self.endpoint.load(read.entry) == read.pointer
+        elif read.words is not None:
+            if bytes(self.index.words[32 * row : 32 * row + 32]) != read.words:
+                return False
+        return self.endpoint.result(read.entry_ticket) == read.pointer
 
     def is_writable(self, read: KeyRead) -> bool:
-        """Whether a key that was read has the slot and the word that it had, so that it can be
-        written there. Within an operation, in the epoch in which it was read.
+        """Whether a key that was read can be written in the slot that it had, if that has the word
+        that it had: the hold of the slot will show that. In the epoch in which it was read.
 
         The directory needs no look: a split freezes all slots before it swings the pointer, and in
         this epoch the memory of a subtable that was split is not used again. So a slot that has its
         word, not frozen, is one of a subtable that is in use.
         """
         word = read.word
-        if not read.slot or word & HELD_MASK == HELD or word & FROZEN:
-            return False
-        return self.endpoint.load(read.slot) == word
+        return read.slot != 0 and word & HELD_MASK != HELD and not word & FROZEN
 
     def note(self, reads: Reads, key: bytes, value: Any) -> bool:
         read = reads.next_key()

@@ -17,14 +17,17 @@ cdef class LLLocks:
     cdef public u64 drift_us
     cdef public u64 each_us
     cdef readonly u64[::1] words
+    cdef readonly u64[::1] word
     cdef readonly u64[::1] in_use
 
     cpdef int forget(self) except -1
     @cython.locals(slot=u64)
     cpdef u64 draw(self, u64 logged) except 0
-    cpdef bint acquire(self, u64 at, u64 version, u64 state) except -1
+    cpdef u64 post_acquire(self, u64 at, u64 version, u64 state) except? 0xFEEDFACEDEADBEA7
+    cpdef u64 post_release(self, u64 at, u64 state) except? 0xFEEDFACEDEADBEA7
+    cpdef u64 post_install(self, u64 at, u64 old, u64 new) except? 0xFEEDFACEDEADBEA7
+    @cython.locals(ticket=u64)
     cpdef bint release(self, u64 at, u64 state) except -1
-    cpdef bint install(self, u64 at, u64 old, u64 new) except -1
     cpdef u64 vacated(self) except 0
     cpdef u64 lease(self, u64 objects) except 0
     cpdef u64 now(self) except? 0

@@ -71,6 +71,8 @@ class LLLocks:
         self.words = array("Q", bytes(8 * 2 * WORDS))
         """Room for words of a log (log.py), and then of a part (parts.py), that are written at
         once."""
+        self.word = array("Q", (0,))
+        """Room for one word that is written."""
         self.in_use = array("Q", bytes(8 * AT_ONCE_MAX))
         """Room for references to objects whose used bits are set at once, or cleared."""
 
@@ -83,17 +85,26 @@ class LLLocks:
         slot = self.client.ident >> INCARNATION_BITS
         return LOCKED | logged | slot << SLOT_SHIFT | self.clock.guess()
 
-    def acquire(self, at: int, version: int, state: int) -> bool:
-        """Lock the object at this version; False if it has another one, or is locked."""
-        return self.endpoint.cas(at, version, state) == version
+    def post_acquire(self, at: int, version: int, state: int) -> int:
+        """Post the lock of the object at this version; the ticket of its result, another one than
+        `version` if it has another one, or is locked."""
+        return self.endpoint.post_cas(at, version, state)
+
+    def post_release(self, at: int, state: int) -> int:
+        """Post the unlocking of the object, to a new version, if it is locked with this state; the
+        ticket of its result, `state` then."""
+        return self.endpoint.post_cas(at, state, state & VERSION_MASK)
+
+    def post_install(self, at: int, old: int, new: int) -> int:
+        """Post the change of the pointer of a locked object; the ticket of its result, another one
+        than `old` if it was changed already."""
+        return self.endpoint.post_cas(at + POINTER, old, new)
 
     def release(self, at: int, state: int) -> bool:
-        """Unlock the object, if it is locked with this state; its version is a new one."""
-        return self.endpoint.cas(at, state, state & VERSION_MASK) == state
-
-    def install(self, at: int, old: int, new: int) -> bool:
-        """Change the pointer of a locked object; False if it was changed already."""
-        return self.endpoint.cas(at + POINTER, old, new) == old
+        """A phase of its own: `post_release`; whether the object was locked with this state."""
+        ticket = self.post_release(at, state)
+        self.endpoint.wait()
+        return self.endpoint.result(ticket) == state
 
     def vacated(self) -> int:
         """A pointer to nothing, which no object ever had, for one that is given up."""

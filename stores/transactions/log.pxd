@@ -33,14 +33,18 @@ cdef class Log(EntryLog):
     cpdef int named_late(self) except -1
     @cython.locals(locks=LLLocks, more=Py_ssize_t, at=u64)
     cdef int _write_noted(self) except -1
-    @cython.locals(endpoint=Endpoint, locks=LLLocks, count=Py_ssize_t, lease=u64)
+    @cython.locals(locks=LLLocks, count=Py_ssize_t, lease=u64)
     cpdef int write_down(self, u64 objects) except -1
+    cdef int _write_word(self, u64 offset, u64 value) except -1
+    cpdef int name(self) except -1
     cpdef int use(self, u64 reference) except -1
     cpdef int use_left(self) except -1
     cpdef int give_up(self) except -1
     @cython.locals(slot=u64)
     cpdef int publish(self, u64 state, u64 objects) except -1
+    @cython.locals(endpoint=Endpoint, ticket=u64)
     cpdef bint decide(self) except -1
+    cpdef int abort(self) except -1
     cpdef int free(self, u64 reference) except -1
     cpdef int free_left(self) except -1
     cpdef int close(self) except -1

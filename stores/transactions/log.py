@@ -46,8 +46,10 @@ States
     DOING  decided: it commits. INIT -> DOING is where a transaction with a log takes effect
     ABORT  decided: it does not. By the owner, or by whoever meets a lock of it when its lease is
            over, or its owner dead
-    DONE   carried out; COMMITTED says how it was decided. An owner that stood still may yet lock
-           an object, and will release it, or who recovers it will, or who meets it (R2)
+    DONE   carried out by another client; COMMITTED says how it was decided. An owner that stood
+           still may yet lock an object, and will release it, or who recovers it will, or who meets
+           it (R2). The owner itself has carried it out when it sets `tx_time` to 0: one control
+           word less to wait for than the paper's DONE
 
 A client that finds DOING and the lease over takes the log over, by a CAS that counts the takeovers,
 and goes through all of it: the pointer of each object from old to new, its lock from m to the
@@ -63,9 +65,10 @@ The log names new objects before they are in use, so the client journal needs on
     1   the owner takes memory for the log, and for all that it is to name, from what it has ready
         in its own blocks; nothing in shared memory says so
     2   it writes the log: header, entries, and the part of the log's node, from its own image of
-        the first WORDS words, so most logs take one copy
-    3   the client journal names the log as a log (`write_down`)
-    4   it sets the used bits of the new data, many at once, and writes it (`use`)
+        the first WORDS words, so most logs take one copy; and the new data. All of it is posted,
+        and the phase has ended before step 3
+    3   the client journal names the log as a log (`name`)
+    4   it sets the used bits of the new data, many at once (`use`)
     5   the log can be found (`publish`)
 
 A kill before 3 leaves nothing: the memory was free, and is. After 3 it leaves the log in the client
@@ -188,7 +191,7 @@ class Log(EntryLog):
         if self.is_there:
             self._write_noted()
             # ORDER: the entries before the count.
-            self.endpoint.store(self.at + COUNT, index + 1)
+            self._write_word(COUNT, index + 1)
 
     def note_late(self, entry: LogEntry) -> None:
         """As `note`, when clients can find the log already: the log then names the entry's objects
@@ -197,7 +200,9 @@ class Log(EntryLog):
         self.named_late()
 
     def named_late(self) -> None:
-        """The log names the objects that are in the client journal behind it."""
+        """A phase of its own: the log names the objects that are in the client journal behind
+        it."""
+        self.endpoint.wait()
         # CRASH(noted): all is in the log, and in the client journal; recovery frees it.
         self.client.drop_from(1)
         self.late = True
@@ -213,30 +218,38 @@ class Log(EntryLog):
         return place
 
     def _write_noted(self) -> None:
-        """Write what is noted and not in the log yet, without the count."""
+        """Post what is noted and not in the log yet, without the count."""
         locks, more = self.locks, self.count - self.written
         if self.written:
             at = self.at + ENTRIES + ENTRY_SIZE * self.written
-            self.endpoint.write_words(at, locks.words, ENTRY * more, HEADER)
+            self.endpoint.post_write(at, locks.words, ENTRY * more, HEADER)
         else:
-            self.endpoint.write_words(self.at, locks.words, self.end)
+            self.endpoint.post_write(self.at, locks.words, self.end)
         self.written += more
         self.end = HEADER
 
+    def _write_word(self, offset: int, value: int) -> None:
+        """Post a word of it."""
+        self.locks.word[0] = value
+        self.endpoint.post_write(self.at + offset, self.locks.word, 1)
+
     def write_down(self, objects: int) -> None:
-        """Write all that is noted, and have the client journal name the log. `objects`: for so many
-        its lease is."""
-        endpoint, locks, count = self.endpoint, self.locks, self.count
+        """Post all that is noted. `objects`: for so many its lease is."""
+        locks, count = self.locks, self.count
         lease = locks.lease(objects)
         if self.written:
             self._write_noted()
-            endpoint.store_two(self.at + LEASE, lease, self.at + COUNT, count)
+            self._write_word(LEASE, lease)
+            self._write_word(COUNT, count)
         else:
             locks.words[LEASE >> 3] = lease
             locks.words[COUNT >> 3] = count
-            endpoint.write_words(self.at, locks.words, self.end)
+            self.endpoint.post_write(self.at, locks.words, self.end)
             self.written = count
             self.end = HEADER
+
+    def name(self) -> None:
+        """The phase of `write_down` has ended: have the client journal name the log."""
         # ORDER: it is one before the client journal says so.
         if self.in_journal:
             self.client.retarget(0, self.link)
@@ -265,17 +278,25 @@ class Log(EntryLog):
             # ORDER: before any object can be linked.
             self.use_left()
         if self.late:
-            self.endpoint.store(self.at + LEASE, self.locks.lease(objects))
+            self._write_word(LEASE, self.locks.lease(objects))
         # ORDER: the log and where it is before the time that makes it count, and that before locks.
         self.endpoint.store_two(slot + TX_LOG, self.reference, slot + TX_TIME, state & TIME_MASK)
 
     def decide(self) -> bool:
-        """INIT -> DOING; False: a client has aborted it."""
+        """A phase of its own: INIT -> DOING; False: a client has aborted it."""
+        endpoint = self.endpoint
         begin_change(self.client)
         # LINEARIZES: a transaction with a log
-        self.decided = self.endpoint.cas(self.at + STATE, INIT, DOING) == INIT
+        ticket = endpoint.post_cas(self.at + STATE, INIT, DOING)
+        endpoint.wait()
         end_change(self.client)
+        self.decided = endpoint.result(ticket) == INIT
         return self.decided
+
+    def abort(self) -> None:
+        """A phase of its own: INIT -> ABORT, if no other client was first."""
+        self.endpoint.post_cas(self.at + STATE, INIT, ABORT)
+        self.endpoint.wait()
 
     def give_up(self) -> None:
         """The transaction is aborted: the objects that were collected for `use` stay free."""
@@ -330,7 +351,7 @@ class Log(EntryLog):
 
     def commits(self) -> bool:
         """Whether it is decided that the transaction commits, and not all carried out yet."""
-        return self.state() & STATE_MASK == DOING
+        return self.decided or self.state() & STATE_MASK == DOING
 
     def is_expired(self) -> bool:
         """Whether its lease is over."""
@@ -350,8 +371,9 @@ class Log(EntryLog):
         return True
 
     def finish(self, committed: bool) -> None:
-        """All is carried out: DONE."""
-        word = DOING if self.decided else self.state()
+        """All is carried out, by a client that repairs it: DONE. (The owner's log is over when it
+        is hidden.)"""
+        word = self.state()
         over = LOG_DONE | (COMMITTED if committed else 0)
         while word & STATE_MASK != LOG_DONE:
             seen = self.endpoint.cas(self.at + STATE, word, over)

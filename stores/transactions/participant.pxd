@@ -19,11 +19,14 @@ cdef class Participant(LogEntry):
     cpdef u64 node(self) except? 255
     cpdef list sizes(self)
     cpdef bint reserve(self, Log log, Allocator allocator) except -1
+    cpdef int write_new(self, Log log) except -1
     cpdef bint prepare(self, Log log, Allocator allocator) except -1
-    cpdef bint lock(self, u64 state) except -1
+    cpdef int post_lock(self, u64 state) except -1
+    cpdef bint has_locked(self) except -1
     cpdef bint validate(self) except -1
     cpdef int publish(self) except -1
     cpdef int release(self, u64 state, bint committed) except -1
+    cpdef bint has_applied(self) except -1
     cpdef int undo(self, u64 state) except -1
     cpdef int unlinked(self, bint committed, list found) except -1
     @cython.locals(found=list, reference=u64)

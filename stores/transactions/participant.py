@@ -9,14 +9,19 @@ write set what is done to each; here each kind of participant says for itself wh
 
     step         figure           TXObj               Part                   Extent
     reserve      7, line 8        take memory for the new data, and have the log name it (log.py)
-    prepare      7, line 8        write the new data  write the new pairs    write it
-    lock         8, lines 3-6     lock the LLLock     hold each slot         -
+    write_new    7, line 8        write the new data  write the new pairs    -
+    prepare      7, line 8        take it into use; what comes late is written now
+    post_lock,   8, lines 3-6     lock the LLLock     hold each slot         -
+    has_locked
     validate     8, lines 7-13    -                   no other slot has the  -
                                                       keys that are inserted
     publish      9, lines 4-5     swing the pointer   -                      -
     release      9, lines 6-7     unlock the LLLock   let go of each slot    -
     undo         8, abort         unlock, to the      -                      -
                                   version from before
+
+All of them but `validate` post their verbs, and the caller ends the phase, for all participants
+together.
     unlinked     after DONE       the other data      the other pairs        the other extent
 
 The client whose transaction it is calls all of them. A client that repairs it (repair.py) reads
@@ -64,8 +69,8 @@ class Participant(LogEntry):
     def describe(self, at: int, old: int, new: int) -> None:
         LogEntry.describe(self, at, old, new)
         self.busy = 0
-        """The object or slot in the way of `lock` or `validate`, as `Repair.repair_if_held` takes
-        it."""
+        """The object or slot in the way of the lock, or of `validate`, as `Repair.repair_if_held`
+        takes it."""
 
     def node(self) -> int:
         """The memory node on which it takes memory."""
@@ -80,12 +85,19 @@ class Participant(LogEntry):
         False: there is no memory ready."""
         raise NotImplementedError
 
+    def write_new(self, log: Log) -> None:
+        """Post the writes of what is new, but for what comes late."""
+
     def prepare(self, log: Log, allocator: Any) -> bool:
-        """Write what is new, when the log is there; False: there is no memory ready."""
+        """When the log is there: have what is new be taken into use, and write what comes late;
+        False: there is no memory ready."""
         raise NotImplementedError
 
-    def lock(self, state: int) -> bool:
-        """Lock it in the version that was read; False: it has another one, or is locked."""
+    def post_lock(self, state: int) -> None:
+        """Post the lock of it in the version that was read."""
+
+    def has_locked(self) -> bool:
+        """After the `wait` of `post_lock`; False: it has another version, or is locked."""
         return True
 
     def validate(self) -> bool:
@@ -97,6 +109,11 @@ class Participant(LogEntry):
 
     def release(self, state: int, committed: bool) -> None:
         """Release what is locked with this state. Does nothing if another client has done it."""
+
+    def has_applied(self) -> bool:
+        """After the `wait` of `publish` and `release`, by the client whose transaction it is:
+        whether no other client has done a part of them. False, too, if its node is lost."""
+        return True
 
     def undo(self, state: int) -> None:
         """Release it as it was before this client has locked it."""

@@ -53,15 +53,18 @@ cdef class Part(Participant):
     @cython.locals(endpoint=Endpoint, locks=LLLocks, at=u64)
     cdef int _write_down(self, Py_ssize_t first, Py_ssize_t end) except -1
     @cython.locals(write=SlotWrite, index=Py_ssize_t)
+    cpdef int write_new(self, Log log) except -1
+    @cython.locals(write=SlotWrite, index=Py_ssize_t)
     cpdef bint prepare(self, Log log, Allocator allocator) except -1
     @cython.locals(reference=u64, entry=u64)
     cdef bint _write_late(
         self, Log log, Allocator allocator, SlotWrite write, Py_ssize_t index
     ) except -1
     @cython.locals(index=Py_ssize_t, write=SlotWrite)
-    cpdef bint lock(self, u64 state) except -1
-    @cython.locals(held=u64)
-    cpdef bint hold(self, Change change) except -1
+    cpdef int post_lock(self, u64 state) except -1
+    @cython.locals(index=Py_ssize_t, write=SlotWrite)
+    cpdef bint has_locked(self) except -1
+    cpdef u64 post_hold(self, Change change) except? 0xFEEDFACEDEADBEA7
     @cython.locals(index=Py_ssize_t, write=SlotWrite)
     cpdef bint validate(self) except -1
     cpdef u64 log(self) except? 0xFEEDFACEDEADBEA7
@@ -71,7 +74,9 @@ cdef class Part(Participant):
     @cython.locals(change=Change, index=Py_ssize_t, write=SlotWrite)
     cpdef int release(self, u64 state, bint committed) except -1
     @cython.locals(held=u64)
-    cpdef int let_go_of(self, Change change, bint committed) except -1
+    cpdef u64 let_go_of(self, Change change, bint committed) except? 0xFEEDFACEDEADBEA7
+    @cython.locals(index=Py_ssize_t, write=SlotWrite)
+    cpdef bint has_applied(self) except -1
     @cython.locals(change=Change, word=u64, pairs=list)
     cpdef int unlinked(self, bint committed, list found) except -1
     @cython.locals(index=Py_ssize_t, write=SlotWrite, word=u64)

@@ -206,18 +206,27 @@ class Part(Participant):
         endpoint, locks = self.endpoint, self.locks
         if first:
             at = self.address + PART_ENTRIES + ENTRY_SIZE * first
-            endpoint.write_words(at, locks.words, ENTRY * (end - first), WORDS + HEADER)
+            endpoint.post_write(at, locks.words, ENTRY * (end - first), WORDS + HEADER)
         else:
-            endpoint.write_words(self.address, locks.words, HEADER + ENTRY * end, WORDS)
+            endpoint.post_write(self.address, locks.words, HEADER + ENTRY * end, WORDS)
+
+    def write_new(self, log: Log) -> None:
+        """Post the writes of the pairs for its slots."""
+        assert self.writes is not None
+        for index in range(self.begin, self.begin + self.written):
+            write = self.writes[index]
+            go_on(self.membership, index - self.begin + 1)
+            if 0 < write.size <= LATE_SIZE:
+                write.write_pair()
 
     def prepare(self, log: Log, allocator: Any) -> bool:
-        """Write the pairs for its slots; False: there is no memory ready."""
         assert self.writes is not None
         if not self.new:
             self.new = allocator.coherent().allocate(self.memory_node, self.size, 1)
             self.old = self.new
             if not self.new or not self._name(log, allocator, WORDS):
                 return False
+            self.write_new(log)
             log.named_late()
         for index in range(self.begin, self.end):
             write = self.writes[index]
@@ -227,7 +236,6 @@ class Part(Participant):
                     return False
             elif write.size:
                 log.use(write.reference)
-                write.write_pair()
         return True
 
     def _write_late(self, log: Log, allocator: Any, write: SlotWrite, index: int) -> bool:
@@ -238,25 +246,32 @@ class Part(Participant):
         write.take(reference)
         write.write_pair()
         entry = self.address + PART_ENTRIES + ENTRY_SIZE * (index - self.begin)
-        self.endpoint.store(entry + 16, write.new)
+        self.locks.word[0] = write.new
+        self.endpoint.post_write(entry + 16, self.locks.word, 1)
         log.named_late()
         return True
 
-    def lock(self, state: int) -> bool:
-        """Hold the slots, in order, from the words that were read."""
+    def post_lock(self, state: int) -> None:
+        """Post the holds of the slots, in order, from the words that were read."""
         assert self.writes is not None
         for index in range(self.begin, self.begin + self.written):
             write = self.writes[index]
-            if not self.hold(write):
+            write.ticket = self.post_hold(write)
+
+    def has_locked(self) -> bool:
+        assert self.writes is not None
+        for index in range(self.begin, self.begin + self.written):
+            write = self.writes[index]
+            if self.endpoint.result(write.ticket) != write.old:
                 self.busy = write.slot | SLOT
                 return False
             # CRASH(locked): a client that meets the slot aborts it when the lease is over.
         return True
 
-    def hold(self, change: Change) -> bool:
-        """Hold a slot; False if it has changed."""
-        held = held_word(self.reference, change)
-        return self.endpoint.cas(change.slot, change.old, held) == change.old
+    def post_hold(self, change: Change) -> int:
+        """Post the hold of a slot; the ticket of its result, another word than `old` if it has
+        changed."""
+        return self.endpoint.post_cas(change.slot, change.old, held_word(self.reference, change))
 
     def validate(self) -> bool:
         """Whether no other slot has a key that is inserted, now that all slots are held."""
@@ -307,12 +322,25 @@ class Part(Participant):
         else:
             for index in range(self.begin, self.begin + self.written):
                 write = self.writes[index]
-                self.let_go_of(write, committed)
+                write.applied = False
+                write.ticket = self.let_go_of(write, committed)
+                write.applied = True
 
-    def let_go_of(self, change: Change, committed: bool) -> None:
-        """Let go of one slot."""
+    def let_go_of(self, change: Change, committed: bool) -> int:
+        """Post that one slot is let go of; the ticket of its result, the word of the held slot if
+        no other client was first."""
         held = held_word(self.reference, change)
-        self.endpoint.cas(change.slot, held, change.new if committed else change.old)
+        return self.endpoint.post_cas(change.slot, held, change.new if committed else change.old)
+
+    def has_applied(self) -> bool:
+        assert self.writes is not None
+        for index in range(self.begin, self.begin + self.written):
+            write = self.writes[index]
+            if not write.applied:
+                return False
+            if self.endpoint.result(write.ticket) != held_word(self.reference, write):
+                return False
+        return True
 
     def unlinked(self, committed: bool, found: list[int]) -> None:
         """The part, and the pairs that are not linked; these are lost if the part is."""

@@ -7,6 +7,7 @@ from limpet.stores.core.base cimport Store
 from limpet.stores.transactions.changes cimport changes
 from limpet.stores.transactions.layout cimport *
 from limpet.stores.transactions.lllock cimport LLLocks
+from limpet.stores.transactions.staged cimport Borrowed
 
 cdef int SAME
 cdef int RENEWED
@@ -14,6 +15,7 @@ cdef int GONE
 cdef Py_ssize_t FEW
 # CHANGED is for others to import.
 cdef int FILLED
+cdef Py_ssize_t LOOKS
 cdef u64 FIRST_MAX
 cdef int ROUNDS_MAX
 
@@ -40,13 +42,15 @@ cdef class TxKeys:
     cpdef int give_use(self, use) except -1
     cpdef object read(self, Reads reads, bytes key)
     cpdef object at_key(self, bytes key, Visitor visitor)
+    cpdef Borrowed copied(self)
     cpdef bytes value_here(self)
     cpdef bint note(self, Reads reads, bytes key, value) except -1
     cpdef u64 busy_at(self) except? 255
     cpdef u64 tree_here(self) except? 255
     cpdef bytes look_up(self, bytes key)
     cpdef int attest(self, KeyRead read) except -1
-    cpdef bint stands(self, KeyRead read) except -1
+    cpdef int post_stands(self, KeyRead read, int row) except -1
+    cpdef bint stands(self, KeyRead read, int row) except -1
     cpdef int refuse(self, bytes key, bytes value) except -1
     cpdef int tidy(self, bytes key) except -1
 
@@ -61,9 +65,13 @@ cdef class ObjectRead:
     cdef public bint held
     cdef public bint fixed
     cdef Visitor last
+    cdef Borrowed copy
+    cdef u64 copied
 
     cpdef int note(self, u64 at, u64 lock, u64 pointer, store, bytes key) except -1
     cpdef bint is_as(self, ObjectRead other) except -1
+    cdef bint is_at(self, u64 lock, u64 pointer) except -1
+    @cython.locals(copy=Borrowed)
     cdef int forget(self) except -1
 
 cdef class KeyRead:
@@ -79,6 +87,8 @@ cdef class KeyRead:
     cdef public u64 first
     cdef public u64 second
     cdef public bytes words
+    cdef public u64 ticket
+    cdef public u64 entry_ticket
 
     cdef int describe(self, TxKeys keys, bytes key, bytes value) except -1
     cdef int forget(self) except -1
@@ -109,7 +119,7 @@ cdef class Reads:
     cdef public object missing
     cdef readonly ObjectRead renewed
     cdef public object changed
-    cdef u64[::1] pair
+    cdef u64[::1] pairs
 
     @cython.locals(index=Py_ssize_t, read=KeyRead, noted=ObjectRead)
     cpdef int clear(self) except -1
@@ -118,6 +128,10 @@ cdef class Reads:
     cpdef bint has_no_object_but(self, u64 at) except -1
     @cython.locals(index=Py_ssize_t, before=ObjectRead, read=ObjectRead)
     cpdef bint note_object(self, u64 at, u64 lock, u64 pointer, store, bytes key) except -1
+    @cython.locals(noted=ObjectRead)
+    cpdef int keep(self, u64 at, u64 lock, TxKeys keys) except -1
+    @cython.locals(noted=ObjectRead, copy=Borrowed)
+    cpdef Borrowed take_copy(self, u64 at)
     @cython.locals(before=ObjectRead)
     cpdef bint note_recalled(self, u64 at, ObjectRead read) except -1
     @cython.locals(noted=ObjectRead)
@@ -147,12 +161,17 @@ cdef class Reads:
     @cython.locals(endpoint=Endpoint, now=u64, count=u64)
     cpdef bint hold_again(self) except -1
     cdef bint _still_missing(self) except -1
-    @cython.locals(endpoint=Endpoint, index=Py_ssize_t, read=ObjectRead, lock=u64, pointer=u64)
+    @cython.locals(
+        endpoint=Endpoint, first=Py_ssize_t, end=Py_ssize_t, index=Py_ssize_t, place=Py_ssize_t,
+        waits=bint, read=ObjectRead,
+    )
     cdef int _look_at_objects(self) except -1
     cdef int _look_at_keys(self, bint pinned) except -1
     @cython.locals(index=Py_ssize_t, read=KeyRead)
     cdef bint _are_held(self) except -1
-    @cython.locals(index=Py_ssize_t, read=KeyRead)
+    @cython.locals(
+        first=Py_ssize_t, end=Py_ssize_t, index=Py_ssize_t, waits=bint, read=KeyRead
+    )
     cdef bint _stand(self) except -1
     @cython.locals(index=Py_ssize_t, read=KeyRead, value=bytes, busy=u64)
     cdef bint _look_again(self) except -1

@@ -30,13 +30,17 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from limpet.shm.endpoint.layout import EPOCH
+from limpet.stores.core.status import BATCH
 from limpet.stores.transactions.changes import changes
 from limpet.stores.transactions.layout import KEPT, LOCKED, LOGGED, UNKNOWN
+from limpet.stores.transactions.staged import Borrowed
 
 FIRST_MAX: Final = 4
 """Changes of so many clients are added up before the first look-up."""
 ROUNDS_MAX: Final = 8
 """How often all is looked at in one operation while others write beside it."""
+LOOKS: Final = BATCH
+"""So many reads are looked at again in a phase."""
 FILLED: Final = 7
 """A list that has fewer entries gives back its memory when it is emptied, and takes it again."""
 FEW: Final = 8
@@ -65,15 +69,25 @@ class ObjectRead:
         """Whether something was read there of which there is no `Visitor`."""
         self.last: Visitor | None = None
         """The last look into it; the others are `earlier`."""
+        self.copy: Borrowed | None = None
+        """A copy of its data, with the lock `copied`."""
+        self.copied = 0
 
     def is_as(self, other: ObjectRead) -> bool:
         """Whether an object was the same when it was read another time."""
         return self.lock == other.lock and self.pointer == other.pointer
 
+    def is_at(self, lock: int, pointer: int) -> bool:
+        """Whether it was read with this lock and this pointer."""
+        return self.lock == lock and self.pointer == pointer
+
     def forget(self) -> None:
         """Keep none of the store and the key, as their transaction is over."""
         self.store = self.last = None
         self.key = b""
+        if self.copy is not None:
+            copy, self.copy = self.copy, None
+            copy.give_back()
 
 
 class KeyRead:
@@ -98,6 +112,8 @@ class KeyRead:
         self.words: bytes | None = None
         """Of a key that is not: the addresses of both combined buckets, and all words there; None:
         there was no subtable."""
+        self.ticket = self.entry_ticket = 0
+        """Of the look at the slot, and at the entry."""
 
     def describe(self, keys: TxKeys, key: bytes, value: bytes | None) -> None:
         """Note the read of that key; `attest` adds its witness."""
@@ -197,6 +213,10 @@ class TxKeys:
         one operation; what it returns."""
         raise NotImplementedError
 
+    def copied(self) -> Borrowed:
+        """Of a store that is ordered: a copy of the leaf that was read last."""
+        raise NotImplementedError
+
     def value_here(self) -> bytes | None:
         """The value of the key that was looked up last; None: it has none."""
         raise NotImplementedError
@@ -233,8 +253,12 @@ class TxKeys:
         """Note in `read` the words that the last look-up rests on."""
         raise NotImplementedError
 
-    def stands(self, read: KeyRead) -> bool:
-        """Whether what a look-up rests on is as it was."""
+    def post_stands(self, read: KeyRead, row: int) -> None:
+        """Post the look at what a look-up rests on; `row`: its number in the phase, below LOOKS."""
+        raise NotImplementedError
+
+    def stands(self, read: KeyRead, row: int) -> bool:
+        """After the `wait` of `post_stands`: whether that is as it was."""
         raise NotImplementedError
 
 
@@ -287,8 +311,8 @@ class Reads:
         """The last object that was read again in a look at all."""
         self.changed: Any = None
         """The place where something was found to have changed."""
-        self.pair = array("Q", bytes(16))
-        """Lock and pointer of an object that is looked at again."""
+        self.pairs = array("Q", bytes(16 * LOOKS))
+        """Lock and pointer of each object that is looked at again in a phase."""
 
     def clear(self) -> None:
         """Forget all: be the read set of another transaction."""
@@ -355,6 +379,24 @@ class Reads:
                 self.places[read.at] = read
         return True
 
+    def keep(self, at: int, lock: int, keys: TxKeys) -> None:
+        """Keep a copy of the data of an object that was noted with this lock, if there is none."""
+        noted = self.object_at(at)
+        assert noted is not None
+        if noted.copy is None:
+            noted.copied = lock
+            noted.copy = keys.copied()
+
+    def take_copy(self, at: int) -> Borrowed | None:
+        """The copy of the data of an object, as the transaction has read it, for the caller to give
+        back; None: there is none."""
+        noted = self.object_at(at)
+        if noted is None or noted.copy is None or noted.copied != noted.lock:
+            return None
+        # ORDER: a signal handler that raises has no copy be given back twice.
+        copy, noted.copy = noted.copy, None
+        return copy
+
     def note_recalled(self, at: int, read: ObjectRead) -> bool:
         """As `note_object`, for an object that was read before the function was called (cut.py)."""
         # It may have changed before the changes were added up.
@@ -381,8 +423,9 @@ class Reads:
         read = self.object_at(at)
         assert read is not None
         # ORDER: the lock before the pointer.
-        self.endpoint.read_words(at, self.pair, 2)
-        return self.pair[0] == lock and self._renew(read, lock, self.pair[1])
+        self.endpoint.post_read(at, self.pairs, 2)
+        self.endpoint.wait()
+        return self.pairs[0] == lock and self._renew(read, lock, self.pairs[1])
 
     def _renew(self, read: ObjectRead, lock: int, pointer: int) -> bool:
         """Note this lock and pointer as the object's, if what was read there is the same in the
@@ -561,21 +604,31 @@ class Reads:
         return made is None
 
     def _look_at_objects(self) -> int:
-        """Look at the objects: SAME, RENEWED or GONE."""
+        """Look at the objects, LOOKS in a phase: SAME, RENEWED or GONE."""
         endpoint = self.endpoint
         self.renewed = None
-        for index in range(self.objects_count):
-            read = self.objects[index]
-            if read.held:
-                continue
-            # ORDER: the lock before the pointer.
-            endpoint.read_words(read.at, self.pair, 2)
-            lock, pointer = self.pair[0], self.pair[1]
-            if lock != read.lock or pointer != read.pointer:
-                if not self._renew(read, lock, pointer):
+        first = 0
+        while first < self.objects_count:
+            end = min(first + LOOKS, self.objects_count)
+            waits = False
+            for index in range(first, end):
+                read = self.objects[index]
+                if not read.held:
+                    # ORDER: the lock before the pointer.
+                    endpoint.post_read(read.at, self.pairs, 2, 2 * (index - first))
+                    waits = True
+            if waits:
+                endpoint.wait()
+            for index in range(first, end):
+                read = self.objects[index]
+                place = 2 * (index - first)
+                if read.held or read.is_at(self.pairs[place], self.pairs[place + 1]):
+                    continue
+                if not self._renew(read, self.pairs[place], self.pairs[place + 1]):
                     self.changed = ReadPlace(read.store, read.key, read.at)
                     return GONE
                 self.renewed = read
+            first = end
         return SAME if self.renewed is None else RENEWED
 
     def _look_at_keys(self, pinned: bool) -> int:
@@ -598,12 +651,24 @@ class Reads:
         return True
 
     def _stand(self) -> bool:
-        """Whether what the look-ups of the keys rest on is as it was."""
-        for index in range(self.count):
-            read = self.keys[index]
-            if not read.held and not read.keys.stands(read):
-                self.changed = ReadPlace(read.keys.store, read.key, 0)
-                return False
+        """Whether what the look-ups of the keys rest on is as it was; LOOKS keys in a phase."""
+        first = 0
+        while first < self.count:
+            end = min(first + LOOKS, self.count)
+            waits = False
+            for index in range(first, end):
+                read = self.keys[index]
+                if not read.held:
+                    read.keys.post_stands(read, index - first)
+                    waits = True
+            if waits:
+                self.endpoint.wait()
+            for index in range(first, end):
+                read = self.keys[index]
+                if not read.held and not read.keys.stands(read, index - first):
+                    self.changed = ReadPlace(read.keys.store, read.key, 0)
+                    return False
+            first = end
         return True
 
     def _look_again(self) -> bool:

@@ -110,6 +110,7 @@ class Repair:
         # Its owner is no client any more if its node has other memory: that waits for operations.
         for change in part.changes():
             part.let_go_of(change, False)
+        self.endpoint.wait()
         return DONE
 
     def clear_slot(self, slot: int) -> bool:
@@ -131,6 +132,7 @@ class Repair:
                 return False
         for change in part.changes():
             part.let_go_of(change, False)
+        self.endpoint.wait()
         return True
 
     def _logged(self, at: int, state: int, log: Log) -> int:
@@ -175,8 +177,9 @@ class Repair:
         self.client.retarget(0, at + POINTER)
         if not is_vacant(old):
             self.client.log(old, at + POINTER)
-        self.locks.install(at, old, new)
+        self.locks.post_install(at, old, new)
         # CRASH(copied): the owner's CAS fails; the lock is released by whoever meets it.
+        # ORDER: the pointer before the lock, on one node.
         self.repairs += self.locks.release(at, state)
         return DONE
 
@@ -276,7 +279,8 @@ class Repair:
                     self.store.copy(old, reference, state)
                 # In a pool of several hosts this makes the change of the dead client.
                 begin_change(self.client)
-                self.locks.install(at, old, reference)
-                end_change(self.client)
+                # ORDER: the pointer before the lock, on one node.
+                self.locks.post_install(at, old, reference)
             self.locks.release(at, state)
+            end_change(self.client)
         return bool(self.endpoint.load(at + POINTER) == reference)

@@ -20,6 +20,8 @@ cdef class SlotWrite(Change):
     cdef readonly u64 hash
     cdef readonly u64 size
     cdef readonly u64 reference
+    cdef public u64 ticket
+    cdef public bint applied
 
     cdef int stage(
         self, HashKeys keys, u64 slot, bytes key, bytes value, u64 old, KeyRead read, bint inserts,

@@ -54,6 +54,8 @@ class SlotWrite(Change):
         self.new = 0
         self.reference = 0
         """To the object of the new pair."""
+        self.ticket = 0
+        self.applied = False
         self.inserts = inserts
         self.hash = hashed
         self.size = 0 if value is None else keys.objects.size_of(key, value)

@@ -22,6 +22,7 @@ cdef class Borrowed:
 cdef class StagedNode:
     cdef readonly u64 at
     cdef readonly u64 version
+    cdef readonly u64 pointer
     cdef readonly bint expected
     cdef readonly bint written
     cdef readonly NewData page
@@ -66,7 +67,7 @@ cdef class Staged:
     @cython.locals(index=Py_ssize_t, node=StagedNode)
     cpdef list all_written(self)
     @cython.locals(node=StagedNode)
-    cpdef int expect(self, u64 at, u64 version) except -1
+    cpdef int expect(self, u64 at, u64 version, u64 pointer=*) except -1
     cpdef int write(self, u64 at, NewData page) except -1
     @cython.locals(node=StagedNode)
     cpdef int write_for(self, u64 at, NewData page, store, bytes key) except -1

@@ -51,6 +51,8 @@ class StagedNode:
         self.at = at
         self.version = 0
         """The version in which it was read, if it is `expected`."""
+        self.pointer = 0
+        """The pointer that it had in that version, if it has one (transactions/tx_object.py)."""
         self.expected = False
         self.written = False
         """Whether it gets new data: `page`."""
@@ -177,12 +179,14 @@ class Staged:
                 found.append(node)
         return found
 
-    def expect(self, at: int, version: int) -> None:
-        """An object has been read in this version; if it is written, it is locked from that."""
+    def expect(self, at: int, version: int, pointer: int = 0) -> None:
+        """An object has been read in this version, and its pointer after that; if it is written, it
+        is locked from that version."""
         node = self._node_of(at)
         if not node.expected:
             node.expected = True
             node.version = version
+            node.pointer = pointer
 
     def write(self, at: int, page: NewData | None) -> None:
         """Stage the new data of an object; None: vacate it."""

@@ -13,11 +13,14 @@ cpdef list participants_of(Log log)
 @cython.locals(left=list, participant=Participant, reference=u64)
 cpdef int give_back(Log log, bint committed) except -1
 
-@cython.locals(
-    state=u64, word=u64, commits=bint, participants=list, participant=Participant, done=Py_ssize_t,
-    count=Py_ssize_t,
-)
+@cython.locals(state=u64, word=u64, commits=bint, participants=list)
 cpdef bint carry_out(Log log) except -1
+
+@cython.locals(participant=Participant, done=Py_ssize_t, count=Py_ssize_t)
+cdef bint _apply(Log log, list participants, u64 state, bint publishes, bint commits) except -1
+
+@cython.locals(participant=Participant)
+cdef bint _is_ours(list participants) except -1
 
 @cython.locals(participant=Participant)
 cpdef int abort(Log log, list participants, u64 state) except -1

@@ -20,7 +20,11 @@ Lines 1-3 are `Log.decide` for the owner, where the transaction takes effect, an
 for a client that repairs it, which counts the takeovers so that each of them is a CAS of its own.
 Lines 4-8 are `carry_out`; also a log that is DONE already goes through lines 6-7: an owner that was
 stopped may have locked another object since (trap R2). A log that is ABORT goes through 6-8. What
-is lost with its memory node is passed over.
+is lost with its memory node is passed over. Lines 4-7 are one phase, with all participants: each
+object is unlocked after its pointer is swung, as both are on one memory node; whether others are
+new already makes no difference to clients, which go by the log until an object is unlocked. The
+owner needs no line 8: no client finds its log any more (`Log.hide`), so it frees it after line 7.
+It looks at the log once more only if another client was first at some of its CASes.
 
 A kill in lines 4-7 leaves behind a log in DOING, with some objects new and some unlocked: the next
 client that meets one of its locks, or recovers the dead client, starts again at line 1.
@@ -31,8 +35,7 @@ Abort: the owner gives the transaction up (rTX 4.3, figure 8).
 
     1    log's state: INIT -> ABORT
     2    for each participant that it has locked: unlock it, to the version from before
-    3    log's state = DONE
-    4    free the new data
+    3    free the new data
 
 A client that repairs a transaction decides against it in the same way (repair.py), but unlocks to a
 new version, as it does not know the one from before. Then line 2 finds nothing to do. A kill leaves
@@ -95,9 +98,34 @@ def carry_out(log: Log) -> bool:
     word = DOING if log.decided else log.state()
     commits = word & STATE_MASK == DOING or word & COMMITTED != 0
     participants = participants_of(log)
+    while not _apply(log, participants, state, word & STATE_MASK == DOING, commits):
+        pass  # a memory node was lost meanwhile, whose participants are passed over now
+    if not log.decided:
+        # ORDER: after the locks: else one that is held would have a log that asks for nothing.
+        log.finish(commits)  # line 8
+    elif not _is_ours(participants):
+        # Others have carried it out by the log; or have let go of what it held, as it was, if the
+        # log is lost: NodeFailed says so.
+        log.state()
+    return commits
+
+
+def _is_ours(participants: list[Participant]) -> bool:
+    """After `_apply`, by the owner: whether it has done all of it, and no other client a part."""
+    for participant in participants:
+        if not participant.has_applied():
+            return False
+    return True
+
+
+def _apply(
+    log: Log, participants: list[Participant], state: int, publishes: bool, commits: bool
+) -> bool:
+    """A phase of its own: lines 4-7, or, if it does not publish, 6-7. False: a memory node was lost
+    in it, and it is to be repeated."""
     count = len(participants)
     # `count` steps of lines 4-5, and then as many of lines 6-7
-    done = 0 if word & STATE_MASK == DOING else count
+    done = 0 if publishes else count
     while done < 2 * count:
         try:
             while done < count:  # line 4
@@ -110,17 +138,20 @@ def carry_out(log: Log) -> bool:
                 done += 1
         except NodeFailed:
             done += 1  # it is lost with its memory node
-    # ORDER: after the locks: else one that is held would have a log that asks for nothing.
-    log.finish(commits)  # line 8
-    return commits
+    try:
+        log.endpoint.wait()
+    except NodeFailed:
+        return False
+    return True
 
 
 def abort(log: Log, participants: list[Participant], state: int) -> None:
     """Abort the transaction with this lock state. `participants`: of which it may have locked
     some."""
-    log.take_over()  # line 1
+    log.abort()  # line 1
     # CRASH(aborted): locks are held; recovery, or a client that meets them, releases them.
     for participant in participants:
         participant.undo(state)  # line 2
-    carry_out(log)  # line 3
-    give_back(log, False)  # line 4
+    while not _apply(log, participants, state, False, False):  # line 2, of slots
+        pass
+    give_back(log, False)  # line 3

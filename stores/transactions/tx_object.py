@@ -40,22 +40,29 @@ class TXObj(Participant):
         data: NewData | None = None,
     ) -> None:
         """As `stage` has it."""
-        self.stage(locks, at, version, data, 0 if data is None else data.size)
-        self.old = old
+        self.stage(locks, at, version, old, data, 0 if data is None else data.size)
         self.new = new
 
-    def stage(self, locks: LLLocks, at: int, version: int, data: NewData | None, size: int) -> None:
-        """It is to be written. `version`: what the LLLock was when the object was read; `data`:
-        `size` bytes, or None to have the object be vacant.
+    def stage(
+        self, locks: LLLocks, at: int, version: int, old: int, data: NewData | None, size: int
+    ) -> None:
+        """It is to be written. `version`: what the LLLock was when the object was read; `old`: the
+        pointer, read after that; `data`: `size` bytes, or None to have the object be vacant.
         An object that is not prepared is locked only to be read: its entry has no pointers.
+
+        If the LLLock can be taken from the version, the pointer is `old` (lllock.py), so the log
+        can say so before that.
         """
-        self.describe(at, 0, 0)
+        self.describe(at, old, 0)
         self.locks = locks
         self.version = version
         self.data: Any = data
         self.size = size
+        self.ticket = 0
         self.locked = False
         """Whether this client has locked it."""
+        self.applied = False
+        """Whether `publish` has posted."""
 
     def node(self) -> int:
         return self.at >> NODE_SHIFT & 0xFF
@@ -76,12 +83,15 @@ class TXObj(Participant):
         log.note(self)
         return True
 
+    def write_new(self, log: Log) -> None:
+        if self.data is not None and self.new:
+            self.data.write(self.new & ADDRESS_MASK, log.lock_state)
+
     def prepare(self, log: Log, allocator: Any) -> bool:
         if self.data is None:
             return True
         if self.new:
             log.use(self.new)
-            self.data.write(self.new & ADDRESS_MASK, log.lock_state)
             return True
         reference: int = allocator.allocate(self.node(), self.size, 1)
         if not reference:
@@ -91,33 +101,35 @@ class TXObj(Participant):
         log.note_late(self)
         return True
 
-    def lock(self, state: int) -> bool:
-        if not self.locks.acquire(self.at, self.version, state):
-            self.busy = self.at
-            return False
+    def post_lock(self, state: int) -> None:
+        self.ticket = self.locks.post_acquire(self.at, self.version, state)
+
+    def has_locked(self) -> bool:
+        self.locked = self.locks.endpoint.result(self.ticket) == self.version
         # CRASH(locked): a client that meets the lock aborts it when the lease is over.
-        self.locked = True
-        if self.new:
-            endpoint = self.locks.endpoint
-            # ORDER: under the lock; the pointer stands still until the log is DOING, and no client
-            # goes by it before.
-            self.old = endpoint.load(self.at + POINTER)
-            endpoint.store(self.place + 8, self.old)
-        return True
+        if not self.locked:
+            self.busy = self.at
+        return self.locked
 
     def publish(self) -> None:
         """Swing the pointer."""
-        self.locks.install(self.at, self.old, self.new)
+        self.applied = False
+        self.ticket = self.locks.post_install(self.at, self.old, self.new)
+        self.applied = True
         # CRASH(installing): some objects are new; the next client goes on.
 
     def release(self, state: int, committed: bool) -> None:
         """Unlock the object, to a new version."""
-        self.locks.release(self.at, state)
+        # ORDER: after its pointer is swung, on one node.
+        self.locks.post_release(self.at, state)
         # CRASH(releasing): some locks are released; the next client goes on.
+
+    def has_applied(self) -> bool:
+        return self.applied and self.locks.endpoint.result(self.ticket) == self.old
 
     def undo(self, state: int) -> None:
         if self.locked:
-            self.locks.endpoint.cas(self.at, state, self.version)
+            self.locks.endpoint.post_cas(self.at, state, self.version)
 
     def unlinked(self, committed: bool, found: list[int]) -> None:
         pointer = self.old if committed else self.new

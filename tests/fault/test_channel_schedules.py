@@ -398,7 +398,7 @@ SCENES: dict[str, tuple[Callable[[SimulatedCluster, int, Any], None], Any]] = {
 
 
 class NeverOvertaken(Reader):
-    def was_overtaken(self) -> bool:
+    def was_overtaken(self, oldest: int) -> bool:
         return False
 
 
@@ -474,21 +474,29 @@ class BelievesCopies(OwnedVar):
 class CountsLate(Tasks):
     """Counts an element as open when it is noted as taken, and not before."""
 
-    late = False
+    late = 0
+    """Our word with the element that is not counted yet; 0: there is none."""
 
-    def begin(self) -> bool:
-        self.late = True
-        return True
+    def post(self, word: int) -> int:
+        if word > self.word:
+            self.late = word
+            return int(self.endpoint.post_load(self.own))
+        return int(super().post(word))
+
+    def is_done(self, ticket: int, word: int) -> bool:
+        return word == self.late or bool(super().is_done(ticket, word))
 
     def end(self) -> bool:
         if self.late:
-            self.late = False
+            self.late = 0
             return True
         return bool(super().end())
 
     def count_now(self) -> None:
-        self.late = False
-        super().begin()
+        word, self.late = self.late, 0
+        ticket = super().post(word)
+        self.endpoint.wait()
+        super().is_done(ticket, word)
 
 
 class NotesLate(Notes):

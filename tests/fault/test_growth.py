@@ -372,7 +372,8 @@ def caught(
     monkeypatch.setitem(KINDS, "mutated", Kind(__name__, "Mutated"))
     found = explored("mutated", 6000, first_failure, program=program, stalls=2, **more)
     assert found, "no run has shown it"
-    assert found.startswith(how or ("history", "check")), found
+    # a write that is lost in a split leaves the object that it has linked
+    assert found.startswith(how or ("history", "check", "leaked")), found
 
 
 @compiled_only

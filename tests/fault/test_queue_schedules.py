@@ -73,7 +73,7 @@ class SaysNothing(Waiting):
 
 
 class Mute(Waiting):
-    def wake_one(self) -> int:
+    def wake_one_if(self, word: int) -> int:
         return 0
 
 

@@ -238,16 +238,16 @@ def test_key_that_comes_into_another_slot_meanwhile_is_seen(
 ) -> None:
     """One that a transaction is about to insert, too; without the look it is there twice."""
     scene = Scene(pools)
-    hold, late = Part.hold, [True]
+    hold, late = Part.post_hold, [True]
 
-    def hold_late(part: Part, change: Change) -> bool:
+    def hold_late(part: Part, change: Change) -> int:
         if late.pop() if late else False:
             scene.store.endpoint.store(change.slot, FROZEN_VACANT)
             scene.other.store.insert(b"new", LATER)
             scene.store.endpoint.store(change.slot, change.old)
         return hold(part, change)
 
-    vary(monkeypatch, Part, "hold", hold_late)
+    vary(monkeypatch, Part, "post_hold", hold_late)
     if not looks:
         # No client looks whether the key has come into another slot.
         vary(monkeypatch, Commit, "_is_alone", lambda commit: True)
@@ -273,9 +273,9 @@ def test_key_that_comes_into_a_slot_which_is_frozen_then_is_seen(
     """By a split that goes on, or was given up. It was passed over, and the key was there twice."""
     scene = Scene(pools)
     endpoint = scene.store.endpoint
-    hold, late = Part.hold, [True]
+    hold, late = Part.post_hold, [True]
 
-    def hold_late(part: Part, change: Change) -> bool:
+    def hold_late(part: Part, change: Change) -> int:
         if late.pop() if late else False:
             endpoint.store(change.slot, FROZEN_VACANT)
             scene.other.store.insert(b"new", LATER)
@@ -284,7 +284,7 @@ def test_key_that_comes_into_a_slot_which_is_frozen_then_is_seen(
             endpoint.store(there, endpoint.load(there) | FROZEN)
         return hold(part, change)
 
-    vary(monkeypatch, Part, "hold", hold_late)
+    vary(monkeypatch, Part, "post_hold", hold_late)
     scene.pool.transaction(lambda tx: tx.put(scene.store, b"new", NEW))
     assert scene.store.get(b"new") == NEW
     scene.sound()

@@ -69,7 +69,7 @@ def test_a_call_of_a_channel_happens_or_does_not(kind: str, dimension: str) -> N
 
 def test_every_kind_of_channel_is_registered() -> None:
     """All that a program can open by name, but for what is only a part of others."""
-    parts = {"BarrierRegisters", "Elements", "KeyLocks", "Kept", "Places", "Positions"}
+    parts = {"BarrierRegisters", "Elements", "Holders", "KeyLocks", "Kept", "Places", "Positions"}
     matrix = ChannelMatrix("counter")
     with matrix.testbed(matrix.call("add")) as scene:
         opened = {type(kind.open(scene.pool, name)).__name__ for name, kind in CHANNELS.items()}

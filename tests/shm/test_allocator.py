@@ -292,3 +292,20 @@ def test_allocation_waits_for_a_reader_that_will_soon_be_done(pools: Any) -> Non
                 store.delete(b"k")
         other.answer()
     assert [event["kind"] for event in pool.events()] == []
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_claim_reads_as_much_of_the_block_table_as_it_needs(pools: Any, replicas: int) -> None:
+    """Of 16 KB on each node. The first claim of a client needs less than the next ones, which look
+    whether a quarter of the blocks is free."""
+    pool = pools(nodes=2, node_size="33MiB", block_size="16KiB")
+    counters = pool.endpoint.counters
+    scopes = ("foreground", "background", "control")
+    found = []
+    for size in (100, 200, 300):
+        before = sum(counters(scope)["bytes_read"] for scope in scopes)
+        pool.allocator.replenish(0, size, replicas)
+        found.append(sum(counters(scope)["bytes_read"] for scope in scopes) - before)
+    assert pool.blocks.count > 2000
+    assert found[0] < 4000 * replicas
+    assert max(found) < 9000 * replicas

@@ -134,6 +134,27 @@ def test_a_phase_is_one_exchange_and_each_look_before_its_end_another(endpoint: 
     assert endpoint.counters("background")["exchanges"] == 1
 
 
+def test_what_an_operation_sends_is_one_message_to_each_node(endpoint: Any) -> None:
+    for _ in range(2):
+        endpoint.write(0, bytes(range(1, 65)))
+        endpoint.reset_counters()
+        endpoint.begin()
+        endpoint.post_set(8, 6)
+        endpoint.send_clear(0, 0xFF00)
+        endpoint.send_store(16, 7)
+        endpoint.send_store_two(24, 8, 32, 9)
+        endpoint.send_words(40, words(10, 11), 2)
+        endpoint.end()
+        after = [endpoint.load(8 * index) for index in range(7)]
+        assert after[0] == 0x0807060504030001
+        assert after[1] == 0x100F0E0D0C0B0A09 | 6
+        assert after[2:] == [7, 8, 9, 10, 11]
+        counted = endpoint.counters("background")
+        found = {name: count for name, count in counted.items() if count}
+        assert found == {"cas": 1, "writes": 4, "bytes_written": 40, "exchanges": 1}
+        assert endpoint.counters()["atomics"] == 1
+
+
 @pytest.mark.parametrize("in_place", [False, True])
 def test_a_posted_image_is_what_was_read(endpoint: Any, in_place: bool) -> None:
     endpoint.write(64, (3).to_bytes(8, "little") + bytes(8) + b"key" + bytes(45))
@@ -191,10 +212,11 @@ class Scheduled:
 
 @pytest.fixture
 def simulated() -> Iterator[SimulatedEndpoint]:
-    with mmap.mmap(-1, SIZE) as first, mmap.mmap(-1, SIZE) as second:
+    with mmap.mmap(-1, SIZE) as first, mmap.mmap(-1, SIZE) as second, mmap.mmap(-1, SIZE) as third:
         made = SimulatedEndpoint()
         made.attach(0, first, SIZE)
         made.attach(1, second, SIZE)
+        made.attach(255, third, SIZE)
         made.trace = []
         yield made
         made.turn = lambda endpoint, verb, addr, words: words
@@ -203,6 +225,7 @@ def simulated() -> Iterator[SimulatedEndpoint]:
 
 
 A, B, A_TOO = address(0, 8), address(1, 8), address(0, 16)
+CONTROL = address(255, 8)
 
 
 def order(endpoint: SimulatedEndpoint) -> list[int]:
@@ -379,6 +402,59 @@ def test_words_of_a_read_that_fails_where_it_is_posted_stay_without_meaning(
         simulated.post_read(B, found, 2)
     simulated.wait()
     assert found.tolist() == [POISON, POISON]
+
+
+def send_all(endpoint: SimulatedEndpoint) -> None:
+    """An operation leaves something to be done on two nodes, and then on the control segment."""
+    endpoint.begin()
+    endpoint.send_clear(A, 1)
+    endpoint.send_clear(B, 1)
+    endpoint.send_store(CONTROL, 0)
+    assert order(endpoint) == []
+    endpoint.end()
+
+
+@pytest.mark.parametrize(
+    ("late", "returned", "expected"),
+    [
+        ({}, [A, B, CONTROL], [A, B, CONTROL, A_TOO]),
+        ({"_1": IN_WAIT}, [B], [B, A, A_TOO]),
+        ({"_2": IN_WAIT}, [A], [A, A_TOO]),
+        ({"_3": IN_WAIT}, [A, B], [A, B, A_TOO]),
+        ({"_1": IN_WAIT, "_2": IN_WAIT}, [], [A, A_TOO]),
+    ],
+)
+def test_what_was_sent_may_be_done_after_the_operation_and_before_later_verbs_on_its_node(
+    simulated: SimulatedEndpoint, late: dict[str, int], returned: list[int], expected: list[int]
+) -> None:
+    """The control segment comes last: what it says of the others holds."""
+    simulated.turn = Scheduled(**late)
+    send_all(simulated)
+    assert order(simulated) == returned
+    simulated.load(A_TOO)
+    assert order(simulated) == expected
+    simulated.load(CONTROL)
+    done = [addr for addr in order(simulated) if addr != A_TOO]
+    assert sorted(done[:-2]) == [A, B]
+    assert done[-2:] == [CONTROL, CONTROL]
+
+
+def test_what_was_sent_is_lost_with_its_client_or_refused_by_a_lost_node(
+    simulated: SimulatedEndpoint,
+) -> None:
+    late = {"_1": IN_WAIT, "_2": IN_WAIT}
+    simulated.turn = scheduled = Scheduled(**late)
+    send_all(simulated)
+    scheduled.gone = {0}
+    simulated.load(CONTROL)
+    assert order(simulated) == [B, CONTROL, CONTROL]
+    simulated.trace.clear()
+    simulated.turn = scheduled = Scheduled(**late)
+    send_all(simulated)
+    scheduled.dies = 4
+    with pytest.raises(Crashed):
+        simulated.load(CONTROL)
+    assert order(simulated) == [A]
 
 
 @pytest.mark.parametrize("count", [-1, 0, 2, 1 << 61])

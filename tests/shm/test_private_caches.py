@@ -91,6 +91,15 @@ WRITES: Final[dict[str, Callable[[Any, bytes], object]]] = {
         START, array("Q", data[:16]), 2, data[16:100], data[104:]
     ),
 }
+
+
+def at_end(endpoint: Any, verb: str, *arguments: int) -> None:
+    """An operation that sends a verb."""
+    endpoint.begin()
+    getattr(endpoint, verb)(*arguments)
+    endpoint.end()
+
+
 ATOMICS: Final[dict[str, Callable[[Any], object]]] = {
     "load": lambda endpoint: endpoint.load(AT),
     "store": lambda endpoint: endpoint.store(AT, 1),
@@ -110,6 +119,10 @@ ATOMICS: Final[dict[str, Callable[[Any], object]]] = {
     "post_faa": lambda endpoint: endpoint.post_faa(AT, 1),
     "post_fetch_or": lambda endpoint: endpoint.post_fetch_or(AT, 1),
     "post_mcas": lambda endpoint: endpoint.post_mcas(AT, 0, 1, 1, 1),
+    "post_set": lambda endpoint: endpoint.post_set(AT, 1),
+    "send_clear": lambda endpoint: at_end(endpoint, "send_clear", AT, 1),
+    "send_store": lambda endpoint: at_end(endpoint, "send_store", AT, 1),
+    "send_store_two": lambda endpoint: at_end(endpoint, "send_store_two", AT, 1, AT + 8, 1),
     "futex_wait": lambda endpoint: endpoint.futex_wait(AT, 0, 1),
 }
 """Atomics are made in the hardware-coherent range only: elsewhere they are refused."""
@@ -118,6 +131,7 @@ OTHERS: Final = {
     "lost", "failed", "wait", "begin", "end", "background", "begin_idle", "begin_last", "adopted",
     "counters", "reset_counters", "pause", "microseconds", "futex_wake",
     "result",  # of a ticket
+    "send_words",  # `write_words`, when the operation ends
     "lend",  # memory that is used without verbs; only where it is coherent (stores/core/views.py)
     "image",  # private words, which read_words fills
     "prefetch", "prefetch_target",  # hints, which are off where memory is incoherent

@@ -91,5 +91,5 @@ def test_numbers_cost_no_round_trips_and_are_housekeeping(pools: Any) -> None:
     for _ in range(2 * RANGE):
         tickets.take()
     assert pool.endpoint.counters()["atomics"] == 0
-    assert pool.endpoint.counters("background")["atomics"] == 2
+    assert pool.endpoint.counters("control")["atomics"] == 2
     assert pool.endpoint.counters()["round_trips"] == 0

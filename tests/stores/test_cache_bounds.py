@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from kit.mutants.cache import Forgetful, Hasty, Late, with_ledger
+from kit.mutants.cache import Forgetful, Hasty, Late, account, with_ledger
 from kit.processes import Child, dies_at, end, fork, gather
 from kit.stores import sound
 
@@ -202,7 +202,7 @@ def test_lap_does_not_end_before_a_late_client(pools: Any, kind: Any, holds: boo
     other.client.enter()
     try:
         store.delete(b"3")
-        assert other.ledger.admit(lap, 10, 0)
+        assert account(other, lap, 10, 0)
         for _ in range(50):
             store.within(store.hand.step, 0, False, True)
         moved = store.ledger.lap() - lap
@@ -256,7 +256,7 @@ def test_reader_of_the_banks_misses_no_entry_that_the_hand_moves(pools: Any, loa
 
 def test_what_a_kill_left_is_gone_after_some_laps(pools: Any) -> None:
     store = small(pools)
-    store.within(lambda: store.ledger.admit(store.ledger.lap(), 10, 10))
+    store.within(lambda: account(store, store.ledger.lap(), 10, 10))
     drifted = store.sizes()
     assert drifted != linked(store)
     renew(store)
@@ -267,7 +267,7 @@ def test_cache_of_one_item_survives_kills(pools: Any) -> None:
     """Traces of dead clients fill such a small cache, until the laps end."""
     store = pools(clients=16).store("cache", name="test", max_items=1)
     for number in range(5):
-        store.within(lambda: store.ledger.admit(store.ledger.lap(), 5, 5))
+        store.within(lambda: account(store, store.ledger.lap(), 5, 5))
         store.put(b"%d" % number, b"x")
         assert store.get(b"%d" % number) == b"x"
 

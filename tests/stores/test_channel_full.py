@@ -24,10 +24,13 @@ MAKERS: dict[str, Callable[[Any], Any]] = {
     "barrier": lambda pool: pool.barrier("c", 2),
     "condition": lambda pool: pool.condition("c"),
     "counter": lambda pool: pool.counter("c"),
+    "deque": lambda pool: pool.deque("c", size=16),
     "event": lambda pool: pool.event("c"),
     "lock": lambda pool: pool.lock("c"),
     "queue": lambda pool: pool.queue("c", maxsize=16),
     "ring": lambda pool: pool.ring("c", size=4096),
+    "rwlock": lambda pool: pool.rwlock("c"),
+    "semaphore": lambda pool: pool.semaphore("c"),
 }
 
 

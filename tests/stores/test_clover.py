@@ -30,7 +30,7 @@ from limpet.stores.baselines.clover import chains, server
 from limpet.stores.baselines.clover.chains import DELETED, newer_of
 from limpet.stores.baselines.clover.remote import Remote
 from limpet.stores.baselines.clover.server import DUE, LOOKUP, NOTICE
-from limpet.stores.baselines.clover.store import Clover
+from limpet.stores.baselines.clover.store import Chain, Clover
 from limpet.stores.core.status import AGAIN, DONE, MISSING
 
 COMPILED = limpet.build == "compiled"
@@ -404,21 +404,28 @@ def test_pools_that_it_cannot_serve_are_refused(pools: Any) -> None:
 # ---- chains --------------------------------------------------------------------------------------
 
 
-def test_readers_follow_the_chain_and_remember_its_end(store: Any, pools: Any) -> None:
+def test_readers_follow_the_chain_and_remember_its_end(
+    store: Any, pools: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store.put(b"k", b"0")
     other = again(pools, store)
     other.put(b"warm", b"0")  # memory is at hand
     sound(store)
     assert trips(other, lambda: other.get(b"k")) == 2
-    for number in range(1, 6):
-        store.update(b"k", b"%d" % number)
+    with monkeypatch.context() as patch:
+        patch.setattr(Clover, "_linked", Clover._remember)  # killed before it moves the shortcut
+        for number in range(1, 6):
+            store.update(b"k", b"%d" % number)
     assert len(store.references()) == 7
     values: list[bytes] = []
     assert trips(other, lambda: values.append(other.get(b"k"))) == 6
     assert trips(other, lambda: values.append(other.get(b"k"))) == 1
     assert values == [b"5", b"5"]
-    assert trips(other, lambda: other.update(b"k", b"6")) == 1
-    assert trips(store, lambda: store.update(b"k", b"7")) == 2
+    for number in range(6, 9):
+        store.update(b"k", b"%d" % number)
+    assert trips(other, lambda: values.append(other.get(b"k"))) == 2
+    assert values[-1] == b"8"
+    assert trips(other, lambda: other.update(b"k", b"7")) == 2
     assert store.get(b"k") == other.get(b"k") == b"7"
 
 
@@ -427,14 +434,33 @@ def test_what_is_remembered_counts_for_a_period(store: Any, pools: Any) -> None:
     store.put(b"k", b"before")
     other = again(pools, store)
     assert other.get(b"k") == b"before"
-    collect_and_reuse(store)
-    assert trips(other, lambda: other.get(b"k")) == 2
+    collect_and_reuse(store, *store.references().tolist())
+    assert trips(other, lambda: other.get(b"k")) == 3
     assert other.get(b"k") == b"after"
 
 
-def collect_and_reuse(store: Any) -> None:
+def test_period_is_of_one_chain(store: Any, pools: Any) -> None:
+    """Versions of other keys are collected, and k is remembered all the same."""
+    store.put_many({b"%d" % number: b"v" for number in range(9)})
+    other = again(pools, store)
+    assert other.get(b"7") == b"v"
+    for number in range(3):
+        store.update(b"%d" % number, b"w")
+    store.recover()
+    assert trips(other, lambda: other.get(b"7")) == 1
+
+
+def test_handle_that_remembers_nothing_asks_each_time(pools: Any) -> None:
+    store = pools().store("clover", name="test", capacity=100, cache_size=0)
+    store.put(b"k", b"v")
+    for _ in range(2):
+        assert trips(store, lambda: store.get(b"k")) == 2
+        assert trips(store, lambda: store.update(b"k", b"w")) == 2
+    sound(store)
+
+
+def collect_and_reuse(store: Any, before: int) -> None:
     """Have k's value be `after`, and the object that it was in before be used for j."""
-    (before,) = store.references().tolist()
     store.update(b"k", b"after")
     for number in range(2000):
         store.put(b"j", b"other%d" % (number % 10))
@@ -525,21 +551,24 @@ def test_runs_are_repeated_though_the_metadata_process_is_another_process() -> N
 # ---- known-bad variants --------------------------------------------------------------------------
 
 
-def trusts_the_cache(self: Clover, key: bytes, period: int) -> int:
-    return self.cache.get(key, (0, 0))[1]
+def trusts_the_cache(self: Clover, key: bytes, kind: int) -> tuple[Chain, int]:
+    row, period, version = self.cache.get(key, (0, 0, 0))
+    chain = Chain(row, period, version, 0) if row else self._asked(key, kind)
+    return chain, self._follow(chain.start) if chain.start else 0
 
 
 def appends(link: Callable[[Clover, int, int], int], notices_the_end: bool = True) -> Any:
     """`Clover._append` that links a version in another way."""
 
-    def run(self: Clover, period: int, key: bytes, version: int, start: int) -> int:
+    def run(self: Clover, key: bytes, chain: Chain, version: int) -> int:
+        start = chain.start
         while newer := link(self, newer_of(start), version):
             self.endpoint.wait()
             if newer == DELETED and notices_the_end:
                 return MISSING
             start = newer
         self.endpoint.wait()
-        self._remember(key, period, version)
+        self._linked(key, chain, version)
         return DONE
 
     return run
@@ -560,19 +589,23 @@ def links_without_aim(self: Clover, at: int, version: int) -> int:
 
 
 def empties_the_head(self: Clover, key: bytes) -> int:
-    head, version = self.remote.state(LOOKUP, key)
+    row, version, *_ = self.remote.state(LOOKUP, key)
     self.cache.pop(key, None)
     if version in (0, DELETED):
         return MISSING
-    self.endpoint.store(head, 0)
+    self.endpoint.store(row, 0)
     self.endpoint.wait()
     return DONE
 
 
-def begins_unchecked(self: Clover, period: int, key: bytes, version: int, head: int) -> int:
-    if BEGIN(self, period, key, version, head) == AGAIN:
-        self._remember(key, period, version)
+def begins_unchecked(self: Clover, key: bytes, chain: Chain, version: int) -> int:
+    if BEGIN(self, key, chain, version) == AGAIN:
+        self._remember(key, chain, version)
     return DONE
+
+
+def leaves_the_shortcut(self: Clover, row: int, version: int, further: int) -> None:
+    """It may lead to a version that is taken off its chain."""
 
 
 BEGIN: Final = Clover._begin
@@ -586,6 +619,18 @@ EXPLORED: Final = {
 """A method, and what is there instead."""
 
 
+def test_mutant_that_leaves_the_shortcut_reads_what_was_freed(
+    pools: Any, store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Clover, "_move_shortcut", leaves_the_shortcut)
+    store.put(b"k", b"first")
+    store.update(b"k", b"before")
+    (_, before) = store.references().tolist()
+    monkeypatch.setattr(Clover, "_linked", Clover._remember)  # killed before the shortcut
+    collect_and_reuse(store, before)
+    assert again(pools, store).get(b"k") != b"after"
+
+
 @pytest.mark.skipif(not COMPILED, reason="caught by many runs")
 @pytest.mark.parametrize("mutant", EXPLORED)
 def test_mutant_is_caught_by_the_explorer(mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -597,11 +642,11 @@ def test_mutant_is_caught_by_the_explorer(mutant: str, monkeypatch: pytest.Monke
 def test_mutant_with_a_cache_without_periods_reads_what_was_freed(
     pools: Any, store: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Clover, "_cached", trusts_the_cache)
+    monkeypatch.setattr(Clover, "_newest", trusts_the_cache)
     store.put(b"k", b"before")
     other = again(pools, store)
     assert other.get(b"k") == b"before"
-    collect_and_reuse(store)
+    collect_and_reuse(store, *store.references().tolist())
     assert other.get(b"k") != b"after"
 
 

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+import unittest
 from typing import Any
 
 import pytest
@@ -13,7 +14,9 @@ from kit.processes import children, gather, start
 
 import limpet
 from limpet.shm.endpoint.fabric import Endpoint
-from limpet.stores.channels.layout import LINE, MOMENT, MOMENTS, SLEEPERS
+from limpet.stores.channels import condition as conditions
+from limpet.stores.channels.condition import PLACES_AT, STATE, WAITING
+from limpet.stores.channels.layout import MOMENT, MOMENTS
 from limpet.stores.channels.lock.ticket_layout import QUEUED
 
 WAITS_S = 20.0
@@ -22,7 +25,7 @@ WAITS_S = 20.0
 def sleeps(pool: Any, condition: Any) -> None:
     """Wait until a client sleeps there."""
     end = time.monotonic() + WAITS_S
-    while not pool.endpoint.load(condition.address + LINE) & SLEEPERS:
+    while pool.endpoint.load(condition.address + PLACES_AT) & STATE != WAITING:
         assert time.monotonic() < end
         time.sleep(0.001)
 
@@ -155,6 +158,115 @@ def test_a_thread_that_waits_learns_that_the_lock_was_left_by_a_dead_process(poo
         os.waitpid(dead, 0)
         assert out.read()
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def test_notify_wakes_as_many_threads_as_it_says_the_first_ones_first(pools: Any) -> None:
+    """Also if there are few places: then it may wake more of those without one."""
+    condition = pools().condition("c")
+    order: list[int] = []
+
+    def wait(number: int) -> None:
+        with condition:
+            order.append(number)
+            assert condition.wait(WAITS_S)
+            woken.append(number)
+
+    woken: list[int] = []
+    threads = [threading.Thread(target=wait, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+
+    def notify(n: int, expected: int) -> None:
+        with condition:
+            condition.notify(n)
+        end = time.monotonic() + WAITS_S
+        while len(woken) < expected and time.monotonic() < end:
+            time.sleep(0.001)
+        time.sleep(0.03)
+        with condition:
+            assert sorted(woken) == sorted(order[:expected])
+
+    while len(order) < 6:
+        time.sleep(0.001)
+    notify(1, 1)
+    notify(2, 3)
+    notify(9, 6)
+    for thread in threads:
+        thread.join()
+
+
+def test_a_notify_of_a_process_that_died_of_it_goes_to_another_thread(pools: Any) -> None:
+    """And one that waits no more, as its time was over, or it is dead, takes none."""
+    pool = pools()
+    condition = pool.condition("c")
+
+    def waiter() -> bool:
+        with condition:
+            return condition.wait(timeout=WAITS_S)
+
+    with condition:
+        assert not condition.wait(0.01)
+    with children([waiter]) as [(first, _)]:
+        sleeps(pool, condition)
+        os.kill(first, signal.SIGSTOP)
+        with children([waiter, waiter]) as second:
+            end = time.monotonic() + WAITS_S
+            while pool.endpoint.load(condition.address + PLACES_AT + 2 * 16) & STATE != WAITING:
+                assert time.monotonic() < end
+                time.sleep(0.001)
+            with condition:
+                condition.notify(1)  # the first one's, which is stopped
+            os.kill(first, signal.SIGKILL)
+            os.kill(second[1][0], signal.SIGKILL)
+            os.waitpid(second[1][0], 0)
+            assert second[0][1].read()
+            assert os.waitpid(second[0][0], 0)[1] == 0
+        with children([waiter]) as [(pid, out)]:
+            sleeps(pool, condition)
+            with condition:
+                condition.notify(1)
+            assert out.read()
+            assert os.waitpid(pid, 0)[1] == 0
+
+
+def test_more_threads_than_places_are_woken(pools: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conditions, "PLACES", 2)
+    condition = pools().condition("c")
+    waiting: list[int] = []
+    done: list[bool] = []
+
+    def wait() -> None:
+        with condition:
+            waiting.append(1)
+            done.append(condition.wait(WAITS_S))
+
+    threads = [threading.Thread(target=wait) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    while len(waiting) < 4:
+        time.sleep(0.001)
+    with condition:
+        condition.notify(3)
+    for thread in threads:
+        thread.join()
+    assert done == [True] * 4
+
+
+@pytest.mark.exhaustive("they sleep a lot")
+def test_the_standard_library_s_tests_pass(pools: Any) -> None:
+    lock_tests = pytest.importorskip("test.lock_tests")
+    pool, numbers = pools(), iter(range(1000))
+
+    class Adapted(lock_tests.ConditionTests):  # type: ignore[misc,name-defined]
+        def condtype(self, lock: Any = None) -> Any:
+            if lock is not None:
+                self.skipTest("it has a lock of its own")
+            return pool.condition(f"c{next(numbers)}")
+
+    result = unittest.TestResult()
+    unittest.defaultTestLoader.loadTestsFromTestCase(Adapted).run(result)
+    assert [trace for _, trace in result.failures + result.errors] == []
+    assert result.testsRun >= 7
 
 
 def test_a_condition_has_the_interface_of_threadings(pools: Any) -> None:

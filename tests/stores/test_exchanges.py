@@ -1,4 +1,4 @@
-"""A fabric waits as often as there are round trips: `race` and `fusee` are written in phases."""
+"""A fabric waits as often as there are round trips: these kinds are written in phases."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 NODES = 4
+SCOPES = ("background", "control")
 
 
 def warm(store: Any) -> Any:
@@ -41,6 +42,109 @@ def test_exchanges_of_race_are_its_round_trips(pools: Any, value: bytes) -> None
     assert costs(store, lambda: store.delete(b"k")) == (3, 3)
 
 
+TREES = {"rtx-sherman": (2, 4, 3), "sherman": (1, 2, 2), "dtx-sherman": (1, 4, 4)}
+"""Round trips of a get, of an insert, and of a change of a key that was met in its leaf."""
+
+
+@pytest.mark.parametrize("kind", TREES)
+def test_exchanges_of_trees_are_their_round_trips(pools: Any, kind: str) -> None:
+    store = pools(nodes=2).store(kind, name="test", capacity=600)
+    get, insert, change = TREES[kind]
+    for number in range(200):
+        store.put(b"key %03d" % number, bytes(20))
+    for number in range(200):
+        store.update(b"key %03d" % number, b"1")
+
+    def is_cost(work: Callable[[], object], count: int, before: Any = None) -> None:
+        found = []
+        for _ in range(4):  # one that needs memory has more
+            if before is not None:
+                before()
+            if kind == "rtx-sherman":
+                store.trees.sure = 0  # it guesses no pointer, which would save a round trip
+            found.append(costs(store, work))
+        assert min(found) == (count, count)
+        assert all(trips == exchanges for trips, exchanges in found)
+
+    def remove() -> None:
+        if b"new" in store:
+            store.delete(b"new")
+
+    is_cost(lambda: store.get(b"key 100"), get)
+    is_cost(lambda: store.get(b"none"), get)
+    is_cost(lambda: store.update(b"key 100", b"2"), change)
+    is_cost(lambda: store.put(b"key 100", bytes(20)), change)
+    is_cost(lambda: store.insert(b"new", b"4"), insert, remove)
+    is_cost(
+        lambda: store.delete(b"new"), change, lambda: store.put(b"new", b"5") or store.get(b"new")
+    )
+    # a split, a merge, extents, a scan, a batch
+    for work in (
+        lambda: [store.put(b"new %03d" % number, bytes(60)) for number in range(200)],
+        lambda: [store.delete(b"new %03d" % number) for number in range(200)],
+        lambda: store.put(b"key 1", bytes(5000)),
+        lambda: store.get(b"key 1"),
+        lambda: store.delete(b"key 1"),
+        lambda: list(store.scan()),
+        lambda: store.put_many([(b"run %03d" % number, bytes(60)) for number in range(200)]),
+        lambda: store.get_many([b"run %03d" % number for number in range(200)]),
+    ):
+        trips, exchanges = costs(store, work)
+        assert trips == exchanges
+    store.check()
+
+
+@pytest.mark.parametrize("nodes", [1, 3])
+@pytest.mark.parametrize("kind", ["rtx-race", "rtx-sherman"])
+def test_exchanges_of_transactions_are_their_round_trips(pools: Any, kind: str, nodes: int) -> None:
+    """Two for each read, and then: log, locks, decision, and installing with unlocking; one more to
+    validate what was only read."""
+    pool = pools(nodes=nodes)
+    store = pool.store(kind, name="test", capacity=600)
+    keys = [b"key %03d" % number for number in range(200)]
+    store.put_many([(key, bytes(20)) for key in keys])
+    pool.transaction(lambda tx: [tx.put(store, key, b"0") for key in keys[:150:10]])
+    for key in keys:
+        store.update(key, b"1")
+
+    def transact(work: Callable[[Any], object]) -> tuple[int, int]:
+        found = []
+        for _ in range(4):  # one that needs memory has more
+            if kind == "rtx-sherman":
+                store.trees.sure = 0
+            found.append(costs(store, lambda: pool.transaction(work)))
+        assert all(trips == exchanges for trips, exchanges in found)
+        return min(found)
+
+    def transfer(tx: Any) -> None:
+        values = [tx.get(store, key) for key in (keys[3], keys[150])]
+        tx.put(store, keys[3], values[1])
+        tx.put(store, keys[150], values[0])
+
+    def decide(tx: Any) -> None:
+        tx.get(store, keys[100])
+        transfer(tx)
+
+    def increment(tx: Any) -> None:
+        tx.put(store, keys[20], b"%d" % (int(tx.get(store, keys[20])) + 1))
+
+    assert transact(lambda tx: tx.get(store, keys[7])) == (2, 2)
+    assert transact(transfer) == (4 + 4, 4 + 4)
+    assert transact(decide) == (6 + 5, 6 + 5)
+    one = 1 if kind == "rtx-race" else 2
+    assert transact(increment) == (2 + one, 2 + one)
+
+    def many(tx: Any) -> None:
+        for number in range(40):
+            tx.put(store, b"new %02d" % number, bytes(60))
+            if tx.get(store, keys[number * 4]) is not None:
+                tx.delete(store, keys[number * 4])
+        tx.put(store, b"large", bytes(9000))
+
+    transact(many)
+    store.check()
+
+
 @pytest.mark.parametrize("replicas", [2, 3, 4])
 @pytest.mark.parametrize("kind", ["fusee", "fusee-cr", "fusee-nc"])
 def test_exchanges_of_fusee_are_its_round_trips(pools: Any, kind: str, replicas: int) -> None:
@@ -63,17 +167,34 @@ def test_a_handle_that_knows_nothing_reads_the_entry_first(pools: Any) -> None:
     assert costs(store, lambda: store.get(b"k")) == (3, 3)
 
 
-def test_words_of_the_control_segment_are_counted_apart(pools: Any) -> None:
-    """On a fabric: the two looks of a glance, or the pin; of a write also the pressure, the used
-    bits and HOLDS."""
-    store = warm(pools(nodes=2).store("race", name="test", capacity=300))
+@pytest.mark.parametrize(
+    ("kind", "messages", "words"),
+    [
+        ("race", (0, 0, 1, 1), (3, 2, 4, 3)),
+        ("rtx-race", (0, 0, 1, 1), (5, 2, 6, 5)),
+        ("fusee", (0, 0, 2, 2), (4, 4, 5, 4)),
+    ],
+)
+def test_the_background_of_an_operation_is_one_message_to_each_node(
+    pools: Any, kind: str, messages: tuple[int, ...], words: tuple[int, ...]
+) -> None:
+    """Of an insert, a get, an update, a delete. What the control segment costs is counted apart:
+    the two looks of a get, or the pin; then the pressure, HOLDS, and what the operation leaves."""
+    store = warm(pools(nodes=2).store(kind, name="test", capacity=300))
     store.put(b"k", b"v")
+    store.delete(b"k")
     found = []
-    for work in (lambda: store.get(b"k"), lambda: store.update(b"k", b"w")):
-        before = store.stats()["background"]["exchanges"]
+    for work in (
+        lambda: store.insert(b"k", b"w"),
+        lambda: store.get(b"k"),
+        lambda: store.update(b"k", b"w"),
+        lambda: store.delete(b"k"),
+    ):
+        before = store.stats()
         work()
-        found.append(store.stats()["background"]["exchanges"] - before)
-    assert found == [2, 5]
+        after = store.stats()
+        found.append(tuple(after[of]["exchanges"] - before[of]["exchanges"] for of in SCOPES))
+    assert tuple(zip(*found, strict=True)) == (messages, words)
 
 
 @pytest.mark.parametrize("kind", ["race", "rtx-race", "race-locks"])
@@ -89,6 +210,21 @@ def test_a_batch_is_one_exchange_for_each_phase(pools: Any, kind: str) -> None:
     assert store.get_many(keys) == [b"2" * 99] * 64
     assert costs(store, lambda: store.delete_many(keys)) == (9, 9)
     assert costs(store, lambda: store.delete_many(keys)) == (3, 3)
+
+
+@pytest.mark.exhaustive("as race", quick=["race", "race-locks"])
+@pytest.mark.parametrize("kind", ["race", "rtx-race", "race-locks"])
+def test_split_moves_many_pairs_in_a_phase(pools: Any, kind: str) -> None:
+    """`race-locks` moves one after another, as RACE's own paper has it: two exchanges for each."""
+    store = pools(nodes=1).store(kind, name="test", groups=16)
+    number = 0
+    while store.growth()["depth"][1] == store.parameters.depth:
+        before = store.stats()["background"]["exchanges"]
+        store.insert(b"%d" % number, b"v")
+        number += 1
+    exchanges = store.stats()["background"]["exchanges"] - before
+    slots = store.growth()["slots"] / store.growth()["subtables"]
+    assert exchanges > slots if kind == "race-locks" else exchanges < slots / 4
 
 
 @pytest.mark.parametrize("replicas", [2, 3])
@@ -109,3 +245,107 @@ def test_rounds_of_a_batch_share_their_exchanges(pools: Any, kind: str, replicas
         updates, updates,
     )  # fmt: skip
     assert store.get_many(keys) == [b"2" * 99] * 63
+
+
+# ---- channels, and the cache --------------------------------------------------------------------
+
+
+def spent(pool: Any, work: Callable[[], object]) -> tuple[int, int]:
+    """Round trips and exchanges of the foreground."""
+    before = pool.endpoint.counters()
+    work()
+    after = pool.endpoint.counters()
+    return tuple(after[name] - before[name] for name in ("round_trips", "exchanges"))
+
+
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_exchanges_of_a_queue_are_its_round_trips(pools: Any, nodes: int) -> None:
+    """Also when the ring has gone around, and of a consumer that never calls `task_done`."""
+    pool = pools(nodes=nodes)
+    queue = pool.queue("q", maxsize=7, codec="bytes")
+    for number in range(20):
+        queue.put(b"element %02d" % number)
+        queue.get()
+    for _ in range(7):
+        assert spent(pool, lambda: queue.put(b"element 00")) == (3, 3)
+    for _ in range(7):
+        assert spent(pool, queue.get) == (3, 3)
+        assert spent(pool, queue.task_done) == (1, 1)
+
+
+def test_exchanges_of_a_queue_with_acks_are_its_round_trips(pools: Any) -> None:
+    pool = pools(nodes=3)
+    jobs = pool.queue("q", acks=True, codec="bytes")
+    for _ in range(3):
+        jobs.put(b"job")
+        jobs.get().ack()
+    for _ in range(5):
+        assert spent(pool, lambda: jobs.put(b"job")) == (3, 3)
+    assert spent(pool, jobs.qsize) == (1, 1)
+    held: list[Any] = []
+    for _ in range(5):
+        assert spent(pool, lambda: held.append(jobs.get())) == (3, 3)
+    for delivery in held:
+        assert spent(pool, delivery.ack) == (2, 2)
+
+
+def test_exchanges_of_a_ring_are_its_round_trips(pools: Any) -> None:
+    pool = pools(nodes=3)
+    ring = pool.ring("r", size=4096, codec="bytes")
+    ring.subscribe()
+    for _ in range(300):
+        ring.send(b"message 00")
+        ring.receive()
+    found = []
+    for _ in range(50):  # of which one may be the last for which the readers had left room
+        found.append(spent(pool, lambda: ring.send(b"message 00")))
+        assert spent(pool, ring.receive) == (1, 1)
+    assert found.count((1, 1)) >= 49
+    assert all(trips == exchanges for trips, exchanges in found)
+
+
+def test_exchanges_of_words_are_their_round_trips(pools: Any) -> None:
+    pool = pools(nodes=3)
+    lock, counter, event = pool.lock("l"), pool.counter("c"), pool.event("e")
+    words, bytes_ = pool.array("a", 9), pool.array("b", 9, "uint8")
+    condition = pool.condition("cond")
+    for work, trips in (
+        (lock.acquire, 1),
+        (lock.release, 0),
+        (counter.add, 1),
+        (lambda: counter.value, 1),
+        (lambda: counter.set(5), 1),
+        (event.set, 2),
+        (event.set, 1),
+        (event.wait, 1),
+        (event.is_set, 1),
+        (event.clear, 2),
+        (lambda: words[3], 1),
+        (lambda: words.swap(3, 4), 1),
+        (lambda: words.add(3), 1),
+        (lambda: words.compare_and_swap(3, 5, 6), 1),
+        (lambda: bytes_[3], 1),
+        (lambda: bytes_.add(3), 2),
+        (condition.acquire, 1),
+        (condition.notify, 2),
+        (condition.release, 0),
+    ):
+        assert spent(pool, work) == (trips, trips)
+
+
+def test_exchanges_of_a_cache_are_its_round_trips(pools: Any) -> None:
+    pool = pools(nodes=2)
+    cache = pool.cache("c", max_bytes="1MiB", codec="bytes")
+    warm_keys = [b"warm-%d" % number for number in range(24)]
+    for key in warm_keys:
+        for _ in range(3):
+            cache.set(key, b"value")
+            cache.get(key)
+    for key in warm_keys:
+        assert spent(pool, lambda key=key: cache.get(key)) == (2, 2)
+        assert spent(pool, lambda key=key: cache.set(key, b"other")) == (3, 3)
+        assert spent(pool, lambda key=key: cache.touch(key, 5000)) == (3, 3)
+        assert spent(pool, lambda key=key: cache.add(key, b"v")) == (2, 2)
+        assert spent(pool, lambda key=key: cache.delete(key)) == (3, 3)
+    assert spent(pool, lambda: cache.get(b"warm-0")) == (1, 1)
+    assert spent(pool, lambda: cache.set(b"warm-0", b"value")) == (3, 3)

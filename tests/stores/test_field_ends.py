@@ -25,6 +25,7 @@ MODULES = (
     "shm.endpoint.states",
     "shm.clients.unique_ids",
     "stores.channels.layout",
+    "stores.channels.holders.layout",
     "stores.channels.lock.ticket_layout",
     "stores.channels.queue.layout",
     "stores.channels.ring.layout",
@@ -44,6 +45,8 @@ GOES_OVER_THE_END = {
     "block word: maker of a tail": "test_spans_are_made_and_recovered_where_the_makers_bits_wrap",
     "leader: number": "test_leaders_numbers_wrap",
     "waiting: count of wakes": "test_the_count_of_wakes_wraps",
+    "holders: number of a change": "test_numbers_of_changes_of_holders_wrap",
+    "holders: number of the change of a row": "test_numbers_of_changes_of_holders_wrap",
     "ticket lock: round": "test_rounds_of_a_ticket_lock_wrap",
     "ticket lock: life of an owner": (
         "test_a_dead_owners_ticket_that_looks_like_a_living_ones_is_passed_over"

@@ -105,7 +105,7 @@ def test_an_error_gives_the_locks_back_within_the_operation(pools: Any) -> None:
 
 @pytest.mark.parametrize("size", [8, 5000])
 @pytest.mark.parametrize(
-    ("step", "value"), [("_decide", b"1"), ("_write_back", b"2"), ("_unlock", b"2")]
+    ("step", "value"), [("_decide", b"1"), ("_write_back", b"2"), ("unlock_all", b"2")]
 )
 def test_an_error_after_the_decision_leaves_nothing_undone(
     pools: Any, step: str, value: bytes, size: int
@@ -128,8 +128,8 @@ def test_an_error_after_the_decision_leaves_nothing_undone(
 
 # ---- costs ---------------------------------------------------------------------------------------
 
-LOG_HEADER = 24 + 32 + 8
-"""Bytes: owner, state and count; an entry, and the count; the state. The paper's table omits it."""
+LOG_HEADER = 32 + 32 + 8
+"""Bytes: of the header; an entry, and the count; the state. The paper's table omits it."""
 TABLE_2 = {
     "sherman": {"bytes_read": 1024, "bytes_written": 1024 + 8, "cas": 1},
     "dtx-sherman": {
@@ -379,7 +379,7 @@ def test_dtx_holds_under_the_explorer() -> None:
 def test_without_validation_updates_are_lost() -> None:
     with in_force("dtx-sherman"):  # the shipped source, run as the variant is
         assert explored("dtx-sherman", 100, parameters={"value_size": 64}).failures == ()
-    unchecked = replaced("sherman/in_place_commit", "InPlaceCommit._is_valid", always)
+    unchecked = replaced("sherman/in_place_commit", "InPlaceCommit._is_as_read", always)
     with in_force("dtx-sherman", unchecked):
         assert len(explored("dtx-sherman", 1000, parameters={"value_size": 64}).failures) == 1
 

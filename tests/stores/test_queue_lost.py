@@ -255,7 +255,10 @@ def test_a_get_that_was_cut_in_a_living_process_is_done_with_or_there(
     with q.operation():
         q.notes.note(q.own_row, 0, item(1, size), 0)
         if lines > 1:
-            q.tasks.begin()
+            more = q.tasks.more()
+            ticket = q.tasks.post(more)
+            q.endpoint.wait()
+            assert q.tasks.is_done(ticket, more)
     assert q.endpoint.load(q.notes.entry(q.own_row, q.keep - 1)) & KIND == PENDING
     assert q.get() == item(1, size)
     q.task_done()

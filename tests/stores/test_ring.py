@@ -278,7 +278,7 @@ def test_a_reader_that_was_overtaken_computes_with_no_word_of_a_payload(pools: A
         at = start + reader.reader.position % 512
 
         def overtake(verb: str, address: int, at: int = at, number: int = number) -> None:
-            if verb == "load" and address == at:
+            if address == at:
                 watched.endpoint.before = None
                 for size in (200, 240 + 8 * (number % 25), 240):
                     sender.send(b"\xff" * size)

@@ -15,7 +15,7 @@ from limpet.shm.endpoint.states import former
 from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.shm.errors import NodeFailed, StoreCorrupt
 from limpet.stores.baselines.clover.parameters import CloverParameters
-from limpet.stores.baselines.clover.server import HEADER, table_of
+from limpet.stores.baselines.clover.server import ROW, heads_in, table_of
 from limpet.stores.core import regions
 from limpet.stores.core.base import Store
 from limpet.stores.core.whole import check_each
@@ -29,6 +29,11 @@ DELETED: Final = 1
 def newer_of(version: int) -> int:
     """Address of the word of a version that names the next one."""
     return (version & ADDRESS_MASK) + NEWER
+
+
+def is_version(word: int) -> bool:
+    """Whether this word of a shortcut leads to a version."""
+    return word != 0 and not word & 1
 
 
 class Walk:
@@ -55,14 +60,13 @@ class Chains(Store):
 
     def __init__(self, pool: Any, kind: str, name: str, parameters: CloverParameters) -> None:
         super().__init__(pool, kind, name, parameters)
-        size = HEADER + 8 * parameters.heads
-        self.tables = regions.attach(pool, name, parameters.tables, size)
+        self.tables = regions.attach(pool, name, parameters.tables, ROW * parameters.heads)
         self.objects = LoggedObjects(pool.heap, 1)
 
     @staticmethod
     def make(pool: Any, name: str, parameters: CloverParameters) -> None:
         """Make one region a table; zeros are an empty one."""
-        regions.make(pool, name, parameters.tables, HEADER + 8 * parameters.heads)
+        regions.make(pool, name, parameters.tables, ROW * parameters.heads)
 
     @staticmethod
     def unmake(pool: Any, name: str, parameters: CloverParameters) -> None:
@@ -75,9 +79,11 @@ class Chains(Store):
         """The newest version of this chain, read to the image; 0: its key is deleted."""
         walk = Walk()
         while True:
-            self.objects.load(version)
-            newer = self.endpoint.load(newer_of(version))
+            self.objects.post(version)
+            ticket = self.endpoint.post_load(newer_of(version))
             self.endpoint.wait()
+            self.objects.arrived()
+            newer = self.endpoint.result(ticket)
             if newer in (0, DELETED):
                 return version if newer == 0 else 0
             version = newer
@@ -87,15 +93,15 @@ class Chains(Store):
 
     def _table(self, table: int) -> Any:
         """A copy of the heads of a table."""
-        raw = self.endpoint.read(self.tables[table] + HEADER, 8 * self.parameters.heads)
-        return np.frombuffer(raw, dtype="<u8")
+        raw = self.endpoint.read(self.tables[table], ROW * self.parameters.heads)
+        return heads_in(raw)
 
     def _heads(self) -> Iterator[int]:
         """The address of every head that has a chain."""
         for table, start in enumerate(self.tables):
             words = self.pool.exclusively(lambda table=table: self._table(table))
             for index in np.flatnonzero(words).tolist():
-                yield start + HEADER + 8 * index
+                yield start + ROW * index
 
     def __len__(self) -> int:
         return sum(1 for _ in self.keys())
@@ -111,7 +117,7 @@ class Chains(Store):
                 yield key
 
     def _last_of(self, version: int) -> int:
-        """As `_follow`, without round trips: for looks at all chains."""
+        """The newest version, read to the image; for looks at all chains."""
         walk = Walk()
         while True:
             newer = self.endpoint.load(newer_of(version))
@@ -128,7 +134,7 @@ class Chains(Store):
             with contextlib.suppress(NodeFailed):  # its versions are on the same node
                 for index in np.flatnonzero(self._table(table)).tolist():
                     self.show_progress(index)
-                    found += self._chain(start + HEADER + 8 * index)
+                    found += self._chain(start + ROW * index)
         return np.array(found, dtype=np.uint64)
 
     def _chain(self, head: int) -> list[int]:
@@ -154,7 +160,7 @@ class Chains(Store):
         def check(table: int) -> None:
             words = self.within(self._table, table)
             for index in np.flatnonzero(words).tolist():
-                self._check_chain(table, self.tables[table] + HEADER + 8 * index, seen)
+                self._check_chain(table, self.tables[table] + ROW * index, seen)
 
         check_each(range(self.parameters.tables), check)
 
@@ -214,5 +220,5 @@ class Chains(Store):
         return found
 
     def _is_head(self, address: int) -> bool:
-        start = self.tables[address >> NODE_SHIFT] + HEADER
-        return start <= address < start + 8 * self.parameters.heads
+        at = address - self.tables[address >> NODE_SHIFT]
+        return 0 <= at < ROW * self.parameters.heads and at % ROW == 0

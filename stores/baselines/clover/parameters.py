@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from limpet.shm.errors import ParameterError
 from limpet.shm.parameters import check_fields
@@ -13,22 +13,31 @@ if TYPE_CHECKING:
     from limpet.shm.endpoint.layout import NodeLayout
     from limpet.shm.parameters import PoolParameters
 
+CACHE_SIZE: Final = 1 << 17
+CACHE_SIZE_MAX: Final = 1 << 32
+
 
 @dataclasses.dataclass(frozen=True)
 class CloverParameters:
-    """`capacity`: keys that surely fit; `tables`: of heads, one a node; `heads`: in each table."""
+    """`capacity`: keys that surely fit; `tables`: of rows, one a node; `heads`: rows of each table;
+    `cache_size`: keys that a handle remembers, 0 for none."""
 
     capacity: int
     tables: int
     heads: int
+    cache_size: int
 
     def __post_init__(self) -> None:
-        check_fields(self, capacity=(1, CAPACITY_MAX), tables=TABLES, heads=(1, 1 << 36))
+        check_fields(
+            self, capacity=(1, CAPACITY_MAX), tables=TABLES, heads=(1, 1 << 36),
+            cache_size=(0, CACHE_SIZE_MAX),
+        )  # fmt: skip
 
     @classmethod
     def for_pool(
-        cls, pool: PoolParameters, layout: NodeLayout, *, capacity: int | None = None
-    ) -> CloverParameters:
+        cls, pool: PoolParameters, layout: NodeLayout, *, capacity: int | None = None,
+        cache_size: int = CACHE_SIZE,
+    ) -> CloverParameters:  # fmt: skip
         """The parameters for a pool. By default a key for every 512 bytes of its blocks."""
         if pool.multi_host:
             raise ParameterError(
@@ -42,4 +51,4 @@ class CloverParameters:
             )
         capacity = capacity_for(pool, layout, capacity)
         heads = capacity if pool.nodes == 1 else int(share_of(capacity, pool) + 8)
-        return cls(capacity, pool.nodes, heads)
+        return cls(capacity, pool.nodes, heads, cache_size)

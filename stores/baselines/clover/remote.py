@@ -61,10 +61,10 @@ class Remote:
         self.waits = 1
         """How many times `patience_s` it may take to answer."""
 
-    def state(self, kind: int, key: bytes) -> tuple[int, int]:
-        """Address and word of the key's head: a LOOKUP or an ASSIGN. One round trip."""
-        head, word = WORDS.unpack(self.ask(kind, key))
-        return head, word
+    def state(self, kind: int, key: bytes) -> tuple[int, ...]:
+        """Address of the key's row, its head, period and shortcut: a LOOKUP or an ASSIGN. One round
+        trip."""
+        return WORDS.unpack(self.ask(kind, key))
 
     def ask(self, kind: int, key: bytes = b"") -> bytes:
         """The answer of the metadata process. Raises NodeFailed, StoreError."""

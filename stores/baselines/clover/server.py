@@ -3,12 +3,12 @@
 It is no client of the pool: it reads memory, and changes only the epoch there. Its index is private
 and lost with it; the next process reads it anew from the heads in memory.
 
-    index    key -> address of its head (store.py)
-    free     heads without a key
+    index    key -> address of its row (store.py)
+    free     rows without a key
     idle     keys whose head was seen to be 0, with the epoch of that look. A client that got this
-             head may still put a pair there until the epoch lies behind every pinned client; only
-             then does the head become free. An ASSIGN of the key ends the idleness
-    due      heads of chains that clients have reported to be longer
+             row may still put a pair there until the epoch lies behind every pinned client; only
+             then does the row become free. An ASSIGN of the key ends the idleness
+    due      rows of chains that clients have reported to be longer
 
 It is a forked process in a session of its own. Of its parent's open files it keeps the regular ones
 and device DAX, as memory may be mapped from them, and closes all others (sockets, pipes,
@@ -16,10 +16,10 @@ terminals). It listens on an abstract unix socket and holds the lock of the stor
 (place.py), so there is only one. It ends when its last client has left.
 
 Requests are one byte and a key, answers one byte and words; both are packets (SOCK_SEQPACKET).
-    LOOKUP   -> address and word of the key's head, or zeros
-    ASSIGN   -> the same; a free head becomes the key's if it has none; zeros: none is free
+    LOOKUP   -> address of the key's row, and its words head, period and shortcut; or zeros
+    ASSIGN   -> the same; a free row becomes the key's if it has none; zeros: none is free
     NOTICE   no answer: the key's chain has become longer, or ended
-    DUE      -> heads of up to DUE_MAX chains to collect, the lowest first
+    DUE      -> rows of up to DUE_MAX chains to collect, the lowest first
     REBUILD  -> nothing; the index has been read anew
 Before it answers DUE or REBUILD, the process reads all notices that clients have sent before. So
 the answer to DUE covers every change that was reported. The first byte of an answer is 0, or 1 if a
@@ -58,16 +58,23 @@ REBUILD: Final = 5
 
 DUE_MAX: Final = 64
 PACKET_MAX: Final = 1 << 17
-WORDS: Final = struct.Struct("<2Q")
+WORDS: Final = struct.Struct("<4Q")
 LONELY_S: Final = 10.0
 """How long a metadata process waits for its first client before it ends."""
-HEADER: Final = 64
-"""Bytes of a table before its heads."""
+# Of a row of a table, in bytes.
+PERIOD: Final = 8
+SHORTCUT: Final = 16
+ROW: Final = 24
 
 
 def table_of(key: bytes, tables: int) -> int:
     """The table, and so the memory node, of a key."""
     return (hash64(key) >> 32) * tables >> 32
+
+
+def heads_in(table: bytes) -> Any:
+    """The heads of a table, of which these are the bytes."""
+    return np.frombuffer(table, dtype="<u8")[:: ROW >> 3]
 
 
 class Metadata:
@@ -93,17 +100,17 @@ class Metadata:
                 self.free.append([])
 
     def _read_table(self, table: int) -> list[int]:
-        words = np.frombuffer(self.endpoint.read(table + HEADER, 8 * self.heads), dtype="<u8")
-        for index in np.flatnonzero(words).tolist():
-            head = table + HEADER + 8 * index
-            self.index[self._key_at(head)] = head
-        vacant = np.flatnonzero(words == 0)[::-1].tolist()
-        return [table + HEADER + 8 * index for index in vacant]
+        heads = heads_in(self.endpoint.read(table, ROW * self.heads))
+        for index in np.flatnonzero(heads).tolist():
+            row = table + ROW * index
+            self.index[self._key_at(row)] = row
+        vacant = np.flatnonzero(heads == 0)[::-1].tolist()
+        return [table + ROW * index for index in vacant]
 
-    def _key_at(self, head: int) -> bytes:
+    def _key_at(self, row: int) -> bytes:
         """The key of a chain. Its versions change, its key does not."""
         while True:
-            word = self.endpoint.load(head)
+            word = self.endpoint.load(row)
             at = word & ADDRESS_MASK
             try:
                 size = self.endpoint.load(at + ENTRY_SIZE) & 0xFFFF
@@ -111,7 +118,7 @@ class Metadata:
             except AddressError:
                 key = b""
             # The version was not freed while its head had it, so this is its key.
-            if self.endpoint.load(head) == word:
+            if self.endpoint.load(row) == word:
                 return key
 
     def answer(self, request: bytes) -> bytes | None:
@@ -131,42 +138,47 @@ class Metadata:
                 self.due.add(self.index[key])
             return None
         except NodeFailed as error:
-            return b"\1" + WORDS.pack(error.node, 0)
+            return b"\1" + WORDS.pack(error.node, 0, 0, 0)
 
-    def _state(self, head: int) -> bytes:
-        return WORDS.pack(head, self.endpoint.load(head) if head else 0)
+    def _state(self, row: int) -> bytes:
+        if not row:
+            return WORDS.pack(0, 0, 0, 0)
+        # ORDER: the period before the versions that are good for it.
+        period = self.endpoint.load(row + PERIOD)
+        shortcut = self.endpoint.load(row + SHORTCUT)
+        return WORDS.pack(row, self.endpoint.load(row), period, shortcut)
 
     def _assigned(self, key: bytes) -> int:
-        head = self.index.get(key, 0)
-        if not head:
+        row = self.index.get(key, 0)
+        if not row:
             table = table_of(key, len(self.tables))
             if not self.free[table]:
                 self._reap()
             if not self.free[table]:
                 return 0
-            head = self.index[key] = self.free[table].pop()
+            row = self.index[key] = self.free[table].pop()
         self.idle.pop(key, None)
-        return head
+        return row
 
     def _reap(self) -> None:
-        """Free the heads that are 0 and that no client can be about to use."""
+        """Free the rows whose head is 0 and that no client can be about to use."""
         horizon = self.grace.horizon()
         closed = self.grace.close_period()
-        for key, head in list(self.index.items()):
+        for key, row in list(self.index.items()):
             try:
-                vacant = not self.endpoint.load(head)
+                vacant = not self.endpoint.load(row)
             except NodeFailed:
                 continue
             if not vacant:
                 self.idle.pop(key, None)
             elif self.idle.setdefault(key, closed) < horizon:
                 del self.index[key], self.idle[key]
-                self.free[table_of(key, len(self.tables))].append(head)
+                self.free[table_of(key, len(self.tables))].append(row)
 
     def _due(self) -> bytes:
-        heads = sorted(self.due)[:DUE_MAX]
-        self.due.difference_update(heads)
-        return struct.pack(f"<{len(heads)}Q", *heads)
+        rows = sorted(self.due)[:DUE_MAX]
+        self.due.difference_update(rows)
+        return struct.pack(f"<{len(rows)}Q", *rows)
 
 
 # ---- the process ---------------------------------------------------------------------------------

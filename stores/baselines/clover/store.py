@@ -13,36 +13,53 @@ A version is an object with a log entry (stores/fusee/log.py), of which only one
                    deleted; otherwise the reference of the next newer version. Changed once, from
                    0, by CAS
 
-Each memory node has a table, in which the metadata process assigns a head to each key:
+Each memory node has a table of rows, which the metadata process assigns to keys. All versions of a
+key are on the node of its row:
 
-    0     period   counts up before versions are taken off chains; 58,000 years of ten million a
-                   second fit the word. No other word counts up
-    64    heads    of the key's chain: reference of its oldest version that is left, or 0
+    0     head      of the key's chain: reference of its oldest version that is left, or 0
+    8     period    counts up before a version is taken off this chain. It fits the word for 58,000
+                    years of ten million a second
+    16    shortcut  a version of the chain, often the newest one; or no version: 0, or an odd number
 
 Get: from a version that is remembered, or that the metadata process gives, follow the chain to its
-end. Update: write a new version, CAS `newer` of the newest one from 0 to it; when the CAS fails,
-try the version found there. Delete: CAS `newer` to DELETED. Insert: let the metadata process assign
-a head, CAS it from 0. After that the client notifies the metadata process, and waits for no answer.
+end; where the remembered version is not the newest, go on at the shortcut. Update: write a new
+version, CAS `newer` of the newest one from 0 to it; when the CAS fails, try the version found
+there; then move the shortcut. Delete: CAS `newer` to DELETED. Insert: let the metadata process
+assign a row, CAS its head from 0. After that the client notifies the metadata process, and waits
+for no answer.
 
-A handle remembers, for each key that it has met, the newest version that it has seen, with the
-period. In another period that version may be freed, so the client asks the metadata process.
+A handle remembers, for each key that it has met, its row, and the newest version that it has seen,
+with the period: `cache_size` keys. In another period that version may be freed, so the
+client asks the metadata process.
 
 Why that is linearizable: a key has one chain, that of its head, and a chain only grows, at its
 newest version, by CAS. Versions do not change, so a client that reads 0 in `newer` has the newest
-version at that moment.
+version at that moment. A row is assigned to another key only when every client is unpinned that
+was pinned while it had no chain.
 
 Collecting: a client takes a version that is not the newest off the front of its chain, or the last
 version off a chain that has ended (CAS of the head), and frees it. In the paper the metadata
 process does that. Here the metadata process only lists the chains that are due; every 64th update
 of a client asks for them and collects them, because only a client of the pool, which other clients
-can recover, may free memory. The client counts `period` up first. A client that is pinned and finds
-`period` unchanged may use the version that it remembers: memory freed from then on is not used
-again before its operation ends.
+can recover, may free memory. For each version, after it has seen that it is not the newest, the
+client counts `period` up. So a client that is pinned and finds `period` as it was when the version
+was the newest may use it: memory freed from then on is not used again before its operation ends.
+
+The shortcut never leads to a version that was taken off its chain:
+    - it is changed only by CAS, from a word that was read in the same operation, before the version
+      that it shall lead to was linked. No such word comes again meanwhile: the memory of a version
+      is not used again while that client is pinned, and odd numbers are the period of an ended
+      chain, times two, plus one
+    - before a version is taken off, its collector moves the shortcut on, until it leads to another
+      version, or, at the end of a chain, is a new odd number. From then on the CAS of a client that
+      is late fails
 
 A kill of a client leaves behind: in its client journal (client.py), versions meant for a `newer` or
 a head, which recovery links or frees; and chains not reported to the metadata process, which a
 client collects later. A kill of the metadata process leaves nothing behind, and its index is lost;
 the next one reads the keys of all heads from memory.
+
+A kill between a CAS of `newer` and that of the shortcut leaves a shortcut that lags.
 
 Limits of the paper
     - the metadata process is a single point of failure, and of congestion: while it stands still,
@@ -53,35 +70,37 @@ Limits of the paper
 
 Further limits: all clients are processes of one user, on one host and in one network namespace
 (StoreError); a pool with `multi_host` or without hardware coherence is refused. Deviations: memory
-comes from the pool's allocator, not from the metadata process; the paper's cache keeps a shortcut
-in memory; it has no DELETE.
+comes from the pool's allocator, not from the metadata process; the paper has no DELETE.
 
 Round trips without conflict (a request is one): get 1, of a key that is not cached 2, missing 1;
-update 1 and insert 2; delete 1.
+update, insert and delete 2: the CAS comes after the look at `period`, or after the request. The
+CAS of the shortcut and the notice are in the background.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
 
-from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.errors import NodeFailed, StoreFull
-from limpet.stores.baselines.clover.chains import DELETED, Chains, Walk, newer_of
+from limpet.stores.baselines.clover.chains import DELETED, Chains, Walk, is_version, newer_of
 from limpet.stores.baselines.clover.parameters import CloverParameters
 from limpet.stores.baselines.clover.remote import Remote
 from limpet.stores.baselines.clover.server import (
     ASSIGN,
     DUE,
     DUE_MAX,
-    HEADER,
     LOOKUP,
     NOTICE,
+    PERIOD,
     REBUILD,
+    ROW,
+    SHORTCUT,
     table_of,
 )
 from limpet.stores.core.base import as_bytes
@@ -97,10 +116,20 @@ from limpet.stores.core.status import (
 )
 
 KEY_MAX: Final = 0xFFFF
-CACHE_MAX: Final = 1 << 17
-"""Keys that a handle remembers; when there are more, it begins anew."""
 FULL_MAX: Final = 6
-"""How often the store is searched for heads to use again before it counts as full."""
+"""How often the store is searched for rows to use again before it counts as full."""
+
+
+@dataclasses.dataclass
+class Chain:
+    """The chain of a key, as one operation has found it."""
+
+    row: int
+    """0: the key has none."""
+    period: int
+    start: int
+    """A version of the chain; 0: there is none."""
+    shortcut: int
 
 
 class Clover(Chains):
@@ -112,9 +141,10 @@ class Clover(Chains):
 
     def __init__(self, pool: Any, kind: str, name: str, parameters: CloverParameters) -> None:
         super().__init__(pool, kind, name, parameters)
+        self.objects.posts = True
         self.remote = Remote(pool, name, self.entry_word, self.tables, parameters.heads)
-        self.cache: dict[bytes, tuple[int, int]] = {}
-        """For each key, the period and the newest version that was seen."""
+        self.cache: dict[bytes, tuple[int, int, int]] = {}
+        """For each key its row, and the newest version that was seen, with the period."""
         self.changes = 0
 
     def replaced(self, node: int) -> None:
@@ -130,7 +160,7 @@ class Clover(Chains):
         return default if value is None else value
 
     def delete(self, key: Any) -> None:
-        """Delete; KeyError if the key is not there. 1 round trip if it is cached, else 2."""
+        """Delete; KeyError if the key is not there. 2 round trips."""
         data = as_bytes("key", key)
         if len(data) > KEY_MAX or self._run(data, lambda: self._delete_once(data)) == MISSING:
             raise KeyError(key)
@@ -159,7 +189,7 @@ class Clover(Chains):
         outcome = self._run(key, lambda: self._write_once(key, value, size, mode), size, mode)
         if outcome == FULL:
             raise StoreFull(
-                f"{self.name}: no head is free for the key {key!r}; the store was made with "
+                f"{self.name}: no row is free for the key {key!r}; the store was made with "
                 f"capacity {self.parameters.capacity}"
             )
         if outcome == DONE:
@@ -198,102 +228,145 @@ class Clover(Chains):
 
     # ---- finding --------------------------------------------------------------------------------
 
-    def _period(self, key: bytes) -> int:
-        return int(self.endpoint.load(self.tables[table_of(key, self.parameters.tables)]))
-
-    def _cached(self, key: bytes, period: int) -> int:
-        """A version of the key that may be used, or 0."""
-        known, version = self.cache.get(key, (0, 0))
-        return version if known == period else 0
-
-    def _remember(self, key: bytes, period: int, version: int) -> None:
-        if len(self.cache) >= CACHE_MAX:
-            self.cache.clear()
-        self.cache[key] = (period, version)
-
     def _get_once(self, key: bytes) -> Any:
-        # ORDER: under the pin, and before anything else is read.
-        period = self._period(key)
-        start = self._cached(key, period) or self.remote.state(LOOKUP, key)[1]
-        newest = self._follow(start) if start else 0
+        chain, newest = self._newest(key, LOOKUP)
         if not newest:
             return None
-        self._remember(key, period, newest)
+        self._remember(key, chain, newest)
         return self.objects.value()
+
+    def _newest(self, key: bytes, kind: int) -> tuple[Chain, int]:
+        """The key's chain, and its newest version, read to the image; 0: there is none."""
+        endpoint = self.endpoint
+        row, period, version = self.cache.get(key, (0, 0, 0))
+        if row:
+            # ORDER: the period before what it proves. All of this is on one node.
+            periods = endpoint.post_load(row + PERIOD)
+            shortcuts = endpoint.post_load(row + SHORTCUT)
+            self.objects.post(version)
+            newer_ones = endpoint.post_load(newer_of(version))
+            endpoint.wait()
+            if endpoint.result(periods) == period:
+                newer = endpoint.result(newer_ones)
+                chain = Chain(row, period, version, endpoint.result(shortcuts))
+                if newer == 0:
+                    self.objects.arrived()
+                    return chain, version
+                if newer == DELETED:
+                    return chain, 0
+                further = is_version(chain.shortcut) and chain.shortcut != version
+                return chain, self._follow(chain.shortcut if further else newer)
+        chain = self._asked(key, kind)
+        return chain, self._follow(chain.start) if chain.start else 0
+
+    def _chain_of(self, key: bytes, kind: int) -> Chain:
+        """The key's chain; one round trip."""
+        row, period, version = self.cache.get(key, (0, 0, 0))
+        if row:
+            periods = self.endpoint.post_load(row + PERIOD)
+            shortcuts = self.endpoint.post_load(row + SHORTCUT)
+            self.endpoint.wait()
+            if self.endpoint.result(periods) == period:
+                shortcut = self.endpoint.result(shortcuts)
+                start = shortcut if is_version(shortcut) else version
+                return Chain(row, period, start, shortcut)
+        return self._asked(key, kind)
+
+    def _asked(self, key: bytes, kind: int) -> Chain:
+        """The chain that the metadata process knows."""
+        row, head, period, shortcut = self.remote.state(kind, key)
+        start = shortcut if head and is_version(shortcut) else head
+        return Chain(row, period, start, shortcut)
+
+    def _remember(self, key: bytes, chain: Chain, version: int) -> None:
+        size = self.parameters.cache_size
+        if len(self.cache) >= size:
+            self.cache.clear()
+        if size:
+            self.cache[key] = (chain.row, chain.period, version)
 
     # ---- changing -------------------------------------------------------------------------------
 
     def _write_once(self, key: bytes, value: bytes, size: int, mode: int) -> int:
-        period = self._period(key)
-        start, head = self._cached(key, period), 0
-        if not start:
-            head, start = self.remote.state(LOOKUP if mode == UPDATE else ASSIGN, key)
-        if start and mode == INSERT:
-            start = self._follow(start)
-            if start:
+        kind = LOOKUP if mode == UPDATE else ASSIGN
+        if mode == INSERT:
+            chain, newest = self._newest(key, kind)
+            if newest:
                 return EXISTS
-        if not start and mode == UPDATE:
+        else:
+            chain = self._chain_of(key, kind)
+        if mode == UPDATE and not chain.start:
             return MISSING
+        if not chain.row:
+            return FULL
         version = self._make(key, value, size)
         if not version:
             return NO_MEMORY
-        if start:
-            outcome = self._append(period, key, version, start)
+        if mode != INSERT and chain.start:
+            outcome = self._append(key, chain, version)
             if outcome == DONE or mode == UPDATE:
                 return outcome
-        if not head:
-            head = self.remote.state(ASSIGN, key)[0]
-            if not head:
-                return FULL
-        return self._begin(period, key, version, head)
+        return self._begin(key, chain, version)
 
     def _make(self, key: bytes, value: bytes, size: int) -> int:
-        """A new version with this pair, in the client journal; 0: there is no memory ready."""
+        """A new version with this pair, posted, and in the client journal; 0: no memory is
+        ready."""
         version = self.allocator.allocate(table_of(key, self.parameters.tables), size)
         if version:
             self.objects.write(version, key, value)
         return int(version)
 
-    def _append(self, period: int, key: bytes, version: int, start: int) -> int:
-        """Link a version at the end of the chain of `start`; MISSING: the chain has ended."""
+    def _append(self, key: bytes, chain: Chain, version: int) -> int:
+        """Link a version at the end of its chain; MISSING: the chain has ended."""
         walk = Walk()
+        start = chain.start
         while True:
             at = newer_of(start)
             self.client.retarget(0, at)
+            # ORDER: after the version, which is on the same node.
             # LINEARIZES: update
-            newer = self.endpoint.cas(at, 0, version)
+            ticket = self.endpoint.post_cas(at, 0, version)
             # CRASH(appended): the version is linked, but not reported to the metadata process.
             self.endpoint.wait()
+            newer = self.endpoint.result(ticket)
             if newer == 0:
-                self._remember(key, period, version)
+                self._linked(key, chain, version)
                 return DONE
             if newer == DELETED:
                 return MISSING
             start = newer
             walk.step(start)
 
-    def _begin(self, period: int, key: bytes, version: int, head: int) -> int:
-        """Begin a chain with a version, at the key's head."""
-        self._retire(head)
-        self.client.retarget(0, head)
+    def _begin(self, key: bytes, chain: Chain, version: int) -> int:
+        """Begin a chain with a version, in the key's row."""
+        if chain.start:
+            self._retire(chain.row)
+        self.client.retarget(0, chain.row)
         # LINEARIZES: insert
-        lost = self.endpoint.cas(head, 0, version)
+        ticket = self.endpoint.post_cas(chain.row, 0, version)
         self.endpoint.wait()
-        if lost:
+        if self.endpoint.result(ticket):
             return AGAIN  # another client was faster
-        self._remember(key, period, version)
+        self._linked(key, chain, version)
         return DONE
 
+    def _linked(self, key: bytes, chain: Chain, version: int) -> None:
+        """The version is the newest of its chain: remember it, and move the shortcut."""
+        self._remember(key, chain, version)
+        scope = self.endpoint.background(True)
+        self.endpoint.post_cas(chain.row + SHORTCUT, chain.shortcut, version)
+        self.endpoint.background(scope)
+
     def _delete_once(self, key: bytes) -> int:
-        period = self._period(key)
-        version = self._cached(key, period) or self.remote.state(LOOKUP, key)[1]
+        version = self._chain_of(key, LOOKUP).start
         self.cache.pop(key, None)
         walk = Walk()
         while version not in (0, DELETED):
             walk.step(version)
             # LINEARIZES: delete
-            newer = self.endpoint.cas(newer_of(version), 0, DELETED)
+            ticket = self.endpoint.post_cas(newer_of(version), 0, DELETED)
             self.endpoint.wait()
+            newer = self.endpoint.result(ticket)
             if newer == 0:
                 return DONE
             version = newer
@@ -310,48 +383,65 @@ class Clover(Chains):
 
     def _collect_due(self) -> None:
         """Collect the chains that are due by the metadata process."""
-        while True:
-            answer = self.pool.exclusively(lambda: self.remote.ask(DUE))
-            heads = np.frombuffer(answer, dtype="<u8").tolist()
-            self._collect(heads)
-            if len(heads) < DUE_MAX:
-                return
+        scope = self.endpoint.background(True)
+        try:
+            while True:
+                answer = self.pool.exclusively(lambda: self.remote.ask(DUE))
+                rows = np.frombuffer(answer, dtype="<u8").tolist()
+                self._collect(rows)
+                if len(rows) < DUE_MAX:
+                    return
+        finally:
+            self.endpoint.background(scope)
 
     def _collect_all(self) -> None:
         for table in range(self.parameters.tables):
             with contextlib.suppress(NodeFailed):  # its chains are gone with it
-                words = self.within(self._table, table)
-                first = self.tables[table] + HEADER
-                self._collect([first + 8 * i for i in np.flatnonzero(words).tolist()])
+                heads = self.within(self._table, table)
+                first = self.tables[table]
+                self._collect([first + ROW * i for i in np.flatnonzero(heads).tolist()])
 
-    def _collect(self, heads: list[int]) -> None:
+    def _collect(self, rows: list[int]) -> None:
         """Take all but the newest version off these chains; off those that have ended, all."""
-        for done in range(0, len(heads), DUE_MAX):
+        for done in range(0, len(rows), DUE_MAX):
             # one pin a batch: a pin held for long looks like a process that stands still
-            batch = heads[done : done + DUE_MAX]
+            batch = rows[done : done + DUE_MAX]
             self.pool.exclusively(functools.partial(self.while_there, self._collect_batch, batch))
 
-    def _collect_batch(self, heads: list[int]) -> None:
-        for head in heads:
+    def _collect_batch(self, rows: list[int]) -> None:
+        for row in rows:
             with contextlib.suppress(NodeFailed):  # its chain is gone with it
-                self._retire(head)
+                self._retire(row)
 
-    def _retire(self, head: int) -> None:
+    def _retire(self, row: int) -> None:
         endpoint = self.endpoint
-        version = endpoint.load(head)
-        counted = False
+        version = endpoint.load(row)
         walk = Walk()
         while version:
             walk.step(version)
             newer = endpoint.load(newer_of(version))
             if newer == 0:
                 return
-            if not counted:
-                # ORDER: before the first version is unlinked.
-                endpoint.faa(self.tables[head >> NODE_SHIFT], 1)
-                counted = True
-            place = self.client.log(version, head)
-            endpoint.cas(head, version, 0 if newer == DELETED else newer)
+            following = 0 if newer == DELETED else newer
+            # ORDER: after the look that shows that the version is not the newest, and before it is
+            # taken off its chain.
+            ended = endpoint.faa(row + PERIOD, 1) + 1
+            self._move_shortcut(row, version, following or ended << 1 | 1)
+            place = self.client.log(version, row)
+            endpoint.cas(row, version, following)
             # CRASH(retired): the version is in the client journal and no longer linked.
             self.client.release(place)
-            version = endpoint.load(head)
+            version = endpoint.load(row)
+
+    def _move_shortcut(self, row: int, version: int, further: int) -> None:
+        """Before this version is taken off: have the shortcut lead to another one, or to none."""
+        while True:
+            word = self.endpoint.load(row + SHORTCUT)
+            if is_version(word) and word != version:
+                return
+            # ORDER: after the shortcut. If the version is off its chain already, so may be the
+            # next one; if it is not, the next one leaves only after the shortcut has changed.
+            if self.endpoint.load(row) != version:
+                return
+            if self.endpoint.cas(row + SHORTCUT, word, further) == word:
+                return

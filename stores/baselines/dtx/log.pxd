@@ -9,7 +9,7 @@ cdef class ValueLog(EntryLog):
     cdef readonly int place
 
     cpdef int take_up(self, int place, u64 link) except -1
-    cpdef int add(self, LogEntry entry, int index=*) except -1
+    cpdef int named(self) except -1
     cpdef int decide(self) except -1
     cpdef int close(self, bint committed) except -1
 

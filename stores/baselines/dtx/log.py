@@ -13,7 +13,10 @@ An object of its own for each change, with the words of every log
 
 An image is an object of its own, of the same size as its original. None of these words counts up.
 
-It is in the owner's journal from before the first lock is taken until all are given back.
+It is in the owner's journal, as a log, from before the first lock is taken until all are given
+back. The phase in which its header is written has ended then. Its entries are posted before the
+locks, on the same memory node, so a client that is killed has no lock that its log lacks. New
+memory stays in the client journal until the phase of the entries has ended, too.
 
 In the log of a change of a tree (`NodeLog`) an object is a node. New nodes have no images: they are
 written before the log says DOING.
@@ -47,25 +50,23 @@ class ValueLog(EntryLog):
     # ---- for the owner --------------------------------------------------------------------------
 
     def take_up(self, place: int, link: int) -> None:
-        """Begin to write the log. It is at this place of the client journal; `link` names its
-        store there."""
-        self.open(self.client.ident)
+        """Have the client journal name the log as one, at this place, when the phase has ended in
+        which it was opened; `link` names its store there."""
         # ORDER: it is a valid log before the client journal names it as one.
         self.client.retarget(place, link)
         self.place = place
 
-    def add(self, entry: LogEntry, index: int = -1) -> None:
-        """Append an entry; the log names its memory from then on, in place of that entry of the
-        client journal."""
-        self.note(entry)
-        if index >= 0:
-            # CRASH(noted): it is in the log and in the client journal; recovery frees it.
-            self.client.drop(index)
+    def named(self) -> None:
+        """The phase has ended in which the entries were noted: the log names the memory that is
+        behind it in the client journal."""
+        # CRASH(noted): it is in the log and in the client journal; recovery frees it.
+        self.client.drop_from(self.place + 1)
 
     def decide(self) -> None:
-        """INIT -> DOING."""
+        """INIT -> DOING; posted."""
+        self.words[0] = DOING
         # ORDER: all images before the state that makes them count.
-        self.endpoint.store(self.at + STATE, DOING)
+        self.endpoint.post_write(self.at + STATE, self.words, 1)
 
     def close(self, committed: bool) -> None:
         """Free the log and its leftovers: all is done and unlocked, or nothing has happened."""

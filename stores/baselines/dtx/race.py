@@ -337,7 +337,9 @@ class LoggedSplit:
         log = self._prepare()
         if log is None:
             return NO_MEMORY
-        if not self._lock_all() or self.endpoint.load(self.parent + POINTER) != self.old:
+        locked = self._lock_all()
+        log.named()
+        if not locked:
             self._unlock()
             log.close(False)
             return AGAIN if self.busy else DONE
@@ -369,24 +371,31 @@ class LoggedSplit:
             # Memory in the client journal without a link is freed when the operation ends.
             return None
         log = SplitLog(store, new[0])
+        log.open(client.ident)
+        self.endpoint.wait()
         log.take_up(place, store.link)
         self.images = new[3:]
-        for index, half in enumerate(new[1:3], place + 1):
-            log.add(LogEntry(0, 0, half), index)
-        for index, (at, image) in enumerate(zip(self.halves, self.images, strict=True), place + 3):
-            log.add(LogEntry(at, 0, image), index)
-        log.add(LogEntry(self.parent, self.old, 0))
+        for half in new[1:3]:
+            log.note(LogEntry(0, 0, half))
+        for at, image in zip(self.halves, self.images, strict=True):
+            log.note(LogEntry(at, 0, image))
+        log.note(LogEntry(self.parent, self.old, 0))
         return log
 
     def _lock_all(self) -> bool:
-        for at in (*self.halves, self.parent):
-            if not self.store.locks.acquire(at):
-                self.busy = at
-                break
-            self.held.append(at)
+        """A phase of its own: lock the entries, and look whether the subtable is the one that was
+        read."""
+        wanted = (*self.halves, self.parent)
+        tickets = [self.store.locks.post_acquire(at) for at in wanted]
+        pointer = self.endpoint.post_load(self.parent + POINTER)
         self.endpoint.wait()
-        return not self.busy
+        for at, ticket in zip(wanted, tickets, strict=True):
+            if self.endpoint.result(ticket):
+                self.busy = at
+            else:
+                self.held.append(at)
+        return not self.busy and self.endpoint.result(pointer) == self.old
 
     def _unlock(self) -> None:
         for at in self.held:
-            self.store.locks.release(at)
+            self.store.locks.post_release(at)

@@ -5,11 +5,13 @@ optimistic concurrency control on nodes that contain their lock and version, who
 changes in place, and a recovery that stops all clients. Its trees are like those of `sherman`
 (stores/sherman/in_place_trees.py), and every change, also a split or a merge, is one transaction:
 
-    1. read the leaf
-    2. put the log, which names all nodes that are changed, in the client journal. Lock these nodes,
-       and read lock and version of each again: the version must be the one that was read
+    1. write the header of a log; read the leaf
+    2. write to the log which nodes are changed, and have the client journal name it. Lock these
+       nodes, and read lock and version of each again: the version must be the one that was read
     3. write the new nodes to the log, and then the decision
     4. write them in place; unlock
+Each of these is a phase. A tree, with its logs, is on one memory node, which does the verbs of a
+phase in the order in which they were posted.
 
 Table 2: reads 1 KiB and 16 bytes, writes 2 KiB and 8 bytes, one CAS, for each node; and a header of
 the log. A get reads the leaf, and waits if that is locked: another value may be decided.
@@ -25,7 +27,8 @@ Deviations: the log is an object for each change, and not a ring; DrTM+H replica
 has switched off. In a pool of several hosts, a client of another host that was declared dead may
 still write in place.
 
-Round trips without conflict: get 1, insert, update and delete 4.
+Round trips without conflict, which are all exchanges with the memory node: get 1, insert, update
+and delete 4.
 """
 
 from __future__ import annotations
@@ -72,6 +75,7 @@ class DtxSherman(InlineStore):
     def __init__(self, pool: Any, kind: str, name: str, parameters: DtxParameters) -> None:
         super().__init__(pool, kind, name, parameters)
         self.link = self.entry_number << 48 | REPLICATED
+        self.objects.posts = True
         self.index = self.trees = InPlaceTrees(
             pool, name, parameters, self.objects, self.link, stops=True
         )

@@ -14,9 +14,24 @@ from limpet.stores.transactions.entry_log import LogEntry, log_size
 class LoggedCommit(InPlaceCommit):
     """The write set of one change, and its commit by way of a log."""
 
+    def __init__(self, store: Any) -> None:
+        self.entries_wanted = 0
+        """For how many entries the log is to have room, as far as is known."""
+        InPlaceCommit.__init__(self, store)
+
     def begin(self, link: int) -> None:
         InPlaceCommit.begin(self, link)
+        self.opened: NodeLog | None = None
+        """The log, before the client journal names it as one."""
         self.log: NodeLog | None = None
+
+    def open(self) -> None:
+        """Take memory for the log, and post its header with what is read next. In the operation,
+        which has taken no memory yet."""
+        reference: int = self.allocator.allocate(self.memory_node(), self._log_size(), 1)
+        if reference:
+            self.opened = NodeLog(self.store, reference)
+            self.opened.open(self.client.ident)
 
     def _sizes(self) -> list[int]:
         images = [self.trees.node_size] * (self._changed() or 1)
@@ -32,30 +47,30 @@ class LoggedCommit(InPlaceCommit):
 
     def _log_size(self) -> int:
         """Bytes of the log."""
-        entries = self.changed + len(self.extents) + len(self.dropped)
-        return max(self.trees.node_size, log_size(entries))
+        return max(self.trees.node_size, log_size(self.entries_wanted))
 
     def _prepare(self) -> bool:
-        """Allocate all memory: the client journal names it, and then the log."""
+        """Allocate all memory, which the client journal names, and post the log's entries."""
         news = list(self.fresh.values())
         if self.extents:
             news += self.new_extents()
         node = self.memory_node()
-        reference: int = self.allocator.allocate(node, self._log_size(), 1)
-        place = self.client.held - 1
         images: list[int] = []
         for _ in range(self._changed()):
             images.append(self.allocator.allocate(node, self.trees.node_size, 1))
-        if not reference or 0 in images or 0 in news:
+        entries = self.changed + len(self.extents) + len(self.dropped)
+        room = self._log_size()
+        self.entries_wanted = max(self.entries_wanted, entries)
+        log = self.opened
+        if log is None or 0 in images or 0 in news or log_size(entries) > room:
             return False
-        log = NodeLog(self.store, reference)
-        log.take_up(place, self.link)
+        log.take_up(0, self.link)
         self.log = log
         for index in range(len(news)):
-            log.add(LogEntry(0, 0, news[index]), index)
+            log.note(LogEntry(0, 0, news[index]))
         if self.dropped:
             for dropped in self.dropped:
-                log.add(LogEntry(0, dropped, 0))
+                log.note(LogEntry(0, dropped, 0))
         going = self._going()
         changes: list[tuple[int, InPlaceNode, int]] = []
         for at, changed in self._in_order():
@@ -63,13 +78,15 @@ class LoggedCommit(InPlaceCommit):
                 continue
             image = images[len(changes)]
             old = self.trees.reference(at) if at in going else 0
-            log.add(LogEntry(at, old, image), place + 1 + len(changes))
+            log.note(LogEntry(at, old, image))
             changes.append((at, changed, image))
         self.changes = changes
         return True
 
     def _lock_rest(self) -> bool:
+        assert self.log is not None
         locked = InPlaceCommit._lock_rest(self)
+        self.log.named()
         self.membership.progress()
         return locked
 

@@ -33,21 +33,21 @@ cdef class Elements(Channel):
     cpdef u64 at_number(self, u64 number) except? 0xFFFF
     cpdef Py_ssize_t number_of(self, index) except -1
     cdef bint _is_one(self, index) except -1
-    @cython.locals(word=u64)
+    @cython.locals(word=u64, ticket=u64)
     cdef _one(self, u64 at)
     cdef _put(self, u64 at, value)
-    @cython.locals(shift=int, mask=u64)
-    cdef u64 _swap_part(self, u64 at, u64 value) except? 0xFFFF
-    @cython.locals(at=u64, word=u64, before=u64)
+    @cython.locals(shift=int)
+    cdef u64 _post_part(self, u64 at, u64 value) except? 0xFFFF
+    @cython.locals(at=u64, word=u64, before=u64, ticket=u64)
     cpdef swap(self, index, value)
-    @cython.locals(at=u64, before=u64, after=u64, shift=int, bits=u64, word=u64, there=bint)
+    @cython.locals(at=u64, before=u64, after=u64, shift=int, bits=u64, ticket=u64)
     cpdef bint compare_and_swap(self, index, expected, desired) except -1
     cpdef add(self, index, delta=*)
     cpdef bit_and(self, index, bits)
     cpdef bit_or(self, index, bits)
     cpdef bit_xor(self, index, bits)
-    @cython.locals(at=u64, word=u64, after=u64)
+    @cython.locals(at=u64, word=u64, ticket=u64)
     cdef _change(self, index, int how, value)
-    @cython.locals(shift=int, mask=u64, word=u64, after=u64, seen=u64)
+    @cython.locals(shift=int, mask=u64, word=u64, after=u64, seen=u64, ticket=u64)
     cdef u64 _change_by_cas(self, u64 at, int how, operand) except? 0xFFFF
     cdef u64 _atomic_at(self, index) except? 0xFFFF

@@ -146,15 +146,13 @@ class Elements(Channel):
         """The element at an address."""
         Channel.enter(self)
         try:
-            if self.itemsize == WORD:
-                word = self.endpoint.load(at)
-            elif self.atomic:
-                word = self.endpoint.load(at & ~7) >> 8 * (at & 7) & self.element.mask
-            else:
-                data = self.endpoint.read(at, self.itemsize)
-                self.endpoint.wait()
-                return scalar_of(self.dtype, data)
+            if not self.atomic:
+                return scalar_of(self.dtype, self.endpoint.fetch(at, self.itemsize))
+            ticket = self.endpoint.post_load(at & ~7)
             self.endpoint.wait()
+            word = self.endpoint.result(ticket)
+            if self.itemsize != WORD:
+                word = word >> 8 * (at & 7) & self.element.mask
             return self.element.decode(word)
         finally:
             Channel.leave(self)
@@ -178,21 +176,20 @@ class Elements(Channel):
         try:
             if self.itemsize == WORD:
                 # LINEARIZES: the element has its value.
-                self.endpoint.swap(at, self.element.encode(value))
+                self.endpoint.post_swap(at, self.element.encode(value))
             elif self.atomic:
-                self._swap_part(at, self.element.encode(value))
+                self._post_part(at, self.element.encode(value))
             else:
                 self.endpoint.write(at, element_bytes(self.dtype, value))
             self.endpoint.wait()
         finally:
             Channel.leave(self)
 
-    def _swap_part(self, at: int, value: int) -> int:
-        """Set an element that is a part of a word; the old one."""
+    def _post_part(self, at: int, value: int) -> int:
+        """Post the verb that sets an element that is a part of a word; its ticket."""
         shift = 8 * (at & 7)
-        mask = self.element.mask
         # LINEARIZES: the element has its value.
-        return self.endpoint.mcas(at & ~7, 0, value << shift, 0, mask << shift) >> shift & mask
+        return self.endpoint.post_mcas(at & ~7, 0, value << shift, 0, self.element.mask << shift)
 
     def swap(self, index: Any, value: Any) -> Any:
         """Set an element; the one that was there. One step, one round trip."""
@@ -202,10 +199,11 @@ class Elements(Channel):
             word = self.element.encode(value)
             if self.itemsize == WORD:
                 # LINEARIZES: the element has its value.
-                before = self.endpoint.swap(at, word)
+                ticket = self.endpoint.post_swap(at, word)
             else:
-                before = self._swap_part(at, word)
+                ticket = self._post_part(at, word)
             self.endpoint.wait()
+            before = self.endpoint.result(ticket) >> 8 * (at & 7) & self.element.mask
             return self.element.decode(before)
         finally:
             Channel.leave(self)
@@ -220,24 +218,24 @@ class Elements(Channel):
         try:
             before = self.element.encode(expected)
             after = self.element.encode(desired)
+            shift = 8 * (at & 7)
+            bits = self.element.mask << shift
+            # LINEARIZES: the element has its value, or it was another one.
             if self.itemsize == WORD:
-                # LINEARIZES: the element has its value, or it was another one.
-                there = self.endpoint.cas(at, before, after) == before
+                ticket = self.endpoint.post_cas(at, before, after)
             else:
-                shift = 8 * (at & 7)
-                bits = self.element.mask << shift
-                # LINEARIZES: the element has its value, or it was another one.
-                word = self.endpoint.mcas(at & ~7, before << shift, after << shift, bits, bits)
-                there = word & bits == before << shift
+                ticket = self.endpoint.post_mcas(
+                    at & ~7, before << shift, after << shift, bits, bits
+                )
             self.endpoint.wait()
-            return there
+            return self.endpoint.result(ticket) & bits == before << shift
         finally:
             Channel.leave(self)
 
     def add(self, index: Any, delta: Any = 1) -> Any:
         """Add to an element; its new value. One step. Whole numbers wrap around.
 
-        One round trip for whole numbers of 8 bytes; else two, and two more for each change by
+        One round trip for whole numbers of 8 bytes; else two, and one more for each change by
         another client that comes between. Raises ParameterError for what is no number.
         """
         return self._change(index, ADD, delta)
@@ -261,9 +259,9 @@ class Elements(Channel):
             if self.adds_at_once and how == ADD:
                 word = delta_word(value)
                 # LINEARIZES: the element has its value.
-                after = self.endpoint.faa(at, word) + word & MASK
+                ticket = self.endpoint.post_faa(at, word)
                 self.endpoint.wait()
-                return self.element.decode(after)
+                return self.element.decode(self.endpoint.result(ticket) + word & MASK)
             operand = self.element.operand(how, value)
             return self.element.decode(self._change_by_cas(at, how, operand))
         finally:
@@ -274,16 +272,20 @@ class Elements(Channel):
         shift = 8 * (at & 7)
         mask = self.element.mask
         at &= ~7
-        word = self.endpoint.load(at)
+        ticket = self.endpoint.post_load(at)
+        self.endpoint.wait()
+        seen = self.endpoint.result(ticket)
         while True:
-            self.endpoint.wait()
+            word = seen
             after = self.element.after(how, word >> shift & mask, operand)
             # LINEARIZES: the element has its value, and no other part of the word has changed.
-            seen = self.endpoint.cas(at, word, word & ~(mask << shift) & MASK | after << shift)
+            ticket = self.endpoint.post_cas(
+                at, word, word & ~(mask << shift) & MASK | after << shift
+            )
+            self.endpoint.wait()
+            seen = self.endpoint.result(ticket)
             if seen == word:
-                self.endpoint.wait()
                 return after
-            word = seen
 
     def _atomic_at(self, index: Any) -> int:
         """Address of an element that one step can change. Raises ParameterError."""

@@ -4,7 +4,7 @@ from limpet.shm.endpoint.verbs cimport u64
 from limpet.stores.channels.barrier.layout cimport *
 from limpet.stores.channels.channel cimport Channel
 from limpet.stores.channels.layout cimport *
-from limpet.stores.channels.waiting cimport Waiting
+from limpet.stores.channels.waiting cimport Wait, Waiting
 
 cdef int WAITS
 cdef int PASSED
@@ -36,18 +36,17 @@ cdef class Barrier(Channel):
     cpdef bint announce(self, u64 state) except -1
     cdef int _note(self, u64 state) except -1
     cdef int _left(self, u64 state) noexcept
-    @cython.locals(state=u64)
+    @cython.locals(state=u64, ticket=u64, resets_ticket=u64)
     cdef int _found(self, u64 place) except -1
     cdef bint _acts(self, u64 place) except -1
     cdef int _require_party(self, u64 ident) except -1
     cdef int _act(self, u64 place, u64 ident) except -1
-    cdef bint _pause(self, u64 place, u64 token, int looks, deadline, u64 ident) except -1
     @cython.locals(state=u64, ours=bint)
     cdef int _break(self, u64 place, u64 ident) except -1
     @cython.locals(number=u64)
     cdef bint _begin_anew(self, u64 state) except -1
-    @cython.locals(resets=u64, ago=u64)
-    cdef bint _was_reset(self, u64 number) except -1
+    @cython.locals(ago=u64)
+    cdef bint _was_reset(self, u64 number, u64 resets) except -1
     @cython.locals(at=u64, there=u64, later=u64, before=u64)
     cdef int _note_reset(self, u64 number, u64 reset) except -1
     @cython.locals(state=u64, number=u64)
@@ -58,6 +57,9 @@ cdef class Barrier(Channel):
     cdef bint _make_room(self, u64 state) except -1
     @cython.locals(living=u64)
     cdef u64 _fewer(self, dict gone) except? 0xFFFF
+    @cython.locals(ticket=u64)
+    cdef u64 _look(self) except? 0xFFFF
+    @cython.locals(ticket=u64)
     cpdef bint change(self, u64 state, u64 after) except -1
     @cython.locals(again=u64)
     cpdef u64 regrouped(self, u64 state) except? 0

@@ -28,6 +28,9 @@ that was stopped for a multiple of 2^31 rounds, exactly, takes the round for its
 stopped for a multiple of 2^16 regroupings of its round, it and the others wait for each other until
 the next regrouping.
 
+Round trips without a death: 2 to arrive, as the CAS is of the word that was read, and 1 for each
+look of a party that waits.
+
 Death. A process that has arrived once is a participant, until it resigns, or gets
 BrokenBarrierError (and arrives again). If a participant of this round or the last one dies, a
 waiting party that was there with it gets BrokenBarrierError with the dead one's pid, until `reset`
@@ -82,7 +85,7 @@ from limpet.stores.channels.barrier.layout import (
 from limpet.stores.channels.channel import Channel
 from limpet.stores.channels.layout import LINE
 from limpet.stores.channels.sst import SST
-from limpet.stores.channels.waiting import Waiting, deadline_after, still_us, whole
+from limpet.stores.channels.waiting import Wait, Waiting, deadline_after, whole
 
 
 class BarrierRegisters(SST):
@@ -154,14 +157,13 @@ class Barrier(Channel):
         """
         self.manager.fence()
         limit = self.timeout if timeout is None else timeout
-        deadline = deadline_after(limit)
+        wait = Wait(self.waiting, deadline_after(limit))
         party = Party()
-        looks = 0
-        sleepy = False
         try:
-            while not self.look(party, sleepy):
-                looks += 1
-                sleepy = self._pause(party.place, party.token, looks, deadline, party.ident)
+            while not self.look(party, wait.sleepy):
+                wait.token = party.token
+                if not wait.pause():
+                    self._break(party.place, party.ident)
         except BaseException:
             self.give_up(party)
             raise
@@ -218,7 +220,7 @@ class Barrier(Channel):
         """Count this party; the round as before, or NOWHERE: the last round is still full."""
         new = looked = room = False
         while True:
-            state = self.endpoint.load(self.address)
+            state = self._look()
             if state & BROKEN:
                 raise self._error(state >> ROUND_SHIFT)
             if not self._left(state):
@@ -261,13 +263,22 @@ class Barrier(Channel):
                 state, self.regrouped(state) | fewer << LOST_SHIFT
             ):
                 break
-            state = self.endpoint.load(self.address)
+            state = self._look()
         self.waiting.wake()
         return True
 
     def change(self, state: int, after: int) -> bool:
-        """Change the round from `state` to `after`; False: another client was faster."""
-        return self.endpoint.cas(self.address, state, after) == state
+        """Change the round from `state` to `after`, 1 round trip; False: another client was
+        faster."""
+        ticket = self.endpoint.post_cas(self.address, state, after)
+        self.endpoint.wait()
+        return self.endpoint.result(ticket) == state
+
+    def _look(self) -> int:
+        """The round. In an operation; 1 round trip."""
+        ticket = self.endpoint.post_load(self.address)
+        self.endpoint.wait()
+        return self.endpoint.result(ticket)
 
     def announce(self, state: int) -> bool:
         """Publish our arrival in our register; whether with more threads than ever before."""
@@ -299,22 +310,24 @@ class Barrier(Channel):
         return self.of - (state >> LOST_SHIFT & COME) - (state & COME)
 
     def _found(self, place: int) -> int:
-        """WAITS, PASSED or AGAIN: the state of a party that was counted there."""
-        state = self.endpoint.load(self.address)
+        """WAITS, PASSED or AGAIN: the state of a party that was counted there. 1 round trip."""
         if place == NOWHERE:
             return WAITS
+        ticket = self.endpoint.post_load(self.address)
+        # ORDER: the resets after the round, on one node: a reset is noted before its round ends.
+        resets_ticket = self.endpoint.post_load(self.address + RESET)
+        self.endpoint.wait()
+        state = self.endpoint.result(ticket)
         if place >> ROUND_SHIFT == state >> ROUND_SHIFT:
             if state & BROKEN:
                 raise self._error(state >> ROUND_SHIFT)
             return WAITS if place >> AGAIN_SHIFT == state >> AGAIN_SHIFT else AGAIN
-        # ORDER: the resets after the round: a reset is noted before its round ends.
-        if self._was_reset(place >> ROUND_SHIFT):
+        if self._was_reset(place >> ROUND_SHIFT, self.endpoint.result(resets_ticket)):
             raise self._error(place >> ROUND_SHIFT)
         return PASSED
 
-    def _was_reset(self, number: int) -> bool:
-        """Whether that round was reset, as far as is noted."""
-        resets = self.endpoint.load(self.address + RESET)
+    def _was_reset(self, number: int, resets: int) -> bool:
+        """Whether that round was reset, as far as is noted in `resets`."""
         ago = (resets >> ROUND_SHIFT) - number - 1 & ROUND_MASK
         return ago < LATER and (ago >= ROUND_SHIFT or resets >> ago & 1 != 0)
 
@@ -332,25 +345,12 @@ class Barrier(Channel):
             self._require_party(ident)
             # LINEARIZES: all parties pass.
             # CRASH(acting): a round that is full, and a register of a dead process.
-            self.endpoint.cas(self.address, place + 1, _next(place))
+            self.change(place + 1, _next(place))
             self.waiting.wake()
         finally:
             self.leave()
 
     # ---- waiting and breaking -------------------------------------------------------------------
-
-    def _pause(
-        self, place: int, token: int, looks: int, deadline: float | None, ident: int
-    ) -> bool:
-        """Wait for a moment; break the barrier after the deadline. Whether to sleep next."""
-        left = still_us(deadline)
-        if not left:
-            self._break(place, ident)
-            return True
-        if not token:
-            return not self.waiting.spin(looks)
-        self.waiting.sleep(token, left)
-        return True
 
     def _break(self, place: int, ident: int) -> None:
         """Break the round in which the client `ident` was counted, if that is ours, or the full one
@@ -358,13 +358,13 @@ class Barrier(Channel):
         self.enter()
         try:
             ours = ident == self.client.ident
-            state = self.endpoint.load(self.address)
+            state = self._look()
             while not state & BROKEN and (
                 place == NOWHERE or (ours and place >> AGAIN_SHIFT == state >> AGAIN_SHIFT)
             ):
                 # CRASH(broken): the barrier is broken; sleepers look after a while.
-                self.endpoint.cas(self.address, state, state | BROKEN)
-                state = self.endpoint.load(self.address)
+                self.change(state, state | BROKEN)
+                state = self._look()
             self.waiting.wake()
         finally:
             self.leave()
@@ -377,7 +377,7 @@ class Barrier(Channel):
         """Make it as it was at first; waiting parties get BrokenBarrierError. Forgets the dead."""
         self.enter()
         try:
-            while not self._begin_anew(self.endpoint.load(self.address)):
+            while not self._begin_anew(self._look()):
                 pass
             self.waiting.wake()
         finally:
@@ -386,7 +386,7 @@ class Barrier(Channel):
     def _begin_anew(self, state: int) -> bool:
         if state & COME and not state & BROKEN:
             # CRASH(resetting): a broken barrier.
-            self.endpoint.cas(self.address, state, state | BROKEN)
+            self.change(state, state | BROKEN)
             return False
         self._forget(self._gone())
         number = (state >> ROUND_SHIFT) + 1 & ROUND_MASK
@@ -418,7 +418,7 @@ class Barrier(Channel):
         if self.goes_on:
             self.regroup()
             return True
-        state = self.endpoint.load(self.address)
+        state = self._look()
         number = state >> ROUND_SHIFT
         if place != NOWHERE and place >> ROUND_SHIFT != number:
             return False
@@ -430,7 +430,7 @@ class Barrier(Channel):
             }
         )
         if not state & BROKEN and self.missed(number, min(1, number - self.first & ROUND_MASK)):
-            self.endpoint.cas(self.address, state, state | BROKEN)
+            self.change(state, state | BROKEN)
             self.waiting.wake()
         return True
 
@@ -441,7 +441,7 @@ class Barrier(Channel):
                 pass
             return True
         while True:
-            state = self.endpoint.load(self.address)
+            state = self._look()
             register = int(self.sst[row].peek())
             ago = (state >> ROUND_SHIFT) - register & ROUND_MASK
             if not register or ago > 1:
@@ -451,7 +451,7 @@ class Barrier(Channel):
             if state & BROKEN or (ago == 1 and not self._others_live()):
                 return True
             # CRASH(register-taken): the barrier is broken, as by a party that noticed the death.
-            self.endpoint.cas(self.address, state, state | BROKEN)
+            self.change(state, state | BROKEN)
             self.waiting.wake()
 
     def _others_live(self) -> bool:
@@ -487,7 +487,7 @@ class Barrier(Channel):
         """Make the round wait for the living only. False: another change came first."""
         # ORDER: the round before the registers: if a new party comes meanwhile, our CAS fails, or
         # it finds the round as we have changed it.
-        state = self.endpoint.load(self.address)
+        state = self._look()
         lost = state >> LOST_SHIFT & COME
         gone = self._gone()
         if state & BROKEN or not (gone or lost):
@@ -538,7 +538,7 @@ class Barrier(Channel):
     def _state(self) -> int:
         self.enter()
         try:
-            return self.endpoint.load(self.address)
+            return self._look()
         finally:
             self.leave()
 

@@ -7,7 +7,7 @@ from limpet.stores.channels.jobs.layout cimport *
 from limpet.stores.channels.jobs.table cimport Job, JobTable
 from limpet.stores.channels.layout cimport *
 from limpet.stores.channels.regions.region cimport *
-from limpet.stores.channels.waiting cimport Waiting
+from limpet.stores.channels.waiting cimport Wait, Waiting
 from limpet.stores.core.status cimport DONE, FULL, NO_MEMORY
 
 cdef int ACK
@@ -39,27 +39,23 @@ cdef class JobQueue(Channel):
     cdef readonly dict mine
 
     @cython.locals(attempt=int, table=JobTable, taken=bint)
-    cdef int _begin(self) except -1
+    cdef int _begin(self, u64 place) except -1
     @cython.locals(word=u64, sound=bint)
     cdef int _begin_look(self) except -1
     @cython.locals(ended=bint)
     cdef int _finish(self, bint whole) except -1
     @cython.locals(status=int, last=Py_ssize_t, table=JobTable, whole=bint, due=u64, room=bint)
     cdef tuple _put_some(
-        self, list waiting, Py_ssize_t done, u64 level, u64 delay_us, u64 key, bint slept
+        self, list waiting, Py_ssize_t done, u64 level, u64 delay_us, u64 key, Wait wait
     )
-    @cython.locals(looks=int, token=u64, sleepy=bint, slept=bint, status=int)
+    @cython.locals(wait=Wait, status=int)
     cdef bint _put_one(
         self, list waiting, u64 level, u64 delay_us, u64 key, deadline
     ) except -1
-    cdef u64 _prepare(self, Waiting waiting) except? 0
-    @cython.locals(
-        looks=int, token=u64, sleepy=bint, waiting=Waiting, found=list, whole=bint, now=u64,
-        due=u64, left=u64,
-    )
+    @cython.locals(wait=Wait, found=list, whole=bint, now=u64, due=u64)
     cpdef list deliver(self, Py_ssize_t limit, bint letters, deadline)
     @cython.locals(table=JobTable, whole=bint, now=u64, due=u64, ready=u64)
-    cdef tuple _deliver(self, Py_ssize_t limit, bint letters, list found)
+    cdef tuple _deliver(self, Py_ssize_t limit, bint letters, list found, Wait wait)
     @cython.locals(due=u64)
     cdef int _take(self, Py_ssize_t limit, bint letters, u64 now, list found) except -1
     cdef tuple _look(self, u64 now)

@@ -48,6 +48,7 @@ from limpet.stores.channels.jobs.layout import (
     MAXSIZE,
     MAXSIZE_MAX,
     NEWS,
+    NOWHERE,
     OWNER_SHIFT,
     PRIORITIES,
     REASON_SIZE,
@@ -55,9 +56,9 @@ from limpet.stores.channels.jobs.layout import (
     TICKET,
 )
 from limpet.stores.channels.jobs.table import DROPPED, Job, JobTable
-from limpet.stores.channels.layout import LINE, MOMENT, MOMENTS
+from limpet.stores.channels.layout import LINE, MOMENT, MOMENTS, SLEEP_US
 from limpet.stores.channels.regions.region import DESCRIPTION_MAX, Links
-from limpet.stores.channels.waiting import Waiting, deadline_of, left_us, still_us, whole
+from limpet.stores.channels.waiting import Wait, Waiting, deadline_of, whole
 from limpet.stores.core.codecs import Codec
 from limpet.stores.core.status import DONE, FULL, NO_MEMORY
 
@@ -260,7 +261,7 @@ class JobQueue(Channel):
         """The jobs that deliveries of this process hold, by their numbers; of each its last
         delivery. Another job that this client holds was dropped, or got by a call that was cut
         off."""
-        self._begin()
+        self._begin(NOWHERE)
         done = False
         try:
             if not self.endpoint.load(self.address + TICKET):
@@ -271,8 +272,8 @@ class JobQueue(Channel):
 
     # ---- an operation with the lock ---------------------------------------------------------
 
-    def _begin(self) -> None:
-        """Begin an operation that has the table's lock."""
+    def _begin(self, place: int) -> None:
+        """Begin an operation that has the table's lock. `place`: as of `JobTable.lock`."""
         attempt = 0
         table = self.table
         taken = False
@@ -284,7 +285,7 @@ class JobQueue(Channel):
             attempt += 1
             self.enter()
             try:
-                taken = table.lock()
+                taken = table.lock(place)
             finally:
                 if not taken:
                     self._finish(False)
@@ -295,13 +296,13 @@ class JobQueue(Channel):
         self.enter()
         sound = False
         try:
-            word = self.endpoint.load(self.table.control)
+            word = self.table.look()
             sound = word == 0 or (word != DIRTY and self.lives(word))
         finally:
             if not sound:
                 self.leave()
         if not sound:
-            self._begin()
+            self._begin(NOWHERE)
             self.table.end(True)
 
     def _finish(self, whole: bool) -> None:
@@ -346,24 +347,15 @@ class JobQueue(Channel):
         self, waiting: list[bytes], level: int, delay_us: int, key: int, deadline: float | None
     ) -> bool:
         """Put the one element of `waiting`, and wait for room; whether it was put."""
-        looks = token = 0
-        sleepy = slept = False
+        wait = Wait(self.room, deadline)
         while True:
-            if sleepy:
-                token = self._prepare(self.room)
-            status, _ = self._put_some(waiting, 0, level, delay_us, key, slept)
+            status, _ = self._put_some(waiting, 0, level, delay_us, key, wait)
             if status == NO_MEMORY:
                 self.pool.allocator.replenish(self.table.node(), len(waiting[0]), 1, 0, 0, True)
             elif status != FULL:
                 return status == DONE
-            elif token:
-                self.room.sleep(token, left_us(deadline, queue.Full))
-                token = 0
-                slept = True
-            else:
-                left_us(deadline, queue.Full)
-                looks += 1
-                sleepy = not self.room.spin(looks)
+            elif not wait.pause():
+                raise queue.Full
 
     def put_nowait(self, item: Any) -> bool:
         """`put` without waiting for room."""
@@ -386,15 +378,22 @@ class JobQueue(Channel):
         waiting = [self.encode(item) for item in items]
         done = 0
         while done < len(waiting):
-            status, done = self._put_some(waiting, done, level, delay_us, 0, False)
+            status, done = self._put_some(waiting, done, level, delay_us, 0, None)
             if status != DONE:
                 self._put_one([waiting[done]], level, delay_us, 0, deadline)
                 done += 1
 
     def _put_some(
-        self, waiting: list[bytes], done: int, level: int, delay_us: int, key: int, slept: bool
+        self,
+        waiting: list[bytes],
+        done: int,
+        level: int,
+        delay_us: int,
+        key: int,
+        wait: Wait | None,
     ) -> tuple[int, int]:
-        """Put some of `waiting` from number `done` on; the last status, and how many are done."""
+        """Put some of `waiting` from number `done` on; the last status, and how many are done.
+        `wait`: that of the caller, if it waits for room."""
         status = DONE
         last = done
         # Before the change begins: the end of one that was cut off costs a new index.
@@ -406,14 +405,16 @@ class JobQueue(Channel):
                 f"{self.largest} here"
             )
         table = self.table
-        self._begin()
+        self._begin(NOWHERE)
         whole = False
         try:
+            if wait is not None:
+                wait.note()
             due = self.endpoint.microseconds() + delay_us if delay_us else 0
             while done < last and status == DONE:
                 status = table.put(waiting[done], level, due, key)
                 done += status == DONE
-            room = slept and table.count(FREE_PLACES) > 0
+            room = wait is not None and wait.slept and table.count(FREE_PLACES) > 0
             whole = True
             table.end(True)
             if done:
@@ -423,14 +424,6 @@ class JobQueue(Channel):
         finally:
             self._finish(whole)
         return status, done
-
-    def _prepare(self, waiting: Waiting) -> int:
-        """Note that this client is about to sleep, before it looks once more."""
-        self.enter()
-        try:
-            return waiting.prepare()
-        finally:
-            self.leave()
 
     # ---- consumers ----------------------------------------------------------------------------
 
@@ -462,16 +455,12 @@ class JobQueue(Channel):
 
     def deliver(self, limit: int, letters: bool, deadline: float | None) -> list[Delivery]:
         """`get_many`, of jobs or of dead letters."""
-        looks = token = 0
-        sleepy = False
-        waiting = self.changes if letters else self.news
+        wait = Wait(self.changes if letters else self.news, deadline)
         while True:
             found: list[Delivery] = []
             whole = False
             try:
-                if sleepy:
-                    token = self._prepare(waiting)
-                now, due = self._deliver(limit, letters, found)
+                now, due = self._deliver(limit, letters, found, wait)
                 whole = True
             finally:
                 if not whole:
@@ -480,20 +469,18 @@ class JobQueue(Channel):
                         self.give_back()
             if found:
                 return found
-            left = left_us(deadline, queue.Empty)
-            if token:
-                waiting.sleep(token, min(left, due - now) if due else left)
-                token = 0
-            else:
-                looks += 1
-                sleepy = not waiting.spin(looks)
+            if not wait.pause(min(due - now, SLEEP_US) if due else SLEEP_US):
+                raise queue.Empty
 
-    def _deliver(self, limit: int, letters: bool, found: list[Delivery]) -> tuple[int, int]:
+    def _deliver(
+        self, limit: int, letters: bool, found: list[Delivery], wait: Wait
+    ) -> tuple[int, int]:
         """Append deliveries to `found`, up to `limit`; the time, and when a delayed job is due."""
         table = self.table
-        self._begin()
+        self._begin(NOWHERE)
         whole = False
         try:
+            wait.note()
             now = self.endpoint.microseconds()
             due = table.ready_due(now)
             again = dead = 0
@@ -554,7 +541,7 @@ class JobQueue(Channel):
     def settle(self, job: Job, what: int, delay_us: int, reason: bytes) -> None:
         """Acknowledge a job, give it back, or hold it on. Raises DeliveryLost."""
         table = self.table
-        self._begin()
+        self._begin(job.number)
         whole = letter = False
         try:
             # A delivery before this process's last one of the same job may have the same word.
@@ -595,7 +582,7 @@ class JobQueue(Channel):
     def give_back(self) -> int:
         """Give back the jobs that dead consumers held, as each `get` does once in a while; how
         many."""
-        self._begin()
+        self._begin(NOWHERE)
         whole = False
         try:
             again, dead = self._look(self.endpoint.microseconds())
@@ -645,28 +632,18 @@ class JobQueue(Channel):
     def join(self, timeout: float | None = None) -> bool:
         """Wait until every job is acknowledged, or a dead letter, at most `timeout` seconds;
         whether they are."""
-        deadline = deadline_of(True, timeout)
-        looks = token = 0
-        sleepy = False
+        wait = Wait(self.changes, deadline_of(True, timeout))
         while True:
-            if sleepy:
-                token = self._prepare(self.changes)
             self._begin_look()
             try:
+                wait.note()
                 unfinished = self.table.unfinished()
             finally:
                 self._finish(True)
             if not unfinished:
                 return True
-            left = still_us(deadline)
-            if not left:
+            if not wait.pause():
                 return False
-            if token:
-                self.changes.sleep(token, left)
-                token = 0
-            else:
-                looks += 1
-                sleepy = not self.changes.spin(looks)
 
 
 def _us(what: str, seconds: float) -> int:

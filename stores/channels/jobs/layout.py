@@ -20,7 +20,10 @@ ROOM: Final = 320
 CHANGES: Final = 384
 CONTROL_SIZE: Final = 448
 
-assert LISTS + LIST_SIZE * LIST_COUNT <= NEWS
+REGION: Final = LISTS + LIST_SIZE * LIST_COUNT
+"""Bytes of the queue's own region that a client reads when it takes the lock."""
+
+assert REGION <= NEWS
 
 ORDER: Final = 8
 DUE: Final = 16
@@ -60,3 +63,7 @@ GIVE_BACK_US: Final = 5000
 """A client that gets jobs looks so often for consumers that have died."""
 BATCH: Final = 64
 """Jobs of a batch that are put or got with the lock."""
+NEAR: Final = 8
+"""Places whose words a client keeps while it has the lock."""
+NOWHERE: Final = (1 << 64) - 1
+"""In place of the number of a place: none."""

@@ -48,6 +48,21 @@ another word, or order, and changes nothing. The same client may hold a dead let
 `retry`, with the word of an earlier delivery; so it keeps which of its deliveries of a job is the
 last (`JobQueue.mine`).
 
+Round trips. All words of a queue are on one node, whose order is kept. A client that has the lock
+is the only one to change them, so it reads what it needs once, and posts its changes, in the order
+in which they are written here, with the lock's release behind them:
+
+    put   1 the lock; the queue's own region    no fewer: 2 depends on which place is the first of
+          2 the free place                      its list, and 3 on the places beside it
+          3 all changes; the lock
+    get   likewise, 2 the first ready place
+    ack   1 the lock; the region; the place     no fewer: the changes depend on the lock
+          2 all changes; the lock
+
+A place that is linked beside another one is not read: half of its word `neighbours` is set. More
+are needed for a key, for an element that is an object, for jobs that are given back or due, which
+are put in order, and while the lock is another client's.
+
 Why no job is lost, or delivered by two clients at the same time: with the lock, words are changed
 by one client. A lock changes its owner by CAS: from free, from a client that is provably dead
 (`Membership.gone` has ended one that stood still for a lease), or from ourselves.
@@ -97,21 +112,26 @@ from limpet.stores.channels.jobs.layout import (
     LOCK,
     LOOKS,
     LOW,
+    NEAR,
+    NOWHERE,
     ORDER,
     OWNER_SHIFT,
     PRIORITIES,
     READY,
     REASON,
     REASON_SIZE,
+    REGION,
     SIZE,
     STATE_MASK,
     TICKET,
     UNFINISHED,
 )
-from limpet.stores.channels.layout import MASK, SPIN
+from limpet.stores.channels.layout import LINE, MASK, SPIN
 from limpet.stores.channels.regions.links import unlink
+from limpet.stores.core.object_layout import IMAGE_SIZE
 from limpet.stores.core.status import DONE, EXISTS, FULL, NO_MEMORY
 
+assert REASON == LINE
 assert [*range(8, 72, 8)] == [ORDER, DUE, LEVEL, SIZE, KEY, LINK, CHAIN, REASON]
 assert REASON + REASON_SIZE == DATA
 DIED: Final = b"its consumer died"
@@ -136,7 +156,8 @@ class Job:
 
 
 class JobTable:
-    """The jobs of one queue. All methods are called in an operation; `lock` before the others."""
+    """The jobs of one queue. All methods are called in an operation; `lock`, or `look`, before
+    the others."""
 
     def __init__(
         self, pool: Any, control: int, places: int, maxsize: int, stride: int, mark: Mark, name: str
@@ -157,6 +178,18 @@ class JobTable:
         self.item_size = stride - DATA
         self.max_deliveries = 1
         self.header = array("Q", [0] * 8)
+        self.words = array("Q", bytes(REGION))
+        """The queue's own region up to its lists, as it is while we have the lock."""
+        self.near = array("Q", bytes(8 * NEAR))
+        self.lines = array("Q", bytes(LINE * NEAR))
+        """Places that were read with the lock, and of each its first LINE bytes."""
+        self.seen = 0
+        """How many places were read with the lock; the last NEAR of them are there."""
+        self.image = self.endpoint.image(IMAGE_SIZE)
+        self.width = REASON_SIZE >> 3
+        """Words from `reason` on that `take` reads at first."""
+        self.locked = False
+        """The lock may be ours."""
         self.buried = 0
         """A client that is provably dead, or has left."""
         self.holder = 0
@@ -164,15 +197,24 @@ class JobTable:
 
     # ---- the lock -------------------------------------------------------------------------------
 
-    def lock(self) -> bool:
-        """Take the lock, and make the index anew if that is in doubt; False: `holder` has it."""
+    def lock(self, place: int) -> bool:
+        """Take the lock, and make the index anew if that is in doubt; False: `holder` has it.
+        `place`: the number of one that is read in the same phase, or NOWHERE."""
         endpoint = self.endpoint
         at = self.control + LOCK
         mine = self.client.ident
         look = 0
         while True:
+            self.locked = True
             # LINEARIZES: a change that was complete before is seen.
-            word = endpoint.cas(at, 0, mine)
+            ticket = endpoint.post_cas(at, 0, mine)
+            # ORDER: after the CAS: no other client changes them then.
+            endpoint.post_read(self.control, self.words, REGION >> 3)
+            self.seen = 0
+            if place != NOWHERE:
+                self._post_place(place)
+            endpoint.wait()
+            word = endpoint.result(ticket)
             if word == 0:
                 # CRASH(locked): the lock with a dead holder; the next one makes the index anew.
                 return True
@@ -181,22 +223,31 @@ class JobTable:
                     self.rebuild()
                     return True
                 continue
+            self.locked = False
             look += 1
             if look > LOOKS:
                 self.holder = word
                 return False
             endpoint.pause(min(look, SPIN))
 
+    def look(self) -> int:
+        """Read the queue's own region without the lock; the lock's word. 1 round trip."""
+        self.endpoint.post_read(self.control, self.words, REGION >> 3)
+        self.endpoint.wait()
+        return self.words[LOCK >> 3]
+
     def end(self, whole: bool) -> None:
         """Give the lock back, if it is ours. Not `whole`: a change was cut off."""
         endpoint = self.endpoint
         at = self.control + LOCK
         mine = self.client.ident
-        if endpoint.load(at) == mine:
+        if self.locked:
             if not whole:
-                whole = self._rebuilt()
+                whole = endpoint.load(at) != mine or self._rebuilt()
+            # ORDER: after all changes, on one node.
+            endpoint.post_cas(at, mine, 0 if whole else DIRTY)
             endpoint.wait()
-            endpoint.cas(at, mine, 0 if whole else DIRTY)
+            self.locked = False
 
     def _rebuilt(self) -> bool:
         """`rebuild`, unless memory is lost or damaged: then the next holder tries it."""
@@ -207,7 +258,59 @@ class JobTable:
         finally:
             if not done:
                 self.endpoint.cas(self.control + LOCK, self.client.ident, DIRTY)
+                self.locked = False
         return done
+
+    # ---- words, with the lock -------------------------------------------------------------------
+
+    def _post_place(self, number: int) -> int:
+        """Post the read of a place; where in `lines` its words will be."""
+        base = self.seen % NEAR
+        self.near[base] = number
+        self.seen += 1
+        base *= LINE >> 3
+        at = self.places + number * self.stride
+        self.endpoint.post_read(at, self.lines, LINE >> 3, base)
+        return base
+
+    def _base(self, number: int) -> int:
+        """Where in `lines` the words of a place are; NOWHERE: it was not read."""
+        found = NOWHERE
+        for base in range(min(self.seen, NEAR)):
+            if self.near[base] == number:
+                found = base * (LINE >> 3)
+        return found
+
+    def _word(self, number: int, offset: int) -> int:
+        """A word of a place; a phase, if it was not read."""
+        base = self._base(number)
+        if base == NOWHERE:
+            base = self._post_place(number)
+            self.endpoint.wait()
+        return self.lines[base + (offset >> 3)]
+
+    def _set(self, number: int, offset: int, word: int) -> None:
+        """Post that a word of a place is set."""
+        base = self._base(number)
+        if base != NOWHERE:
+            self.lines[base + (offset >> 3)] = word
+        self.header[0] = word
+        self.endpoint.post_write(self.places + number * self.stride + offset, self.header, 1)
+
+    def _set_half(self, number: int, shift: int, place: int) -> None:
+        """Post that one neighbour of a place is set: the next one (`shift` 0), or that before."""
+        base = self._base(number)
+        mask = LOW
+        mask <<= shift
+        if base != NOWHERE:
+            base += LINK >> 3
+            self.lines[base] = self.lines[base] & ~mask & MASK | place << shift
+        at = self.places + number * self.stride + LINK
+        self.endpoint.post_mcas(at, 0, place << shift, 0, mask)
+
+    def _post_control(self, offset: int, count: int) -> None:
+        """Post the write of so many words of `words`."""
+        self.endpoint.post_write(self.control + offset, self.words, count, offset >> 3)
 
     # ---- jobs -------------------------------------------------------------------------------
 
@@ -227,33 +330,43 @@ class JobTable:
             if not reference:
                 return NO_MEMORY
             index = self.client.held - 1
-            endpoint.write(reference & ADDRESS_MASK, data)
+            endpoint.post_gather(reference & ADDRESS_MASK, self.header, 0, data, b"")
             # ORDER: the journal names the link before it is set.
             self.client.retarget(index, self.links + 8 * number)
             # CRASH(linked): a place that is FREE with a link; `rebuild` frees the object.
-            endpoint.store(self.links + 8 * number, reference)
+            self.header[0] = reference
+            endpoint.post_write(self.links + 8 * number, self.header, 1)
         self._remove(FREE_PLACES, number)
         at = self.places + number * self.stride
-        header = self.header
-        header[0] = endpoint.load(self.control + TICKET)
-        header[1] = due
-        header[2] = level
-        header[3] = size
-        header[4] = key
-        endpoint.store(self.control + TICKET, header[0] + 1)
+        base = self._base(number)
+        order = self.words[TICKET >> 3]
+        self.words[TICKET >> 3] = order + 1
+        for offset in range(8):
+            self.header[offset] = 0
+        self.header[0] = order
+        self.header[1] = due
+        self.header[2] = level
+        self.header[3] = size
+        self.header[4] = key
+        for offset in range(7):
+            self.lines[base + 1 + offset] = self.header[offset]
         # The other words of these eight are 0, to the first of the reason.
-        endpoint.write_words(at + ORDER, header, 8)
+        endpoint.post_write(at + ORDER, self.header, 8)
         if not reference:
-            endpoint.write(at + DATA, data)
+            endpoint.post_gather(at + DATA, self.header, 0, data, b"")
         # ORDER: last, after all that it says is there.
         # LINEARIZES: the job is in the queue.
         # CRASH(put): the job is there, and in no list.
-        endpoint.store(at, DELAYED if due else READY)
+        self._set(number, 0, DELAYED if due else READY)
         self._enlist(number, DELAYED if due else READY)
         self._chain(number, key)
         self._count(1)
         if reference:
-            if endpoint.load(self.mark.address) == self.mark.number:
+            # ORDER: the link before the look at the mark, which may be on another node.
+            endpoint.wait()
+            ticket = endpoint.post_load(self.mark.address)
+            endpoint.wait()
+            if endpoint.result(ticket) == self.mark.number:
                 self.client.drop(index)
             else:
                 # The object is still in the journal, so `leave` frees it.
@@ -273,47 +386,59 @@ class JobTable:
             return None
         number = self._number(place)
         at = self.places + number * self.stride
-        word = endpoint.load(at)
+        base = self._base(number)
+        if base == NOWHERE:
+            base = self._post_place(number)
+        width = self.width
+        self.image.post(at + REASON, width)
+        endpoint.wait()
+        word = self.lines[base]
         if word & STATE_MASK != READY:
             raise self._damaged(number)
         count = word >> DELIVERY_SHIFT & DELIVERY_MAX
         if not letters and count < DELIVERY_MAX:
             count += 1
         held = self.client.ident << OWNER_SHIFT | count << DELIVERY_SHIFT | word & LETTER | HELD
-        job = Job(number, held, endpoint.load(at + ORDER))
-        size = endpoint.load(at + SIZE)
+        job = Job(number, held, self.lines[base + (ORDER >> 3)])
+        size = self.lines[base + (SIZE >> 3)]
+        if self.image.word(0):
+            job.reason = self.image.cut(0, REASON_SIZE)
         if size <= self.item_size:
-            job.data = endpoint.read(at + DATA, size)
+            least = REASON_SIZE + size + 7 >> 3
+            self.width = max(min(least, IMAGE_SIZE >> 3), width - 1)
+            if least <= width:
+                job.data = self.image.cut(REASON_SIZE, size)
+            else:
+                job.data = endpoint.fetch(at + DATA, size)
         else:
-            reference = endpoint.load(self.links + 8 * number)
+            ticket = endpoint.post_load(self.links + 8 * number)
+            endpoint.wait()
+            reference = endpoint.result(ticket)
             if not reference:
                 # The process that removes the queue has freed it.
                 raise ChannelRemoved(f"{self.name} was removed")
-            job.data = endpoint.read(reference & ADDRESS_MASK, size)
-        if endpoint.load(at + REASON):
-            job.reason = endpoint.read(at + REASON, REASON_SIZE)
-        endpoint.store(at + DUE, due)
+            job.data = endpoint.fetch(reference & ADDRESS_MASK, size)
+        self._set(number, DUE, due)
         # LINEARIZES: the job is ours, and counted as delivered.
         # CRASH(taken): HELD by a dead client; `give_back` finds it.
-        endpoint.store(at, held)
+        self._set(number, 0, held)
         self._remove(kind, number)
         self._append(HELD_JOBS, number)
         return job
 
     def is_held(self, number: int, word: int, order: int) -> bool:
         """Whether the job of this delivery is still held by it."""
-        at = self.places + number * self.stride
-        return self.endpoint.load(at) == word and self.endpoint.load(at + ORDER) == order
+        return self._word(number, 0) == word and self._word(number, ORDER) == order
 
     def ack(self, number: int) -> None:
         """Take a job that we hold out of the queue."""
-        at = self.places + number * self.stride
-        letter = self.endpoint.load(at) & LETTER
-        key = self.endpoint.load(at + KEY)
+        letter = self._word(number, 0) & LETTER
+        key = self._word(number, KEY)
         # LINEARIZES: the job is done.
         # CRASH(acked): FREE, perhaps with an object, and in the list of held jobs.
-        self.endpoint.store(at, FREE)
-        unlink(self.client, self.links + 8 * number)
+        self._set(number, 0, FREE)
+        if self._word(number, SIZE) > self.item_size:
+            unlink(self.client, self.links + 8 * number)
         self._remove(HELD_JOBS, number)
         if key:
             self._unchain(number, key)
@@ -323,24 +448,24 @@ class JobTable:
 
     def extend(self, number: int, due: int) -> None:
         """Set when a job that we hold is given back."""
-        self.endpoint.store(self.places + number * self.stride + DUE, due)
+        self._set(number, DUE, due)
 
     def release(self, number: int, due: int, reason: bytes) -> bool:
         """Give a held job back, at `due` or at once (0); whether it is a new dead letter. Without a
         reason the last one stays."""
-        endpoint = self.endpoint
-        at = self.places + number * self.stride
-        word = endpoint.load(at)
+        word = self._word(number, 0)
         letter = word & LETTER
         if not letter and (word >> DELIVERY_SHIFT & DELIVERY_MAX) >= self.max_deliveries:
             letter = LETTER
         state = DELAYED if due and not letter else READY
         if reason:
-            endpoint.write(at + REASON, reason + bytes(REASON_SIZE - len(reason)))
-        endpoint.store(at + DUE, due)
+            text = reason + bytes(REASON_SIZE - len(reason))
+            at = self.places + number * self.stride + REASON
+            self.endpoint.post_gather(at, self.header, 0, text, b"")
+        self._set(number, DUE, due)
         # LINEARIZES: the job is given back.
         # CRASH(given-back): READY, and in the list of held jobs.
-        endpoint.store(at, word & DELIVERIES | letter | state)
+        self._set(number, 0, word & DELIVERIES | letter | state)
         self._remove(HELD_JOBS, number)
         self._enlist(number, letter | state)
         if letter != word & LETTER:
@@ -351,7 +476,7 @@ class JobTable:
     def retry(self, number: int) -> None:
         """Make a dead letter that we hold a job again, as if it was never delivered."""
         # LINEARIZES: it is a job.
-        self.endpoint.store(self.places + number * self.stride, READY)
+        self._set(number, 0, READY)
         self._remove(HELD_JOBS, number)
         self._enlist(number, READY)
         self._count(1)
@@ -359,8 +484,7 @@ class JobTable:
     def give_back(self, now: int, mine: dict[int, Job]) -> tuple[int, int]:
         """Give back the jobs that are held by dead clients, or too long, or by us and not as one of
         `mine`: how many jobs can be got again, and how many became dead letters."""
-        endpoint = self.endpoint
-        there = endpoint.load(self.control + LISTS + LIST_SIZE * HELD_JOBS) >> BEHIND
+        there = self._ends(HELD_JOBS) >> BEHIND
         again = letters = steps = owner = 0
         lives = True
         while there:
@@ -368,16 +492,15 @@ class JobTable:
             steps += 1
             if steps > self.maxsize:
                 raise self._damaged(number)
-            at = self.places + number * self.stride
-            there = endpoint.load(at + LINK) >> BEHIND
-            word = endpoint.load(at)
-            due = endpoint.load(at + DUE)
+            there = self._word(number, LINK) >> BEHIND
+            word = self._word(number, 0)
+            due = self._word(number, DUE)
             if word >> OWNER_SHIFT != owner:
                 owner = word >> OWNER_SHIFT
                 lives = owner == self.client.ident or self.membership.lives(owner)
             dropped = False
             if owner == self.client.ident:
-                job = mine.get(endpoint.load(at + ORDER))
+                job = mine.get(self._word(number, ORDER))
                 dropped = job is None or job.word != word
             if not lives or dropped or 0 < due <= now:
                 reason = DROPPED if dropped else TIME_OVER if lives else DIED
@@ -389,24 +512,22 @@ class JobTable:
 
     def ready_due(self, now: int) -> int:
         """Make the delayed jobs ready that are due; when the next one is, or 0."""
-        endpoint = self.endpoint
         place = self._first(DELAYED_JOBS)
         while place:
             number = self._number(place)
-            at = self.places + number * self.stride
-            due = endpoint.load(at + DUE)
+            due = self._word(number, DUE)
             if due > now:
                 return due
             # LINEARIZES: it is ready.
-            endpoint.store(at, endpoint.load(at) & DELIVERIES | READY)
+            self._set(number, 0, self._word(number, 0) & DELIVERIES | READY)
             self._remove(DELAYED_JOBS, number)
             self._enlist(number, READY)
             place = self._first(DELAYED_JOBS)
         return 0
 
     def count(self, kind: int) -> int:
-        """How many places a list has."""
-        return self.endpoint.load(self.control + LISTS + LIST_SIZE * kind + COUNT)
+        """How many places a list has; with the lock, or after `look`."""
+        return self.words[LISTS + LIST_SIZE * kind + COUNT >> 3]
 
     def ready(self) -> int:
         """How many jobs are ready."""
@@ -416,8 +537,8 @@ class JobTable:
         return self.maxsize - others if others < self.maxsize else 0
 
     def unfinished(self) -> int:
-        """How many jobs are ready, delayed or held."""
-        return self.endpoint.load(self.control + UNFINISHED)
+        """How many jobs are ready, delayed or held; with the lock, or after `look`."""
+        return self.words[UNFINISHED >> 3]
 
     def node(self) -> int:
         """The memory node of the queue."""
@@ -428,8 +549,10 @@ class JobTable:
     def rebuild(self) -> None:
         """Make the index anew from the jobs' words, and free the objects of free places."""
         endpoint = self.endpoint
-        for at in range(self.control + LISTS, self.control + LISTS + LIST_SIZE * LIST_COUNT, 8):
-            endpoint.store(at, 0)
+        self.seen = 0
+        for offset in range(LISTS, LISTS + LIST_SIZE * LIST_COUNT, 8):
+            self.words[offset >> 3] = 0
+        self._post_control(LISTS, LIST_SIZE * LIST_COUNT >> 3)
         for number in range(self.maxsize):
             endpoint.store(self.heads + 8 * number, 0)
         jobs = []
@@ -447,13 +570,13 @@ class JobTable:
             unfinished += not word & LETTER
             jobs.append((order, number, word))
         for _, number, word in sorted(jobs):
-            key = endpoint.load(self.places + number * self.stride + KEY)
-            endpoint.store(self.places + number * self.stride + CHAIN, 0)
-            self._chain(number, key)
+            self._set(number, CHAIN, 0)
+            self._chain(number, self._word(number, KEY))
             self._enlist(number, word & (STATE_MASK | LETTER))
-        endpoint.store(self.control + UNFINISHED, unfinished)
-        ticket = max(ticket + 1, endpoint.load(self.control + TICKET))
-        endpoint.store(self.control + TICKET, ticket)
+        self.words[UNFINISHED >> 3] = unfinished
+        self.words[TICKET >> 3] = max(ticket + 1, endpoint.load(self.control + TICKET))
+        self._post_control(TICKET, 2)
+        endpoint.wait()
 
     def _number(self, place: int) -> int:
         """The number of a place that a list names."""
@@ -468,109 +591,114 @@ class JobTable:
         )
 
     def _count(self, more: int) -> None:
-        at = self.control + UNFINISHED
-        self.endpoint.store(at, self.endpoint.load(at) + more & MASK)
+        self.words[UNFINISHED >> 3] = self.words[UNFINISHED >> 3] + more & MASK
+        # `rebuild` finds a ticket that is behind all jobs, if this comes too late.
+        self._post_control(TICKET, 2)
+
+    def _ends(self, kind: int) -> int:
+        """The first place of a list, and the last."""
+        return self.words[LISTS + LIST_SIZE * kind >> 3]
+
+    def _set_ends(self, kind: int, ends: int, more: int) -> None:
+        """Post that a list has these ends, and so many places more."""
+        offset = LISTS + LIST_SIZE * kind
+        self.words[offset >> 3] = ends
+        self.words[offset + COUNT >> 3] = self.words[offset + COUNT >> 3] + more & MASK
+        self._post_control(offset, 2)
 
     def _first(self, kind: int) -> int:
         """The first place of a list, plus 1; 0: it is empty."""
-        return self.endpoint.load(self.control + LISTS + LIST_SIZE * kind) & LOW
+        return self._ends(kind) & LOW
 
     def _enlist(self, number: int, state: int) -> None:
         """Put a job into the list of its state, perhaps with LETTER, in its order."""
-        endpoint = self.endpoint
-        at = self.places + number * self.stride
         steps = 0
         if state == HELD or state == HELD | LETTER:
             self._append(HELD_JOBS, number)
         elif state == DELAYED:
-            due = endpoint.load(at + DUE)
-            place = endpoint.load(self.control + LISTS + LIST_SIZE * DELAYED_JOBS) >> BEHIND
+            due = self._word(number, DUE)
+            place = self._ends(DELAYED_JOBS) >> BEHIND
             while place and steps < self.maxsize:
-                other = self.places + self._number(place) * self.stride
-                if endpoint.load(other + DUE) <= due:
+                other = self._number(place)
+                if self._word(other, DUE) <= due:
                     break
-                place = endpoint.load(other + LINK) >> BEHIND
+                place = self._word(other, LINK) >> BEHIND
                 steps += 1
             self._insert(DELAYED_JOBS, number, place)
         elif state & LETTER:
             self._append(LETTERS, number)
         else:
-            kind = LEVELS + endpoint.load(at + LEVEL) % PRIORITIES
-            order = endpoint.load(at + ORDER)
-            before = endpoint.load(self.control + LISTS + LIST_SIZE * kind) >> BEHIND
-            if before and self._order(before) > order:
+            kind = LEVELS + self._word(number, LEVEL) % PRIORITIES
+            order = self._word(number, ORDER)
+            before = self._ends(kind) >> BEHIND
+            # The job that was put last is behind all others.
+            if before and order + 1 != self.words[TICKET >> 3] and self._order(before) > order:
                 # It was given back, and is older than most.
                 place, before = self._first(kind), 0
                 while place and self._order(place) < order and steps < self.maxsize:
                     before = place
-                    other = self.places + self._number(place) * self.stride
-                    place = endpoint.load(other + LINK) & LOW
+                    place = self._word(self._number(place), LINK) & LOW
                     steps += 1
             self._insert(kind, number, before)
 
     def _order(self, place: int) -> int:
-        return self.endpoint.load(self.places + self._number(place) * self.stride + ORDER)
+        return self._word(self._number(place), ORDER)
 
     def _append(self, kind: int, number: int) -> None:
         """Add a place at the end of a list."""
-        ends = self.endpoint.load(self.control + LISTS + LIST_SIZE * kind)
-        self._insert(kind, number, ends >> BEHIND)
+        self._insert(kind, number, self._ends(kind) >> BEHIND)
 
     def _insert(self, kind: int, number: int, before: int) -> None:
         """Add a place to a list behind the place `before`; 0: at its beginning."""
-        endpoint = self.endpoint
-        ends_at = self.control + LISTS + LIST_SIZE * kind
-        ends = endpoint.load(ends_at)
+        ends = self._ends(kind)
         first, last = ends & LOW, ends >> BEHIND
         following = first
         if before:
-            at = self.places + self._number(before) * self.stride + LINK
-            link = endpoint.load(at)
-            following = link & LOW
-            endpoint.store(at, link >> BEHIND << BEHIND | number + 1)
+            other = self._number(before)
+            following = 0 if before == last else self._word(other, LINK) & LOW
+            self._set_half(other, 0, number + 1)
         else:
             first = number + 1
         if following:
-            at = self.places + self._number(following) * self.stride + LINK
-            endpoint.store(at, number + 1 << BEHIND | endpoint.load(at) & LOW)
+            self._set_half(self._number(following), BEHIND, number + 1)
         else:
             last = number + 1
-        endpoint.store(self.places + number * self.stride + LINK, before << BEHIND | following)
-        endpoint.store(ends_at, last << BEHIND | first)
-        endpoint.store(ends_at + COUNT, endpoint.load(ends_at + COUNT) + 1 & MASK)
+        self._set(number, LINK, before << BEHIND | following)
+        self._set_ends(kind, last << BEHIND | first, 1)
 
     def _remove(self, kind: int, number: int) -> None:
         """Take a place out of a list."""
-        endpoint = self.endpoint
-        ends_at = self.control + LISTS + LIST_SIZE * kind
-        ends = endpoint.load(ends_at)
+        link = self._word(number, LINK)
+        ends = self._ends(kind)
         first, last = ends & LOW, ends >> BEHIND
-        link = endpoint.load(self.places + number * self.stride + LINK)
         following, before = link & LOW, link >> BEHIND
         if before:
-            at = self.places + self._number(before) * self.stride + LINK
-            endpoint.store(at, endpoint.load(at) >> BEHIND << BEHIND | following)
+            self._set_half(self._number(before), 0, following)
         else:
             first = following
         if following:
-            at = self.places + self._number(following) * self.stride + LINK
-            endpoint.store(at, before << BEHIND | endpoint.load(at) & LOW)
+            self._set_half(self._number(following), BEHIND, before)
         else:
             last = before
-        endpoint.store(ends_at, last << BEHIND | first)
-        endpoint.store(ends_at + COUNT, endpoint.load(ends_at + COUNT) - 1 & MASK)
+        self._set_ends(kind, last << BEHIND | first, -1)
 
     # ---- keys -----------------------------------------------------------------------------------
 
+    def _load(self, at: int) -> int:
+        """A word, in a phase of its own."""
+        ticket = self.endpoint.post_load(at)
+        self.endpoint.wait()
+        return self.endpoint.result(ticket)
+
     def _find(self, key: int) -> bool:
         """Whether a job with this key is in the queue, dead letters left out."""
-        place = self.endpoint.load(self.heads + 8 * (key % self.maxsize))
+        place = self._load(self.heads + 8 * (key % self.maxsize))
         steps = 0
         while place:
-            at = self.places + self._number(place) * self.stride
-            if self.endpoint.load(at + KEY) == key and not self.endpoint.load(at) & LETTER:
+            number = self._number(place)
+            if self._word(number, KEY) == key and not self._word(number, 0) & LETTER:
                 return True
-            place = self.endpoint.load(at + CHAIN)
+            place = self._word(number, CHAIN)
             steps += 1
             if steps > self.maxsize:
                 raise self._damaged(place)
@@ -580,20 +708,25 @@ class JobTable:
         """Make the job of this place one that is found by its key."""
         if key:
             head = self.heads + 8 * (key % self.maxsize)
-            self.endpoint.store(
-                self.places + number * self.stride + CHAIN, self.endpoint.load(head)
-            )
-            self.endpoint.store(head, number + 1)
+            self._set(number, CHAIN, self._load(head))
+            self.header[0] = number + 1
+            self.endpoint.post_write(head, self.header, 1)
 
     def _unchain(self, number: int, key: int) -> None:
         """The reverse."""
         at = self.heads + 8 * (key % self.maxsize)
+        following = self._word(number, CHAIN)
+        place = self._load(at)
+        before = 0
         steps = 0
-        place = self.endpoint.load(at)
         while place != number + 1:
-            at = self.places + self._number(place) * self.stride + CHAIN
-            place = self.endpoint.load(at)
+            before = place
+            place = self._word(self._number(before), CHAIN)
             steps += 1
             if steps > self.maxsize:
                 raise self._damaged(number)
-        self.endpoint.store(at, self.endpoint.load(self.places + number * self.stride + CHAIN))
+        if before:
+            self._set(self._number(before), CHAIN, following)
+        else:
+            self.header[0] = following
+            self.endpoint.post_write(at, self.header, 1)

@@ -31,10 +31,13 @@ cdef class TicketLock:
     cpdef bint acquire(self, double timeout=*) except -1
     cpdef int release(self) except -1
     cpdef bint is_ours(self) except -1
+    @cython.locals(ticket=u64)
     cpdef bint grab(self) except -1
-    @cython.locals(word=u64, seen=u64, mine=u64, endpoint=Endpoint)
+    cpdef bint grabbed(self, u64 word) except -1
+    @cython.locals(word=u64, seen=u64, mine=u64, endpoint=Endpoint, ticket=u64, scope=bint)
     cpdef int drop(self) except -1
     cpdef bint locked(self) except -1
+    @cython.locals(ticket=u64)
     cpdef u64 holder(self) except? 0xFEEDFACEDEADBEA7
     @cython.locals(word=u64, flags=u64)
     cpdef bint _take(self, bint head) except -1

@@ -12,8 +12,11 @@ Lock word, at byte 0: the holder
     bit 50      INHERITED  the last holder died, so the protected data may be half changed
 Behind it, from byte 8 on, the queue: the head, and the tickets in their places (ticket_queue.py).
 
-To take the lock is one CAS of the lock word, from free to the own id; to release it another. A
-client that finds it held takes the first free ticket, by one CAS of its place, so that a ticket and
+To take the lock is one CAS of the lock word, from free to the own id: one round trip, and no fewer,
+as another client may have it. To release it is another CAS, in the background: no client waits for
+it, since nothing that the holder does next depends on it, and verbs on the word come in the order
+in which they were posted. Its answer says whether a client is to be woken. A client that finds the
+lock held takes the first free ticket, by one CAS of its place, so that a ticket and
 its owner appear together. The head of the queue sleeps until a release wakes it; it takes the lock
 before it counts the head up. Only the head is woken.
 
@@ -110,8 +113,8 @@ class TicketLock:
     def acquire(self, timeout: float = -1.0) -> bool:
         """Take the lock; False if it was not free for `timeout` seconds (below 0: wait for ever).
 
-        Two atomics with `release`, when it is free. Not within an operation. Raises the errors of
-        `channel.enter`, and exceptions of signal handlers: the lock is not held then.
+        1 round trip when it is free, and `release` none. Not within an operation. Raises the errors
+        of `channel.enter`, and exceptions of signal handlers: the lock is not held then.
         """
         wait = TicketWait(self, timeout)
         try:
@@ -136,7 +139,9 @@ class TicketLock:
         """The client id of the holder, also of one that has died with the lock; 0: it is free."""
         self.channel.enter()
         try:
-            return self.endpoint.load(self.address) & HOLDER
+            ticket = self.endpoint.post_load(self.address)
+            self.endpoint.wait()
+            return self.endpoint.result(ticket) & HOLDER
         finally:
             self.channel.leave()
 
@@ -147,9 +152,15 @@ class TicketLock:
         return self.endpoint.load(self.address) & HOLDER == self.client.ident
 
     def grab(self) -> bool:
-        """Take the lock if it is free and no waiting client comes first."""
+        """Take the lock if it is free and no waiting client comes first; 1 round trip."""
         # LINEARIZES: free, and no client has waited.
-        if self.endpoint.cas(self.address, 0, self.client.ident) == 0:
+        ticket = self.endpoint.post_cas(self.address, 0, self.client.ident)
+        self.endpoint.wait()
+        return self.grabbed(self.endpoint.result(ticket))
+
+    def grabbed(self, word: int) -> bool:
+        """As `grab`, after the CAS of the lock word from 0 to our id, which found this word."""
+        if word == 0:
             # CRASH(holding): the id of a dead client; a waiting client frees the lock, INHERITED.
             self.inherited = False
             return True
@@ -158,8 +169,11 @@ class TicketLock:
     def drop(self) -> None:
         """As `release`."""
         endpoint, mine = self.endpoint, self.client.ident
+        scope = endpoint.background(True)
         # LINEARIZES: free.
-        seen = endpoint.cas(self.address, mine, 0)
+        ticket = endpoint.post_cas(self.address, mine, 0)
+        endpoint.wait()
+        seen = endpoint.result(ticket)
         if seen != mine:
             word = mine
             while seen != word:
@@ -173,6 +187,7 @@ class TicketLock:
             # CRASH(released): no client is woken; the head finds the lock free after its sleep.
             if self.queue.wake():
                 endpoint.cas(self.address, word & ~HOLDER, 0)
+        endpoint.background(scope)
 
     def _take(self, head: bool) -> bool:
         """Take the lock if it is free, as the head of the queue or as a newcomer."""

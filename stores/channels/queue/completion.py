@@ -49,7 +49,8 @@ class Completion:
             )
         empty = True
         cut, words = [], []
-        while at < tail and empty:
+        # With the ticket of the tail: that moves with READY, and not before it.
+        while at <= tail and empty:
             number = at // maxsize
             slot = slots.slot(at - number * maxsize)
             word = endpoint.load(slot)

@@ -39,6 +39,24 @@ element. Each element is got at most once; if a dead consumer got it, `lost` giv
 takes effect with READY, for all consumers, in the order of the tickets: when a put has returned,
 the tail is behind its ticket.
 
+Round trips: put and get are 3 each, if no other client does the same meanwhile, and the element
+lies in its slot. This process guesses the ticket, which is the one after its last: if the tail, or
+the head, is another one, it reads that slot, one more. A background phase (|) is not waited for.
+
+    put   1 tail; the slot's word               no fewer: 2 depends on 1, and the element may be
+          2 FREE -> WRITING; size and cell      written only when 2 has won
+          3 the element; WRITING -> READY;      | look whether a consumer sleeps
+            the tail
+    get   1 head; the slot's word; the element  no fewer: the note has the element, and is there
+          2 its note; one more open             before the slot is not READY any more
+          3 READY -> FREE                       | the head; PENDING -> TAKEN; look whether a
+                                                producer sleeps; then FREE without the row
+
+The tail moves in the phase of READY, so a consumer may find an element that the tail is not behind
+yet, or the tail may stay behind the ticket of a dead producer's; so looks at all elements include
+the ticket of the tail. No more can be there: the next put moves the tail first. An element that is
+larger than its slot takes 2 more to put, and 3 more to get.
+
 Tickets are numbers of 64 bits, which never end. Rounds wrap after 2^48: the sign of their
 difference says which of two is the later one. No slot is more than a round ahead of the tail. A
 client that was stopped in the midst of an operation for a multiple of 2^48 rounds of a slot,
@@ -65,7 +83,7 @@ A row is taken over when its participant is dead; the newcomer first gives up it
 from __future__ import annotations
 
 from array import array
-from typing import Any
+from typing import Any, Final
 
 from limpet.shm.endpoint.layout import CLIENT_SLOTS, NODE_SHIFT, SLOT_SIZE
 from limpet.shm.endpoint.slots import INCARNATION_BITS, PIN
@@ -97,9 +115,12 @@ from limpet.stores.channels.queue.layout import (
 from limpet.stores.channels.queue.notes import Notes
 from limpet.stores.channels.regions.links import unlink
 from limpet.stores.channels.waiting import Waiting
+from limpet.stores.core.object_layout import IMAGE_SIZE
 from limpet.stores.core.status import AGAIN, FULL, NO_MEMORY
 
 assert SIZE < CELL < DATA
+LEAST: Final = 4
+"""Words of an element, with its size and cell, that a consumer reads at least."""
 
 
 class CyclicRing:
@@ -126,6 +147,11 @@ class CyclicRing:
         self.tail = address + TAIL
         self.head = address + HEAD
         self.header = array("Q", [0, 0])
+        self.image = self.endpoint.image(IMAGE_SIZE)
+        self.width = LEAST
+        """Words of the next element, with its size and cell, that `take` reads at first."""
+        self.next_put = self.next_get = 0
+        """The tickets of our next put and get, by our last ones."""
         self.unfinished = 0
         """The slot that this process is writing to; not 0 after an operation that was cut off."""
 
@@ -134,8 +160,13 @@ class CyclicRing:
 
         A client that was woken uses it to decide whether to wake another one.
         """
-        head = self.endpoint.load(self.head)
-        return self.endpoint.load(self.tail) - head
+        scope = self.endpoint.background(True)
+        tail = self.endpoint.post_load(self.tail)
+        head = self.endpoint.post_load(self.head)
+        self.endpoint.wait()
+        self.endpoint.background(scope)
+        found = self.endpoint.result(tail)
+        return found - self.endpoint.result(head)
 
     # ---- putting, in an operation -----------------------------------------------------------
 
@@ -147,13 +178,18 @@ class CyclicRing:
         skipped = 0
         index = -1
         while True:
-            tail = endpoint.load(self.tail)
+            tail = self.next_put
             number = tail // self.maxsize
             place = tail - number * self.maxsize
             number &= ROUND_MASK
             slot = self.slots.slot(place)
-            word = endpoint.load(slot)
+            tail_ticket = endpoint.post_load(self.tail)
+            word_ticket = endpoint.post_load(slot)
             endpoint.wait()
+            self.next_put = endpoint.result(tail_ticket)
+            if self.next_put != tail:
+                continue
+            word = endpoint.result(word_ticket)
             ahead = (word >> ROUND_SHIFT) - number & ROUND_MASK
             state = word & STATE_MASK
             if ahead == 0 and state == FREE:
@@ -165,19 +201,26 @@ class CyclicRing:
                     if not reference:
                         return Refusal(NO_MEMORY, slot >> NODE_SHIFT)
                     index = self.client.held - 1
-                    continue
                 writing = number << ROUND_SHIFT | row + 1 << OWNER_SHIFT | WRITING
                 self.unfinished = slot
-                if endpoint.cas(slot, word, writing) != word:
+                word_ticket = endpoint.post_cas(slot, word, writing)
+                # ORDER: after the CAS: from then on they stay.
+                endpoint.post_read(slot + SIZE, self.header, 2)
+                endpoint.wait()
+                if endpoint.result(word_ticket) != word:
                     continue
                 # CRASH(claimed): the dead one's row is in the slot; a consumer skips it.
-                # ORDER: before the put returns, so that the tail is behind its ticket.
-                endpoint.cas(self.tail, tail, tail + 1)
-                endpoint.wait()
-                self._fill(slot, place, data, reference, index)
+                mark = self._fill(slot, place, data, reference, index)
                 # LINEARIZES: the element is in the queue, in the order of tickets.
-                if endpoint.cas(slot, writing, number << ROUND_SHIFT | READY) == writing:
-                    self._filled(reference, index)
+                ready = number << ROUND_SHIFT | READY
+                word_ticket = endpoint.post_cas(slot, writing, ready)
+                # ORDER: in the last phase, so that the tail is behind the ticket of a put that has
+                # returned.
+                endpoint.post_cas(self.tail, tail, tail + 1)
+                endpoint.wait()
+                if endpoint.result(word_ticket) == writing:
+                    self.next_put = tail + 1
+                    self._filled(reference, index, mark)
                     return None
                 self._give_up(row, slot, reference, index)
             elif ahead < LATER:
@@ -195,7 +238,8 @@ class CyclicRing:
                     # By now another client may have claimed the row; that client is not in the way.
                     return NO_ROOM if ident & CLAIMED else Refusal(FULL, 0, ident)
                 endpoint.cas(slot, word, number << ROUND_SHIFT | owner | SKIPPED)
-            elif endpoint.load(self.tail) == tail:
+            # ORDER: the slot after the tail: it was not free when that was our ticket.
+            elif endpoint.load(slot) == word:
                 return NO_ROOM
 
     def _damaged(self, ticket: int) -> StoreCorrupt:
@@ -214,38 +258,44 @@ class CyclicRing:
             )
         reference = self.allocator.allocate(node, len(data), 1)
         if reference:
-            self.endpoint.write(reference & ADDRESS_MASK, data)
+            self.endpoint.post_gather(reference & ADDRESS_MASK, self.header, 0, data, b"")
         return reference
 
-    def _fill(self, slot: int, place: int, data: bytes, reference: int, index: int) -> None:
-        """Write an element into a slot of ours."""
+    def _fill(self, slot: int, place: int, data: bytes, reference: int, index: int) -> int:
+        """Post an element into a slot of ours, whose size and cell are in `header`; of a large one,
+        the ticket of a look at the channel's mark."""
         endpoint = self.endpoint
-        link = 0
-        if reference or endpoint.load(slot + SIZE) > self.item_size:
-            link = self.slots.link(self.slots.cell(endpoint.load(slot + CELL), place))
+        large = self.header[0] > self.item_size
+        cell = self.header[1]
+        self.header[0] = len(data)
+        if reference:
+            # ORDER: before the link is set: a link has a large size.
+            endpoint.post_write(slot + SIZE, self.header, 1)
+        if reference or large:
+            link = self.slots.link(self.slots.cell(cell, place))
             # CRASH(stale-link): to an element that was got, or of a put that was cut.
             unlink(self.client, link)
-        if reference:
-            endpoint.store(slot + SIZE, len(data))
-            # ORDER: the journal names the link before it is set; a link has a large size.
-            self.client.retarget(index, link)
-            endpoint.store(link, reference)
-        else:
-            self.header[0] = len(data)
+        if not reference:
             # ORDER: the cell stays.
-            self.header[1] = endpoint.load(slot + CELL)
-            endpoint.write_gather(slot + SIZE, self.header, 2, data, b"")
+            endpoint.post_gather(slot + SIZE, self.header, 2, data, b"")
+            return 0
+        # ORDER: the journal names the link before it is set.
+        self.client.retarget(index, link)
+        self.header[0] = reference
+        endpoint.post_write(link, self.header, 1)
+        # ORDER: before READY, and before the look at the mark, which may be on other nodes.
+        endpoint.wait()
+        return endpoint.post_load(self.mark.address)
 
-    def _filled(self, reference: int, index: int) -> None:
+    def _filled(self, reference: int, index: int, mark: int) -> None:
         """Note that the element in that slot is visible to the others."""
         self.unfinished = 0
         if reference:
-            if self.endpoint.load(self.mark.address) == self.mark.number:
+            if self.endpoint.result(mark) == self.mark.number:
                 self.client.drop(index)
             else:
                 # The object is still in the journal, so `leave` frees it.
                 self.endpoint.cas(self.client.link_addresses[index], reference, 0)
-        self.endpoint.wait()
         self.news.wake_one()
 
     def _give_up(self, row: int, slot: int, reference: int, index: int) -> None:
@@ -291,13 +341,20 @@ class CyclicRing:
         is writing it (if `skip`, it is skipped instead); REJOIN: we were declared dead."""
         endpoint = self.endpoint
         while True:
-            head = endpoint.load(self.head)
+            head = self.next_get
             number = head // self.maxsize
             place = head - number * self.maxsize
             number &= ROUND_MASK
             slot = self.slots.slot(place)
-            word = endpoint.load(slot)
+            head_ticket = endpoint.post_load(self.head)
+            word_ticket = endpoint.post_load(slot)
+            # ORDER: after the word: what it says is there was written before.
+            self.image.post(slot + SIZE, self.width)
             endpoint.wait()
+            self.next_get = endpoint.result(head_ticket)
+            if self.next_get != head:
+                continue
+            word = endpoint.result(word_ticket)
             ahead = (word >> ROUND_SHIFT) - number & ROUND_MASK
             state = word & STATE_MASK
             if 0 < ahead < LATER or (ahead == 0 and state == SKIPPED):
@@ -307,40 +364,48 @@ class CyclicRing:
             elif ahead or state == FREE:
                 return EMPTY
             elif state == READY:
-                size, cell = endpoint.load(slot + SIZE), 0
-                if size <= self.item_size:
-                    data = endpoint.read(slot + DATA, size)
+                size, cell = self.image.word(0), 0
+                large = size > self.item_size
+                if not large:
+                    data = self._element(slot, size)
                 else:
-                    cell = endpoint.load(slot + CELL)
+                    cell = self.image.word(1)
                     data = self._read_large(slot, word, size, self.slots.cell(cell, place))
                     if data is None:
                         continue
                 noted = self.notes.note(row, head, data, cell)
-                begun = self.tasks.begin()
+                more = self.tasks.more()
+                word_ticket = self.tasks.post(more)
                 endpoint.wait()
-                if not begun:
+                if not self.tasks.is_done(word_ticket, more):
                     return REJOIN
                 taken = (number + 1 & ROUND_MASK) << ROUND_SHIFT | FREE
                 if noted:
                     taken |= row + 1 << OWNER_SHIFT
                 # CRASH(begun): counted as open, and still in the queue, for another consumer.
                 # LINEARIZES: the element is ours, and the data that we read is whole.
-                if endpoint.cas(slot, word, taken) != word:
+                word_ticket = endpoint.post_cas(slot, word, taken)
+                endpoint.wait()
+                if endpoint.result(word_ticket) != word:
                     self.tasks.end()
                     if noted:
                         self.notes.withdraw(noted - 1)
                     continue
                 # CRASH(taken): the slot names us, so others note the element for us, and move the
                 # head.
-                endpoint.cas(self.head, head, head + 1)
+                self.next_get = head + 1
+                scope = endpoint.background(True)
+                endpoint.post_cas(self.head, head, head + 1)
+                word_ticket = self.room.post_look()
                 if noted:
                     self.notes.mark_taken(row, noted - 1, slot, head, taken)
                 else:
                     self.notes.unsure = False
-                    if size > self.item_size:
+                    if large:
                         unlink(self.client, self.slots.link(self.slots.cell(cell, place)))
-                endpoint.wait()
-                self.room.wake_one()
+                    endpoint.wait()
+                self.room.wake_one_if(endpoint.result(word_ticket))
+                endpoint.background(scope)
                 return data
             # ORDER: the tail after the slot: if it is not behind the next ticket, no client had put
             # behind this one when we looked at the slot.
@@ -352,16 +417,30 @@ class CyclicRing:
                 endpoint.cas(slot, word, word & ~STATE_MASK | SKIPPED)
                 skip = False
 
+    def _element(self, slot: int, size: int) -> bytes:
+        """The element of this size in a slot, which `take` has begun to read."""
+        least = DATA - SIZE + size + 7 >> 3
+        there = self.width
+        self.width = max(min(least, IMAGE_SIZE >> 3), there - 1, LEAST)
+        if least <= there:
+            return self.image.cut(DATA - SIZE, size)
+        return self.endpoint.fetch(slot + DATA, size)
+
     def _read_large(self, slot: int, word: int, size: int, cell: int) -> Any:
         """The large element in a slot, by the link of this cell; None: the slot is not READY."""
-        reference = self.endpoint.load(self.slots.link(cell))
-        # ORDER: the word after size and link, so that these are of the same element.
-        if self.endpoint.load(slot) != word:
+        link_ticket = self.endpoint.post_load(self.slots.link(cell))
+        self.endpoint.wait()
+        reference = self.endpoint.result(link_ticket)
+        # ORDER: the word after size and link, so that these are of the same element; and before the
+        # element, whose memory is not used again while we are pinned.
+        word_ticket = self.endpoint.post_load(slot)
+        self.endpoint.wait()
+        if self.endpoint.result(word_ticket) != word:
             return None
         if not reference:
             # The process that removes the queue has freed it.
             raise ChannelRemoved(f"{self.name} was removed")
-        return self.endpoint.read(reference & ADDRESS_MASK, size)
+        return self.endpoint.fetch(reference & ADDRESS_MASK, size)
 
     # ---- looking, in an operation ---------------------------------------------------------------
 
@@ -372,7 +451,8 @@ class CyclicRing:
         # of all before the last `maxsize` tickets, nothing is there any more
         if head < tail and tail - head > self.maxsize:
             head = tail - self.maxsize
-        while head < tail:
+        # With the ticket of the tail: that moves with READY, and not before it.
+        while head <= tail:
             number = head // self.maxsize
             word = self.endpoint.load(self.slots.slot(head - number * self.maxsize))
             count += word == ((number & ROUND_MASK) << ROUND_SHIFT | READY)

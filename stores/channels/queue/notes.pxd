@@ -23,6 +23,8 @@ cdef class Notes:
     cdef readonly u64 entry_size
     cdef readonly u64 row_size
     cdef u64[::1] header
+    cdef u64[::1] states
+    cdef u64[::1] sizes
     cdef readonly list taken
     cdef readonly list empty
     cdef public bint unsure
@@ -32,6 +34,7 @@ cdef class Notes:
     cdef u64 _spare(self, u64 row, u64 number) except? 0
     @cython.locals(number=u64, at=u64)
     cpdef u64 note(self, u64 row, u64 ticket, bytes data, u64 cell) except? 0
+    @cython.locals(endpoint=Endpoint, noted=u64)
     cpdef int mark_taken(self, u64 row, u64 number, u64 slot, u64 ticket, u64 word) except -1
     cdef int withdraw(self, u64 number) except -1
     @cython.locals(endpoint=Endpoint, at=u64, noted=u64, cell=u64, own=u64, spare=u64, tag=u64)
@@ -40,7 +43,10 @@ cdef class Notes:
     cpdef int finish(self, u64 place, u64 slot, u64 word) except -1
     @cython.locals(ticket=u64, place=u64, slot=u64, there=u64, following=u64, taken=u64)
     cpdef bint was_taken(self, u64 row, u64 word) except -1
-    @cython.locals(number=int, at=u64, word=u64)
+    @cython.locals(
+        endpoint=Endpoint, number=int, at=u64, word=u64, fewer=u64, ticket=u64,
+        scope=bint,
+    )
     cpdef bint close(self, u64 row) except -1
     @cython.locals(
         endpoint=Endpoint, at=u64, ticket=u64, cell=u64, spare_at=u64, spare=u64, link=u64,

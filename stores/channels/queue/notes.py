@@ -112,6 +112,9 @@ class Notes:
         self.entry_size = ENTRY_DATA + (item_size + 7 & ~7)
         self.row_size = row_size(keep, item_size)
         self.header = array("Q", [0, 0, 0, 0])
+        self.states = array("Q", bytes(8 * keep))
+        self.sizes = array("Q", bytes(8 * keep))
+        """State and size of our row's entries, as we have written them, or read them last."""
         self.taken: list[int] = []
         """Numbers of our row's entries that are TAKEN, the oldest first."""
         self.empty: list[int] = []
@@ -134,7 +137,7 @@ class Notes:
     # ---- a consumer's own, in an operation ------------------------------------------------------
 
     def note(self, row: int, ticket: int, data: bytes, cell: int) -> int:
-        """Note an element that we are about to take: the number of the entry + 1, or 0.
+        """Post the note of an element that we are about to take: the number of the entry + 1, or 0.
 
         `cell`: the word `cell` of its slot. A consumer without an empty entry gives up its oldest.
         """
@@ -142,7 +145,11 @@ class Notes:
         if not self.empty and self.taken:
             number = self.taken[0]
             at = self.entry(row, number)
-            self._clear(row, number, self.endpoint.load(at))
+            if self.sizes[number] > self.item_size:
+                self._clear(row, number, self.states[number])
+            else:
+                # ORDER: before the entry is written over, on the same node.
+                self.endpoint.post_cas(at, self.states[number], 0)
             del self.taken[0]
             self.empty.append(number)
         elif not self.empty:
@@ -157,18 +164,27 @@ class Notes:
         header[1] = len(data)
         header[2] = cell
         header[3] = self.tasks.word
-        at = self.entry(row, number)
-        if len(data) > self.item_size:
-            self.endpoint.write_words(at, header, 4)
-        else:
-            self.endpoint.write_gather(at, header, 4, data, b"")
+        self.states[number] = header[0]
+        self.sizes[number] = header[1]
+        self.endpoint.post_gather(
+            self.entry(row, number), header, 4, b"" if len(data) > self.item_size else data, b""
+        )
         return number + 1
 
     def mark_taken(self, row: int, number: int, slot: int, ticket: int, word: int) -> None:
-        """The element that is noted in that entry of ours was taken; its slot has `word`."""
-        self._record_taken(row, number, ticket, slot)
+        """The element that is noted in that entry of ours was taken; its slot has `word`. In the
+        background: other clients do it for us, should we die before."""
+        endpoint = self.endpoint
+        if self.sizes[number] > self.item_size:
+            self._record_taken(row, number, ticket, slot)
+        else:
+            noted = self.states[number]
+            endpoint.post_cas(self.entry(row, number), noted, noted ^ PENDING ^ TAKEN)
+        self.states[number] ^= PENDING ^ TAKEN
+        # ORDER: the entry's state before the slot's word, which may be on another node.
+        endpoint.wait()
         # CRASH(named): in the entry, and the slot still names us; the next put there clears that.
-        self.endpoint.cas(slot, word, word & ~(OWNER_MASK << OWNER_SHIFT))
+        endpoint.post_cas(slot, word, word & ~(OWNER_MASK << OWNER_SHIFT))
         self.taken.append(number)
         self.unsure = False
 
@@ -228,23 +244,35 @@ class Notes:
         return True
 
     def close(self, row: int) -> bool:
-        """Count one element as done with; False: we were declared dead."""
+        """Count one element as done with; False: we were declared dead. 1 round trip."""
+        endpoint = self.endpoint
         number = -1
         if self.taken and len(self.taken) >= self.tasks.ours():
             self.unsure = True
             number = self.taken[0]
             at = self.entry(row, number)
-            word = self.endpoint.load(at)
-            self.endpoint.store(at + BEFORE, self.tasks.word)
-            # ORDER: before the count: an entry that is TAKEN is not done with.
-            self.endpoint.store(at, word & ~KIND | CLOSING)
+            word = self.states[number] & ~KIND | CLOSING
+            self.states[number] = word
+            self.header[0] = self.tasks.word
+            endpoint.post_write(at + BEFORE, self.header, 1)
+            self.header[0] = word
+            # ORDER: before the count, on the same node: an entry that is TAKEN is not done with.
+            endpoint.post_write(at, self.header, 1)
+        fewer = self.tasks.fewer()
         # LINEARIZES: the element is done with.
         # CRASH(done): clients that join look after a while.
-        if not self.tasks.end():
+        ticket = self.tasks.post(fewer)
+        endpoint.wait()
+        if not self.tasks.is_done(ticket, fewer):
             return False
         if number >= 0:
             # CRASH(closed): done with, by the count; the next owner of the row clears the entry.
-            self._clear(row, number, word & ~KIND | CLOSING)
+            scope = endpoint.background(True)
+            if self.sizes[number] > self.item_size:
+                self._clear(row, number, word)
+            else:
+                endpoint.post_cas(at, word, 0)
+            endpoint.background(scope)
             del self.taken[0]
             self.empty.append(number)
             self.unsure = False
@@ -287,6 +315,7 @@ class Notes:
         for number in range(self.keep):
             at = self.entry(row, number)
             word = endpoint.load(at)
+            self.sizes[number] = endpoint.load(at + SIZE)
             before = endpoint.load(at + BEFORE)
             kind = word & KIND
             if kind == PENDING:
@@ -305,6 +334,7 @@ class Notes:
                     self._clear(row, number, word)
                     kind = 0
             if kind == TAKEN:
+                self.states[number] = word & ~KIND | TAKEN
                 tickets.append((word >> TICKET_SHIFT, number))
             elif kind == 0:
                 self.empty.append(number)

@@ -9,8 +9,8 @@ from limpet.stores.channels.queue.layout cimport *
 from limpet.stores.channels.queue.notes cimport Notes
 from limpet.stores.channels.queue.tasks cimport Tasks
 from limpet.stores.channels.regions.region cimport *
-from limpet.stores.channels.waiting cimport Waiting
-from limpet.stores.core.status cimport AGAIN, FULL, NO_MEMORY
+from limpet.stores.channels.waiting cimport Wait, Waiting
+from limpet.stores.core.status cimport AGAIN, NO_MEMORY
 
 cdef class SharedQueue(Channel):
     cdef readonly str codec

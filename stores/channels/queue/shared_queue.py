@@ -34,7 +34,6 @@ from limpet.stores.channels.queue.layout import (
     CONTROL_SIZE,
     DATA,
     DONE_WITH,
-    EMPTY,
     FORGOTTEN,
     ITEM_SIZE,
     MAXSIZE,
@@ -47,9 +46,9 @@ from limpet.stores.channels.queue.layout import (
 from limpet.stores.channels.queue.notes import MAXSIZE_MAX, Notes, entries_for, row_size
 from limpet.stores.channels.queue.tasks import QueueSlots, Tasks
 from limpet.stores.channels.regions.region import DESCRIPTION_MAX, Links
-from limpet.stores.channels.waiting import Waiting, deadline_of, left_us, still_us, whole
+from limpet.stores.channels.waiting import Wait, Waiting, deadline_of, whole
 from limpet.stores.core.codecs import Codec
-from limpet.stores.core.status import AGAIN, FULL, NO_MEMORY
+from limpet.stores.core.status import AGAIN, NO_MEMORY
 
 assert NEWS < ROOM < DONE_WITH < FORGOTTEN < CONTROL_SIZE
 SIZE_MAX: Final = 1 << 31
@@ -255,10 +254,7 @@ class SharedQueue(Channel):
                 raise ValueError(
                     f"{self!r}: this process was declared dead, and its tasks are lost"
                 )
-            self.endpoint.wait()
-            if not self.tasks.ours() and (
-                self.endpoint.load(self.ring.tail) <= self.endpoint.load(self.ring.head)
-            ):
+            if not self.tasks.ours() and self.ring.length() <= 0:
                 self.done_with.wake()
         finally:
             self.leave()
@@ -270,15 +266,12 @@ class SharedQueue(Channel):
         Raises TasksLost as soon as a process that got some has died, ended or closed its handle
         without `task_done`; so does every `join`, of any process, until `forget_lost`.
         """
-        deadline = deadline_of(True, timeout)
-        looks = token = 0
-        sleepy = False
+        wait = Wait(self.done_with, deadline_of(True, timeout))
         while True:
             try:
                 self.enter()
                 try:
-                    if sleepy:
-                        token = self.done_with.prepare()
+                    wait.note()
                     self.ready()
                     complete = self.completion.is_complete()
                 finally:
@@ -289,14 +282,8 @@ class SharedQueue(Channel):
                 raise
             if complete:
                 return True
-            left = still_us(deadline)
-            if not left:
+            if not wait.pause():
                 return False
-            if token:
-                self.done_with.sleep(token, left)
-            else:
-                looks += 1
-                sleepy = not self.done_with.spin(looks)
 
     def lost(self) -> list[Any]:
         """The elements of processes that have ended without `task_done`, in the order in which they
@@ -370,54 +357,40 @@ class SharedQueue(Channel):
     # ---- waiting ----------------------------------------------------------------------------
 
     def _put_slowly(self, data: bytes, refused: Refusal | None, deadline: float | None) -> None:
-        looks = token = 0
-        sleepy = slept = False
+        wait = Wait(self.room, deadline)
         while refused is not None:
             if refused.outcome == NO_MEMORY:
                 self.pool.allocator.replenish(refused.node, len(data), 1, 0, 0, True)
-            elif token:
-                if refused.laggard:
-                    self.membership.gone(refused.laggard, f"all places of {self!r}")
-                self.room.sleep(token, left_us(deadline, queue.Full))
-                token = 0
-                slept = True
             else:
-                left_us(deadline, queue.Full)
-                looks += 1
-                sleepy = not self.room.spin(looks)
+                if wait.token and refused.laggard:
+                    self.membership.gone(refused.laggard, f"all places of {self!r}")
+                if not wait.pause():
+                    raise queue.Full
             self.enter()
             try:
-                if refused.outcome == FULL and sleepy:
-                    token = self.room.prepare()
+                wait.note()
                 refused = self.ring.put(self.ready(), data)
-                if slept and refused is None and self.ring.length() < self.maxsize:
+                if wait.slept and refused is None and self.ring.length() < self.maxsize:
                     self.room.wake_one()
             finally:
                 self.leave()
 
     def _take_slowly(self, found: Any, deadline: float | None) -> Any:
         """The first element; `found` is the status of the last `_take`."""
-        attempts = looks = token = 0
-        sleepy = slept = False
+        wait = Wait(self.news, deadline)
+        attempts = 0
         while True:
             if found == AGAIN:
                 attempts += 1
                 self.endpoint.pause(min(attempts, self.patience))
-            elif token:
-                self.news.sleep(token, left_us(deadline, queue.Empty))
-                token = 0
-                slept = True
-            else:
-                left_us(deadline, queue.Empty)
-                looks += 1
-                sleepy = not self.news.spin(looks)
+            elif not wait.pause():
+                raise queue.Empty
             self.enter()
             try:
-                if found == EMPTY and sleepy:
-                    token = self.news.prepare()
+                wait.note()
                 skip = attempts >= self.patience
                 found = self._take(skip)
-                if slept and type(found) is bytes and self.ring.length() > 0:
+                if wait.slept and type(found) is bytes and self.ring.length() > 0:
                     self.news.wake_one()
             finally:
                 self.leave()

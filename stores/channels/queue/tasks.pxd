@@ -36,10 +36,12 @@ cdef class Tasks:
     @cython.locals(at=u64, word=u64, lost=u64, following=u64, count=u64)
     cpdef int fold(self, u64 row) except -1
     cpdef int go_on(self, u64 row) except -1
-    cpdef bint begin(self) except -1
+    cpdef u64 more(self)
+    cpdef u64 fewer(self)
+    cpdef u64 post(self, u64 word) except? 0
+    cpdef bint is_done(self, u64 ticket, u64 word) except -1
+    @cython.locals(word=u64, ticket=u64)
     cpdef bint end(self) except -1
-    @cython.locals(changed=bint)
-    cdef bint _change(self, u64 word) except -1
     cpdef u64 ours(self)
     @cython.locals(
         endpoint=Endpoint, living=u64, gone=u64, row=int, at=u64, ident=u64, word=u64,

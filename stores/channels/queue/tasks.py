@@ -137,19 +137,32 @@ class Tasks:
         self.own = self.address + row * LINE
         self.word = self.endpoint.load(self.own)
 
-    def begin(self) -> bool:
-        """Count one more as open; False: we were declared dead, and have to join again."""
-        return self._change(self.word + (self.word & COUNT_MASK < COUNT_MAX))
+    def more(self) -> int:
+        """Our word with one more as open."""
+        return self.word + (self.word & COUNT_MASK < COUNT_MAX)
+
+    def fewer(self) -> int:
+        """Our word with one fewer as open, unless there were too many to count."""
+        return self.word - (self.word & COUNT_MASK < COUNT_MAX)
+
+    def post(self, word: int) -> int:
+        """Post that our word becomes this one; the ticket."""
+        return self.endpoint.post_cas(self.own, self.word, word)
+
+    def is_done(self, ticket: int, word: int) -> bool:
+        """After the phase of `post`: whether it did; False: we were declared dead, and have to join
+        again."""
+        if self.endpoint.result(ticket) != self.word:
+            return False
+        self.word = word
+        return True
 
     def end(self) -> bool:
-        """Count one fewer as open, unless there were too many to count; False: as `begin`."""
-        return self._change(self.word - (self.word & COUNT_MASK < COUNT_MAX))
-
-    def _change(self, word: int) -> bool:
-        changed: bool = self.endpoint.cas(self.own, self.word, word) == self.word
-        if changed:
-            self.word = word
-        return changed
+        """Count one fewer as open, in a phase of its own; False: as `is_done`."""
+        word = self.fewer()
+        ticket = self.post(word)
+        self.endpoint.wait()
+        return self.is_done(ticket, word)
 
     def ours(self) -> int:
         """How many of ours are open."""

@@ -36,8 +36,8 @@ A channel that was lost, or may have been, is not made anew: NodeFailed, until i
 is possible without its own region. Where no client can tell, the removal counts only for the
 process that makes it.
 
-A client that uses a region is pinned and has seen its mark since: then the region is not removed
-and used again before the client is unpinned.
+A client that uses a region is pinned, and has seen its mark since, or that DROPS is as it was when
+it last saw the mark: then the region is not used again before the client is unpinned.
 
 A kill leaves behind: the same as in `race`; a channel in MAKING with some of its parts, which the
 next client that opens it completes; one in GIVEN_UP, or whose mark is 0, with some of its parts and
@@ -363,6 +363,7 @@ class ChannelCatalogue:
     def confirm(self, channel: Any) -> bool:
         """Say that all parts of a channel are there; False: another client had no room for it, and
         nothing is left. Raises ChannelRemoved."""
+        channel.marked.doubt()
         with channel.operation():
             # LINEARIZES: the channel is there, or another client had no room for it.
             if self._decide(channel.mark_address, 0) != GIVEN_UP:

@@ -10,8 +10,11 @@ from typing import Any
 
 
 def unlink(client: Any, link: int) -> None:
-    """Free the object that the link at this address names, if there is one. In an operation."""
-    reference = client.endpoint.load(link)
+    """Free the object that the link at this address names, if there is one. In an operation; 1
+    round trip if there is none."""
+    ticket = client.endpoint.post_load(link)
+    client.endpoint.wait()
+    reference = client.endpoint.result(ticket)
     if reference:
         unlink_from(client, link, reference)
 

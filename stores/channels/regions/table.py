@@ -41,6 +41,7 @@ import numpy as np
 
 from limpet.shm.endpoint.fabric import hash64
 from limpet.shm.endpoint.field_ends import LASTS, Field
+from limpet.shm.endpoint.layout import DROPS
 from limpet.shm.endpoint.states import FORMER, generation_of
 from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.shm.errors import AddressError, NodeFailed, StoreFull
@@ -194,6 +195,9 @@ class RegionTable:
                     return False
                 if not unmarked:
                     self.endpoint.store(value, 0)
+                # ORDER: after the mark, and before any memory can be used again: an operation that
+                # pins after that looks at the mark (channel.py).
+                self.endpoint.faa(DROPS, 1)
                 for link in self._links(self.race.objects.address):
                     unlink(self.client, link)
                 outcome = self.race.slots.remove(self.place, slot)

@@ -1,10 +1,14 @@
 cimport cython
 
-from limpet.shm.endpoint.verbs cimport Endpoint, u64
+from limpet.shm.endpoint.verbs cimport Endpoint, Image, u64
 from limpet.stores.channels.participants cimport Participants
 from limpet.stores.channels.ring.layout cimport *
 from limpet.stores.channels.waiting cimport Waiting
+from limpet.stores.core.object_layout cimport *
 from limpet.stores.core.status cimport *
+
+cdef int AHEAD
+cdef int LEAST
 
 cdef class Messages:
     cdef readonly Endpoint endpoint
@@ -17,6 +21,8 @@ cdef class Messages:
     cdef u64 oldest(self) except? 0
     @cython.locals(start=u64, at=u64)
     cpdef int write(self, u64 position, u64 number, bytes data) except -1
+    @cython.locals(start=u64, at=u64, rest=u64)
+    cdef int post_read(self, u64 position, u64[::1] words, u64 count) except -1
     cdef u64 place(self, u64 position) noexcept
     cdef u64 size_at(self, u64 place) except? 0
     cdef u64 number_at(self, u64 place) except? 0
@@ -35,6 +41,8 @@ cdef class Reader:
     cdef readonly Endpoint endpoint
     cdef readonly Waiting room
     cdef readonly bint skips
+    cdef Image image
+    cdef u64 width
     cdef public u64 ident
     cdef u64 ack
     cdef readonly u64 position
@@ -45,14 +53,20 @@ cdef class Reader:
 
     @cython.locals(messages=Messages, end=u64)
     cdef int begin(self, u64 ident, u64 ack, start) except -1
-    @cython.locals(messages=Messages, at=u64, size=u64, number=u64, data=bytes, length=u64)
+    @cython.locals(
+        messages=Messages, endpoint=Endpoint, image=Image, width=u64, first=u64, end_ticket=u64,
+        oldest=u64, size=u64, number=u64, data=bytes, length=u64,
+    )
     cdef bytes next(self)
-    @cython.locals(oldest=u64)
-    cpdef bint was_overtaken(self) except -1
+    cdef u64 _post_oldest(self) except? 0
+    @cython.locals(scope=bint)
+    cdef int _acknowledge(self) except -1
+    cpdef bint was_overtaken(self, u64 oldest) except -1
 
 cdef class Writer:
     cdef readonly Messages messages
     cdef readonly Endpoint endpoint
+    cdef readonly Waiting news
     cdef readonly Participants readers
     cdef readonly u64 acks
     cdef readonly u64 stride
@@ -62,15 +76,23 @@ cdef class Writer:
     cdef readonly u64 oldest
     cdef readonly u64 number
     cdef u64 limit
+    cdef u64[::1] rows
+    cdef u64[::1] tickets
+    cdef u64[::1] ahead
+    cdef u64 ahead_from
+    cdef u64 ahead_end
+    cdef u64[::1] word
 
-    @cython.locals(length=u64)
+    @cython.locals(length=u64, ahead=u64, ticket=u64)
     cdef int send(self, bytes data) except -1
     cpdef int write(self, bytes data) except -1
     @cython.locals(messages=Messages, at=u64, mine=u64, ident=u64)
     cdef int _become(self) except -1
     cdef int resign(self) except -1
-    @cython.locals(size=u64, floor=u64, row=u64, ident=u64, position=u64)
+    @cython.locals(endpoint=Endpoint, size=u64, floor=u64, row=u64, ident=u64, position=u64)
     cdef bint _has_room(self, u64 length) except -1
     cpdef bint counts(self, u64 word) except -1
-    @cython.locals(messages=Messages, oldest=u64)
-    cdef int _overwrite(self, u64 end) except -1
+    @cython.locals(messages=Messages, endpoint=Endpoint, oldest=u64, ahead=u64, size=u64)
+    cdef u64 _overwrite(self, u64 end) except? 0
+    @cython.locals(count=u64)
+    cdef u64 _post_ahead(self, u64 position) except? 0

@@ -9,6 +9,15 @@ beginning: the end, or the oldest message. The writer, which may not have seen t
 nothing from the end on. The writer may overwrite an older message while the newcomer reads it: the
 message is whole if `oldest` is not beyond it after it was read.
 
+Round trips. All words of a ring lie on one node, whose order is kept, so `send` is one phase:
+`oldest`, the message, `end`, and the look whether a reader sleeps. One is the least: the ring's
+memory has to be written, and the writer has to know that it was. It needs more once in a lap, when
+it looks at the readers' positions (2), and for a message that overwrites more than AHEAD words of
+others (their sizes, which are read ahead otherwise). `receive` is one phase, too: `end`, then as
+many words of the next message as the last one had, then `oldest` if the writer may overtake. A
+message that is longer takes one more. The reader's position goes out in the background: until it
+arrives, the writer has less room.
+
 A reader that was overtaken may have read any bytes (trap L5), so it looks at `oldest` before it
 computes with a size. A message that ends beyond `end` is damaged: StoreCorrupt.
 
@@ -20,7 +29,7 @@ ChannelFull.
 from __future__ import annotations
 
 from array import array
-from typing import Any
+from typing import Any, Final
 
 from limpet.shm.errors import ChannelFull, StoreCorrupt
 from limpet.stores.channels.participants import Participants
@@ -37,7 +46,13 @@ from limpet.stores.channels.ring.layout import (
     WRITER,
 )
 from limpet.stores.channels.waiting import Waiting
+from limpet.stores.core.object_layout import IMAGE_SIZE
 from limpet.stores.core.status import DONE, FULL
+
+AHEAD: Final = 64
+"""Words that the writer reads ahead of what it overwrites."""
+LEAST: Final = 8
+"""Words of a message that a reader reads at least."""
 
 
 class Messages:
@@ -60,17 +75,27 @@ class Messages:
         return self.endpoint.load(self.address + OLDEST)
 
     def write(self, position: int, number: int, data: bytes) -> None:
-        """Write a message."""
+        """Post the write of a message."""
         start, at = self.address + DATA, position % self.size
         self.header[0] = len(data)
         self.header[1] = number
         if at + HEAD + (len(data) + 7 & ~7) <= self.size:
-            self.endpoint.write_gather(start + at, self.header, 2, data, b"")
+            self.endpoint.post_gather(start + at, self.header, 2, data, b"")
         else:
             message = memoryview(self.header).tobytes() + data + bytes(-len(data) & 7)
             rest = self.size - at
-            self.endpoint.write(start + at, message[:rest])
-            self.endpoint.write(start, message[rest:])
+            self.endpoint.post_gather(start + at, self.header, 0, message[:rest], b"")
+            self.endpoint.post_gather(start, self.header, 0, message[rest:], b"")
+
+    def post_read(self, position: int, words: Any, count: int) -> None:
+        """Post the read of so many words from a position on, at most as many as there are."""
+        start, at = self.address + DATA, position % self.size
+        rest = self.size - at >> 3
+        if rest >= count:
+            self.endpoint.post_read(start + at, words, count)
+        else:
+            self.endpoint.post_read(start + at, words, rest)
+            self.endpoint.post_read(start, words, min(count - rest, at >> 3), rest)
 
     def place(self, position: int) -> int:
         """Where in memory the message at a position begins."""
@@ -85,12 +110,12 @@ class Messages:
         return self.endpoint.load(self.address + DATA + self._behind(place, 8))
 
     def body_at(self, place: int, size: int) -> bytes:
-        """The bytes of the message of this size that begins there."""
+        """The bytes of the message of this size that begins there; a phase, or two at the end."""
         start, at = self.address + DATA, self._behind(place, HEAD)
         if at + size <= self.size:
-            return self.endpoint.read(start + at, size)
+            return self.endpoint.fetch(start + at, size)
         rest = self.size - at
-        return self.endpoint.read(start + at, rest) + self.endpoint.read(start, size - rest)
+        return self.endpoint.fetch(start + at, rest) + self.endpoint.fetch(start, size - rest)
 
     def _behind(self, at: int, size: int) -> int:
         """The place in memory so many bytes behind the place `at`; no more than all of it."""
@@ -147,6 +172,9 @@ class Reader:
         self.endpoint = messages.endpoint
         self.room = room
         self.skips = skips
+        self.image = self.endpoint.image(IMAGE_SIZE)
+        self.width = LEAST
+        """Words of the next message that it reads at first."""
         self.ident = 0
         """Our client id when we became a reader."""
         self.ack = 0
@@ -189,45 +217,68 @@ class Reader:
 
     def next(self) -> Any:
         """The next message, as bytes; None: there is none."""
-        messages = self.messages
+        messages, endpoint, image = self.messages, self.endpoint, self.image
         while True:
-            if self.position == self.seen_end:
-                self.seen_end = messages.end()
-                if self.position == self.seen_end:
-                    return None
-            at = messages.place(self.position)
-            size = messages.size_at(at)
-            number = messages.number_at(at)
-            data = b""
-            if size <= messages.size - HEAD:
-                data = messages.body_at(at, size)
-            self.endpoint.wait()
+            width, first = self.width, self.position
+            end_ticket = endpoint.post_load(messages.address + END)
+            # ORDER: after the end: what is before it is written.
+            messages.post_read(first, image.words, width)
             # ORDER: after the message, which is whole if the writer has not overwritten it by then.
-            if self.position < self.unsafe and self.was_overtaken():
+            oldest = self._post_oldest()
+            endpoint.wait()
+            self.seen_end = endpoint.result(end_ticket)
+            if self.seen_end == first:
+                return None
+            if first < self.unsafe and self.was_overtaken(endpoint.result(oldest)):
                 continue
-            length = messages.length(size, self.seen_end - self.position, self.position)
+            image.open()
+            size, number = image.word(0), image.word(1)
+            length = messages.length(size, self.seen_end - first, first)
             if number > POSITION_MAX or number + 1 < self.expected:
-                raise messages.damaged(self.position)
+                raise messages.damaged(first)
+            if length <= 8 * width:
+                data = image.cut(HEAD, size)
+                self.width = max(length >> 3, width - 1, LEAST)
+            elif length <= IMAGE_SIZE:
+                self.width = length >> 3
+                continue
+            else:
+                data = messages.body_at(messages.place(first), size)
+                oldest = self._post_oldest()
+                endpoint.wait()
+                if first < self.unsafe and self.was_overtaken(endpoint.result(oldest)):
+                    continue
             self.position += length
             if self.expected:
                 self.lost += number + 1 - self.expected
             self.expected = number + 2
-            # ORDER: a full barrier, before the look at `room`.
-            self.endpoint.swap(self.ack, self.position)
-            self.room.wake()
+            self._acknowledge()
             return data
 
-    def was_overtaken(self) -> bool:
-        """Whether the writer has overtaken us; if so, go on at the oldest message."""
-        oldest = self.messages.oldest()
+    def _post_oldest(self) -> int:
+        """Post the look at `oldest`, if the writer may overtake us; its ticket."""
+        if self.position < self.unsafe:
+            return self.endpoint.post_load(self.messages.address + OLDEST)
+        return 0
+
+    def _acknowledge(self) -> None:
+        """Publish our position, in the background, and wake a writer that waits for us."""
+        scope = self.endpoint.background(True)
+        self.endpoint.post_swap(self.ack, self.position)
+        # ORDER: the position before the look at `room`, which may be on another node.
+        self.endpoint.wait()
+        self.room.wake()
+        self.endpoint.background(scope)
+
+    def was_overtaken(self, oldest: int) -> bool:
+        """Whether the writer has overtaken us, by the position of the oldest message; if so, go on
+        there."""
         if oldest <= self.position:
             return False
         self.position = self.messages.sound(oldest)
         if self.seen_end < oldest:
             self.seen_end = oldest
-        # ORDER: the position before the wake: a writer may wait for us.
-        self.endpoint.swap(self.ack, self.position)
-        self.room.wake()
+        self._acknowledge()
         return True
 
 
@@ -238,12 +289,15 @@ class Writer:
     """This process as the writer. In an operation."""
 
     def __init__(
-        self, messages: Messages, readers: Participants, acks: int, stride: int, skips: bool
-    ) -> None:
+        self, messages: Messages, readers: Participants, acks: int, stride: int, skips: bool,
+        news: Waiting,
+    ) -> None:  # fmt: skip
         """`acks`: the address of the first reader's position; those of the others follow at
-        distances of `stride` bytes. `skips`: slow readers are overtaken."""
+        distances of `stride` bytes. `skips`: slow readers are overtaken. `news`: the word on which
+        readers sleep."""
         self.messages = messages
         self.endpoint = messages.endpoint
+        self.news = news
         self.readers = readers
         self.acks = acks
         self.stride = stride
@@ -256,6 +310,14 @@ class Writer:
         """Position of the next message and of the oldest one, and number of the next."""
         self.limit = 0
         """There is room up to this position, by our last look."""
+        self.rows = array("Q", bytes(8 * readers.count))
+        self.tickets = array("Q", bytes(8 * readers.count))
+        """The words of the readers, and the looks at their positions."""
+        self.ahead = array("Q", bytes(8 * AHEAD))
+        """Words of messages from position `ahead_from` on, up to `ahead_end`."""
+        self.ahead_from = 0
+        self.ahead_end = 0
+        self.word = array("Q", [0])
 
     def send(self, data: bytes) -> int:
         """Write a message: DONE, or FULL. Raises ChannelFull."""
@@ -264,15 +326,20 @@ class Writer:
         length = HEAD + (len(data) + 7 & ~7)
         if self.end + length > self.limit and not self._has_room(length):
             return FULL
+        ahead = self.ahead_end
         if self.oldest + self.messages.size < self.end + length:
-            self._overwrite(self.end + length)
+            ahead = self._overwrite(self.end + length)
         self.write(data)
         # CRASH(sending): the message is not sent; the next writer writes over it.
         self.end += length
         self.number += 1
-        # LINEARIZES: all readers see it. ORDER: a full barrier, before the look at `news`.
-        self.endpoint.swap(self.messages.address + END, self.end)
+        # LINEARIZES: all readers see it. ORDER: after the message, and before the look at `news`;
+        # all are on one node.
+        self.endpoint.post_swap(self.messages.address + END, self.end)
+        ticket = self.news.post_look()
         self.endpoint.wait()
+        self.ahead_end = ahead
+        self.news.wake_if(self.endpoint.result(ticket))
         return DONE
 
     def write(self, data: bytes) -> None:
@@ -295,6 +362,7 @@ class Writer:
             raise messages.damaged(self.end)
         self.number = messages.next_number(self.end)
         self.limit = 0
+        self.ahead_end = 0
         self.ident = mine
 
     def resign(self) -> None:
@@ -309,10 +377,18 @@ class Writer:
             self.limit = POSITION_MAX
             return True
         floor = self.end
+        endpoint, rows = self.endpoint, self.rows
+        endpoint.post_read(self.readers.address, rows, self.readers.count)
+        endpoint.wait()
         for row in range(self.readers.count):
-            ident = self.readers.word(row)
+            if rows[row]:
+                # ORDER: after the row's word: a newcomer has its position by then.
+                self.tickets[row] = endpoint.post_load(self.acks + row * self.stride)
+        endpoint.wait()
+        for row in range(self.readers.count):
+            ident = rows[row]
             if ident:
-                position = self.endpoint.load(self.acks + row * self.stride)
+                position = endpoint.result(self.tickets[row])
                 if position < floor and (
                     position + size >= self.end + length or self.counts(ident)
                 ):
@@ -324,16 +400,33 @@ class Writer:
         """Whether the reader of that word, which leaves no room yet, is alive."""
         return self.readers.lives(word & CLIENT_MASK)
 
-    def _overwrite(self, end: int) -> None:
-        """Move `oldest` behind all messages that a write up to position `end` destroys."""
-        messages = self.messages
-        oldest = self.oldest
+    def _overwrite(self, end: int) -> int:
+        """Post that `oldest` moves behind all messages that a write up to position `end` destroys;
+        `ahead_end`, once the phase has ended."""
+        messages, endpoint = self.messages, self.endpoint
+        oldest, ahead = self.oldest, self.ahead_end
         while oldest + messages.size < end:
-            oldest += messages.length(
-                messages.size_at(messages.place(oldest)), self.end - oldest, oldest
-            )
+            if not self.ahead_from <= oldest < ahead:
+                self.ahead_end = 0
+                ahead = self._post_ahead(oldest)
+                endpoint.wait()
+            size = self.ahead[oldest - self.ahead_from >> 3]
+            oldest += messages.length(size, self.end - oldest, oldest)
         if oldest == self.end:
-            self.endpoint.store(messages.address + NUMBER, self.number)
+            self.word[0] = self.number
+            endpoint.post_write(messages.address + NUMBER, self.word, 1)
         self.oldest = oldest
-        # ORDER: before any byte of them changes; a full barrier.
-        self.endpoint.swap(messages.address + OLDEST, oldest)
+        # ORDER: before any byte of them changes, on the same node.
+        endpoint.post_swap(messages.address + OLDEST, oldest)
+        if oldest < self.end and not self.ahead_from <= oldest < ahead:
+            # For the next message. What is read is not overwritten in this phase.
+            self.ahead_end = 0
+            ahead = self._post_ahead(oldest)
+        return ahead
+
+    def _post_ahead(self, position: int) -> int:
+        """Post the read of words from a position on; `ahead_end`, once the phase has ended."""
+        count = min(self.end - position >> 3, AHEAD)
+        self.messages.post_read(position, self.ahead, count)
+        self.ahead_from = position
+        return position + 8 * count

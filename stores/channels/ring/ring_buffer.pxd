@@ -3,7 +3,7 @@ cimport cython
 from limpet.stores.channels.channel cimport Channel
 from limpet.stores.channels.ring.layout cimport *
 from limpet.stores.channels.ring.messages cimport Reader, Writer
-from limpet.stores.channels.waiting cimport Waiting
+from limpet.stores.channels.waiting cimport Wait, Waiting
 from limpet.stores.core.status cimport *
 
 cdef class RingBuffer(Channel):
@@ -17,9 +17,6 @@ cdef class RingBuffer(Channel):
     cdef readonly Reader reader
     cdef readonly bint closed
 
-    cdef int _send_once(self, bytes data) except -1
-    @cython.locals(outcome=int)
-    cdef int _send(self, bytes data) except -1
+    cdef int _send(self, bytes data, Wait wait) except -1
     cdef int _check_open(self) except -1
-    cdef bytes _receive_once(self)
-    cdef bytes _next(self)
+    cdef bytes _receive(self, Wait wait)

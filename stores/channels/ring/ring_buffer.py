@@ -51,7 +51,7 @@ from limpet.stores.channels.ring.layout import (
 )
 from limpet.stores.channels.ring.messages import Messages, Reader, Writer
 from limpet.stores.channels.sst import SST
-from limpet.stores.channels.waiting import Waiting, deadline_of, left_us
+from limpet.stores.channels.waiting import Wait, Waiting, deadline_of
 from limpet.stores.core.codecs import Codec
 from limpet.stores.core.status import DONE
 
@@ -121,7 +121,9 @@ class RingBuffer(Channel):
             self.endpoint, self.address, wanted, f"{self.name!r} of {self.pool.url}"
         )
         readers = Participants(self.pool, rows.seats, rows.rows)
-        self.writer = self.writer_class(messages, readers, rows.address, rows.stride, skips)
+        self.writer = self.writer_class(
+            messages, readers, rows.address, rows.stride, skips, self.news
+        )
         self.reader = self.reader_class(messages, self.room, skips)
         self.closed = False
 
@@ -140,7 +142,7 @@ class RingBuffer(Channel):
     def send(self, item: Any, timeout: float | None = None) -> None:
         """Send a message to all readers; waits for the slow ones, at most `timeout` seconds.
 
-        2 round trips. Raises queue.Full, ValueTooLarge, ChannelFull (there is another writer).
+        1 round trip. Raises queue.Full, ValueTooLarge, ChannelFull (there is another writer).
         """
         data = self.encode(item)
         if HEAD + len(data) > self.size:
@@ -148,41 +150,26 @@ class RingBuffer(Channel):
                 f"the message takes {HEAD + len(data)} bytes; {self!r} has {self.size}"
             )
         deadline = None if timeout is None else deadline_of(True, timeout)
-        outcome = self._send_once(data)
-        looks = 0
-        while outcome != DONE:
-            left = left_us(deadline, queue.Full)
-            looks += 1
-            if self.room.spin(looks):
-                outcome = self._send_once(data)
-                continue
-            self.enter()
-            try:
-                token = self.room.prepare()
-                outcome = self._send(data)
-            finally:
-                self.leave()
-            if outcome != DONE:
-                self.room.sleep(token, left)
+        wait: Wait | None = None
+        while self._send(data, wait) != DONE:
+            wait = wait or Wait(self.room, deadline)
+            if not wait.pause():
+                raise queue.Full
 
     def send_nowait(self, item: Any) -> None:
         """`send` without waiting for room."""
         self.send(item, 0)
 
-    def _send_once(self, data: bytes) -> int:
+    def _send(self, data: bytes, wait: Wait | None) -> int:
+        """Write a message: DONE, or FULL."""
         self.enter()
         try:
-            return self._send(data)
+            self._check_open()
+            if wait is not None:
+                wait.note()
+            return self.writer.send(data)
         finally:
             self.leave()
-
-    def _send(self, data: bytes) -> int:
-        """Write a message: DONE, or FULL. In an operation."""
-        self._check_open()
-        outcome = self.writer.send(data)
-        if outcome == DONE:
-            self.news.wake()
-        return outcome
 
     # ---- readers --------------------------------------------------------------------------------
 
@@ -223,23 +210,14 @@ class RingBuffer(Channel):
 
         1 round trip when it is there.
         """
+        if self.acks is None:
+            self.subscribe()
         deadline = None if timeout is None else deadline_of(True, timeout)
-        data = self._receive_once()
-        looks = 0
-        while data is None:
-            left = left_us(deadline, queue.Empty)
-            looks += 1
-            if self.news.spin(looks):
-                data = self._receive_once()
-                continue
-            self.enter()
-            try:
-                token = self.news.prepare()
-                data = self._next()
-            finally:
-                self.leave()
-            if data is None:
-                self.news.sleep(token, left)
+        wait: Wait | None = None
+        while (data := self._receive(wait)) is None:
+            wait = wait or Wait(self.news, deadline)
+            if not wait.pause():
+                raise queue.Empty
         return self.decode(data)
 
     def receive_nowait(self) -> Any:
@@ -250,21 +228,18 @@ class RingBuffer(Channel):
         while True:
             yield self.receive()
 
-    def _receive_once(self) -> Any:
-        if self.acks is None:
-            self.subscribe()
+    def _receive(self, wait: Wait | None) -> Any:
+        """The next message, as bytes; None: there is none."""
         self.enter()
         try:
-            return self._next()
+            self._check_open()
+            if self.reader.ident != self.client.ident:
+                self._begin(NOW)
+            if wait is not None:
+                wait.note()
+            return self.reader.next()
         finally:
             self.leave()
-
-    def _next(self) -> Any:
-        """The next message, as bytes; None: there is none. In an operation."""
-        self._check_open()
-        if self.reader.ident != self.client.ident:
-            self._begin(NOW)
-        return self.reader.next()
 
     def close(self) -> None:
         """Close this handle: sending and receiving by it raise ValueError from now on."""

@@ -5,26 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from limpet.stores.cache.layout import BANKS, HAND, ITEM, LAP_AT
+from limpet.stores.cache.layout import BANKS, HAND, LAP_AT
 from limpet.stores.cache.ledger import Ledger
 
 
 class Late(Ledger):  # type: ignore[misc]
     """An object is taken away from the account before it is linked."""
 
-    def admit(self, lap: int, units: int, spare: int) -> bool:
-        admitted = super().admit(lap, units, spare)
-        if admitted:
-            self.withdraw(lap, units)
-        return admitted
+    def post(self, lap: int, units: int) -> int:
+        done = int(super().post(lap, units) or 0)
+        self.withdraw(lap, units)
+        return done
 
 
 class Unbounded(Ledger):  # type: ignore[misc]
     """An object is admitted and counted, whatever there is."""
 
-    def admit(self, lap: int, units: int, spare: int) -> bool:
-        bank = self.words + BANKS + 8 * (lap & 7)
-        self.endpoint.faa(bank, ITEM + units)
+    def admits(self, spare: int) -> bool:
         return True
 
 
@@ -49,6 +46,13 @@ class Sticky(Ledger):  # type: ignore[misc]
 
     def end_lap(self, hand: int) -> bool:
         return False
+
+
+def account(store: Any, lap: int, units: int, spare: int) -> bool:
+    """Account for an object that is never linked, in an operation; whether it was admitted."""
+    store.ledger.post(lap, units)
+    store.endpoint.wait()
+    return bool(store.ledger.admits(spare))
 
 
 def with_ledger(store: Any, kind: type[Ledger]) -> None:

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from limpet.fault.explore.explorer import Exploration
+from limpet.fault.explore.sim_pools import SimulatedPool
 from limpet.fault.explore.sim_program import VALUE_SIZE
 from limpet.shm import pool as pool_module
 from limpet.shm.alloc.allocator import Allocator
 from limpet.shm.alloc.reclaim import end_limbo
 from limpet.shm.clients.epoch import NEVER, Grace
 from limpet.shm.endpoint.layout import slot_address
+from limpet.shm.endpoint.simulated import FETCH_OR, SimulatedEndpoint
 from limpet.shm.endpoint.slots import CLIENT_JOURNAL, CLIENT_JOURNAL_SIZE
 from limpet.shm.endpoint.words import REFERENCE_MASK, TENTATIVE
 from limpet.shm.recovery import recover_client
@@ -49,7 +52,8 @@ def race_with(
 
 @dataclasses.dataclass(frozen=True)
 class Mutant:
-    """A variant of the store, `made`, or `by` in place of the pool's `replaced`.
+    """A variant of the store, `made`, or `by` in place of the pool's `replaced`, or of the clients'
+    `endpoint`.
 
     `says`: the kind of failure. `program`, `value_size`, `scarce`: when not every one will do, or
     takes long.
@@ -63,6 +67,7 @@ class Mutant:
     program: str = ""
     value_size: int = VALUE_SIZE
     scarce: bool = False
+    endpoint: Any = SimulatedEndpoint
 
     def parameters(self, schedules: int) -> Exploration:
         """Of an exploration that shows it."""
@@ -178,6 +183,25 @@ class UpdatesInPlace(Slots):  # type: ignore[misc]
         return DONE
 
 
+class InsertsInTheBackground(Slots):  # type: ignore[misc]
+    """The step by which an insert takes effect is sent: the insert returns before it is done."""
+
+    def decide(self, slot: int, tentative: int, desired: int) -> bool:
+        self.endpoint.send_store(slot, desired)
+        self.client.drop(0)
+        return True
+
+
+class FreesBeforeTheCas(Slots):  # type: ignore[misc]
+    """The old object is freed by a verb that is sent before the CAS that unlinks it."""
+
+    def replace(self, place: Any, slot: int, desired: int) -> int:
+        if place.word & FROZEN:
+            return FULL
+        self.objects.heap.free(place.word & REFERENCE_MASK)
+        return int(super().replace(place, slot, desired))
+
+
 def address(place: Any, number: int) -> int:
     """Address of the slot at this place of a row."""
     return int((place.second if number & 16 else place.first) + (number & 15) * 8)
@@ -244,7 +268,35 @@ def recover_freeing_the_linked(
     return recover_client(client, blocks, regions, grace, slot, word)
 
 
+class UsesInTheBackground(SimulatedEndpoint):
+    """The used bit of a new object is set when its operation ends, and the object is linked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used: list[tuple[int, int]] = []
+
+    def post_set(self, addr: int, bits: int) -> int:
+        self.used.append((addr, bits))
+        return 0
+
+    def end(self) -> int:
+        sent, self.phase._sent = self.phase._sent, []
+        for addr, bits in self.used:
+            self.phase.send(FETCH_OR, addr, functools.partial(self.fetch_or, addr, bits))
+        self.used.clear()
+        self.phase._sent += sent  # the client journal and the pin still go last
+        return super().end()
+
+
 MUTANTS: Final = (
+    Mutant(
+        "insert-in-the-background", ("history",), race_with(InsertsInTheBackground),
+        program="ic|gc gc gc gc|gc gc gc gc",
+    ),
+    Mutant("free-before-the-cas", ("history", "check", "leaked"), race_with(FreesBeforeTheCas)),
+    Mutant(
+        "used-bit-in-the-background", ("history", "check", "leaked"), endpoint=UsesInTheBackground
+    ),
     Mutant(
         "no-tentative-step", ("history",), race_with(NoTentativeStep), program="da|ic gc|ic gc"
     ),
@@ -305,8 +357,10 @@ def in_force(mutant: Mutant) -> Iterator[None]:
             stores_pool.store_class = lambda kind: mutant.made  # type: ignore[attr-defined]
         if mutant.replaced:
             setattr(pool_module, mutant.replaced, mutant.by)
+        SimulatedPool.endpoint_class = mutant.endpoint
         yield
     finally:
+        SimulatedPool.endpoint_class = SimulatedEndpoint
         stores_pool.store_class = get_class  # type: ignore[attr-defined]
         if mutant.replaced:
             setattr(pool_module, mutant.replaced, original)

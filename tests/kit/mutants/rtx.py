@@ -331,6 +331,18 @@ def reads_the_node_first(read: Any) -> Any:
     return run
 
 
+def locks_nothing(lock: Any) -> Any:
+    """A lock that is posted is a look at the version."""
+
+    def run(self: Any, *arguments: Any) -> bool:
+        def look(at: int, version: int, state: int) -> int:
+            return int(self.endpoint.post_load(at))
+
+        return bool(with_part("locks", post_acquire=look)(lock)(self, *arguments))
+
+    return run
+
+
 def moves_nothing_empty(remove: Any) -> Any:
     """Entries that begin where the removed one does stay there."""
 
@@ -397,7 +409,7 @@ ANYBODYS: Final = Mutant(
 NO_GRACE: Final = Mutant("r6-memory-is-used-again-at-once", no_grace=True)
 NOT_MOVED: Final = Mutant(
     "r6-released-with-the-pointer-as-it-was",
-    (Change(REPAIR, "Repair._unlogged", with_part("locks", install=never)),),
+    (Change(REPAIR, "Repair._unlogged", with_part("locks", post_install=never)),),
 )
 COPIED_TWICE: Final = Mutant(
     "r6-copy-does-not-say-for-which-lock-it-was-made",
@@ -440,7 +452,7 @@ CUT_WHATEVER_BECAME_OF_IT: Final = Mutant(
 )
 CUT_WITHOUT_LOCKS: Final = Mutant(
     "r11-cut-that-locks-nothing",
-    (AT_ONCE, Change("rtx/cut", "Cut._lock", with_part("locks", acquire=always))),
+    (AT_ONCE, Change("rtx/cut", "Cut._lock", locks_nothing)),
 )
 STARTS_AGAIN: Final = Mutant(
     "r11-reader-starts-again-whenever-anything-changed",

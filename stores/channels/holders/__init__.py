@@ -1,0 +1,1 @@
+"""Semaphores and reader-writer locks, over one table of holders."""
