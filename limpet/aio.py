@@ -473,10 +473,11 @@ def wrap(handle: cache.Cache[Any, Any]) -> Cache: ...
 @overload
 def wrap(handle: limpet.Executor) -> Executor: ...
 def wrap(handle: Any) -> Any:
-    """The handle of a shared object for tasks. ParameterError: nothing of it waits."""
+    """The handle of a shared object for tasks. ParameterError: there are no coroutines for it."""
     for cls in type(handle).__mro__:
         if cls.__module__.startswith("limpet.") and cls.__name__ in ROWS:
             return ROWS[cls.__name__](handle)
     raise ParameterError(
-        f"{handle!r} has no call that waits: call it directly, or open one of {', '.join(ROWS)}"
+        f"limpet.aio has no coroutines for {handle!r}, but for {', '.join(ROWS)}; call it directly "
+        "if nothing of it waits, or in a thread"
     )

@@ -406,6 +406,11 @@ def test_a_forked_child_has_a_watcher_of_its_own(pool: limpet.Pool) -> None:
     assert gather(take) == [1]
 
 
+def test_what_has_no_coroutines_is_refused(pool: limpet.Pool) -> None:
+    with pytest.raises(limpet.ParameterError, match="no coroutines for"):
+        aio.wrap(pool.counter("n"))  # type: ignore[call-overload]
+
+
 def test_without_anyio_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "anyio", None)
     monkeypatch.delitem(sys.modules, "limpet.aio")

@@ -114,22 +114,27 @@ class Watcher:
                     self.changed.add(order[found - 1])
                 elif found < 0:
                     self.changed.update(self.words)
+                rung = self.bell[0]
                 fired, dropped = self._look(ticks)
                 if not self.words and us == LINGER_US and found == -1 and not fired:
                     self.runs = False
                     return
                 if ticks:
                     self.next_tick = now + max(TICK_US, LOOK_US * len(self.words))
-                us = self.next_tick - now if self.words else LINGER_US
-                if self.remote or self.polls:
-                    us = min(us, POLL_US)
-                order = self._arrange(places, values)
-                self.remote = self.remote and bool(self.words)
+            # Before the next sleep is made ready: the loop's thread wakes up meanwhile.
+            _deliver(fired)
             for watch in dropped:
                 watch.hand_on()
-            _deliver(fired)
+            with _lock:
+                order = self._arrange(places, values)
+                # ORDER: as before the look: a watch that was added since ends the sleep at once.
+                values[0] = rung
+                us = max(self.next_tick - now, 1) if self.words else LINGER_US
+                if self.remote or self.polls:
+                    us = min(us, POLL_US)
+                self.remote = self.remote and bool(self.words)
             if not self.polls:
-                found = sleep_at(places, values, len(order) + 1, max(us, 1))
+                found = sleep_at(places, values, len(order) + 1, us)
                 self.polls = found == NO_CALL
             if self.polls:
                 time.sleep(min(us, POLL_US) / 1e6 if order else POLL_US / 1e6)
@@ -140,13 +145,16 @@ class Watcher:
         that were dropped, the ones that would have. With the lock."""
         fired: list[Watch] = []
         gone: list[Watch] = []
-        for key in self.words.keys() if ticks else self.changed & self.words.keys():
+        for key in list(self.words) if ticks else self.changed:
+            watches = self.words.get(key)
+            if watches is None:
+                continue
             kept: list[Watch] = []
-            word = -1
-            with contextlib.suppress(LimpetError):  # the pool was closed: their tasks find out
-                watch = self.words[key][0]
-                word = watch.endpoint.load(watch.address) & HALF
-            for watch in self.words[key]:
+            try:
+                word = watches[0].endpoint.load(watches[0].address) & HALF
+            except LimpetError:
+                word = -1  # the pool was closed, say: their tasks find out
+            for watch in watches:
                 if watch.expected != word:
                     (gone if watch.dropped else fired).append(watch)
                 elif not watch.dropped:
@@ -154,16 +162,18 @@ class Watcher:
             if ticks and kept:
                 kept[0].idle = True
                 fired.append(kept.pop(0))
-            self.words[key] = kept
+            if kept:
+                self.words[key] = kept
+            else:
+                del self.words[key]
         for watch in fired:
             watch.fired = True
-        self.words = {key: watches for key, watches in self.words.items() if watches}
         self.changed.clear()
         return fired, gone
 
     def _arrange(self, places: Any, values: Any) -> list[tuple[int, int]]:
-        """Fill the arrays for `sleep_at`, the bell first; the order of words. With the lock."""
-        places[0], values[0] = self.bell_at, self.bell[0]
+        """Fill the arrays for `sleep_at` behind the bell; the order of words. With the lock."""
+        places[0] = self.bell_at
         order: list[tuple[int, int]] = []
         for key, watches in self.words.items():
             watch = watches[0]
@@ -227,6 +237,8 @@ def drop(watch: Watch) -> None:
 
 def _deliver(fired: list[Watch]) -> None:
     """Wake the tasks of these watches, in one call for each loop."""
+    if not fired:
+        return
     loops: dict[Callable[..., object], list[Watch]] = {}
     for watch in fired:
         loops.setdefault(watch.call, []).append(watch)
