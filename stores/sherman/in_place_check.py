@@ -65,12 +65,16 @@ class InPlaceCheck(TreeCheck):
 
     def _read(self, at: int, node: Any) -> bool:
         """Read a node, again if it is torn; whether it is whole."""
-        for attempt in range(self.looks_max):
-            node.read(at)
-            if node.is_whole():
-                return True
-            self.endpoint.pause(attempt)
-        return False
+        scope = self.endpoint.background(True)
+        try:
+            for attempt in range(self.looks_max):
+                node.read(at)
+                if node.is_whole():
+                    return True
+                self.endpoint.pause(attempt)
+            return False
+        finally:
+            self.endpoint.background(scope)
 
     def _check_tree(self, tree: int) -> None:
         try:

@@ -83,7 +83,7 @@ class InPlaceNode(Page):
 
     def post(self, at: int) -> None:
         """Post a copy of the words at this address; `arrived` comes after the `wait`."""
-        self.image.post(at, (self.size + TRAILER) >> 3)
+        self.endpoint.post_read(at, self.words, (self.size + TRAILER) >> 3)
 
     def arrived(self, at: int) -> None:
         """Take in the words that were copied, of the node meant for the address `at`."""
@@ -178,7 +178,10 @@ class InPlaceTrees(Trees):
         node: Any = leaf.page
         node.post(at)
         self.endpoint.wait()
-        return self.arrived(leaf, at)
+        node.arrived(at)
+        leaf.at = at
+        leaf.lock = node.words[LOCK]
+        return bool(node.whole and not (self.stops and leaf.lock))
 
     def arrived(self, leaf: Leaf, at: int) -> bool:
         """As `read`, of a node that was posted, after the `wait`."""

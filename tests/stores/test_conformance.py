@@ -631,7 +631,7 @@ ROUND_TRIPS = {
         "large get": 4,
     },
     "sherman": {
-        **dict.fromkeys(("insert", "update", "put", "delete"), 3),
+        **dict.fromkeys(("insert", "update", "put", "delete"), 2),
         **dict.fromkeys(("get", "miss"), 1),
         "large get": 3,
     },
@@ -727,7 +727,7 @@ BYTES_WRITTEN = {
     # a node, and a word that unlocks it
     "sherman": dict.fromkeys(("insert", "update", "delete"), 1024 + 8) | {"get": 0, "miss": 0},
     # twice, and the log's header
-    "dtx-sherman": dict.fromkeys(("insert", "update", "delete"), 2 * 1024 + 8 + 64)
+    "dtx-sherman": dict.fromkeys(("insert", "update", "delete"), 2 * 1024 + 8 + 72)
     | {"get": 0, "miss": 0},
 }
 """On memory nodes, for the key k and a value of 4 bytes; of 20,000 bytes if large."""
