@@ -138,7 +138,7 @@ ROUNDS: Final = (
         exploration={"program": "pa mcd gc|pb mdc gd|gc gd"},
     ),
     FuseeMutant(
-        "goes-on-though-others-have-proposed", ("history", "check"),
+        "goes-on-though-others-have-proposed", ("history", "check", "leaked"),
         (replaced(BATCHED_ROUNDS, "BatchedSlots._all_ours", always),),
         exploration={"program": "pa mab|pb mba gb|ga gb", "seed": 5},
     ),
