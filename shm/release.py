@@ -12,7 +12,7 @@ RELEASE is for people: each client writes it into its slot, as 8 bytes of text (
 from typing import Final
 
 RELEASE: Final = "0.1.0"
-PROTOCOL: Final = 3
+PROTOCOL: Final = 4
 WORD_SIZE: Final = 8
 
 

@@ -28,7 +28,7 @@ from limpet.shm.endpoint.layout import (
 from limpet.shm.parameters import NODES_MAX, PoolParameters
 from limpet.shm.release import PROTOCOL
 
-PROTOCOLS: Final = {3: "d217fdc03c6b7ef5"}
+PROTOCOLS: Final = {4: "26f4e59cc8a9e350"}
 """For each number of the protocol, the digest of its layouts (`digest`)."""
 LAYOUTS: Final = (
     "layout", "words", "slots", "states", "superblock", "epoch", "raw/parameters",
