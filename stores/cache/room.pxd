@@ -18,6 +18,7 @@ cdef int ROOM
 cdef int WINDOW
 cdef u64 WINDOW_GROUPS
 cdef u64 GIVE_UP
+cdef u64 YIELD
 cdef u64 HOPELESS
 
 cdef class Hand:

@@ -274,6 +274,8 @@ class Hand:
 HOPELESS: Final = 64
 """Steps of the hand in a row that free nothing, before it becomes ruthless and ends laps."""
 GIVE_UP: Final = 4096
+YIELD: Final = 8
+"""The argument of `pause` from which it yields the core to other processes."""
 
 
 class Room:
@@ -308,6 +310,9 @@ class Room:
                         enough = freed != 0 and self.ledger.has_room(units)
                 finally:
                     self.client.leave()
+                if in_vain:
+                    # All slots may be frozen: the client that splits the subtable has to go on.
+                    self.endpoint.pause(min(in_vain, YIELD))
                 if in_vain and in_vain % HOPELESS == 0:
                     self._wait_for_lap(store, in_vain)
         finally:
@@ -370,6 +375,8 @@ class Room:
                 step = store.within(self.evict, units - freed, in_vain > HOPELESS, False)
                 freed += step
                 in_vain = 0 if step else in_vain + 1
+                if in_vain:
+                    self.endpoint.pause(min(in_vain, YIELD))
         finally:
             self.endpoint.background(scope)
         return freed
