@@ -55,7 +55,7 @@ cdef class InPlaceCommit(Staged):
     @cython.locals(index=int, pair=u64)
     cpdef bint _prepare(self) except -1
     @cython.locals(
-        rest=list, held=list, tickets=list, node=StagedNode, at=u64, index=Py_ssize_t, valid=bint
+        rest=list, tickets=list, node=StagedNode, at=u64, index=Py_ssize_t, valid=bint
     )
     cpdef bint _lock_rest(self) except -1
     cpdef bint _is_as_read(self, u64 at, u64 version) except -1

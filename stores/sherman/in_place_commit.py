@@ -241,7 +241,6 @@ class InPlaceCommit(Staged):
         rest.sort()
         if len(self.metas) < META_WORDS * len(rest):
             self.metas = array("Q", bytes(8 * META_WORDS * len(rest)))
-        held = list(self.held)
         self.held += rest  # as in `lock_and_read`
         tickets = [self.node_locks.post_acquire(at) for at in rest]
         for index in range(len(rest)):
@@ -253,10 +252,9 @@ class InPlaceCommit(Staged):
             at = rest[index]
             if self.endpoint.result(tickets[index]):
                 self.busy = self.leaf.at = at
+                self.held.remove(at)
             else:
-                held.append(at)
                 valid = valid and self._is_as_read(at, self.metas[META_WORDS * index + VERSION])
-        self.held = held
         return valid and not self.busy
 
     def _is_as_read(self, at: int, version: int) -> bool:
