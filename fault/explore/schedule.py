@@ -17,8 +17,8 @@ As text, departures are separated by commas: `1.0.12>2,2.0.3x0,0.1.7/2`
          older than its last write-back; S draws them: 0 the oldest, 1 the newest, else at random
     /W   of the verb that comes now, W words are done; the rest is a step of its own
     dK   the verb that comes now, if it is posted, is done late: after K more verbs of its client,
-         or in its `wait`; if it was sent in the background of an operation that ends here, after K
-         more verbs of its client, or before the next on its node, or at the client's end
+         or in its `wait`; if it is sent in the background of its operation, after K more verbs of
+         its client, or before the next on its node, or at the client's end
 The end of a client is a point, too: in the operation after its last, step 1, or the one after those
 that do what it has sent and that was late.
 

@@ -19,12 +19,13 @@ verb is a step at which the schedule may kill the client; the verbs that were no
 never are. (A NIC may still do them after the process has died; so on a fabric, fencing a client
 must come before what relies on its death.)
 
-The background of an operation (verbs.pyx). What a client sends is gathered, and is done when its
-operation ends, a step each. The schedule may have it late: the operation returns, other clients go
-on and see that, and this client does as well. A late verb, and all that were sent behind it on its
-node or on the control segment, are done after K more verbs of the client; before its next verb on
-that node; before it waits for others; or at its end. A client that is killed before that takes them
-with it. A lost node refuses them, and so does the guard of a client that was declared dead.
+The background of an operation (verbs.pyx). What a client sends is done where it is sent, a step
+each, as on mapped memory. The schedule may have it late: the operation goes on, and returns, other
+clients go on and see that, and this client does as well. A late verb, and all that were sent behind
+it on its node or on the control segment, are done after K more verbs of the client; before its next
+verb on that node; before it waits for others; or at its end. A client that is killed before that
+takes them with it. A lost node refuses them, and so does the guard of a client that was declared
+dead.
 
 Whenever a posted verb is done, its results come with `wait`. Until then a ticket is a word that
 means nothing, `result` raises PhaseError, an image raises it for any look, and the words that are
@@ -36,7 +37,6 @@ history.
 from __future__ import annotations
 
 import ctypes
-import itertools
 import mmap
 import os
 from collections.abc import Callable, Mapping
@@ -168,9 +168,6 @@ def _make_private(mapping: memoryview, start: int) -> None:
 POISON: Final = 0xBAD0_1EAF_0000_0000
 """The words of a buffer whose read is only posted; with a number in bits 0-31, a ticket."""
 CONTROL_NODE: Final = 255
-NEVER: Final = 1 << 62
-"""The operation of a verb that was sent has not ended."""
-_numbers = itertools.count()
 
 
 class Late(BaseException):
@@ -200,7 +197,6 @@ class Posted:
         self.arrive = arrive
         self.dispensable = dispensable
         self.due = 0
-        self.number = next(_numbers)
         self.done = False
         self.result: Any = None
         self.error: NodeFailed | None = None
@@ -340,41 +336,32 @@ class Phase:
     # ---- what is sent ---------------------------------------------------------------------------
 
     def send(self, verb: str, addr: int, work: Callable[[], Any]) -> None:
-        """Send a verb: it is done when the operation ends, or later."""
+        """Send a verb: do it now, or note that it is late."""
         posted = Posted(verb, addr, work)
-        posted.due = NEVER
-        self._sent.append(posted)
-
-    def send_off(self) -> None:
-        """The operation ends: do what it has sent, or note what of it is late."""
-        for posted in [one for one in self._sent if one.due == NEVER]:
-            if posted not in self._sent:
-                continue  # done with another one
-            before = [
-                one.due
-                for one in self._sent
-                if one.due != NEVER and posted.node in (one.node, CONTROL_NODE)
-            ]
-            if before:
-                posted.due = max(before)
-                continue
-            try:
-                self._do_sent(posted, True)
-            except Late:
-                posted.due = self._verbs + self._verbs_late
-                self._sent.append(posted)
-                self._sent.sort(key=_by_number)
+        before = [one.due for one in self._sent if posted.node in (one.node, CONTROL_NODE)]
+        if before:
+            posted.due = max(before)
+            self._sent.append(posted)
+            return
+        self.posting = self.sending = True
+        try:
+            work()
+        except Late:
+            posted.due = self._verbs + self._verbs_late
+            self._sent.append(posted)
+        finally:
+            self.posting = self.sending = False
 
     def do_sent(self) -> None:
         """Do all that was sent."""
         while self._sent:
             self._do_sent(self._sent[0])
 
-    def _do_sent(self, posted: Posted, may_be_late: bool = False) -> None:
+    def _do_sent(self, posted: Posted) -> None:
         self._sent.remove(posted)
         doing, self._is_doing, self.sending = self._is_doing, True, True
         # as in `_do_first`
-        posting, self.posting = self.posting, may_be_late
+        posting, self.posting = self.posting, False
         try:
             posted.work()
         except (NodeFailed, ClientError):
@@ -439,16 +426,10 @@ class Phase:
         return found
 
     def end_operation(self) -> None:
-        """Do what is late, and forget the results; send off what was sent."""
+        """Do what was posted and is late, and forget the results."""
         self.do_late()
         self._forget_results()
-        if self._sent:
-            self.send_off()
 
 
 def _by_due(posted: Posted) -> int:
     return posted.due
-
-
-def _by_number(posted: Posted) -> int:
-    return posted.number
