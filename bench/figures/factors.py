@@ -1,6 +1,6 @@
 """The cost of each step from Sherman to rTX in an insert (rTX section 6.3, figures 16 and 17).
 
-All clients do nothing but insert keys that were not there. Reads, writes and atomics are counted,
+All clients do nothing but insert keys that were not there. Reads, writes and CASes are counted,
 times are virtual (limpet/fault/explore/sim_time.py), so equal arguments give equal figures on any
 machine. As in the paper, latency is of one client that has the nodes to itself, throughput of many.
 """

@@ -136,7 +136,7 @@ def _table_2(scale: Scale) -> Run:
     points = []
     for design, step in steps.items():
         result, _ = inserts(step, 1, 12, 200, scale.seed)
-        found = (result.bytes_read, result.bytes_written, result.atomics)
+        found = (result.bytes_read, result.bytes_written, result.cas)
         for group, ours, paper in zip(("READ", "WRITE", "CAS"), found, papers[design], strict=True):
             points.append(Point(group, design, ours, float(paper)))
     return Run({"clients": 1, "ops": 12, "keys": 200}, points)

@@ -163,7 +163,7 @@ class KindResult:
     shares: dict[int, float]
     bytes_read: float
     bytes_written: float
-    atomics: float
+    cas: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -250,7 +250,7 @@ class TimedClient:
 Drawn = Iterator[tuple[int, tuple[int, Operation]]]
 """Operations of a client with their numbers: key, and action."""
 Sample = tuple[float, int, int, int, int, int]
-"""Latency, round trips, exchanges, bytes read, bytes written, atomics."""
+"""Latency, round trips, exchanges, bytes read, bytes written, CASes."""
 
 
 class World:
@@ -486,7 +486,7 @@ class World:
         self.samples[kind].append(
             (
                 client.now - start, took["round_trips"], took["exchanges"], took["bytes_read"],
-                took["bytes_written"], took["cas"] + took["atomics"],
+                took["bytes_written"], took["cas"],
             )
         )  # fmt: skip
 
@@ -562,11 +562,11 @@ def _kind(name: str, samples: list[Sample]) -> KindResult:
     table = np.array(samples)
     latency = table[:, 0]
     p50, p90, p99 = (float(p) for p in np.percentile(latency, (50, 90, 99)))
-    trips, exchanges, read, written, atomics = (float(mean) for mean in table[:, 1:].mean(axis=0))
+    trips, exchanges, read, written, cas = (float(mean) for mean in table[:, 1:].mean(axis=0))
     usual, late = (float(p) for p in np.percentile(table[:, 1], (50, 99)))
     numbers, counts = np.unique(table[:, 1].astype(int), return_counts=True)
     shares = dict(zip(numbers.tolist(), (counts / len(samples)).tolist(), strict=True))
     return KindResult(
         name, len(samples), float(latency.mean()), p50, p90, p99, float(latency.max()),
-        trips, usual, late, max(shares), exchanges, shares, read, written, atomics,
+        trips, usual, late, max(shares), exchanges, shares, read, written, cas,
     )  # fmt: skip

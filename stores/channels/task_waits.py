@@ -209,12 +209,9 @@ async def in_line(
     remote = waiting.sleep_us < SLEEP_US
 
     def pass_on() -> None:
-        channel.enter()
-        try:
+        with channel.operation():
             waiting.prepare()
             waiting.wake_one()
-        finally:
-            channel.leave()
 
     found = PENDING
     try:
@@ -238,19 +235,13 @@ async def in_line(
 
 
 def _prepare(channel: Any, waiting: Waiting) -> int:
-    channel.enter()
-    try:
+    with channel.operation():
         return int(waiting.prepare())
-    finally:
-        channel.leave()
 
 
 def _within(channel: Any, call: Callable[[], object]) -> None:
-    channel.enter()
-    try:
+    with channel.operation():
         call()
-    finally:
-        channel.leave()
 
 
 # ---- locks --------------------------------------------------------------------------------------
@@ -289,8 +280,8 @@ async def acquire(lock: Any) -> None:
             while not opened.acquire(False):
                 opened.parking = loop.parking()
                 await opened.parking.wait(LOOK_S)
-                lock.enter()  # the channel may have been removed, the pool closed
-                lock.leave()
+                with lock.operation():
+                    pass  # the channel may have been removed, the pool closed
         except BaseException:
             lock._abandon(gate)
             raise

@@ -28,6 +28,7 @@ LONG: Final = {
     "figures": ["rtx"],
     "footprint": ["--store", "race", "--peers", "dict"],
     "instructions": ["--subjects", "race"],
+    "jobs": ["--cases", "jobs", "--jobs", "1000000"],
     "kills": ["--seconds", "60"],
     "lines": ["--subjects", "race", "--ops", "1000000"],
     "peers": ["--store", "race", "--peers", "", "--rounds", "1000"],

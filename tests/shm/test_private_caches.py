@@ -131,6 +131,7 @@ OTHERS: Final = {
     "lost", "failed", "wait", "begin", "end", "background", "begin_idle", "begin_last", "adopted",
     "counters", "reset_counters", "pause", "microseconds", "futex_wake",
     "result",  # of a ticket
+    "place_of",  # for a thread that sleeps at words without verbs
     "send_words",  # `write_words`, when the operation ends
     "lend",  # memory that is used without verbs; only where it is coherent (stores/core/views.py)
     "image",  # private words, which read_words fills

@@ -119,7 +119,7 @@ def test_a_batch_of_puts_counts_as_its_puts(store: Any) -> None:
         return {
             name: after[name] - before[name]
             for name in before
-            if name not in ("kind", "name", "background", "cas_lost")
+            if name not in ("kind", "name", "background", "control", "cas_lost")
         }
 
     one_by_one = taken(lambda: [store.put(key, value) for key, value in pairs])

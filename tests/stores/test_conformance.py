@@ -768,7 +768,9 @@ def test_round_trips_and_bytes_of_every_operation(store: Any) -> None:
     for name in ("get", "miss", "large get"):
         assert costs[name]["writes"] == costs[name]["cas"] == 0
     assert all(cost["cas_lost"] == 0 for cost in costs.values())
-    assert all(cost["background"]["round_trips"] == 0 for cost in costs.values())
+    # a write of loco releases its lock in the background, and wakes those that queue
+    waits = 1 if store.kind == "loco" else 0
+    assert all(cost["background"]["round_trips"] <= waits for cost in costs.values())
 
 
 def test_housekeeping_is_counted_apart(store: Any) -> None:
