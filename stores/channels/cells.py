@@ -105,14 +105,14 @@ class Cells(Channel):
             entered = True
         finally:
             if not entered:
-                self.lock.release()
+                self.lock.__exit__()
 
     def _finish(self) -> None:
-        """End it."""
+        """End it. A signal handler that raises at the end leaves the lock free, too."""
         try:
             self.leave()
         finally:
-            self.lock.release()
+            self.lock.__exit__()
 
     def _step(self) -> int:
         """How many changes were begun."""
