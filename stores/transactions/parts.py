@@ -367,10 +367,12 @@ class Part(Participant):
         if self.old and self.size > LATE_SIZE:
             log.free(self.reference)
 
-    def named(self) -> list[tuple[int, int]]:
+    def named(self, committed: bool) -> list[tuple[int, int]]:
         found: list[tuple[int, int]] = []
         for change in self.changes():
-            found += [(change.old, change.slot), (change.new, change.slot)]
+            found.append((change.new, change.slot))
+            if committed:
+                found.append((change.old, change.slot))
         return [*found, (self.old, 0)]
 
 
