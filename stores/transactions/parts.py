@@ -196,7 +196,11 @@ class Part(Participant):
                 written = index + 1
                 place = base + HEADER
         self.written = count
-        # ORDER: the part before the log that names it, or with it.
+        if log.is_there:
+            # ORDER: the part before the log that names it, which may be on another memory node.
+            # (A log that is not there yet counts when the phase has ended in which both are
+            # written.)
+            self.endpoint.wait()
         log.note(self)
         return True
 
