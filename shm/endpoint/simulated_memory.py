@@ -23,7 +23,8 @@ The background of an operation (verbs.pyx). What a client sends is done where it
 each, as on mapped memory. The schedule may have it late: the operation goes on, and returns, other
 clients go on and see that, and this client does as well. A late verb, and all that were sent behind
 it on its node or on the control segment, are done after K more verbs of the client; before its next
-verb on that node; before it waits for others; or at its end. A client that is killed before that
+verb on that node; before it waits for others; or at its end. What is sent to the control segment is
+done after all that was posted before it, too, though the client never waits for that. A client that is killed before that
 takes them with it. A lost node refuses them, and so does the guard of a client that was declared
 dead.
 
@@ -339,6 +340,8 @@ class Phase:
         """Send a verb: do it now, or note that it is late."""
         posted = Posted(verb, addr, work)
         before = [one.due for one in self._sent if posted.node in (one.node, CONTROL_NODE)]
+        if posted.node == CONTROL_NODE:
+            before += [one.due for one in self._late]
         if before:
             posted.due = max(before)
             self._sent.append(posted)
@@ -358,6 +361,8 @@ class Phase:
             self._do_sent(self._sent[0])
 
     def _do_sent(self, posted: Posted) -> None:
+        if posted.node == CONTROL_NODE:
+            self.do_late()
         self._sent.remove(posted)
         doing, self._is_doing, self.sending = self._is_doing, True, True
         # as in `_do_first`

@@ -122,8 +122,9 @@ The background of an operation
 
     Order. On one node they are done in the order in which they were sent, after all earlier verbs
     of this client and before all later ones. Those on the control segment are done after all that
-    were sent before them, on whatever node: an object is freed before the client journal loses it,
-    and the journal is empty before the pin goes. (On a fabric: when the other nodes' completions
+    were posted or sent before them, on whatever node: an object is freed before the client journal
+    loses it, and the journal is empty before the pin goes. So a protocol need not wait for verbs
+    that nothing but its pin or its journal has to outlast, such as the unlocking after a conflict. (On a fabric: when the other nodes' completions
     are there.) So a client that dies before its messages are done leaves what a client leaves that
     is killed before the end of its operation. A node that is lost, or that has evicted the client,
     refuses them, and no client hears of it.

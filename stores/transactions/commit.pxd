@@ -81,6 +81,9 @@ cdef class Commit(Staged):
     cdef bint _has_read_only(self, SlotWrite write) except -1
     @cython.locals(outcome=int, write=SlotWrite, node=StagedNode)
     cpdef int run_alone(self) except -1
+    @cython.locals(reads=Reads, ticket=u64)
+    @cython.final
+    cdef bint _is_linked(self, StagedNode node) except -1
     @cython.locals(reads=Reads, index=Py_ssize_t, node=StagedNode, read=ObjectRead)
     @cython.final
     cdef bint _is_as_read(self) except -1

@@ -76,6 +76,7 @@ from typing import TYPE_CHECKING, Any, Final
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.words import REFERENCE_MASK
 from limpet.shm.errors import NodeFailed
+from limpet.stores.core.object_layout import POINTER
 from limpet.stores.core.records import is_vacant
 from limpet.stores.core.status import AGAIN, DONE, NO_MEMORY
 from limpet.stores.transactions.entry_log import log_size
@@ -361,12 +362,26 @@ class Commit(Staged):
                 self.busy = write.slot | SLOT
             return outcome
         node = self._first_changed()
+        if not self._is_linked(node):
+            self.busy = node.at
+            return AGAIN
         outcome = int(
             node.store.writer.change_alone(node.at, node.version, node.pointer, node.page)
         )
         if outcome == AGAIN:
             self.busy = node.at
         return outcome
+
+    def _is_linked(self, node: StagedNode) -> bool:
+        """Whether the pointer with which an object is staged is one that it has had since our pin:
+        the client journal is to name what it leads to. One that an earlier operation has read may
+        lead to memory that was used again; unless it is the epoch of that operation still."""
+        reads = self.reads
+        if reads is None or not reads.objects_count or self.is_of_read_epoch():
+            return True
+        ticket = self.endpoint.post_load(node.at + POINTER)
+        self.endpoint.wait()
+        return bool(self.endpoint.result(ticket) == node.pointer)
 
     def _is_as_read(self) -> bool:
         """Whether all objects that are written have been staged in the version that the transaction
@@ -514,7 +529,7 @@ class Commit(Staged):
                 if committed:
                     participant.publish()
                 participant.release(state, committed)
-            left += participant.named()
+            left += participant.named(committed)
         with contextlib.suppress(NodeFailed):
             self.endpoint.wait()
         for word, link_address in left:

@@ -31,7 +31,7 @@ cdef class Participant(LogEntry):
     cpdef int unlinked(self, bint committed, list found) except -1
     @cython.locals(found=list, reference=u64)
     cpdef int free_unlinked(self, Log log, bint committed) except -1
-    cpdef list named(self)
+    cpdef list named(self, bint committed)
 
 cdef class Extent(Participant):
     cdef readonly u64 link_address
@@ -46,4 +46,4 @@ cdef class Extent(Participant):
     cpdef bint prepare(self, Log log, Allocator allocator) except -1
     @cython.locals(reference=u64)
     cpdef int unlinked(self, bint committed, list found) except -1
-    cpdef list named(self)
+    cpdef list named(self, bint committed)

@@ -130,9 +130,10 @@ class Participant(LogEntry):
         for reference in found:
             log.free(reference)
 
-    def named(self) -> list[tuple[int, int]]:
+    def named(self, committed: bool) -> list[tuple[int, int]]:
         """Words that name objects of which some are linked, and where: what is left to the owner if
-        the log is lost (commit.py)."""
+        the log is lost (commit.py). What was there before only if it is decided: else it may have
+        been another client's all the while."""
         raise NotImplementedError
 
 
@@ -182,5 +183,6 @@ class Extent(Participant):
         if reference:
             found.append(reference)
 
-    def named(self) -> list[tuple[int, int]]:
-        return [(self.old | self.new, self.link_address | EXTENT_PAIR)]
+    def named(self, committed: bool) -> list[tuple[int, int]]:
+        word = self.new | (self.old if committed else 0)
+        return [(word, self.link_address | EXTENT_PAIR)]

@@ -81,7 +81,7 @@ cdef class Part(Participant):
     cpdef int unlinked(self, bint committed, list found) except -1
     @cython.locals(index=Py_ssize_t, write=SlotWrite, word=u64)
     cpdef int free_unlinked(self, Log log, bint committed) except -1
-    cpdef list named(self)
+    cpdef list named(self, bint committed)
 
 @cython.locals(made=Part)
 cpdef Part part_at(Endpoint endpoint, u64 word)

@@ -196,7 +196,11 @@ class Part(Participant):
                 written = index + 1
                 place = base + HEADER
         self.written = count
-        # ORDER: the part before the log that names it, or with it.
+        if log.is_there:
+            # ORDER: the part before the log that names it, which may be on another memory node.
+            # (A log that is not there yet counts when the phase has ended in which both are
+            # written.)
+            self.endpoint.wait()
         log.note(self)
         return True
 
@@ -367,10 +371,12 @@ class Part(Participant):
         if self.old and self.size > LATE_SIZE:
             log.free(self.reference)
 
-    def named(self) -> list[tuple[int, int]]:
+    def named(self, committed: bool) -> list[tuple[int, int]]:
         found: list[tuple[int, int]] = []
         for change in self.changes():
-            found += [(change.old, change.slot), (change.new, change.slot)]
+            found.append((change.new, change.slot))
+            if committed:
+                found.append((change.old, change.slot))
         return [*found, (self.old, 0)]
 
 

@@ -40,4 +40,4 @@ cdef class TXObj(Participant):
     cpdef int unlinked(self, bint committed, list found) except -1
     @cython.locals(pointer=u64)
     cpdef int free_unlinked(self, Log log, bint committed) except -1
-    cpdef list named(self)
+    cpdef list named(self, bint committed)

@@ -141,5 +141,6 @@ class TXObj(Participant):
         if not is_vacant(pointer):
             log.free(pointer & REFERENCE_MASK)
 
-    def named(self) -> list[tuple[int, int]]:
-        return [(self.old, self.at + POINTER), (self.new, self.at + POINTER)]
+    def named(self, committed: bool) -> list[tuple[int, int]]:
+        place = self.at + POINTER
+        return [(self.old, place), (self.new, place)] if committed else [(self.new, place)]

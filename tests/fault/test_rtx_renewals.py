@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 import pytest
-from kit.puppets import verb_on_address
-from kit.transactions import TREE, StillTestbed
+from kit.puppets import kills_at, verb_on_address
+from kit.stores import once
+from kit.transactions import LATER, NEW, OLD, TREE, Clients, StillPool, StillTestbed
 
 import limpet
 from limpet.shm.endpoint.slots import PIN
@@ -218,3 +219,35 @@ def test_a_key_that_is_read_often_is_looked_for_once(pools: Any) -> None:
     pool.transaction(work)
     assert len(spent) == 40
     assert max(spent[20:]) <= max(spent[:20])
+
+
+def test_a_client_that_is_killed_frees_nothing_that_it_has_read_long_ago(pools: Any) -> None:
+    """Between its read and its commit, the leaf's node was freed, and is another leaf's since."""
+    clients = Clients(pools, 0)
+
+    def work(actor: Any) -> None:
+        other = StillPool.open(clients.url).store("rtx-sherman", name="test")
+        other.put(clients.kx, LATER)
+
+        @once
+        def go_on() -> None:
+            node = clients.data(clients.x)
+            other.put(clients.kx, NEW)
+            for turn in range(300):
+                other.put(clients.kz, b"%d" % turn)
+                if clients.data(clients.z) == node:
+                    break
+            else:
+                raise AssertionError("the node was not used again")
+            actor.pool.endpoint.before = kills_at(verb_on_address("cas", clients.x))
+
+        def change(tx: limpet.Transaction) -> None:
+            tx.get(actor.store, clients.kx)
+            go_on()
+            tx.put(actor.store, clients.kx, OLD)
+
+        actor.pool.transaction(change)
+
+    clients.die(lambda verb, address: False, work)
+    clients.sound()
+    assert clients.value(clients.kx) == NEW

@@ -438,6 +438,29 @@ def test_what_was_sent_may_be_done_after_the_operation_and_before_later_verbs_on
     assert done[-2:] == [CONTROL, CONTROL]
 
 
+def test_the_pin_outlasts_what_is_posted_and_never_waited_for(
+    simulated: SimulatedEndpoint,
+) -> None:
+    """A late CAS whose client was not pinned any more could meet a word that has come again."""
+    simulated.turn = scheduled = Scheduled(_1=IN_WAIT)
+    simulated.begin()
+    simulated.post_cas(A, 0, 1)
+    simulated.send_store(CONTROL, 0)
+    assert order(simulated) == []
+    simulated.end()
+    simulated.load(CONTROL)
+    assert order(simulated) == [A, CONTROL, CONTROL]
+    simulated.trace.clear()
+    simulated.turn = scheduled = Scheduled(_1=IN_WAIT)
+    scheduled.dies = 2
+    simulated.begin()
+    simulated.post_cas(A, 1, 2)
+    with pytest.raises(Crashed):
+        simulated.send_store(CONTROL, 0)
+        simulated.end()
+    assert order(simulated) == []
+
+
 def test_what_was_sent_is_lost_with_its_client_or_refused_by_a_lost_node(
     simulated: SimulatedEndpoint,
 ) -> None:
