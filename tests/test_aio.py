@@ -9,6 +9,7 @@ import random
 import signal
 import sys
 import threading
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -276,6 +277,33 @@ def test_tasks_and_processes_are_parties_of_a_barrier(pool: limpet.Pool, run: Ru
 
     run(main)
     assert len({*numbers}) == 3
+
+
+def test_a_party_whose_round_is_regrouped_at_its_timeout_has_not_passed(
+    pools: Any, pool: limpet.Pool, run: Run
+) -> None:
+    barrier = pool.barrier("b", 4, on_death="continue")
+    other = pools.again(pool).barrier("b", 4, on_death="continue")
+
+    async def main() -> None:
+        with children([barrier.wait, barrier.wait]) as [(dies, _), (lives, _)]:
+            await soon(lambda: barrier.n_waiting == 2)
+            os.kill(lives, signal.SIGSTOP)
+
+            async def regroup() -> None:
+                await soon(lambda: barrier.n_waiting == 3)
+                os.kill(dies, signal.SIGKILL)
+                os.waitpid(dies, 0)
+                with other.operation():
+                    other.regroup()
+                time.sleep(0.3)  # the party does not run until its time is over
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(regroup)
+                with pytest.raises(limpet.BrokenBarrierError):
+                    await aio.wrap(barrier).wait(0.2)
+
+    run(main)
 
 
 def test_a_ring_and_a_join_and_dead_letters_are_awaited(pool: limpet.Pool, run: Run) -> None:
