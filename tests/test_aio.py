@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import pickle
 import queue
@@ -83,7 +84,7 @@ def test_a_thousand_tasks_wait_while_the_loop_goes_on(pool: limpet.Pool, run: Ru
                 tasks.start_soon(noted, found, aio.wrap(shared).get())
             for event in events:
                 tasks.start_soon(noted, passed, aio.wrap(event).wait())
-            await anyio.sleep(0.05)
+            await soon(lambda: sum(len(each.words) for each in watcher._watchers) > len(events))
             assert not found
             assert not passed
             with children([work]):
@@ -232,6 +233,19 @@ def test_a_lock_of_a_dead_process_comes_to_a_task(pool: limpet.Pool, run: Run) -
                 assert lock.inherited
 
     run(main)
+
+
+def test_a_lock_is_not_handed_to_a_task_whose_loop_was_closed(pool: limpet.Pool) -> None:
+    lock = pool.lock("l")
+    lock.acquire()
+    loop = asyncio.new_event_loop()
+    task: Any = loop.create_task(aio.wrap(lock).acquire())
+    loop.run_until_complete(asyncio.sleep(0.01))
+    loop.close()
+    lock.release()
+    assert lock.acquire(timeout=PATIENCE_S / 10)
+    lock.release()
+    task._log_destroy_pending = False
 
 
 def test_a_condition_notifies_tasks(pool: limpet.Pool, run: Run) -> None:
