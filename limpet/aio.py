@@ -28,7 +28,6 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, overload
 from limpet.shm.errors import ParameterError
 from limpet.stores.channels import task_waits
 from limpet.stores.channels.barrier.barrier import Party
-from limpet.stores.channels.barrier.layout import NOWHERE
 from limpet.stores.channels.event import NEVER
 from limpet.stores.channels.task_waits import PENDING, in_line, until
 
@@ -265,7 +264,7 @@ class Condition(Shared["condition.Condition"]):
         """As `Lock.acquire`."""
         taken = await self.lock.acquire(timeout)
         if taken:
-            self.handle.vain = 0
+            self.handle.taken()
         return taken
 
     def release(self) -> None:
@@ -282,20 +281,22 @@ class Condition(Shared["condition.Condition"]):
         """As `Condition.wait`. When it is cancelled, too, it takes the lock before it ends."""
         handle = self.handle
         before, vain = handle.begin_wait()
+        places: list[int] = []
         count = handle.lock._release_save()
+        returns = False
         try:
             notified: bool = await _within(
                 timeout, bool, until, handle, handle.waiting,
-                lambda: handle.is_over(before) or PENDING,
+                lambda: handle.is_over(before, places) or PENDING,
             )  # fmt: skip
             if vain and notified:
                 await anyio.sleep(handle.moment(vain) * MOMENT_S)
+            returns = True
             return notified
         finally:
-            await self._take_again(count)
-            handle.vain = vain + 1
+            await self._take_again(count, places, vain, returns)
 
-    async def _take_again(self, count: int) -> None:
+    async def _take_again(self, count: int, places: list[int], vain: int, returns: bool) -> None:
         cancelled = None
         while True:
             try:
@@ -305,6 +306,7 @@ class Condition(Shared["condition.Condition"]):
             except anyio.get_cancelled_exc_class() as error:  # by asyncio's own `cancel`
                 cancelled = error
         self.handle.lock._acquire_restore(count)
+        self.handle.step_out(places, vain, True, returns and cancelled is None)
         if cancelled is not None:
             raise cancelled
 
@@ -330,10 +332,8 @@ class Barrier(Shared["barrier.Barrier"]):
         limit = handle.timeout if timeout is None else timeout
 
         def over() -> int:
-            if party.place == NOWHERE:
-                handle.abort()
-            handle.give_up(party)
-            handle.look(party, False)  # raises, unless the round has just passed
+            while not handle.look(party, False):  # raises when the round is broken
+                handle.expire(party)
             return handle.came_as(party)
 
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import pickle
 import queue
@@ -9,6 +10,7 @@ import random
 import signal
 import sys
 import threading
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -82,7 +84,7 @@ def test_a_thousand_tasks_wait_while_the_loop_goes_on(pool: limpet.Pool, run: Ru
                 tasks.start_soon(noted, found, aio.wrap(shared).get())
             for event in events:
                 tasks.start_soon(noted, passed, aio.wrap(event).wait())
-            await anyio.sleep(0.05)
+            await soon(lambda: sum(len(each.words) for each in watcher._watchers) > len(events))
             assert not found
             assert not passed
             with children([work]):
@@ -233,6 +235,19 @@ def test_a_lock_of_a_dead_process_comes_to_a_task(pool: limpet.Pool, run: Run) -
     run(main)
 
 
+def test_a_lock_is_not_handed_to_a_task_whose_loop_was_closed(pool: limpet.Pool) -> None:
+    lock = pool.lock("l")
+    lock.acquire()
+    loop = asyncio.new_event_loop()
+    task: Any = loop.create_task(aio.wrap(lock).acquire())
+    loop.run_until_complete(asyncio.sleep(0.01))
+    loop.close()
+    lock.release()
+    assert lock.acquire(timeout=PATIENCE_S / 10)
+    lock.release()
+    task._log_destroy_pending = False
+
+
 def test_a_condition_notifies_tasks(pool: limpet.Pool, run: Run) -> None:
     """A wait that is cancelled ends with the lock."""
     shared = aio.wrap(pool.condition("c"))
@@ -276,6 +291,33 @@ def test_tasks_and_processes_are_parties_of_a_barrier(pool: limpet.Pool, run: Ru
 
     run(main)
     assert len({*numbers}) == 3
+
+
+def test_a_party_whose_round_is_regrouped_at_its_timeout_has_not_passed(
+    pools: Any, pool: limpet.Pool, run: Run
+) -> None:
+    barrier = pool.barrier("b", 4, on_death="continue")
+    other = pools.again(pool).barrier("b", 4, on_death="continue")
+
+    async def main() -> None:
+        with children([barrier.wait, barrier.wait]) as [(dies, _), (lives, _)]:
+            await soon(lambda: barrier.n_waiting == 2)
+            os.kill(lives, signal.SIGSTOP)
+
+            async def regroup() -> None:
+                await soon(lambda: barrier.n_waiting == 3)
+                os.kill(dies, signal.SIGKILL)
+                os.waitpid(dies, 0)
+                with other.operation():
+                    other.regroup()
+                time.sleep(0.3)  # the party does not run until its time is over
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(regroup)
+                with pytest.raises(limpet.BrokenBarrierError):
+                    await aio.wrap(barrier).wait(0.2)
+
+    run(main)
 
 
 def test_a_ring_and_a_join_and_dead_letters_are_awaited(pool: limpet.Pool, run: Run) -> None:

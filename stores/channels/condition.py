@@ -28,13 +28,15 @@ with each other, so that all others find their condition false whenever they loo
 
 A kill leaves behind: a change without its notify, if the process died with the lock
 (CRASH(notifying)). A thread that waits looks from time to time at the holder of the lock, and
-returns if that process is dead; it has the lock then, and `inherited` says so. And a place of a
-dead process: if it is WAITING, the next notify passes it over; if it is NOTIFIED, a thread that
-waits takes that notify for its own.
+returns if that process is dead. The thread that has the lock next, whose `inherited` says so,
+notifies all. And a place of a dead process: if it is WAITING, the next notify passes it over; if it
+is NOTIFIED, a thread that waits makes it its own, and returns. So a thread may have two places that
+are NOTIFIED, when it has the lock again: then it notifies another one.
 """
 
 from __future__ import annotations
 
+import time
 from array import array
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
@@ -84,8 +86,24 @@ class Condition(Channel):
         """Take the lock; as `Lock.acquire`."""
         taken = self.lock.acquire(blocking, timeout)
         if taken:
-            self.vain = 0
+            self.taken()
         return taken
+
+    def taken(self) -> None:
+        """This thread, or task, has just taken the lock."""
+        told = False
+        try:
+            self.vain = 0
+            self._notify_for_dead()
+            told = True
+        finally:
+            if not told:
+                self.lock.release()
+
+    def _notify_for_dead(self) -> None:
+        """Notify all, if the lock's last holder has died: its change may be without a notify."""
+        if self.lock.inherited:
+            self.notify_all()
 
     def release(self) -> None:
         """Give the lock back; as `Lock.release`."""
@@ -111,35 +129,36 @@ class Condition(Channel):
         another thread, or the lock's holder has died. Raises RuntimeError without the lock.
         """
         deadline = deadline_after(timeout)
-        place = [NOWHERE]
+        places: list[int] = []
         vain = self.vain
-        notified = False
+        notified = returns = False
         count = 0
         try:
-            before = self._line_up(place)
+            before = self._line_up(places)
             count = self.lock._release_save()
-            notified = self._is_notified(place[0], before, deadline)
+            notified = self._is_notified(places, before, deadline)
             if vain and notified:
                 self.endpoint.pause(MOMENT + self.moment(vain))
+            returns = True
         finally:
+            taken = False
             try:
                 if count:
                     self.lock._acquire_restore(count)
-                    self.vain = vain + 1
+                    taken = True
             finally:
-                if place[0] != NOWHERE:
-                    notified = self._step_out(place[0]) or notified
-        return notified
+                found = self.step_out(places, vain, taken, returns)
+        return notified or found
 
     def wait_for(self, predicate: Callable[[], Found], timeout: float | None = None) -> Found:
         """`wait` until `predicate()` is true, at most `timeout` seconds; its last result."""
-        deadline = deadline_after(timeout)
+        end = time.monotonic() + (timeout or 0.0)
         found = predicate()
         while not found:
-            left = still_us(deadline)
-            if not left:
+            left = None if timeout is None else end - time.monotonic()
+            if left is not None and left <= 0:
                 break
-            self.wait(None if timeout is None else left / 1e6)
+            self.wait(left)
             found = predicate()
         return found
 
@@ -191,13 +210,13 @@ class Condition(Channel):
         """How long to wait before the lock, after so many waits in vain: 0 to MOMENTS - 1."""
         return int(3 * vain + self.client.ident) % MOMENTS
 
-    def is_over(self, before: int) -> bool:
-        """Whether a wait that began at this number is over."""
+    def is_over(self, before: int, places: list[int]) -> bool:
+        """Whether a wait that began at this number is over. `places`: as for `step_out`."""
         with self.operation():
             return (
                 self._look(self.address + NUMBER) != before
                 or self._is_forsaken()
-                or self._inherits(NOWHERE, 0)
+                or self._inherits(places, 0)
             )
 
     def _check_owned(self, what: str) -> None:
@@ -230,38 +249,57 @@ class Condition(Channel):
             for number in range(used)
         ]
 
-    def _line_up(self, place: list[int]) -> int:
-        """Take a place, whose address is put into `place`, if one is free; the number."""
+    def _line_up(self, places: list[int]) -> int:
+        """Take a place, whose address is added to `places`, if one is free; the number."""
         with self.operation():
             self._check_owned("wait")
-            words, places = self._read()
-            at = next((at for at, word, _ in places if word & STATE == FREE), NOWHERE)
-            if at == NOWHERE and len(places) < PLACES:
-                at = self.address + PLACES_AT + len(places) * PLACE
+            words, taken = self._read()
+            at = next((at for at, word, _ in taken if word & STATE == FREE), NOWHERE)
+            if at == NOWHERE and len(taken) < PLACES:
+                at = self.address + PLACES_AT + len(taken) * PLACE
                 words[USED >> 3] += 1
             if at != NOWHERE:
                 words[ORDER >> 3] += 1
                 self.endpoint.post_write(self.address + ORDER, words[ORDER >> 3 :], 2)
                 self.endpoint.post_write(at + 8, words[ORDER >> 3 :], 1)
-                place[0] = at
+                places.append(at)
                 # ORDER: last, after what belongs to it, which is on the same node.
                 self.endpoint.post_cas(at, FREE, self.client.ident << OWNER_SHIFT | WAITING)
                 self.endpoint.wait()
             return words[NUMBER >> 3]
 
-    def _step_out(self, at: int) -> bool:
-        """Free our place; whether it was notified."""
-        with self.operation():
-            word = self._look(at)
-            if word >> OWNER_SHIFT != self.client.ident:
-                return False
-            while self.endpoint.cas(at, word, FREE) != word:
-                word = self._look(at)
-            return word & STATE == NOTIFIED
+    def step_out(self, places: list[int], vain: int, taken: bool, returns: bool) -> bool:
+        """Free our places after a wait; whether one was notified.
 
-    def _is_notified(self, place: int, before: int, deadline: float | None) -> bool:
+        `taken`: we have the lock again. Then a notify that was not for this wait, or for one that
+        does not return (a signal handler raises), goes to another thread.
+        """
+        if taken:
+            self._notify_for_dead()
+        notified = 0
+        if places:
+            with self.operation():
+                notified = sum(map(self._free, places))
+        if taken:
+            if notified > returns:
+                self.notify(notified - returns)
+            self.vain = vain + 1
+        return notified > 0
+
+    def _free(self, at: int) -> bool:
+        """Free a place, if it is ours; whether it was notified. In an operation."""
+        word = self._look(at)
+        while word >> OWNER_SHIFT == self.client.ident:
+            seen = self.endpoint.cas(at, word, FREE)
+            if seen == word:
+                return word & STATE == NOTIFIED
+            word = seen
+        return False
+
+    def _is_notified(self, places: list[int], before: int, deadline: float | None) -> bool:
         """Wait until our place is notified, or, without one, the number is not `before`; or until
         the lock's holder is dead, or one that was notified; False: timeout."""
+        place = places[0] if places else NOWHERE
         wait = Wait(self.waiting, deadline)
         idle = 0
         while True:
@@ -274,7 +312,7 @@ class Condition(Channel):
                     word = self._look(place)
                     if word & STATE != WAITING or word >> OWNER_SHIFT != self.client.ident:
                         return True
-                if wait.sleepy and (self._is_forsaken() or self._inherits(place, idle)):
+                if wait.sleepy and (self._is_forsaken() or self._inherits(places, idle)):
                     return True
             idle += wait.sleepy
             if place == NOWHERE or not wait.sleepy:
@@ -293,18 +331,20 @@ class Condition(Channel):
         except AddressError as error:
             raise PoolClosed("the pool was closed while this thread waited") from error
 
-    def _inherits(self, place: int, idle: int) -> bool:
-        """Whether a process has died that was notified, and its notify is ours now. In an
-        operation."""
-        number = (place - self.address - PLACES_AT) // PLACE
+    def _inherits(self, places: list[int], idle: int) -> bool:
+        """Whether a process has died that was notified, and its place, which is added to `places`,
+        is ours now. In an operation."""
+        number = (places[0] - self.address - PLACES_AT) // PLACE if places else 0
         if number >= SELDOM and (idle + number) % SELDOM:
             return False
-        return any(
-            word & STATE == NOTIFIED
-            and not self.lives(word >> OWNER_SHIFT)
-            and self.endpoint.cas(at, word, FREE) == word
-            for at, word, _ in self._read()[1]
-        )
+        for at, word, _ in self._read()[1]:
+            if word & STATE == NOTIFIED and not self.lives(word >> OWNER_SHIFT):
+                # One CAS: if we are killed, it is a dead process's again.
+                ours = self.client.ident << OWNER_SHIFT | NOTIFIED
+                if self.endpoint.cas(at, word, ours) == word:
+                    places.append(at)
+                    return True
+        return False
 
     def _is_forsaken(self) -> bool:
         """Whether a dead process has the lock. In an operation."""

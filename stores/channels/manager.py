@@ -210,8 +210,9 @@ class Manager:
         Raises ParameterError if there is no channel and a parameter has no usual value.
         """
         given = {key: value for key, value in given.items() if value is not None}
+        complete = given.keys() >= usual.keys()
         while True:
-            there = {} if given.keys() >= usual.keys() else self.parameters_of(cls, name)
+            there = {} if complete else self.parameters_of(cls, name)
             chosen = {key: there.get(key, value) for key, value in usual.items()} | given
             if lacking := [key for key, value in chosen.items() if value is None]:
                 raise ParameterError(
@@ -222,7 +223,7 @@ class Manager:
                 return self.open(cls, name, **chosen)
             except StoreMismatch:
                 # Another process may have made it, or one with other parameters, since we looked.
-                if self.parameters_of(cls, name) == there:
+                if complete or self.parameters_of(cls, name) == there:
                     raise
 
     def parameters_of(self, cls: Any, name: str) -> dict[str, Any]:

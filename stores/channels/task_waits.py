@@ -67,6 +67,10 @@ class AsyncioScheduler:
         self.loop = loop
         self.call = loop.call_soon_threadsafe
 
+    def is_there(self) -> bool:
+        """Whether its tasks may still run: it is not closed."""
+        return not self.loop.is_closed()
+
     def parking(self) -> Any:
         """For one sleep of the task."""
         return AsyncioParking(self.loop)
@@ -99,6 +103,10 @@ class TrioScheduler:
     def __init__(self, token: Any) -> None:
         self.loop = token
         self.call = token.run_sync_soon
+
+    def is_there(self) -> bool:
+        """Trio ends its tasks before it ends."""
+        return True
 
     def parking(self) -> Any:
         """For one sleep of the task."""
@@ -147,11 +155,13 @@ async def at_word(
     *,
     remote: bool = False,
     pass_on: Callable[[], object] | None = None,
+    orphaned: Callable[[], object] | None = None,
 ) -> bool:
     """Sleep until the word has another value, or for a tick; whether for a tick."""
     loop = here()
     parking = loop.parking()
-    watch = watcher.Watch(endpoint, address, value, loop.call, parking.wake, pass_on, remote)
+    watch = watcher.Watch(endpoint, address, value, loop.call, parking.wake, pass_on, remote,
+                          orphaned)  # fmt: skip
     watcher.add(watch)
     woken = False
     try:
@@ -274,7 +284,7 @@ async def acquire(lock: Any) -> None:
     loop = here()
     owner = lock.whose() if lock.recursive else 1
     opened = Opened(loop)
-    gate = Gate(owner, opened)
+    gate = Gate(owner, opened, loop.is_there)
     if not lock._join_line(gate):
         try:
             while not opened.acquire(False):
@@ -288,20 +298,29 @@ async def acquire(lock: Any) -> None:
         if gate.has_lock():
             return
     wait = TicketWait(lock.ticket, -1.0)
-    taken = slept = idle = False
+    over = slept = idle = False
+
+    def give_up() -> None:
+        nonlocal over
+        if not over:
+            over = True
+            try:
+                wait.give_up()
+            finally:
+                lock._end_delegation(owner, False)
+
     try:
         while (place := wait.look(slept, idle)) is not None:
             address, value, us = place
             if address:
                 remote = us < SLEEP_US
-                idle = await at_word(lock.endpoint, address, value, remote=remote)
+                idle = await at_word(lock.endpoint, address, value, remote=remote, orphaned=give_up)
             else:
                 await loop.parking().wait(us / 1e6)
                 idle = True
             slept = True
-        taken = True
+        over = True
     except BaseException:
-        wait.give_up()
+        give_up()
         raise
-    finally:
-        lock._end_delegation(owner, taken)
+    lock._end_delegation(owner, True)

@@ -46,10 +46,11 @@ NO_CALL: Final = -4
 
 class Watch:
     """A task's wait at one word. `call`: runs a function in the task's loop, from any thread;
-    `wake`: that function. `pass_on`: hands a wake on to another client, if the word wakes one."""
+    `wake`: that function. `pass_on`: hands a wake on to another client, if the word wakes one.
+    `orphaned`: is called instead, by any thread, if the loop was closed while the task waited."""
 
-    __slots__ = ("address", "call", "dropped", "endpoint", "expected", "fired", "idle", "pass_on",
-                 "remote", "wake")  # fmt: skip
+    __slots__ = ("address", "call", "dropped", "endpoint", "expected", "fired", "idle", "orphaned",
+                 "pass_on", "remote", "wake")  # fmt: skip
 
     def __init__(
         self,
@@ -60,6 +61,7 @@ class Watch:
         wake: Callable[[], object],
         pass_on: Callable[[], object] | None = None,
         remote: bool = False,
+        orphaned: Callable[[], object] | None = None,
     ) -> None:
         """`remote`: clients of other hosts change the word, which wakes no thread here."""
         self.endpoint = endpoint
@@ -68,14 +70,24 @@ class Watch:
         self.call = call
         self.wake = wake
         self.pass_on = pass_on
+        self.orphaned = orphaned
         self.remote = remote
         self.fired = self.idle = self.dropped = False
 
     def hand_on(self) -> None:
         """The task has ended, and a wake was for it."""
-        if self.pass_on is not None:
+        self._try(self.pass_on)
+
+    def orphan(self) -> None:
+        """The loop is closed: its task will not run again."""
+        self.hand_on()
+        self._try(self.orphaned)
+
+    @staticmethod
+    def _try(call: Callable[[], object] | None) -> None:
+        if call is not None:
             with contextlib.suppress(LimpetError):  # the pool is closed, the channel removed
-                self.pass_on()
+                call()
 
 
 class Watcher:
@@ -243,13 +255,22 @@ def _deliver(fired: list[Watch]) -> None:
     for watch in fired:
         loops.setdefault(watch.call, []).append(watch)
     for call, watches in loops.items():
-        try:
-            call(_wake, watches)
-        except RuntimeError:  # the loop is closed, and its tasks will not run again
-            for watch in watches:
-                watch.hand_on()
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            call(Delivery(watches))
 
 
-def _wake(watches: list[Watch]) -> None:
-    for watch in watches:
-        watch.wake()
+class Delivery:
+    """A call that wakes the tasks of these watches. A loop that is closed forgets its calls."""
+
+    def __init__(self, watches: list[Watch]) -> None:
+        self.watches = watches
+
+    def __call__(self) -> None:
+        watches, self.watches = self.watches, []
+        for watch in watches:
+            watch.wake()
+
+    def __del__(self) -> None:
+        for watch in self.watches:
+            if not watch.dropped:
+                watch.orphan()

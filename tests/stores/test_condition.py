@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import threading
 import time
@@ -15,17 +16,18 @@ from kit.processes import children, gather, start
 import limpet
 from limpet.shm.endpoint.fabric import Endpoint
 from limpet.stores.channels import condition as conditions
-from limpet.stores.channels.condition import PLACES_AT, STATE, WAITING
+from limpet.stores.channels.condition import PLACE, PLACES_AT, STATE, WAITING
 from limpet.stores.channels.layout import MOMENT, MOMENTS
 from limpet.stores.channels.lock.ticket_layout import QUEUED
 
 WAITS_S = 20.0
 
 
-def sleeps(pool: Any, condition: Any) -> None:
-    """Wait until a client sleeps there."""
+def sleeps(pool: Any, condition: Any, number: int = 0) -> None:
+    """Wait until a client sleeps there, at the place of this number."""
     end = time.monotonic() + WAITS_S
-    while pool.endpoint.load(condition.address + PLACES_AT) & STATE != WAITING:
+    at = condition.address + PLACES_AT + number * PLACE
+    while pool.endpoint.load(at) & STATE != WAITING:
         assert time.monotonic() < end
         time.sleep(0.001)
 
@@ -210,10 +212,7 @@ def test_a_notify_of_a_process_that_died_of_it_goes_to_another_thread(pools: Any
         sleeps(pool, condition)
         os.kill(first, signal.SIGSTOP)
         with children([waiter, waiter]) as second:
-            end = time.monotonic() + WAITS_S
-            while pool.endpoint.load(condition.address + PLACES_AT + 2 * 16) & STATE != WAITING:
-                assert time.monotonic() < end
-                time.sleep(0.001)
+            sleeps(pool, condition, 2)
             with condition:
                 condition.notify(1)  # the first one's, which is stopped
             os.kill(first, signal.SIGKILL)
@@ -227,6 +226,68 @@ def test_a_notify_of_a_process_that_died_of_it_goes_to_another_thread(pools: Any
                 condition.notify(1)
             assert out.read()
             assert os.waitpid(pid, 0)[1] == 0
+
+
+def test_a_thread_takes_one_notify_where_it_inherits_another(pools: Any) -> None:
+    """That of a dead process; the second one goes to the next thread."""
+    pool = pools()
+    condition = pool.condition("c")
+
+    def waiter() -> bool:
+        with condition:
+            return condition.wait(timeout=WAITS_S)
+
+    with children([waiter]) as [(first, _)]:
+        sleeps(pool, condition)
+        with children([waiter]) as [(_, second)]:
+            sleeps(pool, condition, 1)
+            with children([waiter]) as [(_, third)]:
+                sleeps(pool, condition, 2)
+                with condition:
+                    condition.notify(1)
+                    os.kill(first, signal.SIGKILL)
+                    os.waitpid(first, 0)
+                    time.sleep(0.05)  # the second one has seen it by now, and waits for the lock
+                    condition.notify(1)
+                assert pickle.load(second)
+                assert pickle.load(third)
+
+
+def test_all_threads_learn_of_a_change_whose_process_died_before_its_notify(pools: Any) -> None:
+    """Also those that do not run until another thread has had the lock."""
+    pool = pools()
+    condition, done = pool.condition("c"), pool.counter("done")
+
+    def waiter() -> bool:
+        with condition:
+            return bool(condition.wait_for(lambda: done.value))
+
+    def victim() -> None:
+        condition.acquire()
+        done.add(1)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with children([waiter, waiter]) as both:
+        sleeps(pool, condition, 1)
+        for pid, _ in both:
+            os.kill(pid, signal.SIGSTOP)
+        dead, end = start(victim)
+        end.close()
+        os.waitpid(dead, 0)
+        with condition:
+            assert condition.inherited
+        for pid, _ in both:
+            os.kill(pid, signal.SIGCONT)
+        assert all(pickle.load(out) for _, out in both)
+
+
+def test_wait_for_with_a_timeout_waits_at_one_place(pools: Any) -> None:
+    """It lined up anew every 5 ms, as the last one."""
+    condition = pools().condition("c")
+    looks = []
+    with condition:
+        assert not condition.wait_for(lambda: looks.append(1), timeout=0.1)
+    assert len(looks) == 2
 
 
 def test_more_threads_than_places_are_woken(pools: Any, monkeypatch: pytest.MonkeyPatch) -> None:

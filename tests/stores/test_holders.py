@@ -403,3 +403,16 @@ def test_handlers_that_raise_leave_no_line_and_no_permit_too_many(pools: Any) ->
             assert semaphore.get_value() == 1, turn
     finally:
         signal.signal(signal.SIGALRM, before)
+
+
+def test_another_number_of_permits_or_preference_is_a_mismatch(pools: Any) -> None:
+    """It looked again and again."""
+    pool = pools()
+    pool.semaphore("s", 2)
+    pool.rwlock("rw", prefer="readers")
+    with pytest.raises(limpet.StoreMismatch):
+        pool.semaphore("s", 3)
+    with pytest.raises(limpet.StoreMismatch):
+        pool.bounded_semaphore("s", 2)
+    with pytest.raises(limpet.StoreMismatch):
+        pool.rwlock("rw", prefer="writers")

@@ -31,6 +31,7 @@ cdef class Barrier(Channel):
     cdef u64 _come(self) except? 0xFFFF
     @cython.locals(found=int)
     cpdef bint look(self, Party party, bint sleepy) except -1
+    cpdef int expire(self, Party party) except -1
     cpdef int give_up(self, Party party) except -1
     @cython.locals(number=u64, coming=u64, value=u64, more=bint)
     cpdef bint announce(self, u64 state) except -1

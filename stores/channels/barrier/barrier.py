@@ -163,7 +163,7 @@ class Barrier(Channel):
             while not self.look(party, wait.sleepy):
                 wait.token = party.token
                 if not wait.pause():
-                    self._break(party.place, party.ident)
+                    self.expire(party)
         except BaseException:
             self.give_up(party)
             raise
@@ -203,6 +203,11 @@ class Barrier(Channel):
                 self._act(party.place, party.ident)
             else:
                 return False
+
+    def expire(self, party: Party) -> None:
+        """The time of a party is over: break its round, or the full one before it. Then `look` once
+        more, as the round may have passed, or been regrouped."""
+        self._break(party.place, party.ident)
 
     def give_up(self, party: Party) -> None:
         """A party goes away before it has passed: break its round."""

@@ -68,6 +68,8 @@ class Semaphore(Holders):
         n = int(n)
         if n < 1:
             raise ValueError("n must be one or more")
+        if n > FREE_MAX:
+            raise ValueError("Semaphore released too many times")
         self.enter()
         try:
             self.row()

@@ -5,6 +5,7 @@ from limpet.stores.channels.layout cimport *
 from limpet.stores.channels.lock.ticket_lock cimport TicketLock
 
 cdef int DELEGATE
+cdef int GONE
 cdef int HANDOVERS_MAX
 cdef int HOLDER
 cdef double LOOK_S
@@ -13,6 +14,7 @@ cdef int NOTHING
 cdef class Gate:
     cdef readonly unsigned long long thread
     cdef readonly object opened
+    cdef readonly object waits
     cdef readonly int role
 
     cpdef bint has_lock(self) except -1

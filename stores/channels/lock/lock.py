@@ -36,18 +36,24 @@ LOOK_S: Final = 0.2
 NOTHING = 0
 DELEGATE = 1
 HOLDER = 2
+GONE = 3
 
 
 class Gate:
-    """A thread in line: it waits for `opened` to be released. Or a task, with its own `opened`."""
+    """A thread in line: it waits for `opened` to be released. Or a task, with its own `opened`, and
+    `waits`, which says whether its event loop is still there."""
 
-    def __init__(self, thread: int, opened: Any = None) -> None:
+    def __init__(
+        self, thread: int, opened: Any = None, waits: Callable[[], bool] | None = None
+    ) -> None:
         self.thread = thread
+        self.waits = waits
         self.opened = opened or LocalLock()
         if opened is None:
             self.opened.acquire()
         self.role = NOTHING
-        """The reason for its opening: HOLDER, the lock was handed over; or DELEGATE."""
+        """The reason for its opening: HOLDER, the lock was handed over; or DELEGATE. GONE: it was
+        taken out of the line, as its event loop is closed."""
 
     def has_lock(self) -> bool:
         """Whether the lock was handed over."""
@@ -263,10 +269,14 @@ class Lock(Channel):
             return None
         # ORDER: before the look: a thread sets it after it has lined up, so it is not missed.
         self.lined = False
-        try:
-            gate = self.line.popleft()
-        except IndexError:
-            return None
+        while True:
+            try:
+                gate = self.line.popleft()
+            except IndexError:
+                return None
+            if gate.waits is None or gate.waits():
+                break
+            gate.role = GONE
         self.lined = True
         return gate
 
@@ -324,7 +334,7 @@ class Lock(Channel):
         if not self._step_out(gate):
             if gate.role == HOLDER:
                 self.release()
-            else:
+            elif gate.role == DELEGATE:
                 self._resign()
 
     def _stand(self, gate: Gate, end: float) -> bool:
