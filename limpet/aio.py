@@ -81,6 +81,10 @@ def _full() -> Any:
     raise queue.Full
 
 
+def _late() -> Any:
+    raise TimeoutError
+
+
 class Shared(Generic[H]):
     """The handle of a shared object, for tasks."""
 
@@ -144,6 +148,16 @@ class DeadLetters(Shared["job_queue.DeadLetters"]):
         return await _within(timeout, _empty, until, handle.queue, handle.queue.changes, attempt)
 
 
+class SubmittedJob(Shared["job_queue.SubmittedJob"]):
+    """Of `Jobs`."""
+
+    async def result(self, timeout: float | None = None) -> Any:
+        """As `SubmittedJob.result`."""
+        handle = self.handle
+        attempt = partial(_once, TimeoutError, handle.result, 0)
+        return await _within(timeout, _late, until, handle.queue, handle.queue.changes, attempt)
+
+
 class Jobs(Shared["job_queue.JobQueue"]):
     """`pool.queue(name, acks=True)`. A delivery's own calls do not wait."""
 
@@ -176,6 +190,19 @@ class Jobs(Shared["job_queue.JobQueue"]):
         return await _within(
             timeout, _full, in_line, handle, handle.room, attempt, lambda: not handle.full()
         )
+
+    async def submit(self, item: Any, timeout: float | None = None, **how: Any) -> SubmittedJob:
+        """As `JobQueue.submit`; raises queue.Full, and what that raises."""
+        handle = self.handle
+        attempt = partial(_once, queue.Full, handle.submit, item, False, **how)
+        found: Any = await _within(
+            timeout, _full, in_line, handle, handle.room, attempt, lambda: not handle.full()
+        )
+        return SubmittedJob(found)
+
+    def job(self, name: str) -> SubmittedJob:
+        """As `JobQueue.job`."""
+        return SubmittedJob(self.handle.job(name))
 
     async def join(self, timeout: float | None = None) -> bool:
         """As `JobQueue.join`."""
@@ -443,6 +470,7 @@ ROWS: Final[dict[str, type[Shared[Any]]]] = {
     "SharedQueue": Queue,
     "JobQueue": Jobs,
     "DeadLetters": DeadLetters,
+    "SubmittedJob": SubmittedJob,
     "RingBuffer": Ring,
     "Event": Event,
     "Lock": Lock,

@@ -307,6 +307,13 @@ def test_a_ring_and_a_join_and_dead_letters_are_awaited(pool: limpet.Pool, run: 
             await plain.get()
             plain.task_done()
             (await jobs.get()).nack()
+        async with anyio.create_task_group() as tasks:
+            job = await jobs.submit("work")
+            tasks.start_soon(noted, found, job.result())
+            with pytest.raises(TimeoutError):
+                await jobs.job(job.id).result(0.01)
+            (await jobs.get()).ack("its result")
+        assert found[-1] == "its result"
         assert list(range(100)) in found
         assert found.count(True) == 2
         with pytest.raises(queue.Empty):
