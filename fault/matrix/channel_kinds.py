@@ -730,7 +730,20 @@ _LOCK_METHODS: Final[Mapping[str, Call]] = {
 }
 
 _HOLDERS: Final = frozenset(
-    {"bury", "commit", "give", "give_back", "obtain", "parts", "read_table", "value"}
+    [
+        "bury",
+        "commit",
+        "enter_line",
+        "give",
+        "give_back",
+        "leave_line",
+        "look_in_line",
+        "obtain",
+        "parts",
+        "pass_over",
+        "read_table",
+        "value",
+    ]
 )
 _ARRAY: Final = Channels(
     lambda pool, name: pool.array(name, 9),
@@ -860,7 +873,7 @@ _RWLOCK: Final = Channels(
         "read": lambda lock: _within(lambda side: side.locked())(lock.read(SOON_S)),
         "write": lambda lock: _within(lambda side: side.locked())(lock.write(SOON_S)),
     },
-    own=_HOLDERS | {"drop", "is_taken", "take"},
+    own=_HOLDERS | {"check_wait", "drop", "is_taken", "take", "take_in_line"},
     private=frozenset({"inherited"}),
 )  # fmt: skip
 

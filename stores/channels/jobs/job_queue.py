@@ -498,12 +498,13 @@ class JobQueue(Channel):
                 wait.note()
             due = self.endpoint.microseconds() + delay_us if delay_us else 0
             while done < last and status == DONE:
-                if not table.count(FREE_PLACES) and table.count(RESULTS):
-                    table.forget(self.endpoint.microseconds(), BATCH)
                 if level >= PRIORITIES:
                     place = table.place_for(key)
                 status = table.put(waiting[done], level, due, key)
-                done += status == DONE
+                if status == FULL and table.forget(self.endpoint.microseconds(), BATCH):
+                    status = DONE
+                else:
+                    done += status == DONE
             if place and status in (DONE, EXISTS):
                 where = (place - 1, table.order(place - 1))
             room = wait is not None and wait.slept and table.count(FREE_PLACES) > 0
