@@ -730,7 +730,7 @@ _LOCK_METHODS: Final[Mapping[str, Call]] = {
 }
 
 _HOLDERS: Final = frozenset(
-    [
+    {
         "bury",
         "commit",
         "enter_line",
@@ -743,7 +743,7 @@ _HOLDERS: Final = frozenset(
         "pass_over",
         "read_table",
         "value",
-    ]
+    }
 )
 _ARRAY: Final = Channels(
     lambda pool, name: pool.array(name, 9),
