@@ -29,13 +29,15 @@ from limpet.shm.errors import ParameterError
 from limpet.stores.channels import task_waits
 from limpet.stores.channels.barrier.barrier import Party
 from limpet.stores.channels.event import NEVER
+from limpet.stores.channels.holders.layout import EXCLUSIVE, KEPT_S, SHARED
 from limpet.stores.channels.task_waits import PENDING, in_line, until
 
 if TYPE_CHECKING:
     import limpet
     from limpet.stores.cache import cache
-    from limpet.stores.channels import condition, event
+    from limpet.stores.channels import condition, event, topic
     from limpet.stores.channels.barrier import barrier
+    from limpet.stores.channels.holders import rwlock, semaphore
     from limpet.stores.channels.jobs import job_queue
     from limpet.stores.channels.lock import lock
     from limpet.stores.channels.queue import shared_queue
@@ -78,6 +80,10 @@ def _empty() -> Any:
 
 def _full() -> Any:
     raise queue.Full
+
+
+def _late() -> Any:
+    raise TimeoutError
 
 
 class Shared(Generic[H]):
@@ -143,6 +149,16 @@ class DeadLetters(Shared["job_queue.DeadLetters"]):
         return await _within(timeout, _empty, until, handle.queue, handle.queue.changes, attempt)
 
 
+class SubmittedJob(Shared["job_queue.SubmittedJob"]):
+    """Of `Jobs`."""
+
+    async def result(self, timeout: float | None = None) -> Any:
+        """As `SubmittedJob.result`."""
+        handle = self.handle
+        attempt = partial(_once, TimeoutError, handle.result, 0)
+        return await _within(timeout, _late, until, handle.queue, handle.queue.changes, attempt)
+
+
 class Jobs(Shared["job_queue.JobQueue"]):
     """`pool.queue(name, acks=True)`. A delivery's own calls do not wait."""
 
@@ -175,6 +191,19 @@ class Jobs(Shared["job_queue.JobQueue"]):
         return await _within(
             timeout, _full, in_line, handle, handle.room, attempt, lambda: not handle.full()
         )
+
+    async def submit(self, item: Any, timeout: float | None = None, **how: Any) -> SubmittedJob:
+        """As `JobQueue.submit`; raises queue.Full, and what that raises."""
+        handle = self.handle
+        attempt = partial(_once, queue.Full, handle.submit, item, False, **how)
+        found: Any = await _within(
+            timeout, _full, in_line, handle, handle.room, attempt, lambda: not handle.full()
+        )
+        return SubmittedJob(found)
+
+    def job(self, name: str) -> SubmittedJob:
+        """As `JobQueue.job`."""
+        return SubmittedJob(self.handle.job(name))
 
     async def join(self, timeout: float | None = None) -> bool:
         """As `JobQueue.join`."""
@@ -209,6 +238,30 @@ class Ring(Shared["ring_buffer.RingBuffer"]):
 
     async def __anext__(self) -> Any:
         return await self.receive()
+
+
+class Subscription(Shared["topic.Subscription"]):
+    """Of `Topic`."""
+
+    async def get(self, timeout: float | None = None) -> Any:
+        """As `Subscription.get`; raises queue.Empty."""
+        handle = self.handle
+        attempt = partial(_once, queue.Empty, handle.get_nowait)
+        return await _within(timeout, _empty, until, handle.topic, handle.topic.news, attempt)
+
+    def __aiter__(self) -> Subscription:
+        return self
+
+    async def __anext__(self) -> Any:
+        return await self.get()
+
+
+class Topic(Shared["topic.Topic"]):
+    """`pool.topic(name)`; to publish does not wait."""
+
+    def subscribe(self, start: str = "now") -> Subscription:
+        """As `Topic.subscribe`, for tasks."""
+        return Subscription(self.handle.subscribe(start))
 
 
 class Event(Shared["event.Event"]):
@@ -251,6 +304,88 @@ class Lock(Shared["lock.Lock"]):
 
     async def __aexit__(self, *error: object) -> None:
         self.handle.release()
+
+
+async def _hold(handle: Any, line: int, look: Callable[[], int]) -> bool:
+    """Wait in a line of a table of holders (holders.py) until `look` takes. A task that is
+    cancelled has taken nothing: no `await` is between a `look` that takes and the return."""
+    lined, free_s = False, 0.0
+
+    def attempt() -> Any:
+        nonlocal lined, free_s
+        if not lined:
+            handle.enter_line(line)
+            lined = True
+        found = look()
+        if found > 0:
+            return True
+        now = handle.membership.now()
+        if found == 0 or not free_s:
+            free_s = now
+        elif now - free_s > KEPT_S:
+            handle.pass_over(1 - line)
+            free_s = 0.0
+        return PENDING
+
+    try:
+        word = handle.exclusive if line == EXCLUSIVE else handle.shared
+        return bool(await in_line(handle, word, attempt))
+    finally:
+        if lined:
+            handle.leave_line(line)
+
+
+class Semaphore(Shared["semaphore.Semaphore"]):
+    """`pool.semaphore(name)`."""
+
+    async def acquire(self, timeout: float | None = None) -> bool:
+        """Take a permit; False: none was free for `timeout` seconds."""
+        handle = self.handle
+        return await _within(
+            timeout, bool, _hold, handle, SHARED, lambda: handle.look_in_line(SHARED, False)
+        )
+
+    async def __aenter__(self) -> bool:
+        return await self.acquire()
+
+    async def __aexit__(self, *error: object) -> None:
+        self.handle.__exit__()
+
+
+class Side(Shared["rwlock.Side"]):
+    """Of `RwLock`."""
+
+    async def acquire(self, timeout: float | None = None) -> bool:
+        """Take it; False: it was not to be had for `timeout` seconds. Raises RuntimeError if this
+        task would wait for itself."""
+        held, line = self.handle.lock, self.handle.line
+        held.check_wait(line)
+        return await _within(timeout, bool, _hold, held, line, lambda: held.take_in_line(line))
+
+    async def __aenter__(self) -> Side:
+        seconds = self.handle.timeout
+        if not await self.acquire(None if seconds < 0 else seconds):
+            raise TimeoutError(f"{self.handle!r} was not to be had for {seconds} s")
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        self.handle.release()
+
+
+class RwLock(Shared["rwlock.RwLock"]):
+    """`pool.rwlock(name)`; a task has it, and not its thread."""
+
+    def __init__(self, handle: rwlock.RwLock) -> None:
+        super().__init__(handle)
+        handle.whose = task_waits.whose
+
+    def read(self, timeout: float = -1) -> Side:
+        """To read: `async with lock.read():`; as `RwLock.read`."""
+        return Side(self.handle.read(timeout))
+
+    def write(self, timeout: float = -1) -> Side:
+        """To write, alone; as `read`."""
+        return Side(self.handle.write(timeout))
 
 
 class Condition(Shared["condition.Condition"]):
@@ -443,9 +578,13 @@ ROWS: Final[dict[str, type[Shared[Any]]]] = {
     "SharedQueue": Queue,
     "JobQueue": Jobs,
     "DeadLetters": DeadLetters,
+    "SubmittedJob": SubmittedJob,
     "RingBuffer": Ring,
+    "Topic": Topic,
     "Event": Event,
     "Lock": Lock,
+    "Semaphore": Semaphore,
+    "RwLock": RwLock,
     "Condition": Condition,
     "Barrier": Barrier,
     "Cache": Cache,
@@ -464,6 +603,12 @@ def wrap(handle: ring_buffer.RingBuffer) -> Ring: ...
 def wrap(handle: event.Event) -> Event: ...
 @overload
 def wrap(handle: lock.Lock) -> Lock: ...
+@overload
+def wrap(handle: semaphore.Semaphore) -> Semaphore: ...
+@overload
+def wrap(handle: rwlock.RwLock) -> RwLock: ...
+@overload
+def wrap(handle: topic.Topic) -> Topic: ...
 @overload
 def wrap(handle: condition.Condition) -> Condition: ...
 @overload

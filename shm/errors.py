@@ -158,6 +158,14 @@ class DeliveryLost(StoreError):
     """A delivery of a job is not this process's any more; the job is delivered again."""
 
 
+class JobFailed(LimpetError):
+    """A job that was submitted to a queue is a dead letter."""
+
+
+class ResultExpired(LimpetError):
+    """The result of a job is not kept any more."""
+
+
 class WorkerDied(LimpetError):
     """The workers that had a call of an executor died, as often as it may be run."""
 

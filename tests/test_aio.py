@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from kit.processes import children, gather
+from kit.processes import children, fork, gather
 
 import limpet
 from limpet.stores.channels import watcher
@@ -200,6 +200,103 @@ def test_tasks_threads_and_processes_exclude_each_other(pool: limpet.Pool, run: 
     assert not lock.locked()
 
 
+def test_permits_and_reader_writer_locks_under_cancellations(pool: limpet.Pool, run: Run) -> None:
+    """No more than two tasks and processes have a permit, none writes beside others, and at
+    last all is free."""
+    permits, lock, turns = pool.semaphore("s", 2), pool.rwlock("w"), 40
+    inside, writing, reading, done = (pool.counter(name) for name in "abcd")
+
+    def enter() -> None:
+        inside.add(1)
+        assert 1 <= inside.value <= 2
+
+    def work() -> None:
+        for _ in range(turns):
+            with permits:
+                enter()
+                inside.add(-1)
+            with lock.write():
+                writing.add(1)
+                assert (writing.value, reading.value) == (1, 0)
+                writing.add(-1)
+        done.add(1)
+
+    async def task(number: int) -> None:
+        mine, both = aio.wrap(permits), aio.wrap(lock)
+        count, side = (reading, both.read()) if number % 2 else (writing, both.write())
+        passed = 0
+        while passed < turns:
+            with anyio.move_on_after(random.choice([0, 1e-4, 1e-3, 1])):
+                async with mine:
+                    enter()
+                    try:
+                        await anyio.lowlevel.checkpoint()
+                    finally:
+                        inside.add(-1)
+                async with side:
+                    count.add(1)
+                    try:
+                        await anyio.lowlevel.checkpoint()
+                        assert writing.value == 0 or (writing.value, reading.value) == (1, 0)
+                    finally:
+                        count.add(-1)
+                passed += 1
+        done.add(1)
+
+    async def main() -> None:
+        thread = threading.Thread(target=work)
+        with children([work]) as started:
+            thread.start()
+            async with anyio.create_task_group() as tasks:
+                for number in range(6):
+                    tasks.start_soon(task, number)
+            await anyio.to_thread.run_sync(thread.join)
+            await anyio.to_thread.run_sync(started[0][1].read)
+        async with aio.wrap(lock).read():
+            with pytest.raises(RuntimeError, match="wait for itself"):
+                await aio.wrap(lock).write().acquire()
+
+    run(main)
+    assert done.value == 8
+    assert permits.get_value() == 2
+    with lock.write(10):
+        pass
+
+
+def test_a_permit_of_a_killed_process_comes_to_all_tasks_and_a_message_to_one(
+    pool: limpet.Pool, run: Run
+) -> None:
+    permits, topic = pool.semaphore("s", 1), aio.wrap(pool.topic("t"))
+    order: list[int] = []
+
+    def hold() -> None:
+        permits.acquire()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    async def one(number: int) -> None:
+        async with aio.wrap(permits):
+            order.append(number)
+
+    async def main() -> None:
+        subscription = topic.subscribe()
+        found: list[Any] = []
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(noted, found, subscription.get())
+            fork(hold)
+            while not permits.locked():
+                await anyio.sleep(0.001)
+            for number in range(10):
+                tasks.start_soon(one, number)
+            topic.publish("news")
+        assert found == ["news"]
+        with pytest.raises(queue.Empty):
+            await subscription.get(0.001)
+
+    run(main)
+    assert sorted(order) == list(range(10))
+    assert permits.get_value() == 1
+
+
 def test_a_recursive_lock_is_a_tasks(pool: limpet.Pool, run: Run) -> None:
     shared = aio.wrap(pool.lock("l", recursive=True))
 
@@ -349,6 +446,13 @@ def test_a_ring_and_a_join_and_dead_letters_are_awaited(pool: limpet.Pool, run: 
             await plain.get()
             plain.task_done()
             (await jobs.get()).nack()
+        async with anyio.create_task_group() as tasks:
+            job = await jobs.submit("work")
+            tasks.start_soon(noted, found, job.result())
+            with pytest.raises(TimeoutError):
+                await jobs.job(job.id).result(0.01)
+            (await jobs.get()).ack("its result")
+        assert found[-1] == "its result"
         assert list(range(100)) in found
         assert found.count(True) == 2
         with pytest.raises(queue.Empty):

@@ -35,6 +35,7 @@ BRIEF = {
     "pipeline": ["--items", "40"],
     "shared_cache": ["--seconds", "1"],
     "shared_parameters": ["--seconds", "1"],
+    "web_jobs": ["--jobs", "60"],
     "web_workers": ["--seconds", "0.5"],
     "work_queue": ["--jobs", "60"],
 }
@@ -52,6 +53,7 @@ SAYS = {
     "pipeline": r"[1-9]\d* workers of 3 stages.*\n40 items; .*; 40 results\n0 bytes leaked",
     "shared_cache": r"[1-9]\d* workers were killed; [1-9].*, 0 wrong\n[1-9].*, 0 of them twice",
     "shared_parameters": r"a trainer was killed(.|\n)* [1-9]\d* snapshots, and 0 torn ones",
+    "web_jobs": r"[1-9]\d* web workers and workers.*\n60 jobs, 60 right results; 0 dead",
     "web_workers": r"was killed, and replaced(.|\n)*\n[1-9]\d* answers, 0 wrong",
     "work_queue": r"[1-9]\d* workers were killed.*\n60 jobs; .*; 60 results\n",
 }
@@ -106,6 +108,13 @@ def publish(self, version, weights):
     self.copies[version % 2, :500] = weights[:500]  # half of them
     self.version.set(version)
 module.Parameters.publish = publish
+""",
+    "web_jobs": """
+ask = module.Site.ask
+def wrong(self, method, path):
+    status, body = ask(self, method, path)
+    return status, body.replace("49", "7")  # an answer is another job's
+module.Site.ask = wrong
 """,
     "web_workers": """
 module.render = lambda path: "<h1>another page</h1>"

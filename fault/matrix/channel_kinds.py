@@ -17,12 +17,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import queue
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from limpet.fault.matrix.operations import demand
 from limpet.shm.endpoint.slots import INCARNATION_BITS
-from limpet.shm.errors import BrokenBarrierError, ChannelFull, TasksLost
+from limpet.shm.errors import BrokenBarrierError, ChannelFull, ResultExpired, TasksLost
 from limpet.stores.channels.atomic_var import AtomicVar
 from limpet.stores.channels.owned_var import OwnedVar
 from limpet.stores.channels.power_controller import PowerController
@@ -39,6 +40,8 @@ TEXT: Final = "text of the drill "
 WIDE: Final = b"twenty-four bytes of it."
 SOON_S: Final = 0.002
 """A method that waits gives up after this."""
+KEEP_S: Final = 0.001
+"""The result of a job is kept for this time."""
 MANY: Final = 1000
 """More elements and holds than there are, but in damaged memory."""
 TURN_S: Final = 1.0
@@ -384,13 +387,19 @@ def _queue_get(handle: Any) -> None:
 
 
 def _drain_jobs(handle: Any) -> tuple[list[Any], list[Any]]:
-    """The jobs that are in the queue, and the dead letters."""
+    """The jobs that are in the queue, and the dead letters. Results are kept no more afterwards."""
     found: tuple[list[Any], list[Any]] = ([], [])
     for values, source in zip(found, (handle, handle.dead_letters), strict=True):
         with contextlib.suppress(queue.Empty):
             while len(values) < MANY:
                 with source.get_nowait() as delivery:
                     values.append(delivery.value)
+    for _ in range(MANY):
+        if not handle.counts()["kept"]:
+            break
+        time.sleep(KEEP_S)
+        with contextlib.suppress(queue.Empty):
+            handle.get_nowait()
     return found
 
 
@@ -414,7 +423,12 @@ def _jobs(handle: Any, patience_s: float) -> None:
     for again in (handle.get(timeout=patience_s) for _ in range(2)):
         demand((again.deliveries, again.reason) == (2, "again"), f"it gave {again}")
         again.ack()
+    job = handle.submit(items[0], keep_s=KEEP_S)
+    handle.get(timeout=patience_s).ack(items[1])
+    with contextlib.suppress(ResultExpired):
+        demand(job.result(patience_s) == items[1], "the result of a job is another one")
     demand(handle.empty() and handle.join(patience_s), "all was done, and it says that it is not")
+    _drain_jobs(handle)
     demand(handle.counts()["free"] == 4, f"the counts are {handle.counts()}")
 
 
@@ -428,7 +442,7 @@ def _jobs_judge(handle: Any, patience_s: float) -> None:
     a, b = "a", "b" * 300
     more: list[list[str]] = [[], ["c"], ["c" * 300], ["c", "d"]]
     allowed: list[tuple[list[str], list[str]]] = [([a, b, *put], []) for put in more]
-    allowed += [([b], []), ([], []), ([b], [a])]
+    allowed += [([b], []), ([], []), ([b], [a]), (["c", a, b], [])]
     demand(
         (found, letters) in allowed,
         f"the queue had {[item[:3] for item in found]}, and dead letters {letters}",
@@ -450,6 +464,11 @@ def _jobs_fail(handle: Any) -> None:
 def _jobs_retry(handle: Any) -> None:
     _jobs_fail(handle)
     handle.dead_letters.get_nowait().retry()
+
+
+def _jobs_keep(handle: Any) -> None:
+    handle.submit(TEXT + "c", priority=7, keep_s=KEEP_S)
+    handle.get_nowait().ack("d" * 300)
 
 
 def _settled(jobs: Any, call: Call) -> object:
@@ -711,7 +730,20 @@ _LOCK_METHODS: Final[Mapping[str, Call]] = {
 }
 
 _HOLDERS: Final = frozenset(
-    {"bury", "commit", "give", "give_back", "obtain", "parts", "read_table", "value"}
+    {
+        "bury",
+        "commit",
+        "enter_line",
+        "give",
+        "give_back",
+        "leave_line",
+        "look_in_line",
+        "obtain",
+        "parts",
+        "pass_over",
+        "read_table",
+        "value",
+    }
 )
 _ARRAY: Final = Channels(
     lambda pool, name: pool.array(name, 9),
@@ -841,7 +873,7 @@ _RWLOCK: Final = Channels(
         "read": lambda lock: _within(lambda side: side.locked())(lock.read(SOON_S)),
         "write": lambda lock: _within(lambda side: side.locked())(lock.write(SOON_S)),
     },
-    own=_HOLDERS | {"drop", "is_taken", "take"},
+    own=_HOLDERS | {"check_wait", "drop", "is_taken", "take", "take_in_line"},
     private=frozenset({"inherited"}),
 )  # fmt: skip
 
@@ -1014,6 +1046,7 @@ CHANNELS: Final[Mapping[str, Channels]] = {
             "nack": lambda handle: handle.get_nowait().nack(reason="a reason of the victim"),
             "fail": _jobs_fail,
             "retry": _jobs_retry,
+            "keep": _jobs_keep,
         },
         _jobs, _jobs_prepare, _jobs_judge,
         expected=(queue.Full, queue.Empty, ValueError),
@@ -1026,12 +1059,14 @@ CHANNELS: Final[Mapping[str, Channels]] = {
             "get": lambda q: _settled(q, lambda jobs: jobs.get(timeout=SOON_S)),
             "get_many": lambda q: _settled(q, lambda jobs: jobs.get_many(2, timeout=SOON_S)),
             "get_nowait": lambda q: _settled(q, lambda jobs: jobs.get_nowait()),
+            "job": lambda q: q.job("0-1").done(),
             "join": lambda q: q.join(SOON_S),
             "put": lambda q: q.put(1, timeout=SOON_S),
             "put_many": lambda q: q.put_many([1], timeout=SOON_S),
             "put_nowait": lambda q: q.put_nowait(1),
+            "submit": lambda q: q.submit(1, timeout=SOON_S, keep_s=KEEP_S),
         },
-        own=frozenset({"deliver", "drop", "settle"}),
+        own=frozenset({"deliver", "drop", "result_of", "settle"}),
     ),
     "deque": _DEQUE,
     "deque-maxlen": _variant(

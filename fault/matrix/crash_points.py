@@ -48,7 +48,17 @@ CRASH_POINTS: Final[dict[str, frozenset[str]]] = {
     "stores/channels/event.py": frozenset({"set"}),
     "stores/channels/holders/holders.py": frozenset({"held"}),
     "stores/channels/jobs/table.py": frozenset(
-        {"acked", "given-back", "linked", "locked", "put", "rebuilding", "taken"}
+        {
+            "acked",
+            "given-back",
+            "kept",
+            "linked",
+            "locked",
+            "put",
+            "rebuilding",
+            "result-linked",
+            "taken",
+        }
     ),
     "stores/channels/lock/ticket_lock.py": frozenset({"buried", "holding", "released", "unserved"}),
     "stores/channels/lock/ticket_queue.py": frozenset({"given-back", "queued"}),

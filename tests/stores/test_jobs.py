@@ -479,3 +479,82 @@ def test_every_job_is_done_by_workers_that_are_killed(pools: Any) -> None:
             end(pid)
     assert sorted(done) == list(range(count))
     assert jobs.counts()["free"] == 512
+
+
+def test_a_result_comes_to_the_process_that_submitted_the_job(pools: Any) -> None:
+    """Also when the first consumer is killed; and a job that fails has its reason."""
+    pool = pools()
+    jobs = pool.queue("q", acks=True, max_deliveries=2)
+    job, poison = jobs.submit(6), jobs.submit("x", keep_s=60)
+    with pytest.raises(TimeoutError):
+        job.result(0.01)
+    die_with(jobs.get)
+
+    def work() -> None:
+        with jobs.get() as delivery:
+            delivery.ack(delivery.value * 7 * "ab")
+        for _ in range(2):
+            with contextlib.suppress(TypeError), jobs.get() as delivery:
+                delivery.ack(delivery.value / 2)
+
+    with children([work]):
+        assert jobs.job(job.id).result(PATIENCE_S) == 42 * "ab"
+        with pytest.raises(limpet.JobFailed, match="dead letter: TypeError: unsupported"):
+            poison.result(PATIENCE_S)
+    assert job.done()
+    assert job.result(0) == 42 * "ab"  # as often as one likes
+    jobs.dead_letters.get().retry()
+    assert not poison.done()
+    jobs.get().ack()
+    assert poison.result() is None
+    assert jobs.join(0)
+    with pytest.raises(limpet.ParameterError, match="no `id`"):
+        jobs.job("a job")
+
+
+def test_results_are_forgotten_and_give_their_places_and_memory_back(pools: Any) -> None:
+    pool = pools()
+    jobs = pool.queue("q", 4, acks=True, item_size=64)
+    for _ in range(3):
+        handles = [jobs.submit("x" * 500, True, PATIENCE_S, keep_s=0.05) for _ in range(4)]
+        for delivery in jobs.get_many(4):
+            delivery.ack("y" * 5000)
+        assert jobs.qsize() == 0
+    time.sleep(0.06)
+    for job in handles:
+        with pytest.raises(limpet.ResultExpired):
+            job.result()
+    with pytest.raises(queue.Empty):
+        jobs.get_nowait()
+    assert jobs.counts() == {
+        "ready": 0, "delayed": 0, "held": 0, "dead": 0, "kept": 0, "free": 4,
+    }  # fmt: skip
+    nothing_leaked(pool)
+
+
+def test_a_key_gives_the_handle_of_the_job_that_is_there(pools: Any) -> None:
+    jobs = pools().queue("q", acks=True)
+    first, again = jobs.submit("a", key="k"), jobs.submit("b", key="k")
+    assert first.id == again.id
+    assert jobs.qsize() == 1
+    jobs.get().ack(1)
+    assert again.result() == 1
+    later = jobs.submit("c", key="k")
+    assert later.id != first.id
+    jobs.get().ack(2)
+    assert (first.result(), later.result()) == (1, 2)
+    jobs.put("d", key="k")
+    plain = jobs.submit("e", key="k")
+    jobs.get().ack(3)
+    with pytest.raises(limpet.ResultExpired):
+        plain.result()
+
+
+def test_an_ack_without_memory_for_its_result_leaves_the_job_to_the_process(pools: Any) -> None:
+    jobs = pools().queue("q", acks=True)
+    job = jobs.submit("a")
+    delivery = jobs.get()
+    with pytest.raises(limpet.ValueTooLarge, match="the result takes"):
+        delivery.ack(bytes(jobs.largest))
+    delivery.ack("small")
+    assert job.result() == "small"

@@ -24,6 +24,7 @@ cdef class Holders(Channel):
     cdef u64[::1] all_seats
     cdef u64[::1] lined
     cdef readonly set heirs
+    cdef public object whose
 
     @cython.locals(
         endpoint=Endpoint, ticket=u64, word=u64, index=u64, row=u64, at=u64, held=u64, own=u64,
@@ -57,10 +58,13 @@ cdef class Holders(Channel):
     cpdef bint obtain(self, int line, bint again, deadline) except -1
     cdef bint _was_taken(self) except -1
     cdef int _undo(self, int line, bint lined, bint taken) except -1
-    cdef int _step_out(self, int line) except -1
+    cpdef int enter_line(self, int line) except -1
+    @cython.locals(taken=bint, whole=bint, free=bint)
+    cpdef int look_in_line(self, int line, bint again) except? -1
+    cpdef int leave_line(self, int line) except -1
     @cython.locals(flag=u64, held=u64, state=u64, done=bint)
     cdef int _unline(self, u64 row, int line) except -1
     @cython.locals(row=u64)
-    cdef int _pass_over(self, int line) except -1
+    cpdef int pass_over(self, int line) except -1
     @cython.locals(looked=bint, has=bint, state=u64, value=u64)
     cpdef bint give(self, int line, u64 count) except -1

@@ -62,6 +62,7 @@ from __future__ import annotations
 
 import contextlib
 from array import array
+from collections.abc import Callable
 from threading import get_ident
 from typing import Any
 
@@ -146,12 +147,14 @@ class Holders(Channel):
         """How many threads of this process are in the lines."""
         self.heirs: set[int] = set()
         """Threads of this process whose last hold was a dead one's."""
+        self.whose: Callable[[], int] = get_ident
+        """The number of the thread that runs; of the task, in an event loop (aio.py)."""
         self.open_rows(rows)
 
     @property
     def inherited(self) -> bool:
         """For a thread that holds it: whether what it took last was held by a process that died."""
-        return get_ident() in self.heirs
+        return self.whose() in self.heirs
 
     # ---- the table, in an operation -------------------------------------------------------------
 
@@ -346,9 +349,9 @@ class Holders(Channel):
         if not self.taking:
             return False
         if died:
-            self.heirs.add(get_ident())
+            self.heirs.add(self.whose())
         elif self.heirs:
-            self.heirs.discard(get_ident())
+            self.heirs.discard(self.whose())
         self._call()
         return True
 
@@ -402,14 +405,14 @@ class Holders(Channel):
                     if not free or not free_s:
                         free_s = now
                     elif now - free_s > KEPT_S:
-                        self._pass_over(1 - line)
+                        self.pass_over(1 - line)
                         free_s = 0.0
                     waiting.sleep(token, still)
                 else:
                     looks += 1
                     sleepy = not waiting.spin(looks)
             if lined:
-                self._step_out(line)
+                self.leave_line(line)
             done = True
         finally:
             if not done:
@@ -433,10 +436,42 @@ class Holders(Channel):
                     self.leave()
         finally:
             if lined:
-                self._step_out(line)
+                self.leave_line(line)
 
-    def _step_out(self, line: int) -> None:
-        """A thread leaves the line, and the process with its last one."""
+    def enter_line(self, line: int) -> None:
+        """A task of an event loop begins to wait; as `obtain`, which has the loop of a thread."""
+        self.enter()
+        try:
+            self.row()
+            self.lined[line] += 1
+        finally:
+            self.leave()
+
+    def look_in_line(self, line: int, again: bool) -> int:
+        """One look of a task that is in the line, after `Waiting.prepare`; 1: it has taken; 0: it
+        has not; -1: nor has a writer or reader, and it lets clients of the other line go first."""
+        taken = whole = False
+        self.enter()
+        try:
+            try:
+                self.row()
+                taken = self._look(line, again, True)
+                if not taken and self.bury():
+                    taken = self._look(line, again, True)
+                free = not taken and self.first == 1 - line and self._fits(EXCLUSIVE)
+                self.taking = False
+                whole = True
+            finally:
+                if self.taking:
+                    taken = self._was_taken()
+                if taken and not whole:
+                    self.give(line, 1)
+        finally:
+            self.leave()
+        return 1 if taken else -1 if free else 0
+
+    def leave_line(self, line: int) -> None:
+        """A thread, or task, leaves the line, and the process with its last one."""
         self.enter()
         try:
             self.row()
@@ -461,7 +496,7 @@ class Holders(Channel):
                 self._call()
                 done = True
 
-    def _pass_over(self, line: int) -> None:
+    def pass_over(self, line: int) -> None:
         """Take all rows out of a line: their threads do not run."""
         self.enter()
         try:

@@ -22,5 +22,10 @@ cdef class RwLock(Holders):
     cdef int _forget(self) except -1
     @cython.locals(thread=u64, again=bint, taken=bint, noted=bint)
     cpdef bint take(self, int line, deadline) except -1
+    @cython.locals(thread=u64)
+    cpdef int check_wait(self, int line) except -1
+    @cython.locals(thread=u64, found=int)
+    cpdef int take_in_line(self, int line) except? -1
+    cdef int _note(self, int line, u64 thread) except -1
     @cython.locals(thread=u64, has=bint)
     cpdef int drop(self, int line) except -1

@@ -16,7 +16,7 @@ changed. The death of a process that read leaves no trace.
 
 from __future__ import annotations
 
-from threading import TIMEOUT_MAX, get_ident
+from threading import TIMEOUT_MAX
 from typing import Any, Final, Literal
 
 from limpet.shm.endpoint import forks
@@ -121,28 +121,47 @@ class RwLock(Holders):
     def take(self, line: int, deadline: float | None) -> bool:
         """Take it for a use; as `Side.acquire`."""
         self._forget()
-        thread = get_ident()
+        thread = self.whose()
         again = thread in self.readers
-        if deadline is None and (self.writer == thread or (again and line == EXCLUSIVE)):
-            raise RuntimeError(f"this thread has {self!r} already, and would wait for itself")
+        if deadline is None:
+            self.check_wait(line)
         taken = noted = False
         try:
             taken = self.obtain(line, again, deadline)
             if taken:
-                if line == EXCLUSIVE:
-                    self.writer = thread
-                else:
-                    self.readers[thread] = self.readers.get(thread, 0) + 1
+                self._note(line, thread)
             noted = True
         finally:
             if taken and not noted:
                 self._undo(line, False, True)
         return taken
 
+    def check_wait(self, line: int) -> None:
+        """Raises RuntimeError if this thread, or task, would wait for itself."""
+        thread = self.whose()
+        if self.writer == thread or (line == EXCLUSIVE and thread in self.readers):
+            raise RuntimeError(f"this thread has {self!r} already, and would wait for itself")
+
+    def take_in_line(self, line: int) -> int:
+        """`look_in_line`, for a use."""
+        self._forget()
+        thread = self.whose()
+        found = self.look_in_line(line, thread in self.readers)
+        if found > 0:
+            self._note(line, thread)
+        return found
+
+    def _note(self, line: int, thread: int) -> None:
+        """A thread of this process has it."""
+        if line == EXCLUSIVE:
+            self.writer = thread
+        else:
+            self.readers[thread] = self.readers.get(thread, 0) + 1
+
     def drop(self, line: int) -> None:
         """Give it back; as `Side.release`."""
         self._forget()
-        thread = get_ident()
+        thread = self.whose()
         if (self.writer != thread) if line == EXCLUSIVE else (thread not in self.readers):
             raise RuntimeError(f"this thread does not have {self!r}")
         self.enter()

@@ -24,8 +24,10 @@ from limpet.shm.endpoint.fabric import hash64
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.errors import (
     DeliveryLost,
+    JobFailed,
     LimpetError,
     ParameterError,
+    ResultExpired,
     ValueTooLarge,
 )
 from limpet.stores.channels.channel import Channel
@@ -38,10 +40,14 @@ from limpet.stores.channels.jobs.layout import (
     DELAYED_JOBS,
     DELIVERY_MAX,
     DIRTY,
+    FREE,
     FREE_PLACES,
     GIVE_BACK_US,
     HELD_JOBS,
     ITEM_SIZE,
+    KEEP_S,
+    KEEP_SHIFT,
+    KEPT,
     LETTER,
     LETTERS,
     MAX_DELIVERIES,
@@ -52,15 +58,16 @@ from limpet.stores.channels.jobs.layout import (
     OWNER_SHIFT,
     PRIORITIES,
     REASON_SIZE,
+    RESULTS,
     ROOM,
     TICKET,
 )
 from limpet.stores.channels.jobs.table import DROPPED, Job, JobTable
 from limpet.stores.channels.layout import LINE, MOMENT, MOMENTS, SLEEP_US
 from limpet.stores.channels.regions.region import DESCRIPTION_MAX, Links
-from limpet.stores.channels.waiting import Wait, Waiting, deadline_of, whole
+from limpet.stores.channels.waiting import Wait, Waiting, deadline_after, deadline_of, whole
 from limpet.stores.core.codecs import Codec
-from limpet.stores.core.status import DONE, FULL, NO_MEMORY
+from limpet.stores.core.status import DONE, EXISTS, FULL, NO_MEMORY
 
 US: Final = 1_000_000
 SECONDS_MAX: Final = 1e9
@@ -68,6 +75,7 @@ ACK: Final = 0
 NACK: Final = 1
 RETRY: Final = 2
 EXTEND: Final = 3
+KEEP: Final = 4
 
 
 class Delivery:
@@ -97,12 +105,17 @@ class Delivery:
     @property
     def reason(self) -> str:
         """Why the job was given back last; "": it never was."""
-        return self.job.reason.rstrip(b"\0").decode(errors="ignore")
+        return _text(self.job.reason)
 
-    def ack(self) -> None:
-        """The job is done: take it out of the queue. Raises DeliveryLost: it was delivered again,
-        or may be; ValueError: this was called before."""
-        self._settle(ACK, 0, b"")
+    def ack(self, result: Any = None) -> None:
+        """The job is done: take it out of the queue. `result`: kept for the process that has
+        submitted it (`JobQueue.submit`); of a job that was put, it is dropped. Raises DeliveryLost:
+        it was delivered again, or may be; ValueError: this was called before. ValueTooLarge,
+        StoreFull: no room for the result; the job is still this process's."""
+        if self.job.keep_us:
+            self._settle(KEEP, self.job.keep_us, self.queue.encode(result))
+        else:
+            self._settle(ACK, 0, b"")
 
     def nack(self, delay: float = 0.0, reason: str = "") -> None:
         """Give the job back: it can be got again, first of its priority, or after `delay` seconds.
@@ -167,6 +180,41 @@ class Delivery:
         return f"<Delivery {self.deliveries} of job {self.job.order} of {self.queue!r}>"
 
 
+class SubmittedJob:
+    """A job whose result is kept: `JobQueue.submit`, or `JobQueue.job` in any process."""
+
+    def __init__(self, jobs: JobQueue, number: int, order: int) -> None:
+        self.queue = jobs
+        self.number = number
+        self.order = order
+
+    @property
+    def id(self) -> str:
+        """A text that names it for `JobQueue.job`."""
+        return f"{self.number}-{self.order}"
+
+    def done(self) -> bool:
+        """Whether `result` would return, or raise, at once."""
+        try:
+            self.result(0)
+        except TimeoutError:
+            return False
+        except (JobFailed, ResultExpired):
+            pass
+        return True
+
+    def result(self, timeout: float | None = None) -> Any:
+        """The result that a consumer gave to `ack`; waits for it, at most `timeout` seconds.
+
+        Raises TimeoutError; JobFailed: it is a dead letter; ResultExpired: it is done, and its
+        result was kept for its time, or the dead letter was taken away.
+        """
+        return self.queue.result_of(self, deadline_after(timeout))
+
+    def __repr__(self) -> str:
+        return f"<job {self.id} of {self.queue!r}>"
+
+
 class DeadLetters:
     """The dead letters of a queue: jobs that were delivered `max_deliveries` times without `ack`.
 
@@ -222,7 +270,7 @@ class JobQueue(Channel):
         visibility_us = _us("visibility_timeout", visibility_timeout)
         coding = Codec.named(codec)
         stride = (DATA + item_size + LINE - 1) // LINE * LINE
-        size = maxsize * (stride + 16)
+        size = maxsize * (stride + 24)
         if size > manager.pool.heap.value_max(1) - DESCRIPTION_MAX:
             raise ValueTooLarge(
                 f"{maxsize} places of {stride} bytes do not fit into a memory node; make the queue "
@@ -249,7 +297,7 @@ class JobQueue(Channel):
         self.news = self.waiting_class(self.endpoint, self.address + NEWS, remote)
         self.room = self.waiting_class(self.endpoint, self.address + ROOM, remote)
         self.changes = self.waiting_class(self.endpoint, self.address + CHANGES, remote)
-        links = Links(maxsize * stride, 8, maxsize)
+        links = Links(maxsize * stride, 8, 2 * maxsize)
         places = self.region("places", size, self.address >> NODE_SHIFT, links)
         self.table = self.table_class(
             self.pool, self.address, places, maxsize, stride, self.marked, repr(self)
@@ -341,19 +389,54 @@ class JobQueue(Channel):
         hashed = 0 if key is None else _hash(key)
         delay_us = _us("delay", delay) if delay != 0 else 0
         level = whole("a job's `priority`", priority, 0, PRIORITIES - 1) if priority != 0 else 0
-        return self._put_one([self.encode(item)], level, delay_us, hashed, deadline)
+        return self._put_one([self.encode(item)], level, delay_us, hashed, deadline)[0] == DONE
+
+    def submit(
+        self,
+        item: Any,
+        block: bool = True,
+        timeout: float | None = None,
+        *,
+        keep_s: float = KEEP_S,
+        delay: float = 0.0,
+        priority: int = 0,
+        key: str | bytes | None = None,
+    ) -> SubmittedJob:
+        """Put a job whose result is kept for `keep_s` seconds; its handle. The rest as `put`.
+
+        If a job with this key is in the queue, the handle is that one's; if that one was `put`, it
+        gets no result (ResultExpired). Until its result is forgotten, a job takes its place of the
+        queue, and is not counted by `qsize` or `join`.
+        """
+        deadline = deadline_of(block, timeout)
+        keep_us = _us("keep_s", keep_s)
+        if not keep_us:
+            raise ParameterError(f"`keep_s` is a number of seconds above 0, not {keep_s!r}")
+        hashed = 0 if key is None else _hash(key)
+        level = keep_us << KEEP_SHIFT | whole("a job's `priority`", priority, 0, PRIORITIES - 1)
+        waiting = [self.encode(item)]
+        found = self._put_one(waiting, level, _us("delay", delay), hashed, deadline)
+        return SubmittedJob(self, *found[2])
+
+    def job(self, name: str) -> SubmittedJob:
+        """The handle of a job that any process has submitted, by its `id`."""
+        number, _, order = name.partition("-")
+        if not (number.isdecimal() and order.isdecimal() and int(number) < self.maxsize):
+            raise ParameterError(f"{name!r} is no `id` of a job of {self!r}")
+        return SubmittedJob(self, int(number), int(order))
 
     def _put_one(
         self, waiting: list[bytes], level: int, delay_us: int, key: int, deadline: float | None
-    ) -> bool:
-        """Put the one element of `waiting`, and wait for room; whether it was put."""
+    ) -> tuple[int, int, tuple[int, int]]:
+        """Put the one element of `waiting`, and wait for room; as `_put_some`, DONE or EXISTS."""
         wait = Wait(self.room, deadline)
         while True:
-            status, _ = self._put_some(waiting, 0, level, delay_us, key, wait)
+            found = self._put_some(waiting, 0, level, delay_us, key, wait)
+            status = found[0]
             if status == NO_MEMORY:
                 self.pool.allocator.replenish(self.table.node(), len(waiting[0]), 1, 0, 0, True)
             elif status != FULL:
-                return status == DONE
+                return found
             elif not wait.pause():
                 raise queue.Full
 
@@ -378,7 +461,7 @@ class JobQueue(Channel):
         waiting = [self.encode(item) for item in items]
         done = 0
         while done < len(waiting):
-            status, done = self._put_some(waiting, done, level, delay_us, 0, None)
+            status, done, _ = self._put_some(waiting, done, level, delay_us, 0, None)
             if status != DONE:
                 self._put_one([waiting[done]], level, delay_us, 0, deadline)
                 done += 1
@@ -391,10 +474,13 @@ class JobQueue(Channel):
         delay_us: int,
         key: int,
         wait: Wait | None,
-    ) -> tuple[int, int]:
-        """Put some of `waiting` from number `done` on; the last status, and how many are done.
-        `wait`: that of the caller, if it waits for room."""
+    ) -> tuple[int, int, tuple[int, int]]:
+        """Put some of `waiting` from number `done` on; the last status, how many are done, and, if
+        results are kept, the place and the number of the job. `wait`: that of the caller, if it
+        waits for room."""
         status = DONE
+        where = (0, 0)
+        place = 0
         last = done
         # Before the change begins: the end of one that was cut off costs a new index.
         while last < min(len(waiting), done + BATCH) and len(waiting[last]) <= self.largest:
@@ -412,8 +498,15 @@ class JobQueue(Channel):
                 wait.note()
             due = self.endpoint.microseconds() + delay_us if delay_us else 0
             while done < last and status == DONE:
+                if level >= PRIORITIES:
+                    place = table.place_for(key)
                 status = table.put(waiting[done], level, due, key)
-                done += status == DONE
+                if status == FULL and table.forget(self.endpoint.microseconds(), BATCH):
+                    status = DONE
+                else:
+                    done += status == DONE
+            if place and status in (DONE, EXISTS):
+                where = (place - 1, table.order(place - 1))
             room = wait is not None and wait.slept and table.count(FREE_PLACES) > 0
             whole = True
             table.end(True)
@@ -423,7 +516,7 @@ class JobQueue(Channel):
                 self.room.wake_one()
         finally:
             self._finish(whole)
-        return status, done
+        return status, done, where
 
     # ---- consumers ----------------------------------------------------------------------------
 
@@ -483,6 +576,7 @@ class JobQueue(Channel):
             wait.note()
             now = self.endpoint.microseconds()
             due = table.ready_due(now)
+            forgotten = table.forget(now, BATCH)
             again = dead = 0
             if now - self.looked >= GIVE_BACK_US or now < self.looked:
                 again, dead = self._look(now)
@@ -497,6 +591,8 @@ class JobQueue(Channel):
                 self.news.wake_one()
             if dead:
                 self.changes.wake()
+            if forgotten:
+                self.room.wake_one()
         finally:
             self._finish(whole)
         return now, due
@@ -538,11 +634,22 @@ class JobQueue(Channel):
             del self.mine[job.order]
             self.looked = 0
 
-    def settle(self, job: Job, what: int, delay_us: int, reason: bytes) -> None:
-        """Acknowledge a job, give it back, or hold it on. Raises DeliveryLost."""
+    def settle(self, job: Job, what: int, delay_us: int, text: bytes) -> None:
+        """Acknowledge a job, also with the result `text`, give it back for this reason, or hold it
+        on. Raises DeliveryLost."""
+        if what == KEEP and len(text) > self.largest - 8:
+            raise ValueTooLarge(
+                f"the result takes {len(text)} bytes; an object has room for {self.largest - 8}"
+            )
+        while not self._settle(job, what, delay_us, text):
+            self.pool.allocator.replenish(self.table.node(), len(text) + 8, 1, 0, 0, True)
+
+    def _settle(self, job: Job, what: int, delay_us: int, text: bytes) -> bool:
+        """As `settle`; False: no memory for the result."""
         table = self.table
         self._begin(job.number)
         whole = letter = False
+        done = True
         try:
             # A delivery before this process's last one of the same job may have the same word.
             ours = self.mine.get(job.order) is job
@@ -554,8 +661,10 @@ class JobQueue(Channel):
             )
             if held and what == ACK:
                 table.ack(job.number)
+            elif held and what == KEEP:
+                done = table.keep(job.number, due, text)
             elif held and what == NACK:
-                letter = table.release(job.number, due, reason)
+                letter = table.release(job.number, due, text)
             elif held and what == RETRY:
                 table.retry(job.number)
             elif held:
@@ -563,13 +672,13 @@ class JobQueue(Channel):
             finished = table.unfinished() == 0
             whole = True
             table.end(True)
-            if ours and what != EXTEND:
+            if ours and what != EXTEND and done:
                 del self.mine[job.order]
             if held and what == ACK:
                 self.room.wake_one()
-            elif held and what != EXTEND:
+            elif held and what != EXTEND and what != KEEP:
                 self.news.wake_one()
-            if finished or letter:
+            if finished or letter or what == KEEP:
                 self.changes.wake()
         finally:
             self._finish(whole)
@@ -578,6 +687,7 @@ class JobQueue(Channel):
                 f"this process does not hold job {job.order} of {self!r} any more: its time was "
                 "over, or it was got before a fork; the job is delivered again"
             )
+        return done
 
     def give_back(self) -> int:
         """Give back the jobs that dead consumers held, as each `get` does once in a while; how
@@ -596,6 +706,57 @@ class JobQueue(Channel):
             self._finish(whole)
         return again + dead
 
+    # ---- results --------------------------------------------------------------------------------
+
+    def result_of(self, job: SubmittedJob, deadline: float | None) -> Any:
+        """As `SubmittedJob.result`."""
+        wait = Wait(self.changes, deadline)
+        while True:
+            self.enter()
+            try:
+                wait.note()
+                word = self.table.look_at(job.number, job.order)
+                owner = word >> OWNER_SHIFT
+                lost = owner != 0 and owner != self.client.ident and not self.lives(owner)
+            finally:
+                self.leave()
+            if word == FREE:
+                raise ResultExpired(f"the result of {job!r} was forgotten, or none was kept")
+            if word & LETTER:
+                found = self._result(job, word)
+                if found is not None:
+                    return self.decode(found)
+                continue
+            if lost:
+                self.give_back()
+            if not wait.pause():
+                raise TimeoutError(f"{job!r} has no result yet")
+
+    def _result(self, job: SubmittedJob, word: int) -> bytes | None:
+        """The result of a job that has this word; None: it has another one by now. Raises
+        JobFailed, ResultExpired."""
+        table = self.table
+        failed = over = False
+        found: bytes | None = None
+        self._begin(job.number)
+        whole = False
+        try:
+            if table.is_held(job.number, word, job.order):
+                failed = word & KEPT != KEPT
+                if failed:
+                    found = table.reason(job.number)
+                else:
+                    over = table.due(job.number) <= self.endpoint.microseconds()
+                    found = table.result(job.number)
+            whole = True
+        finally:
+            self._finish(whole)
+        if over:
+            raise ResultExpired(f"the result of {job!r} was kept until now")
+        if failed and found is not None:
+            raise JobFailed(f"{job!r} is a dead letter: {_text(found)}")
+        return found
+
     # ---- looking --------------------------------------------------------------------------------
 
     @property
@@ -605,16 +766,20 @@ class JobQueue(Channel):
 
     def counts(self) -> dict[str, int]:
         """How many jobs are `ready`, `delayed`, and `held` by clients; how many dead letters are
-        there (`dead`); and how many places are `free`. Each is right for a moment."""
+        there (`dead`); how many results are `kept`; and how many places are `free`. Each is right
+        for a moment."""
         table = self.table
         self._begin_look()
         try:
             free, dead = table.count(FREE_PLACES), table.count(LETTERS)
             delayed, held = table.count(DELAYED_JOBS), table.count(HELD_JOBS)
-            ready = table.ready()
+            kept, ready = table.count(RESULTS), table.ready()
         finally:
             self._finish(True)
-        return {"ready": ready, "delayed": delayed, "held": held, "dead": dead, "free": free}
+        return {
+            "ready": ready, "delayed": delayed, "held": held, "dead": dead, "kept": kept,
+            "free": free,
+        }  # fmt: skip
 
     def qsize(self) -> int:
         """How many jobs are ready or delayed; while other clients change that, about so many."""
@@ -644,6 +809,10 @@ class JobQueue(Channel):
                 return True
             if not wait.pause():
                 return False
+
+
+def _text(reason: bytes) -> str:
+    return reason.rstrip(b"\0").decode(errors="ignore")
 
 
 def _us(what: str, seconds: float) -> int:

@@ -5,14 +5,15 @@ from typing import Final
 LOCK: Final = 0
 TICKET: Final = 8
 UNFINISHED: Final = 16
-LISTS: Final = 64
+LISTS: Final = 32
 LIST_SIZE: Final = 16
 COUNT: Final = 8
 FREE_PLACES: Final = 0
 DELAYED_JOBS: Final = 1
 HELD_JOBS: Final = 2
 LETTERS: Final = 3
-LEVELS: Final = 4
+RESULTS: Final = 4
+LEVELS: Final = 5
 PRIORITIES: Final = 8
 LIST_COUNT: Final = LEVELS + PRIORITIES
 NEWS: Final = 256
@@ -28,6 +29,7 @@ assert REGION <= NEWS
 ORDER: Final = 8
 DUE: Final = 16
 LEVEL: Final = 24
+KEEP_SHIFT: Final = 3
 SIZE: Final = 32
 KEY: Final = 40
 LINK: Final = 48
@@ -36,12 +38,15 @@ REASON: Final = 64
 REASON_SIZE: Final = 64
 DATA: Final = 128
 
+assert PRIORITIES == 1 << KEEP_SHIFT
+
 FREE: Final = 0
 READY: Final = 1
 DELAYED: Final = 2
 HELD: Final = 3
 STATE_MASK: Final = 3
 LETTER: Final = 4
+KEPT: Final = LETTER | DELAYED
 DELIVERY_SHIFT: Final = 4
 DELIVERY_MAX: Final = 0xFFF
 DELIVERIES: Final = DELIVERY_MAX << DELIVERY_SHIFT
@@ -54,6 +59,7 @@ BEHIND: Final = 32
 MAXSIZE: Final = 1024
 MAXSIZE_MAX: Final = 1 << 24
 ITEM_SIZE: Final = 128
+KEEP_S: Final = 300.0
 MAX_DELIVERIES: Final = 5
 LOOKS: Final = 30
 """How often a client looks at the lock in one operation."""

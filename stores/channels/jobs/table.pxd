@@ -15,6 +15,7 @@ cdef class Job:
     cdef readonly u64 number
     cdef readonly u64 word
     cdef readonly u64 order
+    cdef public u64 keep_us
     cdef public object data
     cdef public bytes reason
 
@@ -30,6 +31,7 @@ cdef class JobTable:
     cdef readonly u64 maxsize
     cdef readonly u64 stride
     cdef readonly u64 links
+    cdef readonly u64 results
     cdef readonly u64 heads
     cdef readonly u64 item_size
     cdef public u64 max_deliveries
@@ -63,9 +65,13 @@ cdef class JobTable:
     cdef int _post_control(self, u64 offset, u64 count) except -1
     @cython.locals(
         endpoint=Endpoint, place=u64, number=u64, size=u64, reference=u64, index=int, at=u64,
-        base=u64, order=u64, offset=int, ticket=u64,
+        base=u64, order=u64, offset=int,
     )
     cpdef int put(self, bytes data, u64 level, u64 due, u64 key) except -1
+    @cython.locals(reference=u64)
+    cdef u64 _link(self, u64 link, int words, bytes data) except? 0xFFFF
+    @cython.locals(endpoint=Endpoint, ticket=u64)
+    cdef int _linked(self, u64 link, u64 reference, int index) except -1
     @cython.locals(
         endpoint=Endpoint, kind=u64, place=u64, number=u64, at=u64, word=u64, count=u64, held=u64,
         size=u64, reference=u64, job=Job, base=u64, width=u64, least=u64, ticket=u64, place=u64,
@@ -74,6 +80,18 @@ cdef class JobTable:
     cpdef bint is_held(self, u64 number, u64 word, u64 order) except -1
     @cython.locals(letter=u64, key=u64)
     cpdef int ack(self, u64 number) except -1
+    @cython.locals(letter=u64, key=u64, link=u64, reference=u64, index=int)
+    cpdef bint keep(self, u64 number, u64 due, bytes data) except -1
+    @cython.locals(done=u64, place=u64, number=u64)
+    cpdef u64 forget(self, u64 now, u64 most) except? 0xFFFF
+    cpdef u64 place_for(self, u64 key) except? 0xFFFF
+    cpdef u64 order(self, u64 number) except? 0xFFFF
+    @cython.locals(at=u64, word=u64, ticket=u64)
+    cpdef u64 look_at(self, u64 number, u64 order) except? 0xFFFF
+    cpdef u64 due(self, u64 number) except? 0xFFFF
+    @cython.locals(address=u64)
+    cpdef object result(self, u64 number)
+    cpdef object reason(self, u64 number)
     cpdef int extend(self, u64 number, u64 due) except -1
     @cython.locals(at=u64, word=u64, letter=u64, state=u64, text=bytes)
     cpdef bint release(self, u64 number, u64 due, bytes reason) except -1
@@ -112,7 +130,7 @@ cdef class JobTable:
     @cython.locals(ticket=u64)
     cdef u64 _load(self, u64 at) except? 0xFFFF
     @cython.locals(place=u64, number=u64, steps=u64)
-    cdef bint _find(self, u64 key) except -1
+    cdef u64 _find(self, u64 key) except? 0xFFFF
     @cython.locals(head=u64)
     cdef int _chain(self, u64 number, u64 key) except -1
     @cython.locals(at=u64, steps=u64, place=u64, following=u64, before=u64)

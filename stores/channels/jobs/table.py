@@ -10,22 +10,25 @@ The queue's own region
     0     lock         the holder's client id; 0: free; DIRTY: free, and the index is in doubt
     8     ticket       the number of the next job; 0: no index was ever made
     16    unfinished   jobs that are ready, delayed or held, without dead letters
-    64    lists        for each list: bits 0-31 first place + 1, bits 32-63 last; then its count
+    32    lists        for each list: bits 0-31 first place + 1, bits 32-63 last; then its count
     256   news         where consumers sleep (waiting.py)
     320   room         where producers sleep
-    384   changes      where clients sleep in `join`, and those that wait for dead letters
+    384   changes      where clients sleep in `join`, and those that wait for dead letters or
+                       results
 
 Lists, each of places that are linked in both directions
     free places; delayed jobs, by the time when they are due; held jobs, the first delivered first;
-    dead letters, the oldest first; ready jobs of priority 0 to 7, by their numbers
+    dead letters, the oldest first; kept results, by the time until which they are kept; ready jobs
+    of priority 0 to 7, by their numbers
 
-The region `.places`: `maxsize` places, then a link for each (Links), then the heads of chains
+The region `.places`: `maxsize` places, then a link for each to its element, then one to its result
+(Links), then the heads of chains
     0     word         bits 0-1 state; bit 2 LETTER; bits 4-15 deliveries; bits 16-63 the holder's
                        client id, if HELD
     8     order        the job's number
     16    due          pool clock in us; DELAYED: when it is ready; HELD: when it is given back,
-                       or 0
-    24    level        priority, 0 to 7
+                       or 0; KEPT: until when
+    24    level        bits 0-2 priority; bits 3-63 for how many us a result is kept; 0: for none
     32    size         bytes of the element
     40    key          hash of the key for deduplication, or 0
     48    neighbours   in its list: bits 0-31 next place + 1, bits 32-63 the one before
@@ -42,6 +45,9 @@ The region `.places`: `maxsize` places, then a link for each (Links), then the h
     HELD -> READY | LETTER        the same after `max_deliveries`. A dead letter goes READY -> HELD
                                   -> READY as a job does, and keeps LETTER
     HELD | LETTER -> READY        retry: deliveries are 0 again
+    HELD -> KEPT                  ack of a job whose result is kept; LETTER | DELAYED. The result is
+                                  an object, its size and then its bytes, which a link names
+    KEPT -> FREE                  it was kept for its time
 
 A delivery names place, word and order: an `ack` that comes after another client got the job finds
 another word, or order, and changes nothing. The same client may hold a dead letter, or a job after
@@ -58,6 +64,9 @@ in which they are written here, with the lock's release behind them:
     get   likewise, 2 the first ready place
     ack   1 the lock; the region; the place     no fewer: the changes depend on the lock
           2 all changes; the lock
+
+A handle of a submitted job names place and order. It reads the word, and then the order: if that is
+still the job's, so was the word.
 
 A place that is linked beside another one is not read: half of its word `neighbours` is set. More
 are needed for a key, for an element that is an object, for jobs that are given back or due, which
@@ -100,6 +109,8 @@ from limpet.stores.channels.jobs.layout import (
     FREE_PLACES,
     HELD,
     HELD_JOBS,
+    KEEP_SHIFT,
+    KEPT,
     KEY,
     LETTER,
     LETTERS,
@@ -121,6 +132,7 @@ from limpet.stores.channels.jobs.layout import (
     REASON,
     REASON_SIZE,
     REGION,
+    RESULTS,
     SIZE,
     STATE_MASK,
     TICKET,
@@ -146,6 +158,8 @@ class Job:
         self.number = number
         self.word = word
         self.order = order
+        self.keep_us = 0
+        """For how long its result is kept; 0: it is not."""
         self.data: Any = None
         self.reason = b""
 
@@ -174,7 +188,8 @@ class JobTable:
         self.maxsize = maxsize
         self.stride = stride
         self.links = places + maxsize * stride
-        self.heads = self.links + 8 * maxsize
+        self.results = self.links + 8 * maxsize
+        self.heads = self.results + 8 * maxsize
         self.item_size = stride - DATA
         self.max_deliveries = 1
         self.header = array("Q", [0] * 8)
@@ -326,16 +341,11 @@ class JobTable:
         size = len(data)
         reference, index = 0, 0
         if size > self.item_size:
-            reference = self.allocator.allocate(self.node(), size, 1)
+            # CRASH(linked): a place that is FREE with a link; `rebuild` frees the object.
+            reference = self._link(self.links + 8 * number, 0, data)
             if not reference:
                 return NO_MEMORY
             index = self.client.held - 1
-            endpoint.post_gather(reference & ADDRESS_MASK, self.header, 0, data, b"")
-            # ORDER: the journal names the link before it is set.
-            self.client.retarget(index, self.links + 8 * number)
-            # CRASH(linked): a place that is FREE with a link; `rebuild` frees the object.
-            self.header[0] = reference
-            endpoint.post_write(self.links + 8 * number, self.header, 1)
         self._remove(FREE_PLACES, number)
         at = self.places + number * self.stride
         base = self._base(number)
@@ -362,16 +372,34 @@ class JobTable:
         self._chain(number, key)
         self._count(1)
         if reference:
-            # ORDER: the link before the look at the mark, which may be on another node.
-            endpoint.wait()
-            ticket = endpoint.post_load(self.mark.address)
-            endpoint.wait()
-            if endpoint.result(ticket) == self.mark.number:
-                self.client.drop(index)
-            else:
-                # The object is still in the journal, so `leave` frees it.
-                endpoint.cas(self.links + 8 * number, reference, 0)
+            self._linked(self.links + 8 * number, reference, index)
         return DONE
+
+    def _link(self, link: int, words: int, data: bytes) -> int:
+        """Make an object of so many words of `header`, and data, and post the link to it; its
+        reference, which is the last one in the journal; 0: no memory."""
+        reference = self.allocator.allocate(self.node(), 8 * words + len(data), 1)
+        if not reference:
+            return 0
+        self.endpoint.post_gather(reference & ADDRESS_MASK, self.header, words, data, b"")
+        # ORDER: the journal names the link before it is set.
+        self.client.retarget(self.client.held - 1, link)
+        self.header[0] = reference
+        self.endpoint.post_write(link, self.header, 1)
+        return reference
+
+    def _linked(self, link: int, reference: int, index: int) -> None:
+        """After the change that needs it: take the object of `_link` out of the journal."""
+        endpoint = self.endpoint
+        # ORDER: the link before the look at the mark, which may be on another node.
+        endpoint.wait()
+        ticket = endpoint.post_load(self.mark.address)
+        endpoint.wait()
+        if endpoint.result(ticket) == self.mark.number:
+            self.client.drop(index)
+        else:
+            # The object is still in the journal, so `leave` frees it.
+            endpoint.cas(link, reference, 0)
 
     def take(self, letters: bool, due: int) -> Any:
         """Deliver the first ready job, or dead letter, to us; a Job, or None. `due`: when it is
@@ -400,6 +428,7 @@ class JobTable:
             count += 1
         held = self.client.ident << OWNER_SHIFT | count << DELIVERY_SHIFT | word & LETTER | HELD
         job = Job(number, held, self.lines[base + (ORDER >> 3)])
+        job.keep_us = self.lines[base + (LEVEL >> 3)] >> KEEP_SHIFT
         size = self.lines[base + (SIZE >> 3)]
         if self.image.word(0):
             job.reason = self.image.cut(0, REASON_SIZE)
@@ -445,6 +474,87 @@ class JobTable:
         self._insert(FREE_PLACES, number, 0)
         if not letter:
             self._count(-1)
+
+    def keep(self, number: int, due: int, data: bytes) -> bool:
+        """Take a job that we hold out of the queue, and keep its result until `due`; False: no
+        memory."""
+        letter = self._word(number, 0) & LETTER
+        key = self._word(number, KEY)
+        link = self.results + 8 * number
+        # That of a client which was killed at its `keep`: no client has seen it.
+        unlink(self.client, link)
+        self.header[0] = len(data)
+        # CRASH(result-linked): a place that is HELD with a result; the next `keep` frees it.
+        reference = self._link(link, 1, data)
+        if not reference:
+            return False
+        index = self.client.held - 1
+        self._set(number, DUE, due)
+        # LINEARIZES: the job is done, and has its result.
+        # CRASH(kept): KEPT, perhaps with the object of its element, and in the list of held jobs.
+        self._set(number, 0, self._word(number, 0) & DELIVERIES | KEPT)
+        self._remove(HELD_JOBS, number)
+        if key:
+            self._unchain(number, key)
+        self._enlist(number, KEPT)
+        if not letter:
+            self._count(-1)
+        self._linked(link, reference, index)
+        if self._word(number, SIZE) > self.item_size:
+            unlink(self.client, self.links + 8 * number)
+        return True
+
+    def forget(self, now: int, most: int) -> int:
+        """Free places whose results were kept until now, at most so many; how many."""
+        done = 0
+        place = self._first(RESULTS)
+        while place and done < most:
+            number = self._number(place)
+            if self._word(number, DUE) > now:
+                break
+            # LINEARIZES: it is forgotten.
+            self._set(number, 0, FREE)
+            unlink(self.client, self.results + 8 * number)
+            if self._word(number, SIZE) > self.item_size:
+                unlink(self.client, self.links + 8 * number)
+            self._remove(RESULTS, number)
+            self._insert(FREE_PLACES, number, 0)
+            done += 1
+            place = self._first(RESULTS)
+        return done
+
+    def place_for(self, key: int) -> int:
+        """Where `put` puts a job, or finds the one with that key: the place + 1; 0: nowhere."""
+        return (self._find(key) if key else 0) or self._first(FREE_PLACES)
+
+    def order(self, number: int) -> int:
+        """The number of the job of a place."""
+        return self._word(number, ORDER)
+
+    def look_at(self, number: int, order: int) -> int:
+        """The word of a job that was there, FREE if it is gone. Without the lock; 1 round trip."""
+        at = self.places + number * self.stride
+        word = self.endpoint.post_load(at)
+        # ORDER: after the word, which is this job's if this is.
+        ticket = self.endpoint.post_load(at + ORDER)
+        self.endpoint.wait()
+        return self.endpoint.result(word) if self.endpoint.result(ticket) == order else FREE
+
+    def due(self, number: int) -> int:
+        """Until when a result is kept."""
+        return self._word(number, DUE)
+
+    def result(self, number: int) -> bytes:
+        """The result of a job that is KEPT."""
+        address = self._load(self.results + 8 * number) & ADDRESS_MASK
+        if not address:
+            # The process that removes the queue has freed it.
+            raise ChannelRemoved(f"{self.name} was removed")
+        return self.endpoint.fetch(address + 8, self._load(address))
+
+    def reason(self, number: int) -> bytes:
+        """Why a job was given back last."""
+        return self.endpoint.fetch(self.places + number * self.stride + REASON, REASON_SIZE)
 
     def extend(self, number: int, due: int) -> None:
         """Set when a job that we hold is given back."""
@@ -531,7 +641,7 @@ class JobTable:
 
     def ready(self) -> int:
         """How many jobs are ready."""
-        others = self.count(FREE_PLACES) + self.count(LETTERS)
+        others = self.count(FREE_PLACES) + self.count(LETTERS) + self.count(RESULTS)
         others += self.count(DELAYED_JOBS) + self.count(HELD_JOBS)
         # Without the lock, a job may be seen in two lists.
         return self.maxsize - others if others < self.maxsize else 0
@@ -563,6 +673,7 @@ class JobTable:
             if word & STATE_MASK == FREE:
                 # CRASH(rebuilding): the lock with a dead holder; the next one begins anew.
                 unlink(self.client, self.links + 8 * number)
+                unlink(self.client, self.results + 8 * number)
                 self._append(FREE_PLACES, number)
                 continue
             order = endpoint.load(at + ORDER)
@@ -571,7 +682,8 @@ class JobTable:
             jobs.append((order, number, word))
         for _, number, word in sorted(jobs):
             self._set(number, CHAIN, 0)
-            self._chain(number, self._word(number, KEY))
+            if word & KEPT != KEPT:
+                self._chain(number, self._word(number, KEY))
             self._enlist(number, word & (STATE_MASK | LETTER))
         self.words[UNFINISHED >> 3] = unfinished
         self.words[TICKET >> 3] = max(ticket + 1, endpoint.load(self.control + TICKET))
@@ -615,16 +727,17 @@ class JobTable:
         steps = 0
         if state == HELD or state == HELD | LETTER:
             self._append(HELD_JOBS, number)
-        elif state == DELAYED:
+        elif state in (DELAYED, KEPT):
+            kind = DELAYED_JOBS if state == DELAYED else RESULTS
             due = self._word(number, DUE)
-            place = self._ends(DELAYED_JOBS) >> BEHIND
+            place = self._ends(kind) >> BEHIND
             while place and steps < self.maxsize:
                 other = self._number(place)
                 if self._word(other, DUE) <= due:
                     break
                 place = self._word(other, LINK) >> BEHIND
                 steps += 1
-            self._insert(DELAYED_JOBS, number, place)
+            self._insert(kind, number, place)
         elif state & LETTER:
             self._append(LETTERS, number)
         else:
@@ -690,19 +803,19 @@ class JobTable:
         self.endpoint.wait()
         return self.endpoint.result(ticket)
 
-    def _find(self, key: int) -> bool:
-        """Whether a job with this key is in the queue, dead letters left out."""
+    def _find(self, key: int) -> int:
+        """The place + 1 of a job with this key, dead letters left out; 0: there is none."""
         place = self._load(self.heads + 8 * (key % self.maxsize))
         steps = 0
         while place:
             number = self._number(place)
             if self._word(number, KEY) == key and not self._word(number, 0) & LETTER:
-                return True
+                return place
             place = self._word(number, CHAIN)
             steps += 1
             if steps > self.maxsize:
                 raise self._damaged(place)
-        return False
+        return 0
 
     def _chain(self, number: int, key: int) -> None:
         """Make the job of this place one that is found by its key."""
