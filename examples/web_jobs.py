@@ -1,4 +1,4 @@
-"""Web workers that enqueue jobs, and workers that do them, as with django-rq; both kinds are killed.
+"""Web workers that enqueue jobs, and workers that do them, as in django-rq; both are killed.
 
 `POST /7` puts a job and answers at once with its id; `GET /id` answers with the result, or with 202
 as long as there is none. Any web worker answers for any job: the result is in the pool. A request

@@ -113,7 +113,7 @@ module.Parameters.publish = publish
 ask = module.Site.ask
 def wrong(self, method, path):
     status, body = ask(self, method, path)
-    return status, body.replace("49", "7")  # an answer is another job's
+    return status, "7" if body == "49" else body  # an answer is another job's
 module.Site.ask = wrong
 """,
     "web_workers": """
