@@ -24,9 +24,9 @@ each, as on mapped memory. The schedule may have it late: the operation goes on,
 clients go on and see that, and this client does as well. A late verb, and all that were sent behind
 it on its node or on the control segment, are done after K more verbs of the client; before its next
 verb on that node; before it waits for others; or at its end. What is sent to the control segment is
-done after all that was posted before it, too, though the client never waits for that. A client that is killed before that
-takes them with it. A lost node refuses them, and so does the guard of a client that was declared
-dead.
+done after all that was posted before it, too, though the client never waits for that. A client
+that is killed before that takes them with it. A lost node refuses them, and so does the guard of a
+client that was declared dead.
 
 Whenever a posted verb is done, its results come with `wait`. Until then a ticket is a word that
 means nothing, `result` raises PhaseError, an image raises it for any look, and the words that are

@@ -416,6 +416,10 @@ class Transaction:
             elif outcome == FULL:
                 for crowded, key, subtable in commit.crowded:
                     crowded.make_room(key, subtable)
+            elif outcome == AGAIN and self._reads.copies_taken:
+                # A leaf has changed since it was copied, perhaps for another key. Without a copy it
+                # is read again, and so is what was read there.
+                self._reads.copies_taken = 0
             else:
                 break
         if outcome == AGAIN:

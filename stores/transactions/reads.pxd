@@ -116,6 +116,8 @@ cdef class Reads:
     cdef readonly list stores
     cdef public u64 epoch
     cdef public u64 counted
+    cdef public u64 copies_taken
+    cdef u64 drops
     cdef public object missing
     cdef readonly ObjectRead renewed
     cdef public object changed
@@ -155,6 +157,9 @@ cdef class Reads:
     cdef u64 _pinned(self) except? 0
     @cython.locals(pinned=bint, _=int, keys=int, objects=int)
     cpdef bint hold(self) except -1
+    @cython.locals(index=Py_ssize_t, noted=ObjectRead, read=KeyRead)
+    @cython.final
+    cdef int _require_there(self) except -1
     cpdef int count_first(self) except -1
     @cython.locals(count=u64)
     cpdef bint hold_unpinned(self) except -1

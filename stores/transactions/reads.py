@@ -306,6 +306,10 @@ class Reads:
         self.counted = UNKNOWN
         """The sum of all changes when all was seen to be true (`hold_again`), or before the first
         look-up (`count_first`): unless it has gone up since, all is true."""
+        self.copies_taken = 0
+        """So many copies of objects were taken for what is written there."""
+        self.drops = 0
+        """The word DROPS, as we knew it when no store was dropped in which something was read."""
         self.missing: Callable[[], Any] | None = None
         """Looks for a store that was found missing, and with it every key that it could have."""
         self.renewed: ObjectRead | None = None
@@ -336,6 +340,7 @@ class Reads:
         self.stores = None
         self.epoch = 0
         self.counted = UNKNOWN
+        self.copies_taken = 0
         self.missing = None
         self.renewed = None
         self.changed = None
@@ -396,6 +401,7 @@ class Reads:
             return None
         # ORDER: a signal handler that raises has no copy be given back twice.
         copy, noted.copy = noted.copy, None
+        self.copies_taken += 1
         return copy
 
     def note_recalled(self, at: int, read: ObjectRead) -> bool:
@@ -527,7 +533,10 @@ class Reads:
         """Whether all that was read is true, at some moment of this call. Within an operation.
 
         Objects that the transaction has locked need no look; nor do keys whose slots it holds.
+        Raises StoreDropped.
         """
+        if self.client.drops != self.drops:
+            self._require_there()
         pinned = False
         for _ in range(ROUNDS_MAX):
             # A round in which nothing had to be read again shows that all was true when it began:
@@ -547,6 +556,17 @@ class Reads:
             self.changed = ReadPlace(self.renewed.store, self.renewed.key, self.renewed.at)
         return False
 
+    def _require_there(self) -> None:
+        """Raise StoreDropped if a store was dropped in which something was read: its memory may be
+        as it was."""
+        for index in range(self.objects_count):
+            noted = self.objects[index]
+            noted.store.require_there()
+        for index in range(self.count):
+            read = self.keys[index]
+            read.keys.store.require_there()
+        self.drops = self.client.drops
+
     def count_first(self) -> None:
         """Before the first look-up: add up the changes, if there is little to add up."""
         if not self.count:
@@ -554,6 +574,7 @@ class Reads:
             # until the epoch is another one, whether we are pinned or not.
             self.epoch = self.endpoint.load(EPOCH)
             if not self.objects_count:
+                self.drops = self.client.drops
                 self.counted = changes(self.endpoint, FIRST_MAX)
 
     def hold_unpinned(self) -> bool:

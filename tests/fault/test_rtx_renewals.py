@@ -221,6 +221,26 @@ def test_a_key_that_is_read_often_is_looked_for_once(pools: Any) -> None:
     assert max(spent[20:]) <= max(spent[:20])
 
 
+@pytest.mark.parametrize("leaves", [1, 2])
+def test_a_change_of_another_key_of_the_leaf_is_no_conflict(pools: Any, leaves: int) -> None:
+    """Without a log, and with one."""
+    clients = Clients(pools, 1)
+    (actor,) = clients.puppets
+    seen = []
+
+    def work(tx: limpet.Transaction) -> None:
+        seen.append(tx.get(actor.store, clients.kx))
+        clients.store.put(clients.beside, b"%d" % len(seen))
+        tx.put(actor.store, clients.kx, NEW)
+        if leaves == 2:
+            tx.put(actor.store, clients.ky, NEW)
+
+    actor.pool.transaction(work)
+    assert seen == [OLD]
+    assert clients.value(clients.kx) == NEW
+    clients.sound()
+
+
 def test_a_client_that_is_killed_frees_nothing_that_it_has_read_long_ago(pools: Any) -> None:
     """Between its read and its commit, the leaf's node was freed, and is another leaf's since."""
     clients = Clients(pools, 0)

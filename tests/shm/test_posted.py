@@ -455,8 +455,8 @@ def test_the_pin_outlasts_what_is_posted_and_never_waited_for(
     scheduled.dies = 2
     simulated.begin()
     simulated.post_cas(A, 1, 2)
+    simulated.send_store(CONTROL, 0)
     with pytest.raises(Crashed):
-        simulated.send_store(CONTROL, 0)
         simulated.end()
     assert order(simulated) == []
 

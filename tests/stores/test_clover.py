@@ -29,7 +29,7 @@ from limpet.fault.explore.explorer import Exploration, cluster_of, explore, numb
 from limpet.stores.baselines.clover import chains, server
 from limpet.stores.baselines.clover.chains import DELETED, newer_of
 from limpet.stores.baselines.clover.remote import Remote
-from limpet.stores.baselines.clover.server import DUE, LOOKUP, NOTICE
+from limpet.stores.baselines.clover.server import DUE, LOOKUP, NOTICE, Metadata
 from limpet.stores.baselines.clover.store import Chain, Clover
 from limpet.stores.core.status import AGAIN, DONE, MISSING
 
@@ -485,6 +485,30 @@ def test_heads_of_keys_that_are_gone_are_used_again(store: Any) -> None:
             store.delete(b"%d" % (number - 90))
     assert len(store) == 90
     sound(store)
+
+
+def test_a_row_is_not_given_away_while_a_client_may_begin_a_chain_there(
+    store: Any, pools: Any
+) -> None:
+    """A client that remembers its row does not ask for it. It was seen vacant before; but since
+    then, and since the client's pin, the row had a chain."""
+    metadata = Metadata(store.endpoint, store.tables, store.parameters.heads)
+    store.put(b"key", b"1")
+    metadata.rebuild()
+    store.delete(b"key")
+    store.recover()
+    metadata._reap()
+    store.put(b"key", b"2")
+    other = again(pools, store)
+    with other.client:
+        store.delete(b"key")
+        store.recover()
+        metadata._reap()
+        metadata._reap()
+        assert b"key" in metadata.index
+    metadata._reap()
+    metadata._reap()
+    assert b"key" not in metadata.index
 
 
 def test_a_key_that_was_deleted_begins_a_new_chain(store: Any, pools: Any) -> None:

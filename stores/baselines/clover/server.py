@@ -5,9 +5,10 @@ and lost with it; the next process reads it anew from the heads in memory.
 
     index    key -> address of its row (store.py)
     free     rows without a key
-    idle     keys whose head was seen to be 0, with the epoch of that look. A client that got this
-             row may still put a pair there until the epoch lies behind every pinned client; only
-             then does the row become free. An ASSIGN of the key ends the idleness
+    idle     keys whose head was seen to be 0, with the epoch of that look and the row's period. A
+             client that got this row, or remembers it, may still put a pair there until the epoch
+             lies behind every pinned client; only then does the row become free. An ASSIGN of the
+             key ends the idleness, and so does a chain, also one that has ended: by the period
     due      rows of chains that clients have reported to be longer
 
 It is a forked process in a session of its own. Of its parent's open files it keeps the regular ones
@@ -91,7 +92,7 @@ class Metadata:
         """Read the index from memory."""
         self.index: dict[bytes, int] = {}
         self.free: list[list[int]] = []
-        self.idle: dict[bytes, int] = {}
+        self.idle: dict[bytes, tuple[int, int]] = {}
         self.due: set[int] = set()
         for table in self.tables:
             try:
@@ -161,19 +162,28 @@ class Metadata:
         return row
 
     def _reap(self) -> None:
-        """Free the rows whose head is 0 and that no client can be about to use."""
+        """Free the rows whose head is 0 and that no client can be about to use. A client puts a
+        pair into the row that it was given for its key, or in which it has seen a chain, since its
+        pin."""
         horizon = self.grace.horizon()
+        vacant: dict[bytes, int] = {}
+        for key, row in self.index.items():
+            with contextlib.suppress(NodeFailed):
+                # ORDER: the period before the head: the end of a chain counts it up.
+                period = self.endpoint.load(row + PERIOD)
+                if not self.endpoint.load(row):
+                    vacant[key] = period
+        # ORDER: after the looks: a client that pins from here on sees no chain there.
         closed = self.grace.close_period()
-        for key, row in list(self.index.items()):
-            try:
-                vacant = not self.endpoint.load(row)
-            except NodeFailed:
-                continue
-            if not vacant:
-                self.idle.pop(key, None)
-            elif self.idle.setdefault(key, closed) < horizon:
-                del self.index[key], self.idle[key]
-                self.free[table_of(key, len(self.tables))].append(row)
+        before, self.idle = self.idle, {}
+        for key, period in vacant.items():
+            epoch, known = before.get(key, (closed, period))
+            if known != period:
+                epoch = closed  # another chain has come and gone
+            if epoch < horizon:
+                self.free[table_of(key, len(self.tables))].append(self.index.pop(key))
+            else:
+                self.idle[key] = epoch, period
 
     def _due(self) -> bytes:
         rows = sorted(self.due)[:DUE_MAX]

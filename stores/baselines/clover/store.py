@@ -35,7 +35,7 @@ client asks the metadata process.
 Why that is linearizable: a key has one chain, that of its head, and a chain only grows, at its
 newest version, by CAS. Versions do not change, so a client that reads 0 in `newer` has the newest
 version at that moment. A row is assigned to another key only when every client is unpinned that
-was pinned while it had no chain.
+has seen a chain there since its pin, or was given the row for the key.
 
 Collecting: a client takes a version that is not the newest off the front of its chain, or the last
 version off a chain that has ended (CAS of the head), and frees it. In the paper the metadata
