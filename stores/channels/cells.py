@@ -48,11 +48,12 @@ class Cells(Channel):
         manager: Any,
         name: str,
         parent: Any,
-        kind: str,
         region_size: int,
         size: int,
         item_size: int,
         codec: str,
+        *,
+        kind: str,
         **parameters: Any,
     ) -> None:
         size = whole(f"the `size` of a {kind}", size, 1, SIZE_MAX)

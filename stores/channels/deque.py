@@ -54,7 +54,7 @@ class Deque(Cells):
         place of that at the other end. `item_size`: an encoded element of up to so many bytes lies
         in its cell, a larger one in an object of the pool."""
         super().__init__(
-            manager, name, parent, "deque", LINE, size, item_size, codec, bounded=bounded
+            manager, name, parent, LINE, size, item_size, codec, kind="deque", bounded=bounded
         )
         self.bounded = bounded
 

@@ -78,7 +78,7 @@ class Topic(Cells):
     ) -> None:
         """`size`: so many messages are kept. `item_size`: an encoded message of up to so many bytes
         lies in its cell, a larger one in an object of the pool."""
-        super().__init__(manager, name, parent, "topic", 2 * LINE, size, item_size, codec)
+        super().__init__(manager, name, parent, 2 * LINE, size, item_size, codec, kind="topic")
         self.news = Waiting(self.endpoint, self.address + LINE, self.pool.parameters.multi_host)
 
     def publish(self, item: Any) -> int:

@@ -5,6 +5,7 @@ from limpet.shm.endpoint.layout cimport *
 from limpet.shm.endpoint.verbs cimport u64
 from limpet.shm.endpoint.words cimport *
 from limpet.stores.core.records cimport is_vacant
+from limpet.stores.core.object_layout cimport POINTER
 from limpet.stores.core.status cimport *
 from limpet.stores.transactions.entry_log cimport log_size
 from limpet.stores.transactions.layout cimport *

@@ -283,8 +283,10 @@ def test_exchanges_of_a_queue_with_acks_are_its_round_trips(pools: Any) -> None:
         assert spent(pool, lambda: jobs.put(b"job")) == (3, 3)
     assert spent(pool, jobs.qsize) == (1, 1)
     held: list[Any] = []
-    for _ in range(5):
-        assert spent(pool, lambda: held.append(jobs.get())) == (3, 3)
+    found = [spent(pool, lambda: held.append(jobs.get())) for _ in range(5)]
+    # A get that comes long after the last one looks whether other consumers live.
+    assert min(found) == (3, 3)
+    assert all(trips == exchanges for trips, exchanges in found)
     for delivery in held:
         assert spent(pool, delivery.ack) == (2, 2)
 

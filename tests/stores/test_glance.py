@@ -291,9 +291,9 @@ def wrong_last_gets(
 def has_no_pin(table: Table) -> Any:
     """The result of a get that has none."""
     endpoint = table.reading.endpoint
-    before = endpoint.counters("background")["atomics"]
+    before = endpoint.counters("control")["atomics"]
     found = table.reader.get(KEY)
-    assert endpoint.counters("background")["atomics"] == before
+    assert endpoint.counters("control")["atomics"] == before
     return found
 
 
@@ -452,7 +452,7 @@ def test_a_get_has_no_pin_and_reads_the_same_twice(pools: Any, kind: str) -> Non
     seen: list[int] = []
     pins: list[int] = []
     endpoint = table.reading.endpoint
-    before = endpoint.counters("background")["atomics"]
+    before = endpoint.counters("control")["atomics"]
 
     def visit(addr: int) -> None:
         seen.append(addr)
@@ -466,7 +466,7 @@ def test_a_get_has_no_pin_and_reads_the_same_twice(pools: Any, kind: str) -> Non
     finally:
         endpoint.visit = None
     assert set(pins) == {0}
-    assert endpoint.counters("background")["atomics"] == before
+    assert endpoint.counters("control")["atomics"] == before
     assert hits == STEPS[kind]
     view = [VIEW] if kind in REPLICATED else []
     assert seen[: len(view)] == view

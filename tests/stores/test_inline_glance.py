@@ -135,9 +135,9 @@ class Table(KeyTable):
     def pins(self, key: bytes = KEY) -> int:
         """The pins of a get."""
         endpoint = self.reading.endpoint
-        before = endpoint.counters("background")["atomics"]
+        before = endpoint.counters("control")["atomics"]
         self.get(key)
-        return int(endpoint.counters("background")["atomics"] - before)
+        return int(endpoint.counters("control")["atomics"] - before)
 
 
 DISTURBANCES: Final = {
