@@ -136,6 +136,6 @@ def has_pins_without_coherence(pools: Any, kind: str) -> None:
     """A get of a store in memory that is not hardware-coherent."""
     store = pools(coherent=False, coherent_bytes=1 << 20).store(kind, name="s", capacity=CAPACITY)
     store.put(KEY, b"v")
-    before = store.endpoint.counters("background")["atomics"]
+    before = store.endpoint.counters("control")["atomics"]
     assert store.get(KEY) == b"v"
-    assert store.endpoint.counters("background")["atomics"] > before
+    assert store.endpoint.counters("control")["atomics"] > before
