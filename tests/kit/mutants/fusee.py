@@ -62,9 +62,12 @@ class Mutant:
 
     def parameters(self, schedules: int) -> Exploration:
         """Of an exploration that shows it."""
-        chosen = {"seed": 1, "crashes": 0, "stalls": 0, "value_size": 40, **self.exploration}
+        chosen = {
+            "seed": 1, "crashes": 0, "stalls": 0, "value_size": 40, "schedules": schedules,
+            **self.exploration,
+        }  # fmt: skip
         clients = chosen["program"].count("|") + 1
-        return Exploration(store="fusee", schedules=schedules, clients=clients, **chosen)
+        return Exploration(store="fusee", clients=clients, **chosen)
 
 
 @contextlib.contextmanager
@@ -465,7 +468,8 @@ _EXPLORED_TRAPS: Final = (
     Mutant(
         "f8-primary-cas-unchecked", ("history", "check"),
         (replaced(WRITER, "ReplicatedSlots._decide", decides_unchecked), *HASTY),
-        exploration={"program": "ic|id", "stalls": 1, "seed": 2},
+        # one run in thousands shows it
+        exploration={"program": "ic|id", "stalls": 1, "seed": 4, "schedules": 40_000},
     ),
     Mutant(
         "f10-no-look-for-rivals", ("history", "check"),
