@@ -30,7 +30,7 @@ cdef class Ledger:
 
     cdef u64[::1] tickets
     cdef u64 sum
-    cdef bint tight
+    cdef u64 latest
 
     @cython.locals(ticket=u64)
     cpdef u64 lap(self) except? 0xFEEDFACEDEADBEA7
@@ -47,8 +47,10 @@ cdef class Ledger:
     cdef bint fits(self, u64 total) noexcept
     cpdef bint has_room(self, u64 units) except -1
     cpdef int post(self, u64 lap, u64 units) except -1
-    @cython.locals(total=u64, items=u64, of_units=u64)
+    @cython.locals(total=u64)
     cpdef bint admits(self, u64 spare) except -1
+    @cython.final
+    cdef bint tight(self, u64 units) noexcept
     cpdef int withdraw(self, u64 lap, u64 units) except -1
     @cython.locals(endpoint=Endpoint, ticket=u64, life=u64, lap=u64, its=u64)
     cpdef int account(self, u64 head, u64 units) except -1

@@ -125,8 +125,8 @@ class Ledger:
         """Of the looks at the banks."""
         self.sum = 0
         """Where verbs are done at once, and a ticket is the result: what they have found."""
-        self.tight = False
-        """Whether there was no room for one object more when this handle looked last: a hint."""
+        self.latest = max_items << ITEMS_SHIFT
+        """Items and units when this handle looked last, a hint; at first it takes them for full."""
 
     def lap(self) -> int:
         """The lap of the hand now, by a phase of its own."""
@@ -191,9 +191,13 @@ class Ledger:
         total = self._total()
         if spare:
             total = total - ITEM - spare & MASK
-        items, of_units = total >> ITEMS_SHIFT, total & UNITS_MASK
-        self.tight = items >= self.max_items or of_units >= self.max_units
-        return items <= self.max_items and of_units <= self.max_units
+        self.latest = total
+        return self.fits(total)
+
+    def tight(self, units: int) -> bool:
+        """Whether there was no room for an object of so many units more when this handle looked
+        last: a hint."""
+        return not self.fits(self.latest + ITEM + units)
 
     def withdraw(self, lap: int, units: int) -> None:
         """Post that an object is taken away from the account of a lap."""

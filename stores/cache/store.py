@@ -249,7 +249,7 @@ class CacheStore(HashStore):
                 outcome = OVER
         elif mode != PUT and mode != INSERT:
             outcome = MISSING
-        elif ledger.tight and not evicted:
+        elif not evicted and ledger.tight(units):
             # A full cache: rather one phase more than an object that is made in vain.
             self.endpoint.wait()
             if not ledger.admits(0):

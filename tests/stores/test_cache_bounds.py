@@ -64,6 +64,25 @@ def test_full_cache_evicts_and_raises_nothing(pools: Any) -> None:
     sound(cache.store)
 
 
+@pytest.mark.parametrize("first", [True, False], ids=["first write of a handle", "a later one"])
+def test_full_cache_makes_no_large_object_before_it_has_evicted(pools: Any, first: bool) -> None:
+    pool = pools()
+    store = pool.store("cache", name="test", max_items=1000, max_bytes=40_000)
+    for number in range(100):
+        store.put(b"%d" % number, bytes(500))
+    if first:
+        pool = Pool.open(pool.url)
+        store = pool.store("cache", name="test")
+    enough = 1 << 40
+    pool.endpoint.fuse = enough
+    store.put(b"large", bytes(39_000))
+    steps = enough - pool.endpoint.fuse
+    pool.endpoint.fuse = 0
+    within(store)
+    assert steps < 2 * 39_000 // 8
+    pool.close()
+
+
 def test_bytes_are_bounded_with_values_of_all_sizes(pools: Any) -> None:
     pool = pools(node_size="16MiB")
     store = pool.store("cache", name="test", max_bytes=2 << 20)
