@@ -68,3 +68,5 @@ cdef class Holders(Channel):
     cpdef int pass_over(self, int line) except -1
     @cython.locals(looked=bint, has=bint, state=u64, value=u64)
     cpdef bint give(self, int line, u64 count) except -1
+    @cython.locals(held=u64, done=bint, has=bint)
+    cpdef bint give_surely(self, int line, u64 count) except -1

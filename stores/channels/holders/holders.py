@@ -533,12 +533,29 @@ class Holders(Channel):
             else:
                 self.known = False
 
+    def give_surely(self, line: int, count: int) -> bool:
+        """As `give`; a signal handler that raises in it does so when they are given back."""
+        if not self.known:
+            self.read_table()
+        held = self.mine & (COUNT | WRITES)
+        done = False
+        try:
+            has = self.give(line, count)
+            done = True
+        finally:
+            if not done:
+                self.read_table()
+                # Only this process changes these bits, and no other thread of it is in here.
+                if self.mine & (COUNT | WRITES) == held:
+                    self.give(line, count)
+        return has
+
     def resign(self) -> None:
         """Stop being a participant; what this process holds is given back as after its death."""
         self.enter()
         try:
-            if self.joined_as == self.client.ident:
-                self.give_back(self.own_row)
+            self.row()  # which another handle of this process may have joined
+            self.give_back(self.own_row)
         finally:
             self.leave()
         super().resign()

@@ -27,5 +27,7 @@ cdef class RwLock(Holders):
     @cython.locals(thread=u64, found=int)
     cpdef int take_in_line(self, int line) except? -1
     cdef int _note(self, int line, u64 thread) except -1
+    @cython.locals(thread=u64)
+    cpdef int uses(self, int line) except -1
     @cython.locals(thread=u64, has=bint)
     cpdef int drop(self, int line) except -1

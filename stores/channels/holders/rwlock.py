@@ -68,7 +68,14 @@ class Side:
         return self
 
     def __exit__(self, *error: object) -> Literal[False]:
-        self.release()
+        before = self.lock.uses(self.line)
+        done = False
+        try:
+            self.release()
+            done = True
+        finally:
+            if not done and before and self.lock.uses(self.line) == before:
+                self.release()  # a signal handler has cut it off
         return False
 
     def __repr__(self) -> str:
@@ -167,18 +174,25 @@ class RwLock(Holders):
         self.enter()
         try:
             self.row()
-            # A client that was declared dead has it no more.
-            has = self.give(line, 1)
             if line == EXCLUSIVE:
                 self.writer = 0
-            elif self.readers.get(thread, 0) > 1:
+            elif self.readers[thread] > 1:
                 self.readers[thread] -= 1
             else:
-                self.readers.pop(thread, None)
+                del self.readers[thread]
+            # A client that was declared dead has it no more.
+            has = self.give_surely(line, 1)
         finally:
             self.leave()
         if not has:
             raise RuntimeError(f"this process does not have {self!r} any more")
+
+    def uses(self, line: int) -> int:
+        """How often this thread, or task, has it for a use."""
+        thread = self.whose()
+        if line == EXCLUSIVE:
+            return 1 if self.writer == thread else 0
+        return int(self.readers.get(thread, 0))
 
     def is_taken(self, line: int) -> bool:
         """Whether a thread of any process has it for this use."""

@@ -135,12 +135,24 @@ class Semaphore(Holders):
         return self.acquire()
 
     def __exit__(self, *error: object) -> Literal[False]:
-        self.enter()
+        begun = has = False
         try:
-            self.row()
-            has = self.give(SHARED, 1)
+            self.enter()
+            try:
+                self.row()
+                begun = True
+                has = self.give_surely(SHARED, 1)
+            finally:
+                self.leave()
         finally:
-            self.leave()
+            if not begun:
+                # A signal handler has cut it off.
+                self.enter()
+                try:
+                    self.row()
+                    self.give_surely(SHARED, 1)
+                finally:
+                    self.leave()
         if not has:
             # A child that was forked in the block would release its parent's.
             raise RuntimeError(f"this process holds no permit of {self.name!r}")
