@@ -81,9 +81,9 @@ def _meet_in_puts_to_all_places(meetings: Meetings) -> None:
         jobs.get()
     for _ in range(MEETINGS):
         for producer, each in zip(producers, theirs, strict=True):
-            # Of a put, the third CAS: after those that take the slot, and move the tail on.
+            # Of a put, the write of the element: the slot is taken, and not READY.
             put = functools.partial(each.put, "slow")
-            assert not producer.begin(put, verb_on("cas", number=3))
+            assert not producer.begin(put, verb_on("write_gather"))
         for _look in range(2):
             with pytest.raises(queue.Full):
                 jobs.put("another", timeout=0.01)

@@ -22,8 +22,8 @@ from limpet.shm.endpoint.layout import CONTROL_NODE, NODE_SHIFT
 from limpet.shm.errors import StoreFull
 
 
-class PuppetEndpoint(WatchedEndpoint, verbs=("store", "swap", "write_words")):
-    """Stores can be met, too, and swaps, by which a client pins."""
+class PuppetEndpoint(WatchedEndpoint, verbs=("store", "swap", "write_words", "write_gather")):
+    """Stores can be met, too, swaps, by which a client pins, and writes of values."""
 
 
 class PuppetPool(WatchedPool):

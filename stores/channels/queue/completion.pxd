@@ -17,8 +17,8 @@ cdef class Completion:
     cdef readonly str queue
 
     @cython.locals(
-        endpoint=Endpoint, slots=QueueSlots, maxsize=u64, tail=u64, at=u64, slot=u64, word=u64,
-        number=u64, empty=bint, living=u64, lost=u64,
+        endpoint=Endpoint, slots=QueueSlots, maxsize=u64, tail=u64, at=u64, left=u64, slot=u64,
+        word=u64, number=u64, empty=bint, living=u64, lost=u64,
     )
     cpdef bint is_complete(self) except -1
     cpdef bint has_more(self, u64 tail) except -1

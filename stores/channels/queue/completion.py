@@ -49,8 +49,10 @@ class Completion:
             )
         empty = True
         cut, words = [], []
-        # With the ticket of the tail: that moves with READY, and not before it.
-        while at <= tail and empty:
+        # With the ticket of the tail: that moves with READY, and not before it. A damaged tail may
+        # have no next one, so the tickets are counted.
+        left = tail - at + 1 if at <= tail else 0
+        while left and empty:
             number = at // maxsize
             slot = slots.slot(at - number * maxsize)
             word = endpoint.load(slot)
@@ -60,6 +62,7 @@ class Completion:
                     cut.append(slot)
                     words.append(word)
             at += 1
+            left -= 1
         # ORDER: after the slots: an element that was taken from them is open, or done with.
         living, lost = self.tasks.counted(self.participants)
         if more := lost_since(lost, endpoint.load(self.forgotten)):

@@ -76,5 +76,5 @@ cdef class CyclicRing:
     cdef bytes _element(self, u64 slot, u64 size)
     @cython.locals(link_ticket=u64, reference=u64, word_ticket=u64)
     cdef bytes _read_large(self, u64 slot, u64 word, u64 size, u64 cell)
-    @cython.locals(head=u64, tail=u64, number=u64, word=u64, count=u64)
+    @cython.locals(head=u64, tail=u64, step=u64, number=u64, word=u64, count=u64)
     cpdef u64 count(self) except? 0xFFFF

@@ -447,14 +447,16 @@ class CyclicRing:
     def count(self) -> int:
         """How many elements there are."""
         head, tail = self.endpoint.load(self.head), self.endpoint.load(self.tail)
-        count = 0
-        # of all before the last `maxsize` tickets, nothing is there any more
-        if head < tail and tail - head > self.maxsize:
+        if head > tail:
+            return 0
+        # Of all before the last `maxsize` tickets, nothing is there any more.
+        if tail - head > self.maxsize:
             head = tail - self.maxsize
-        # With the ticket of the tail: that moves with READY, and not before it.
-        while head <= tail:
-            number = head // self.maxsize
-            word = self.endpoint.load(self.slots.slot(head - number * self.maxsize))
+        count = 0
+        # With the ticket of the tail: that moves with READY, and not before it. A damaged tail may
+        # have no next one, so the tickets are counted.
+        for step in range(tail - head + 1):
+            number = (head + step) // self.maxsize
+            word = self.endpoint.load(self.slots.slot(head + step - number * self.maxsize))
             count += word == ((number & ROUND_MASK) << ROUND_SHIFT | READY)
-            head += 1
         return count
