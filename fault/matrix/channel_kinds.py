@@ -285,14 +285,16 @@ def _notify(handle: Any) -> None:
 
 
 def _semaphore(handle: Any, patience_s: float) -> None:
-    """Of two permits."""
-    free = [handle.acquire(timeout=patience_s) for _ in range(2)]
+    """Of one or two permits."""
+    count = handle.limit
+    free = [handle.acquire(timeout=patience_s) for _ in range(count)]
     demand(all(free), f"a permit was not to be had: {handle!r}")
-    demand(not handle.acquire(False) and handle.locked(), f"a third permit was had: {handle!r}")
-    handle.release(2)
-    with handle:
-        demand(handle.get_value() == 1, f"it has {handle.get_value()} permits, and not 1")
-    demand(handle.get_value() == 2, f"it has {handle.get_value()} permits, and not 2")
+    demand(not handle.acquire(False) and handle.locked(), f"one more permit was had: {handle!r}")
+    handle.release(count)
+    for wanted in (count - 1, count):
+        with handle if wanted < count else contextlib.nullcontext():
+            found = handle.get_value()
+            demand(found == wanted, f"it has {found} permits, and not {wanted}: {handle!r}")
 
 
 def _release_all(handle: Any) -> None:
@@ -302,8 +304,7 @@ def _release_all(handle: Any) -> None:
 
 def _acquire_two(handle: Any) -> None:
     handle.acquire()
-    handle.acquire(timeout=TURN_S)
-    handle.release(2)
+    handle.release(1 + handle.acquire(timeout=TURN_S))
 
 
 def _rwlock(handle: Any, patience_s: float) -> None:
