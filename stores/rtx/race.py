@@ -206,11 +206,16 @@ class TransactionSplitter(Splitter):
                 return AGAIN
             commit.expect(at, version, pointer)
             commit.write(at, Half(self, numbers[row]) if row else None)
-        if read[1] != place.pointer:
-            return DONE  # it has been split since it was chosen
+        if not self.is_current(place, read[1]):
+            return DONE
         outcome = commit.run()
         place.busy = commit.busy or place.entry - POINTER
         return int(outcome)
+
+    def is_current(self, place: Place, pointer: int) -> bool:
+        """Whether a key's subtable, whose entry has this pointer, has not been split since it was
+        chosen."""
+        return pointer == place.pointer
 
     def fill_halves(self, parent: Any, halves: dict[int, int]) -> None:
         """Freeze the subtable that a decided split takes from the entry of `parent`, and have its

@@ -243,7 +243,7 @@ class NeverFreezesDecided(TransactionSplitter):  # type: ignore[misc]
 
 
 class SplitsAgain(TransactionSplitter):  # type: ignore[misc]
-    def is_current(self, place: Any) -> bool:
+    def is_current(self, place: Any, pointer: int) -> bool:
         return True
 
 
