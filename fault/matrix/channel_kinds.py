@@ -737,6 +737,7 @@ _HOLDERS: Final = frozenset(
         "enter_line",
         "give",
         "give_back",
+        "give_surely",
         "leave_line",
         "look_in_line",
         "obtain",
@@ -813,7 +814,7 @@ _BARRIER: Final = Channels(
     },
     own=frozenset(
         {
-            "announce", "came_as", "change", "check_participants", "give_up", "look", "missed",
+            "announce", "came_as", "change", "check_participants", "expire", "give_up", "look", "missed",
             "regroup", "regrouped", "vacates_register",
         }
     ),
@@ -874,7 +875,7 @@ _RWLOCK: Final = Channels(
         "read": lambda lock: _within(lambda side: side.locked())(lock.read(SOON_S)),
         "write": lambda lock: _within(lambda side: side.locked())(lock.write(SOON_S)),
     },
-    own=_HOLDERS | {"check_wait", "drop", "is_taken", "take", "take_in_line"},
+    own=_HOLDERS | {"check_wait", "drop", "is_taken", "take", "take_in_line", "uses"},
     private=frozenset({"inherited"}),
 )  # fmt: skip
 
@@ -1005,7 +1006,7 @@ CHANNELS: Final[Mapping[str, Channels]] = {
             "wait": _within(lambda c: c.wait(SOON_S)),
             "wait_for": _within(lambda c: c.wait_for(lambda: False, SOON_S)),
         },
-        own=frozenset({"begin_wait", "is_over", "moment"}),
+        own=frozenset({"begin_wait", "is_over", "moment", "step_out", "taken"}),
         private=frozenset({"inherited"}),
     ),
     "queue": Channels(
