@@ -814,8 +814,8 @@ _BARRIER: Final = Channels(
     },
     own=frozenset(
         {
-            "announce", "came_as", "change", "check_participants", "expire", "give_up", "look", "missed",
-            "regroup", "regrouped", "vacates_register",
+            "announce", "came_as", "change", "check_participants", "expire", "give_up", "look",
+            "missed", "regroup", "regrouped", "vacates_register",
         }
     ),
     private=frozenset({"parties"}),
