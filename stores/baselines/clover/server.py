@@ -127,7 +127,7 @@ class Metadata:
         kind, key = request[0], request[1:]
         try:
             if kind == LOOKUP:
-                return b"\0" + self._state(self.index.get(key, 0))
+                return b"\0" + self._state(self._row(key))
             if kind == ASSIGN:
                 return b"\0" + self._state(self._assigned(key))
             if kind == REBUILD:
@@ -141,6 +141,13 @@ class Metadata:
         except NodeFailed as error:
             return b"\1" + WORDS.pack(error.node, 0, 0, 0)
 
+    def _row(self, key: bytes) -> int:
+        """The key's row; 0: it has none. Raises NodeFailed if its table is lost."""
+        row = self.index.get(key, 0)
+        if not row:
+            self.endpoint.load(self.tables[table_of(key, len(self.tables))])
+        return row
+
     def _state(self, row: int) -> bytes:
         if not row:
             return WORDS.pack(0, 0, 0, 0)
@@ -150,7 +157,7 @@ class Metadata:
         return WORDS.pack(row, self.endpoint.load(row), period, shortcut)
 
     def _assigned(self, key: bytes) -> int:
-        row = self.index.get(key, 0)
+        row = self._row(key)
         if not row:
             table = table_of(key, len(self.tables))
             if not self.free[table]:
