@@ -87,6 +87,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.errors import NodeFailed, StoreFull
 from limpet.stores.baselines.clover.chains import DELETED, Chains, Walk, is_version, newer_of
 from limpet.stores.baselines.clover.parameters import CloverParameters
@@ -150,6 +151,10 @@ class Clover(Chains):
     def replaced(self, node: int) -> None:
         super().replaced(node)
         self.remote.tables = self.tables
+        # What is remembered of a row there says nothing of the new memory.
+        self.cache = {
+            key: known for key, known in self.cache.items() if known[0] >> NODE_SHIFT != node
+        }
 
     # ---- operations -----------------------------------------------------------------------------
 
