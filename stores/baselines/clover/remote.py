@@ -81,7 +81,11 @@ class Remote:
                 continue
             self.pool.endpoint.wait()
             if answer[0]:
-                raise NodeFailed(WORDS.unpack(answer[1:])[0], "the metadata process met it as lost")
+                node = WORDS.unpack(answer[1:])[0]
+                if node < len(self.tables):
+                    # Raises NodeFailed with the reason, if this client knows it.
+                    self.pool.endpoint.load(self.tables[node])
+                raise NodeFailed(node, "the metadata process met it as lost")
             return answer[1:]
         raise StoreError(
             f"{self.pool.url}: the metadata process of {self.name!r} ended {STARTS_MAX} times in "
