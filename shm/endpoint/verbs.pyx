@@ -134,8 +134,8 @@ The background of an operation
     that is set: another client could allocate the object meanwhile. (`post_set` is for that: it
     goes with the write of the object.)
 
-    Control words. Mapped memory has them for nothing. What a fabric would have to send for them is
-    in the scope `control`. A remote endpoint is to touch none in a warm operation:
+    Control words. Mapped memory has them for nothing. The messages that a fabric would need for
+    them are in the scope `control`. A remote endpoint is to touch none in a warm operation:
     - The pin lasts over operations. It is given up without being asked when the client is idle, or
       when a look at the epoch, once in a quarter of a lease, finds that a later one has begun. So
       its age bounds how long memory waits for a remote client. A get that has a pin needs no

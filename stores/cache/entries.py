@@ -3,8 +3,8 @@
 All run within an operation. The index finds an entry, which is then in the image (`CacheObjects`),
 with the words in front of the pair of its object, its head (layout.py), and the word of tag 0: they
 are read in the phase of the pair. So to find and judge an entry takes 2 round trips, as a get of
-`race`, and one more if it has tags, whose words are looked at then. What a read writes (hits,
-deadline, counts) is posted in the background.
+`race`, and one more if it has tags, whose words are looked at then. The words that a read writes
+(hits, deadline, counts) are posted in the background.
 
 An object of a cache is a head (layout.py), then the pair as records.py says. `heading` is the next
 object's head; a store sets it within the operation that writes the object. The words of a head that

@@ -9,8 +9,8 @@ that was taken is freed after that. Iteration and indexing give what was there a
 without the lock: what was read is sound if `changes` and `ends` are the same afterwards. After
 LOOKS looks in vain they take the lock.
 
-Order. Of one deque, all changes happen one after the other. What several calls do (`extend`) may
-come between those of other processes.
+Order. Of one deque, all changes happen one after the other. The changes of several calls
+(`extend`) may come between those of other processes.
 
 A kill leaves behind: what cells.py says.
 

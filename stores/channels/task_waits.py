@@ -258,7 +258,7 @@ def _within(channel: Any, call: Callable[[], object]) -> None:
 
 
 class Opened:
-    """What a task's gate is opened by: any thread of the process, in an operation."""
+    """The lock by which a task's gate is opened: any thread of the process, in an operation."""
 
     def __init__(self, here: Any) -> None:
         self.here = here

@@ -154,7 +154,7 @@ class Wait:
         self.sleepy = False
         """Whether it sleeps after its next look."""
         self.token = 0
-        """What it has noted before its last look, to sleep on; 0: it does not sleep."""
+        """The word that it has noted before its last look, to sleep on; 0: it does not sleep."""
         self.slept = False
         """Whether it has slept: then it was perhaps woken, and other clients were not."""
 

@@ -151,7 +151,7 @@ class Clover(Chains):
     def replaced(self, node: int) -> None:
         super().replaced(node)
         self.remote.tables = self.tables
-        # What is remembered of a row there says nothing of the new memory.
+        # The new memory has other rows.
         self.cache = {
             key: known for key, known in self.cache.items() if known[0] >> NODE_SHIFT != node
         }

@@ -419,7 +419,7 @@ class Writer:
         # ORDER: before any byte of them changes, on the same node.
         endpoint.post_swap(messages.address + OLDEST, oldest)
         if oldest < self.end and not self.ahead_from <= oldest < ahead:
-            # For the next message. What is read is not overwritten in this phase.
+            # For the next message. The part that is read is not overwritten in this phase.
             self.ahead_end = 0
             ahead = self._post_ahead(oldest)
         return ahead
