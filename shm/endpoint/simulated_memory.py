@@ -20,13 +20,13 @@ never are. (A NIC may still do them after the process has died; so on a fabric, 
 must come before what relies on its death.)
 
 The background of an operation (verbs.pyx). A verb that a client sends is done where it is sent, a
-step each, as on mapped memory. The schedule may have it late: the operation goes on, and returns, other
-clients go on and see that, and this client does as well. A late verb, and all that were sent behind
-it on its node or on the control segment, are done after K more verbs of the client; before its next
-verb on that node; before it waits for others; or at its end. A word of the control segment that is sent
-is written after all that was posted before it, too, though the client never waits for that. A client
-that is killed before that takes them with it. A lost node refuses them, and so does the guard of a
-client that was declared dead.
+step each, as on mapped memory. The schedule may have it late: the operation goes on, and returns,
+other clients go on and see that, and this client does as well. A late verb, and all that were sent
+behind it on its node or on the control segment, are done after K more verbs of the client; before
+its next verb on that node; before it waits for others; or at its end. A word of the control segment
+that is sent is written after all that was posted before it, too, though the client never waits for
+that. A client that is killed before that takes them with it. A lost node refuses them, and so does
+the guard of a client that was declared dead.
 
 Whenever a posted verb is done, its results come with `wait`. Until then a ticket is a word that
 means nothing, `result` raises PhaseError, an image raises it for any look, and the words that are
