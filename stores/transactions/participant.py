@@ -132,8 +132,8 @@ class Participant(LogEntry):
 
     def named(self, committed: bool) -> list[tuple[int, int]]:
         """Words that name objects of which some are linked, and where: what is left to the owner if
-        the log is lost (commit.py). What was there before only if it is decided: else it may have
-        been another client's all the while."""
+        the log is lost (commit.py). Earlier objects only if it is decided: else they may have been
+        another client's all the while."""
         raise NotImplementedError
 
 

@@ -178,7 +178,7 @@ def test_a_handle_that_knows_nothing_reads_the_entry_first(pools: Any) -> None:
 def test_the_background_of_an_operation_is_one_message_to_each_node(
     pools: Any, kind: str, messages: tuple[int, ...], words: tuple[int, ...]
 ) -> None:
-    """Of an insert, a get, an update, a delete. What the control segment costs is counted apart:
+    """Of an insert, a get, an update, a delete. Exchanges of the control segment are counted apart:
     the two looks of a get, or the pin; then the pressure, HOLDS, and what the operation leaves."""
     store = warm(pools(nodes=2).store(kind, name="test", capacity=300))
     store.put(b"k", b"v")
