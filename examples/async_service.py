@@ -61,11 +61,12 @@ class Service:
         self.workers = [CONTEXT.Process(target=work, args=(pool,)) for _ in range(WORKERS)]
 
     async def connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while line := await reader.readline():
-            number = next(self.numbers)
-            self.waiting[number] = asyncio.get_running_loop().create_future()
-            await self.jobs.put((number, int(line)))
-            writer.write(b"%d\n" % await self.waiting[number])
+        with contextlib.suppress(asyncio.CancelledError):  # the service ends
+            while line := await reader.readline():
+                number = next(self.numbers)
+                self.waiting[number] = asyncio.get_running_loop().create_future()
+                await self.jobs.put((number, int(line)))
+                writer.write(b"%d\n" % await self.waiting[number])
         writer.close()
 
     async def dispatch(self) -> None:
@@ -106,26 +107,34 @@ async def client(port: int, asked: range) -> int:
     return right
 
 
-async def serve(pool: limpet.Pool, count: int) -> bool:
+async def serve(pool: limpet.Pool, count: int) -> str | None:
+    """Answer so many requests; what went wrong, if anything."""
     service = Service(pool)
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[signal.Signals] = loop.create_future()
+
+    def end(which: signal.Signals) -> None:
+        if not ended.done():
+            ended.set_result(which)
+
+    for which in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(which, end, which)
     for worker in service.workers:
         worker.start()
     server = await asyncio.start_server(service.connection, "localhost", 0)
     tasks: list[asyncio.Future[Any]] = [
         asyncio.ensure_future(one) for one in (service.dispatch(), service.kill())
     ]
-    loop = asyncio.get_running_loop()
-    ended = asyncio.Event()
-    for which in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(which, ended.set)
     try:
         port = server.sockets[0].getsockname()[1]
         asked = [client(port, range(n, count, CLIENTS)) for n in range(CLIENTS)]
         answers = asyncio.gather(*asked)
-        tasks += [asyncio.ensure_future(ended.wait()), answers]
+        tasks += [ended, answers]
         done, _ = await asyncio.wait(tasks, timeout=LONGEST_S, return_when=asyncio.FIRST_COMPLETED)
+        if ended in done:
+            return f"ended by {ended.result().name}"
         if answers not in done:
-            return False
+            return f"no answers within {LONGEST_S} s"
         right = sum(answers.result())
     finally:
         for task in tasks:
@@ -137,17 +146,21 @@ async def serve(pool: limpet.Pool, count: int) -> bool:
             worker.join()
     print(f"{service.kills} workers were killed; {service.dropped} second answers")
     print(f"{count} requests, {right} right answers")
-    return right == count and service.kills > 0
+    pool.recover()
+    leaked = pool.audit()["leaked"]
+    print(f"{leaked} bytes leaked")
+    held = service.kills > 0 and right == count and leaked == 0
+    return None if held else "a promise was not kept"
 
 
-def main() -> int:
+def main() -> str | None:
     parser = argparse.ArgumentParser(description="An asyncio service, and kills.")
     parser.add_argument("--requests", type=int, default=1000)
     count = parser.parse_args().requests
     url = f"shm://example-async-{os.getpid()}"
     try:
         with limpet.create(url, node_size="8MiB") as pool:
-            return 0 if asyncio.run(serve(pool, count)) else 1
+            return asyncio.run(serve(pool, count))
     finally:
         with contextlib.suppress(limpet.PoolNotFound):
             limpet.destroy(url)

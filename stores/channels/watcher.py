@@ -12,7 +12,8 @@ one thread for each 127 of them. A thread that has nothing to watch ends after L
 
 Once in a tick (TICK_US, or LOOK_US for each word if that is longer) the first watch of each word
 fires `idle`: its task looks for itself, as a client that waits looks for the dead after SLEEP_US
-(waiting.py). So 1,000 waits at one word cost one look in a tick.
+(waiting.py). So 1,000 waits at one word cost one look in a tick. LOOK_US is several times a task's
+look: the loop has time for its other tasks, and those that have looked are back before the tick.
 
 A watch that its task has dropped stays in the kernel until the thread is back. A client that wakes
 one sleeper may wake the thread for it meanwhile. So the thread hands such a wake on (`pass_on`).
@@ -31,13 +32,15 @@ from array import array
 from collections.abc import Callable
 from typing import Any, Final
 
-from limpet.shm.endpoint.fabric import SLEEP_WORDS, sleep_at, wake_at
+from limpet.shm.endpoint.fabric import BUILD, SLEEP_WORDS, sleep_at, wake_at
 from limpet.shm.errors import LimpetError
 from limpet.stores.channels.layout import POLL_US, SLEEP_US
 
 HALF: Final = 0xFFFF_FFFF
 TICK_US: Final = SLEEP_US
-LOOK_US: Final = 200
+LOOK_US: Final = 200 if BUILD == "compiled" else 2000
+POLLS: Final = 20
+"""A thread that polls sleeps LOOK_US / POLLS for each word at least; its own look takes less."""
 LINGER_US: Final = 1_000_000
 WORDS_MAX: Final = SLEEP_WORDS - 1
 NO_CALL: Final = -4
@@ -126,13 +129,13 @@ class Watcher:
                     self.changed.add(order[found - 1])
                 elif found < 0:
                     self.changed.update(self.words)
-                rung = self.bell[0]
+                rung, count = self.bell[0], len(self.words)
                 fired, dropped = self._look(ticks)
                 if not self.words and us == LINGER_US and found == -1 and not fired:
                     self.runs = False
                     return
                 if ticks:
-                    self.next_tick = now + max(TICK_US, LOOK_US * len(self.words))
+                    self.next_tick = now + max(TICK_US, LOOK_US * count)
             # Before the next sleep is made ready: the loop's thread wakes up meanwhile.
             _deliver(fired)
             for watch in dropped:
@@ -149,7 +152,7 @@ class Watcher:
                 found = sleep_at(places, values, len(order) + 1, us)
                 self.polls = found == NO_CALL
             if self.polls:
-                time.sleep(min(us, POLL_US) / 1e6 if order else POLL_US / 1e6)
+                time.sleep(max(min(us, POLL_US), LOOK_US // POLLS * len(order)) / 1e6)
                 found = -1
 
     def _look(self, ticks: bool) -> tuple[list[Watch], list[Watch]]:
