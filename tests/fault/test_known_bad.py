@@ -10,6 +10,7 @@ from kit.cuckoo import SMALL_RING, crowded
 from kit.known_bad import (
     TOLD,
     Kills,
+    LateVerbs,
     Steps,
     Subject,
     Transactions,
@@ -66,6 +67,7 @@ TABLE: Final = [
     *explored(RACE, (*race.MUTANTS, *batches.BATCHES)),
     *explored(FUSEE, (*fusee.EXPLORED, *batches.ROUNDS)),
     *stepped(FUSEE, fusee_scenes.STEPS),
+    Variant(FUSEE, fusee.PROPOSED_UNWRITTEN, LateVerbs("fusee", "ua|ua ga", 2, {}), WRONG),
     *explored(SWARM, (*swarm.EXPLORED, *swarm_batches.EXPLORED)),
     *stepped(SWARM, (*swarm_scenes.STEPS, *swarm_batches.STEPS, *swarm_rows.STEPS)),
     *stepped(LOCO, (*loco_scenes.STEPS, *loco_batches.STEPS)),
@@ -117,7 +119,7 @@ TABLE: Final = [
     Variant(RTX_RACE, rtx_race.NOT_HELD_AGAIN, over_hash("mab mab|s s|"), ("order",)),
 ]  # fmt: skip
 RARE: Final = {
-    "waits-for-the-dead", "object-and-proposals-in-one-phase", "f4-outcome-by-value",
+    "waits-for-the-dead", "f4-outcome-by-value",
     "f5-free-before-the-round-has-ended", "f8-primary-cas-unchecked", "f10-no-look-for-rivals",
     "f10-rivals-on-the-primary-only", "r11-cut-that-locks-nothing",
     "c1-of-two-copies-the-good-one-is-cleared",

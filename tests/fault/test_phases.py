@@ -7,14 +7,12 @@ import mmap
 from typing import Any
 
 import pytest
+from kit.known_bad import LateVerbs
 from kit.mutants.fusee import RACE_IN_ONE_PHASE
 from kit.mutants.uncompiled import store_in_force
 
 from limpet.fault.explore.explorer import Exploration, explore
-from limpet.fault.explore.schedule import IN_WAIT, parse_schedule
-from limpet.fault.explore.sim_cluster import SimulatedCluster
-from limpet.fault.explore.sim_program import parse_program
-from limpet.fault.explore.sim_run import replay
+from limpet.fault.explore.schedule import IN_WAIT
 from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.endpoint.simulated import WAIT, SimulatedEndpoint
 
@@ -53,18 +51,10 @@ def test_object_and_link_may_be_of_one_phase_on_one_node() -> None:
 def test_every_posted_verb_may_be_the_last_or_never_done() -> None:
     """Each step of an update in turn is late, and then its client dies at each of the next steps;
     those posted later on other nodes are done by then."""
-    calls = parse_program("ua|ga")
-    late = 0
-    with SimulatedCluster("fusee", 2, nodes=3, parameters={"replicas": 3}, value_size=40) as stage:
-        whole = replay(stage, calls, {})
-        steps = sum(client == 0 for client, *_ in whole.trace)
-        for step in range(1, steps + 1, 1 if COMPILED else 7):
-            for dies in (1, 2, 3, 5, 8):
-                schedule = parse_schedule(f"0.0.{step}d{IN_WAIT},0.0.{step + dies}x0")
-                run = replay(stage, calls, schedule)
-                assert run.failure == "", (step, dies, run.failure)
-                late += len(run.schedule) == 2
-    assert late > (30 if COMPILED else 0)
+    search = LateVerbs("fusee", "ua|ua ga", 3, {"replicas": 3}, 1 if COMPILED else 7)
+    runs = list(search.runs())
+    assert [run.failure for run in runs if run.failure] == []
+    assert len(runs) > (30 if COMPILED else 0)
 
 
 LOCK, OWNER = 8, 16

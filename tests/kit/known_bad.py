@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Final, NamedTuple
 
@@ -17,6 +17,10 @@ import pytest
 import limpet
 from kit import transaction_runs
 from limpet.fault.explore.explorer import Exploration, run_batch
+from limpet.fault.explore.schedule import IN_WAIT, parse_schedule
+from limpet.fault.explore.sim_cluster import SimulatedCluster
+from limpet.fault.explore.sim_program import parse_program
+from limpet.fault.explore.sim_run import Run, replay
 from limpet.fault.matrix import crash_matrix, matrix_result, testbed
 
 SCHEDULES_MAX: Final = 8000
@@ -98,6 +102,40 @@ class Transactions:
         return transaction_runs.explore(
             3000, crashes=self.crashes, stalls=2, program=self.program, kind=self.kind
         ).failure
+
+
+@dataclasses.dataclass(frozen=True)
+class LateVerbs:
+    """Each posted verb of client 0's first operation in turn is late, done in its `wait` at the
+    earliest; and its client dies at each of the next steps, in place of which others go on.
+
+    `stride`: of the verbs."""
+
+    store: str
+    program: str
+    nodes: int
+    parameters: Mapping[str, Any]
+    stride: int = 1
+
+    def __str__(self) -> str:
+        return "late verbs"
+
+    def runs(self) -> Iterator[Run]:
+        calls = parse_program(self.program)
+        with SimulatedCluster(
+            self.store, len(calls), nodes=self.nodes, parameters=self.parameters, value_size=40
+        ) as stage:
+            whole = replay(stage, calls, {})
+            steps = sum(client == 0 for client, *_ in whole.trace)
+            for step in range(1, steps + 1, self.stride):
+                for dies in (1, 2, 3, 5, 8):
+                    text = f"0.0.{step}d{IN_WAIT},0.0.{step + dies}x0"
+                    run = replay(stage, calls, parse_schedule(text))
+                    if len(run.schedule) == 2:
+                        yield run
+
+    def __call__(self, pools: Any) -> str:
+        return next((run.failure for run in self.runs() if run.failure), "")
 
 
 @dataclasses.dataclass(frozen=True)

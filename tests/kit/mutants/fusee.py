@@ -559,6 +559,16 @@ READS_ANYTHING: Final = Mutant(
 )
 """These are shown step by step: it takes many schedules to come by them."""
 
+PROPOSED_UNWRITTEN: Final = Mutant(
+    "object-and-proposals-in-one-phase",
+    (),
+    (
+        Change("fusee/log", "LoggedObjects.write_hashed", IN_ONE_PHASE.note),
+        Change(SLOT, "ReplicatedSlot.propose", IN_ONE_PHASE.first),
+    ),
+)
+"""Shown by posted verbs that are late."""
+
 OWN: Final = (
     Mutant(
         "a-ticket-is-looked-at-before-wait", ("client 0", "client 1"),
@@ -569,14 +579,6 @@ OWN: Final = (
         "words-are-looked-at-before-wait", ("history",),
         (replaced("fusee/store", "Fusee._search", searches(looks_at_words)),),
         exploration={"program": "ga|ga"},
-    ),
-    Mutant(
-        "object-and-proposals-in-one-phase", ("history", "check", "client 0", "client 1"),
-        (
-            Change("fusee/log", "LoggedObjects.write_hashed", IN_ONE_PHASE.note),
-            Change(SLOT, "ReplicatedSlot.propose", IN_ONE_PHASE.first),
-        ),
-        exploration={"program": "ua|ua ga", "crashes": 1},
     ),
     Mutant(
         "updates-are-not-marked", ("history", "check"),
