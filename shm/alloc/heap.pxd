@@ -84,6 +84,8 @@ cdef class Heap:
     cdef int _change_run(self, u64 reference, u64 found, bint take) except -1
     @cython.locals(row=u64, k=u64, at=u64)
     cdef int _take_backups(self, u64 reference, u64 primary, u64 mask) except -1
+    @cython.locals(found=u64, at=u64, first=u64, left=u64, row=u64, count=u64, mask=u64, k=u64, word=u64)
+    cpdef bint is_whole(self, u64 reference, bint mend) except -1
     cpdef int free(self, u64 reference) except -1
     @cython.locals(found=u64, primary=u64, mask=u64, scope=bint)
     cdef int _clear(self, u64 reference) except -1

@@ -21,7 +21,9 @@ An object with replicas (replica_layout.py) has a used bit beside each replica. 
 bit of the primary; the bits of the backups remain if the primary's node is lost. A client sets them
 after the primary's bit, and a client that clears that bit clears them, too; it skips a replica on a
 lost node. Objects of a replica set whose primary's node is lost stay in use, but no client
-allocates there: setting the primary's bit raises NodeFailed.
+allocates there: setting the primary's bit raises NodeFailed. A store that links a replica in the
+phase of its used bit has linked it on one node, perhaps, when its client dies, and has not set the
+bit on another one: recovery does that (`is_whole`).
 
 The words are in words.py.
 """
@@ -403,6 +405,34 @@ class Heap:
                     self.endpoint.post_set(at, mask)
             except NodeFailed:
                 continue
+
+    def is_whole(self, reference: int, mend: bool) -> bool:
+        """Whether an object has all its used bits, on the replicas in service. `mend`: set those
+        that are missing; only of an object that our client journal names."""
+        found = self._used_bits(reference)
+        at = found & WORD_BITS
+        first = found >> 48
+        left = 1
+        if reference >> 48 & 0xFF >= self.paged:
+            left = self.runs[reference >> 48 & 0xFF]
+        row = self.row(reference)
+        whole = True
+        while left:
+            count = min(PAGES - first, left)
+            mask = MASK >> PAGES - count << first
+            for k in range(self.replicas(reference)):
+                word = at + (self.bit_steps[row + k] if k else 0) & MASK
+                try:
+                    if not self.endpoint.failed(word) and mask & ~self.endpoint.load(word):
+                        whole = False
+                        if mend:
+                            self.endpoint.fetch_or(word, mask)
+                except NodeFailed:
+                    continue
+            left -= count
+            first = 0
+            at += self.bitmap_size
+        return whole
 
     def free(self, reference: int) -> None:
         """Clear the used bit on every replica. The caller was pinned before it was unlinked.

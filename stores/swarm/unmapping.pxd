@@ -16,6 +16,7 @@ from limpet.stores.swarm.replica cimport Replica
 
 @cython.final
 cdef class Recycling:
+    cdef Client client
     cdef Endpoint endpoint
     cdef Heap heap
     cdef readonly Quorum quorum
@@ -24,7 +25,9 @@ cdef class Recycling:
     @cython.locals(count=int, k=int, address=u64, sizes=u64)
     cpdef bint visit(self, u64 reference) except -1
     cpdef bint visit_home(self, u64 link_address) except -1
+    @cython.locals(held=int, linked=bint)
     cpdef bint names(self, u64 reference, u64 link_address) except -1
+    cdef bint _is_named(self, u64 reference, u64 link_address) except -1
     @cython.locals(replica=Replica, row=int, side=int)
     cdef bint _is_linked(self, u64 reference) except -1
     @cython.locals(replica=Replica, ident=u64, buffer=u64)

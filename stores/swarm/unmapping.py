@@ -7,6 +7,10 @@ author.
 `Recycling` looks at registers as client journals name them. A buffer is linked when its register is
 in use, has its ident, and names it (row.py).
 
+A WRITE is one phase: if its client dies in it, a pointer may name the buffer on one node, and its
+used bit be missing on another, where the block's next owner would allocate it again. So whether a
+buffer is linked is asked of a client that sets these bits (`names`).
+
 A register is given up with its key: a tombstone is at a majority by then, and no slot of the index
 names it. A client clears its ident on every replica, then frees the buffers that its pointers name,
 then the register. Another client may be linking a buffer at that moment: either the first client
@@ -36,6 +40,7 @@ class Recycling:
     """Whole registers of a store. `visit` selects one, and the others work on the one selected."""
 
     def __init__(self, pool: Any, quorum: Quorum) -> None:
+        self.client = pool.client
         self.endpoint = pool.endpoint
         self.heap = pool.heap
         self.quorum = quorum
@@ -64,8 +69,24 @@ class Recycling:
         return self.visit(link_address >> 56 << 48 | link_address & ADDRESS_MASK | bits)
 
     def names(self, reference: int, link_address: int) -> bool:
-        """Whether a buffer is linked whose pair in a client journal has this link_address. Called
-        pinned."""
+        """Whether a buffer is linked whose pair in a client journal has this link_address; then it
+        is in use on all replicas in service. Called pinned."""
+        if not self._is_named(reference, link_address):
+            return False
+        if self.heap.is_whole(reference, False):
+            return True
+        # ORDER: in our client journal before a bit is set: another client may free it meanwhile.
+        held = self.client.log(reference, link_address)
+        self.heap.is_whole(reference, True)
+        # A kill here leaves it in our client journal, whose recovery looks again.
+        linked = self._is_named(reference, link_address)
+        if linked:
+            self.client.drop(held)
+        else:
+            self.client.release(held)
+        return linked
+
+    def _is_named(self, reference: int, link_address: int) -> bool:
         try:
             return (
                 self.visit_home(link_address)

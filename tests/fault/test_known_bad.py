@@ -55,6 +55,7 @@ of_loco = functools.partial(scheduled, "loco")
 of_paths = functools.partial(scheduled, "rcuckoo", around=crowded, parameters=SMALL_RING)
 over_hash = functools.partial(Transactions, kind="rtx-race", crashes=1)
 WRONG: Final = ("history", "check")
+BATCHES_LATE: Final = LateVerbs("swarm", "pa mab|ga", 3, {}, operation=1, dies=(2, 4, 6))
 
 
 def kills_of(store: str, operation: str) -> Kills:
@@ -70,6 +71,7 @@ TABLE: Final = [
     Variant(FUSEE, fusee.PROPOSED_UNWRITTEN, LateVerbs("fusee", "ua|ua ga", 2, {}), WRONG),
     *explored(SWARM, (*swarm.EXPLORED, *swarm_batches.EXPLORED)),
     *stepped(SWARM, (*swarm_scenes.STEPS, *swarm_batches.STEPS, *swarm_rows.STEPS)),
+    Variant(SWARM, swarm.NAMED_IN_PART, BATCHES_LATE, ("check",)),
     *stepped(LOCO, (*loco_scenes.STEPS, *loco_batches.STEPS)),
     Variant(LOCO, loco.NOT_UP_TO_DATE, of_loco("ga gc|ic"), WRONG),
     Variant(LOCO, loco.POSITION_LAST, of_loco("ic|gc gc"), WRONG),
@@ -178,6 +180,11 @@ def test_what_the_variants_are_made_of_holds(of: Subject, lost: int) -> None:
     )  # fmt: skip
     with of.in_force(of.unchanged):
         assert explore(parameters).failures == ()
+
+
+@pytest.mark.exhaustive("each verb of a batch")
+def test_batches_of_registers_hold_when_verbs_are_late(pools: Any) -> None:
+    assert BATCHES_LATE(pools) == ""
 
 
 def test_what_the_variants_of_transactions_are_made_of_holds() -> None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Final, NamedTuple
 
@@ -106,16 +107,19 @@ class Transactions:
 
 @dataclasses.dataclass(frozen=True)
 class LateVerbs:
-    """Each posted verb of client 0's first operation in turn is late, done in its `wait` at the
-    earliest; and its client dies at each of the next steps, in place of which others go on.
+    """Each posted verb of an operation of client 0 in turn is late, done in its `wait` at the
+    earliest; and its client dies some steps later, and others go on.
 
-    `stride`: of the verbs."""
+    `stride`: of the verbs. `operation`: number of the operation, from 0. `dies`: after so many
+    steps."""
 
     store: str
     program: str
     nodes: int
     parameters: Mapping[str, Any]
     stride: int = 1
+    operation: int = 0
+    dies: Sequence[int] = (1, 2, 3, 5, 8)
 
     def __str__(self) -> str:
         return "late verbs"
@@ -125,14 +129,17 @@ class LateVerbs:
         with SimulatedCluster(
             self.store, len(calls), nodes=self.nodes, parameters=self.parameters, value_size=40
         ) as stage:
-            whole = replay(stage, calls, {})
-            steps = sum(client == 0 for client, *_ in whole.trace)
-            for step in range(1, steps + 1, self.stride):
-                for dies in (1, 2, 3, 5, 8):
-                    text = f"0.0.{step}d{IN_WAIT},0.0.{step + dies}x0"
+            for step in itertools.count(1, self.stride):
+                ended = True
+                for dies in self.dies:
+                    at = f"0.{self.operation}."
+                    text = f"{at}{step}d{IN_WAIT},{at}{step + dies}x0"
                     run = replay(stage, calls, parse_schedule(text))
+                    ended = ended and not run.schedule
                     if len(run.schedule) == 2:
                         yield run
+                if ended:
+                    return
 
     def __call__(self, pools: Any) -> str:
         return next((run.failure for run in self.runs() if run.failure), "")

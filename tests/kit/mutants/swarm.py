@@ -374,6 +374,11 @@ REGISTER_IS_NOT_LOOKED_AT: Final = Mutant(
     (),
     (replaced("swarm/replica", "Replica.is_taken_for_it", lambda self: self.register.ident != 0),),
 )
+NAMED_IN_PART: Final = Mutant(
+    "buffer-is-linked-whose-used-bits-are-not-all-set",
+    (),
+    (replaced("swarm/unmapping", "Recycling.names", lambda self, *pair: self._is_named(*pair)),),
+)
 TOMBSTONE_WITHOUT_LOCK: Final = Mutant(
     "s4-guess-is-withdrawn-without-a-lock",
     (),
