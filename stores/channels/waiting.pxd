@@ -38,3 +38,8 @@ cdef class Wait:
     cpdef int note(self) except -1
     @cython.locals(left=u64)
     cpdef bint pause(self, u64 most_us=*) except -1
+
+cpdef object deadline_of(block, timeout)
+cpdef object deadline_after(timeout)
+@cython.locals(left=double)
+cpdef u64 still_us(deadline) except? 0xFFFF

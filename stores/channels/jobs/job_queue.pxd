@@ -7,7 +7,7 @@ from limpet.stores.channels.jobs.layout cimport *
 from limpet.stores.channels.jobs.table cimport Job, JobTable
 from limpet.stores.channels.layout cimport *
 from limpet.stores.channels.regions.region cimport *
-from limpet.stores.channels.waiting cimport Wait, Waiting
+from limpet.stores.channels.waiting cimport Wait, Waiting, deadline_after, deadline_of
 from limpet.stores.core.status cimport DONE, EXISTS, FULL, NO_MEMORY
 
 cdef int ACK
@@ -57,7 +57,7 @@ cdef class JobQueue(Channel):
     cpdef list deliver(self, Py_ssize_t limit, bint letters, deadline)
     @cython.locals(table=JobTable, whole=bint, now=u64, due=u64, ready=u64, forgotten=u64)
     cdef tuple _deliver(self, Py_ssize_t limit, bint letters, list found, Wait wait)
-    @cython.locals(due=u64)
+    @cython.locals(due=u64, job=Job, delivery=Delivery)
     cdef int _take(self, Py_ssize_t limit, bint letters, u64 now, list found) except -1
     cdef tuple _look(self, u64 now)
     cpdef int drop(self, Job job) except -1
