@@ -47,7 +47,6 @@ from limpet.shm.endpoint.simulated import (
 )
 from limpet.shm.errors import LimpetError, ParameterError, StoreFull
 from limpet.stores.baselines.clover.remote import Remote
-from limpet.stores.core.inline import InlineStore
 
 NODE_SIZE: Final = 32 << 20
 BLOCK_SIZE: Final = 16 << 10
@@ -224,10 +223,7 @@ class TimedClient:
         self.number = number
         self.pool = pool
         self.store = store
-        if isinstance(store, InlineStore):
-            store.glances = False
-        elif getattr(store, "glance", None) is not None:
-            store.glance = None
+        store.glances = False
         self.endpoint = pool.endpoint
         self.endpoint.number = number
         self.greenlet: Any = None

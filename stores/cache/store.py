@@ -256,7 +256,7 @@ class CacheStore(HashStore):
                 outcome = OVER
         if outcome == DONE:
             self.entries.head_next(terms, lap, self.endpoint.result(birth_ticket), slot != 0)
-            reference = self.make_object(place, key, value, size)
+            reference = self.make_object(place, key, value, size, None)
             desired = (place.hash & 0xFF) << 56 | reference
             if not reference:
                 outcome = NO_MEMORY

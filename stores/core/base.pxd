@@ -1,3 +1,5 @@
+cimport cython
+
 from limpet.shm.alloc.allocator cimport Allocator
 from limpet.shm.alloc.heap cimport Heap
 from limpet.shm.clients.client cimport Client
@@ -7,6 +9,10 @@ from limpet.stores.core.status cimport *
 cdef object UNPROVEN
 
 cpdef bytes as_bytes(str what, data)
+
+cdef class Attempt:
+    cdef public int outcome
+    cdef public bytes expected
 
 cdef class Store:
     cdef readonly object pool
@@ -24,12 +30,33 @@ cdef class Store:
     cdef public u64 operations
     cdef public u64 retries
     cdef bint prefetches
+    cdef public bint glances
+    cdef public bint locks_first
+    cdef bint batches_gets
     cdef bint lends
     cdef object __weakref__
 
     cpdef int require_there(self) except -1
     cpdef object glanced(self, bytes key)
     cpdef object glance_at(self, bytes key)
+    @cython.locals(attempt=u64, at='long long', way=Attempt)
+    cdef object _get_pinned(self, bytes key)
+    @cython.locals(attempt=u64, at='long long', outcome=int)
+    cpdef int _change(
+        self, bytes key, bytes value, u64 size, int mode, Attempt way
+    ) except -1
+    cpdef long long _prefetched(self, bytes key) except -2
+    cpdef object _enter(self, bytes key, u64 attempt, bint writes)
+    cpdef int _leave(self, held) except -1
+    cpdef object get_once(self, bytes key, u64 attempt, long long at)
+    cpdef list get_batch(self, list keys, list found)
+    cpdef int _change_once(
+        self, bytes key, bytes value, u64 size, int mode, u64 attempt, long long at, Attempt way
+    ) except -1
+    cpdef Attempt _note(self, int outcome, Attempt way, bytes key, u64 size)
+    cpdef Attempt _go_on(
+        self, int outcome, Attempt way, bytes key, bytes value, u64 size, int mode, u64 attempt
+    )
     cpdef int show_progress(self, int count) except -1
     cdef int _after_a_drop(self) except -1
     cpdef int _write(self, key, value, int mode) except -1

@@ -12,6 +12,17 @@ the kinds, and takes those of programs (`register`); examples/own_store.py is on
     losses_survived, replicated       of a replicated store
     replaced(node)                    if it remembers addresses
 and inherits everything else. Compiled classes may derive from it in turn.
+
+The loop of an operation is here, once for reads (`get`, `get_many`) and once for changes
+(`_change`): enter, check that the store is there, make an attempt, leave; then get memory, make
+room or wait, and make another attempt. A facade whose operations run in these loops gives the steps
+    get_once, get_batch     an attempt at a read
+    _change_once            an attempt at a change, in a mode
+    _note                   in the same operation, after an attempt without a result: keep what the
+                            next attempt needs
+    _go_on                  between two attempts, outside of operations
+The loops hand each step what the steps before it have returned; `Attempt` is what an operation
+keeps between attempts.
 """
 
 from __future__ import annotations
@@ -30,12 +41,16 @@ from limpet.shm.errors import (
 )
 from limpet.stores.core.names import a_store, shown
 from limpet.stores.core.status import (
+    AGAIN,
+    AT_ONCE,
     BATCH,
     DELETE,
+    DONE,
     EXISTS,
     INSERT,
     MISSING,
     PUT,
+    READ,
     UNPROVEN,
     UPDATE,
 )
@@ -61,6 +76,19 @@ def made_for(cls: Any, number: int, word: int, *given: Any) -> Any:
     made.entry_number, made.entry_word = number, word
     made.__init__(*given)
     return made
+
+
+class Attempt:
+    """What one operation keeps between its attempts, after one with an unusual result.
+
+    A kind has a class of its own if later attempts use results of earlier ones.
+    """
+
+    def __init__(self) -> None:
+        self.outcome = AT_ONCE
+        """The result of a write outside of its attempts; DONE, EXISTS or MISSING end it."""
+        self.expected: bytes | None = None
+        """Of a swap: the value that is to be there."""
 
 
 class Store:
@@ -119,7 +147,13 @@ class Store:
         self.operations = 0
         self.retries = 0
         self.prefetches = False
-        """Whether the store has an `_expect_keys` of its own."""
+        """Whether the store has a `_prefetch_keys` of its own, or `_prefetched`."""
+        self.glances = False
+        """Whether gets have no pin: there is a `glance_at`, and memory is hardware-coherent."""
+        self.locks_first = False
+        """Whether changes, and later attempts of gets, begin with `_enter`, which takes locks."""
+        self.batches_gets = False
+        """Whether `get_many` reads by `get_batch`."""
         self.lends = self.views and pool.parameters.coherent
         """Whether it has values in place: its kind has, and memory is hardware-coherent."""
 
@@ -209,8 +243,139 @@ class Store:
         """Whether `make` is complete on all nodes in service. Pinned, while no node is filled."""
         return True
 
+    # ---- the loops of operations ----------------------------------------------------------------
+
     def get(self, key: Any, default: Any = None) -> Any:
-        """The value of `key`, or `default`."""
+        """The value of `key`, or `default`. Round trips: in the docstring of the kind's module."""
+        if type(key) is not bytes:
+            key = as_bytes("key", key)
+        self.operations += 1
+        if self.glances and not self.endpoint.durable:
+            found = self.glanced(key)
+            if found is UNPROVEN:
+                found = self._get_pinned(key)
+        else:
+            found = self._get_pinned(key)
+        return default if found is None else found
+
+    def _get_pinned(self, key: bytes) -> Any:
+        """The value of `key`, or None, by attempts until one has a result."""
+        attempt = 0
+        way: Any = None
+        while True:
+            at = self._prefetched(key) if self.prefetches else 0
+            held: Any = None
+            if attempt and self.locks_first:
+                held = self._enter(key, attempt, False)
+            else:
+                self.client.enter()
+            try:
+                if held is None and self.client.drops != self.drops:
+                    self.require_there()
+                found = self.get_once(key, attempt, at)
+                if found is UNPROVEN:
+                    way = self._note(AGAIN, way, key, 0)
+            finally:
+                if held is None:
+                    self.client.leave()
+                else:
+                    self._leave(held)
+            if found is not UNPROVEN:
+                return found
+            attempt += 1
+            way = self._go_on(AGAIN, way, key, b"", 0, READ, attempt)
+
+    def _change(self, key: bytes, value: bytes, size: int, mode: int, way: Any) -> int:
+        """Change a key, by attempts until the result is DONE, EXISTS or MISSING. `size`: bytes of
+        the object for the value; `way`: how it begins; None: in the usual way."""
+        self.operations += 1
+        attempt = 0
+        while True:
+            at = self._prefetched(key) if self.prefetches else 0
+            held: Any = None
+            if self.locks_first:
+                held = self._enter(key, attempt, True)
+            else:
+                self.client.enter()
+            try:
+                if held is None and self.client.drops != self.drops:
+                    self.require_there()
+                outcome = self._change_once(key, value, size, mode, attempt, at, way)
+                if outcome not in (DONE, EXISTS, MISSING):
+                    way = self._note(outcome, way, key, size)
+            finally:
+                if held is None:
+                    self.client.leave()
+                else:
+                    self._leave(held)
+            if outcome in (DONE, EXISTS, MISSING):
+                return outcome
+            if outcome == AGAIN:
+                attempt += 1
+            way = self._go_on(outcome, way, key, value, size, mode, attempt)
+            if way is not None and way.outcome != AT_ONCE:
+                return way.outcome
+
+    def get_many(self, keys: Any) -> list[bytes | None]:
+        """The values of `keys`, in their order; None for each that is missing. The reads of 32 keys
+        overlap in kinds that batch gets."""
+        if not self.batches_gets:
+            return self._get_each(keys)
+        wanted = [key if type(key) is bytes else as_bytes("key", key) for key in keys]
+        found: list[bytes | None] = []
+        for start in range(0, len(wanted), BATCH):
+            # one pin a batch: a long pin looks like a stopped process
+            batch = wanted[start : start + BATCH]
+            self.client.enter()
+            try:
+                self.require_there()
+                left = self.get_batch(batch, found)
+            finally:
+                self.client.leave()
+            self.operations += len(batch) - len(left)
+            for place in left:
+                found[place] = self.get(wanted[place])
+        return found
+
+    def _prefetched(self, key: bytes) -> int:
+        """Prefetch what an operation on a key touches first; a number for its attempt."""
+        return 0
+
+    def _enter(self, key: bytes, attempt: int, writes: bool) -> Any:
+        """If `locks_first`, begin a change, or a later attempt of a get: the locks for `_leave` to
+        give back, after a look that the store is there. Or None: begin as any operation."""
+        raise NotImplementedError
+
+    def _leave(self, held: Any) -> None:
+        """End that operation."""
+        raise NotImplementedError
+
+    def get_once(self, key: bytes, attempt: int, at: int) -> Any:
+        """The value of a key; None: it is missing; UNPROVEN: another client was in the way. `at`:
+        as `_prefetched` has it."""
+        raise NotImplementedError
+
+    def get_batch(self, keys: list[bytes], found: list[bytes | None]) -> list[int]:
+        """Append the values of at most BATCH keys; the places in `found` of those to be looked up
+        one by one."""
+        raise NotImplementedError
+
+    def _change_once(
+        self, key: bytes, value: bytes, size: int, mode: int, attempt: int, at: int, way: Any
+    ) -> int:
+        """Attempt a put, insert, update or delete: DONE, EXISTS, MISSING, AGAIN, or a status for
+        `_go_on`. EXISTS if `way` has a value that is expected, and the value is another one."""
+        raise NotImplementedError
+
+    def _note(self, outcome: int, way: Any, key: bytes, size: int) -> Any:
+        """In the operation of an attempt without a result: keep what `_go_on` needs of it."""
+        return way
+
+    def _go_on(
+        self, outcome: int, way: Any, key: bytes, value: bytes, size: int, mode: int, attempt: int
+    ) -> Any:
+        """Wait after AGAIN, or get what the attempt lacked. Outside of operations. `attempt`: how
+        often the result was AGAIN. Raises StoreFull."""
         raise NotImplementedError
 
     def get_slice(self, key: Any, start: int | None = None, stop: int | None = None) -> Any:
@@ -358,8 +523,8 @@ class Store:
         """
         return set()
 
-    def get_many(self, keys: Any) -> list[bytes | None]:
-        """The values of `keys`, in their order; None for each that is missing."""
+    def _get_each(self, keys: Any) -> list[bytes | None]:
+        """As `get_many`, one by one."""
         if not self.prefetches:
             return [self.get(key) for key in keys]
         wanted = list(keys)

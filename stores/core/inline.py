@@ -1,9 +1,8 @@
 """`InlineStore`: the facade of stores with pairs in their own table and long values in objects.
 
-`rcuckoo`, `loco` and the tree stores derive from it, and hold their other parts. It has the only
-loops of their operations: enter, attempt, leave; then get memory, or wait, and try again. A store
-gives the steps. `key_size` and `value_size`, of the parameters, are the bytes of the longest key,
-and of the longest value that is in the table itself.
+`rcuckoo`, `loco` and the tree stores derive from it, and hold their other parts. Their operations
+run in the loops of every store (base.py). `key_size` and `value_size`, of the parameters, are the
+bytes of the longest key, and of the longest value that is in the table itself.
 
 A get without a pin, of a kind that `glances`. Its table proves what was read of it: an entry by its
 checksum, a missing key by words that are read again (a tree has another proof: tx_trees.py). A pin
@@ -26,32 +25,18 @@ from typing import Any
 
 from limpet.shm.endpoint.layout import DROPS
 from limpet.shm.errors import KeyTooLarge
-from limpet.stores.core.base import Store, as_bytes
+from limpet.stores.core.base import Attempt, Store, as_bytes
 from limpet.stores.core.names import shown
 from limpet.stores.core.records import Objects
 from limpet.stores.core.status import (
     AGAIN,
-    AT_ONCE,
-    BATCH,
     DELETE,
     DONE,
-    EXISTS,
     MISSING,
-    NO_MEMORY,
+    READ,
     UNPROVEN,
     UPDATE,
 )
-
-
-class Attempt:
-    """How a write goes on after an attempt with an unusual result. For one write only.
-
-    A kind has a class of its own if later attempts use results of earlier ones.
-    """
-
-    def __init__(self) -> None:
-        self.outcome = AT_ONCE
-        """The result of the write outside of its attempts; DONE, EXISTS or MISSING end it."""
 
 
 class Step:
@@ -105,17 +90,12 @@ class InlineIndex:
 class InlineStore(Store):
     """A store with parameters `key_size` and `value_size`, and an `index`. A subclass gives
 
-    _change_once(key, value, size, mode, attempt, way, expected)
-                                        attempt a write, or a delete, as a mode; `size`: bytes of
-                                        the object for the value, or 0: it is in the table; with
-                                        `expected`, which comes only if it `swaps` and is not
-                                        transactional, EXISTS if the value is another one.
-                                        DONE, EXISTS, MISSING, AGAIN, or a status for `_go_on`
-    _go_on(outcome, way, key, value, size, mode)
-                                        after any other outcome than those four
-    stay(attempt, writes)               wait for the client that was in the way
-    checker()                           the object that checks the whole store
-    _enter, _leave                      if it has `locks_first`
+    _change_once(...)         with `size` 0 the value is in the table; only if it `swaps` and is not
+                              transactional is there a value that is expected
+    _make_way(...)            after any outcome but DONE, EXISTS, MISSING and AGAIN
+    await_holder(...)         wait for the client that was in the way
+    checker()                 the object that checks the whole store
+    _enter, _leave            if it has `locks_first`
     """
 
     def __init__(self, pool: Any, kind: str, name: str, parameters: Any) -> None:
@@ -125,50 +105,26 @@ class InlineStore(Store):
         self.objects = Objects(pool.heap)
         self.index: Any = None
         """Set by the class of the kind."""
-        self.locks_first = False
-        """Whether writes, and later attempts of gets, begin with `_enter`, which takes locks."""
-        self.glances = False
-        """Whether gets have no pin: the index has `glance`, and memory is hardware-coherent."""
-        self.met_object = False
-        """Whether the value that a get has found last is in an object."""
+        self.batches_gets = True
+        self.unpinned = False
+        """Whether gets have no pin unless the value found last is in an object; then `glances`."""
+
+    def glance(self) -> None:
+        """From now on a get has no pin where memory is hardware-coherent. Called when the store is
+        made, if its index has `glance`."""
+        self.glances = self.unpinned = self.pool.parameters.coherent
 
     def forget(self) -> None:
-        self.met_object = False
+        self.glances = self.unpinned
 
     # ---- reading --------------------------------------------------------------------------------
 
-    def get(self, key: Any, default: Any = None) -> Any:
-        """The value of `key`, or `default`. Round trips: in the docstring of the kind's module."""
-        if type(key) is not bytes:
-            key = as_bytes("key", key)
-        self.operations += 1
-        if self.glances and not self.met_object:
-            found = self.glanced(key)
-            if found is not UNPROVEN:
-                return default if found is None else found
-        attempt = 0
-        while True:
-            held: Any = None
-            if attempt and self.locks_first:
-                held = self._enter(key, attempt, False)
-            else:
-                self.client.enter()
-            try:
-                if held is None:
-                    self.require_there()
-                outcome = self.index.find_once(key, attempt)
-                if outcome == DONE:
-                    self.met_object = self.index.is_object()
-                    return self.index.value_found()
-            finally:
-                if held is None:
-                    self.client.leave()
-                else:
-                    self._leave(held)
-            if outcome == MISSING:
-                return default
-            attempt += 1
-            self.await_holder(attempt, False)
+    def get_once(self, key: bytes, attempt: int, at: int) -> Any:
+        outcome = self.index.find_once(key, attempt)
+        if outcome == DONE:
+            self.glances = self.unpinned and not self.index.is_object()
+            return self.index.value_found()
+        return None if outcome == MISSING else UNPROVEN
 
     def glance_at(self, key: bytes) -> Any:
         outcome = self.index.glance(key)
@@ -178,24 +134,8 @@ class InlineStore(Store):
         # ORDER: after all reads.
         return found if self.index.proves(self.endpoint, self.drops) else UNPROVEN
 
-    def get_many(self, keys: Any) -> list[bytes | None]:
-        """The values of `keys`, in their order; None for each that is missing. The reads of 32 keys
-        overlap."""
-        wanted = [key if type(key) is bytes else as_bytes("key", key) for key in keys]
-        found: list[bytes | None] = []
-        for start in range(0, len(wanted), BATCH):
-            # one pin a batch: a pin held for long looks like a process that stands still
-            batch = wanted[start : start + BATCH]
-            self.client.enter()
-            try:
-                self.require_there()
-                left = self.index.get_batch(batch, found)
-            finally:
-                self.client.leave()
-            self.operations += len(batch) - len(left)
-            for place in left:
-                found[place] = self.get(wanted[place])
-        return found
+    def get_batch(self, keys: list[bytes], found: list[bytes | None]) -> list[int]:
+        return self.index.get_batch(keys, found)
 
     def run(self, step: Step) -> Any:
         """Attempt `step` in operations until it is done; its result."""
@@ -216,13 +156,13 @@ class InlineStore(Store):
     def delete(self, key: Any) -> None:
         """Delete; KeyError if the key is not there."""
         data = key if type(key) is bytes else as_bytes("key", key)
-        if self._change(data, b"", 0, DELETE) == MISSING:
+        if self._change(data, b"", 0, DELETE, self._first_way()) == MISSING:
             raise KeyError(key)
 
     def delete_many(self, keys: Any) -> int:
         count = 0
         for data in [key if type(key) is bytes else as_bytes("key", key) for key in keys]:
-            count += self._change(data, b"", 0, DELETE) == DONE
+            count += self._change(data, b"", 0, DELETE, self._first_way()) == DONE
         return count
 
     def _write(self, key: Any, value: Any, mode: int) -> int:
@@ -230,17 +170,20 @@ class InlineStore(Store):
             key = as_bytes("key", key)
         if type(value) is not bytes:
             value = as_bytes("value", value)
-        return self._change(key, value, self.object_size(key, value), mode)
+        size = self.object_size(key, value)
+        return self._change(key, value, size, mode, self._first_way())
 
     def swap(self, key: Any, expected: bytes, value: Any = None) -> bool:
         """As of every store; under the key's locks, or by a transaction."""
         if self.transactional or not self.swaps:
             return super().swap(key, expected, value)
         key, expected = as_bytes("key", key), as_bytes("value", expected)
+        way = Attempt()
+        way.expected = expected
         if value is None:
-            return self._change(key, b"", 0, DELETE, expected) == DONE
+            return self._change(key, b"", 0, DELETE, way) == DONE
         value = as_bytes("value", value)
-        return self._change(key, value, self.object_size(key, value), UPDATE, expected) == DONE
+        return self._change(key, value, self.object_size(key, value), UPDATE, way) == DONE
 
     def object_size(self, key: bytes, value: bytes) -> int:
         """Bytes of the object for a value; 0: it is in the table. KeyTooLarge, ValueTooLarge."""
@@ -251,73 +194,24 @@ class InlineStore(Store):
             )
         return 0 if len(value) <= self.value_size else self.objects.size_of(key, value)
 
-    def _change(
-        self, key: bytes, value: bytes, size: int, mode: int, expected: bytes | None = None
-    ) -> int:
-        """Attempt a write until its result is DONE, EXISTS or MISSING."""
-        self.operations += 1
-        attempt = 0
-        way = self._first_way()
-        while True:
-            held: Any = None
-            if self.locks_first:
-                held = self._enter(key, attempt, True)
-            else:
-                self.client.enter()
-            try:
-                if held is None:
-                    self.require_there()
-                outcome = self._change_once(key, value, size, mode, attempt, way, expected)
-            finally:
-                if held is None:
-                    self.client.leave()
-                else:
-                    self._leave(held)
-            if outcome == DONE:
-                return outcome
-            if outcome not in (EXISTS, MISSING, AGAIN):
-                way = self._go_on(outcome, way, key, value, size, mode)
-                outcome = AT_ONCE if way is None else way.outcome
-            if outcome == AGAIN:
-                attempt += 1
-                self.await_holder(attempt, True)
-            elif outcome != AT_ONCE:
-                return outcome
-
     # ---- steps ----------------------------------------------------------------------------------
 
-    def _enter(self, key: bytes, attempt: int, writes: bool) -> Any:
-        """If `locks_first`, begin a write, or a later attempt of a get: the locks for `_leave` to
-        give back, after a look that the store is there. Or None: begin as any operation."""
-        raise NotImplementedError
-
-    def _leave(self, held: Any) -> None:
-        """End that operation."""
-        raise NotImplementedError
-
     def _first_way(self) -> Attempt | None:
-        """The way in which a write begins; None: the usual one."""
+        """The way in which a put, insert, update or delete begins; None: the usual one."""
         return None
 
-    def _change_once(
-        self,
-        key: bytes,
-        value: bytes,
-        size: int,
-        mode: int,
-        attempt: int,
-        way: Attempt | None,
-        expected: bytes | None = None,
-    ) -> int:
-        raise NotImplementedError
-
     def _go_on(
-        self, outcome: int, way: Attempt | None, key: bytes, value: bytes, size: int, mode: int
-    ) -> Attempt | None:
-        """How a write goes on after this outcome. Outside of operations. Raises StoreFull."""
-        if outcome == NO_MEMORY:
-            self.have_memory(key, mode, self.index.node_of(key), size)
+        self, outcome: int, way: Any, key: bytes, value: bytes, size: int, mode: int, attempt: int
+    ) -> Any:
+        if outcome != AGAIN:
+            return self._make_way(outcome, way, key, size, mode)
+        self.await_holder(attempt, mode != READ)
         return way
+
+    def _make_way(self, outcome: int, way: Any, key: bytes, size: int, mode: int) -> Any:
+        """How a write goes on after this outcome, which is not AGAIN. Outside of operations. Raises
+        StoreFull."""
+        raise NotImplementedError
 
     def await_holder(self, attempt: int, writes: bool) -> None:
         """Wait a little for the client that was in the way, and check now and then whether it is

@@ -6,7 +6,8 @@ PUT: Final = 0
 INSERT: Final = 1
 UPDATE: Final = 2
 DELETE: Final = 3
-"""Modes of a write; `_write` is not given the last one."""
+READ: Final = 4
+"""Modes of an operation; `_write` is not given the last two."""
 
 DONE: Final = 0
 AGAIN: Final = 1

@@ -3,6 +3,7 @@ cimport cython
 from limpet.shm.endpoint.layout cimport *
 from limpet.shm.endpoint.verbs cimport u64
 from limpet.shm.endpoint.words cimport *
+from limpet.stores.core.base cimport Attempt
 from limpet.stores.core.status cimport *
 from limpet.stores.fusee.batch_rounds cimport BatchedSlots, ReplicatedPuts
 from limpet.stores.fusee.cache cimport IndexCache
@@ -31,19 +32,17 @@ cdef class Fusee(HashStore):
     cdef u64 _guess(self, Place place, bytes key) except? 0
     @cython.locals(at='long long')
     cdef int _learn(self, Place place, u64 slot) except -1
-    @cython.locals(outcome=int)
-    cpdef int write_once(
-        self, Place place, bytes key, bytes value, u64 size, int mode, u64 attempt
+    @cython.locals(place=Place, outcome=int)
+    cpdef int _change_once(
+        self, bytes key, bytes value, u64 size, int mode, u64 attempt, long long at, Attempt way
     ) except -1
     @cython.locals(
         at='long long', known=bint, updates=bint, reference=u64, desired=u64, slot=u64, outcome=int
     )
     cdef int _attempt(
-        self, Place place, bytes key, bytes value, u64 size, int mode, u64 attempt
+        self, Place place, bytes key, bytes value, u64 size, int mode, u64 attempt, Attempt way
     ) except -1
     @cython.locals(slot=u64, old=u64, k=u64, replica=u64)
     cdef int _prefetch(self, Place place, long long at) except -1
-    @cython.locals(outcome=int)
-    cpdef int delete_once(self, Place place, bytes key) except -1
     @cython.locals(slot=u64)
-    cdef int _delete(self, Place place, bytes key) except -1
+    cdef int delete_once(self, Place place, bytes key) except -1

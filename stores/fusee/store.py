@@ -27,7 +27,7 @@ from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.shm.errors import NodeFailed
 from limpet.stores.core.records import Stamps
-from limpet.stores.core.status import DONE, EXISTS, INSERT, MISSING, NO_MEMORY, PUT, UPDATE
+from limpet.stores.core.status import DELETE, DONE, EXISTS, INSERT, MISSING, NO_MEMORY, PUT, UPDATE
 from limpet.stores.fusee.batch_rounds import BatchedSlots, ReplicatedPuts
 from limpet.stores.fusee.cache import IndexCache
 from limpet.stores.fusee.check import ReplicatedCheck
@@ -79,7 +79,7 @@ class Fusee(HashStore):
         self.restoring = Restoring(self.tables, index, self.replicated_check, self.logged)
         self.cache = IndexCache(parameters.cache_size, parameters.cache_threshold)
         self.hold_parts(index, self.writer, splitter, self.replicated_check)
-        self.glances(ReplicatedGlance(index, self.tables, self.cache))
+        self.glance_by(ReplicatedGlance(index, self.tables, self.cache))
         self.deletes_batches = False  # a delete is a round that has no object of its own
         self.puts = ReplicatedPuts(
             self.search, self.writer, self.allocator, self.client, self.replicas, self.cache
@@ -194,12 +194,17 @@ class Fusee(HashStore):
 
     # ---- changing ---------------------------------------------------------------------------
 
-    def write_once(
-        self, place: Place, key: bytes, value: bytes, size: int, mode: int, attempt: int
+    def _change_once(
+        self, key: bytes, value: bytes, size: int, mode: int, attempt: int, at: int, way: Any
     ) -> int:
+        place = self.place
+        if way is not None:
+            size = self.resume(way)
         self.writer.round.doing = IDLE
         try:
-            return self._attempt(place, key, value, size, mode, attempt)
+            if mode == DELETE:
+                return self.delete_once(place, key)
+            return self._attempt(place, key, value, size, mode, attempt, way)
         except NodeFailed as error:
             outcome = self.writer.recall(error.node)
             if outcome == FAILED:
@@ -207,7 +212,7 @@ class Fusee(HashStore):
             return outcome
 
     def _attempt(
-        self, place: Place, key: bytes, value: bytes, size: int, mode: int, attempt: int
+        self, place: Place, key: bytes, value: bytes, size: int, mode: int, attempt: int, way: Any
     ) -> int:
         self.index.post_choose(place, key)
         at = self.cache.find(place.hash)
@@ -217,7 +222,7 @@ class Fusee(HashStore):
         self.logged.birth = UPDATED if updates else 0
         if known:
             self._prefetch(place, at)
-        reference = self.make_object(place, key, value, size)
+        reference = self.make_object(place, key, value, size, way)
         if not reference:
             return NO_MEMORY
         desired = (place.hash & 0xFF) << 56 | reference
@@ -277,16 +282,6 @@ class Fusee(HashStore):
                     raise
 
     def delete_once(self, place: Place, key: bytes) -> int:
-        self.writer.round.doing = IDLE
-        try:
-            return self._delete(place, key)
-        except NodeFailed as error:
-            outcome = self.writer.recall(error.node)
-            if outcome == FAILED:
-                raise
-            return outcome
-
-    def _delete(self, place: Place, key: bytes) -> int:
         self.index.post_choose(place, key)
         slot = self._guess(place, key)
         if not slot:

@@ -30,6 +30,7 @@ cdef class Locking:
     cpdef int enter_journal(self, u64 table, u64 number) except -1
     @cython.locals(attempt=int, ready=bint, lock=TicketLock)
     cdef TicketLock enter(self, Store store, KeyEntry found, bytes key)
+    cpdef int _refresh(self, KeyEntry found, bytes key) except -1
     cdef int leave(self, TicketLock lock) except -1
     @cython.locals(held=bint, lock=TicketLock, journal=u64)
     cdef TicketLock _enter_with_lock(self, Store store, KeyEntry found, bytes key)

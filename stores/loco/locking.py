@@ -90,13 +90,11 @@ class Locking:
                 return lock
             attempt += 1
             store.retries += 1
-            self.client.enter()
-            try:
-                store.require_there()
-                self.lookup.choose(found, key)
-                found.index.refresh(found.hash)
-            finally:
-                self.client.leave()
+            store.within(self._refresh, found, key)
+
+    def _refresh(self, found: KeyEntry, key: bytes) -> None:
+        self.lookup.choose(found, key)
+        found.index.refresh(found.hash)
 
     def leave(self, lock: TicketLock) -> None:
         """End the operation, and release the lock."""

@@ -59,8 +59,8 @@ from typing import Any
 
 from limpet.shm.errors import NodeFailed, StoreFull
 from limpet.stores.core import regions
-from limpet.stores.core.base import Store
-from limpet.stores.core.inline import Attempt, InlineStore
+from limpet.stores.core.base import Attempt, Store
+from limpet.stores.core.inline import InlineStore
 from limpet.stores.core.status import NO_MEMORY
 from limpet.stores.loco.batch_updates import BatchUpdates
 from limpet.stores.loco.check import LocoCheck
@@ -80,7 +80,7 @@ class Kvstore(InlineStore):
         super().__init__(pool, kind, name, parameters)
         self.prefetches = True
         self.locks_first = True
-        self.glances = pool.parameters.coherent
+        self.glance()
         self.index = self.lookup = Lookup(pool, name, parameters, self.objects)
         self.found = self.lookup.found
         self.writer = Writer(pool, self.lookup, parameters.locks)
@@ -125,12 +125,7 @@ class Kvstore(InlineStore):
     def _put_some(self, pairs: Any, start: int) -> int:
         """Put the pairs from `start` on that make a batch; which pair comes next."""
         left: list[int] = []
-        self.client.enter()
-        try:
-            self.require_there()
-            end = self.updates.put(pairs, start, left)
-        finally:
-            self.client.leave()
+        end: int = self.within(self.updates.put, pairs, start, left)
         self.operations += end - start - len(left)
         for at in left:
             key, value = pairs[at]
@@ -149,20 +144,11 @@ class Kvstore(InlineStore):
         self.locking.leave(held)
 
     def _change_once(
-        self,
-        key: bytes,
-        value: bytes,
-        size: int,
-        mode: int,
-        attempt: int,
-        way: Attempt | None,
-        expected: bytes | None = None,
+        self, key: bytes, value: bytes, size: int, mode: int, attempt: int, at: int, way: Any
     ) -> int:
-        return self.writer.change(self.found, key, value, size, mode, expected)
+        return self.writer.change(self.found, key, value, size, mode, way.expected if way else None)
 
-    def _go_on(
-        self, outcome: int, way: Attempt | None, key: bytes, value: bytes, size: int, mode: int
-    ) -> Attempt | None:
+    def _make_way(self, outcome: int, way: Any, key: bytes, size: int, mode: int) -> Any:
         if outcome == NO_MEMORY:
             self.have_memory(key, mode, self.lookup.node_of(key), size)
             return way

@@ -23,9 +23,9 @@ cdef class BatchPuts:
     cdef public Batch batch
 
     @cython.locals(batch=Batch, end=Py_ssize_t, ready=bint)
-    cdef Py_ssize_t put(self, pairs, Py_ssize_t start, list left) except -1
+    cpdef Py_ssize_t put(self, pairs, Py_ssize_t start, list left) except -1
     @cython.locals(batch=Batch, end=Py_ssize_t, ready=bint)
-    cdef Py_ssize_t delete(
+    cpdef Py_ssize_t delete(
         self, list keys, Py_ssize_t start, list left, list missing
     ) except -1
     @cython.locals(row=int, place=Place, others=bint)

@@ -1,10 +1,9 @@
 """The operations of a hash store: `HashStore`.
 
 A store on the index of RACE hashing has an index that finds (index.py), a writer of slots
-(slots.py), a splitter (splitter.py) and a check (check.py). This class has the one loop of each
-operation: enter, do a step, leave; then have memory ready, make room, wait, and do it again. The
-differences between stores are in the parts, or in a step: `search_once`, `search_batch`,
-`write_once`, `delete_once`, `give_way`.
+(slots.py), a splitter (splitter.py) and a check (check.py). Its operations run in the loops of
+every store (base.py). The differences between stores are in the parts, or in a step: `search_once`,
+`search_batch`, `_change_once`, `delete_once`, `back_off`.
 
 Search, update and delete are RACE's: read both combined buckets, read the objects whose fingerprint
 matches, change the slot. Pairs are written out of place (records.py), never changed while linked.
@@ -20,11 +19,11 @@ from limpet.shm.endpoint.words import (
     VIEWED,
 )
 from limpet.shm.errors import StoreFull
-from limpet.stores.core.base import Store, as_bytes
+from limpet.stores.core.base import Attempt, Store, as_bytes
 from limpet.stores.core.object_layout import HEADER
 from limpet.stores.core.status import (
     AGAIN,
-    BATCH,
+    DELETE,
     DONE,
     EXISTS,
     FULL,
@@ -32,6 +31,7 @@ from limpet.stores.core.status import (
     MISSING,
     NO_MEMORY,
     PUT,
+    READ,
     UNPROVEN,
     UPDATE,
 )
@@ -45,6 +45,25 @@ from limpet.stores.race.slots import Slots
 from limpet.stores.race.splitter import Splitter, progress_of
 
 
+class HashAttempt(Attempt):
+    """What an operation of a hash store keeps: what it met last, and which object it makes next."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size = size
+        """Bytes of the object that the next attempt makes; of the value, if there is a reserved
+        one."""
+        self.widened = False
+        """Whether an object of a class that many objects share was asked for."""
+        self.owner: Any = None
+        self.reference = self.digest = 0
+        """A reserved object, with its owner and the value's checksum; 0: attempts make one."""
+        self.busy = self.table = 0
+        """`place.busy` and `place.table` after the last attempt."""
+        self.wanted = 1
+        """Objects that a split needs memory for."""
+
+
 class HashStore(Store):
     """A store on a hash index. A derived class makes the parts, and passes them to
     `hold_parts`."""
@@ -54,7 +73,8 @@ class HashStore(Store):
     def __init__(self, pool: Any, kind: str, name: str, parameters: Any) -> None:
         super().__init__(pool, kind, name, parameters)
         self.glance: Glance | None = None
-        """Gets without a pin; None: every get has one."""
+        """Gets without a pin, if the store `glances`."""
+        self.batches_gets = True
 
     def hold_parts(self, index: Index, slots: Slots, splitter: Splitter, check: Check) -> None:
         """Hold these parts. Called once, when the store is made."""
@@ -71,15 +91,12 @@ class HashStore(Store):
         self.deletes_batches = True
         """Whether a batch may be of deletes, if it has batches."""
         self.replicas = splitter.replicas
-        self.reserved = self.reserved_size = self.reserved_digest = 0
-        """An object with a value that is there already, the value's size and its checksum: the
-        next write links it. 0: it makes an object."""
 
-    def glances(self, glance: Glance) -> None:
+    def glance_by(self, glance: Glance) -> None:
         """From now on a get has no pin where memory is hardware-coherent. Called when the store is
         made, if its objects have stamps."""
-        if self.pool.parameters.coherent:
-            self.glance = glance
+        self.glance = glance
+        self.glances = self.pool.parameters.coherent
 
     def batches_puts(self) -> None:
         """From now on `put_many` makes batches. Not for a store whose single puts have steps of
@@ -95,34 +112,9 @@ class HashStore(Store):
 
     # ---- operations -------------------------------------------------------------------------
 
-    def get(self, key: Any, default: Any = None) -> Any:
-        """The value of `key`, or `default`. 2 round trips; 1 when no fingerprint matches."""
-        if type(key) is not bytes:
-            key = as_bytes("key", key)
-        self.operations += 1
-        place = self.place
-        attempt = 0
-        if self.glance is not None and not self.endpoint.durable:
-            found = self.glanced(key)
-            if found is not UNPROVEN:
-                return default if found is None else found
-        while True:
-            self.client.enter()
-            try:
-                if self.client.drops != self.drops:
-                    self.require_there()
-                found = self.search_once(place, key)
-                if found is not None:
-                    return found
-                busy = place.busy
-                if not busy:
-                    return default
-                table = place.table
-            finally:
-                self.client.leave()
-            attempt += 1
-            self.retries += 1
-            self.back_off(busy, table, attempt)
+    def get_once(self, key: bytes, attempt: int, at: int) -> Any:
+        found = self.search_once(self.place, key)
+        return UNPROVEN if found is None and self.place.busy else found
 
     def glance_at(self, key: bytes) -> Any:
         return self.glance.value(self.place, key, self.drops)  # type: ignore[union-attr]
@@ -137,24 +129,38 @@ class HashStore(Store):
             return self.objects.value()
         return None
 
-    def get_many(self, keys: Any) -> list[bytes | None]:
-        """The values of `keys`, in their order; None for each that is missing."""
-        wanted = [key if type(key) is bytes else as_bytes("key", key) for key in keys]
-        found: list[bytes | None] = []
-        self.operations += len(wanted)
-        for start in range(0, len(wanted), BATCH):
-            # one pin a batch: a long pin looks like a stopped process
-            self.client.enter()
-            try:
-                self.require_there()
-                decided = self.search_batch(self.place, wanted[start : start + BATCH], found)
-            finally:
-                self.client.leave()
-            if not decided:
-                for row in range(start, len(found)):
-                    if found[row] is None:
-                        found[row] = self.get(wanted[row])
-        return found
+    def get_batch(self, keys: list[bytes], found: list[bytes | None]) -> list[int]:
+        first = len(found)
+        if self.search_batch(self.place, keys, found):
+            return []
+        return [row for row in range(first, len(found)) if found[row] is None]
+
+    def _note(self, outcome: int, way: Any, key: bytes, size: int) -> Any:
+        met: HashAttempt = HashAttempt(size) if way is None else way
+        met.busy, met.table = self.place.busy, self.place.table
+        if met.reference:
+            self.client.holds.take(met.reference | OWES, met.owner)
+            self.client.drop(0)
+        return met
+
+    def _go_on(
+        self, outcome: int, way: Any, key: bytes, value: bytes, size: int, mode: int, attempt: int
+    ) -> Any:
+        met: HashAttempt = way
+        if outcome == AGAIN:
+            self.retries += 1
+            if mode != READ:
+                self.endpoint.pause(attempt)
+            self.back_off(met.busy, met.table, attempt)
+        elif outcome == FULL:
+            self.grow(key)
+        elif met.size == size and not met.widened and self.allocator.coarse:
+            # First an object of a size class that many objects share, if there is one.
+            met.widened = True
+            met.size = self.allocator.coarsened(size)
+        elif not self._obtain_memory(key, mode, met.size, met.size == size):
+            met.size = size
+        return met
 
     # ---- values in place ----------------------------------------------------------------------
 
@@ -162,25 +168,19 @@ class HashStore(Store):
         """Hold the object of a key for this owner (holds.py): address and size of the value; None:
         the key is missing."""
         self.operations += 1
-        place = self.place
         attempt = 0
-        while True:
-            self.client.enter()
-            try:
-                self.require_there()
-                found = self.hold_once(place, key, owner)
-                if found is not None:
-                    return found
-                busy = place.busy
-                if not busy and not place.word:
-                    return None
-                table = place.table
-            finally:
-                self.client.leave()
+        while isinstance(found := self.within(self._hold, key, owner), HashAttempt):
             attempt += 1
-            self.retries += 1
-            self.endpoint.pause(attempt)
-            self.back_off(busy, table, attempt)
+            self._go_on(AGAIN, found, key, b"", 0, PUT, attempt)
+        return found
+
+    def _hold(self, key: bytes, owner: Any) -> Any:
+        """As `hold`, in an operation; a HashAttempt: its slot is not at rest."""
+        place = self.place
+        found = self.hold_once(place, key, owner)
+        if found is None and (place.busy or place.word):
+            return self._note(AGAIN, None, key, 0)
+        return found
 
     def hold_once(self, place: Place, key: bytes, owner: Any) -> tuple[int, int] | None:
         """As `hold`. None: the key is missing, or, if `place.busy` or `place.word` is set, its slot
@@ -210,85 +210,57 @@ class HashStore(Store):
     def reserve_object(self, key: bytes, size: int, owner: Any) -> tuple[int, int]:
         """An object for this key and a value of `size` bytes, held for this owner: its reference
         and the address of the value."""
-        exact = self.objects.size_for(key, size)
         self.operations += 1
-        place = self.place
-        holds = self.client.holds
-        while True:
-            self.client.enter()
-            try:
-                self.require_there()
-                self.index.choose(place, key)
-                node = self.index.node_of(place.table)
-                reference = self.allocator.allocate(node, exact, self.replicas)
-                if reference:
-                    # ORDER: in the record before it leaves the client journal.
-                    holds.take(reference | OWES, owner)
-                    self.client.drop(0)
-                    start = self.objects.prefix + HEADER + (len(key) + 7 & ~7)
-                    return reference, (reference & ADDRESS_MASK) + start
-            finally:
-                self.client.leave()
-            self._obtain_memory(key, PUT, exact, True)
+        reference = self._allocated(key, size, owner)
+        start = self.objects.prefix + HEADER + (len(key) + 7 & ~7)
+        return reference, (reference & ADDRESS_MASK) + start
 
     def have_ready(self, key: bytes, size: int) -> None:
         """Have memory ready for a value of `size` bytes. Raises as `put` does."""
+        self._allocated(key, size, None)
+
+    def _allocated(self, key: bytes, size: int, owner: Any) -> int:
+        """An object for this key and a value of `size` bytes, held for this owner; for None, it is
+        free again."""
         exact = self.objects.size_for(key, size)
-        place = self.place
-        while True:
-            self.client.enter()
-            try:
-                self.require_there()
-                self.index.choose(place, key)
-                if self.allocator.allocate(self.index.node_of(place.table), exact, self.replicas):
-                    return  # the object is not linked, so the end of the operation frees it
-            finally:
-                self.client.leave()
+        while not (reference := self.within(self._allocate, key, exact, owner)):
             self._obtain_memory(key, PUT, exact, True)
+        return int(reference)
+
+    def _allocate(self, key: bytes, exact: int, owner: Any) -> int:
+        place = self.place
+        self.index.choose(place, key)
+        node = self.index.node_of(place.table)
+        reference = self.allocator.allocate(node, exact, self.replicas)
+        if reference and owner is not None:
+            # ORDER: in the record before it leaves the client journal. An object that stays there
+            # is not linked, so the end of the operation frees it.
+            self.client.holds.take(reference | OWES, owner)
+            self.client.drop(0)
+        return reference
 
     def link_reserved(self, key: bytes, owner: Any, reference: int, size: int, digest: int) -> int:
         """Make the value that is in a reserved object, with this checksum, the value of its key.
         After an exception the owner may still hold it."""
-        self.operations += 1
-        place = self.place
-        holds = self.client.holds
-        attempt = 0
-        while True:
-            outcome = AGAIN
-            self.client.enter()
-            try:
-                # ORDER: in the client journal before the record is given back, so that a kill in
-                # between leaves it to one of them.
-                record = holds.record_of(owner)
-                self.client.log(reference, record)
-                self.endpoint.swap(record, 0)
-                holds.release(owner)
-                self.require_there()
-                # the program has written there without verbs
-                self.endpoint.dirty(reference & ADDRESS_MASK, size)
-                self.reserved = reference
-                self.reserved_size = size
-                self.reserved_digest = digest
-                try:
-                    outcome = self.write_once(place, key, b"", size, PUT, attempt)
-                finally:
-                    self.reserved = 0
-                busy = place.busy
-                table = place.table
-                if outcome in (AGAIN, FULL):
-                    holds.take(reference | OWES, owner)
-                    self.client.drop(0)
-            finally:
-                self.client.leave()
-            if outcome == AGAIN:
-                attempt += 1
-                self.retries += 1
-                self.endpoint.pause(attempt)
-                self.back_off(busy, table, attempt)
-            elif outcome == FULL:
-                self.grow(key)
-            else:
-                return outcome
+        way = HashAttempt(size)
+        way.owner, way.reference, way.digest = owner, reference, digest
+        return self._change(key, b"", size, PUT, way)
+
+    def resume(self, way: Any) -> int:
+        """Begin an attempt of an operation that has kept something; the size of its object."""
+        met: HashAttempt = way
+        if met.reference:
+            client = self.client
+            holds = client.holds
+            # ORDER: in the client journal before the record is given back, so that a kill in
+            # between leaves it to one of them.
+            record = holds.record_of(met.owner)
+            client.log(met.reference, record)
+            self.endpoint.swap(record, 0)
+            holds.release(met.owner)
+            # the program has written there without verbs
+            self.endpoint.dirty(met.reference & ADDRESS_MASK, met.size)
+        return met.size
 
     def let_go_of(self, owner: Any) -> None:
         """Let go what this client holds for the owner."""
@@ -323,28 +295,8 @@ class HashStore(Store):
 
     def delete(self, key: Any) -> None:
         """Delete; KeyError if the key is not there. 3 round trips."""
-        data = as_bytes("key", key)
-        self.operations += 1
-        place = self.place
-        attempt = 0
-        while True:
-            self.client.enter()
-            try:
-                self.require_there()
-                outcome = self.delete_once(place, data)
-                busy = place.busy
-                table = place.table
-            finally:
-                self.client.leave()
-            if outcome == MISSING:
-                raise KeyError(key)
-            if outcome == DONE:
-                return
-            if outcome == FULL:
-                self.grow(data)
-            attempt += 1
-            self.retries += 1
-            self.back_off(busy, table, attempt)
+        if self._change(as_bytes("key", key), b"", 0, DELETE, None) == MISSING:
+            raise KeyError(key)
 
     def delete_once(self, place: Place, key: bytes) -> int:
         """DONE, MISSING, AGAIN or FULL."""
@@ -363,44 +315,20 @@ class HashStore(Store):
             key = as_bytes("key", key)
         if type(value) is not bytes:
             value = as_bytes("value", value)
-        size = exact = self.objects.size_of(key, value)
-        self.operations += 1
-        place = self.place
-        attempt = 0
-        widened = False
-        while True:
-            self.client.enter()
-            try:
-                if self.client.drops != self.drops:
-                    self.require_there()
-                outcome = self.write_once(place, key, value, size, mode, attempt)
-                busy = place.busy
-                table = place.table
-            finally:
-                self.client.leave()
-            if outcome == NO_MEMORY:
-                if size == exact and not widened and self.allocator.coarse:
-                    # First an object of a size class that many objects share, if there is one.
-                    widened = True
-                    size = self.allocator.coarsened(exact)
-                elif not self._obtain_memory(key, mode, size, size == exact):
-                    size = exact
-            elif outcome == AGAIN:
-                attempt += 1
-                self.retries += 1
-                self.endpoint.pause(attempt)
-                self.back_off(busy, table, attempt)
-            elif outcome == FULL:
-                self.grow(key)
-            else:
-                return outcome
+        return self._change(key, value, self.objects.size_of(key, value), mode, None)
 
-    def write_once(
-        self, place: Place, key: bytes, value: bytes, size: int, mode: int, attempt: int
+    def _change_once(
+        self, key: bytes, value: bytes, size: int, mode: int, attempt: int, at: int, way: Any
     ) -> int:
-        """DONE, EXISTS, MISSING, AGAIN, FULL, or NO_MEMORY: no object of this size is ready."""
+        place = self.place
+        if way is not None:
+            size = self.resume(way)
+            if way.expected is not None:
+                return self._swap_once(key, way.expected, value, size, mode)
+        if mode == DELETE:
+            return self.delete_once(place, key)
         self.index.post_choose(place, key)
-        reference = self.make_object(place, key, value, size)
+        reference = self.make_object(place, key, value, size, way)
         if not reference:
             return NO_MEMORY
         desired = (place.hash & 0xFF) << 56 | reference
@@ -419,12 +347,18 @@ class HashStore(Store):
             return MISSING
         return self.slots.insert(place, key, desired, attempt)
 
-    def make_object(self, place: Place, key: bytes, value: bytes, size: int) -> int:
+    def _swap_once(self, key: bytes, expected: bytes, value: bytes, size: int, mode: int) -> int:
+        """As `_change_once`, if the value is `expected`. A kind that `swaps` has it."""
+        raise NotImplementedError
+
+    def make_object(self, place: Place, key: bytes, value: bytes, size: int, way: Any) -> int:
         """A new object with this pair, or the reserved one with its key, at place 0 of the client
         journal; 0: no memory is ready."""
-        if self.reserved:
-            self.objects.write_head(self.reserved, key, self.reserved_size, self.reserved_digest)
-            return self.reserved
+        if way is not None:
+            met: HashAttempt = way
+            if met.reference:
+                self.objects.write_head(met.reference, key, met.size, met.digest)
+                return met.reference
         reference = self.allocator.allocate(self.index.node_of(place.table), size, self.replicas)
         if reference:
             self.objects.write_hashed(reference, key, value, place.hash)
@@ -476,18 +410,13 @@ class HashStore(Store):
     def _batch(self, items: Any, start: int, left: list[int], missing: list[int] | None) -> int:
         """Put the pairs from `start` on that make a batch, or, with `missing`, delete such keys;
         which of them comes next. `left`, `missing`: as of BatchPuts."""
-        self.client.enter()
-        try:
-            if self.client.drops != self.drops:
-                self.require_there()
-            if missing is None:
-                end = self.puts.put(items, start, left)  # type: ignore[union-attr]
-            else:
-                end = self.puts.delete(items, start, left, missing)  # type: ignore[union-attr]
-            self.operations += end - start - len(left)
-            return end
-        finally:
-            self.client.leave()
+        puts: Any = self.puts
+        if missing is None:
+            end = self.within(puts.put, items, start, left)
+        else:
+            end = self.within(puts.delete, items, start, left, missing)
+        self.operations += end - start - len(left)
+        return int(end)
 
     # ---- between two attempts ---------------------------------------------------------------
 
@@ -518,29 +447,27 @@ class HashStore(Store):
     def grow(self, key: bytes) -> None:
         """Split the key's subtable, which has no room for it or a frozen slot. Raises StoreFull."""
         splitter = self.splitter
-        place = self.place
         scope = self.endpoint.background(True)
         attempt = 0
         try:
-            while True:
-                self.client.enter()
-                try:
-                    self.require_there()
-                    outcome = splitter.grow(place, key)
-                    busy = place.busy
-                    table = place.table
-                    wanted = splitter.objects_needed if place.pointer else 1
-                finally:
-                    self.client.leave()
-                if outcome == DONE:
-                    break
-                if outcome == NO_MEMORY:
-                    splitter.find_memory(key, wanted, not self.spares)
+            while (met := self.within(self._grow_once, key)) is not None:
+                if met.outcome == NO_MEMORY:
+                    splitter.find_memory(key, met.wanted, not self.spares)
                 else:
                     attempt += 1
-                    splitter.wait(busy, table, attempt)
+                    splitter.wait(met.busy, met.table, attempt)
         finally:
             self.endpoint.background(scope)
+
+    def _grow_once(self, key: bytes) -> HashAttempt | None:
+        """As `grow`, in an operation. None: it is done."""
+        outcome = self.splitter.grow(self.place, key)
+        if outcome == DONE:
+            return None
+        met: HashAttempt = HashStore._note(self, outcome, None, key, 0)
+        met.outcome = outcome
+        met.wanted = self.splitter.objects_needed if self.place.pointer else 1
+        return met
 
     # ---- the whole table --------------------------------------------------------------------
 

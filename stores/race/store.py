@@ -18,10 +18,10 @@ from limpet.shm.errors import StoreFull
 from limpet.stores.core import regions
 from limpet.stores.core.base import as_bytes
 from limpet.stores.core.records import StampedObjects
-from limpet.stores.core.status import DONE, EXISTS, FULL, MISSING, NO_MEMORY, UPDATE
+from limpet.stores.core.status import DELETE, DONE, EXISTS, MISSING, NO_MEMORY, UPDATE
 from limpet.stores.race.check import Check, Mending
 from limpet.stores.race.glance import Glance
-from limpet.stores.race.hash_store import HashStore
+from limpet.stores.race.hash_store import HashAttempt, HashStore
 from limpet.stores.race.index import Holds, Index
 from limpet.stores.race.parameters import GrowingParameters
 from limpet.stores.race.slots import Slots
@@ -49,7 +49,7 @@ class Race(HashStore):
         slots = Slots(index, pool.client)
         self.hold_parts(index, slots, Splitter(pool, index, parameters), Check(pool, index))
         if stamped:
-            self.glances(Glance(index))
+            self.glance_by(Glance(index))
         self.batches_puts()
 
     def get_slice(self, key: Any, start: int | None = None, stop: int | None = None) -> Any:
@@ -72,25 +72,14 @@ class Race(HashStore):
 
     def swap(self, key: Any, expected: bytes, value: Any = None) -> bool:
         """As of every store. 3 round trips; 2 if the value is another one."""
-        name = as_bytes("key", key)
-        data = None if value is None else as_bytes("value", value)
-        size = 0 if data is None else self.objects.size_of(name, data)
-        self.operations += 1
-        attempt = 0
-        while True:
-            outcome = self.within(self._swap_once, name, expected, data, size)
-            if outcome in (DONE, EXISTS, MISSING):
-                return bool(outcome == DONE)
-            if outcome == NO_MEMORY:
-                self.have_memory(name, UPDATE, name, size)
-            elif outcome == FULL:
-                self.grow(name)
-            attempt += 1
-            self.retries += 1
-            self.endpoint.pause(attempt)
+        name, was = as_bytes("key", key), as_bytes("value", expected)
+        data = b"" if value is None else as_bytes("value", value)
+        size = self.objects.size_of(name, data)
+        way = HashAttempt(size)
+        way.expected = was
+        return self._change(name, data, size, DELETE if value is None else UPDATE, way) == DONE
 
-    def _swap_once(self, key: bytes, expected: bytes, value: bytes | None, size: int) -> int:
-        """DONE, EXISTS: the value is another one, MISSING, AGAIN, FULL or NO_MEMORY."""
+    def _swap_once(self, key: bytes, expected: bytes, value: bytes, size: int, mode: int) -> int:
         place = self.place
         self.index.post_choose(place, key)
         slot = self.index.find(place, key)
@@ -102,9 +91,9 @@ class Race(HashStore):
         # pinned, shows that the slot had this object all the while.
         if self.objects.value() != expected:
             return EXISTS
-        if value is None:
+        if mode == DELETE:
             return self.slots.remove(place, slot)
-        reference = self.make_object(place, key, value, size)
+        reference = self.make_object(place, key, value, size, None)
         if not reference:
             return NO_MEMORY
         return self.slots.replace(place, slot, (place.hash & 0xFF) << 56 | reference)

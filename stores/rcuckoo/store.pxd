@@ -3,7 +3,8 @@ cimport cython
 from limpet.shm.endpoint.layout cimport *
 from limpet.shm.endpoint.verbs cimport u64
 from limpet.shm.endpoint.words cimport REPLICATED
-from limpet.stores.core.inline cimport Attempt, InlineStore
+from limpet.stores.core.base cimport Attempt
+from limpet.stores.core.inline cimport InlineStore
 from limpet.stores.core.status cimport *
 from limpet.stores.rcuckoo.layout cimport *
 from limpet.stores.rcuckoo.locks cimport Locks
@@ -22,9 +23,11 @@ cdef class Rcuckoo(InlineStore):
     cdef readonly Writer writer
     cdef readonly u64 patience
 
-    cpdef int _change_once(self, bytes key, bytes value, u64 size, int mode, u64 attempt, Attempt way, bytes expected=*) except -1
+    cpdef int _change_once(
+        self, bytes key, bytes value, u64 size, int mode, u64 attempt, long long at, Attempt way
+    ) except -1
     @cython.locals(plan=Plan)
-    cpdef Attempt _go_on(self, int outcome, Attempt way, bytes key, bytes value, u64 size, int mode)
+    cpdef Attempt _make_way(self, int outcome, Attempt way, bytes key, u64 size, int mode)
     cpdef int await_holder(self, u64 attempt, bint writes) except -1
     @cython.final
     @cython.locals(turn=u64)

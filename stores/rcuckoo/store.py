@@ -50,7 +50,7 @@ from limpet.shm.endpoint.layout import SLOTS_USED
 from limpet.shm.endpoint.words import REPLICATED
 from limpet.shm.errors import StoreCorrupt, StoreFull
 from limpet.stores.core import regions
-from limpet.stores.core.inline import Attempt, InlineStore
+from limpet.stores.core.inline import InlineStore
 from limpet.stores.core.names import shown
 from limpet.stores.core.status import AT_ONCE, NO_MEMORY
 from limpet.stores.rcuckoo.check import RcuckooCheck
@@ -84,7 +84,7 @@ class Rcuckoo(InlineStore):
         self.link = self.entry_number << 48 | REPLICATED
         self.index = self.lookup = Lookup(pool, name, parameters, self.objects)
         self.found = self.lookup.found
-        self.glances = pool.parameters.coherent
+        self.glance()
         self.writer = Writer(pool, self.lookup, parameters, self.link)
         self._take_patience()
 
@@ -109,21 +109,14 @@ class Rcuckoo(InlineStore):
     # ---- steps of operations --------------------------------------------------------------------
 
     def _change_once(
-        self,
-        key: bytes,
-        value: bytes,
-        size: int,
-        mode: int,
-        attempt: int,
-        way: Any,
-        expected: bytes | None = None,
+        self, key: bytes, value: bytes, size: int, mode: int, attempt: int, at: int, way: Any
     ) -> int:
         self.lookup.choose(self.found, key)
-        return self.writer.change(self.found, key, value, size, mode, attempt, way, expected)
+        expected = None if way is None else way.expected
+        plan = way if expected is None else None  # a swap inserts nothing
+        return self.writer.change(self.found, key, value, size, mode, attempt, plan, expected)
 
-    def _go_on(
-        self, outcome: int, way: Attempt | None, key: bytes, value: bytes, size: int, mode: int
-    ) -> Attempt | None:
+    def _make_way(self, outcome: int, way: Any, key: bytes, size: int, mode: int) -> Any:
         if outcome == NO_MEMORY:
             self.have_memory(key, mode, self.lookup.node_of(key), size)
             return way

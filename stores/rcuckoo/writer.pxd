@@ -6,7 +6,7 @@ from limpet.shm.endpoint.layout cimport *
 from limpet.shm.endpoint.slots cimport INCARNATION_BITS
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.shm.endpoint.words cimport REFERENCE_MASK
-from limpet.stores.core.inline cimport Attempt
+from limpet.stores.core.base cimport Attempt
 from limpet.stores.core.status cimport *
 from limpet.stores.rcuckoo.layout cimport *
 from limpet.stores.rcuckoo.locks cimport LockJournal, Locks

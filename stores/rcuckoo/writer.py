@@ -24,7 +24,7 @@ from typing import Any, Final
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.slots import INCARNATION_BITS
 from limpet.shm.endpoint.words import REFERENCE_MASK
-from limpet.stores.core.inline import Attempt
+from limpet.stores.core.base import Attempt
 from limpet.stores.core.status import (
     AGAIN,
     DELETE,

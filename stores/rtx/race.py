@@ -333,7 +333,7 @@ class RtxRace(HashStore):
         self.writer = TransactionSlots(index, pool.client, self.locks)
         splitter = TransactionSplitter(pool, index, parameters, self)
         self.hold_parts(index, self.writer, splitter, Check(pool, index))
-        self.glances(Glance(index))
+        self.glance_by(Glance(index))
         self.batches_puts()
         self.tx_keys = HashKeys(self, index, self.writer, self.holds)
 

@@ -1,7 +1,7 @@
 from limpet.shm.endpoint.verbs cimport u64
 from limpet.shm.endpoint.words cimport *
-from limpet.stores.core.base cimport Store
-from limpet.stores.core.inline cimport Attempt, InlineStore
+from limpet.stores.core.base cimport Attempt
+from limpet.stores.core.inline cimport InlineStore
 from limpet.stores.sherman.in_place_commit cimport NodeLocks
 from limpet.stores.sherman.in_place_parameters cimport *
 from limpet.stores.sherman.in_place_trees cimport InPlaceTrees
@@ -19,10 +19,7 @@ cdef class Sherman(InlineStore):
 
     cpdef Attempt _first_way(self)
     cpdef int _change_once(
-        self, bytes key, bytes value, u64 size, int mode, u64 attempt, Attempt way,
-        bytes expected=*
+        self, bytes key, bytes value, u64 size, int mode, u64 attempt, long long at, Attempt way
     ) except -1
-    cpdef Attempt _go_on(
-        self, int outcome, Attempt way, bytes key, bytes value, u64 size, int mode
-    )
+    cpdef Attempt _make_way(self, int outcome, Attempt way, bytes key, u64 size, int mode)
     cpdef int await_holder(self, u64 attempt, bint writes) except -1

@@ -41,8 +41,7 @@ from typing import Any
 from limpet.shm.endpoint.words import REPLICATED
 from limpet.shm.errors import AddressError, NodeFailed, StoreCorrupt, StoreStuck
 from limpet.stores.core import regions
-from limpet.stores.core.base import Store
-from limpet.stores.core.inline import Attempt, InlineStore
+from limpet.stores.core.inline import InlineStore
 from limpet.stores.sherman.in_place_check import InPlaceCheck
 from limpet.stores.sherman.in_place_commit import InPlaceCommit, NodeLocks
 from limpet.stores.sherman.in_place_parameters import NODE_PAIR, InPlaceParameters
@@ -63,6 +62,7 @@ class Sherman(InlineStore):
         super().__init__(pool, kind, name, parameters)
         self.link = self.entry_number << 48 | REPLICATED
         self.objects.posts = True
+        self.batches_gets = False
         self.index = self.trees = InPlaceTrees(pool, name, parameters, self.objects, self.link)
         self.leaf = self.trees.leaf
         self.scans = Scans(self, self.trees, self.leaf)
@@ -86,27 +86,15 @@ class Sherman(InlineStore):
 
     # ---- steps of operations --------------------------------------------------------------------
 
-    def get_many(self, keys: Any) -> list[bytes | None]:
-        return Store.get_many(self, keys)
-
-    def _first_way(self) -> Attempt | None:
+    def _first_way(self) -> Any:
         return self.writer.first_way()
 
     def _change_once(
-        self,
-        key: bytes,
-        value: bytes,
-        size: int,
-        mode: int,
-        attempt: int,
-        way: Any,
-        expected: bytes | None = None,
+        self, key: bytes, value: bytes, size: int, mode: int, attempt: int, at: int, way: Any
     ) -> int:
         return self.writer.change_once(way, key, value, mode)
 
-    def _go_on(
-        self, outcome: int, way: Any, key: bytes, value: bytes, size: int, mode: int
-    ) -> Attempt | None:
+    def _make_way(self, outcome: int, way: Any, key: bytes, size: int, mode: int) -> Any:
         return self.writer.go_on(outcome, way, key, mode)
 
     def find_memory(self, update: bool, *wanted: Any) -> Any:

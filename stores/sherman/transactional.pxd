@@ -3,8 +3,8 @@ cimport cython
 from limpet.shm.endpoint.layout cimport NODE_SHIFT
 from limpet.shm.endpoint.verbs cimport u64
 from limpet.shm.endpoint.words cimport *
-from limpet.stores.core.base cimport Store, as_bytes
-from limpet.stores.core.inline cimport Attempt, InlineStore
+from limpet.stores.core.base cimport Attempt, Store, as_bytes
+from limpet.stores.core.inline cimport InlineStore
 from limpet.stores.core.status cimport *
 from limpet.stores.sherman.layout cimport ELSEWHERE, LOGGED_WRITE, SPARSE, UNTIDY
 from limpet.stores.sherman.leaf_writer cimport LeafWriter
@@ -49,7 +49,9 @@ cdef class RtxSherman(InlineStore):
     cdef WriteSet _kept(self)
     cdef bint _is_early(self, u64 size, int mode, Attempt way)
     @cython.locals(outcome=int)
-    cpdef int _change_once(self, bytes key, bytes value, u64 size, int mode, u64 attempt, Attempt way, bytes expected=*) except -1
+    cpdef int _change_once(
+        self, bytes key, bytes value, u64 size, int mode, u64 attempt, long long at, Attempt way
+    ) except -1
     @cython.locals(
         run=PairRun, is_single=bint, last=bytes, keys=list, values=list, put=bytes, stored=bytes
     )
@@ -61,7 +63,7 @@ cdef class RtxSherman(InlineStore):
     cdef int _put_run(self, list keys, list values) except -1
     @cython.locals(commit=Commit, routes=Routes, index=Py_ssize_t, written=TXObj, page=Page)
     cdef int _show(self, WriteSet staging) except -1
-    cpdef Attempt _go_on(self, int outcome, Attempt way, bytes key, bytes value, u64 size, int mode)
+    cpdef Attempt _make_way(self, int outcome, Attempt way, bytes key, u64 size, int mode)
     cpdef int await_holder(self, u64 attempt, bint writes) except -1
     @cython.locals(reference=u64)
     cpdef u64 copy_for(self, u64 at, u64 old, u64 state) except? 0

@@ -75,7 +75,7 @@ from limpet.shm.endpoint.words import REPLICATED
 from limpet.shm.errors import StoreFull
 from limpet.stores.core import regions
 from limpet.stores.core.base import Store, as_bytes
-from limpet.stores.core.inline import Attempt, InlineStore
+from limpet.stores.core.inline import InlineStore
 from limpet.stores.core.status import AGAIN, DELETE, DONE, INSERT, NO_MEMORY, PUT
 from limpet.stores.sherman.check import TreeCheck
 from limpet.stores.sherman.layout import ELSEWHERE, LOGGED_WRITE, SPARSE, UNTIDY
@@ -143,7 +143,7 @@ class RtxSherman(InlineStore):
         self.tx_keys = TreeKeys(self, self.trees, self.scans)
         self.splits: WriteSet | None = None
         """For writes that split a leaf, and for merges; used within an operation only."""
-        self.glances = pool.parameters.coherent
+        self.glance()
         self.run_sets: list[WriteSet] = []
         """For runs of `put_many`; one that is in use is not here."""
         self.opt1 = parameters.opt1
@@ -169,20 +169,13 @@ class RtxSherman(InlineStore):
 
     # ---- steps of operations --------------------------------------------------------------------
 
-    def _is_early(self, size: int, mode: int, way: Attempt | None) -> bool:
+    def _is_early(self, size: int, mode: int, way: Any) -> bool:
         """Whether a write tries to lock its leaf before it reads it. Not once it knows a reason
         against it: the lock would obstruct clients that split the leaf."""
         return way is None and self.opt2 and not size and mode != INSERT
 
     def _change_once(
-        self,
-        key: bytes,
-        value: bytes,
-        size: int,
-        mode: int,
-        attempt: int,
-        way: Any,
-        expected: bytes | None = None,
+        self, key: bytes, value: bytes, size: int, mode: int, attempt: int, at: int, way: Any
     ) -> int:
         if way is not None and way.commit is not None:
             return self._change_logged(key, value, mode, way)
@@ -335,9 +328,7 @@ class RtxSherman(InlineStore):
                 routes.note_seen(written.at, written.new, page.count)
         return 0
 
-    def _go_on(
-        self, outcome: int, way: Any, key: bytes, value: bytes, size: int, mode: int
-    ) -> Attempt | None:
+    def _make_way(self, outcome: int, way: Any, key: bytes, size: int, mode: int) -> Any:
         if outcome == NO_MEMORY and way is None:
             try:
                 self.have_memory(key, mode, key, size, mode, None, 1)

@@ -3,7 +3,8 @@ cimport cython
 from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.layout cimport NODE_SHIFT
 from limpet.shm.endpoint.verbs cimport Endpoint, hash64, u64, words_bytes
-from limpet.stores.core.inline cimport Attempt, InlineStore
+from limpet.stores.core.base cimport Attempt
+from limpet.stores.core.inline cimport InlineStore
 from limpet.stores.core.object_layout cimport *
 from limpet.stores.core.records cimport Objects, is_vacant
 from limpet.stores.core.status cimport *
@@ -37,7 +38,7 @@ cdef class TreeWay(Attempt):
 cpdef int commit_staged(store, WriteSet staging, stage) except -1
 
 @cython.locals(
-    client=Client, endpoint=Endpoint, scope=bint, staging=WriteSet, attempt=int, outcome=int
+    endpoint=Endpoint, scope=bint, staging=WriteSet, attempt=int, outcome=int
 )
 cpdef shrink(store, bytes key, WriteSet kept=*)
 

@@ -41,7 +41,7 @@ from typing import TYPE_CHECKING, Any, Final
 from limpet.shm.endpoint.fabric import hash64, words_bytes
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.errors import NodeFailed, StoreCorrupt, StoreFull
-from limpet.stores.core.inline import Attempt
+from limpet.stores.core.base import Attempt
 from limpet.stores.core.object_layout import POINTER
 from limpet.stores.core.records import is_vacant
 from limpet.stores.core.status import (
@@ -129,18 +129,13 @@ def shrink(store: Any, key: bytes, kept: WriteSet | None = None) -> None:
     If every try meets a conflict, or memory is full, the leaf stays; a later merge takes it in.
     `kept`: a write set to use as long as there is memory ready: within operations only.
     """
-    client, endpoint = store.client, store.endpoint
+    endpoint = store.endpoint
     scope = endpoint.background(True)
     try:
         staging: WriteSet = store.staging(store.commit()) if kept is None else kept
         attempt = 0
         while attempt < SHRINKS_MAX:
-            client.enter()
-            try:
-                store.require_there()
-                outcome = staging.run_shrink(key)
-            finally:
-                client.leave()
+            outcome = store.within(staging.run_shrink, key)
             if outcome == MISSING or (outcome == DONE and not staging.sparse):
                 break
             if outcome == NO_MEMORY:

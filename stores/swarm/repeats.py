@@ -13,33 +13,41 @@ from __future__ import annotations
 from typing import Any
 
 from limpet.shm.errors import StoreCorrupt
+from limpet.stores.core.base import Attempt
 from limpet.stores.swarm.layout import ATTEMPTS_MAX
 
 
-class Repeats:
+class Repeats(Attempt):
     """Those of one operation on a key."""
 
     def __init__(self, store: Any, key: bytes) -> None:
+        super().__init__()
         self.store = store
         self.key = key
-        self.attempt = 0
+        self.count = 0
+        """Attempts without a result."""
+        self.met = 0
+        """The ident of the register that the last one met."""
         self.ident = 0
         self.same = 0
+        self.wanted = (0, 0, 0, 0)
+        """The objects for which memory was missing, as `replenish` takes them."""
+        self.looks = 0
+        """How often memory was asked for."""
 
-    def again(self, ident: int) -> None:
-        """Count one more, which met the register of this ident, and pause.
+    def again(self, attempt: int) -> None:
+        """Count one more, which met the register `met`, and pause.
 
         Raises StoreCorrupt after ATTEMPTS_MAX with the same register.
         """
         store = self.store
         store.retries += 1
-        self.attempt += 1
-        self.same = self.same + 1 if ident == self.ident else 0
-        self.ident = ident
+        self.same = self.same + 1 if self.met == self.ident else 0
+        self.ident = self.met
         if self.same > ATTEMPTS_MAX:
             raise StoreCorrupt(
                 f"{store.pool.url}, store {store.name!r}: the key {self.key!r}: its register at "
                 f"{store.register.place.reference:#x} can neither be read nor written, and no "
                 "client changes that: memory was damaged. Save what is left; make the store again"
             )
-        store.endpoint.pause(self.attempt)
+        store.endpoint.pause(attempt)

@@ -1,6 +1,7 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport u64
+from limpet.stores.core.base cimport Attempt, as_bytes
 from limpet.stores.core.status cimport *
 from limpet.stores.fusee.links cimport BUFFER, BUFFER_ENTRIES
 from limpet.stores.fusee.slots cimport ReplicatedSlots
@@ -30,19 +31,23 @@ cdef class Swarm(HashStore):
     cdef readonly LocationCache cache
     cdef readonly WriteSteps steps
     cdef readonly BatchReads reads
-    cdef readonly bint guesses
 
     @cython.locals(key=bytes)
     cdef int _prefetch_keys(self, list keys) except -1
-    @cython.locals(wanted=list, found=list, left=list, start=Py_ssize_t, place=Py_ssize_t)
-    cpdef get_many(self, keys)
-    @cython.locals(outcome=int)
-    cdef int _get_once(self, bytes key, long long at) except -1
-    @cython.locals(at='long long', attempt=u64, ident=u64, outcome=int)
+    cpdef long long _prefetched(self, bytes key) except -2
+    cpdef list get_batch(self, list keys, list found)
+    cpdef Attempt _note(self, int outcome, Attempt way, bytes key, u64 size)
+    cpdef Attempt _go_on(
+        self, int outcome, Attempt way, bytes key, bytes value, u64 size, int mode, u64 attempt
+    )
+    @cython.locals(outcome=int, register=KeyRegister)
+    cpdef object get_once(self, bytes key, u64 attempt, long long at)
     cpdef int _write(self, key, value, int mode) except -1
+    cpdef int _change_once(
+        self, bytes key, bytes value, u64 size, int mode, u64 attempt, long long at, Attempt way
+    ) except -1
     cdef int _again_after(self, error) except -1
     @cython.locals(
-        slot=u64, register=KeyRegister, outcome=int, ticket=u64, attempt=u64, quorum=Quorum,
-        place=Place
+        slot=u64, register=KeyRegister, outcome=int, ticket=u64, attempt=u64, quorum=Quorum
     )
-    cdef int _delete_once(self, bytes key) except -1
+    cdef int delete_once(self, Place place, bytes key) except -1

@@ -28,8 +28,8 @@ from typing import Any, Final
 import numpy as np
 
 from limpet.shm.errors import NodeFailed
-from limpet.stores.core.base import Store, as_bytes
-from limpet.stores.core.status import AGAIN, BATCH, DONE, FULL, MISSING, NO_MEMORY
+from limpet.stores.core.base import as_bytes
+from limpet.stores.core.status import AGAIN, DELETE, DONE, MISSING, NO_MEMORY, UNPROVEN
 from limpet.stores.fusee.growth import ReplicatedSplitter
 from limpet.stores.fusee.index import ReplicatedIndex
 from limpet.stores.fusee.links import BUFFER, BUFFER_ENTRIES, is_entry
@@ -43,6 +43,7 @@ from limpet.stores.fusee.tables import (
     unmake_directories,
 )
 from limpet.stores.race.hash_store import HashStore
+from limpet.stores.race.index import Place
 from limpet.stores.swarm.batch_reads import BatchReads, BatchRows
 from limpet.stores.swarm.batch_writes import BatchWrites
 from limpet.stores.swarm.check import RegisterCheck, points_of
@@ -94,8 +95,8 @@ class Swarm(HashStore):
         self.prefetches = True
         rows = BatchRows(pool, self.tables.number_of_store, owner, self.finder, parameters)
         self.reads = BatchReads(rows)
-        self.guesses = parameters.guess
-        if self.guesses:
+        self.batches_gets = parameters.guess
+        if parameters.guess:
             self.deletes_batches = False
             self.puts = BatchWrites(
                 self.search, self.writer, self.allocator, self.client, self.replicas, rows,
@@ -130,48 +131,32 @@ class Swarm(HashStore):
 
     # ---- operations -----------------------------------------------------------------------------
 
-    def get(self, key: Any, default: Any = None) -> Any:
-        """The value of `key`, or `default`. 1 round trip if the place is remembered, else 2."""
-        if type(key) is not bytes:
-            key = as_bytes("key", key)
-        self.operations += 1
-        repeats = None
-        while True:
-            at = self.finder.prefetch(key)
-            self.client.enter()
-            try:
-                self.require_there()
-                outcome = self._get_once(key, at)
-                if outcome == DONE:
-                    return self.register.protocol.result
-                ident = self.register.place.ident
-            finally:
-                self.client.leave()
-            if outcome == MISSING:
-                return default
-            repeats = repeats or Repeats(self, key)
-            repeats.again(ident)
+    def _prefetched(self, key: bytes) -> int:
+        return self.finder.prefetch(key)
 
-    def get_many(self, keys: Any) -> list[bytes | None]:
-        """The values of `keys`, in their order; None for each that is missing. 1 round trip for 32
-        keys whose places are remembered (batch_reads.py)."""
-        if not self.guesses:
-            return Store.get_many(self, keys)
-        wanted = [key if type(key) is bytes else as_bytes("key", key) for key in keys]
-        found: list[bytes | None] = []
-        for start in range(0, len(wanted), BATCH):
-            # one pin a batch: a long pin looks like a stopped process
-            self.client.enter()
-            try:
-                self.require_there()
-                self.finder.attend()
-                left = self.reads.get(wanted[start : start + BATCH], found)
-            finally:
-                self.client.leave()
-            self.operations += len(found) - start - len(left)
-            for place in left:
-                found[place] = self.get(wanted[place])
-        return found
+    def get_batch(self, keys: list[bytes], found: list[bytes | None]) -> list[int]:
+        """1 round trip for 32 keys whose places are remembered (batch_reads.py)."""
+        self.finder.attend()
+        return self.reads.get(keys, found)
+
+    def _note(self, outcome: int, way: Any, key: bytes, size: int) -> Any:
+        repeats = way or Repeats(self, key)
+        repeats.met = self.register.place.ident
+        if outcome == NO_MEMORY:
+            repeats.wanted = self._wanted()
+        return repeats
+
+    def _go_on(
+        self, outcome: int, way: Any, key: bytes, value: bytes, size: int, mode: int, attempt: int
+    ) -> Any:
+        way.count += 1
+        if outcome == NO_MEMORY:
+            way.looks = self.have_memory(key, mode, way.wanted, way.count, way.looks)
+        elif outcome == AGAIN:
+            way.again(attempt)
+        else:
+            self.grow(key)
+        return way
 
     def _prefetch_keys(self, keys: list[bytes]) -> None:
         for key in keys:
@@ -179,83 +164,51 @@ class Swarm(HashStore):
         for key in keys:
             self.finder.prefetch(key)
 
-    def _get_once(self, key: bytes, at: int) -> int:
+    def get_once(self, key: bytes, attempt: int, at: int) -> Any:
+        """1 round trip if the place is remembered, else 2."""
+        register = self.register
         self.finder.attend()
-        if self.finder.recall(self.register, key, at):
-            outcome = self.register.protocol.read()
-            self.finder.note_read(self.register, outcome, at)
+        if self.finder.recall(register, key, at):
+            outcome = register.protocol.read()
+            self.finder.note_read(register, outcome, at)
             if outcome == DONE:
-                return DONE
+                return register.protocol.result
             self.cache.drop(key)
         try:
             self.index.choose(self.place, key)
             self.index.read_buckets(self.place)
             if not self.finder.seek(self.place, key):
-                return MISSING
+                return None
         except NodeFailed as error:
-            return self._again_after(error)
+            self._again_after(error)
+            return UNPROVEN
         at = self.finder.remember_register(key)
-        outcome = self.register.protocol.read()
-        self.finder.note_read(self.register, outcome, at)
+        outcome = register.protocol.read()
+        self.finder.note_read(register, outcome, at)
+        if outcome == DONE:
+            return register.protocol.result
         if outcome == DELETED:
             self.cache.drop(key)
-            return MISSING
-        return AGAIN if outcome == GONE else outcome
+            return None
+        return UNPROVEN
 
     def _write(self, key: Any, value: Any, mode: int) -> int:
         if type(key) is not bytes:
             key = as_bytes("key", key)
         if type(value) is not bytes:
             value = as_bytes("value", value)
-        self.objects.size_of(key, value)
-        self.operations += 1
-        attempt = 0
-        ident = 0
-        repeats = None
-        looks = 0
-        wanted = (0, 0, 0, 0)
-        while True:
-            at = self.finder.prefetch(key)
-            self.client.enter()
-            try:
-                self.require_there()
-                self.finder.attend()
-                outcome = self.steps.write(self.place, key, value, at, mode, attempt)
-                if outcome == NO_MEMORY:
-                    wanted = self._wanted()
-                elif outcome == AGAIN:
-                    ident = self.register.place.ident
-            finally:
-                self.client.leave()
-            attempt += 1
-            if outcome == NO_MEMORY:
-                looks = self.have_memory(key, mode, wanted, attempt, looks)
-            elif outcome == AGAIN:
-                repeats = repeats or Repeats(self, key)
-                repeats.again(ident)
-            elif outcome == FULL:
-                self.grow(key)
-            else:
-                return outcome
+        return self._change(key, value, self.objects.size_of(key, value), mode, None)
 
-    def delete(self, key: Any) -> None:
-        """Delete; KeyError if the key is not there. 7 round trips."""
-        key = as_bytes("key", key)
-        self.operations += 1
-        repeats = Repeats(self, key)
-        while True:
-            self.client.enter()
-            try:
-                self.require_there()
-                outcome = self._delete_once(key)
-                ident = self.register.place.ident
-            finally:
-                self.client.leave()
-            if outcome == DONE:
-                return
-            if outcome == MISSING:
-                raise KeyError(key)
-            repeats.again(ident)
+    def _change_once(
+        self, key: bytes, value: bytes, size: int, mode: int, attempt: int, at: int, way: Any
+    ) -> int:
+        self.finder.attend()
+        if mode == DELETE:
+            return self.delete_once(self.place, key)
+        # A number that grows also when it was memory that the last attempt lacked.
+        return self.steps.write(
+            self.place, key, value, at, mode, attempt if way is None else way.count
+        )
 
     # ---- memory ---------------------------------------------------------------------------------
 
@@ -288,9 +241,8 @@ class Swarm(HashStore):
 
     # ---- deleting -------------------------------------------------------------------------------
 
-    def _delete_once(self, key: bytes) -> int:
-        self.finder.attend()
-        place = self.place
+    def delete_once(self, place: Place, key: bytes) -> int:
+        """7 round trips, with those of the tombstone."""
         try:
             self.index.choose(place, key)
             self.index.read_buckets(place)

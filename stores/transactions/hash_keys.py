@@ -275,7 +275,7 @@ class HashKeys(TxKeys):
 
     def read(self, reads: Reads, key: bytes) -> Any:
         store = self.store
-        if store.glance is not None and not self.endpoint.durable:
+        if store.glances and not self.endpoint.durable:
             found = self._glanced(reads, key)
             if found is not UNPROVEN:
                 return found

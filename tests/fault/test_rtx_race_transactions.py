@@ -383,7 +383,7 @@ def _stands_still_before_its_next_read(pins: bool, pools: Any) -> None:
     scene = Scene(pools)
     owner, store = scene.owner, scene.store
     if pins:
-        owner.store.glance = None
+        owner.store.glances = False
     old, new = b"o" * 60_000, b"n" * 60_000
     store.put(b"k", old)
     word = store.endpoint.load(scene.slot)

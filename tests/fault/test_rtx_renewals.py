@@ -187,7 +187,7 @@ def test_a_get_gives_its_own_value_when_all_keys_are_looked_up_again(
     store = pool.store("rtx-race", name="h")
     other = pools.again(pool).store("rtx-race", name="h")
     if without == "a glance":
-        store.glance = None
+        store.glances = False
     store.put(b"a", b"value of a")
     store.put(b"b", b"value of b")
 

@@ -281,7 +281,7 @@ def test_the_word_of_locks_says_in_which_table_a_thread_waits(pools: Any) -> Non
     )
     store.client.enter()
     try:
-        assert store._change_once(b"k", b"late", 0, PUT, 0, None) == AGAIN
+        assert store._change_once(b"k", b"late", 0, PUT, 0, 0, None) == AGAIN
     finally:
         store.client.leave()
     store.found.table = 1 - table  # as an operation of another thread has it

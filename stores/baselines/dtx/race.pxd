@@ -6,6 +6,7 @@ from limpet.shm.endpoint.verbs cimport u64
 from limpet.shm.endpoint.words cimport *
 from limpet.shm.parameters cimport *
 from limpet.stores.core.object_layout cimport *
+from limpet.stores.core.base cimport Attempt
 from limpet.stores.core.status cimport *
 from limpet.stores.race.check cimport Check
 from limpet.stores.race.hash_store cimport HashStore
@@ -26,10 +27,9 @@ cdef class DtxRace(HashStore):
     cdef object search_once(self, Place place, bytes key)
     @cython.locals(key=bytes, stopped=bint)
     cdef bint search_batch(self, Place place, list keys, list found) except -1
-    cdef int write_once(
-        self, Place place, bytes key, bytes value, u64 size, int mode, u64 attempt
+    cpdef int _change_once(
+        self, bytes key, bytes value, u64 size, int mode, u64 attempt, long long at, Attempt way
     ) except -1
-    cdef int delete_once(self, Place place, bytes key) except -1
     @cython.locals(scope=bint)
     cdef bint is_stopped(self, Place place, u64 table) except -1
     cpdef int back_off(self, u64 busy, u64 table, u64 attempt) except -1

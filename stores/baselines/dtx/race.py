@@ -156,17 +156,12 @@ class DtxRace(HashStore):
             return False
         return HashStore.search_batch(self, place, keys, found)
 
-    def write_once(
-        self, place: Place, key: bytes, value: bytes, size: int, mode: int, attempt: int
+    def _change_once(
+        self, key: bytes, value: bytes, size: int, mode: int, attempt: int, at: int, way: Any
     ) -> int:
-        if self.is_stopped(place, self.index.table_of(key)):
+        if self.is_stopped(self.place, self.index.table_of(key)):
             return AGAIN
-        return HashStore.write_once(self, place, key, value, size, mode, attempt)
-
-    def delete_once(self, place: Place, key: bytes) -> int:
-        if self.is_stopped(place, self.index.table_of(key)):
-            return AGAIN
-        return HashStore.delete_once(self, place, key)
+        return HashStore._change_once(self, key, value, size, mode, attempt, at, way)
 
     # ---- stopped --------------------------------------------------------------------------------
 

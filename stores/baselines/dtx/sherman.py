@@ -45,8 +45,7 @@ from limpet.stores.baselines.dtx.recovery import Recovery
 from limpet.stores.baselines.dtx.sherman_commit import LoggedCommit
 from limpet.stores.baselines.dtx.sherman_parameters import DtxParameters
 from limpet.stores.core import regions
-from limpet.stores.core.base import Store
-from limpet.stores.core.inline import Attempt, InlineStore
+from limpet.stores.core.inline import InlineStore
 from limpet.stores.sherman.in_place_check import InPlaceCheck
 from limpet.stores.sherman.in_place_commit import InPlaceCommit, NodeLocks
 from limpet.stores.sherman.in_place_parameters import NODE_PAIR
@@ -76,6 +75,7 @@ class DtxSherman(InlineStore):
         super().__init__(pool, kind, name, parameters)
         self.link = self.entry_number << 48 | REPLICATED
         self.objects.posts = True
+        self.batches_gets = False
         self.index = self.trees = InPlaceTrees(
             pool, name, parameters, self.objects, self.link, stops=True
         )
@@ -107,27 +107,15 @@ class DtxSherman(InlineStore):
 
     # ---- steps of operations --------------------------------------------------------------------
 
-    def get_many(self, keys: Any) -> list[bytes | None]:
-        return Store.get_many(self, keys)
-
-    def _first_way(self) -> Attempt | None:
+    def _first_way(self) -> Any:
         return self.writer.first_way()
 
     def _change_once(
-        self,
-        key: bytes,
-        value: bytes,
-        size: int,
-        mode: int,
-        attempt: int,
-        way: Any,
-        expected: bytes | None = None,
+        self, key: bytes, value: bytes, size: int, mode: int, attempt: int, at: int, way: Any
     ) -> int:
         return self.writer.change_once(way, key, value, mode)
 
-    def _go_on(
-        self, outcome: int, way: Any, key: bytes, value: bytes, size: int, mode: int
-    ) -> Attempt | None:
+    def _make_way(self, outcome: int, way: Any, key: bytes, size: int, mode: int) -> Any:
         return self.writer.go_on(outcome, way, key, mode)
 
     def find_memory(self, update: bool, *wanted: Any) -> Any:

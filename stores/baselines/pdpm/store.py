@@ -121,7 +121,7 @@ class Pdpm(Buckets):
         place = self._place(key)
 
         def once() -> int:
-            return self._locked(place, lambda: self._change(place, key, value, size, mode))
+            return self._locked(place, lambda: self._change_locked(place, key, value, size, mode))
 
         outcome = self._run(place, once, key, size, mode)
         if outcome == FULL:
@@ -219,7 +219,9 @@ class Pdpm(Buckets):
     def _lock(self, home: int) -> bool:
         return bool(self.endpoint.cas(home, 0, self.client.ident) == 0)
 
-    def _change(self, place: BucketPair, key: bytes, value: bytes, size: int, mode: int) -> int:
+    def _change_locked(
+        self, place: BucketPair, key: bytes, value: bytes, size: int, mode: int
+    ) -> int:
         slot, word = self._match(place, key)
         if slot and mode == INSERT:
             return EXISTS

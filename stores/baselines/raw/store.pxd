@@ -4,6 +4,7 @@ from limpet.shm.endpoint.verbs cimport u64
 from limpet.shm.endpoint.words cimport *
 from limpet.stores.baselines.raw.parameters cimport *
 from limpet.stores.core.records cimport Objects
+from limpet.stores.core.base cimport Attempt
 from limpet.stores.core.status cimport *
 from limpet.stores.race.check cimport Check
 from limpet.stores.race.hash_store cimport HashStore
@@ -34,9 +35,9 @@ cdef class Raw(HashStore):
     cdef u64 _known(self, bytes key) except? 0
     @cython.locals(at='long long', reference=u64)
     cdef u64 _seek(self, Place place, bytes key) except? 0
-    @cython.locals(reference=u64, made=u64)
-    cdef int write_once(
-        self, Place place, bytes key, bytes value, u64 size, int mode, u64 attempt
+    @cython.locals(place=Place, reference=u64, made=u64)
+    cpdef int _change_once(
+        self, bytes key, bytes value, u64 size, int mode, u64 attempt, long long at, Attempt way
     ) except -1
     cdef object search_once(self, Place place, bytes key)
     @cython.locals(at=u64, reference=u64, there=bint)

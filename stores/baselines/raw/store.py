@@ -26,10 +26,9 @@ from typing import Any
 from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.shm.errors import ValueTooLarge
 from limpet.stores.baselines.raw.parameters import DELETED, PREFETCH_SIZE, SIZES_MASK, RawParameters
-from limpet.stores.core.base import Store
 from limpet.stores.core.names import shown
 from limpet.stores.core.records import Objects
-from limpet.stores.core.status import DONE, EXISTS, INSERT, MISSING, NO_MEMORY, UPDATE
+from limpet.stores.core.status import DELETE, DONE, EXISTS, INSERT, MISSING, NO_MEMORY, UPDATE
 from limpet.stores.race.check import Check
 from limpet.stores.race.hash_store import HashStore
 from limpet.stores.race.index import Holds, Index, Place
@@ -91,6 +90,7 @@ class Raw(HashStore):
     def __init__(self, pool: Any, kind: str, name: str, parameters: RawParameters) -> None:
         super().__init__(pool, kind, name, parameters)
         self.prefetches = True
+        self.batches_gets = False
         self.pairs = RawObjects(pool.heap, parameters.room)
         self.cache = LocationCache(parameters.cache_size, 0)
         tables = attach(pool, name, parameters)
@@ -153,19 +153,20 @@ class Raw(HashStore):
             return None
         return None if self.pairs.deleted() else self.pairs.value()
 
-    def get_many(self, keys: Any) -> list[bytes | None]:
-        """The values of `keys`, in their order; None for each that is missing."""
-        return Store.get_many(self, keys)
-
-    def write_once(
-        self, place: Place, key: bytes, value: bytes, size: int, mode: int, attempt: int
+    def _change_once(
+        self, key: bytes, value: bytes, size: int, mode: int, attempt: int, at: int, way: Any
     ) -> int:
+        place = self.place
+        if mode == DELETE:
+            return self.delete_once(place, key)
+        if way is not None:
+            size = self.resume(way)
         reference = self._known(key) or self._seek(place, key)
         if reference:
             return self._write_over(reference, key, value, mode)
         if mode == UPDATE:
             return MISSING
-        made = self.make_object(place, key, value, size)
+        made = self.make_object(place, key, value, size, None)
         if not made:
             return NO_MEMORY
         return self.slots.insert(place, key, (place.hash & 0xFF) << 56 | made, attempt)

@@ -186,12 +186,12 @@ def withdraws_and_keeps(self: Any, desired: int, hurry: bool) -> int:
 
 
 def makes_it_of_the_same(make_object: Any) -> Any:
-    def run(self: Any, place: Any, key: bytes, value: bytes, size: int) -> int:
+    def run(self: Any, place: Any, key: bytes, value: bytes, size: int, way: Any) -> int:
         reference = vars(self.writer).pop("spare", 0)
         if reference:
             self.client.log(reference, 0)
             return int(reference)
-        return int(make_object(self, place, key, value, size))
+        return int(make_object(self, place, key, value, size, way))
 
     return run
 
@@ -424,7 +424,7 @@ TABLES: Final = "fusee/tables"
 THREE: Final[Mapping[str, Any]] = {"parameters": {"replicas": 3}, "nodes": 3}
 DUPLICATE: Final = {"program": "ic|id dd|ic"}
 """Two inserts of one key may choose two slots."""
-PINNED: Final = replaced("race/hash_store", "HashStore.glances", lambda self, glance: None)
+PINNED: Final = replaced("race/hash_store", "HashStore.glance_by", lambda self, glance: None)
 """Gets have pins, as where memory is not hardware-coherent. Variants of those without pins are in
 tests/stores/test_glance.py."""
 HASTY: Final = (replaced(SLOT, "PATIENCE", 2), replaced(WRITER, "PATIENCE", 2))
