@@ -2,6 +2,7 @@ from limpet.shm.alloc.allocator cimport Allocator
 from limpet.shm.alloc.heap cimport Heap
 from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
+from limpet.stores.core.feed cimport Feed
 from limpet.stores.core.status cimport *
 
 cdef object UNPROVEN
@@ -20,6 +21,7 @@ cdef class Store:
     cdef public u64 entry_number
     cdef public u64 entry_word
     cdef readonly u64 drops
+    cdef readonly Feed feed
     cdef readonly bint spares
     cdef public u64 operations
     cdef public u64 retries
@@ -32,6 +34,7 @@ cdef class Store:
     cpdef object glance_at(self, bytes key)
     cpdef int show_progress(self, int count) except -1
     cdef int _after_a_drop(self) except -1
+    cdef int _find_feed(self) except -1
     cpdef int _write(self, key, value, int mode) except -1
     cdef int _prefetch_batch(self, list keys) except -1
     cdef int _prefetch_keys(self, list keys) except -1

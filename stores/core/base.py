@@ -16,6 +16,7 @@ and inherits everything else. Compiled classes may derive from it in turn.
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 from limpet.shm.catalogue.regions import INTERNAL
@@ -23,11 +24,17 @@ from limpet.shm.endpoint.layout import ENTRIES_MAX
 from limpet.shm.errors import (
     KeyExists,
     LimpetError,
+    NodeFailed,
     ParameterError,
     StoreDropped,
     StoreError,
     StoreFull,
 )
+from limpet.shm.late import late
+from limpet.stores.core.feed import Feed
+from limpet.stores.core.feed_layout import NAME as FEED
+from limpet.stores.core.feed_layout import NODE as FEED_NODE
+from limpet.stores.core.feed_layout import WATCHED
 from limpet.stores.core.names import a_store, shown
 from limpet.stores.core.status import (
     BATCH,
@@ -95,6 +102,8 @@ class Store:
     views = False
     """Whether it has `view` and `reserve`; then the class has `hold`, `reserve_object`,
     `link_reserved` and `let_go_of`; with replicas, `have_ready` for the two in the midst."""
+    watchable = False
+    """Whether it has `changes`: then each of its writes notes its keys in `feed` (feed.py)."""
     losses_survived = 0
     """Memory nodes that may be lost without any operation failing; for an instance, with its
     parameters. 0: keys on a lost node are lost, and operations on them raise NodeFailed."""
@@ -113,6 +122,10 @@ class Store:
         self.heap = pool.heap
         self.allocator = pool.allocator
         self.drops = self.client.drops
+        self.feed: Feed | None = None
+        """Where writers note their keys; None: nobody watches the store."""
+        if self.watchable:
+            self._find_feed()
         self.spares = not name.startswith(INTERNAL)
         """Whether its new entries leave memory for updates; limpet's own stores need little, and
         must work."""
@@ -202,7 +215,22 @@ class Store:
                 f"{self.pool.url}: the store {self.name!r} was dropped; pool.store(), "
                 "pool.dict() or pool.cache() makes a new one of that name"
             )
+        # ORDER: before the change of this operation: the client that made a feed waits for those
+        # that were pinned before.
+        if self.watchable:
+            self._find_feed()
         self.drops = self.client.drops
+
+    def _find_feed(self) -> None:
+        """Find the feed, after DROPS has changed. Pinned."""
+        region = None
+        if self.client.drops & WATCHED:
+            with contextlib.suppress(NodeFailed):
+                region = self.pool.regions.find(FEED_NODE, self.name + FEED)
+        if region is None:
+            self.feed = None
+        elif self.feed is None or self.feed.address != region.address:
+            self.feed = late("limpet.stores.channels.changes").StoreFeed(self.pool, region)
 
     @staticmethod
     def complete(pool: Any, name: str, parameters: Any) -> bool:
@@ -284,6 +312,20 @@ class Store:
                 "store of kind race, rtx-race or fusee"
             )
         require_coherence(self)
+
+    def changes(self, prefix: Any = b"") -> Any:
+        """The changes of keys that begin with `prefix`, from now on: a `Changes`, with `get` and
+        iteration. Each process may have as many as it likes.
+
+        The first call for a store waits until all operations that run have ended. From then on each
+        write of the store notes its keys. StoreError: this kind cannot.
+        """
+        if not self.watchable:
+            raise StoreError(
+                f"{self.name}: {a_store(self.kind)} tells nobody of its changes; race, rtx-race "
+                "and rtx-sherman do"
+            )
+        return late("limpet.stores.channels.changes").watch(self, as_bytes("prefix", prefix))
 
     def delete(self, key: Any) -> None:
         """Delete; KeyError if the key is not there."""

@@ -3,6 +3,8 @@ cimport cython
 from limpet.shm.endpoint.layout cimport *
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.stores.core.base cimport Store, as_bytes
+from limpet.stores.core.feed cimport Feed
+from limpet.stores.core.feed_layout cimport *
 from limpet.stores.core.records cimport Objects
 from limpet.stores.core.status cimport *
 
@@ -41,6 +43,8 @@ cdef class InlineStore(Store):
     cpdef object run(self, Step step)
     @cython.locals(attempt=u64, outcome=int, way=Attempt)
     cpdef int _change(self, bytes key, bytes value, u64 size, int mode, bytes expected=*) except -1
+    @cython.locals(feed=Feed, outcome=int)
+    cdef int _change_noted(self, bytes key, bytes value, u64 size, int mode, u64 attempt, Attempt way, bytes expected) except -1
     cpdef object _enter(self, bytes key, u64 attempt, bint writes)
     cpdef int _leave(self, held) except -1
     cpdef Attempt _first_way(self)

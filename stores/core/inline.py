@@ -27,6 +27,7 @@ from typing import Any
 from limpet.shm.endpoint.layout import DROPS
 from limpet.shm.errors import KeyTooLarge
 from limpet.stores.core.base import Store, as_bytes
+from limpet.stores.core.feed_layout import OPEN
 from limpet.stores.core.names import shown
 from limpet.stores.core.records import Objects
 from limpet.stores.core.status import (
@@ -267,7 +268,10 @@ class InlineStore(Store):
             try:
                 if held is None:
                     self.require_there()
-                outcome = self._change_once(key, value, size, mode, attempt, way, expected)
+                if self.feed is None:
+                    outcome = self._change_once(key, value, size, mode, attempt, way, expected)
+                else:
+                    outcome = self._change_noted(key, value, size, mode, attempt, way, expected)
             finally:
                 if held is None:
                     self.client.leave()
@@ -283,6 +287,26 @@ class InlineStore(Store):
                 self.await_holder(attempt, True)
             elif outcome != AT_ONCE:
                 return outcome
+
+    def _change_noted(
+        self,
+        key: bytes,
+        value: bytes,
+        size: int,
+        mode: int,
+        attempt: int,
+        way: Attempt | None,
+        expected: bytes | None,
+    ) -> int:
+        """As `_change_once`, with a feed."""
+        feed: Any = self.feed
+        outcome = OPEN
+        feed.open(key, mode)
+        try:
+            outcome = self._change_once(key, value, size, mode, attempt, way, expected)
+        finally:
+            feed.close(outcome)
+        return outcome
 
     # ---- steps ----------------------------------------------------------------------------------
 

@@ -6,6 +6,8 @@ from limpet.shm.clients.holds cimport Holds as ClientHolds
 from limpet.shm.endpoint.verbs cimport u64
 from limpet.shm.endpoint.words cimport *
 from limpet.stores.core.base cimport Store, as_bytes
+from limpet.stores.core.feed cimport Feed
+from limpet.stores.core.feed_layout cimport *
 from limpet.stores.core.object_layout cimport *
 from limpet.stores.core.records cimport Objects
 from limpet.stores.core.status cimport *
@@ -73,6 +75,14 @@ cdef class HashStore(Store):
     cdef int write_once(
         self, Place place, bytes key, bytes value, u64 size, int mode, u64 attempt
     ) except -1
+    @cython.locals(feed=Feed, outcome=int)
+    cdef int _write_noted(
+        self, Place place, bytes key, bytes value, u64 size, int mode, u64 attempt
+    ) except -1
+    @cython.locals(feed=Feed, outcome=int)
+    cdef int _delete_noted(self, Place place, bytes key) except -1
+    @cython.locals(feed=Feed, outcome=int, end=Py_ssize_t, undone=Py_ssize_t)
+    cdef Py_ssize_t _batch_noted(self, items, Py_ssize_t start, list left, list missing) except -1
     @cython.locals(reference=u64)
     cdef u64 make_object(self, Place place, bytes key, bytes value, u64 size) except? 0
     cpdef int back_off(self, u64 busy, u64 table, u64 attempt) except -1

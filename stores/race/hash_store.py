@@ -21,10 +21,12 @@ from limpet.shm.endpoint.words import (
 )
 from limpet.shm.errors import StoreFull
 from limpet.stores.core.base import Store, as_bytes
+from limpet.stores.core.feed_layout import OPEN
 from limpet.stores.core.object_layout import HEADER
 from limpet.stores.core.status import (
     AGAIN,
     BATCH,
+    DELETE,
     DONE,
     EXISTS,
     FULL,
@@ -270,7 +272,10 @@ class HashStore(Store):
                 self.reserved_size = size
                 self.reserved_digest = digest
                 try:
-                    outcome = self.write_once(place, key, b"", size, PUT, attempt)
+                    if self.feed is None:
+                        outcome = self.write_once(place, key, b"", size, PUT, attempt)
+                    else:
+                        outcome = self._write_noted(place, key, b"", size, PUT, attempt)
                 finally:
                     self.reserved = 0
                 busy = place.busy
@@ -331,7 +336,10 @@ class HashStore(Store):
             self.client.enter()
             try:
                 self.require_there()
-                outcome = self.delete_once(place, data)
+                if self.feed is None:
+                    outcome = self.delete_once(place, data)
+                else:
+                    outcome = self._delete_noted(place, data)
                 busy = place.busy
                 table = place.table
             finally:
@@ -373,7 +381,10 @@ class HashStore(Store):
             try:
                 if self.client.drops != self.drops:
                     self.require_there()
-                outcome = self.write_once(place, key, value, size, mode, attempt)
+                if self.feed is None:
+                    outcome = self.write_once(place, key, value, size, mode, attempt)
+                else:
+                    outcome = self._write_noted(place, key, value, size, mode, attempt)
                 busy = place.busy
                 table = place.table
             finally:
@@ -418,6 +429,59 @@ class HashStore(Store):
                 self.index.depend(place, 0)
             return MISSING
         return self.slots.insert(place, key, desired, attempt)
+
+    # ---- with a feed (feed.py) ----------------------------------------------------------------
+
+    def _write_noted(
+        self, place: Place, key: bytes, value: bytes, size: int, mode: int, attempt: int
+    ) -> int:
+        """As `write_once`."""
+        feed: Any = self.feed
+        outcome = OPEN
+        feed.open(key, mode)
+        try:
+            outcome = self.write_once(place, key, value, size, mode, attempt)
+        finally:
+            feed.close(outcome)
+        return outcome
+
+    def _delete_noted(self, place: Place, key: bytes) -> int:
+        """As `delete_once`."""
+        feed: Any = self.feed
+        outcome = OPEN
+        feed.open(key, DELETE)
+        try:
+            outcome = self.delete_once(place, key)
+        finally:
+            feed.close(outcome)
+        return outcome
+
+    def _batch_noted(
+        self, items: Any, start: int, left: list[int], missing: list[int] | None
+    ) -> int:
+        """As the step of `_batch`, whose lists are empty. Where a pair is not one of bytes, the
+        first one is left, to be put singly."""
+        feed: Any = self.feed
+        keys = items[start : start + BATCH]
+        if missing is None:
+            keys = [pair[0] for pair in keys if type(pair) is tuple and len(pair) == 2]
+            if len(keys) < min(BATCH, len(items) - start) or {*map(type, keys)} != {bytes}:
+                left.append(start)
+                return start + 1
+        feed.open_all(keys, PUT if missing is None else DELETE)
+        end = start
+        outcome = OPEN
+        try:
+            if missing is None:
+                end = self.puts.put(items, start, left)  # type: ignore[union-attr]
+                undone = len(left)
+            else:
+                end = self.puts.delete(items, start, left, missing)  # type: ignore[union-attr]
+                undone = len(left) + len(missing)
+            outcome = AGAIN if undone == end - start else DONE
+        finally:
+            feed.close_some(end - start, outcome)
+        return end
 
     def make_object(self, place: Place, key: bytes, value: bytes, size: int) -> int:
         """A new object with this pair, or the reserved one with its key, at place 0 of the client
@@ -480,7 +544,9 @@ class HashStore(Store):
         try:
             if self.client.drops != self.drops:
                 self.require_there()
-            if missing is None:
+            if self.feed is not None:
+                end = self._batch_noted(items, start, left, missing)
+            elif missing is None:
                 end = self.puts.put(items, start, left)  # type: ignore[union-attr]
             else:
                 end = self.puts.delete(items, start, left, missing)  # type: ignore[union-attr]

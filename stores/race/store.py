@@ -17,8 +17,9 @@ from typing import Any
 from limpet.shm.errors import StoreFull
 from limpet.stores.core import regions
 from limpet.stores.core.base import as_bytes
+from limpet.stores.core.feed_layout import OPEN
 from limpet.stores.core.records import StampedObjects
-from limpet.stores.core.status import DONE, EXISTS, FULL, MISSING, NO_MEMORY, UPDATE
+from limpet.stores.core.status import DELETE, DONE, EXISTS, FULL, MISSING, NO_MEMORY, UPDATE
 from limpet.stores.race.check import Check, Mending
 from limpet.stores.race.glance import Glance
 from limpet.stores.race.hash_store import HashStore
@@ -32,6 +33,7 @@ class Race(HashStore):
     """The `race` store. `GrowingParameters`."""
 
     durable = True
+    watchable = True
     Parameters: type[GrowingParameters] = GrowingParameters
     swaps = True
     views = True
@@ -78,7 +80,7 @@ class Race(HashStore):
         self.operations += 1
         attempt = 0
         while True:
-            outcome = self.within(self._swap_once, name, expected, data, size)
+            outcome = self.within(self._swap_noted, name, expected, data, size)
             if outcome in (DONE, EXISTS, MISSING):
                 return bool(outcome == DONE)
             if outcome == NO_MEMORY:
@@ -88,6 +90,19 @@ class Race(HashStore):
             attempt += 1
             self.retries += 1
             self.endpoint.pause(attempt)
+
+    def _swap_noted(self, key: bytes, expected: bytes, value: bytes | None, size: int) -> int:
+        """As `_swap_once`; with a feed, noted there."""
+        feed = self.feed
+        if feed is None:
+            return self._swap_once(key, expected, value, size)
+        outcome = OPEN
+        feed.open(key, DELETE if value is None else UPDATE)
+        try:
+            outcome = self._swap_once(key, expected, value, size)
+        finally:
+            feed.close(outcome)
+        return outcome
 
     def _swap_once(self, key: bytes, expected: bytes, value: bytes | None, size: int) -> int:
         """DONE, EXISTS: the value is another one, MISSING, AGAIN, FULL or NO_MEMORY."""
