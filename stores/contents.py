@@ -42,8 +42,10 @@ import numpy as np
 from limpet.shm.catalogue.directory import DROPPING, EMPTYING, NAMED, READY, Entry
 from limpet.shm.contents import Contents
 from limpet.shm.endpoint.layout import DROPS
-from limpet.shm.errors import PoolClosed, StoreError
+from limpet.shm.errors import NodeFailed, PoolClosed, StoreError
 from limpet.shm.late import late
+from limpet.stores.core.feed_layout import NAME as FEED
+from limpet.stores.core.feed_layout import NODE as FEED_NODE
 from limpet.stores.fusee.links import Link
 from limpet.stores.registry import INTERNAL, store_class
 
@@ -199,11 +201,14 @@ def finish(pool: Any, entry: Entry) -> bool:
         if mine is None:
             return False
         if state == DROPPING:
-            _await_operations(pool)
+            await_operations(pool)
             mine = _free_all(pool, mine)
         else:
             pool.free_unreachable()
         # A kill from here on leaves regions, which the next client gives back.
+        if cls.watchable:
+            with contextlib.suppress(NodeFailed):
+                pool.regions.discard(FEED_NODE, mine.home.decode() + FEED)
         cls.unmake(pool, mine.home.decode(), pool.parameters_of(stored))
         catalogue.give_up(mine)
     finally:
@@ -216,8 +221,9 @@ def _stored(pool: Any, entry: Entry) -> dict[str, Any]:
     return pool.stored(entry.payload, entry.name.decode(errors="replace"))
 
 
-def _await_operations(pool: Any) -> None:
-    """Wait for all operations that may not know that a store is dropped."""
+def await_operations(pool: Any) -> None:
+    """Wait for all operations that may not know that a store is dropped, or watched. Within
+    `exclusively`."""
     pool.client.unpin()  # we are in no operation: a pin of ours would be damage, and no end
     pool.endpoint.faa(DROPS, 1)
     # ORDER: pins are looked at after DROPS has changed: a client pins before it looks at DROPS.

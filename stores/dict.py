@@ -24,6 +24,7 @@ from limpet.shm.endpoint import forks
 from limpet.shm.errors import KeyExists, KeyTooLarge, ReentrantUse
 
 if TYPE_CHECKING:
+    from limpet.stores.channels.changes import Changes
     from limpet.stores.core.base import Store
     from limpet.stores.core.codecs import Codec
 
@@ -91,6 +92,13 @@ class SharedDict(MutableMapping[K, V]):
     def get(self, key: K, default: object = None) -> object:
         data = self._get(self._key(key))
         return default if data is None else self._decode(data)
+
+    def changes(self) -> Changes:
+        """The changes of keys from now on, as `Store.changes`, which says more. StoreError: this
+        kind of store cannot."""
+        found: Changes = self.store.changes()
+        found.key_of = self.codec.decode_key
+        return found
 
     # ---- in one step ------------------------------------------------------------------------
 

@@ -4,6 +4,8 @@ from limpet.shm.alloc.allocator cimport Allocator
 from limpet.shm.alloc.heap cimport Heap
 from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
+from limpet.stores.core.feed cimport Feed
+from limpet.stores.core.feed_layout cimport *
 from limpet.stores.core.status cimport *
 
 cdef object UNPROVEN
@@ -26,6 +28,7 @@ cdef class Store:
     cdef public u64 entry_number
     cdef public u64 entry_word
     cdef readonly u64 drops
+    cdef readonly Feed feed
     cdef readonly bint spares
     cdef public u64 operations
     cdef public u64 retries
@@ -53,12 +56,17 @@ cdef class Store:
     cpdef int _change_once(
         self, bytes key, bytes value, u64 size, int mode, u64 attempt, long long at, Attempt way
     ) except -1
+    @cython.locals(feed=Feed, outcome=int)
+    cdef int _change_noted(
+        self, bytes key, bytes value, u64 size, int mode, u64 attempt, long long at, Attempt way
+    ) except -1
     cpdef Attempt _note(self, int outcome, Attempt way, bytes key, u64 size)
     cpdef Attempt _go_on(
         self, int outcome, Attempt way, bytes key, bytes value, u64 size, int mode, u64 attempt
     )
     cpdef int show_progress(self, int count) except -1
     cdef int _after_a_drop(self) except -1
+    cdef int _find_feed(self) except -1
     cpdef int _write(self, key, value, int mode) except -1
     cdef int _prefetch_batch(self, list keys) except -1
     cdef int _prefetch_keys(self, list keys) except -1

@@ -27,6 +27,7 @@ keeps between attempts.
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 from limpet.shm.catalogue.regions import INTERNAL
@@ -34,11 +35,17 @@ from limpet.shm.endpoint.layout import ENTRIES_MAX
 from limpet.shm.errors import (
     KeyExists,
     LimpetError,
+    NodeFailed,
     ParameterError,
     StoreDropped,
     StoreError,
     StoreFull,
 )
+from limpet.shm.late import late
+from limpet.stores.core.feed import Feed
+from limpet.stores.core.feed_layout import NAME as FEED
+from limpet.stores.core.feed_layout import NODE as FEED_NODE
+from limpet.stores.core.feed_layout import OPEN, WATCHED
 from limpet.stores.core.names import a_store, shown
 from limpet.stores.core.status import (
     AGAIN,
@@ -123,6 +130,8 @@ class Store:
     views = False
     """Whether it has `view` and `reserve`; then the class has `hold`, `reserve_object`,
     `link_reserved` and `let_go_of`; with replicas, `have_ready` for the two in the midst."""
+    watchable = False
+    """Whether it has `changes`: then each of its writes notes its keys in `feed` (feed.py)."""
     losses_survived = 0
     """Memory nodes that may be lost without any operation failing; for an instance, with its
     parameters. 0: keys on a lost node are lost, and operations on them raise NodeFailed."""
@@ -141,6 +150,10 @@ class Store:
         self.heap = pool.heap
         self.allocator = pool.allocator
         self.drops = self.client.drops
+        self.feed: Feed | None = None
+        """Where writers note their keys; None: nobody watches the store."""
+        if self.watchable:
+            self._find_feed()
         self.spares = not name.startswith(INTERNAL)
         """Whether its new entries leave memory for updates; limpet's own stores need little, and
         must work."""
@@ -236,7 +249,22 @@ class Store:
                 f"{self.pool.url}: the store {self.name!r} was dropped; pool.store(), "
                 "pool.dict() or pool.cache() makes a new one of that name"
             )
+        # ORDER: before the change of this operation: the client that made a feed waits for those
+        # that were pinned before.
+        if self.watchable:
+            self._find_feed()
         self.drops = self.client.drops
+
+    def _find_feed(self) -> None:
+        """Find the feed, after DROPS has changed. Pinned."""
+        region = None
+        if self.client.drops & WATCHED:
+            with contextlib.suppress(NodeFailed):
+                region = self.pool.regions.find(FEED_NODE, self.name + FEED)
+        if region is None:
+            self.feed = None
+        elif self.feed is None or self.feed.address != region.address:
+            self.feed = late("limpet.stores.channels.changes").StoreFeed(self.pool, region)
 
     @staticmethod
     def complete(pool: Any, name: str, parameters: Any) -> bool:
@@ -300,7 +328,10 @@ class Store:
             try:
                 if held is None and self.client.drops != self.drops:
                     self.require_there()
-                outcome = self._change_once(key, value, size, mode, attempt, at, way)
+                if self.feed is None:
+                    outcome = self._change_once(key, value, size, mode, attempt, at, way)
+                else:
+                    outcome = self._change_noted(key, value, size, mode, attempt, at, way)
                 if outcome not in (DONE, EXISTS, MISSING):
                     way = self._note(outcome, way, key, size)
             finally:
@@ -366,6 +397,19 @@ class Store:
         """Attempt a put, insert, update or delete: DONE, EXISTS, MISSING, AGAIN, or a status for
         `_go_on`. EXISTS if `way` has a value that is expected, and the value is another one."""
         raise NotImplementedError
+
+    def _change_noted(
+        self, key: bytes, value: bytes, size: int, mode: int, attempt: int, at: int, way: Any
+    ) -> int:
+        """As `_change_once`, with a feed (feed.py)."""
+        feed: Any = self.feed
+        outcome = OPEN
+        feed.open(key, mode)
+        try:
+            outcome = self._change_once(key, value, size, mode, attempt, at, way)
+        finally:
+            feed.close(outcome)
+        return outcome
 
     def _note(self, outcome: int, way: Any, key: bytes, size: int) -> Any:
         """In the operation of an attempt without a result: keep what `_go_on` needs of it."""
@@ -449,6 +493,20 @@ class Store:
                 "store of kind race, rtx-race or fusee"
             )
         require_coherence(self)
+
+    def changes(self, prefix: Any = b"") -> Any:
+        """The changes of keys that begin with `prefix`, from now on: a `Changes`, with `get` and
+        iteration. Each process may have as many as it likes.
+
+        The first call for a store waits until all operations that run have ended. From then on each
+        write of the store notes its keys. StoreError: this kind cannot.
+        """
+        if not self.watchable:
+            raise StoreError(
+                f"{self.name}: {a_store(self.kind)} tells nobody of its changes; race, rtx-race "
+                "and rtx-sherman do"
+            )
+        return late("limpet.stores.channels.changes").watch(self, as_bytes("prefix", prefix))
 
     def delete(self, key: Any) -> None:
         """Delete; KeyError if the key is not there."""

@@ -19,6 +19,8 @@ FULL: Final = 5
 """None of the key's slots is vacant."""
 AT_ONCE: Final = 6
 """Start the operation again, without a pause."""
+LOGGED_WRITE: Final = 16
+"""Nothing has changed: more than one leaf has to be changed, by a transaction with a log."""
 
 ATTEMPTS_PER_CHECK: Final = 4
 """After so many attempts, and as many more each time, a client checks whether the client that it

@@ -6,6 +6,8 @@ from limpet.shm.clients.holds cimport Holds as ClientHolds
 from limpet.shm.endpoint.verbs cimport u64
 from limpet.shm.endpoint.words cimport *
 from limpet.stores.core.base cimport Attempt, Store, as_bytes
+from limpet.stores.core.feed cimport Feed
+from limpet.stores.core.feed_layout cimport *
 from limpet.stores.core.object_layout cimport *
 from limpet.stores.core.records cimport Objects
 from limpet.stores.core.status cimport *
@@ -88,6 +90,8 @@ cdef class HashStore(Store):
     cdef u64 make_object(
         self, Place place, bytes key, bytes value, u64 size, Attempt way
     ) except? 0
+    @cython.locals(feed=Feed, outcome=int, end=Py_ssize_t, undone=Py_ssize_t)
+    cdef Py_ssize_t _batch_noted(self, items, Py_ssize_t start, list left, list missing) except -1
     cpdef int back_off(self, u64 busy, u64 table, u64 attempt) except -1
     @cython.locals(splitter=Splitter, scope=bint, attempt=u64, met=HashAttempt)
     cpdef int grow(self, bytes key) except -1

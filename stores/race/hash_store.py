@@ -20,9 +20,11 @@ from limpet.shm.endpoint.words import (
 )
 from limpet.shm.errors import StoreFull
 from limpet.stores.core.base import Attempt, Store, as_bytes
+from limpet.stores.core.feed_layout import OPEN
 from limpet.stores.core.object_layout import HEADER
 from limpet.stores.core.status import (
     AGAIN,
+    BATCH,
     DELETE,
     DONE,
     EXISTS,
@@ -410,13 +412,48 @@ class HashStore(Store):
     def _batch(self, items: Any, start: int, left: list[int], missing: list[int] | None) -> int:
         """Put the pairs from `start` on that make a batch, or, with `missing`, delete such keys;
         which of them comes next. `left`, `missing`: as of BatchPuts."""
-        puts: Any = self.puts
-        if missing is None:
-            end = self.within(puts.put, items, start, left)
-        else:
-            end = self.within(puts.delete, items, start, left, missing)
+        end = self.within(self._batch_once, items, start, left, missing)
         self.operations += end - start - len(left)
         return int(end)
+
+    def _batch_once(
+        self, items: Any, start: int, left: list[int], missing: list[int] | None
+    ) -> int:
+        """As `_batch`, in an operation."""
+        puts = self.puts
+        if self.feed is not None:
+            return self._batch_noted(items, start, left, missing)
+        if missing is None:
+            return int(puts.put(items, start, left))  # type: ignore[union-attr]
+        return int(puts.delete(items, start, left, missing))  # type: ignore[union-attr]
+
+    def _batch_noted(
+        self, items: Any, start: int, left: list[int], missing: list[int] | None
+    ) -> int:
+        """As `_batch_once`, with a feed (feed.py); the lists are empty. Where a pair is not one of
+        bytes, the first one is left, to be put singly."""
+        feed: Any = self.feed
+        puts: Any = self.puts
+        keys = items[start : start + BATCH]
+        if missing is None:
+            keys = [pair[0] for pair in keys if type(pair) is tuple and len(pair) == 2]
+            if len(keys) < min(BATCH, len(items) - start) or {*map(type, keys)} != {bytes}:
+                left.append(start)
+                return start + 1
+        feed.open_all(keys, PUT if missing is None else DELETE)
+        end = start
+        outcome = OPEN
+        try:
+            if missing is None:
+                end = puts.put(items, start, left)
+                undone = len(left)
+            else:
+                end = puts.delete(items, start, left, missing)
+                undone = len(left) + len(missing)
+            outcome = AGAIN if undone == end - start else DONE
+        finally:
+            feed.close_some(end - start, outcome)
+        return end
 
     # ---- between two attempts ---------------------------------------------------------------
 

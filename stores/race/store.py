@@ -32,6 +32,7 @@ class Race(HashStore):
     """The `race` store. `GrowingParameters`."""
 
     durable = True
+    watchable = True
     Parameters: type[GrowingParameters] = GrowingParameters
     swaps = True
     views = True

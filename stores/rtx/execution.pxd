@@ -2,6 +2,8 @@ cimport cython
 
 from limpet.shm.clients.client cimport Client
 from limpet.stores.core.base cimport Store, as_bytes
+from limpet.stores.core.feed cimport Feed
+from limpet.stores.core.feed_layout cimport *
 from limpet.stores.core.status cimport *
 from limpet.stores.rtx.uses cimport PendingWrite, PendingWrites, RangeReading, Reading, Used
 from limpet.stores.transactions.layout cimport *
@@ -48,8 +50,10 @@ cdef class Transaction:
     cpdef bint commit(self) except -1
     @cython.locals(used=Used)
     cdef Used _first_written(self)
-    @cython.locals(used=Used, outcome=int, client=Client)
+    @cython.locals(used=Used, outcome=int, client=Client, noted=bint)
     cdef int _commit_once(self, committing.Commit commit, Used first) except -1
+    @cython.locals(used=Used, outcome=int, feed=Feed, place=Py_ssize_t, write=PendingWrite)
+    cdef int _run_noted(self, committing.Commit commit, Used first) except -1
     @cython.locals(
         place=Py_ssize_t, staging=Staging, written=PendingWrites, write=PendingWrite
     )
@@ -60,5 +64,6 @@ cdef class Transaction:
     cpdef bint met_while_reading(self) except -1
     cpdef bint is_doomed(self) except -1
 
+cdef int _run(committing.Commit commit) except -1
 @cython.locals(used=Used)
 cdef bint _deletes_only(Used first) except -1

@@ -44,8 +44,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from limpet.shm.errors import KeyExists, ParameterError, StoreError
 from limpet.stores.core.base import Store, as_bytes
+from limpet.stores.core.feed import Feed
+from limpet.stores.core.feed_layout import OPEN
 from limpet.stores.core.names import shown
-from limpet.stores.core.status import AGAIN, DONE, FULL, NO_MEMORY
+from limpet.stores.core.status import AGAIN, DELETE, DONE, FULL, NO_MEMORY, PUT
 from limpet.stores.rtx.cut import Item, Recalled, Recheck
 from limpet.stores.rtx.uses import RangeReading, Reading, Used
 from limpet.stores.transactions.commit import Commit
@@ -453,9 +455,11 @@ class Transaction:
         client = first.store.client
         client.enter()
         try:
+            noted = False
             used = self._used
             while used is not None:
                 used.store.require_there()
+                noted = noted or used.store.feed is not None
                 used = used.following
             commit.begin(first.keys.link)
             used = first
@@ -465,13 +469,35 @@ class Transaction:
                     if outcome != DONE:
                         return outcome
                 used = used.following
-            if commit.is_single():
-                return commit.run_alone()
-            if commit.changed or commit.count:
-                return commit.run()
-            return DONE if commit.validate() else AGAIN
+            if noted:
+                return self._run_noted(commit, first)
+            return _run(commit)
         finally:
             client.leave()
+
+    def _run_noted(self, commit: Commit, first: Used) -> int:
+        """As `_run`, where the stores from this one on that have a feed note their keys there."""
+        feeds: dict[int, Feed] = {}
+        outcome = OPEN
+        used: Used | None = first
+        while used is not None:
+            if used.store.feed is not None and used.written.count:
+                feed = feeds.get(used.store.feed.address)
+                if feed is None:
+                    feed = feeds[used.store.feed.address] = used.store.feed
+                    feed.begin()
+                for place in range(used.written.count):
+                    write = used.written.writes[place]
+                    feed.note(write.key, DELETE if write.value is None else PUT)
+            used = used.following
+        try:
+            for feed in feeds.values():
+                feed.announce()
+            outcome = _run(commit)
+        finally:
+            for feed in feeds.values():
+                feed.close(outcome)
+        return outcome
 
     def _stage(self, used: Used, commit: Commit) -> int:
         """Stage what is written to one store: DONE, AGAIN or FULL."""
@@ -535,6 +561,15 @@ class Transaction:
         if self._doomed is not None and self._doomed.store is not None:
             self._doomed.store.retries += 1
             self._doomed.store.repair.await_holder(self._doomed.at, attempt, True)
+
+
+def _run(commit: Commit) -> int:
+    """Commit what is staged."""
+    if commit.is_single():
+        return commit.run_alone()
+    if commit.changed or commit.count:
+        return commit.run()
+    return DONE if commit.validate() else AGAIN
 
 
 def _encoded(name: str) -> bytes:

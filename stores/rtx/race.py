@@ -320,6 +320,7 @@ class RtxRace(HashStore):
     transactional = True
     swaps = True
     views = True
+    watchable = True
 
     def __init__(self, pool: Any, kind: str, name: str, parameters: Any) -> None:
         super().__init__(pool, kind, name, parameters)

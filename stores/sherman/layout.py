@@ -44,9 +44,8 @@ LEAVES_MAX: Final = 8
 RUN_MAX: Final = 128
 """A client notes fewer leaves than these in one run (fences.py)."""
 
-LOGGED_WRITE: Final = 16
 SPARSE: Final = 17
 ELSEWHERE: Final = 18
 UNTIDY: Final = 19
-"""Outcomes of an attempt: more than one leaf has to be changed; it is done, and the leaf is to be
-merged; the leaf is to be looked for; it is done, and something is left to be tidied up."""
+"""Outcomes of an attempt, beside those of status.py: it is done, and the leaf is to be merged; the
+leaf is to be looked for; it is done, and something is left to be tidied up."""

@@ -30,6 +30,7 @@ from limpet.stores.core.status import (
     DONE,
     EXISTS,
     INSERT,
+    LOGGED_WRITE,
     MISSING,
     NO_MEMORY,
     PUT,
@@ -38,7 +39,6 @@ from limpet.stores.core.status import (
 from limpet.stores.sherman.layout import (
     ELSEWHERE,
     EXTENT,
-    LOGGED_WRITE,
     PLACE_MASK,
     PLACE_SHIFT,
     SPARSE,

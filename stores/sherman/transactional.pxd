@@ -4,9 +4,11 @@ from limpet.shm.endpoint.layout cimport NODE_SHIFT
 from limpet.shm.endpoint.verbs cimport u64
 from limpet.shm.endpoint.words cimport *
 from limpet.stores.core.base cimport Attempt, Store, as_bytes
+from limpet.stores.core.feed cimport Feed
+from limpet.stores.core.feed_layout cimport *
 from limpet.stores.core.inline cimport InlineStore
 from limpet.stores.core.status cimport *
-from limpet.stores.sherman.layout cimport ELSEWHERE, LOGGED_WRITE, SPARSE, UNTIDY
+from limpet.stores.sherman.layout cimport ELSEWHERE, SPARSE, UNTIDY
 from limpet.stores.sherman.leaf_writer cimport LeafWriter
 from limpet.stores.sherman.page cimport Page
 from limpet.stores.sherman.routes cimport Routes
@@ -58,7 +60,7 @@ cdef class RtxSherman(InlineStore):
     cdef int _deal(self, pairs, list runs) except -1
     @cython.locals(
         first=Py_ssize_t, ended=Py_ssize_t, attempt=u64, leaves=int, staging=WriteSet, outcome=int,
-        nodes=int,
+        nodes=int, feed=Feed, noted=int, concerned=Py_ssize_t,
     )
     cdef int _put_run(self, list keys, list values) except -1
     @cython.locals(commit=Commit, routes=Routes, index=Py_ssize_t, written=TXObj, page=Page)

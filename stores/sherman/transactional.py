@@ -75,10 +75,20 @@ from limpet.shm.endpoint.words import REPLICATED
 from limpet.shm.errors import StoreFull
 from limpet.stores.core import regions
 from limpet.stores.core.base import Store, as_bytes
+from limpet.stores.core.feed import Feed
+from limpet.stores.core.feed_layout import OPEN
 from limpet.stores.core.inline import InlineStore
-from limpet.stores.core.status import AGAIN, DELETE, DONE, INSERT, NO_MEMORY, PUT
+from limpet.stores.core.status import (
+    AGAIN,
+    DELETE,
+    DONE,
+    INSERT,
+    LOGGED_WRITE,
+    NO_MEMORY,
+    PUT,
+)
 from limpet.stores.sherman.check import TreeCheck
-from limpet.stores.sherman.layout import ELSEWHERE, LOGGED_WRITE, SPARSE, UNTIDY
+from limpet.stores.sherman.layout import ELSEWHERE, SPARSE, UNTIDY
 from limpet.stores.sherman.leaf_writer import LeafWriter
 from limpet.stores.sherman.page import Page
 from limpet.stores.sherman.parameters import ShermanParameters
@@ -96,6 +106,8 @@ from limpet.stores.transactions.tx_object import TXObj
 
 RUN_MAX: Final = 4096
 """So many pairs of `put_many` are sorted at a time."""
+NOTED_MAX: Final = 64
+"""So many if the store has a feed: each attempt at a leaf notes all that are left of them."""
 LEAVES_MAX: Final = 48
 """A run fills at most about so many leaves in one transaction, and fewer if they are large."""
 LEAVES_FEW: Final = 2
@@ -129,6 +141,7 @@ class RtxSherman(InlineStore):
     resolves = True
     transactional = True
     swaps = True
+    watchable = True
 
     def __init__(self, pool: Any, kind: str, name: str, parameters: ShermanParameters) -> None:
         super().__init__(pool, kind, name, parameters)
@@ -226,10 +239,11 @@ class RtxSherman(InlineStore):
         if not self.opt1 or type(pairs) not in (list, tuple):
             Store.put_many(self, pairs)
             return
-        for begin in range(0, len(pairs), RUN_MAX):
+        most = RUN_MAX if self.feed is None else NOTED_MAX
+        for begin in range(0, len(pairs), most):
             runs: list[PairRun] = [PairRun() for _ in self.trees.roots]
             try:
-                self._deal(pairs[begin : begin + RUN_MAX], runs)
+                self._deal(pairs[begin : begin + most], runs)
             finally:  # what stands before an error is put
                 for run in runs:
                     run.sort()
@@ -267,10 +281,15 @@ class RtxSherman(InlineStore):
                 self.put(keys[first], values[first])
                 first += 1
                 continue
+            feed: Feed | None = None
+            noted, concerned = OPEN, 0
             try:
                 self.client.enter()
                 try:
                     self.require_there()
+                    if self.feed is not None:
+                        feed = self.feed
+                        feed.open_all(keys[first:], PUT)
                     outcome = self.writer.change_run(keys, values, first)
                     ended = self.writer.ended
                     commit: Any = None
@@ -282,8 +301,13 @@ class RtxSherman(InlineStore):
                             nodes = staging.wanted
                         else:
                             commit = staging.commit
+                    noted, concerned = outcome, ended - first
                 finally:
-                    self.client.leave()
+                    try:
+                        if feed is not None:
+                            feed.close_some(concerned, noted)
+                    finally:
+                        self.client.leave()
                 if outcome == NO_MEMORY:
                     self.have_memory(keys[first], PUT, keys[first], 0, PUT, commit, nodes)
             except StoreFull:

@@ -146,7 +146,7 @@ class Clover(Chains):
         self.remote = Remote(pool, name, self.entry_word, self.tables, parameters.heads)
         self.cache: dict[bytes, tuple[int, int, int]] = {}
         """For each key its row, and the newest version that was seen, with the period."""
-        self.changes = 0
+        self.change_count = 0
 
     def replaced(self, node: int) -> None:
         super().replaced(node)
@@ -180,7 +180,7 @@ class Clover(Chains):
     def forget(self) -> None:
         """Empty the handle's cache, and let the metadata process read its index anew."""
         self.cache.clear()
-        self.changes = 0
+        self.change_count = 0
         if self.remote.connected:
             self.remote.ask(REBUILD)
 
@@ -381,9 +381,9 @@ class Clover(Chains):
 
     def _tell(self, key: bytes) -> None:
         """Report a change to the metadata process; now and then collect the chains due."""
-        self.changes += 1
+        self.change_count += 1
         self.pool.exclusively(lambda: self.remote.tell(NOTICE, key))
-        if self.changes % DUE_MAX == 0:
+        if self.change_count % DUE_MAX == 0:
             self._collect_due()
 
     def _collect_due(self) -> None:

@@ -1,0 +1,262 @@
+"""`store.changes()`: the changes of a store's keys, as events for any process.
+
+stores/core/feed.py has the words of the feed, and the steps of writers. A reader is a position in
+each ring, in the memory of its process: that of the entry that it reads next. So no writer waits
+for a reader, and a dead one leaves nothing.
+
+    an entry is read     if `end` is at most half a ring beyond it afterwards. Else it may be
+                         another one by now: the reader goes on at `end`, and is told MISSED
+    begun is above end   a change is under way. Its entries are read when it is over. If its client
+                         is dead, the reader has that client recovered, and then reads the entries
+                         as UNSURE, while the place has that owner
+
+After an event, `store.get(key)` gives what that change has made of the key, or a later one. Events
+of one writer come in their order. Those of two come in any: so the last event of a key says that
+the key is what the store has, and need not say `deleted` of one that is deleted.
+
+A stopped writer's event comes when it goes on, or is dead. It keeps no other event.
+"""
+
+from __future__ import annotations
+
+import queue
+from array import array
+from collections import deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from limpet.shm.endpoint.layout import DROPS, SLOTS_USED
+from limpet.shm.errors import ParameterError, StoreCorrupt, StoreDropped
+from limpet.stores.channels.waiting import Wait, Waiting, deadline_of
+from limpet.stores.contents import await_operations
+from limpet.stores.core.feed import Feed
+from limpet.stores.core.feed_layout import (
+    DELETED,
+    END,
+    KIND_SHIFT,
+    LENGTH_MASK,
+    NAME,
+    NODE,
+    ON,
+    PLACE,
+    PLACES,
+    PUT_EVENT,
+    UNSURE,
+    WATCHED,
+    feed_size,
+)
+
+if TYPE_CHECKING:
+    from limpet.stores.core.base import Store
+
+PUT: Final = "put"
+DELETE: Final = "deleted"
+DOUBT: Final = "unsure"
+MISSED: Final = "missed"
+WORDS: Final = {PUT_EVENT: PUT, DELETED: DELETE, UNSURE: DOUBT}
+
+
+class Change(NamedTuple):
+    """`what`: the key was "put", or "deleted"; "unsure": a process that was changing it died, or
+    met an error, so look at the key; "missed", with None as the key: look at all keys."""
+
+    key: Any
+    what: str
+
+
+class StoreFeed(Feed):
+    """A feed with its readers' side."""
+
+    def __init__(self, pool: Any, region: Any) -> None:
+        clients = pool.parameters.clients
+        ring = (region.size - PLACES) // clients - PLACE
+        super().__init__(pool.client, pool.endpoint, region.address, clients, ring)
+        self.news = Waiting(pool.endpoint, region.address, pool.parameters.multi_host)
+        pool.handles.add(self)
+
+    def at(self, slot: int) -> int:
+        """Address of the place of a client slot."""
+        return int(self.address) + PLACES + PLACE * slot
+
+    def places(self) -> list[tuple[int, int, int]]:
+        """Owner, begun and end of each place that may be in use. In an operation."""
+        used = min(self.endpoint.load(SLOTS_USED), self.clients)
+        words = array("Q", self.endpoint.read(self.at(0), PLACE * used))
+        return [(words[at], words[at + 1], words[at + 2]) for at in range(0, len(words), 8)]
+
+    def read(self, slot: int, first: int, end: int) -> bytes:
+        """The bytes of a ring from `first` on to `end`, of half a ring at most. In an operation."""
+        ring = int(self.ring)
+        entries = self.at(self.clients) + ring * slot
+        at, count = first % ring, end - first
+        whole: bytes = self.endpoint.read(entries + at, min(count, ring - at))
+        if len(whole) < count:
+            whole += self.endpoint.read(entries, count - len(whole))
+        return whole
+
+
+class Changes:
+    """The changes of a store's keys from some moment on, for a thread of this process, or
+    several."""
+
+    def __init__(self, store: Store, feed: StoreFeed, prefix: bytes) -> None:
+        self.store = store
+        self.feed = feed
+        self.prefix = prefix
+        self.news = feed.news
+        self.key_of: Any = bytes
+        """Makes a key of its bytes."""
+        self.found: deque[Change] = deque()
+        """Read, and not given yet."""
+        with self.operation():
+            # ORDER: `end`, and not `begun`: a change that is under way has its event.
+            self.positions = [end for _, _, end in feed.places()]
+
+    def operation(self) -> Any:
+        """A look at the feed, as a context manager. Raises StoreDropped."""
+        return Look(self.store)
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Change:
+        """The next change; waits for it, at most `timeout` seconds. Raises queue.Empty, and
+        NodeFailed: memory node 0 was lost, and with it what was not read."""
+        wait = Wait(self.news, deadline_of(block, timeout))
+        while not self.found:
+            with self.operation():
+                wait.note()
+                suspects = self._look()
+            for slot, place in suspects:
+                self._look_after(slot, place)
+            if not self.found and not wait.pause():
+                raise queue.Empty
+        return self.found.popleft()
+
+    def get_nowait(self) -> Change:
+        """`get` without waiting."""
+        return self.get(False)
+
+    def __iter__(self) -> Iterator[Change]:
+        while True:
+            yield self.get()
+
+    def _look(self) -> list[tuple[int, tuple[int, int, int]]]:
+        """Read what is new. The slots, with their places, of changes that are under way. In an
+        operation."""
+        suspects = []
+        for slot, place in enumerate(self.feed.places()):
+            if slot == len(self.positions):
+                self.positions.append(0)
+            _, begun, end = place
+            if self.positions[slot] < end:
+                self._read(slot, end)
+            if self.positions[slot] < begun:
+                suspects.append((slot, place))
+        return suspects
+
+    def _read(self, slot: int, end: int) -> None:
+        """Read the entries of changes that are over. In an operation."""
+        first, half = self.positions[slot], self.feed.ring // 2
+        data = self.feed.read(slot, first, end) if end - first <= half else b""
+        # ORDER: after the entries: later ones are written over these only when it is beyond them.
+        now = self.store.endpoint.load(self.feed.at(slot) + END)
+        if now - first > half:
+            self.positions[slot] = now
+            self._miss()
+        else:
+            self.positions[slot] = end
+            self._take(data, 0)
+
+    def _look_after(self, slot: int, place: tuple[int, int, int]) -> None:
+        """If the client of a change that is under way is dead, take its entries for UNSURE."""
+        owner, begun, end = place
+        membership = self.store.pool.membership
+        if membership.lives(owner):
+            return
+        # ORDER: recovered first, so that the change was made or is never made.
+        self.store.recover()
+        if membership.place(owner) is not None:
+            return
+        with self.operation():
+            first = max(self.positions[slot], end)
+            whole = begun - first <= self.feed.ring // 2
+            data = self.feed.read(slot, first, begun) if whole else b""
+            # ORDER: after the entries: the next client of the slot sets `end` first.
+            if self.feed.places()[slot] != place:
+                return
+        self.positions[slot] = begun
+        if whole:
+            self._take(data, UNSURE)
+        else:
+            self._miss()
+
+    def _take(self, data: bytes, kind: int) -> None:
+        """Take these entries; `kind`, if it is not 0, in place of theirs. Raises StoreCorrupt."""
+        at = 0
+        while at < len(data):
+            word = int.from_bytes(data[at : at + 8], "little")
+            key = data[at + 8 : at + 8 + (word & LENGTH_MASK)]
+            what = WORDS.get(kind or word >> KIND_SHIFT)
+            if what is None or len(key) != word & LENGTH_MASK:
+                raise StoreCorrupt(
+                    f"{self.store.name}: an entry of its changes was damaged; drop the store"
+                )
+            at += 8 + (len(key) + 7 & ~7)
+            if key.startswith(self.prefix):
+                self.found.append(Change(self.key_of(key), what))
+
+    def _miss(self) -> None:
+        if not self.found or self.found[-1].what != MISSED:
+            self.found.append(Change(None, MISSED))
+
+    def __repr__(self) -> str:
+        return f"<Changes of {self.store!r}, of keys with {self.prefix!r}>"
+
+
+class Look:
+    """An operation that looks at a store's feed."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    def __enter__(self) -> None:
+        self.store.client.enter()
+        done = False
+        try:
+            self.store.require_there()
+            done = True
+        finally:
+            if not done:
+                self.store.client.leave()
+        self.store.client.note_frame()
+
+    def __exit__(self, *error: object) -> None:
+        self.store.endpoint.frame = None
+        self.store.client.leave()
+
+
+def watch(store: Store, prefix: bytes) -> Changes:
+    """The changes of a store from now on. Raises StoreFull, NodeFailed, ParameterError."""
+    pool = store.pool
+    if pool.parameters.durable:
+        raise ParameterError(
+            f"{pool.url} is durable, and readers of changes would not survive a power cut"
+        )
+    with Look(store):
+        pass  # it is there
+    pool.exclusively(lambda: _make_feed(pool, store.name + NAME))
+    with Look(store):
+        feed: Any = store.feed
+    if feed is None:  # dropped and made anew, or its node was
+        raise StoreDropped(f"{store.name}: what its changes are noted in was lost; open it again")
+    return Changes(store, feed, prefix)
+
+
+def _make_feed(pool: Any, name: str) -> None:
+    """Make the feed, if it is not there, and have all writers know it. Within `exclusively`."""
+    clients, node_size = pool.parameters.clients, pool.parameters.node_size
+    region = pool.regions.obtain(NODE, name, feed_size(clients, node_size))
+    # CRASH(made): the feed is not ON; the next client that watches goes on.
+    if not pool.endpoint.load(region.address + ON):
+        pool.endpoint.fetch_or(DROPS, WATCHED)
+        await_operations(pool)
+        # ORDER: when no operation is left that began without it.
+        pool.endpoint.store(region.address + ON, 1)
