@@ -1,15 +1,15 @@
 """The words of a feed (feed.py), a region of its store. Constants, and plain arithmetic.
 
-    0      where readers sleep (waiting.py)
-    8      ON, once all writers know the feed
-    64     places, of 64 bytes, one for each client slot
-           0     owner    id of the client that has used the place last
-           8     begun    bytes of the entries of changes that were begun, ever
-           16    end      bytes of the entries of changes that are over, ever
-    then   rings, of `ring` bytes, one for each client slot; byte n of a place at n modulo `ring`
+0      where readers sleep (waiting.py)
+8      ON, once all writers know the feed
+64     places, of 64 bytes, one for each client slot
+       0     owner    id of the client that has used the place last
+       8     begun    bytes of the entries of changes that were begun, ever
+       16    end      bytes of the entries of changes that are over, ever
+then   rings, of `ring` bytes, one for each client slot; byte n of a place at n modulo `ring`
 
-    entry  bits 0-31 of a word: bytes of the key; bits 56-63: PUT_EVENT, DELETED or UNSURE
-           the key, in whole words
+entry  bits 0-31 of a word: bytes of the key; bits 56-63: PUT_EVENT, DELETED or UNSURE
+       the key, in whole words
 """
 
 from typing import Final

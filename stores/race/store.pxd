@@ -1,3 +1,4 @@
+from limpet.stores.core.feed_layout cimport OPEN
 from limpet.stores.core.status cimport *
 from limpet.stores.race.hash_store cimport HashStore
 
