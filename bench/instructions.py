@@ -53,6 +53,7 @@ CHANNELS: Final = {
     "array": ("get", "set", "add", "compare and swap"),
 }
 EVICTING: Final = "insert when full"
+NOTED: Final = "update of a watched store"
 MANY: Final = 64
 SINGLY: Final = {"get_many": "gets", "put_many": "puts", "put_many, new keys": "puts, new keys"}
 """Calls of batches.py with MANY keys each, and the loops over single operations beside them."""
@@ -82,6 +83,8 @@ def operations(subject: str) -> tuple[str, ...]:
         found.append("transaction")
     if cls.ordered:
         found.append("scan")
+    if cls.watchable:
+        found.append(NOTED)
     if subject in CACHES:
         found.append(EVICTING)
     return tuple(found)
@@ -261,7 +264,9 @@ def work_of(pool: limpet.Pool, subject: str, operation: str, most: int) -> Calla
         return many(store, operation, keys, most)
     if operation == "get":
         return lambda number: store.get(keys[number % KEYS])
-    if operation == "update":
+    if operation == NOTED:
+        store.changes()
+    if operation in ("update", NOTED):
         return lambda number: store.update(keys[number % KEYS], VALUE)
     if operation in ("insert", EVICTING):
         return lambda number: store.insert(b"new %016d" % number, VALUE)

@@ -35,7 +35,7 @@ from limpet.stores.channels.task_waits import PENDING, in_line, until
 if TYPE_CHECKING:
     import limpet
     from limpet.stores.cache import cache
-    from limpet.stores.channels import condition, event, topic
+    from limpet.stores.channels import changes, condition, event, topic
     from limpet.stores.channels.barrier import barrier
     from limpet.stores.channels.holders import rwlock, semaphore
     from limpet.stores.channels.jobs import job_queue
@@ -262,6 +262,22 @@ class Topic(Shared["topic.Topic"]):
     def subscribe(self, start: str = "now") -> Subscription:
         """As `Topic.subscribe`, for tasks."""
         return Subscription(self.handle.subscribe(start))
+
+
+class Changes(Shared["changes.Changes"]):
+    """Of `store.changes()`."""
+
+    async def get(self, timeout: float | None = None) -> changes.Change:
+        """As `Changes.get`; raises queue.Empty."""
+        handle = self.handle
+        attempt = partial(_once, queue.Empty, handle.get_nowait)
+        return await _within(timeout, _empty, until, handle, handle.news, attempt)
+
+    def __aiter__(self) -> Changes:
+        return self
+
+    async def __anext__(self) -> changes.Change:
+        return await self.get()
 
 
 class Event(Shared["event.Event"]):
@@ -581,6 +597,7 @@ ROWS: Final[dict[str, type[Shared[Any]]]] = {
     "SubmittedJob": SubmittedJob,
     "RingBuffer": Ring,
     "Topic": Topic,
+    "Changes": Changes,
     "Event": Event,
     "Lock": Lock,
     "Semaphore": Semaphore,
@@ -609,6 +626,8 @@ def wrap(handle: semaphore.Semaphore) -> Semaphore: ...
 def wrap(handle: rwlock.RwLock) -> RwLock: ...
 @overload
 def wrap(handle: topic.Topic) -> Topic: ...
+@overload
+def wrap(handle: changes.Changes) -> Changes: ...
 @overload
 def wrap(handle: condition.Condition) -> Condition: ...
 @overload

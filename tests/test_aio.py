@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from kit.processes import children, fork, gather
+from kit.processes import children, exit_code, fork, gather
 
 import limpet
 from limpet.stores.channels import watcher
@@ -459,6 +459,22 @@ def test_a_ring_and_a_join_and_dead_letters_are_awaited(pool: limpet.Pool, run: 
             await plain.get(0)
 
     run(main)
+
+
+def test_changes_of_a_store_are_awaited(pool: limpet.Pool, run: Run) -> None:
+    store = pool.store("race", "watched")
+
+    async def works() -> None:
+        changes = aio.wrap(store.changes())
+        with pytest.raises(queue.Empty):
+            await changes.get(timeout=0.001)
+        pid = fork(lambda: store.put(b"key", b"1"))
+        async for change in changes:
+            assert change == (b"key", "put")
+            break
+        assert exit_code(pid) == 0
+
+    run(works)
 
 
 def test_a_task_gets_the_job_of_a_killed_process(pool: limpet.Pool, run: Run) -> None:

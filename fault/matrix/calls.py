@@ -118,6 +118,7 @@ STORE_ROWS: Final[Mapping[str, Row]] = {
     "swap": lambda s, key: s.swap(key, VALUE, VALUE[::-1]),
     "view": _view,
     "reserve": _reserve,
+    "changes": lambda s, key: s.changes(key),
     "scan": lambda s, key: _all(s.scan(KEYS[0], KEYS[-1])),
     "ceiling": lambda s, key: s.ceiling(key),
     "floor": lambda s, key: s.floor(key),
@@ -195,6 +196,7 @@ MAPPING_ROWS: Final[Mapping[str, Row]] = {
 }
 DICT_ROWS: Final[Mapping[str, Row]] = {
     **MAPPING_ROWS,
+    "changes": lambda d, key: d.changes(),
     "copy": lambda d, key: d.copy(),
     "compare_and_set": lambda d, key: d.compare_and_set(0, 0, 1),
     "update_with": lambda d, key: d.update_with(0, lambda value: value),

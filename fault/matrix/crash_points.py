@@ -41,6 +41,7 @@ CRASH_POINTS: Final[dict[str, frozenset[str]]] = {
     "stores/channels/barrier/barrier.py": frozenset(
         {"acting", "broken", "came", "register-taken", "regrouped", "reset-noted", "resetting"}
     ),
+    "stores/channels/changes.py": frozenset({"made"}),
     "stores/channels/channel.py": frozenset({"joined"}),
     "stores/channels/condition.py": frozenset({"notifying"}),
     "stores/channels/cells.py": frozenset({"linked"}),
@@ -75,6 +76,7 @@ CRASH_POINTS: Final[dict[str, frozenset[str]]] = {
     "stores/channels/ring/messages.py": frozenset({"sending", "writer"}),
     "stores/channels/topic.py": frozenset({"published"}),
     "stores/channels/waiting.py": frozenset({"waking", "woken"}),
+    "stores/core/feed.py": frozenset({"announced", "kept", "noted", "settled"}),
     "stores/fusee/batch_rounds.py": frozenset({"inserting", "proposed", "replaced"}),
     "stores/fusee/growth.py": frozenset(
         {"freezing", "slot-freezing", "slot-frozen", "split", "subtable-made"}

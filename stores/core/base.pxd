@@ -5,7 +5,7 @@ from limpet.shm.alloc.heap cimport Heap
 from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.stores.core.feed cimport Feed
-from limpet.stores.core.feed_layout cimport *
+from limpet.stores.core.feed_layout cimport OPEN
 from limpet.stores.core.status cimport *
 
 cdef object UNPROVEN

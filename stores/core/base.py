@@ -42,10 +42,9 @@ from limpet.shm.errors import (
     StoreFull,
 )
 from limpet.shm.late import late
+from limpet.stores.core import feed_layout
 from limpet.stores.core.feed import Feed
-from limpet.stores.core.feed_layout import NAME as FEED
-from limpet.stores.core.feed_layout import NODE as FEED_NODE
-from limpet.stores.core.feed_layout import OPEN, WATCHED
+from limpet.stores.core.feed_layout import OPEN
 from limpet.stores.core.names import a_store, shown
 from limpet.stores.core.status import (
     AGAIN,
@@ -258,9 +257,9 @@ class Store:
     def _find_feed(self) -> None:
         """Find the feed, after DROPS has changed. Pinned."""
         region = None
-        if self.client.drops & WATCHED:
+        if self.client.drops & feed_layout.WATCHED:
             with contextlib.suppress(NodeFailed):
-                region = self.pool.regions.find(FEED_NODE, self.name + FEED)
+                region = self.pool.regions.find(feed_layout.NODE, self.name + feed_layout.NAME)
         if region is None:
             self.feed = None
         elif self.feed is None or self.feed.address != region.address:

@@ -7,7 +7,7 @@ from limpet.shm.endpoint.verbs cimport u64
 from limpet.shm.endpoint.words cimport *
 from limpet.stores.core.base cimport Attempt, Store, as_bytes
 from limpet.stores.core.feed cimport Feed
-from limpet.stores.core.feed_layout cimport *
+from limpet.stores.core.feed_layout cimport OPEN
 from limpet.stores.core.object_layout cimport *
 from limpet.stores.core.records cimport Objects
 from limpet.stores.core.status cimport *

@@ -5,7 +5,7 @@ from limpet.shm.endpoint.verbs cimport u64
 from limpet.shm.endpoint.words cimport *
 from limpet.stores.core.base cimport Attempt, Store, as_bytes
 from limpet.stores.core.feed cimport Feed
-from limpet.stores.core.feed_layout cimport *
+from limpet.stores.core.feed_layout cimport OPEN
 from limpet.stores.core.inline cimport InlineStore
 from limpet.stores.core.status cimport *
 from limpet.stores.sherman.layout cimport ELSEWHERE, SPARSE, UNTIDY
@@ -23,6 +23,7 @@ from limpet.stores.transactions.tx_object cimport TXObj
 
 cdef int LEAVES_FEW
 cdef int LEAVES_MAX
+cdef int NOTED_MAX
 cdef int RUN_MAX
 
 cdef class PairRun:

@@ -401,6 +401,3 @@ def test_other_kinds_say_that_they_cannot(pools: Any) -> None:
         store = pool.store(kind, kind, capacity=100)
         with pytest.raises(limpet.StoreError, match="tells nobody"):
             store.changes()
-    pool = pools(durable=True, nodes=1)
-    with pytest.raises(limpet.ParameterError, match="durable"):
-        pool.store("race").changes()
