@@ -129,20 +129,17 @@ STORE_ROWS: Final[Mapping[str, Row]] = {
     "__contains__": lambda s, key: key in s,
 }
 OWN_OF_STORES: Final = frozenset({
-    "abandon_flight", "await_holder", "back_off", "batches_puts", "begin_flight",
-    "birth", "busy_slot", "carry_out", "checker",
-    "commit", "complete", "copy", "copy_for", "counts", "delete_as", "delete_once", "entry",
-    "find_memory", "finish_flight", "flight_of", "forget", "get_batch", "get_once", "glance",
-    "glance_at", "glance_by", "glanced", "grow", "have_memory", "have_ready", "hold", "hold_ledger",
-    "hold_once", "hold_parts", "image_of", "invalidate", "is_linked", "is_log", "left_by", "let_go",
-    "let_go_of",
-    "link_reserved", "listed", "look_for", "losses_survived", "make",
-    "make_object", "mend",
-    "object_size", "own_counts", "proved", "purge", "reconcile",
-    "recover_owner", "references", "refill", "replaced",
-    "require_there", "reserve_object", "resolved", "resume", "run", "search_batch", "search_once",
-    "show_progress", "slots_taken", "staging", "stop_words", "take", "touch", "unmake",
-    "value_log", "while_there", "within", "write", "write_entry",
+    "abandon_flight", "await_holder", "back_off", "batches_puts", "begin_flight", "birth",
+    "busy_slot", "carry_out", "checker", "commit", "complete", "copy", "copy_for", "counts",
+    "delete_as", "delete_once", "entry", "find_memory", "finish_flight", "flight_of", "forget",
+    "get_batch", "get_once", "glance", "glance_at", "glance_by", "glanced", "grow", "have_memory",
+    "have_ready", "hold", "hold_ledger", "hold_once", "hold_parts", "image_of", "invalidate",
+    "is_linked", "is_log", "left_by", "let_go", "let_go_of", "link_reserved", "listed", "look_for",
+    "losses_survived", "make", "make_object", "mend", "object_size", "own_counts", "proved",
+    "purge", "reconcile", "recover_owner", "references", "refill", "replaced", "require_there",
+    "reserve_object", "resolved", "resume", "run", "search_batch", "search_once", "show_progress",
+    "slots_taken", "staging", "stop_words", "take", "touch", "unmake", "value_log", "while_there",
+    "within", "write", "write_entry",
 })  # fmt: skip
 """Methods of stores that limpet calls; those that it calls within operations look at nothing."""
 

@@ -289,9 +289,9 @@ class Store:
         """The value of `key`, or None, by attempts until one has a result."""
         attempt = 0
         way: Any = None
+        held: Any = None
         while True:
             at = self._prefetched(key) if self.prefetches else 0
-            held: Any = None
             if attempt and self.locks_first:
                 held = self._enter(key, attempt, False)
             else:
@@ -317,9 +317,9 @@ class Store:
         the object for the value; `way`: how it begins; None: in the usual way."""
         self.operations += 1
         attempt = 0
+        held: Any = None
         while True:
             at = self._prefetched(key) if self.prefetches else 0
-            held: Any = None
             if self.locks_first:
                 held = self._enter(key, attempt, True)
             else:

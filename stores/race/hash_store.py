@@ -297,7 +297,8 @@ class HashStore(Store):
 
     def delete(self, key: Any) -> None:
         """Delete; KeyError if the key is not there. 3 round trips."""
-        if self._change(as_bytes("key", key), b"", 0, DELETE, None) == MISSING:
+        data = key if type(key) is bytes else as_bytes("key", key)
+        if self._change(data, b"", 0, DELETE, None) == MISSING:
             raise KeyError(key)
 
     def delete_once(self, place: Place, key: bytes) -> int:
@@ -334,7 +335,8 @@ class HashStore(Store):
         if not reference:
             return NO_MEMORY
         desired = (place.hash & 0xFF) << 56 | reference
-        slot = self.index.find(place, key)
+        self.index.read_buckets(place)
+        slot = self.index.match(place, key, 0, True)
         if slot:
             if mode == INSERT:
                 if self.endpoint.durable:
