@@ -120,8 +120,8 @@ class Store:
         self.retries = 0
         self.prefetches = False
         """Whether the store has an `_expect_keys` of its own."""
-        self.lends = self.views and pool.parameters.coherent
-        """Whether it has values in place: its kind has, and memory is hardware-coherent."""
+        self.lends = self.views and pool.is_in_place
+        """Whether it has values in place: its kind has, and the pool lets it."""
 
     def require_there(self) -> None:
         """Raise StoreDropped if the store was dropped. In an operation, before any other step."""

@@ -128,7 +128,7 @@ class InlineStore(Store):
         self.locks_first = False
         """Whether writes, and later attempts of gets, begin with `_enter`, which takes locks."""
         self.glances = False
-        """Whether gets have no pin: the index has `glance`, and memory is hardware-coherent."""
+        """Whether gets have no pin: the index has `glance`, and the pool lets it."""
         self.met_object = False
         """Whether the value that a get has found last is in an object."""
 

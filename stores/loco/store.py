@@ -80,7 +80,7 @@ class Kvstore(InlineStore):
         super().__init__(pool, kind, name, parameters)
         self.prefetches = True
         self.locks_first = True
-        self.glances = pool.parameters.coherent
+        self.glances = pool.is_in_place
         self.index = self.lookup = Lookup(pool, name, parameters, self.objects)
         self.found = self.lookup.found
         self.writer = Writer(pool, self.lookup, parameters.locks)

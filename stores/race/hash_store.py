@@ -76,9 +76,9 @@ class HashStore(Store):
         next write links it. 0: it makes an object."""
 
     def glances(self, glance: Glance) -> None:
-        """From now on a get has no pin where memory is hardware-coherent. Called when the store is
+        """From now on a get has no pin if the pool lets it. Called when the store is
         made, if its objects have stamps."""
-        if self.pool.parameters.coherent:
+        if self.pool.is_in_place:
             self.glance = glance
 
     def batches_puts(self) -> None:

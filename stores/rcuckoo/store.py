@@ -84,7 +84,7 @@ class Rcuckoo(InlineStore):
         self.link = self.entry_number << 48 | REPLICATED
         self.index = self.lookup = Lookup(pool, name, parameters, self.objects)
         self.found = self.lookup.found
-        self.glances = pool.parameters.coherent
+        self.glances = pool.is_in_place
         self.writer = Writer(pool, self.lookup, parameters, self.link)
         self._take_patience()
 

@@ -143,7 +143,7 @@ class RtxSherman(InlineStore):
         self.tx_keys = TreeKeys(self, self.trees, self.scans)
         self.splits: WriteSet | None = None
         """For writes that split a leaf, and for merges; used within an operation only."""
-        self.glances = pool.parameters.coherent
+        self.glances = pool.is_in_place
         self.run_sets: list[WriteSet] = []
         """For runs of `put_many`; one that is in use is not here."""
         self.opt1 = parameters.opt1
