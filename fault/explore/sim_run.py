@@ -284,6 +284,10 @@ class Run:
             for client.op, call in enumerate(calls):
                 client.step = 0
                 self._call(client, call)
+                if client.pid in self.cluster.processes.gone and not self.failure:
+                    self.failure = f"lease: client {client.number} has ended its operation " + (
+                        f"{client.op}, and was declared dead in it"
+                    )
             client.op, client.step = len(calls), 0
             if client.pool.remote:
                 client.pool.client.idle()
