@@ -261,6 +261,8 @@ class SimulatedCluster:
         if self.scarce:
             self._use_up()
         for client in self.clients:
+            client.pool.client.idle()
+            client.endpoint.phase.do_sent()
             self._disguise(client)
             client.slabs = [
                 (slab.node, slab.block, slab.size_class, slab.replicas)

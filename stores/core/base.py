@@ -283,6 +283,8 @@ class Store:
                 f"{self.name}: {a_store(self.kind)} has no values in place; use get and put, or a "
                 "store of kind race, rtx-race or fusee"
             )
+        if self.pool.remote:
+            raise StoreError(f"{self.name}: a remote client views nothing in place; use get and put")
         require_coherence(self)
 
     def delete(self, key: Any) -> None:
