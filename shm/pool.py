@@ -36,6 +36,7 @@ from limpet.shm.catalogue.directory import Directory
 from limpet.shm.catalogue.regions import Regions
 from limpet.shm.clients.client import Client
 from limpet.shm.clients.epoch import EPOCH_MAX, Grace
+from limpet.shm.clients.lasting import LastingPin, await_copies
 from limpet.shm.clients.liveness import LifeLocks, time_shift_s
 from limpet.shm.clients.membership import Membership
 from limpet.shm.clients.unique_ids import Clock
@@ -117,6 +118,8 @@ class PoolCore:
     endpoint_class: type[Endpoint] = Endpoint
     mapped_class: type[MappedNodes] = MappedNodes
     """The classes of `endpoint` and `mapped`. Fault injection derives from these and from this."""
+    remote = False
+    """Whether our client is remote (clients/lasting.py)."""
 
     def __init__(
         self,
@@ -190,11 +193,14 @@ class PoolCore:
         # Its own client must not keep it alive: dropping the last handle leaves the pool.
         rejoin: list[Any] = [weakref.WeakMethod(self._rejoin)]
         self._own_rejoin = rejoin
-        remotely_fenced = parameters.multi_host
+        remotely_fenced = parameters.multi_host or self.remote
         self.client = Client(self.endpoint, self.heap, lambda: alive(rejoin[0])(), remotely_fenced)
         self.clock = Clock(self.client)
         self.membership = Membership(self.endpoint, self.client, parameters, self.url)
         self.client.resigned = self.membership.resigned
+        self.client.await_copies = functools.partial(await_copies, self.membership)
+        if self.remote:
+            self.client.lasting = LastingPin(self.client, self.membership)
         control = self.mapped.segments[-1]
         self._locks = self.membership.locks = LifeLocks(control.descriptor, control.address)
         self.view = View(self.client, self.grace, self.membership, parameters.nodes)
@@ -504,6 +510,12 @@ class PoolCore:
         return f"<{type(self).__name__} {self.url}{state}>"
 
     # ---- operation of the pool ----------------------------------------------------------------
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether stores may look at memory where it is: without a pin, or between operations. It
+        has to be mapped, and hardware-coherent."""
+        return self.parameters.coherent and not self.remote
 
     def exclusively(self, work: Callable[[], Any]) -> Any:
         """Do `work`, which may pin, while the other threads of this process wait."""

@@ -98,8 +98,8 @@ class Exploration:
     which is in a leaf of its own in a tree (sim_transactions.py). `names`: operations make,
     drop, rename and look at stores (sim_names.py). `replace`: nodes that fail are
     given new memory. `value_size`: of each value, in bytes; by default so large that memory is used
-    again at once. `scarce`: no block is free, and clients take blocks from each other. `fence`: the
-    pool's policy. `failures_max`: failures after which to stop.
+    again at once. `scarce`: no block is free, and clients take blocks from each other. `remote`:
+    the clients are (shm/clients/lasting.py). `fence`: the pool's policy. `failures_max`: failures after which to stop.
     """
 
     store: str = "race"
@@ -124,6 +124,7 @@ class Exploration:
     coherent: bool = True
     scarce: bool = False
     durable: bool = False
+    remote: bool = False
     processes: int = 1
     failures_max: int = 1
 
@@ -151,6 +152,8 @@ class Exploration:
             raise ParameterError(
                 "power is cut where memory is coherent and no node fails: leave the others out"
             )
+        if self.remote and (not self.coherent or self.durable):
+            raise ParameterError("remote clients have no caches, and are in no durable pool")
         if self.durable and not store_class(self.store).durable:
             raise ParameterError(f"{self.store} stores are not made in durable pools; race is")
         transacts = self.transactions or "t" in self.program
@@ -282,6 +285,7 @@ def cluster_of(parameters: Exploration) -> SimulatedCluster:
         scarce=parameters.scarce,
         apart=parameters.transactions,
         durable=parameters.durable,
+        remote=parameters.remote,
     )
 
 
@@ -461,6 +465,8 @@ def command_of(parameters: Exploration, program: str, schedule: str) -> str:
         words.append("--scarce")
     if parameters.durable:
         words.append("--durable")
+    if parameters.remote:
+        words.append("--remote")
     if parameters.transactions:
         words.append("--transactions")
     if parameters.names:

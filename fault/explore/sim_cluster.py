@@ -26,6 +26,7 @@ from limpet.fault.explore.sim_pools import (
     CachedPool,
     NodesMemory,
     PoweredPool,
+    RemotePool,
     RestorablePool,
     SimulatedPmem,
     SimulatedPool,
@@ -119,7 +120,7 @@ class SimulatedCluster:
     `nodes`: memory nodes; by default as many as suit the kind. `parameters` of the store, besides
     those that suit the kind. `value_size`: bytes of each value. `coherent` False: half of the
     memory is not hardware-coherent, and every client has a cache. `scarce`: no block is free.
-    `durable`: the pool is, and may lose power (sim_power.py).
+    `durable`: the pool is, and may lose power (sim_power.py). `remote`: the clients are.
     `apart`: in a tree the keys of programs are in leaves of their own.
     `pool_class`: the handles of the simulated clients. A context manager.
     """
@@ -140,6 +141,7 @@ class SimulatedCluster:
         scarce: bool = False,
         apart: bool = False,
         durable: bool = False,
+        remote: bool = False,
         pool_class: type[SimulatedPool] | None = None,
     ) -> None:
         profile = profile_of(kind)
@@ -156,13 +158,14 @@ class SimulatedCluster:
         self.durable = durable
         if pool_class is None:
             pool_class = PoweredPool if durable else SimulatedPool if coherent else CachedPool
+            pool_class = RemotePool if remote else pool_class
         self.pool_class = pool_class
         self.power: PersistentMemory | None = None
         """The memory that a power cut leaves; only of a durable pool."""
         self.fence = fence
         self._began = self.clock = RUN_S
         self.crash: Callable[[SimulatedClient], None] | None = None
-        """Set by a run: what ends a client that another one kills."""
+        """Set by a run: what ends a client that another one fences."""
         self.processes = SimulatedProcesses(self._end_process)
         log = logging.getLogger("limpet")
         self._restore_log = (log.setLevel, log.level)
@@ -258,6 +261,8 @@ class SimulatedCluster:
         if self.scarce:
             self._use_up()
         for client in self.clients:
+            client.pool.client.idle()
+            client.endpoint.phase.do_sent()
             self._disguise(client)
             client.slabs = [
                 (slab.node, slab.block, slab.size_class, slab.replicas)

@@ -22,6 +22,7 @@ from limpet.shm.endpoint.simulated import (
     SIMULATED_US,
     CachedEndpoint,
     PoweredEndpoint,
+    RemoteEndpoint,
     SimulatedEndpoint,
 )
 from limpet.shm.endpoint.slots import START_US
@@ -234,6 +235,13 @@ class SimulatedPool(RestorablePool):
     def rewind(self) -> None:
         """Called at the start of a run, when memory is as it was."""
         self.endpoint.ticks = 0
+
+
+class RemotePool(SimulatedPool):
+    """The pool handle of a simulated client that is remote."""
+
+    remote = True
+    endpoint_class: type[SimulatedEndpoint] = RemoteEndpoint
 
 
 class PoweredPool(SimulatedPool):

@@ -4,6 +4,10 @@ Every client runs in a greenlet. Before each verb the running client calls `turn
 schedule's departures; then this client goes on, or another one. Time is simulated: a verb takes
 about a microsecond, a pause a sixteenth of a lease.
 
+A remote client that others fence is not killed: it is declared dead, as one of another host is
+whose lease is over. If it goes on later, its operation ends with ClientError, and has an unknown
+outcome.
+
 A memory node fails in one of two ways, as in practice: it is marked in the control segment, or its
 memory is gone, and no client knows before a verb on it raises NodeFailed. If more nodes failed than
 the store survives, an operation may raise NodeFailed, and has an unknown outcome; everything else
@@ -63,7 +67,7 @@ from limpet.fault.explore.sim_transactions import TransactionHistory
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.simulated import PAUSE, WAIT, Crashed, SimulatedEndpoint, Step, at_once
 from limpet.shm.endpoint.states import IN_SERVICE
-from limpet.shm.errors import KeyExists, LimpetError, NodeFailed, ParameterError
+from limpet.shm.errors import ClientError, KeyExists, LimpetError, NodeFailed, ParameterError
 
 VERB_S: Final = 2.0**-20
 PAUSE_S: Final = 2.0**-14
@@ -232,6 +236,15 @@ class Run:
             self._able = None
             self.cluster.processes.gone.add(client.pid)
 
+    def fenced(self, client: SimulatedClient) -> None:
+        """Another client has ended this one. A remote one is declared dead, and may go on later."""
+        if not client.pool.remote:
+            self.crash(client)
+            return
+        if client.finished and not client.dead and not self.failure:
+            self.failure = f"pin: client {client.number} was fenced, and is in no operation"
+        self.cluster.processes.gone.add(client.pid)
+
     def _cut_power(self, seed: int) -> None:
         """End all clients at once."""
         self.cut = seed
@@ -271,12 +284,20 @@ class Run:
             for client.op, call in enumerate(calls):
                 client.step = 0
                 self._call(client, call)
+                if client.pid in self.cluster.processes.gone and not self.failure:
+                    self.failure = f"lease: client {client.number} has ended its operation " + (
+                        f"{client.op}, and was declared dead in it"
+                    )
             client.op, client.step = len(calls), 0
+            if client.pool.remote:
+                client.pool.client.idle()
             client.endpoint.phase.do_sent()
         except Crashed:
             pass
-        except Exception:
-            self.failure = self.failure or f"client {client.number}: {traceback.format_exc()}"
+        except Exception as error:
+            declared = client.pid in self.cluster.processes.gone
+            if not (declared and isinstance(error, ClientError)):
+                self.failure = self.failure or f"client {client.number}: {traceback.format_exc()}"
         finally:
             client.finished = True
             self._able = None
@@ -420,7 +441,7 @@ class Run:
         """Run the program from the cluster's image to its end, and inspect the state after it."""
         cluster = self.cluster
         cluster.reset()
-        cluster.crash = self.crash
+        cluster.crash = self.fenced
         cluster.setup_client.endpoint.paused = self._survivor_paused
         try:
             try:

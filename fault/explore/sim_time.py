@@ -5,7 +5,7 @@ client has a time of its own, in ns; the client whose next verb arrives first at
 goes on, so verbs take effect in the order of their arrival, and the whole run follows from its
 seed.
 
-Gets have pins, as over a network: a get without one (stores/race/glance.py, stores/core/inline.py)
+Gets have pins, as over a network, which may last over operations if clients are `remote`: a get without one (stores/race/glance.py, stores/core/inline.py)
 saves a barrier of the processor, and pays for it with looks, each of which would be a message here.
 
 sim_latency.py has the cost of a step.
@@ -41,10 +41,14 @@ from limpet.shm.endpoint.simulated import (
     LOAD,
     PAUSE,
     READ,
+    STORE,
     WAIT,
+    WRITE,
+    RemoteEndpoint,
     SimulatedEndpoint,
     at_once,
 )
+from limpet.shm.endpoint.slots import CLIENT_JOURNAL, CLIENT_JOURNAL_PAIRS
 from limpet.shm.errors import LimpetError, ParameterError, StoreFull
 from limpet.stores.baselines.clover.remote import Remote
 
@@ -79,7 +83,7 @@ class Workload:
     get, so the last key is the hottest.
     `scan_max`: if it is not 0, a get is a scan from that key on, of 1 to `scan_max` keys, evenly
     drawn. `scattered`: keys with adjacent numbers are far apart in the order of keys. `node_size`,
-    `block_size`: of the pool. `nodes` and the store's `parameters` are those of the
+    `block_size`: of the pool. `remote`: clients are (shm/clients/lasting.py). `nodes` and the store's `parameters` are those of the
     kind's testbed (sim_testbeds.py), unless they are given.
     """
 
@@ -101,6 +105,7 @@ class Workload:
     scan_max: int = 0
     node_size: int = NODE_SIZE
     block_size: int = BLOCK_SIZE
+    remote: bool = False
     parameters: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -182,18 +187,13 @@ class TimedReport:
     kinds: tuple[KindResult, ...]
 
 
-class TimedEndpoint(SimulatedEndpoint):
-    """An endpoint that knows whether it is in the background, and sleeps on its world's clock."""
+class TimedEndpoint(RemoteEndpoint):
+    """An endpoint that sleeps on its world's clock."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.behind = False
         self.world: World | None = None
         """While the world's clock runs for this client."""
-
-    def background(self, on: bool) -> bool:
-        self.behind = on
-        return super().background(on)
 
     def futex_wait(self, addr: int, expected: int, timeout_us: int) -> int:
         """Sleep until a client wakes us or the time is over; others go on meanwhile."""
@@ -214,6 +214,12 @@ class TimedPool(SimulatedPool):
 
     endpoint_class: type[SimulatedEndpoint] = TimedEndpoint
     endpoint: TimedEndpoint
+
+
+class RemoteTimedPool(TimedPool):
+    """The pool handle of a remote client in virtual time."""
+
+    remote = True
 
 
 class TimedClient:
@@ -241,6 +247,12 @@ class TimedClient:
         membership.watcher = SimulatedProcesses(lambda pid: None)
         membership.now = lambda: EPOCH_S + self.now * 1e-9
         self.endpoint.now_us = lambda: int(self.now) // 1000 + self.skew_us
+
+    def sends(self, addr: int) -> bool:
+        """Whether a verb on this control word is a message: of a remote client, and not on its
+        client journal, which is to lie on memory nodes (shm/clients/lasting.py)."""
+        journal = self.pool.client.slot + CLIENT_JOURNAL
+        return self.pool.remote and not journal <= addr < journal + CLIENT_JOURNAL_PAIRS.size
 
 
 Drawn = Iterator[tuple[int, tuple[int, Operation]]]
@@ -291,7 +303,8 @@ class World:
             return words
         self.verbs += 1
         node = addr >> NODE_SHIFT
-        if node == CONTROL_NODE:
+        control = node == CONTROL_NODE
+        if control and not client.sends(addr):
             client.now += model.local_ns
             self._reach(client, client.now)
             return words
@@ -314,7 +327,9 @@ class World:
                 if self.line_free_at.get(line, 0.0) > done:
                     inside = range(max(addr, line << 6), min(end, line + 1 << 6), 8)
                     done = max(done, *(self.word_free_at.get(word, 0.0) for word in inside))
-        if not behind:
+        if control and not behind and verb not in (STORE, WRITE):
+            client.now = done + model.one_way_ns
+        elif not behind:
             client.answered = max(client.answered, done + model.one_way_ns)
         return words
 
@@ -523,7 +538,7 @@ def peopled(world: World) -> Iterator[None]:
                 store.put(key_of(workload, number), bytes(workload.value_size))
             setup_client.retire()
             for number in range(workload.clients):
-                pool = TimedPool.beside(setup_client)
+                pool = (RemoteTimedPool if workload.remote else TimedPool).beside(setup_client)
                 pools.append(pool)
                 world.clients.append(
                     TimedClient(number, pool, pool.store(workload.store, name="store"))

@@ -134,6 +134,7 @@ def recovery(store: str, updates: int, rounds: int, seed: int, as_json: bool) ->
     help="The pool is durable; the power is cut in each run, and the pool opened again.",
 )
 @click.option("--scarce", is_flag=True, help="All free memory is in blocks of clients.")
+@click.option("--remote", is_flag=True, help="Clients look at control words now and then only.")
 @click.option("--processes", type=click.IntRange(1), default=len(os.sched_getaffinity(0)),
               help="Processes that share the runs.  [default: one for each CPU]")  # fmt: skip
 @click.option("--trace", is_flag=True, help="With --schedule: print every step.")
@@ -200,6 +201,8 @@ def soak_(minutes: float, tests: bool, demo: tuple[str, ...]) -> None:
               help="Skew of the keys.")  # fmt: skip
 @click.option("--write-share", type=click.FloatRange(0, 1), default=0.5, show_default=True,
               help="Which share of the operations are updates.")  # fmt: skip
+@click.option("--remote", is_flag=True,
+              help="Looks at control words are messages; clients look now and then.")  # fmt: skip
 @timed_options
 @json_option
 def latency(profile: str, changes: Mapping[str, float], as_json: bool, **given: Any) -> None:

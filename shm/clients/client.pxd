@@ -26,6 +26,8 @@ cdef class Client:
     cdef u64 era
     cdef u64 base
     cdef readonly u64 drops
+    cdef public object lasting
+    cdef public object await_copies
     cdef public object wait_stable
     cdef public object resigned
     cdef readonly bint has_resigned
@@ -33,6 +35,7 @@ cdef class Client:
     cdef object __weakref__
 
     cpdef int assume(self, u64 ident, u64 slot, u64 word) except -1
+    @cython.locals(done=bint)
     cpdef int begin(self) except -1
     cpdef int end(self) except -1
     cpdef int rest(self) except -1

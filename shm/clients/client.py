@@ -11,7 +11,8 @@ operation has returned, leaves every object of an unfinished change in the clien
 `Heap.settle` is idempotent on each pair. The dead client's pin counts until its slot is FREE, and
 keeps these objects from being reused.
 
-Every operation on a store runs between `enter` and `leave`.
+Every operation on a store runs between `enter` and `leave`. The pin of a remote client may last
+over many of them: lasting.py.
 
 In a durable pool, `unpin` first has the noted lines persist (`Endpoint.persist`), and with them the
 link of each pair of the client journal. So whatever an operation has linked, or has read and noted,
@@ -104,6 +105,10 @@ class Client:
         # The endpoint must not keep its client alive.
         unpin = weakref.WeakMethod(self.cut_off)
         endpoint.abandoned = lambda: (unpin() or _nothing)()
+        self.lasting: Any = None
+        """Of a remote client, its pin that lasts over operations (lasting.py); set by the pool."""
+        self.await_copies: Callable[[], None] = lambda: None
+        """Waits until no remote client has old copies of control words; set by the pool."""
         self.wait_stable: Callable[[], None] = lambda: None
         """Waits, pinned, until no node is being filled; set by the pool (view.py)."""
         self.resigned: Callable[[int], None] = lambda slot: None
@@ -122,6 +127,8 @@ class Client:
         self.holds.forget()
         if self.remotely_fenced:
             self.endpoint.guard(slot, word)
+        if self.lasting is not None and ident:
+            self.lasting.join()
 
     def forked(self, no_state: int) -> None:
         """In a forked child, until it has joined: leave to its parent what is its parent's, also
@@ -140,6 +147,14 @@ class Client:
         """
         while self.endpoint.begin():
             self.rejoin()
+        if self.lasting is not None:
+            done = False
+            try:
+                self.lasting.give_up()
+                done = True
+            finally:
+                if not done:
+                    self.endpoint.end()
 
     def end(self) -> None:
         """Let other threads in."""
@@ -152,6 +167,12 @@ class Client:
         """
         if not self.endpoint.begin():
             self.endpoint.end()
+
+    def idle(self) -> None:
+        """This client has been in no operation for a while: give up a pin that lasts. Outside of
+        operations. ClientError: the client was declared dead."""
+        self.begin()
+        self.endpoint.end()
 
     def pin(self) -> None:
         """Pin the epoch: memory that is linked from now on is not reused before `unpin`.
@@ -180,6 +201,8 @@ class Client:
     def _pin_anew(self) -> None:
         """Pin when the epoch may be another than that of the last pin, or stores were dropped."""
         endpoint = self.endpoint
+        if self.lasting is not None:
+            self.lasting.forget()
         if self.remotely_fenced and endpoint.load(self.slot) != self.word:
             self.disown()
         epoch = endpoint.load(EPOCH)
@@ -229,6 +252,9 @@ class Client:
 
     def go_on(self) -> None:
         """If we are pinned, change the pin's counter to show progress; the epoch stays."""
+        if self.lasting is not None:
+            # ORDER: before the count changes, which shows that we have none (lasting.py).
+            self.lasting.copies.clear()
         pin = self.endpoint.load(self.slot + PIN)
         if pin:
             counter = pin + PIN_STEP & PIN_MASK
@@ -287,6 +313,8 @@ class Client:
 
     def _resolve_journal(self) -> None:
         """Settle the client journal, unless it is no longer ours."""
+        if self.lasting is not None:
+            self.lasting.forget()
         if self.remotely_fenced and self.endpoint.load(self.slot) != self.word:
             self.held = 0  # the client that declared us dead has resolved the journal
             self.disown()
@@ -310,7 +338,10 @@ class Client:
             self.rejoin()
         pinned = False
         try:
-            self.pin()
+            if self.lasting is None:
+                self.pin()
+            else:
+                self.lasting.begin()
             pinned = True
         finally:
             if not pinned:
@@ -323,7 +354,8 @@ class Client:
     def leave(self) -> None:
         """End an operation, however it went: `unpin` and `end`."""
         try:
-            self.unpin()
+            if self.lasting is None or not self.lasting.end():
+                self.unpin()
         finally:
             self.endpoint.end()
 
@@ -399,6 +431,8 @@ class Client:
         settled = False
         try:
             self.unpin()
+            if self.lasting is not None:
+                self.lasting.leave()
             settled = True
         except ClientError:
             if not self.has_resigned:

@@ -11,6 +11,9 @@ Words
               OWES     its client frees the object when it lets it go: it is not linked any more, or
                        not yet
 
+A remote client has a copy of HOLDS. So before the first record that a client writes it waits until
+all remote clients have read HOLDS since (lasting.py). A remote client has nothing in place itself.
+
 Rule. A client that frees an object looks at HOLDS, and where there are records, at these
 (`Heap.free`). If one names the object, it sets OWES there, by CAS, and leaves the object in use.
     - A viewer writes its record, with a full barrier, before it looks at the link a second time.
@@ -36,7 +39,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from limpet.shm.endpoint.fabric import bit
-from limpet.shm.endpoint.layout import HOLDS
+from limpet.shm.endpoint.layout import DROPS, HOLDS, REMOTES
 from limpet.shm.endpoint.slots import INCARNATION_BITS, RECORDS, RECORDS_COUNT
 from limpet.shm.endpoint.words import OWES, REFERENCE_MASK
 from limpet.shm.errors import ClientError
@@ -88,6 +91,9 @@ class Holds:
         if not self.marked:
             # ORDER: before the record: a client that frees looks at records only if this is set.
             self.endpoint.fetch_or(HOLDS, bit(self._slot()))
+            # ORDER: after HOLDS: a remote client sets this bit before it reads HOLDS.
+            if self.endpoint.load(DROPS) & REMOTES:
+                self.client.await_copies()
             self.marked = True
         record: int = self.client.slot + RECORDS + 8 * index
         # ORDER: before the record: a signal handler may raise at the verb.

@@ -18,7 +18,9 @@ Control segment, offsets in bytes
     0            superblock
     4096         epoch: word (epoch.py); its cache line has only this and the next three
     4104         pressure: word; counts takings of blocks from living owners (reclaim.py)
-    4112         drops: word; counts drops of stores and of channels' regions (stores/contents.py)
+    4112         drops: word; bits 0-61 count drops of stores and of channels' regions
+                 (stores/contents.py); bit 62: a store has told of its changes (stores/core/feed.py);
+                 bit 63: a remote client has joined once (lasting.py)
     4120         holds: word; which clients keep objects between operations (holds.py)
     4160         slots_used: word; no client slot at or above it was ever taken
     4224         event_count: word; events written so far
@@ -90,6 +92,8 @@ EPOCH: Final = address(CONTROL_NODE, 4096)
 PRESSURE: Final = address(CONTROL_NODE, 4104)
 DROPS: Final = address(CONTROL_NODE, 4112)
 HOLDS: Final = address(CONTROL_NODE, 4120)
+REMOTES: Final = 1 << 63
+"""The bit of DROPS that is set as soon as a remote client joins, and for ever."""
 SLOTS_USED: Final = address(CONTROL_NODE, 4160)
 EVENT_COUNT: Final = address(CONTROL_NODE, 4224)
 TICKETS: Final = address(CONTROL_NODE, 4288)

@@ -16,9 +16,10 @@ Many simulated clients live in one process. Membership asks `SimulatedProcesses`
 instead of the kernel, and a lease runs on the scheduler's clock (`Membership.watcher` and
 `Membership.now`).
 
-Memory without hardware coherence: `CachedEndpoint` gives each client a cache of its own for the
-range that is not coherent. Only the shipped verbs (`Endpoint.write_back`, `Endpoint.invalidate`)
-move a line of 64 bytes between cache and memory. Power cuts: `PoweredEndpoint` tells the memory of
+A remote client: `RemoteEndpoint` has copies of control words. Memory without hardware coherence:
+`CachedEndpoint` gives each client a cache of its own for the range that is not coherent. Only the
+shipped verbs (`Endpoint.write_back`, `Endpoint.invalidate`) move a line of 64 bytes between cache
+and memory. Power cuts: `PoweredEndpoint` tells the memory of
 every change and of every line that is written back. The models are in simulated_memory.py.
 """
 
@@ -33,6 +34,7 @@ from typing import Any, Final
 from limpet.shm.endpoint import hooked
 from limpet.shm.endpoint.fabric import words_tagged
 from limpet.shm.endpoint.hooked import MUTATING, READS, HookedEndpoint
+from limpet.shm.endpoint.layout import DROPS, EPOCH, HOLDS, PRESSURE, VIEW
 from limpet.shm.endpoint.simulated_memory import POISON, PersistentMemory, Phase, PrivateCache
 from limpet.shm.endpoint.slots import START_US
 from limpet.shm.errors import AddressError, NodeFailed
@@ -56,6 +58,9 @@ KIND_OF: Final = {
     **dict.fromkeys(hooked.WRITES, WRITE),
 }
 """The scheduler's name of each verb."""
+
+COPIED: Final = frozenset((EPOCH, PRESSURE, DROPS, HOLDS, VIEW))
+"""Control words of which a remote client has copies (shm/clients/lasting.py)."""
 
 PID_FIRST: Final = 1 << 23
 """Simulated processes have pids from here on: above what Linux gives out, within a state word."""
@@ -280,6 +285,42 @@ class SimulatedEndpoint(HookedEndpoint, verbs=(*READS, *MUTATING)):
     def futex_wake(self, addr: int, count: int) -> int:
         """Do nothing: no simulated client sleeps."""
         return 0
+
+
+class RemoteEndpoint(SimulatedEndpoint):
+    """A simulated client that has copies of control words: `copies`, by address. None: it reads
+    them, as a client does that is mapped or in no operation.
+
+    It forgets the copies where it waits, or changes such a word, and has none in the background.
+    """
+
+    copies: dict[int, int] | None = None
+    behind = False
+
+    def load(self, addr: int) -> int:
+        if self.copies is None or self.behind or addr not in COPIED:
+            return super().load(addr)
+        if addr not in self.copies:
+            self.copies[addr] = super().load(addr)
+        return self.copies[addr]
+
+    def on_verb(self, verb: str, addr: int, words: int) -> int:
+        if addr in COPIED and verb != LOAD:
+            self._forget()
+        return super().on_verb(verb, addr, words)
+
+    def background(self, on: bool) -> bool:
+        self._forget()
+        self.behind = on
+        return super().background(on)
+
+    def pause(self, attempt: int) -> int:
+        self._forget()
+        return super().pause(attempt)
+
+    def _forget(self) -> None:
+        if self.copies is not None:
+            self.copies.clear()
 
 
 class CachedEndpoint(SimulatedEndpoint):

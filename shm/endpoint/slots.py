@@ -15,7 +15,8 @@ Client slot, 640 bytes in the control segment; only its client writes it, except
                       the next client of the slot goes on from there
     80   own          two words of a protocol of stores (stores/transactions/layout.py has the only
                       ones)
-    96   locked       the file that the client's life lock is on (liveness.py); 0: none
+    96   locked       the file that the client's life lock is on (liveness.py); 0: none; 1: the
+                      client is remote (lasting.py)
     104  era          the other bits of the epoch that is pinned (epoch.py)
     112  machine      the host, the same after its reboots, or 0 (hosts.py)
     120  name         the first 8 bytes of the host's name
@@ -60,6 +61,8 @@ PIN: Final = 64
 CLOCK: Final = 72
 OWN: Final = 80
 LOCKED: Final = 96
+REMOTE: Final = 1
+"""`locked` of a remote client, of which nobody here sees a lock."""
 ERA: Final = 104
 MACHINE: Final = 112
 NAME: Final = 120

@@ -161,13 +161,13 @@ class Store:
         self.prefetches = False
         """Whether the store has a `_prefetch_keys` of its own, or `_prefetched`."""
         self.glances = False
-        """Whether gets have no pin: there is a `glance_at`, and memory is hardware-coherent."""
+        """Whether gets have no pin: there is a `glance_at`, and the pool lets it."""
         self.locks_first = False
         """Whether changes, and later attempts of gets, begin with `_enter`, which takes locks."""
         self.batches_gets = False
         """Whether `get_many` reads by `get_batch`."""
-        self.lends = self.views and pool.parameters.coherent
-        """Whether it has values in place: its kind has, and memory is hardware-coherent."""
+        self.lends = self.views and pool.is_in_place
+        """Whether it has values in place: its kind has, and the pool lets it."""
 
     def require_there(self) -> None:
         """Raise StoreDropped if the store was dropped. In an operation, before any other step."""
@@ -490,6 +490,10 @@ class Store:
             raise StoreError(
                 f"{self.name}: {a_store(self.kind)} has no values in place; use get and put, or a "
                 "store of kind race, rtx-race or fusee"
+            )
+        if self.pool.remote:
+            raise StoreError(
+                f"{self.name}: a remote client views nothing in place; use get and put"
             )
         require_coherence(self)
 

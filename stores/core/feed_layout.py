@@ -20,7 +20,7 @@ NODE: Final = 0
 """The memory node with the feed."""
 NAME: Final = PART + "changes"
 """Behind the name of the store, in the region's name."""
-WATCHED: Final = 1 << 63
+WATCHED: Final = 1 << 62
 """In the word DROPS: there is a feed in this pool, or there was one."""
 ON: Final = 8
 PLACES: Final = 64

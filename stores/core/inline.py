@@ -110,9 +110,9 @@ class InlineStore(Store):
         """Whether gets have no pin unless the value found last is in an object; then `glances`."""
 
     def glance(self) -> None:
-        """From now on a get has no pin where memory is hardware-coherent. Called when the store is
-        made, if its index has `glance`."""
-        self.glances = self.unpinned = self.pool.parameters.coherent
+        """From now on a get has no pin if the pool lets it. Called when the store is made, if its
+        index has `glance`."""
+        self.glances = self.unpinned = self.pool.is_in_place
 
     def forget(self) -> None:
         self.glances = self.unpinned

@@ -95,10 +95,10 @@ class HashStore(Store):
         self.replicas = splitter.replicas
 
     def glance_by(self, glance: Glance) -> None:
-        """From now on a get has no pin where memory is hardware-coherent. Called when the store is
-        made, if its objects have stamps."""
+        """From now on a get has no pin if the pool lets it. Called when the store is made, if its
+        objects have stamps."""
         self.glance = glance
-        self.glances = self.pool.parameters.coherent
+        self.glances = self.pool.is_in_place
 
     def batches_puts(self) -> None:
         """From now on `put_many` makes batches. Not for a store whose single puts have steps of

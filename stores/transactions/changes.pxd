@@ -10,5 +10,5 @@ from limpet.stores.transactions.layout cimport *
 cpdef int begin_change(Client client) except -1
 @cython.locals(endpoint=Endpoint, at=u64, count=u64)
 cpdef int end_change(Client client) except -1
-@cython.locals(used=u64, total=u64, odd=u64, at=u64, count=u64, _=u64)
-cpdef u64 changes(Endpoint endpoint, u64 most) except? 0
+@cython.locals(endpoint=Endpoint, used=u64, total=u64, odd=u64, at=u64, count=u64, _=u64)
+cpdef u64 changes(Client client, u64 most) except? 0

@@ -20,6 +20,9 @@ Counted are: puts and deletes of single keys of `rtx-race` (hash_keys.py), chang
 tree (sherman/leaf_writer.py), and decisions of transactions (log.py). Not counted is what changes
 no value: locks, splits, copies of a leaf by a repairer, and what carries out a decided log.
 
+The word of a remote client is odd as long as it is a client (shm/clients/lasting.py). It counts and
+adds up nothing, since each word would be a message; so beside it all others look at everything.
+
 A kill leaves behind: an odd word, so readers look at everything. The client that recovers the dead
 one counts on to even, by a CAS (shm/recovery.py), when all that it left is decided.
 """
@@ -35,26 +38,31 @@ from limpet.stores.transactions.layout import UNKNOWN
 
 def begin_change(client: Any) -> None:
     """Count that this client is about to make a change. Within an operation."""
-    endpoint = client.endpoint
-    at = client.slot + CHANGES
-    count = endpoint.load(at)
-    # ORDER: before the change; the CAS that makes it is a full barrier.
-    if not count & 1:
-        endpoint.store(at, count + 1)
+    if client.lasting is None:
+        endpoint = client.endpoint
+        at = client.slot + CHANGES
+        count = endpoint.load(at)
+        # ORDER: before the change; the CAS that makes it is a full barrier.
+        if not count & 1:
+            endpoint.store(at, count + 1)
 
 
 def end_change(client: Any) -> None:
     """Count that the change is made, or will not be made."""
-    endpoint = client.endpoint
-    at = client.slot + CHANGES
-    count = endpoint.load(at)
-    if count & 1:
-        endpoint.store(at, count + 1)
+    if client.lasting is None:
+        endpoint = client.endpoint
+        at = client.slot + CHANGES
+        count = endpoint.load(at)
+        if count & 1:
+            endpoint.store(at, count + 1)
 
 
-def changes(endpoint: Any, most: int) -> int:
+def changes(client: Any, most: int) -> int:
     """The sum of all clients' changes, or UNKNOWN; also if there are more than `most` words to add
     up."""
+    if client.lasting is not None:
+        return UNKNOWN
+    endpoint = client.endpoint
     used = endpoint.load(SLOTS_USED)
     if used > most:
         return UNKNOWN

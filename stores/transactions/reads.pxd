@@ -163,7 +163,7 @@ cdef class Reads:
     cpdef int count_first(self) except -1
     @cython.locals(count=u64)
     cpdef bint hold_unpinned(self) except -1
-    @cython.locals(endpoint=Endpoint, now=u64, count=u64)
+    @cython.locals(now=u64, count=u64)
     cpdef bint hold_again(self) except -1
     cdef bint _still_missing(self) except -1
     @cython.locals(

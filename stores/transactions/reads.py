@@ -575,7 +575,7 @@ class Reads:
             self.epoch = self.endpoint.load(EPOCH)
             if not self.objects_count:
                 self.drops = self.client.drops
-                self.counted = changes(self.endpoint, FIRST_MAX)
+                self.counted = changes(self.client, FIRST_MAX)
 
     def hold_unpinned(self) -> bool:
         """As `hold_again`, for a client that is not pinned, while the other threads are kept out.
@@ -585,7 +585,7 @@ class Reads:
             if count == 1:
                 return True
             # ORDER: as in `hold_again`
-            if self.counted != UNKNOWN and changes(self.endpoint, 2 * count) == self.counted:
+            if self.counted != UNKNOWN and changes(self.client, 2 * count) == self.counted:
                 return True
         try:
             self.client.pin()
@@ -596,14 +596,13 @@ class Reads:
     def hold_again(self) -> bool:
         """As `hold`, after each read. Nothing is read again as long as no client has changed
         anything since the last time, or since before the first look-up (changes.py)."""
-        endpoint = self.endpoint
         count = self.count + self.objects_count
         if self.missing is not None:
             return self.hold()
         if count == 1:
             return True  # what was just read was true then
         # ORDER: what was read last, before the sum; and the sum before the looks.
-        now = changes(endpoint, 2 * count)
+        now = changes(self.client, 2 * count)
         if now != UNKNOWN and now == self.counted:
             return True
         self.counted = UNKNOWN

@@ -19,7 +19,18 @@ from kit.known_bad import (
     scheduled,
     stepped,
 )
-from kit.mutants import batches, fusee, loco, race, rcuckoo, rtx, rtx_race, swarm, uncompiled
+from kit.mutants import (
+    batches,
+    fusee,
+    loco,
+    race,
+    rcuckoo,
+    remote,
+    rtx,
+    rtx_race,
+    swarm,
+    uncompiled,
+)
 from kit.scenes import fusee as fusee_scenes
 from kit.scenes import loco as loco_scenes
 from kit.scenes import (
@@ -49,6 +60,7 @@ SWARM: Final = Subject("swarm", swarm.in_force, swarm.UNCHANGED)
 LOCO: Final = Subject("loco", loco.in_force, uncompiled.UNCHANGED)
 RCUCKOO: Final = Subject("rcuckoo", rcuckoo.in_force, uncompiled.UNCHANGED)
 RTX: Final = Subject("rtx-sherman", rtx.in_force, rtx.UNCHANGED)
+REMOTE: Final = Subject("remote", remote.in_force, remote.UNCHANGED)
 RTX_RACE: Final = Subject("rtx-race", rtx_race.in_force, None)
 
 of_loco = functools.partial(scheduled, "loco")
@@ -66,6 +78,7 @@ def kills_of(store: str, operation: str) -> Kills:
 
 TABLE: Final = [
     *explored(RACE, (*race.MUTANTS, *batches.BATCHES)),
+    *explored(REMOTE, remote.EXPLORED),
     *explored(FUSEE, (*fusee.EXPLORED, *batches.ROUNDS)),
     *stepped(FUSEE, fusee_scenes.STEPS),
     Variant(FUSEE, fusee.PROPOSED_UNWRITTEN, LateVerbs("fusee", "ua|ua ga", 2, {}), WRONG),

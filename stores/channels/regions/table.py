@@ -41,7 +41,7 @@ import numpy as np
 
 from limpet.shm.endpoint.fabric import hash64
 from limpet.shm.endpoint.field_ends import LASTS, Field
-from limpet.shm.endpoint.layout import DROPS
+from limpet.shm.endpoint.layout import DROPS, REMOTES
 from limpet.shm.endpoint.states import FORMER, generation_of
 from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.shm.errors import AddressError, NodeFailed, StoreFull
@@ -197,12 +197,15 @@ class RegionTable:
                     self.endpoint.store(value, 0)
                 # ORDER: after the mark, and before any memory can be used again: an operation that
                 # pins after that looks at the mark (channel.py).
-                self.endpoint.faa(DROPS, 1)
+                remote = self.endpoint.faa(DROPS, 1) & REMOTES
                 for link in self._links(self.race.objects.address):
                     unlink(self.client, link)
                 outcome = self.race.slots.remove(self.place, slot)
             finally:
                 self.client.leave()
+            if remote:
+                # Remote clients have copies of DROPS: the channel is there for them until then.
+                self.pool.exclusively(self.client.await_copies)
             if outcome == DONE:
                 return True
             if outcome == FULL:
