@@ -41,8 +41,8 @@ of a lease from then nobody has declared it dead. An operation that ends later l
 word, and raises ClientError in place of its result if that is another one.
 
 Crash states
-    - A client that is killed between operations leaves a pin, with an empty client journal. As after
-      a kill in an operation, the pin counts until the client is recovered.
+    - A client that is killed between operations leaves a pin, with an empty client journal. As
+      after a kill in an operation, the pin counts until the client is recovered.
     - A client that is paused beyond its lease, in an operation or between two, is declared dead and
       recovered when others wait for it. When it goes on it makes no step (guard). An operation that
       was begun before the pause does not return; the next one pins anew, and raises ClientError.
@@ -78,6 +78,7 @@ if TYPE_CHECKING:
     from limpet.shm.clients.client import Client
     from limpet.shm.clients.epoch import Pinned
     from limpet.shm.clients.membership import Membership
+
 
 class LastingPin:
     """The pin of one remote client. Its methods are called while other threads are kept out."""

@@ -284,7 +284,9 @@ class Store:
                 "store of kind race, rtx-race or fusee"
             )
         if self.pool.remote:
-            raise StoreError(f"{self.name}: a remote client views nothing in place; use get and put")
+            raise StoreError(
+                f"{self.name}: a remote client views nothing in place; use get and put"
+            )
         require_coherence(self)
 
     def delete(self, key: Any) -> None:
