@@ -9,7 +9,8 @@ Rules
       epoch of then. An operation that ends later than that, or with an error, or leaves the client
       journal to be settled, ends as that of any other client: it gives the pin up.
     - The client gives it up, too, before whatever it does outside of operations (`Client.begin`),
-      since it may wait there for pins, and when it is idle (`Client.idle`).
+      since it may wait there for pins, and when it is idle (`Client.idle`, which the simulator
+      calls when a client has done its program; over a network the thread of its lease would).
     - The words in COPIED (simulated.py) are copies, as read by the operation that needed them
       first. They are good until the pin is given up. The client reads them again after each wait.
 
