@@ -99,7 +99,8 @@ class Exploration:
     drop, rename and look at stores (sim_names.py). `replace`: nodes that fail are
     given new memory. `value_size`: of each value, in bytes; by default so large that memory is used
     again at once. `scarce`: no block is free, and clients take blocks from each other. `remote`:
-    the clients are (shm/clients/lasting.py). `fence`: the pool's policy. `failures_max`: failures after which to stop.
+    the clients are (shm/clients/lasting.py). `fence`: the pool's policy. `failures_max`: failures
+    after which to stop.
     """
 
     store: str = "race"

@@ -66,6 +66,7 @@ from limpet.fault.explore.sim_program import (
 from limpet.fault.explore.sim_transactions import TransactionHistory
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.simulated import PAUSE, WAIT, Crashed, SimulatedEndpoint, Step, at_once
+from limpet.shm.endpoint.slots import DYING, STATE_BELOW, STATE_SHIFT
 from limpet.shm.endpoint.states import IN_SERVICE
 from limpet.shm.errors import ClientError, KeyExists, LimpetError, NodeFailed, ParameterError
 
@@ -237,13 +238,17 @@ class Run:
             self.cluster.processes.gone.add(client.pid)
 
     def fenced(self, client: SimulatedClient) -> None:
-        """Another client has ended this one. A remote one is declared dead, and may go on later."""
+        """Another client has ended this one. A remote one is declared dead, as by `Remote.lost`
+        (shm/clients/hosts.py), and may go on later."""
         if not client.pool.remote:
             self.crash(client)
             return
         if client.finished and not client.dead and not self.failure:
             self.failure = f"pin: client {client.number} was fenced, and is in no operation"
         self.cluster.processes.gone.add(client.pid)
+        slot, word = client.pool.client.slot, client.pool.client.word
+        dying = DYING << STATE_SHIFT | word & STATE_BELOW
+        self.cluster.setup_client.endpoint.cas(slot, word, dying)
 
     def _cut_power(self, seed: int) -> None:
         """End all clients at once."""

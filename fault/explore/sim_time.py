@@ -5,8 +5,9 @@ client has a time of its own, in ns; the client whose next verb arrives first at
 goes on, so verbs take effect in the order of their arrival, and the whole run follows from its
 seed.
 
-Gets have pins, as over a network, which may last over operations if clients are `remote`: a get without one (stores/race/glance.py, stores/core/inline.py)
-saves a barrier of the processor, and pays for it with looks, each of which would be a message here.
+Gets have pins, as over a network, which last over operations if clients are `remote`. A get without
+one (stores/race/glance.py, stores/core/inline.py) saves a barrier of the processor, and pays for it
+with looks, each of which would be a message here.
 
 sim_latency.py has the cost of a step.
 """
@@ -83,8 +84,8 @@ class Workload:
     get, so the last key is the hottest.
     `scan_max`: if it is not 0, a get is a scan from that key on, of 1 to `scan_max` keys, evenly
     drawn. `scattered`: keys with adjacent numbers are far apart in the order of keys. `node_size`,
-    `block_size`: of the pool. `remote`: clients are (shm/clients/lasting.py). `nodes` and the store's `parameters` are those of the
-    kind's testbed (sim_testbeds.py), unless they are given.
+    `block_size`: of the pool. `remote`: clients are (shm/clients/lasting.py). `nodes` and the
+    store's `parameters` are those of the kind's testbed (sim_testbeds.py), unless they are given.
     """
 
     store: str = "race"

@@ -9,7 +9,8 @@ Rules
       epoch of then. An operation that ends later than that, or with an error, or leaves the client
       journal to be settled, ends as that of any other client: it gives the pin up.
     - The client gives it up, too, before whatever it does outside of operations (`Client.begin`),
-      since it may wait there for pins, and when it is idle (`Client.idle`).
+      since it may wait there for pins, and when it is idle (`Client.idle`, which the simulator
+      calls when a client has done its program; over a network the thread of its lease would).
     - The words in COPIED (simulated.py) are copies, as read by the operation that needed them
       first. They are good until the pin is given up. The client reads them again after each wait.
 
@@ -41,8 +42,8 @@ of a lease from then nobody has declared it dead. An operation that ends later l
 word, and raises ClientError in place of its result if that is another one.
 
 Crash states
-    - A client that is killed between operations leaves a pin, with an empty client journal. As after
-      a kill in an operation, the pin counts until the client is recovered.
+    - A client that is killed between operations leaves a pin, with an empty client journal. As
+      after a kill in an operation, the pin counts until the client is recovered.
     - A client that is paused beyond its lease, in an operation or between two, is declared dead and
       recovered when others wait for it. When it goes on it makes no step (guard). An operation that
       was begun before the pause does not return; the next one pins anew, and raises ClientError.

@@ -135,18 +135,17 @@ The background of an operation
     goes with the write of the object.)
 
     Control words. Mapped memory has them for nothing. The messages that a fabric would need for
-    them are in the scope `control`. A remote endpoint is to touch none in a warm operation:
-    - The pin lasts over operations. It is given up without being asked when the client is idle, or
-      when a look at the epoch, once in a quarter of a lease, finds that a later one has begun. So
-      its age bounds how long memory waits for a remote client. A get that has a pin needs no
-      `glance`.
-    - HOLDS, DROPS, VIEW and the pressure are copies, read together under a lease. A client that
-      changes one writes it, and then waits until the leases of all copies that were read before
-      are over, or their clients have said that they have read it again, before it relies on it.
-    - The client journal lies on the node that the operation changes first, where its words are in
-      the order of that node's verbs, and cost no message. If that node is lost, so is the journal;
-      then the objects of the other nodes that it named are found as those that nothing links.
-    None of this is built: every endpoint is mapped.
+    them are in the scope `control`. A remote client touches none in a warm operation, but for its
+    journal. Only the simulator has remote clients (shm/clients/lasting.py says why this holds):
+    - The pin lasts over operations. It is given up without being asked when the client is idle, and
+      once in a quarter of a lease, when the client pins anew. So its age bounds how long memory
+      waits for a remote client. A get has that pin, so it needs no `glance`.
+    - EPOCH, HOLDS, DROPS, VIEW and the pressure are copies, which are good as long as the pin. A
+      client that changes one of them and then waits for pins needs no other wait. One that relies
+      on its change at once waits for the remote clients until each has read it again.
+    - The client journal still lies in the control segment. It is to lie on the node that the
+      operation changes first, in the order of that node's verbs, for no message of its own.
+      lasting.py says what that needs.
 
 Verbs that can be overridden, and verbs that cannot
     A method of `Endpoint` checks whether a class in Python overrides it, which takes about as long

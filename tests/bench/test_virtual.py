@@ -186,3 +186,21 @@ def test_waiting_clients_do_not_flood_a_node() -> None:
         for clients in (4, 24)
     )
     assert many < 3 * few
+
+
+def test_warm_operations_of_remote_clients_take_no_longer() -> None:
+    """They look at control words once in a quarter of a lease, and each look takes a round trip."""
+    mapped, remote = (
+        {
+            kind.kind: kind
+            for kind in run_timed(
+                Workload("race", clients=2, ops=60, keys=50, remote=is_remote), PRESETS["rdma"]
+            ).kinds
+        }
+        for is_remote in (False, True)
+    )
+    one_way_ns = PRESETS["rdma"].one_way_ns
+    for kind in ("get", "update"):
+        assert abs(remote[kind].p50_ns - mapped[kind].p50_ns) < one_way_ns / 4
+        assert remote[kind].round_trips_p50 == mapped[kind].round_trips_p50
+    assert remote["update"].max_ns > mapped["update"].max_ns + one_way_ns

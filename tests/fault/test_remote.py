@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,7 +15,7 @@ from limpet.fault.explore.sim_program import parse_program
 from limpet.fault.explore.sim_run import PAUSE_S, replay
 from limpet.shm.endpoint.fabric import BUILD, bit
 from limpet.shm.endpoint.layout import HOLDS
-from limpet.shm.errors import ParameterError, StoreError
+from limpet.shm.errors import ChannelRemoved, ParameterError, StoreError
 
 pytestmark = pytest.mark.either_build("the same lines on either build")
 
@@ -66,7 +67,7 @@ def test_the_epoch_goes_on_beside_idle_clients(scarce: SimulatedCluster) -> None
     assert scarce.setup_client.grace.pinned() == []
 
 
-# ---- values in place ------------------------------------------------------------------------------
+# ---- values in place -----------------------------------------------------------------------------
 
 
 BEFORE = range(8)
@@ -120,8 +121,9 @@ def test_a_value_in_place_outlasts_a_remote_update(
     mixed: SimulatedCluster, meanwhile: Callable[[Any], object]
 ) -> None:
     """The view waits until the remote client, at work or idle, has no old copy of HOLDS."""
+    pauses: list[int] = []
     for before in BEFORE:
-        pauses: list[int] = []
+        pauses.clear()
         assert value_in_place(mixed, lambda remote: (pauses.append(1), meanwhile(remote)), before)
         assert 0 < len(pauses) * PAUSE_S <= LEASE_US / 1e6
 
@@ -150,6 +152,29 @@ def test_remote_clients_have_nothing_in_place(mixed: SimulatedCluster) -> None:
     for key in PRESENT:
         with pytest.raises(StoreError, match="remote client"):
             mixed.clients[0].store.view(key)
+
+
+def test_a_channel_that_is_removed_is_gone_for_remote_clients_at_once(
+    mixed: SimulatedCluster,
+) -> None:
+    """They have copies of DROPS, so the client that removes it waits for them."""
+    mixed.reset()
+    counter = mixed.clients[0].pool.counter("c")
+    assert counter.add() == 1
+    pauses: list[int] = []
+
+    def pause() -> None:
+        pauses.append(1)
+        mixed.clock += PAUSE_S
+        with contextlib.suppress(ChannelRemoved):
+            counter.add()
+
+    mixed.setup_client.endpoint.paused = pause
+    mixed.setup_client.channels.remove("c")
+    mixed.setup_client.endpoint.paused = None
+    assert pauses
+    with pytest.raises(ChannelRemoved):
+        counter.add()
 
 
 # ---- the explorer --------------------------------------------------------------------------------

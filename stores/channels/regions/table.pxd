@@ -1,7 +1,7 @@
 cimport cython
 
 from limpet.shm.clients.client cimport Client
-from limpet.shm.endpoint.layout cimport DROPS
+from limpet.shm.endpoint.layout cimport DROPS, REMOTES
 from limpet.shm.endpoint.states cimport *
 from limpet.shm.endpoint.verbs cimport Endpoint, hash64, u64
 from limpet.shm.endpoint.words cimport *

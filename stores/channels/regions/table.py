@@ -205,7 +205,7 @@ class RegionTable:
                 self.client.leave()
             if remote:
                 # Remote clients have copies of DROPS: the channel is there for them until then.
-                self.pool.exclusively(self.client.await_copies)
+                self.client.exclusively(self.client.await_copies)
             if outcome == DONE:
                 return True
             if outcome == FULL:

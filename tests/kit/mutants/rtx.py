@@ -194,7 +194,7 @@ def counts_after_the_first(note_object: Any) -> Any:
         first = not self.objects_count
         noted = bool(note_object(self, *read))
         if first:
-            self.counted = changes(self.endpoint, 4)
+            self.counted = changes(self.client, 4)
         return noted
 
     return run
