@@ -32,10 +32,10 @@ cdef class Store:
     cdef readonly bint spares
     cdef public u64 operations
     cdef public u64 retries
-    cdef bint prefetches
+    cdef public bint prefetches
     cdef public bint glances
     cdef public bint locks_first
-    cdef bint batches_gets
+    cdef public bint batches_gets
     cdef bint lends
     cdef object __weakref__
 

@@ -105,6 +105,8 @@ class Store:
     """
 
     ordered = False
+    """Whether it has `scan`; limpet's own kinds by their `scans` (sherman/scans.py)."""
+    scans: Any = None
     entries_max = ENTRIES_MAX
     """Its entry of the catalogue has a number below this."""
     grows = False
@@ -376,8 +378,8 @@ class Store:
         give back, after a look that the store is there. Or None: begin as any operation."""
         raise NotImplementedError
 
-    def _leave(self, held: Any) -> None:
-        """End that operation."""
+    def _leave(self, held: Any) -> int:
+        """End that operation; 0."""
         raise NotImplementedError
 
     def get_once(self, key: bytes, attempt: int, at: int) -> Any:
@@ -667,7 +669,9 @@ class Store:
         many. Each pair was there at some moment of the scan; to see all at one moment, scan in a
         transaction. StoreError: this store is not ordered.
         """
-        raise StoreError(f"{a_store(self.kind)} is not ordered; scans need a tree store")
+        if not self.ordered:
+            raise StoreError(f"{a_store(self.kind)} is not ordered; scans need a tree store")
+        return self.scans.scan(low, high, prefix, reverse, limit)
 
     def first(self, low: Any = None, high: Any = None, *, prefix: Any = None) -> Any:
         """The first pair of that range, as `scan` has it; None: it is empty."""
@@ -718,7 +722,10 @@ class Store:
         return iter(self.keys())
 
     def items(self) -> Any:
-        """Every key with its value, as weakly consistent as `iter`."""
+        """Every key with its value, as weakly consistent as `iter`; in order, if it is ordered."""
+        return self.scan() if self.ordered else self._items()
+
+    def _items(self) -> Any:
         for key in self.keys():
             value = self.get(key)
             if value is not None:

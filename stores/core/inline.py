@@ -228,8 +228,8 @@ class InlineStore(Store):
         return int(self.checker().count())
 
     def keys(self) -> Any:
-        """Every key, as weakly consistent as `iter` says."""
-        return self.checker().keys()
+        """Every key, as weakly consistent as `iter` says; in order, if the kind is ordered."""
+        return self.scans.keys() if self.ordered else self.checker().keys()
 
     def references(self) -> Any:
         """References to all objects on nodes in service, as uint64; for audits."""

@@ -89,19 +89,9 @@ class Fusee(HashStore):
     def losses_survived(self) -> int:  # type: ignore[override]  # a constant in other stores
         return int(self.parameters.replicas) - 1
 
-    @staticmethod
-    def make(pool: Any, name: str, parameters: Any) -> None:
-        """Make the regions of the replicas of all directories; zeros are an empty table."""
-        make_directories(pool, name, parameters)
-
-    @staticmethod
-    def complete(pool: Any, name: str, parameters: Any) -> bool:
-        """Whether each node in service has its replicas. NodeFailed: a subtable has none at all."""
-        return are_complete(pool, name, parameters)
-
-    @staticmethod
-    def unmake(pool: Any, name: str, parameters: Any) -> None:
-        unmake_directories(pool, name, parameters)
+    make = staticmethod(make_directories)
+    complete = staticmethod(are_complete)
+    unmake = staticmethod(unmake_directories)
 
     def replaced(self, node: int) -> None:
         HashStore.replaced(self, node)

@@ -140,8 +140,9 @@ class Kvstore(InlineStore):
         self.client.enter()
         return None
 
-    def _leave(self, held: Any) -> None:
+    def _leave(self, held: Any) -> int:
         self.locking.leave(held)
+        return 0
 
     def _change_once(
         self, key: bytes, value: bytes, size: int, mode: int, attempt: int, at: int, way: Any

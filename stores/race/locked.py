@@ -46,13 +46,8 @@ class RaceLocks(HashStore):
         self.hold_parts(index, Slots(index, pool.client), splitter, Check(pool, index))
         self.batches_puts()
 
-    @staticmethod
-    def make(pool: Any, name: str, parameters: Any) -> None:
-        make_directories(pool, name, parameters)
-
-    @staticmethod
-    def unmake(pool: Any, name: str, parameters: Any) -> None:
-        unmake_directories(pool, name, parameters)
+    make = staticmethod(make_directories)
+    unmake = staticmethod(unmake_directories)
 
 
 class LockedSplitter(Splitter):

@@ -338,13 +338,8 @@ class RtxRace(HashStore):
         self.batches_puts()
         self.tx_keys = HashKeys(self, index, self.writer, self.holds)
 
-    @staticmethod
-    def make(pool: Any, name: str, parameters: Any) -> None:
-        make_directories(pool, name, parameters)
-
-    @staticmethod
-    def unmake(pool: Any, name: str, parameters: Any) -> None:
-        unmake_directories(pool, name, parameters)
+    make = staticmethod(make_directories)
+    unmake = staticmethod(unmake_directories)
 
     def forget(self) -> None:
         HashStore.forget(self)

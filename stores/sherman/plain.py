@@ -118,26 +118,6 @@ class Sherman(InlineStore):
         self.pool.membership.sweep_sometimes()
         self.while_there(self._check_node, at)
 
-    # ---- in order -------------------------------------------------------------------------------
-
-    def scan(
-        self,
-        low: Any = None,
-        high: Any = None,
-        *,
-        prefix: Any = None,
-        reverse: bool = False,
-        limit: int | None = None,
-    ) -> Any:
-        return self.scans.scan(low, high, prefix, reverse, limit)
-
-    def keys(self) -> Any:
-        """Every key, in order; as weakly consistent as `scan`."""
-        return self.scans.keys()
-
-    def items(self) -> Any:
-        return self.scan()
-
     def checker(self) -> InPlaceCheck:
         return InPlaceCheck(self)
 

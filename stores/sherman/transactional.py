@@ -391,26 +391,6 @@ class RtxSherman(InlineStore):
         self.retries += 1
         self.repair.await_holder(self.leaf.at, attempt, writes)
 
-    # ---- in order -------------------------------------------------------------------------------
-
-    def scan(
-        self,
-        low: Any = None,
-        high: Any = None,
-        *,
-        prefix: Any = None,
-        reverse: bool = False,
-        limit: int | None = None,
-    ) -> Any:
-        return self.scans.scan(low, high, prefix, reverse, limit)
-
-    def keys(self) -> Any:
-        """Every key, in order; as weakly consistent as `scan`."""
-        return self.scans.keys()
-
-    def items(self) -> Any:
-        return self.scan()
-
     # ---- in transactions (stores/rtx/transaction.py) --------------------------------------------
 
     def commit(self) -> Commit:

@@ -27,8 +27,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from limpet.shm.errors import NodeFailed
-from limpet.stores.core.base import as_bytes
+from limpet.shm.errors import NodeFailed, StoreCorrupt
+from limpet.stores.core.base import Attempt, as_bytes
 from limpet.stores.core.status import AGAIN, DELETE, DONE, MISSING, NO_MEMORY, UNPROVEN
 from limpet.stores.fusee.growth import ReplicatedSplitter
 from limpet.stores.fusee.index import ReplicatedIndex
@@ -49,16 +49,59 @@ from limpet.stores.swarm.batch_writes import BatchWrites
 from limpet.stores.swarm.check import RegisterCheck, points_of
 from limpet.stores.swarm.finder import Finder
 from limpet.stores.swarm.key_register import KeyRegister, NewRegister
-from limpet.stores.swarm.layout import DELETED, GONE, IN_PLACE_WORDS
+from limpet.stores.swarm.layout import ATTEMPTS_MAX, DELETED, GONE, IN_PLACE_WORDS
 from limpet.stores.swarm.parameters import SwarmParameters
 from limpet.stores.swarm.refilling import Refilling
 from limpet.stores.swarm.registers import Registers
-from limpet.stores.swarm.repeats import Repeats
 from limpet.stores.swarm.unmapping import Unmapping
 from limpet.stores.swarm.write_steps import WriteSteps
 
-ATTEMPTS_MAX: Final = 16
+LOSSES_MAX: Final = 16
 """How often the node of a new object may be lost: more often than there are replicas."""
+
+
+class Repeats(Attempt):
+    """What one operation keeps: how often it has begun anew. It pauses, and detects damaged memory.
+
+    An operation begins anew when its register is given up, when its row has to be put in order
+    first, or when it lost a round of the index. The first two do not come again and again with the
+    same register: a register that is given up is linked by no slot, and each step that puts a row
+    in order is done once. So an operation that keeps meeting one register, by its ident, which no
+    other register has, has met damaged memory. Rounds that are lost to other clients have no such
+    limit: each of them is another client's success, and shows a register of its own.
+    """
+
+    def __init__(self, store: Any, key: bytes) -> None:
+        super().__init__()
+        self.store = store
+        self.key = key
+        self.count = 0
+        """Attempts without a result."""
+        self.met = 0
+        """The ident of the register that the last one met."""
+        self.ident = 0
+        self.same = 0
+        self.wanted = (0, 0, 0, 0)
+        """The objects for which memory was missing, as `replenish` takes them."""
+        self.looks = 0
+        """How often memory was asked for."""
+
+    def again(self, attempt: int) -> None:
+        """Count one more, which met the register `met`, and pause.
+
+        Raises StoreCorrupt after ATTEMPTS_MAX with the same register.
+        """
+        store = self.store
+        store.retries += 1
+        self.same = self.same + 1 if self.met == self.ident else 0
+        self.ident = self.met
+        if self.same > ATTEMPTS_MAX:
+            raise StoreCorrupt(
+                f"{store.pool.url}, store {store.name!r}: the key {self.key!r}: its register at "
+                f"{store.register.place.reference:#x} can neither be read nor written, and no "
+                "client changes that: memory was damaged. Save what is left; make the store again"
+            )
+        store.endpoint.pause(attempt)
 
 
 class Swarm(HashStore):
@@ -107,19 +150,9 @@ class Swarm(HashStore):
     def losses_survived(self) -> int:  # type: ignore[override]  # that of others is a constant
         return int(self.parameters.replicas) // 2
 
-    @staticmethod
-    def make(pool: Any, name: str, parameters: Any) -> None:
-        """Make the regions of the replicas of all directories; zeros are an empty table."""
-        make_directories(pool, name, parameters)
-
-    @staticmethod
-    def complete(pool: Any, name: str, parameters: Any) -> bool:
-        """Whether each node in service has its replicas. NodeFailed: a subtable has none at all."""
-        return are_complete(pool, name, parameters)
-
-    @staticmethod
-    def unmake(pool: Any, name: str, parameters: Any) -> None:
-        unmake_directories(pool, name, parameters)
+    make = staticmethod(make_directories)
+    complete = staticmethod(are_complete)
+    unmake = staticmethod(unmake_directories)
 
     def replaced(self, node: int) -> None:
         HashStore.replaced(self, node)
@@ -227,7 +260,7 @@ class Swarm(HashStore):
         try:
             return self.allocator.replenish(*needed, looks, update)
         except NodeFailed as error:
-            if not self.tables.outlived(self.within, error.node) and attempt > ATTEMPTS_MAX:
+            if not self.tables.outlived(self.within, error.node) and attempt > LOSSES_MAX:
                 raise
             return looks
 

@@ -132,13 +132,8 @@ class DtxRace(HashStore):
         splitter = LoggedSplitter(pool, index, parameters, self)
         self.hold_parts(index, Slots(index, pool.client), splitter, Check(pool, index))
 
-    @staticmethod
-    def make(pool: Any, name: str, parameters: Any) -> None:
-        make_directories(pool, name, parameters)
-
-    @staticmethod
-    def unmake(pool: Any, name: str, parameters: Any) -> None:
-        unmake_directories(pool, name, parameters)
+    make = staticmethod(make_directories)
+    unmake = staticmethod(unmake_directories)
 
     # ---- operations -----------------------------------------------------------------------------
 

@@ -139,26 +139,6 @@ class DtxSherman(InlineStore):
         if not self.recovery.look_for(tree, at):
             self.while_there(look_after_torn, self, at)
 
-    # ---- in order -------------------------------------------------------------------------------
-
-    def scan(
-        self,
-        low: Any = None,
-        high: Any = None,
-        *,
-        prefix: Any = None,
-        reverse: bool = False,
-        limit: int | None = None,
-    ) -> Any:
-        return self.scans.scan(low, high, prefix, reverse, limit)
-
-    def keys(self) -> Any:
-        """Every key, in order; as weakly consistent as `scan`."""
-        return self.scans.keys()
-
-    def items(self) -> Any:
-        return self.scan()
-
     def checker(self) -> InPlaceCheck:
         return InPlaceCheck(self)
 

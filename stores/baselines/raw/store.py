@@ -98,13 +98,8 @@ class Raw(HashStore):
         slots = Slots(index, pool.client)
         self.hold_parts(index, slots, Splitter(pool, index, parameters), Check(pool, index))
 
-    @staticmethod
-    def make(pool: Any, name: str, parameters: Any) -> None:
-        make_directories(pool, name, parameters)
-
-    @staticmethod
-    def unmake(pool: Any, name: str, parameters: Any) -> None:
-        unmake_directories(pool, name, parameters)
+    make = staticmethod(make_directories)
+    unmake = staticmethod(unmake_directories)
 
     def replaced(self, node: int) -> None:
         self.index.replaced(node)
