@@ -19,8 +19,8 @@ Control segment, offsets in bytes
     4096         epoch: word (epoch.py); its cache line has only this and the next three
     4104         pressure: word; counts takings of blocks from living owners (reclaim.py)
     4112         drops: word; bits 0-61 count drops of stores and of channels' regions
-                 (stores/contents.py); bit 62: a store has told of its changes (stores/core/feed.py);
-                 bit 63: a remote client has joined once (lasting.py)
+                 (stores/contents.py); bit 62: a store was watched (stores/core/feed.py); bit 63: a
+                 remote client has joined once (lasting.py)
     4120         holds: word; which clients keep objects between operations (holds.py)
     4160         slots_used: word; no client slot at or above it was ever taken
     4224         event_count: word; events written so far
