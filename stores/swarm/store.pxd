@@ -18,6 +18,8 @@ from limpet.stores.swarm.registers cimport Registers
 from limpet.stores.swarm.unmapping cimport Unmapping
 from limpet.stores.swarm.write_steps cimport WriteSteps
 
+cdef int LOSSES_MAX
+
 cdef class Swarm(HashStore):
     cdef readonly Registers logged
     cdef readonly ReplicatedTables tables

@@ -17,7 +17,6 @@ UNDECLARED: Final = {
     "limpet.stores.fusee.tables": "NODES",
     "limpet.stores.rtx.race": "SLOTS_PER_OBJECT",
     "limpet.stores.rtx.transaction": "OPTIMISTIC",
-    "limpet.stores.swarm.store": "ATTEMPTS_MAX",
 }
 """Whole numbers at module level that functions of a compiled module look up in its dictionary. Some
 have to be there for others to import, and are of use once in a while only."""
