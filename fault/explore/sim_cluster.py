@@ -94,6 +94,8 @@ class SimulatedClient:
         self.finished = False
         self.dead = False
         self.stalled = False
+        self.read_late = False
+        """Whether it has read anything since it was declared dead."""
 
     def know_blocks(self) -> None:
         """Note the blocks that are ours at the start, and that all their unused objects are free.

@@ -65,7 +65,16 @@ from limpet.fault.explore.sim_program import (
 )
 from limpet.fault.explore.sim_transactions import TransactionHistory
 from limpet.shm.endpoint.layout import NODE_SHIFT
-from limpet.shm.endpoint.simulated import PAUSE, WAIT, Crashed, SimulatedEndpoint, Step, at_once
+from limpet.shm.endpoint.simulated import (
+    LOAD,
+    PAUSE,
+    READ,
+    WAIT,
+    Crashed,
+    SimulatedEndpoint,
+    Step,
+    at_once,
+)
 from limpet.shm.endpoint.slots import DYING, STATE_BELOW, STATE_SHIFT
 from limpet.shm.endpoint.states import IN_SERVICE
 from limpet.shm.errors import ClientError, KeyExists, LimpetError, NodeFailed, ParameterError
@@ -144,6 +153,8 @@ class Run:
             target.greenlet.switch()
         if client.dead:
             raise Crashed
+        if verb in (READ, LOAD) and client.pid in self.cluster.processes.gone:
+            client.read_late = True
         if self._gone and addr >> NODE_SHIFT in self._gone and verb is not PAUSE and words > 0:
             raise NodeFailed(addr >> NODE_SHIFT, "its memory is gone (simulated)")
         return words
@@ -289,9 +300,9 @@ class Run:
             for client.op, call in enumerate(calls):
                 client.step = 0
                 self._call(client, call)
-                if client.pid in self.cluster.processes.gone and not self.failure:
+                if client.read_late and call.key and not self.failure:
                     self.failure = f"lease: client {client.number} has ended its operation " + (
-                        f"{client.op}, and was declared dead in it"
+                        f"{client.op}, and was declared dead before it read the last words"
                     )
             client.op, client.step = len(calls), 0
             if client.pool.remote:
