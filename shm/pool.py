@@ -521,13 +521,18 @@ class PoolCore:
         """Do `work`, which may pin, while the other threads of this process wait."""
 
         def up_to_date() -> Any:
-            viewed = self.view.number()
-            if viewed != self._viewed:
-                self._remap()
-                self._viewed = viewed
+            self.keep_up()
             return work()
 
         return self.client.exclusively(up_to_date)
+
+    def keep_up(self) -> None:
+        """If nodes were replaced since, map their new memory. While other threads are kept out.
+        Raises NodeFailed when it cannot be."""
+        viewed = self.view.number()
+        if viewed != self._viewed:
+            self._remap()
+            self._viewed = viewed
 
     def _remap(self) -> None:
         """Map the new memory of nodes that were replaced. Raises NodeFailed when it cannot be."""

@@ -26,10 +26,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from limpet.shm.endpoint.layout import DROPS, SLOTS_USED
-from limpet.shm.errors import ParameterError, StoreCorrupt, StoreDropped
+from limpet.shm.errors import ParameterError, StoreCorrupt, StoreDropped, StoreFull
 from limpet.stores.channels.waiting import Wait, Waiting, deadline_of
 from limpet.stores.contents import await_operations
-from limpet.stores.core.feed import Feed
+from limpet.stores.core.feed import Feed, Look
 from limpet.stores.core.feed_layout import (
     DELETED,
     END,
@@ -106,8 +106,8 @@ class Changes:
         self.news = feed.news
         self.key_of: Any = bytes
         """Makes a key of its bytes."""
-        self.found: deque[Change] = deque()
-        """Read, and not given yet."""
+        self.found: deque[tuple[bytes | None, str]] = deque()
+        """Read, and not given yet. What a signal handler cuts off may be here twice."""
         with self.operation():
             # ORDER: `end`, and not `begun`: a change that is under way has its event.
             self.positions = [end for _, _, end in feed.places()]
@@ -128,7 +128,8 @@ class Changes:
                 self._look_after(slot, place)
             if not self.found and not wait.pause():
                 raise queue.Empty
-        return self.found.popleft()
+        key, what = self.found.popleft()
+        return Change(None if key is None else self.key_of(key), what)
 
     def get_nowait(self) -> Change:
         """`get` without waiting."""
@@ -159,11 +160,11 @@ class Changes:
         # ORDER: after the entries: later ones are written over these only when it is beyond them.
         now = self.store.endpoint.load(self.feed.at(slot) + END)
         if now - first > half:
-            self.positions[slot] = now
             self._miss()
+            self.positions[slot] = now
         else:
-            self.positions[slot] = end
             self._take(data, 0)
+            self.positions[slot] = end
 
     def _look_after(self, slot: int, place: tuple[int, int, int]) -> None:
         """If the client of a change that is under way is dead, take its entries for UNSURE."""
@@ -182,14 +183,15 @@ class Changes:
             # ORDER: after the entries: the next client of the slot sets `end` first.
             if self.feed.places()[slot] != place:
                 return
-        self.positions[slot] = begun
         if whole:
             self._take(data, UNSURE)
         else:
             self._miss()
+        self.positions[slot] = begun
 
     def _take(self, data: bytes, kind: int) -> None:
         """Take these entries; `kind`, if it is not 0, in place of theirs. Raises StoreCorrupt."""
+        taken: list[tuple[bytes, str]] = []
         at = 0
         while at < len(data):
             word = int.from_bytes(data[at : at + 8], "little")
@@ -201,36 +203,15 @@ class Changes:
                 )
             at += 8 + (len(key) + 7 & ~7)
             if key.startswith(self.prefix):
-                self.found.append(Change(self.key_of(key), what))
+                taken.append((key, what))
+        self.found.extend(taken)
 
     def _miss(self) -> None:
-        if not self.found or self.found[-1].what != MISSED:
-            self.found.append(Change(None, MISSED))
+        if not self.found or self.found[-1][1] != MISSED:
+            self.found.append((None, MISSED))
 
     def __repr__(self) -> str:
         return f"<Changes of {self.store!r}, of keys with {self.prefix!r}>"
-
-
-class Look:
-    """An operation that looks at a store's feed."""
-
-    def __init__(self, store: Store) -> None:
-        self.store = store
-
-    def __enter__(self) -> None:
-        self.store.client.enter()
-        done = False
-        try:
-            self.store.require_there()
-            done = True
-        finally:
-            if not done:
-                self.store.client.leave()
-        self.store.client.note_frame()
-
-    def __exit__(self, *error: object) -> None:
-        self.store.endpoint.frame = None
-        self.store.client.leave()
 
 
 def watch(store: Store, prefix: bytes) -> Changes:
@@ -240,9 +221,7 @@ def watch(store: Store, prefix: bytes) -> Changes:
         raise ParameterError(
             f"{pool.url} is durable, and readers of changes would not survive a power cut"
         )
-    with Look(store):
-        pass  # it is there
-    pool.exclusively(lambda: _make_feed(pool, store.name + NAME))
+    pool.exclusively(lambda: _make_feed(store))
     with Look(store):
         feed: Any = store.feed
     if feed is None:  # dropped and made anew, or its node was
@@ -250,13 +229,26 @@ def watch(store: Store, prefix: bytes) -> Changes:
     return Changes(store, feed, prefix)
 
 
-def _make_feed(pool: Any, name: str) -> None:
-    """Make the feed, if it is not there, and have all writers know it. Within `exclusively`."""
-    clients, node_size = pool.parameters.clients, pool.parameters.node_size
-    region = pool.regions.obtain(NODE, name, feed_size(clients, node_size))
-    # CRASH(made): the feed is not ON; the next client that watches goes on.
-    if not pool.endpoint.load(region.address + ON):
+def _make_feed(store: Store) -> None:
+    """Make the feed, if it is not there, and have all writers know it. Within `exclusively`.
+
+    A client that drops the store waits for our pins, and then gives back the feed.
+    """
+    pool = store.pool
+    size = feed_size(pool.parameters.clients, pool.parameters.node_size)
+
+    def obtain() -> tuple[int, int]:
+        region = pool.regions.obtain(NODE, store.name + NAME, size, pinned=True)
+        # CRASH(made): the feed is not ON; the next client that watches goes on.
+        return region.address + ON, pool.endpoint.load(region.address + ON)
+
+    try:
+        at, on = store.while_there(obtain)
+    except StoreFull:
+        await_operations(pool)  # then what was freed before can be used
+        at, on = store.while_there(obtain)
+    if not on:
         pool.endpoint.fetch_or(DROPS, WATCHED)
         await_operations(pool)
         # ORDER: when no operation is left that began without it.
-        pool.endpoint.store(region.address + ON, 1)
+        store.while_there(pool.endpoint.store, at, 1)

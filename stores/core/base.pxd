@@ -66,7 +66,7 @@ cdef class Store:
     )
     cpdef int show_progress(self, int count) except -1
     cdef int _after_a_drop(self) except -1
-    cdef int _find_feed(self) except -1
+    cdef bint _find_feed(self) except -1
     cpdef int _write(self, key, value, int mode) except -1
     cdef int _prefetch_batch(self, list keys) except -1
     cdef int _prefetch_keys(self, list keys) except -1

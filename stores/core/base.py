@@ -153,8 +153,8 @@ class Store:
         self.drops = self.client.drops
         self.feed: Feed | None = None
         """Where writers note their keys; None: nobody watches the store."""
-        if self.watchable:
-            self._find_feed()
+        if self.watchable and not self._find_feed():
+            self.drops ^= feed_layout.WATCHED  # the first operation looks again
         self.spares = not name.startswith(INTERNAL)
         """Whether its new entries leave memory for updates; limpet's own stores need little, and
         must work."""
@@ -252,20 +252,26 @@ class Store:
             )
         # ORDER: before the change of this operation: the client that made a feed waits for those
         # that were pinned before.
-        if self.watchable:
-            self._find_feed()
-        self.drops = self.client.drops
+        if not self.watchable or self._find_feed():
+            self.drops = self.client.drops
 
-    def _find_feed(self) -> None:
-        """Find the feed, after DROPS has changed. Pinned."""
+    def _find_feed(self) -> bool:
+        """Find the feed, after DROPS has changed; False: its node has new memory that cannot be
+        used now. Pinned, before any other step of an operation."""
         region = None
         if self.client.drops & feed_layout.WATCHED:
-            with contextlib.suppress(NodeFailed):
+            try:
+                self.pool.keep_up()
+            except NodeFailed:
+                self.feed = None
+                return False
+            with contextlib.suppress(NodeFailed):  # it is lost, and what was noted there
                 region = self.pool.regions.find(feed_layout.NODE, self.name + feed_layout.NAME)
         if region is None:
             self.feed = None
         elif self.feed is None or self.feed.address != region.address:
             self.feed = late("limpet.stores.channels.changes").StoreFeed(self.pool, region)
+        return True
 
     @staticmethod
     def complete(pool: Any, name: str, parameters: Any) -> bool:

@@ -37,3 +37,7 @@ cdef class Feed:
     cdef int _take_place(self) except -1
     @cython.locals(at=u64, word=u64, length=u64)
     cdef int _mark_unsure(self, u64 first, u64 end) except -1
+
+@cython.final
+cdef class Look:
+    cdef object store

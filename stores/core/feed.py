@@ -226,3 +226,25 @@ class Feed:
 
     def let_go(self) -> None:
         """There is nothing to free."""
+
+
+class Look:
+    """An operation that looks at a store's feed."""
+
+    def __init__(self, store: Any) -> None:
+        self.store = store
+
+    def __enter__(self) -> None:
+        self.store.client.enter()
+        done = False
+        try:
+            self.store.require_there()
+            done = True
+        finally:
+            if not done:
+                self.store.client.leave()
+        self.store.client.note_frame()
+
+    def __exit__(self, *error: object) -> None:
+        self.store.endpoint.frame = None
+        self.store.client.leave()

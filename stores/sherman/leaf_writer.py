@@ -112,10 +112,10 @@ class LeafWriter:
         """
         leaf, page = self.leaf, self.leaf.page
         key = keys[first]
+        self.ended = first
         if self.trees.find(leaf, key) == AGAIN or leaf.lock & LOCKED:
             return AGAIN
         index = leaf.index
-        self.ended = first
         while not (page.exact and page.has_extent(index)):
             at_end = index == page.count
             if not self._set(index, key, values[self.ended], 0):

@@ -301,7 +301,9 @@ class RtxSherman(InlineStore):
                             nodes = staging.wanted
                         else:
                             commit = staging.commit
-                    noted, concerned = outcome, ended - first
+                    noted = outcome
+                    if outcome not in (AGAIN, NO_MEMORY, LOGGED_WRITE):
+                        concerned = ended - first
                 finally:
                     try:
                         if feed is not None:

@@ -33,6 +33,10 @@ def test_counts_come_out_alike() -> None:
 
 
 def test_what_is_not_counted_is_named() -> None:
-    assert instructions.operations("rtx-sherman")[-2:] == ("transaction", "scan")
+    assert instructions.operations("rtx-sherman")[-3:] == (
+        "transaction",
+        "scan",
+        instructions.NOTED,
+    )
     with pytest.raises(ParameterError, match="'nothing' is not counted; race, "):
         instructions.operations("nothing")

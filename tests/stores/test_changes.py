@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import queue
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -14,6 +15,9 @@ from kit.processes import children, dies_at, gather
 from kit.stores import nothing_leaked
 
 import limpet
+from limpet.stores.channels import changes as changes_module
+from limpet.stores.core.status import AGAIN
+from limpet.stores.transactions.layout import LOCKED
 
 PATIENCE_S = 20.0
 WATCHED = ("race", "rtx-race", "rtx-sherman")
@@ -401,3 +405,89 @@ def test_other_kinds_say_that_they_cannot(pools: Any) -> None:
         store = pool.store(kind, kind, capacity=100)
         with pytest.raises(limpet.StoreError, match="tells nobody"):
             store.changes()
+
+
+@pytest.mark.parametrize("kind", WATCHED)
+def test_a_handle_from_before_a_node_was_replaced_notes_its_keys(kind: str, pools: Any) -> None:
+    """It has never mapped the new memory of the node that has the feed."""
+    pool = small(pools, nodes=2)
+    beside = limpet.open(pool.url)
+    old = beside.store(kind)
+    pool.fail_node(0)
+    pool.replace_node(0)
+    changes = pool.store(kind).changes()
+    written = []
+    for number in range(40):
+        key = b"%d" % number
+        try:
+            old.put(key, b"")
+        except limpet.NodeFailed:
+            continue
+        written.append((key, "put"))
+    assert written
+    assert [each for each in all_of(changes) if each in written] == written
+    beside.close()
+
+
+def test_a_key_that_cannot_be_read_takes_no_other_event_with_it(pools: Any) -> None:
+    mapping = small(pools).dict("d")
+    changes = mapping.changes()
+    key_of = changes.key_of
+
+    def picky(data: bytes) -> Any:
+        if key_of(data) == "a":
+            raise ZeroDivisionError
+        return key_of(data)
+
+    changes.key_of = picky
+    mapping["a"] = mapping["b"] = 1
+    with pytest.raises(ZeroDivisionError):
+        changes.get()
+    assert changes.get() == ("b", "put")
+
+
+def test_other_threads_wait_while_one_looks(pools: Any) -> None:
+    store = small(pools).store("race")
+    changes = store.changes()
+    thread = threading.Thread(target=store.put, args=(b"k", b""))
+    with changes.operation():
+        thread.start()
+        thread.join(0.2)
+        assert thread.is_alive()
+    thread.join(PATIENCE_S)
+    assert changes.get(timeout=PATIENCE_S) == (b"k", "put")
+
+
+def test_a_run_that_meets_a_locked_leaf_concerns_no_key(pools: Any) -> None:
+    store = small(pools).store("rtx-sherman")
+    store.put_many([(b"%d" % number, b"") for number in range(10)])
+    store.client.enter()
+    try:
+        store.trees.find(store.leaf, b"5")
+        lock = store.leaf.at
+        store.endpoint.store(lock, store.endpoint.load(lock) | LOCKED)
+        assert store.writer.change_run([b"4", b"5"], [b"", b""], 1) == AGAIN
+        assert store.writer.ended == 1
+        store.endpoint.store(lock, store.endpoint.load(lock) & ~LOCKED)
+    finally:
+        store.client.leave()
+
+
+@pytest.mark.parametrize("kind", WATCHED)
+def test_a_store_that_is_dropped_before_its_feed_is_made_leaves_none(
+    kind: str, pools: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = small(pools)
+    beside = limpet.open(pool.url)
+    store = pool.store(kind, "s")
+    make = changes_module._make_feed
+
+    def late(store: Any) -> None:
+        beside.drop("s")
+        make(store)
+
+    monkeypatch.setattr(changes_module, "_make_feed", late)
+    with pytest.raises(limpet.StoreDropped):
+        store.changes()
+    beside.close()
+    nothing_leaked(pool)

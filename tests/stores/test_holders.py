@@ -271,16 +271,19 @@ def test_a_semaphore_is_passed_to_other_processes(pools: Any) -> None:
 def test_readers_read_together_and_a_writer_writes_alone(pools: Any) -> None:
     pool = pools()
     lock, pair = pool.rwlock("rw"), pool.array("pair", 2)
-    met = pool.barrier("met", 2)
+    met, both_in = pool.barrier("met", 2), pool.event("both are in")
 
     def reads() -> None:
         with lock.read():
-            met.wait(PATIENCE_S)  # both are in
+            met.wait(PATIENCE_S)
+        both_in.set()
         for _ in range(200):
             with lock.read():
                 assert pair[0] == pair[1]
 
     def writes() -> None:
+        # A reader that comes after a waiting writer waits for it.
+        assert both_in.wait(PATIENCE_S)
         for _ in range(200):
             with lock.write():
                 pair[0] += 1
