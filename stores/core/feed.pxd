@@ -33,8 +33,10 @@ cdef class Feed:
     cpdef int close(self, int outcome) except -1
     cdef int _publish(self, int outcome) except -1
     cdef int _wake(self) except -1
-    @cython.locals(slot=u64, end=u64, begun=u64)
+    @cython.locals(slot=u64)
     cdef int _take_place(self) except -1
+    @cython.locals(end=u64, begun=u64)
+    cdef int _end_what_is_open(self) except -1
     @cython.locals(at=u64, word=u64, length=u64)
     cdef int _mark_unsure(self, u64 first, u64 end) except -1
 

@@ -107,6 +107,7 @@ class Feed:
         try:
             if self.ident != self.client.ident:
                 self._take_place()
+            self._end_what_is_open()
             self.end = self.tail = self.endpoint.load(self.place + END)
         except NodeFailed:
             self.lost = True
@@ -155,7 +156,7 @@ class Feed:
 
     def close_some(self, count: int, outcome: int) -> None:
         """Step 4 after `open_all`; only the first `count` of the keys were concerned."""
-        if count:
+        if 0 < count <= len(self.tails):
             self.tail = self.tails[count - 1]
         self.close(outcome)
 
@@ -192,16 +193,21 @@ class Feed:
         self.entries = self.address + PLACES + PLACE * self.clients + self.ring * slot
         if self.endpoint.load(self.place) != self.client.ident:
             # The last client of the slot is recovered, so its changes are decided.
-            end = self.endpoint.load(self.place + END)
-            begun = self.endpoint.load(self.place + BEGUN)
-            if begun > end:
-                self._mark_unsure(end, begun)
-                # CRASH(settled): the next client of the slot does it again.
-                self.endpoint.swap(self.place + END, begun)
-                self._wake()
+            self._end_what_is_open()
             # ORDER: last: until then readers see the dead owner of what is open.
             self.endpoint.store(self.place, self.client.ident)
         self.ident = self.client.ident
+
+    def _end_what_is_open(self) -> None:
+        """Tell of the changes that a client of this slot has begun, and that are decided: one that
+        is dead, or our own, when a signal handler has cut off its step 4."""
+        end = self.endpoint.load(self.place + END)
+        begun = self.endpoint.load(self.place + BEGUN)
+        if begun > end:
+            self._mark_unsure(end, begun)
+            # CRASH(settled): the next client of the slot does it again.
+            self.endpoint.swap(self.place + END, begun)
+            self._wake()
 
     def _mark_unsure(self, first: int, end: int) -> None:
         """Mark the entries from `first` to `end` as UNSURE, if they were written."""

@@ -16,7 +16,7 @@ from kit.stores import nothing_leaked
 
 import limpet
 from limpet.stores.channels import changes as changes_module
-from limpet.stores.core.status import AGAIN
+from limpet.stores.core.status import AGAIN, PUT
 from limpet.stores.transactions.layout import LOCKED
 
 PATIENCE_S = 20.0
@@ -456,6 +456,18 @@ def test_other_threads_wait_while_one_looks(pools: Any) -> None:
         assert thread.is_alive()
     thread.join(PATIENCE_S)
     assert changes.get(timeout=PATIENCE_S) == (b"k", "put")
+
+
+def test_a_write_that_was_cut_off_before_it_had_told_is_unsure(pools: Any) -> None:
+    """By a signal handler, where Python runs its last step; then the process goes on."""
+    store = small(pools).store("race")
+    changes = store.changes()
+    store.put(b"before", b"")
+    store.client.enter()
+    store.feed.open(b"cut", PUT)
+    store.client.leave()
+    store.put(b"after", b"")
+    assert all_of(changes) == [(b"before", "put"), (b"cut", "unsure"), (b"after", "put")]
 
 
 def test_a_run_that_meets_a_locked_leaf_concerns_no_key(pools: Any) -> None:
