@@ -210,6 +210,8 @@ def test_a_notify_of_a_process_that_died_of_it_goes_to_another_thread(pools: Any
         assert not condition.wait(0.01)
     with children([waiter]) as [(first, _)]:
         sleeps(pool, condition)
+        with condition:
+            pass  # it has given the lock back
         os.kill(first, signal.SIGSTOP)
         with children([waiter, waiter]) as second:
             sleeps(pool, condition, 2)
