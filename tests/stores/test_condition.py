@@ -271,6 +271,8 @@ def test_all_threads_learn_of_a_change_whose_process_died_before_its_notify(pool
 
     with children([waiter, waiter]) as both:
         sleeps(pool, condition, 1)
+        with condition:
+            pass  # they have given the lock back
         for pid, _ in both:
             os.kill(pid, signal.SIGSTOP)
         dead, end = start(victim)
