@@ -395,6 +395,7 @@ def test_a_party_whose_round_is_regrouped_at_its_timeout_has_not_passed(
 ) -> None:
     barrier = pool.barrier("b", 4, on_death="continue")
     other = pools.again(pool).barrier("b", 4, on_death="continue")
+    wait_s = 2.0
 
     async def main() -> None:
         with children([barrier.wait, barrier.wait]) as [(dies, _), (lives, _)]:
@@ -407,12 +408,14 @@ def test_a_party_whose_round_is_regrouped_at_its_timeout_has_not_passed(
                 os.waitpid(dies, 0)
                 with other.operation():
                     other.regroup()
-                time.sleep(0.3)  # the party does not run until its time is over
+                # The party does not run until its time is over.
+                time.sleep(max(0, over + 0.1 - time.monotonic()))
 
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(regroup)
+                over = time.monotonic() + wait_s
                 with pytest.raises(limpet.BrokenBarrierError):
-                    await aio.wrap(barrier).wait(0.2)
+                    await aio.wrap(barrier).wait(wait_s)
 
     run(main)
 
