@@ -107,7 +107,7 @@ class Changes:
         self.key_of: Any = bytes
         """Makes a key of its bytes."""
         self.found: deque[tuple[bytes | None, str]] = deque()
-        """Read, and not given yet. What a signal handler cuts off may be here twice."""
+        """Read, and not given yet. An event that a signal handler cuts off may be here twice."""
         with self.operation():
             # ORDER: `end`, and not `begun`: a change that is under way has its event.
             self.positions = [end for _, _, end in feed.places()]

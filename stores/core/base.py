@@ -85,7 +85,7 @@ def made_for(cls: Any, number: int, word: int, *given: Any) -> Any:
 
 
 class Attempt:
-    """What one operation keeps between its attempts, after one with an unusual result.
+    """The notes of one operation between its attempts, after one with an unusual result.
 
     A kind has a class of its own if later attempts use results of earlier ones.
     """

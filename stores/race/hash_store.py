@@ -48,7 +48,7 @@ from limpet.stores.race.splitter import Splitter, progress_of
 
 
 class HashAttempt(Attempt):
-    """What an operation of a hash store keeps: what it met last, and which object it makes next."""
+    """Notes of an operation of a hash store: what it met last, which object it makes next."""
 
     def __init__(self, size: int) -> None:
         super().__init__()

@@ -61,7 +61,7 @@ LOSSES_MAX: Final = 16
 
 
 class Repeats(Attempt):
-    """What one operation keeps: how often it has begun anew. It pauses, and detects damaged memory.
+    """Notes of one operation: how often it has begun anew. It pauses, and detects damaged memory.
 
     An operation begins anew when its register is given up, when its row has to be put in order
     first, or when it lost a round of the index. The first two do not come again and again with the

@@ -25,7 +25,7 @@ LARGE = b"L" * 5000
 
 
 def all_of(changes: Any) -> list[tuple[Any, str]]:
-    """What there is now."""
+    """The events that are there now."""
     found = []
     try:
         while True:
