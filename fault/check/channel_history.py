@@ -1,4 +1,4 @@
-"""Verdicts on histories of a lock and of a queue; each is one object, so nothing is split by key.
+"""Verdicts on histories of channels; each is one object, so nothing is split by key.
 
 The fault is text: "" if there is none, and "unknown: gave up" when the search took too long.
 """
@@ -27,7 +27,7 @@ BUDGET: Final = 200_000
 
 def judge_lock(history: Sequence[Timed[LockOp]], budget: int = BUDGET) -> str:
     """The fault of a history of one lock. A death of a client is an operation of its own."""
-    return _judge(LockModel(), history, budget)
+    return judge(LockModel(), history, budget)
 
 
 def judge_queue(history: Sequence[Record], budget: int = BUDGET) -> str:
@@ -58,7 +58,7 @@ def judge_queue(history: Sequence[Record], budget: int = BUDGET) -> str:
         return ""
     # Which of the cut gets took which value is not known.
     timed = [Timed(_queue_op(record), record.call_ns, record.return_ns) for record in seen]
-    return _judge(QueueModel(), timed, budget)
+    return judge(QueueModel(), timed, budget)
 
 
 def _monitor(history: Sequence[Record], lost: set[bytes | None], cut: int) -> str:
@@ -104,7 +104,8 @@ def _queue_op(record: Record) -> QueueOp:
     return QueueOp("lost") if record.read is None else QueueOp("get", record.read)
 
 
-def _judge(model: Model[State, Op], history: Sequence[Timed[Op]], budget: int) -> str:
+def judge(model: Model[State, Op], history: Sequence[Timed[Op]], budget: int = BUDGET) -> str:
+    """The fault of a history of one object that this model specifies."""
     events = events_of(history)
     try:
         failed = Search(model, budget).run(history, events)

@@ -1,7 +1,8 @@
 """The explorer: the shipped code of a store under many schedules of a few clients, with crashes.
 
 Each schedule is a run on a simulated cluster (sim_cluster.py): a small program, drawn or given, and
-departures from the default order of steps (schedule.py). After each run, when the living clients
+departures from the default order of steps (schedule.py). A channel may be in the place of the store
+(sim_channels.py). After each run, when the living clients
 have finished, the explorer recovers the dead clients, and demands that
     - no operation raised NodeFailed, unless more memory nodes failed than the store survives
     - every client came to its end within a bounded number of steps, and raised no unforeseen error
@@ -53,6 +54,7 @@ from limpet.fault.explore.schedule import (
     schedule_text,
 )
 from limpet.fault.explore.sim_cache import CacheCluster, draw_calls
+from limpet.fault.explore.sim_channels import ChannelCluster
 from limpet.fault.explore.sim_cluster import SimulatedCluster
 from limpet.fault.explore.sim_exhaustive import Budget, exhaustive
 from limpet.fault.explore.sim_names import NamesCluster, draw_names
@@ -70,6 +72,7 @@ from limpet.fault.explore.sim_program import (
 )
 from limpet.fault.explore.sim_run import Run, replay, run_of
 from limpet.fault.explore.sim_shrink import NOT_REPEATABLE, shrink
+from limpet.fault.explore.sim_subjects import CHANNELS
 from limpet.fault.explore.sim_trace import trace_lines
 from limpet.fault.inject.children import end_with_parent
 from limpet.fault.matrix.fault_profile import profile_of
@@ -155,6 +158,25 @@ class Exploration:
             )
         if self.remote and (not self.coherent or self.durable):
             raise ParameterError("remote clients have no caches, and are in no durable pool")
+        if self.program and len(self.parse(self.program)) != self.clients:
+            raise ParameterError(
+                f"the program {self.program!r} is not one for {self.clients} clients"
+            )
+        if self.store in CHANNELS:
+            self._check_channel()
+        else:
+            self._check_store()
+
+    def _check_channel(self) -> None:
+        for name, given in (
+            ("durable", self.durable), ("without coherence", not self.coherent),
+            ("with transactions", self.transactions), ("with names", self.names),
+            ("where nodes fail", self.replace or self.node_failures),
+        ):  # fmt: skip
+            if given:
+                raise ParameterError(f"channels are not explored {name}: leave that out")
+
+    def _check_store(self) -> None:
         if self.durable and not store_class(self.store).durable:
             raise ParameterError(f"{self.store} stores are not made in durable pools; race is")
         transacts = self.transactions or "t" in self.program
@@ -170,10 +192,12 @@ class Exploration:
             raise ParameterError(f"{', '.join(sorted(calls & OF_NAMES))}: explore with names")
         if self.names and (self.store in CACHES or self.durable or self.node_failures):
             raise ParameterError("names are explored with stores, where no node fails")
-        if self.program and len(parse_program(self.program)) != self.clients:
-            raise ParameterError(
-                f"the program {self.program!r} is not one for {self.clients} clients"
-            )
+
+    def parse(self, text: str) -> Program:
+        """The program of a text, in the words of the store, or of the channel; ParameterError."""
+        if self.store in CHANNELS:
+            return CHANNELS[self.store].parse(text)
+        return parse_program(text)
 
     @property
     def node_count(self) -> int:
@@ -272,6 +296,17 @@ class Tally:
 
 def cluster_of(parameters: Exploration) -> SimulatedCluster:
     """The cluster on which runs with these parameters take place."""
+    if parameters.store in CHANNELS:
+        return ChannelCluster(
+            CHANNELS[parameters.store],
+            parameters.clients,
+            parameters=parameters.parameters,
+            nodes=parameters.node_count,
+            fence=parameters.fence,
+            value_size=parameters.value_size,
+            scarce=parameters.scarce,
+            remote=parameters.remote,
+        )
     make = CacheCluster if parameters.store in CACHES else SimulatedCluster
     if parameters.names:
         make = NamesCluster
@@ -339,13 +374,15 @@ def _replace_steps(cluster: SimulatedCluster) -> int:
 def _draw(parameters: Exploration, number: int) -> tuple[random.Random, Program]:
     rng = random.Random(f"{parameters.seed}:{number}")
     counts = parameters.clients, parameters.ops, parameters.crashes > 0
-    if parameters.store in CACHES:
+    if parameters.store in CHANNELS:
+        drawn = CHANNELS[parameters.store].draw(rng, *counts)
+    elif parameters.store in CACHES:
         drawn = draw_calls(rng, *counts)
     elif parameters.names:
         drawn = draw_names(rng, *counts)
     else:
         drawn = draw_program(rng, *counts, parameters.replace, parameters.transactions)
-    return rng, parse_program(parameters.program) if parameters.program else drawn
+    return rng, parameters.parse(parameters.program) if parameters.program else drawn
 
 
 # ---- many runs -----------------------------------------------------------------------------------
@@ -495,5 +532,5 @@ def describe(
 def explore_one(parameters: Exploration, schedule: Schedule) -> tuple[Run, list[str]]:
     """Run the parameters' program with a schedule; the run, and its steps as text."""
     with cluster_of(parameters) as cluster:
-        run = replay(cluster, parse_program(parameters.program), schedule)
+        run = replay(cluster, parameters.parse(parameters.program), schedule)
         return run, trace_lines(cluster, run.trace)

@@ -8,12 +8,14 @@ As text, clients are separated by `|`, operations by spaces; an operation is a l
     `delete_many`;
     e, s, f, k, v are calls of a cache (sim_cache.py);
     o, z, y, l make, drop, rename and look at stores (sim_names.py)
+    channels have other words (sim_subjects.py), and r
 Keys a and b are there at the start, c and d are not. Every write has a value of its own.
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Collection
 from typing import Final, NamedTuple
 
 from limpet.fault.explore.sim_steps import draw_steps, is_transaction
@@ -61,12 +63,19 @@ Program = tuple[tuple[Call, ...], ...]
 
 def program_text(program: Program) -> str:
     return "|".join(
-        " ".join(LETTERS[call.kind] + call.key.decode() for call in calls) for calls in program
+        " ".join(LETTERS.get(call.kind, call.kind) + call.key.decode() for call in calls)
+        for calls in program
     )
 
 
-def parse_program(text: str) -> Program:
-    """The program of a text; ParameterError names a word that is no operation."""
+def parse_program(text: str, words: Collection[str] = ()) -> Program:
+    """The program of a text; ParameterError names a word that is no operation. `words`: those of a
+    channel, which has no others besides `r`."""
+
+    def parse_word(word: str) -> Call:
+        if word not in words and KINDS.get(word) != RECOVER:
+            raise ParameterError(f"{word!r} is none of {', '.join(dict.fromkeys(words))}, r")
+        return Call(RECOVER) if word not in words else Call(word[:1], word[1:].encode())
 
     def parse_call(word: str) -> Call:
         kind, key = KINDS.get(word[:1]), word[1:].encode()
@@ -88,7 +97,8 @@ def parse_program(text: str) -> Program:
             )
         return Call(kind, key)
 
-    return tuple(tuple(parse_call(word) for word in part.split()) for part in text.split("|"))
+    parse = parse_word if words else parse_call
+    return tuple(tuple(parse(word) for word in part.split()) for part in text.split("|"))
 
 
 def draw_program(

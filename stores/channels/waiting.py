@@ -39,6 +39,7 @@ from __future__ import annotations
 import operator
 import os
 import time
+from collections.abc import Callable
 from typing import Any
 
 from limpet.shm.errors import AddressError, ParameterError, PoolClosed
@@ -55,6 +56,8 @@ from limpet.stores.channels.layout import (
 )
 
 EVERYBODY = 0x7FFF_FFFF
+now: Callable[[], float] = time.monotonic
+"""The clock of deadlines. The simulator has its own (fault/explore/sim_channels.py)."""
 
 
 def spin(endpoint: Any, look: int) -> bool:
@@ -188,14 +191,14 @@ def deadline_after(timeout: float | None) -> float | None:
     """The same for a timeout as threading's objects take it."""
     if timeout is None:
         return None
-    return time.monotonic() + timeout if timeout > 0 else 0.0
+    return now() + timeout if timeout > 0 else 0.0
 
 
 def still_us(deadline: float | None) -> int:
     """Microseconds until the deadline; 0: it is over."""
     if deadline is None:
         return SLEEP_US
-    left = deadline - time.monotonic() if deadline else 0.0
+    left = deadline - now() if deadline else 0.0
     return int(min(left * 1e6, SLEEP_US)) + 1 if left > 0 else 0
 
 

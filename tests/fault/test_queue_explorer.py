@@ -11,7 +11,7 @@ import pytest
 from kit.mutants.queue import MUTANTS
 
 import limpet
-from limpet.fault.check.channel_history import _judge, _queue_op, judge_queue
+from limpet.fault.check.channel_history import _queue_op, judge, judge_queue
 from limpet.fault.check.history import Record
 from limpet.fault.check.linearize import Timed
 from limpet.fault.check.models import QueueModel
@@ -134,4 +134,4 @@ def _searched(history: list[Record]) -> str:
     timed = [
         Timed(_queue_op(one), one.call_ns, one.return_ns) for one in history if one.result != "full"
     ]
-    return _judge(QueueModel(), timed, 2_000_000)
+    return judge(QueueModel(), timed, 2_000_000)
