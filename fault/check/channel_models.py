@@ -281,9 +281,7 @@ class JobsModel(Model[Jobs, JobOp]):
             case "no letter":
                 return state
             case "die":
-                jobs = [
-                    self._back(job) if job.holder == op.client else job for job in state.jobs
-                ]
+                jobs = [self._back(job) if job.holder == op.client else job for job in state.jobs]
                 return Jobs(tuple(jobs), state.gone | {op.client})
         at = next((at for at, job in enumerate(state.jobs) if job.value == op.value), NOBODY)
         job = state.jobs[at] if at != NOBODY else None

@@ -90,8 +90,12 @@ class ChannelCluster(SimulatedCluster):
         super().__init__("race", clients, **chosen)
         self.op_steps = subject.op_steps
 
+    def now(self) -> float:
+        """The clock of all clients, in s: of their timeouts as well."""
+        return self.clock
+
     def now_us(self) -> int:
-        """The pool's clock, which all clients share."""
+        """The pool's clock."""
         return int(self.clock * 1e6)
 
     def _prepare(self) -> None:
@@ -179,7 +183,7 @@ class ChannelRun(Run):
 
     def go(self) -> Run:
         with (
-            mock.patch.object(waiting, "now", lambda: self.cluster.clock),
+            mock.patch.object(waiting, "now", self.cluster.now),
             mock.patch.object(sys, "unraisablehook", _is_unraisable),
         ):
             return super().go()

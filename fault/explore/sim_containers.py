@@ -115,9 +115,7 @@ class TopicRun(ChannelRun):
                 label = label_of(reader.get(timeout=timeout))
             except queue.Empty:
                 return TopicOp("none", position=reader.position)
-            return op._replace(
-                value=label, number=reader.position - 1, missed=reader.lost - lost
-            )
+            return op._replace(value=label, number=reader.position - 1, missed=reader.lost - lost)
 
         return bool(self.note(op, work).kind == "get")
 

@@ -27,9 +27,7 @@ CHANNELS: Final = {
     "semaphore": Subject(
         Semaphore, SemaphoreRun, "aw aw at an bt bn s", {"value": 1, "bounded": False}
     ),
-    "rwlock": Subject(
-        RwLock, RwLockRun, "sw sw st sn xw xw xt xn dw dn", {"prefer": "writers"}
-    ),
+    "rwlock": Subject(RwLock, RwLockRun, "sw sw st sn xw xw xt xn dw dn", {"prefer": "writers"}),
     "condition": Subject(Condition, ConditionRun, "w w w 1 1 2 0", {}, 100),
     "jobs": Subject(
         JobQueue,

@@ -21,6 +21,7 @@ from kit.known_bad import (
 )
 from kit.mutants import (
     batches,
+    channels,
     fusee,
     loco,
     race,
@@ -62,6 +63,10 @@ RCUCKOO: Final = Subject("rcuckoo", rcuckoo.in_force, uncompiled.UNCHANGED)
 RTX: Final = Subject("rtx-sherman", rtx.in_force, rtx.UNCHANGED)
 REMOTE: Final = Subject("remote", remote.in_force, remote.UNCHANGED)
 RTX_RACE: Final = Subject("rtx-race", rtx_race.in_force, None)
+DEQUE, TOPIC, SEMAPHORE, RWLOCK, CONDITION, JOBS = (
+    Subject(kind, functools.partial(channels.in_force, kind), uncompiled.UNCHANGED)
+    for kind in ("deque", "topic", "semaphore", "rwlock", "condition", "jobs")
+)
 
 of_loco = functools.partial(scheduled, "loco")
 of_paths = functools.partial(scheduled, "rcuckoo", around=crowded, parameters=SMALL_RING)
@@ -132,6 +137,27 @@ TABLE: Final = [
     Variant(RTX_RACE, rtx_race.ABSENT_NOT_VALIDATED, over_hash("fab|fba|"), ("order",)),
     Variant(RTX_RACE, rtx_race.LET_GO_BEFORE, over_hash("mab|mab|s gb ga")),
     Variant(RTX_RACE, rtx_race.NOT_HELD_AGAIN, over_hash("mab mab|s s|"), ("order",)),
+    Variant(DEQUE, channels.NO_LOCK, scheduled("deque", "a q|b p|a l"), WRONG),
+    Variant(
+        DEQUE, channels.COPIES_ONCE,
+        scheduled("deque", "a a a a a|l l l", parameters={"bounded": True}), WRONG,
+    ),
+    Variant(DEQUE, channels.ENDS_FIRST, scheduled("deque", "a aL|q q|l"), WRONG),
+    Variant(TOPIC, channels.READS_ONCE, scheduled("topic", "p p p p p|g g g", parameters={"size": 1}), WRONG),
+    Variant(TOPIC, channels.MISSES_UNSAID, scheduled("topic", "p p p|p|g g"), WRONG),
+    Variant(SEMAPHORE, channels.BURIES_NONE, scheduled("semaphore", "aw|aw"), (*WRONG, "no end")),
+    Variant(SEMAPHORE, channels.BLIND, scheduled("semaphore", "aw an|aw an"), WRONG),
+    Variant(RWLOCK, channels.BURIES_NONE, scheduled("rwlock", "xw|sw"), ("held", "no end")),
+    Variant(RWLOCK, channels.UNTOLD, scheduled("rwlock", "xw xw|xw"), WRONG),
+    Variant(RWLOCK, channels.BESIDE, scheduled("rwlock", "sw|xw"), WRONG),
+    Variant(CONDITION, channels.ONE_MORE, scheduled("condition", "w|w|1 1"), WRONG),
+    Variant(CONDITION, channels.UNSEEN, scheduled("condition", "w|w|1 1"), WRONG),
+    Variant(JOBS, channels.LOST_WITH_THE_DEAD, scheduled("jobs", "p a|a"), WRONG),
+    Variant(JOBS, channels.FOR_EVER, scheduled("jobs", "p n n|n l"), WRONG),
+    Variant(JOBS, channels.TWICE, scheduled("jobs", "pk|pk a"), WRONG),
+    Variant(JOBS, channels.ONE_LINE, scheduled("jobs", "p0 p3|a a"), WRONG),
+    Variant(JOBS, channels.TAKES_TOO, scheduled("jobs", "p a|p a"), WRONG),
+    Variant(JOBS, channels.INDEX_AS_IT_IS, scheduled("jobs", "p a|p a|p"), WRONG),
 ]  # fmt: skip
 RARE: Final = {
     "waits-for-the-dead", "f4-outcome-by-value",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import re
 from collections import Counter, deque
 from typing import Any
 
 import pytest
+from kit.known_bad import first_failure
 from kit.mutants.queue import MUTANTS
 
 import limpet
@@ -15,28 +17,30 @@ from limpet.fault.check.channel_history import _queue_op, judge, judge_queue
 from limpet.fault.check.history import Record
 from limpet.fault.check.linearize import Timed
 from limpet.fault.check.models import QueueModel
-from limpet.fault.explore.sim_queue import QueueCluster, numbered_run
+from limpet.fault.explore.explorer import Exploration, run_batch
+from limpet.fault.explore.sim_subjects import CHANNELS
 
 pytestmark = pytest.mark.either_build("the same lines on either build")
 
 RUNS = 400 if limpet.build == "compiled" else 30
 
 
+def exploration(maxsize: int, schedules: int) -> Exploration:
+    return Exploration("queue", ops=3, schedules=schedules, parameters={"maxsize": maxsize})
+
+
 @pytest.mark.parametrize("maxsize", [1, 2])
 def test_queue_is_one_under_many_schedules(maxsize: int) -> None:
-    crashed = 0
-    with QueueCluster(3, maxsize) as stage:
-        for number in range(RUNS):
-            run = numbered_run(stage, number)
-            assert run.failure == "", (number, run.program, run.schedule)
-            crashed += any(player.dead for player in run.clients)
-    assert crashed > RUNS / 10
+    tally = run_batch(exploration(maxsize, RUNS), range(RUNS))
+    assert not tally.failed
+    assert tally.crashes > RUNS / 10
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)
-def test_wrong_queue_is_found_out(mutant: Any) -> None:
-    with QueueCluster(3, 2, mutant) as stage:
-        assert any(numbered_run(stage, number).failure for number in range(3000))
+def test_wrong_queue_is_found_out(mutant: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = dataclasses.replace(CHANNELS["queue"], cls=mutant)
+    monkeypatch.setitem(CHANNELS, "queue", row)
+    assert first_failure(exploration(2, 3000))
 
 
 def record(op: str, value: bytes, read: bytes | None, result: str, *times: int | None) -> Record:

@@ -1,5 +1,8 @@
-"""Known-bad variants of channels, for the explorer to catch: modules run uncompiled (uncompiled.py),
-with a step left out, or done otherwise, that looks as if that were as good."""
+"""Known-bad variants of channels, for the explorer to catch.
+
+They are modules run uncompiled (uncompiled.py), with a step left out, or done otherwise, that looks
+as if that were as good.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,9 @@ import pytest
 
 from kit.mutants.uncompiled import Change, Mutant, never, nothing, replaced, uncompiled
 from limpet.fault.explore.sim_subjects import CHANNELS
-from limpet.stores.channels.condition import NOTIFIED, STATE
-from limpet.stores.channels.holders.layout import DIED
+from limpet.stores.channels.condition import FREE, OWNER_SHIFT
+from limpet.stores.channels.holders.layout import DIED, TAKEN
+from limpet.stores.channels.jobs.layout import LEVELS, READY
 
 HERE: Final = "stores/channels/"
 MODULES: Final = {
@@ -148,7 +152,7 @@ def tells_no_death(without: Any) -> Any:
 def ignores_readers(fits: Any) -> Any:
     def run(self: Any, line: int) -> bool:
         before = self.state
-        self.state = before & ~0xFFFF_FFFF if line else before
+        self.state = before & ~TAKEN if line else before
         try:
             return bool(fits(self, line))
         finally:
@@ -157,7 +161,9 @@ def ignores_readers(fits: Any) -> Any:
     return run
 
 
-BURIES_NONE: Final = Mutant("holds-of-the-dead-stay", (of("holders/holders", "Holders.bury", never),))
+BURIES_NONE: Final = Mutant(
+    "holds-of-the-dead-stay", (of("holders/holders", "Holders.bury", never),)
+)
 BLIND: Final = Mutant(
     "change-by-a-store", (Change("channels/holders/holders", "Holders.commit", stores_the_word),)
 )
@@ -180,21 +186,9 @@ def one_more(notify: Any) -> Any:
 
 
 def frees_unseen(self: Any, at: int) -> bool:
-    word = self._look(at)
-    if word >> 16 == self.client.ident:
-        self.endpoint.store(at, 0)
-        return False
+    if self._look(at) >> OWNER_SHIFT == self.client.ident:
+        self.endpoint.store(at, FREE)
     return False
-
-
-def notified_no_more(is_notified: Any) -> Any:
-    """A wait whose time is over does not look whether it was notified meanwhile."""
-
-    def run(self: Any, places: list[int], before: int, deadline: Any) -> bool:
-        found = bool(is_notified(self, places, before, deadline))
-        return found and any(self._look(at) & STATE == NOTIFIED for at in places)
-
-    return run
 
 
 ONE_MORE: Final = Mutant(
@@ -242,8 +236,8 @@ def in_one_line(enlist: Any) -> Any:
     """Jobs that are ready in the order in which they became so, of whatever priority."""
 
     def run(self: Any, number: int, state: int) -> None:
-        if state == 1:
-            self._append(5, number)
+        if state == READY:
+            self._append(LEVELS, number)
         else:
             enlist(self, number, state)
 
