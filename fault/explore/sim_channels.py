@@ -57,10 +57,16 @@ def label_of(data: bytes) -> bytes:
     return data.rstrip(b".")
 
 
-def _is_unraisable(unraisable: Any) -> None:
+def _ignored(unraisable: Any) -> None:
     """Say nothing of a dead client whose delivery is dropped as it unwinds."""
     if unraisable.exc_type is not Crashed:
         sys.__unraisablehook__(unraisable)
+
+
+def _printed(kind: Any, error: Any, trace: Any) -> None:
+    """The same, where a compiled class is dropped."""
+    if kind is not Crashed:
+        sys.__excepthook__(kind, error, trace)
 
 
 class ChannelHandle:
@@ -173,6 +179,12 @@ class ChannelRun(Run):
         self.end(number, done)
         return done
 
+    def rest(self) -> None:
+        """The living were called once more after the run, and are idle again."""
+        for client in self.clients:
+            if client.pool.remote and client.pid not in self.cluster.processes.gone:
+                client.pool.client.idle()
+
     def overdue(self, kind: str) -> None:
         """From now on, all operations of this kind that take effect by themselves have done so."""
         for number, timed in enumerate(self.history):
@@ -184,7 +196,8 @@ class ChannelRun(Run):
     def go(self) -> Run:
         with (
             mock.patch.object(waiting, "now", self.cluster.now),
-            mock.patch.object(sys, "unraisablehook", _is_unraisable),
+            mock.patch.object(sys, "unraisablehook", _ignored),
+            mock.patch.object(sys, "excepthook", _printed),
         ):
             return super().go()
 

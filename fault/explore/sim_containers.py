@@ -12,7 +12,7 @@ Topic (TopicModel)
     n, o    subscribe from now on, or from the oldest message on
     g, w    get the next message of the client's subscription, at once or within TIMEOUT_S; a
             client's first one begins with the oldest
-In the end the survivor reads all messages that are kept.
+In the end the survivor reads all messages that are kept, and the living go on where they are.
 """
 
 from __future__ import annotations
@@ -124,14 +124,12 @@ class TopicRun(ChannelRun):
         self.publish(channel, b"last", b"last")
         op = TopicOp("published")
         self.note(op, lambda: op._replace(number=channel.published()))
-        for client in sorted({*self.readers, self.survivor}):
-            # a living reader goes on where it is, by the survivor's handle
-            if client == self.survivor:
-                self.subscribe(channel, client, OLDEST)
-            else:
-                self.readers[client].topic = channel
-            while self.get(channel, client, 0.0):
+        self.subscribe(channel, self.survivor, OLDEST)
+        gone = self.cluster.processes.gone
+        for client in [self.survivor, *(one.number for one in self.clients if one.pid not in gone)]:
+            while client in self.readers and self.get(channel, client, 0.0):
                 pass
+        self.rest()
         return ""
 
     def wrong(self) -> str:

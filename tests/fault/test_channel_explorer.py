@@ -32,19 +32,19 @@ from limpet.shm.errors import ParameterError
 
 pytestmark = pytest.mark.either_build("schedules of the same lines")
 
-RUNS: Final = 40 if limpet.build == "compiled" else 10
-CASES: Final = {
-    "deque": ("deque", {}),
-    "deque-bounded": ("deque", {"bounded": True}),
-    "topic": ("topic", {}),
-    "semaphore": ("semaphore", {}),
-    "semaphore-bounded": ("semaphore", {"value": 2, "bounded": True}),
-    "semaphore-signals": ("semaphore", {"value": 0}),
-    "rwlock-writers": ("rwlock", {}),
-    "rwlock-readers": ("rwlock", {"prefer": "readers"}),
-    "condition": ("condition", {}),
-    "jobs": ("jobs", {}),
+CASES: Final[dict[str, tuple[str, dict[str, Any], int]]] = {
+    "deque": ("deque", {}, 30),
+    "deque-bounded": ("deque", {"bounded": True}, 20),
+    "topic": ("topic", {}, 40),
+    "semaphore": ("semaphore", {}, 30),
+    "semaphore-bounded": ("semaphore", {"value": 2, "bounded": True}, 10),
+    "semaphore-signals": ("semaphore", {"value": 0}, 10),
+    "rwlock-writers": ("rwlock", {}, 25),
+    "rwlock-readers": ("rwlock", {"prefer": "readers"}, 15),
+    "condition": ("condition", {}, 40),
+    "jobs": ("jobs", {}, 50),
 }
+"""Kinds and parameters, and the number of schedules; a quarter of it with remote clients."""
 SEEN: Final = {
     "deque": {"append", "appendleft", "full", "pop", "popleft", "empty", "clear", "list"},
     "topic": {"publish", "get", "none", "now", "oldest", "published"},
@@ -59,11 +59,11 @@ SEEN: Final = {
 @pytest.mark.parametrize("remote", [False, True], ids=["mapped", "remote"])
 @pytest.mark.parametrize("case", CASES)
 def test_channel_keeps_its_promises_under_many_schedules(case: str, remote: bool) -> None:
-    kind, given = CASES[case]
+    kind, given, runs = CASES[case]
     parameters = Exploration(kind, ops=3, parameters=given, remote=remote)
     seen: Counter[str] = Counter()
     with cluster_of(parameters) as cluster:
-        for number in range(RUNS // 2 if remote else RUNS):
+        for number in range(runs // 4 if remote else runs):
             run = numbered_run(cluster, parameters, number)
             assert run.failure == "", (number, run.program, run.schedule)
             seen.update(timed.op.kind for timed in run.history)

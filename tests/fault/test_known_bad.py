@@ -143,7 +143,10 @@ TABLE: Final = [
         scheduled("deque", "a a a a a|l l l", parameters={"bounded": True}), WRONG,
     ),
     Variant(DEQUE, channels.ENDS_FIRST, scheduled("deque", "a aL|q q|l"), WRONG),
-    Variant(TOPIC, channels.READS_ONCE, scheduled("topic", "p p p p p|g g g", parameters={"size": 1}), WRONG),
+    Variant(
+        TOPIC, channels.READS_ONCE,
+        scheduled("topic", "p p p p p|g g g", parameters={"size": 1}), WRONG,
+    ),
     Variant(TOPIC, channels.MISSES_UNSAID, scheduled("topic", "p p p|p|g g"), WRONG),
     Variant(SEMAPHORE, channels.BURIES_NONE, scheduled("semaphore", "aw|aw"), (*WRONG, "no end")),
     Variant(SEMAPHORE, channels.BLIND, scheduled("semaphore", "aw an|aw an"), WRONG),
