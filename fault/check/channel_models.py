@@ -92,15 +92,10 @@ class TopicModel(Model[tuple[bytes, ...], TopicOp]):
             return (*state, op.value) if op.number in (-1, end) else None
         if op.kind == "get":
             first = max(op.position, oldest)
-            right = (first, first - op.position) == (op.number, op.missed)
-            return state if right and first < end and state[first] == op.value else None
-        right = {
-            "none": op.position == end,
-            "now": op.position == end,
-            "oldest": op.position == oldest,
-            "published": op.number == end,
-        }
-        return state if right[op.kind] else None
+            counted = (first, first - op.position) == (op.number, op.missed)
+            return state if counted and first < end and state[first] == op.value else None
+        found = op.number if op.kind == "published" else op.position
+        return state if found == (oldest if op.kind == "oldest" else end) else None
 
     def pure(self, op: TopicOp) -> bool:
         return op.kind != "publish"

@@ -21,11 +21,11 @@ from limpet.fault.check.linearize import NEVER, Timed
 
 
 class NotifyOp(NamedTuple):
-    """`kind`: "wait", which was `told` that it was notified or not; "notify" of `count`; "die"."""
+    """`kind`: "wait", which was `told` that it was notified or not; "notify" of `most`; "die"."""
 
     kind: str
     client: int
-    count: int = 0
+    most: int = 0
     told: bool | None = None
 
 
@@ -40,7 +40,7 @@ def judge_notifies(history: Sequence[Timed[NotifyOp]]) -> str:
     notifies = sorted((one for one in history if one.op.kind == "notify"), key=lambda n: n.call_ns)
     for notify in notifies:
         called, returned = notify.call_ns, notify.return_ns
-        left = notify.op.count
+        left = notify.op.most
         doubtful = 0
         for wait in sorted(waits, key=lambda wait: wait.call_ns):
             death = deaths.get(wait.op.client, NEVER)

@@ -35,6 +35,7 @@ PROGRAM: Final = (sys.executable, "-m", "limpet")
 SETS: Final[Mapping[str, Iterable[Any]]] = {
     "kind": KINDS,
     "channel": CHANNELS,
+    "simulated": ("queue", "deque", "topic", "semaphore", "rwlock", "condition", "jobs"),
     "replicated": encounter.kinds(),
     "replaced": ("race", "fusee", "swarm", "rcuckoo", "loco"),
     "transactional": ("rtx-race", "rtx-sherman"),
@@ -66,6 +67,8 @@ drill forks
 drill names --every
 drill looks
 drill containers --every
+drill explore {simulated} --ops 3 --schedules 5000 --crashes 2 --stalls 2
+drill explore {simulated} --ops 3 --schedules 2000 --remote
 drill explore race --names --schedules 5000 --crashes 2
 drill explore race --schedules 20000 --crashes 2
 drill explore race --schedules 20000 --crashes 2 --node-failures 1

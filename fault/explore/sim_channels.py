@@ -133,8 +133,6 @@ class ChannelRun(Run):
     """One run of a program of words. A derived class says what they do, and judges the history."""
 
     cluster: ChannelCluster
-    history: list[Any]
-    """The operations of the channel's model with their times; a queue's are records."""
 
     def __init__(self, cluster: ChannelCluster, program: Program, chooser: Chooser) -> None:
         super().__init__(cluster, program, chooser)

@@ -178,7 +178,7 @@ class ConditionRun(ChannelRun):
                 self.note(op, lambda: op._replace(told=channel.wait(TIMEOUT_S)))
             else:
                 op = NotifyOp("notify", client.number, int(kind) or MANY)
-                self.note(op, lambda: channel.notify(op.count) or op)
+                self.note(op, lambda: channel.notify(op.most) or op)
             is_pause(client)
 
     def finish(self, channel: Any) -> str:

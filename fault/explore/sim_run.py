@@ -100,7 +100,8 @@ class Run:
         self.steps = 0
         self.schedule: Schedule = {}
         self.trace: list[Step] = []
-        self.history: list[Record] = []
+        self.history: list[Any] = []
+        """Records; of channels, the operations of their models with their times."""
         self.transactions = TransactionHistory(cluster, self._tick)
         self.failure = ""
         self.failed: set[int] = set()
@@ -312,7 +313,8 @@ class Run:
             pass
         except Exception as error:
             declared = client.pid in self.cluster.processes.gone
-            if not (declared and isinstance(error, ClientError)):
+            # a dead client only unwinds, and may meet what its cut operation has left
+            if not client.dead and not (declared and isinstance(error, ClientError)):
                 self.failure = self.failure or f"client {client.number}: {traceback.format_exc()}"
         finally:
             client.finished = True

@@ -149,7 +149,8 @@ def explore(
     stall. Afterwards the history must be linearizable, every invariant hold and no memory be
     leaked. A failure is shrunk, and printed with the command that repeats it; the exit status is
     then 1.
-    STORE is race if none is named.
+    STORE is race if none is named. It may be a channel: queue, deque, topic, semaphore, rwlock,
+    condition, or jobs, which is a queue with acks.
     """
     if given["program"]:
         given["clients"] = given["program"].count("|") + 1

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from limpet.__main__ import main
 from limpet.cli.drill import drill
 from limpet.fault.drill import soak
+from limpet.fault.explore.sim_subjects import CHANNELS as SIMULATED
 from limpet.fault.matrix.channel_kinds import CHANNELS
 from limpet.stores.registry import CACHES, KINDS
 
@@ -44,6 +45,8 @@ def test_every_drill_and_every_subject_is_in_the_soak() -> None:
     assert {subject for subject, _ in matrices} == {*KINDS, *CACHES, *CHANNELS}
     every = {subject for subject, given in matrices if given["every"] and not given["failures"]}
     assert every == {*KINDS, *CHANNELS}
+    explored = {subject for name, subjects, _ in rows if name == "explore" for subject in subjects}
+    assert explored >= {*SIMULATED}
 
 
 def test_soak_runs_its_lines_by_turns_and_ends_with_the_first_that_fails(
