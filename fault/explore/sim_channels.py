@@ -133,6 +133,8 @@ class ChannelRun(Run):
     """One run of a program of words. A derived class says what they do, and judges the history."""
 
     cluster: ChannelCluster
+    patience_s = 0.0
+    """For so long, besides 4 leases, others wait for a client that stands still."""
 
     def __init__(self, cluster: ChannelCluster, program: Program, chooser: Chooser) -> None:
         super().__init__(cluster, program, chooser)
@@ -220,7 +222,7 @@ class ChannelRun(Run):
             self.died[client.number] = self.begin(op)
 
     def _tired(self) -> bool:
-        return self.cluster.clock > self._patience
+        return self.cluster.clock > self._patience + self.patience_s
 
     def _inspect(self) -> str:
         setup_client = self.cluster.setup_client

@@ -29,6 +29,7 @@ from limpet.fault.check.linearize import NEVER, Timed
 from limpet.fault.check.notify_history import NotifyOp, judge_notifies
 from limpet.fault.explore.sim_channels import AT_ONCE, TIMEOUT_S, WAIT, ChannelRun
 from limpet.fault.explore.sim_cluster import SimulatedClient
+from limpet.stores.channels.holders.layout import KEPT_S
 
 MANY: Final = 99
 """More than all clients that wait."""
@@ -116,6 +117,9 @@ class SemaphoreRun(HoldersRun):
 
 class RwLockRun(HoldersRun):
     """One run of a program on a reader-writer lock."""
+
+    patience_s = 1.5 * KEPT_S
+    """So those that are let go first, and stand still, are passed over."""
 
     def act(self, channel: Any, client: SimulatedClient, kind: str, key: bytes) -> None:
         side = channel.write() if kind == "x" else channel.read()
