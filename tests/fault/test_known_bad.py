@@ -140,12 +140,13 @@ TABLE: Final = [
     Variant(DEQUE, channels.NO_LOCK, scheduled("deque", "a q|b p|a l"), WRONG),
     Variant(
         DEQUE, channels.COPIES_ONCE,
-        scheduled("deque", "a a a a a|l l l", parameters={"bounded": True}), WRONG,
+        scheduled("deque", "a a a a|a a a a|l l l|l l l", stalls=2, parameters={"bounded": True}),
+        WRONG,
     ),
     Variant(DEQUE, channels.ENDS_FIRST, scheduled("deque", "a aL|q q|l"), WRONG),
     Variant(
         TOPIC, channels.READS_ONCE,
-        scheduled("topic", "p p p p p|g g g", parameters={"size": 1}), WRONG,
+        scheduled("topic", "p p p p p|g g g|g g g", stalls=2, parameters={"size": 1}), WRONG,
     ),
     Variant(TOPIC, channels.MISSES_UNSAID, scheduled("topic", "p p p|p|g g"), WRONG),
     Variant(SEMAPHORE, channels.BURIES_NONE, scheduled("semaphore", "aw|aw"), (*WRONG, "no end")),
@@ -155,12 +156,12 @@ TABLE: Final = [
     Variant(RWLOCK, channels.BESIDE, scheduled("rwlock", "sw|xw"), WRONG),
     Variant(CONDITION, channels.ONE_MORE, scheduled("condition", "w|w|1 1"), WRONG),
     Variant(CONDITION, channels.UNSEEN, scheduled("condition", "w|w|1 1"), WRONG),
-    Variant(JOBS, channels.LOST_WITH_THE_DEAD, scheduled("jobs", "p a|a"), WRONG),
+    Variant(JOBS, channels.LOST_WITH_THE_DEAD, scheduled("jobs", "p a|a"), ("lost",)),
     Variant(JOBS, channels.FOR_EVER, scheduled("jobs", "p n n|n l"), WRONG),
     Variant(JOBS, channels.TWICE, scheduled("jobs", "pk|pk a"), WRONG),
     Variant(JOBS, channels.ONE_LINE, scheduled("jobs", "p0 p3|a a"), WRONG),
     Variant(JOBS, channels.TAKES_TOO, scheduled("jobs", "p a|p a"), WRONG),
-    Variant(JOBS, channels.INDEX_AS_IT_IS, scheduled("jobs", "p a|p a|p"), WRONG),
+    Variant(JOBS, channels.INDEX_AS_IT_IS, scheduled("jobs", "p a|p a|p"), ("lost",)),
 ]  # fmt: skip
 RARE: Final = {
     "waits-for-the-dead", "f4-outcome-by-value",

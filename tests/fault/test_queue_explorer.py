@@ -22,7 +22,7 @@ from limpet.fault.explore.sim_subjects import CHANNELS
 
 pytestmark = pytest.mark.either_build("the same lines on either build")
 
-RUNS = 400 if limpet.build == "compiled" else 30
+RUNS = 250 if limpet.build == "compiled" else 30
 
 
 def exploration(maxsize: int, schedules: int) -> Exploration:
