@@ -140,8 +140,8 @@ class ChannelRun(Run):
         super().__init__(cluster, program, chooser)
         self.survivor = len(cluster.clients)
         """The number of the client that joins after the run."""
-        self.died: dict[int, int] = {}
-        """By client that is dead, or was declared so, where its death is in the history."""
+        self.died: set[int] = set()
+        """The clients whose death, or being declared dead, is in the history."""
 
     # ---- for derived classes --------------------------------------------------------------------
 
@@ -219,7 +219,8 @@ class ChannelRun(Run):
     def _note_death(self, client: SimulatedClient) -> None:
         op = self.death(client.number)
         if op is not None and client.number not in self.died:
-            self.died[client.number] = self.begin(op)
+            self.died.add(client.number)
+            self.begin(op)
 
     def _tired(self) -> bool:
         return self.cluster.clock > self._patience + self.patience_s

@@ -27,7 +27,13 @@ from limpet.fault.check.channel_history import judge
 from limpet.fault.check.channel_models import HoldersModel, HoldOp
 from limpet.fault.check.linearize import NEVER, Timed
 from limpet.fault.check.notify_history import NotifyOp, judge_notifies
-from limpet.fault.explore.sim_channels import AT_ONCE, TIMEOUT_S, WAIT, ChannelRun
+from limpet.fault.explore.sim_channels import (
+    AT_ONCE,
+    FOR_SOME_TIME,
+    TIMEOUT_S,
+    WAIT,
+    ChannelRun,
+)
 from limpet.fault.explore.sim_cluster import SimulatedClient
 from limpet.stores.channels.holders.layout import KEPT_S
 
@@ -35,75 +41,77 @@ MANY: Final = 99
 """More than all clients that wait."""
 
 
-class HoldersRun(ChannelRun):
-    """One run of a program on a table of holders."""
+def take(
+    run: ChannelRun, channel: Any, client: int, exclusive: bool, get: Callable[[], bool]
+) -> bool:
+    """Take a hold by `get`; whether it did."""
+    op = HoldOp("take", client, exclusive)
 
-    def death(self, client: int) -> HoldOp:
-        return HoldOp("die", client)
+    def work() -> HoldOp:
+        if get():
+            return op._replace(inherited=channel.inherited)
+        return op._replace(kind="refused")
 
-    def take(self, channel: Any, client: int, exclusive: bool, get: Callable[[], bool]) -> bool:
-        """Take by `get`; whether it did."""
-        op = HoldOp("take", client, exclusive)
-
-        def work() -> HoldOp:
-            if get():
-                return op._replace(inherited=channel.inherited)
-            return op._replace(kind="refused")
-
-        return bool(self.note(op, work).kind == "take")
-
-    def give(self, client: int, exclusive: bool, release: Callable[[], object]) -> None:
-        op = HoldOp("release", client, exclusive)
-
-        def work() -> HoldOp:
-            try:
-                release()
-            except ValueError:
-                return op._replace(kind="over")
-            return op
-
-        self.note(op, work)
-
-    def bury(self, channel: Any) -> None:
-        """Give back, as the survivor, what the dead hold."""
-        with channel.operation():
-            channel.row()
-            channel.bury()
-        self.overdue("die")
+    return bool(run.note(op, work).kind == "take")
 
 
-def is_pause(client: SimulatedClient) -> None:
+def give(run: ChannelRun, client: int, exclusive: bool, release: Callable[[], object]) -> None:
+    """Give a hold back by `release`."""
+    op = HoldOp("release", client, exclusive)
+
+    def work() -> HoldOp:
+        try:
+            release()
+        except ValueError:
+            return op._replace(kind="over")
+        return op
+
+    run.note(op, work)
+
+
+def bury(run: ChannelRun, channel: Any) -> None:
+    """Give back, as the survivor, what the dead hold."""
+    with channel.operation():
+        channel.row()
+        channel.bury()
+    run.overdue("die")
+
+
+def use(client: SimulatedClient) -> None:
     """Work with what is held, so that others meet it."""
     client.endpoint.pause(0)
 
 
-class SemaphoreRun(HoldersRun):
+class SemaphoreRun(ChannelRun):
     """One run of a program on a semaphore."""
+
+    def death(self, client: int) -> HoldOp:
+        return HoldOp("die", client)
 
     def act(self, channel: Any, client: SimulatedClient, kind: str, key: bytes) -> None:
         number = client.number
         if kind == "s":
-            self.give(number, False, channel.release)
+            give(self, number, False, channel.release)
             return
         had = 0
         for way in (key,) if kind == "a" else (WAIT, key):
             if way == WAIT and (had or not channel.limit):
-                way = b"t"  # else clients may wait for each other, or for a signal
+                way = FOR_SOME_TIME  # else clients may wait for each other, or for a signal
             if not self.acquire(channel, number, way):
                 break
             had += 1
-            is_pause(client)
+            use(client)
         for _ in range(had if channel.limit else 0):
-            self.give(number, False, channel.release)
+            give(self, number, False, channel.release)
 
     def acquire(self, channel: Any, client: int, way: bytes) -> bool:
         if way == AT_ONCE:
-            return self.take(channel, client, False, lambda: channel.acquire(False))
+            return take(self, channel, client, False, lambda: channel.acquire(False))
         timeout = None if way == WAIT else TIMEOUT_S
-        return self.take(channel, client, False, lambda: channel.acquire(True, timeout))
+        return take(self, channel, client, False, lambda: channel.acquire(True, timeout))
 
     def finish(self, channel: Any) -> str:
-        self.bury(channel)
+        bury(self, channel)
         while self.acquire(channel, self.survivor, AT_ONCE):
             pass
         return ""
@@ -115,21 +123,24 @@ class SemaphoreRun(HoldersRun):
         )
 
 
-class RwLockRun(HoldersRun):
+class RwLockRun(ChannelRun):
     """One run of a program on a reader-writer lock."""
 
     patience_s = 1.5 * KEPT_S
     """So those that are let go first, and stand still, are passed over."""
 
+    def death(self, client: int) -> HoldOp:
+        return HoldOp("die", client)
+
     def act(self, channel: Any, client: SimulatedClient, kind: str, key: bytes) -> None:
         side = channel.write() if kind == "x" else channel.read()
         if not self.hold(channel, client.number, side, key):
             return
-        is_pause(client)
+        use(client)
         if kind == "d" and self.hold(channel, client.number, channel.read(), WAIT):
-            is_pause(client)
-            self.give(client.number, False, side.release)
-        self.give(client.number, kind == "x", side.release)
+            use(client)
+            give(self, client.number, False, side.release)
+        give(self, client.number, kind == "x", side.release)
 
     def hold(self, channel: Any, client: int, side: Any, way: bytes) -> bool:
         """Take it for a use."""
@@ -139,14 +150,14 @@ class RwLockRun(HoldersRun):
                 return bool(side.acquire(False))
             return bool(side.acquire(True, -1 if way == WAIT else TIMEOUT_S))
 
-        return self.take(channel, client, bool(side.line), get)
+        return take(self, channel, client, bool(side.line), get)
 
     def finish(self, channel: Any) -> str:
-        self.bury(channel)
+        bury(self, channel)
         for side in (channel.read(), channel.write()):
             if not self.hold(channel, self.survivor, side, AT_ONCE):
                 return f"held: by no client, and the survivor cannot take {side!r}"
-            self.give(self.survivor, bool(side.line), side.release)
+            give(self, self.survivor, bool(side.line), side.release)
         return ""
 
     def wrong(self) -> str:
@@ -183,7 +194,7 @@ class ConditionRun(ChannelRun):
             else:
                 op = NotifyOp("notify", client.number, int(kind) or MANY)
                 self.note(op, lambda: channel.notify(op.most) or op)
-            is_pause(client)
+            use(client)
 
     def finish(self, channel: Any) -> str:
         self.cluster.setup_client.recover()

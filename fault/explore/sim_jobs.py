@@ -23,7 +23,7 @@ from limpet.fault.explore.sim_cluster import SimulatedClient
 
 DELAY_S: Final = 2.0**-13
 KEYS: Final = (b"k", b"m")
-RECOVERED_S: Final = 1.0
+LATER_S: Final = 1.0
 """Later than all that clients have delayed."""
 
 
@@ -131,7 +131,7 @@ class JobsRun(ChannelRun):
         self.cluster.setup_client.recover()
         channel.give_back()
         self.overdue("die")
-        self.cluster.clock += RECOVERED_S
+        self.cluster.clock += LATER_S
         self.overdue("due")
         while (delivery := self.get(channel, self.survivor, 0.0)) is not None:
             self.settle(delivery, self.survivor, "a")
