@@ -35,7 +35,7 @@ class JobsRun(ChannelRun):
         self.early = ""
         """A job that was got before its delay was over."""
         self.due: dict[bytes, float] = {}
-        """When a delayed job is ready."""
+        """When a job that was put, or given back, is ready, at the earliest."""
 
     def death(self, client: int) -> JobOp:
         return JobOp("die", client)
@@ -44,18 +44,17 @@ class JobsRun(ChannelRun):
         if kind == "p":
             self.put(channel, client.number, b"%d.%d" % (client.number, client.op), key)
         elif kind in "lm":
-            self.settle(self.letter(channel, client.number), client.number, kind)
+            self.settle(channel, self.letter(channel, client.number), client.number, kind)
         else:
             timeout = TIMEOUT_S if kind == "t" else 0.0
-            self.settle(self.get(channel, client.number, timeout), client.number, kind)
+            self.settle(channel, self.get(channel, client.number, timeout), client.number, kind)
 
     def put(self, channel: Any, client: int, label: bytes, flavour: bytes) -> None:
         level = int(flavour) if flavour.isdigit() else 0
         key = flavour if flavour in KEYS else b""
         delay = DELAY_S if flavour == b"d" else 0.0
         op = JobOp("put", client, label, level, key, delay > 0)
-        if delay:
-            self._delay(label)
+        due = self.delayed(label) if delay else 0.0
 
         def work() -> JobOp:
             try:
@@ -63,14 +62,17 @@ class JobsRun(ChannelRun):
                 put = channel.put(data, False, delay=delay, priority=level, key=key or None)
             except queue.Full:
                 return op._replace(kind="full")
-            return op if put else op._replace(kind="exists")
+            if not put:
+                return op._replace(kind="exists")
+            self.due[label] = due
+            return op
 
         self.note(op, work)
 
-    def _delay(self, label: bytes) -> None:
-        """A job is being delayed, and becomes ready by itself at some time."""
-        self.due[label] = self.cluster.clock + DELAY_S
+    def delayed(self, label: bytes) -> float:
+        """A job is being delayed, and becomes ready by itself; when, at the earliest."""
         self.begin(JobOp("due", value=label))
+        return self.cluster.clock + DELAY_S
 
     def get(self, channel: Any, client: int, timeout: float) -> Any:
         """Get a job; its delivery, or None."""
@@ -105,7 +107,7 @@ class JobsRun(ChannelRun):
         self.note(op, work)
         return found[0] if found else None
 
-    def settle(self, delivery: Any, client: int, kind: str) -> None:
+    def settle(self, channel: Any, delivery: Any, client: int, kind: str) -> None:
         """Acknowledge a job, or give it back."""
         if delivery is None:
             return
@@ -113,8 +115,7 @@ class JobsRun(ChannelRun):
         delayed = kind == "d"
         name = {"n": "nack", "d": "nack", "o": "nack", "m": "retry"}.get(kind, "ack")
         op = JobOp(name, client, label, delayed=delayed)
-        if delayed:
-            self._delay(label)
+        due = self.delayed(label) if delayed else 0.0
 
         def work() -> JobOp:
             if kind == "o":
@@ -123,6 +124,9 @@ class JobsRun(ChannelRun):
                 delivery.nack(DELAY_S)
             else:
                 getattr(delivery, name)()
+            # after its last delivery it is a dead letter, whatever the delay
+            if delivery.deliveries < channel.table.max_deliveries:
+                self.due[label] = due
             return op
 
         self.note(op, work)
@@ -134,9 +138,9 @@ class JobsRun(ChannelRun):
         self.cluster.clock += LATER_S
         self.overdue("due")
         while (delivery := self.get(channel, self.survivor, 0.0)) is not None:
-            self.settle(delivery, self.survivor, "a")
+            self.settle(channel, delivery, self.survivor, "a")
         while (delivery := self.letter(channel, self.survivor)) is not None:
-            self.settle(delivery, self.survivor, "l")
+            self.settle(channel, delivery, self.survivor, "l")
         counts = channel.counts()
         if counts["free"] != channel.maxsize:
             return f"lost: not all places are free: {counts}"

@@ -160,6 +160,7 @@ TABLE: Final = [
     Variant(JOBS, channels.FOR_EVER, scheduled("jobs", "p n n|n l"), WRONG),
     Variant(JOBS, channels.TWICE, scheduled("jobs", "pk|pk a"), WRONG),
     Variant(JOBS, channels.ONE_LINE, scheduled("jobs", "p0 p3|a a"), WRONG),
+    Variant(JOBS, channels.NO_DELAY, scheduled("jobs", "pd pd|a a"), ("early",)),
     Variant(JOBS, channels.TAKES_TOO, scheduled("jobs", "p a|p a"), WRONG),
     Variant(JOBS, channels.INDEX_AS_IT_IS, scheduled("jobs", "p a|p a|p"), ("lost",)),
 ]  # fmt: skip

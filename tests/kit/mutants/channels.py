@@ -244,6 +244,10 @@ def in_one_line(enlist: Any) -> Any:
     return run
 
 
+def puts_at_once(put: Any) -> Any:
+    return lambda self, data, level, due, key: put(self, data, level, 0, key)
+
+
 LOST_WITH_THE_DEAD: Final = Mutant(
     "jobs-of-the-dead-stay", (of("jobs/table", "JobTable.give_back", gives_none_back),)
 )
@@ -259,4 +263,7 @@ TAKES_TOO: Final = Mutant(
 )
 INDEX_AS_IT_IS: Final = Mutant(
     "index-is-not-made-anew", (of("jobs/table", "JobTable.rebuild", nothing),)
+)
+NO_DELAY: Final = Mutant(
+    "delay-is-not-kept", (Change("channels/jobs/table", "JobTable.put", puts_at_once),)
 )
