@@ -29,7 +29,7 @@ MANY = [
     "race", "rcuckoo", "loco", "pdpm", "rtx-sherman", "fusee", "swarm", "cache", "dict", "array",
     "queue", "transaction",
 ]  # fmt: skip
-PROFILE = {"nodes": 3, "node_size": "2MiB", "clients": 16}
+PROFILE = {"nodes": 3, "node_size": 2 << 20, "clients": 16}
 LOSING = {"nodes": 4, "node_size": "4MiB", "clients": 8}
 GONE = ("StoreDropped", "ChannelRemoved")
 DISTANT = 1 << 40
@@ -75,23 +75,32 @@ class Reuse:
     def __init__(self, pools: Any, pool: Any, calls: Calls) -> None:
         self.other = pools.again(pool)
         self.calls = calls
-        self.noise = random.Random(1).randbytes(1 << 20)
+        self.noise = random.Random(1).randbytes(PROFILE["node_size"])
         self.regions: list[tuple[int, str, int, int]] = []
 
     def fill(self) -> None:
         self.other.exclusively(self._fill)
 
     def _fill(self) -> None:
-        pool = self.other
+        pool, block = self.other, self.other.layout.block_size
         for node in range(pool.parameters.nodes):
-            for blocks in (16, 4, 1):
-                with contextlib.suppress(limpet.StoreFull):
-                    while True:
-                        size = blocks * pool.layout.block_size - WITNESS
-                        name = f"r{len(self.regions)}"
-                        at = pool.regions.obtain(node, name, size).address
-                        pool.endpoint.write(at, self.noise[:size])
-                        self.regions.append((node, name, at, size))
+            # One that cannot be: all that may be given back is, and the table shows what is free.
+            with contextlib.suppress(limpet.StoreFull):
+                self._obtain(node, PROFILE["node_size"])
+            free = pool.blocks.claimable(pool.blocks.words(node), pool.grace.horizon(), True)
+            runs = "".join("x" if is_free else " " for is_free in free).split()
+            left = sum(map(len, runs)) - pool.blocks.reserve
+            for run in runs:
+                blocks = min(len(run), left)
+                if blocks > 0:
+                    self._obtain(node, blocks * block - WITNESS)
+                    left -= blocks
+
+    def _obtain(self, node: int, size: int) -> None:
+        name = f"r{len(self.regions)}"
+        at = self.other.regions.obtain(node, name, size).address
+        self.other.endpoint.write(at, self.noise[:size])
+        self.regions.append((node, name, at, size))
 
     def happen(self) -> None:
         self.calls.remove(self.other)
